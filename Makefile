@@ -1,0 +1,174 @@
+# Keel: one non-recursive Makefile. Each room lists its sources in ROOM/sources.mk and may include only
+# the rooms below it: that is the layer rule, and the -I flags here enforce it.
+#
+#   make            build libraries and build/keel        make deps      install what is missing (Debian)
+#   make demo       the three stories, on real text       make test      all tests
+#   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
+#   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
+#   make install DESTDIR= PREFIX=/usr/local
+
+BUILD ?= build
+SAN ?=
+PREFIX ?= /usr/local
+CC := gcc
+AR := ar
+VERSION := 0.1.0
+
+ROOMS := hal kernels transport ckpt runtime
+
+# What each room may include: itself, and what stands here.
+hal_MAY :=
+kernels_MAY := hal
+transport_MAY := hal
+ckpt_MAY := hal
+runtime_MAY := hal kernels transport ckpt
+
+include $(foreach room,$(ROOMS),$(room)/sources.mk)
+include tests/sources.mk
+
+CSTD := -std=c11 -D_GNU_SOURCE
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
+WERROR := $(if $(CI),-Werror)
+OPT ?= -O2 -g
+# Canonical arithmetic: the compiler must not contract a*b+c on its own, nor reorder.
+NUMERIC := -ffp-contract=off -fno-fast-math
+ifneq ($(SAN),)
+SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+endif
+CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvisibility=default -pthread \
+	-MMD -MP -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
+
+# External libraries, room by room (pkg-config names or -l flags).
+hal_LIBS := -lOpenCL
+kernels_LIBS := -lclblast
+transport_LIBS := -lfabric -lsodium
+ckpt_LIBS := -lz -lxxhash -lsodium -ljansson
+runtime_LIBS := -linih -ljansson -lsodium
+ALL_LIBS := $(runtime_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS) -lm
+ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
+
+include_of = $(foreach r,$(1) $($(1)_MAY),-I$(r)/include) -I$(BUILD)/gen
+objects_of = $(patsubst %.c,$(BUILD)/obj/$(1)/%.o,$($(1)_SRC)) $(patsubst %.cl,$(BUILD)/obj/gen/$(1)/%.cl.o,$($(1)_CL))
+
+LIB_OBJ := $(foreach room,$(ROOMS),$(call objects_of,$(room)))
+CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
+
+.PHONY: all deps lint-deps demo test run-tests drill bench run-bench asan ubsan tsan lint format layers install clean data help
+.DEFAULT_GOAL := all
+
+all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a
+
+define room_rules
+$(BUILD)/obj/$(1)/%.o: $(1)/%.c
+	@mkdir -p $$(@D)
+	$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -c $$< -o $$@
+endef
+$(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
+
+# OpenCL sources become byte arrays, so that the binary needs no files beside it. Every .cl is preceded
+# by the canonical arithmetic that all share.
+$(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $(addprefix kernels/,$(kernels_CL_COMMON))
+	@mkdir -p $(@D)
+	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $* $*; \
+	   cat $(addprefix kernels/,$(kernels_CL_COMMON)) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
+	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
+$(BUILD)/obj/gen/kernels/%.cl.o: $(BUILD)/gen/kernels/%.cl.c
+	@mkdir -p $(@D)
+	$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
+
+$(BUILD)/libkeel.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(BUILD)/libkeel.so: $(LIB_OBJ)
+	$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel.so.0 -o $@ $^ $(ALL_LIBS)
+$(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
+	$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel-ckpt.so.0 -o $@ $^ $(ckpt_LIBS)
+$(BUILD)/keel: $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a
+	$(CC) $(SANFLAGS) -pthread -o $@ $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a $(ALL_LIBS)
+
+# ---- tests -------------------------------------------------------------------------------------------
+# tests/ROOM/NAME_test.c is one program; it sees the doors of its room's allowed rooms and the room's own headers.
+test_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(test_SRC))
+test_scripts := $(test_SH)
+CHECK_LIBS := -lcheck -lsubunit -lrt
+define test_rules
+$(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
+	@mkdir -p $$(@D)
+	$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
+endef
+$(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
+
+# ROOM=hal narrows to one room, ONLY=name to one program.
+run-tests: all $(test_programs)
+	@BUILD=$(BUILD) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
+
+test: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) run-tests
+
+asan: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/asan SAN=address OPT="-O1 -g" run-tests
+ubsan: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/ubsan SAN=undefined OPT="-O1 -g" run-tests
+tsan: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/tsan SAN=thread OPT="-O1 -g" run-tests
+
+-include $(LIB_OBJ:.o=.d) $(test_programs:=.d) $(BUILD)/obj/runtime/keel_main.d
+
+# ---- set-up, data, demo, drills, benches ---------------------------------------------------------------
+deps:
+	@sh tests/setup/deps.sh build
+lint-deps:
+	@sh tests/setup/deps.sh lint
+data: deps
+	@sh tests/setup/data.sh $(BUILD)/data/english.txt
+demo: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all data
+	@BUILD=$(BUILD) sh tests/demo/demo.sh
+drill: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all data
+	@BUILD=$(BUILD) sh tests/demo/drill.sh
+bench: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
+	@BUILD=$(BUILD) ROOM=$(ROOM) sh tests/bench/bench.sh
+bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
+bench-programs: $(bench_programs)
+$(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a $(ALL_LIBS)
+
+# ---- style ---------------------------------------------------------------------------------------------
+c_files = $(shell git ls-files '*.c' '*.h')
+lint: lint-deps
+	@clang-format --dry-run --Werror $(c_files)
+	@$(MAKE) --no-print-directory layers
+	@printf '%s\n' $(foreach room,$(ROOMS),$(foreach f,$($(room)_SRC),$(room)/$(f))) | \
+	  xargs -P$$(nproc) -I{} sh -c 'room=$${1%%/*}; case $$room in \
+	    hal) i="-Ihal/include";; runtime) i="$(call include_of,runtime)";; *) i="-I$$room/include -Ihal/include";; esac; \
+	    clang-tidy --quiet "$$1" -- $(CSTD) $$i 2>/dev/null || { echo "clang-tidy: $$1"; exit 1; }' sh {}
+	@echo "lint: clean"
+format:
+	@clang-format -i $(c_files)
+# The layer rule again, on the text: no room reaches another by a relative path.
+layers:
+	@! git grep -nE '#include "(\.\./|[a-z]+/)' -- $(ROOMS) || { echo "layers: include doors as <keel/x.h>"; exit 1; }
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs
+	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libkeel.a $(BUILD)/libkeel-ckpt.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libkeel.so $(DESTDIR)$(PREFIX)/lib/libkeel.so.0
+	install -m 755 $(BUILD)/libkeel-ckpt.so $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so.0
+	ln -sf libkeel.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel.so
+	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
+	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
+	install -m 644 runtime/jobs/*.conf $(DESTDIR)$(PREFIX)/share/keel/jobs/
+	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc
+	printf 'prefix=%s\nName: keel-ckpt\nDescription: snapshots of training state\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel-ckpt\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ckpt_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel-ckpt.pc
+
+clean:
+	rm -rf $(BUILD)
+help:
+	@sed -n '4,9s/^# //p' Makefile

@@ -1,0 +1,176 @@
+/* ckpt.h - snapshots: save asynchronously, commit atomically, read by tensor and slice.
+ *
+ * Usable alone (libkeel-ckpt): no device, no network. A store is a directory
+ *     ROOT/<run>/step-<n>.<attempt>/{rank-<r>.keel ..., manifest.json}
+ * The manifest, never a directory listing, says what is committed; a directory is never reused.
+ * The format is specified in ckpt/README.md.
+ *
+ * Promises (DESIGN P3): a committed snapshot is never lost, half read or silently wrong; every chunk is
+ * checked; readers fail closed; a save that fails is reported and never ends the program.
+ *
+ * Lives. Saving: store open -> save_begin (each rank, with its regions) -> the capture thread reads the
+ * regions -> save_wait_captured: sources may change again -> drain threads encode and write ->
+ * save_finish gives a shard summary -> summaries of all ranks reach one process (how is the
+ * caller's business) -> store_commit there. Reading: store_newest -> snapshot_open -> snapshot_read. */
+#ifndef KEEL_CKPT_H
+#define KEEL_CKPT_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KEEL_TENSOR_NAME_BYTES = 128,
+    KEEL_TENSOR_DIMS_MAX = 8,
+    KEEL_RUN_NAME_BYTES = 64,
+    KEEL_IDENTITY_BYTES = 65, /* 32 bytes in hex, and NUL */
+    KEEL_SNAPSHOT_RANKS_MAX = 4096
+};
+
+enum keel_ckpt_dtype { /* values are of the file format */
+                       KEEL_CKPT_F32 = 1,
+                       KEEL_CKPT_F64 = 2,
+                       KEEL_CKPT_BF16 = 3,
+                       KEEL_CKPT_F16 = 4,
+                       KEEL_CKPT_I32 = 5,
+                       KEEL_CKPT_I64 = 6,
+                       KEEL_CKPT_U8 = 7
+};
+uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype); /* 0 for an unknown one */
+
+/* A part of a global tensor: dense, row-major box at `offset` of size `extent` in `shape`. */
+struct keel_region {
+    char name[KEEL_TENSOR_NAME_BYTES];
+    enum keel_ckpt_dtype dtype;
+    uint32_t dims; /* 0 is a scalar */
+    uint64_t shape[KEEL_TENSOR_DIMS_MAX];
+    uint64_t offset[KEEL_TENSOR_DIMS_MAX];
+    uint64_t extent[KEEL_TENSOR_DIMS_MAX];
+};
+uint64_t keel_region_bytes(const struct keel_region *region);
+
+/* ---- store ------------------------------------------------------------------------------------ */
+
+struct keel_store;
+
+struct keel_store_config {
+    const char *root; /* created when missing and `create` */
+    const char *run;  /* directory name of the run: [A-Za-z0-9._-]; NULL takes the only run there is */
+    bool create;
+    bool read_only;
+};
+/* NOT_FOUND, DENIED, INVALID (several runs and none named). Thread-safe afterwards. */
+enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out);
+void keel_store_close(struct keel_store *store);
+
+/* ---- save (each rank) --------------------------------------------------------------------------- */
+
+enum keel_codec { KEEL_CODEC_RAW = 0, KEEL_CODEC_PLANES = 1, KEEL_CODEC_COUNT };
+
+struct keel_save_config {
+    uint64_t step;    /* state after this many optimizer steps */
+    uint64_t attempt; /* unique for this step: epoch of the view, or a random number */
+    uint32_t rank, rank_count;
+    enum keel_codec codec;
+    const struct keel_region *regions; /* copied */
+    uint32_t region_count;
+    /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`.
+     * Called from the capture thread, ascending; must return by itself within reasonable time. */
+    enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
+    void *context;
+    uint64_t arena_bytes;       /* bound of the capture memory; 0: all regions at once */
+    uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
+    uint32_t drain_threads;     /* 0: 1 */
+};
+
+struct keel_save;
+
+/* What a rank's shard file is, for the manifest. Plain data: may be sent to another process of the
+ * same machine type as it is. */
+struct keel_shard_summary {
+    uint32_t rank, record_count;
+    uint64_t file_bytes, raw_bytes, stored_bytes;
+    uint8_t index_digest[16]; /* XXH3-128 of the index: pins the shard to its manifest */
+};
+
+/* Start; returns at once (the file is opened here, so that NO_SPACE or DENIED are told early). */
+enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
+                                 struct keel_save **out);
+/* Until all regions are read: then their memory may change again. */
+enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns);
+bool keel_save_done(const struct keel_save *save); /* ended, well or not; never blocks */
+/* Progress, 0 .. raw bytes. */
+uint64_t keel_save_progress_bytes(const struct keel_save *save);
+/* Wait until the shard is written and fsynced, give its summary, free the save. On TIMEOUT it goes
+ * on and stays valid; on any other failure it is freed and its file removed. */
+enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
+                                  struct keel_shard_summary *out);
+/* Stop as soon as possible, remove the file, free. */
+void keel_save_cancel(struct keel_save *save);
+
+/* ---- commit (one process) ------------------------------------------------------------------------ */
+
+struct keel_commit {
+    uint64_t step, attempt;
+    const struct keel_shard_summary *shards; /* one per rank, any order */
+    uint32_t shard_count;
+    char identity[KEEL_IDENTITY_BYTES]; /* of the job: resume refuses another's */
+    const char *metadata; /* a JSON object for the owner's use (seed, digest, ...); NULL is {} */
+};
+/* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
+ * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. */
+enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
+
+/* Keep the newest `keep` (at least 2) committed snapshots; remove older ones, manifest first, and the
+ * leftovers of attempts older than the newest committed one. */
+enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed);
+
+/* ---- read ------------------------------------------------------------------------------------------ */
+
+struct keel_snapshot_info {
+    uint64_t step, attempt;
+    uint64_t created_wall_ns;
+    uint64_t raw_bytes, stored_bytes;
+    uint32_t shard_count;
+    char identity[KEEL_IDENTITY_BYTES];
+};
+/* Committed snapshots, newest (highest step, then attempt) first. Damaged manifests are skipped and
+ * counted in *out_damaged (may be NULL). */
+enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
+                                 uint32_t *out_count, uint32_t *out_damaged);
+
+struct keel_snapshot;
+
+/* Open one (attempt 0: the newest of that step): reads the manifest, every shard's header, index and
+ * footer, and checks them. NOT_FOUND, CORRUPT (names the file), VERSION. Thread-safe afterwards. */
+enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                    struct keel_snapshot **out);
+void keel_snapshot_close(struct keel_snapshot *snapshot);
+const struct keel_snapshot_info *keel_snapshot_info(const struct keel_snapshot *snapshot);
+const char *keel_snapshot_metadata(const struct keel_snapshot *snapshot); /* JSON object */
+
+/* Global tensors, in byte order of their names; region offset 0, extent = shape. */
+uint32_t keel_snapshot_tensor_count(const struct keel_snapshot *snapshot);
+enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint32_t index,
+                                      struct keel_region *out);
+
+/* Read any box of a tensor into dense memory, from whichever shards hold it, reading only the chunks
+ * that it needs. MISMATCH: shape or dtype differ from what is stored. CORRUPT names file, tensor and
+ * chunk; nothing is to be used of `out` then. */
+enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct keel_region *box, void *out,
+                                    uint64_t out_bytes);
+
+/* Check every chunk of every shard. `progress` (may be NULL) is called after each chunk; CORRUPT with
+ * the first damage as detail, *out_damaged counting all. */
+enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
+                                      void (*progress)(void *context, uint64_t done_bytes,
+                                                       uint64_t total_bytes),
+                                      void *context, uint32_t *out_damaged);
+
+/* ---- command ------------------------------------------------------------------------------------- */
+
+/* keel ckpt ls|show|verify PATH [--json]; argv[0] is "ckpt". Returns the exit code. */
+int keel_ckpt_main(int argc, char **argv);
+
+#endif

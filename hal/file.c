@@ -1,0 +1,311 @@
+/* file.c - files and directories, durable where file.h says so. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAMES_MAX = 1 << 20 };
+
+enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name)
+{
+    char joined[KEEL_PATH_BYTES];
+    int length = snprintf(joined, sizeof joined, "%s/%s", directory, name);
+    if (length < 0 || length >= KEEL_PATH_BYTES)
+        return keel_fail(KEEL_LIMIT, "%s/%s: path longer than %d bytes", directory, name, KEEL_PATH_BYTES);
+    memcpy(out, joined, (size_t)length + 1);
+    return KEEL_OK;
+}
+
+bool keel_path_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+static enum keel_status make_one(const char *path)
+{
+    if (mkdir(path, 0777) == 0)
+        return KEEL_OK;
+    int error = errno;
+    struct stat info;
+    if (stat(path, &info) == 0) {
+        if (S_ISDIR(info.st_mode))
+            return KEEL_OK;
+        error = ENOTDIR;
+    }
+    return keel_fail_errno(error, "%s: cannot make the directory", path);
+}
+
+enum keel_status keel_mkdir_all(const char *path)
+{
+    char prefix[KEEL_PATH_BYTES];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof prefix)
+        return keel_fail(KEEL_LIMIT, "%s: path empty or longer than %d bytes", path, KEEL_PATH_BYTES);
+    memcpy(prefix, path, length + 1);
+    for (char *slash = strchr(prefix + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        KEEL_TRY(make_one(prefix));
+        *slash = '/';
+    }
+    return make_one(path);
+}
+
+static ssize_t retry_read(int fd, void *data, size_t bytes)
+{
+    ssize_t got;
+    do
+        got = read(fd, data, bytes);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+static enum keel_status read_open_file(int fd, const char *path, size_t max_bytes, char **out,
+                                       size_t *out_bytes)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return keel_fail_errno(errno, "%s: cannot be read", path);
+    if (S_ISDIR(info.st_mode))
+        return keel_fail(KEEL_INVALID, "%s: is a directory, a file was expected", path);
+    if ((uint64_t)info.st_size > max_bytes)
+        return keel_fail(KEEL_LIMIT, "%s: %lld bytes, more than the limit of %zu", path,
+                         (long long)info.st_size, max_bytes);
+    size_t capacity = (size_t)info.st_size + 2,
+           used = 0; /* one more byte tells that it grew; one is for NUL */
+    char *data;
+    KEEL_TRY(keel_alloc(1, capacity, &data));
+    for (;;) {
+        if (used == capacity - 1) { /* grew while we read, or has no size (pipe, /proc) */
+            if (capacity > max_bytes) {
+                keel_free(data);
+                return keel_fail(KEEL_LIMIT, "%s: more than the limit of %zu bytes", path, max_bytes);
+            }
+            enum keel_status status = keel_realloc(&data, capacity, capacity * 2 + 4096, 1);
+            if (status != KEEL_OK) {
+                keel_free(data);
+                return status;
+            }
+            capacity = capacity * 2 + 4096;
+        }
+        ssize_t got = retry_read(fd, data + used, capacity - 1 - used);
+        if (got < 0) {
+            int error = errno;
+            keel_free(data);
+            return keel_fail_errno(error, "%s: cannot be read", path);
+        }
+        if (got == 0)
+            break;
+        used += (size_t)got;
+    }
+    data[used] = '\0';
+    *out = data;
+    *out_bytes = used;
+    return KEEL_OK;
+}
+
+enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened", path);
+    enum keel_status status = read_open_file(fd, path, max_bytes, out, out_bytes);
+    close(fd);
+    return status;
+}
+
+enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offset, const char *path)
+{
+    char *at = data;
+    while (bytes > 0) {
+        ssize_t got = pread(fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return keel_fail_errno(errno, "%s: cannot be read at byte %llu", path,
+                                   (unsigned long long)offset);
+        if (got == 0)
+            return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, %zu more were expected", path,
+                             (unsigned long long)offset, bytes);
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_t offset, const char *path)
+{
+    const char *at = data;
+    while (bytes > 0) {
+        ssize_t put = pwrite(fd, at, bytes, (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return keel_fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be written at byte %llu", path,
+                                   (unsigned long long)offset);
+        at += put;
+        offset += (uint64_t)put;
+        bytes -= (size_t)put;
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_sync_path(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened to be synced", path);
+    int error = fsync(fd) == 0 ? 0 : errno;
+    close(fd);
+    return error == 0 ? KEEL_OK : keel_fail_errno(error, "%s: cannot be synced", path);
+}
+
+static enum keel_status sync_parent(const char *path)
+{
+    char parent[KEEL_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return keel_sync_path(".");
+    size_t length = slash == path ? 1 : (size_t)(slash - path);
+    memcpy(parent, path, length);
+    parent[length] = '\0';
+    return keel_sync_path(parent);
+}
+
+enum keel_status keel_file_replace(const char *path, const void *data, size_t bytes, unsigned mode)
+{
+    char temporary[KEEL_PATH_BYTES];
+    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    if (length < 0 || length >= (int)sizeof temporary)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
+    unlink(temporary); /* left by an earlier process of the same number */
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be created", temporary);
+    enum keel_status status = keel_pwrite_all(fd, data, bytes, 0, temporary);
+    if (status == KEEL_OK && fsync(fd) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be synced", temporary);
+    if (close(fd) != 0 && status == KEEL_OK)
+        status = keel_fail_errno(errno, "%s: cannot be closed", temporary);
+    if (status == KEEL_OK && rename(temporary, path) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be replaced", path);
+    if (status != KEEL_OK) {
+        unlink(temporary);
+        return status;
+    }
+    return sync_parent(path);
+}
+
+enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened to append", path);
+    enum keel_status status = KEEL_OK;
+    const char *at = data;
+    while (bytes > 0 && status == KEEL_OK) {
+        ssize_t put = write(fd, at, bytes);
+        if (put < 0 && errno != EINTR)
+            status = keel_fail_errno(errno, "%s: cannot be appended to", path);
+        if (put > 0) {
+            at += put;
+            bytes -= (size_t)put;
+        }
+    }
+    if (status == KEEL_OK && durable && fdatasync(fd) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be synced", path);
+    close(fd);
+    return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_names(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        keel_free(names[i]);
+    keel_free(names);
+}
+
+static enum keel_status collect_names(DIR *directory, const char *path, char ***out, size_t *out_count)
+{
+    size_t count = 0, capacity = 64;
+    char **names;
+    KEEL_TRY(keel_alloc(capacity, sizeof *names, &names));
+    enum keel_status status = KEEL_OK;
+    for (struct dirent *entry; status == KEEL_OK && (entry = readdir(directory)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (count == NAMES_MAX)
+            status = keel_fail(KEEL_LIMIT, "%s: more than %d entries", path, NAMES_MAX);
+        if (status == KEEL_OK && count == capacity) {
+            status = keel_realloc(&names, capacity, capacity * 2, sizeof *names);
+            capacity *= 2;
+        }
+        if (status == KEEL_OK)
+            status = keel_strdup(entry->d_name, &names[count]);
+        if (status == KEEL_OK)
+            count++;
+    }
+    if (status != KEEL_OK) {
+        free_names(names, count);
+        return status;
+    }
+    qsort(names, count, sizeof *names, compare_names);
+    *out = names;
+    *out_count = count;
+    return KEEL_OK;
+}
+
+enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void *context, const char *name),
+                               void *context)
+{
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return keel_fail_errno(errno, "%s: cannot be listed", path);
+    char **names;
+    size_t count;
+    enum keel_status status = collect_names(directory, path, &names, &count);
+    closedir(directory);
+    if (status != KEEL_OK)
+        return status;
+    for (size_t i = 0; i < count && status == KEEL_OK; i++)
+        status = visit(context, names[i]);
+    free_names(names, count);
+    return status;
+}
+
+static enum keel_status remove_child(void *context, const char *name)
+{
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(path, context, name));
+    return keel_remove_tree(path);
+}
+
+enum keel_status keel_remove_tree(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be removed", path);
+    if (S_ISDIR(info.st_mode)) {
+        char copy[KEEL_PATH_BYTES];
+        snprintf(copy, sizeof copy, "%s", path);
+        KEEL_TRY(keel_dir_list(path, remove_child, copy));
+        if (rmdir(path) != 0 && errno != ENOENT)
+            return keel_fail_errno(errno, "%s: cannot be removed", path);
+        return KEEL_OK;
+    }
+    if (unlink(path) != 0 && errno != ENOENT)
+        return keel_fail_errno(errno, "%s: cannot be removed", path);
+    return KEEL_OK;
+}

@@ -1,0 +1,49 @@
+/* file.h - files and directories, durable where it says so.
+ *
+ * Paths are UTF-8 C strings. Calls block; any thread. Errors name the path. EINTR and short
+ * reads and writes are handled inside. */
+#ifndef KEEL_FILE_H
+#define KEEL_FILE_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KEEL_PATH_BYTES = 1024 };
+
+/* Join with '/', LIMIT when longer than KEEL_PATH_BYTES. */
+enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name);
+
+bool keel_path_exists(const char *path);
+
+/* Make a directory and its parents; fine when it is there. DENIED, NO_SPACE, IO. */
+enum keel_status keel_mkdir_all(const char *path);
+
+/* Read a whole file of at most `max_bytes` into heap memory (one extra NUL byte follows the data);
+ * the caller frees *out with keel_free. NOT_FOUND, DENIED, LIMIT, IO. */
+enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes);
+
+/* Replace `path` so that a crash leaves the old or the new contents, whole: temporary file in the
+ * same directory (O_EXCL, mode), write, fsync, rename, fsync of the directory. */
+enum keel_status keel_file_replace(const char *path, const void *data, size_t bytes, unsigned mode);
+
+/* Append and, when `durable`, fsync. Creates the file. One write(2) for up to 64 KiB. */
+enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable);
+
+/* All bytes or an error, on a descriptor; the path is for the message alone. */
+enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offset, const char *path);
+enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_t offset, const char *path);
+
+/* fsync a file or a directory by path. */
+enum keel_status keel_sync_path(const char *path);
+
+/* Call `visit` for each entry of a directory (not . and ..), in byte order of the names, so that
+ * results never depend on the file system. Stops at the first status that is not OK. */
+enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void *context, const char *name),
+                               void *context);
+
+/* Remove a directory tree (symbolic links are removed, never followed). Fine when it is not there. */
+enum keel_status keel_remove_tree(const char *path);
+
+#endif

@@ -1,0 +1,44 @@
+/* memory.h - host memory: counted allocation.
+ *
+ * Every heap allocation of Keel goes through here, so that "no allocation after step 1" and
+ * "planned peak equals observed peak" are counted facts. Any thread. */
+#ifndef KEEL_MEMORY_H
+#define KEEL_MEMORY_H
+
+#include <keel/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KEEL_PAGE_BYTES = 4096, KEEL_CACHE_LINE_BYTES = 64 };
+
+/* `count` zeroed items of `item_bytes`; overflow-safe; *out unchanged on failure. NO_MEMORY: FIX.
+ * The caller owns the memory and gives it back with keel_free. Zero items give a valid pointer. */
+enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_address);
+
+/* The same, aligned to `alignment` (a power of two; KEEL_PAGE_BYTES for pinned or direct I/O). */
+enum keel_status keel_alloc_aligned(size_t alignment, size_t bytes, void *out_pointer_address);
+
+/* Grow or shrink, keeping the contents (not for aligned memory); new bytes are zero. *pointer is
+ * updated only on success. old_count and new_count in items. */
+enum keel_status keel_realloc(void *pointer_address, size_t old_count, size_t new_count, size_t item_bytes);
+
+/* NULL is accepted. */
+void keel_free(void *pointer);
+
+/* A heap copy of a string; free with keel_free. */
+enum keel_status keel_strdup(const char *text, char **out);
+
+struct keel_memory_stats {
+    uint64_t allocations; /* calls since the process began */
+    uint64_t live_bytes;  /* allocated and not yet freed */
+    uint64_t peak_bytes;  /* highest live_bytes */
+};
+struct keel_memory_stats keel_memory_stats(void);
+
+/* a rounded up to a multiple of b (a power of two). */
+static inline uint64_t keel_round_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) & ~(b - 1);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* process.h - child processes, watched by pidfd.
+ *
+ * A child that keel_process_spawn started is killed by the kernel when its parent thread dies
+ * (PR_SET_PDEATHSIG = SIGKILL), so that no worker outlives its agent and no agent its launcher;
+ * spawn from a thread that lives as long as the process. Linux 5.4 or newer. */
+#ifndef KEEL_PROCESS_H
+#define KEEL_PROCESS_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct keel_process {
+    pid_t pid;
+    int pidfd; /* readable (poll) once the process has ended */
+};
+
+/* How it ended: an exit code, or the signal that killed it. */
+struct keel_process_end {
+    bool signaled;
+    int code; /* exit code or signal number */
+};
+
+/* Start argv[0] (a path; argv ends with NULL). Descriptor keep_fds[i] of this process becomes
+ * descriptor 3 + i of the child; all others from 3 up are closed. Standard input is /dev/null;
+ * output is shared, or `log_fd` takes both when it is not negative. NOT_FOUND, DENIED, NO_MEMORY. */
+enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                    int log_fd, struct keel_process *out);
+
+/* Signal through the pidfd: never hits a recycled pid. NOT_FOUND when it has ended. */
+enum keel_status keel_process_signal(const struct keel_process *process, int signal_number);
+
+/* Wait until it ends and reap it. TIMEOUT leaves it as it is. */
+enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadline_ns,
+                                   struct keel_process_end *out);
+
+/* Close the pidfd (after keel_process_wait). */
+void keel_process_close(struct keel_process *process);
+
+/* The path of the running executable (/proc/self/exe). */
+enum keel_status keel_self_path(char *out, uint64_t out_bytes);
+
+#endif

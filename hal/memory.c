@@ -1,0 +1,89 @@
+/* memory.c - counted host memory. Sizes come from the allocator, so no header is put before blocks and
+ * aligned blocks are freed like all others. */
+#include <keel/memory.h>
+#include <malloc.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_uint_fast64_t allocations, live_bytes, peak_bytes;
+
+static void count_in(void *pointer)
+{
+    atomic_fetch_add(&allocations, 1);
+    uint64_t live = atomic_fetch_add(&live_bytes, malloc_usable_size(pointer));
+    live += malloc_usable_size(pointer);
+    uint64_t peak = atomic_load(&peak_bytes);
+    while (live > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, live)) {
+    }
+}
+
+static enum keel_status no_memory(size_t count, size_t item_bytes)
+{
+    return keel_fail(KEEL_NO_MEMORY, "cannot allocate %zu x %zu bytes of host memory", count, item_bytes);
+}
+
+static void store(void *pointer_address, void *pointer)
+{
+    memcpy(pointer_address, &pointer, sizeof pointer);
+}
+
+enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_address)
+{
+    void *pointer = calloc(count > 0 ? count : 1, item_bytes > 0 ? item_bytes : 1);
+    if (pointer == NULL)
+        return no_memory(count, item_bytes);
+    count_in(pointer);
+    store(out_pointer_address, pointer);
+    return KEEL_OK;
+}
+
+enum keel_status keel_alloc_aligned(size_t alignment, size_t bytes, void *out_pointer_address)
+{
+    void *pointer = NULL;
+    if (posix_memalign(&pointer, alignment, bytes > 0 ? bytes : 1) != 0)
+        return no_memory(1, bytes);
+    memset(pointer, 0, bytes);
+    count_in(pointer);
+    store(out_pointer_address, pointer);
+    return KEEL_OK;
+}
+
+enum keel_status keel_realloc(void *pointer_address, size_t old_count, size_t new_count, size_t item_bytes)
+{
+    void *old;
+    memcpy(&old, pointer_address, sizeof old);
+    void *fresh;
+    KEEL_TRY(keel_alloc(new_count, item_bytes, &fresh));
+    size_t kept = old_count < new_count ? old_count : new_count;
+    if (old != NULL && kept > 0)
+        memcpy(fresh, old, kept * item_bytes);
+    keel_free(old);
+    store(pointer_address, fresh);
+    return KEEL_OK;
+}
+
+void keel_free(void *pointer)
+{
+    if (pointer == NULL)
+        return;
+    atomic_fetch_sub(&live_bytes, malloc_usable_size(pointer));
+    free(pointer);
+}
+
+enum keel_status keel_strdup(const char *text, char **out)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy;
+    KEEL_TRY(keel_alloc(1, bytes, &copy));
+    memcpy(copy, text, bytes);
+    *out = copy;
+    return KEEL_OK;
+}
+
+struct keel_memory_stats keel_memory_stats(void)
+{
+    return (struct keel_memory_stats){.allocations = atomic_load(&allocations),
+                                      .live_bytes = atomic_load(&live_bytes),
+                                      .peak_bytes = atomic_load(&peak_bytes)};
+}

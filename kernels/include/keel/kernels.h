@@ -1,0 +1,274 @@
+/* kernels.h - the operations, as lists of launches.
+ *
+ * Each operation has a descriptor (shapes, buffers, attributes) and a function that appends the
+ * launches which compute it to a list. A list is built once and replayed many times, with no
+ * allocation: what changes from step to step lies in a small control buffer that kernels read.
+ *
+ * Arithmetic is canonical (DESIGN section 3): float32, FP_CONTRACT OFF, explicit fma, contraction
+ * over k strictly ascending, fixed-shape trees, own exp/log/tanh/rsqrt (canon_math.h), no float
+ * atomics: so that the bits are the same on every device, at every tiling. The exact order of each
+ * operation is stated at its descriptor, and each .cl file has a host reference in C beside it, with
+ * the same arguments, that the `host` device runs.
+ *
+ * All tensors are dense row-major float32 unless said otherwise; token ids are int32. Buffers are
+ * borrowed: they must outlive the list. Building lists is not thread-safe per keel_kernels object.
+ * Errors: INVALID names the operation and the shapes; NO_MEMORY; what the device says. */
+#ifndef KEEL_KERNELS_H
+#define KEEL_KERNELS_H
+
+#include <keel/device.h>
+
+struct keel_kernels; /* the built programs of one device, and which variant it uses for each op */
+
+/* Build all modules for a device; the first build on a device compiles (seconds), later ones come
+ * from the driver's cache. The device outlives the kernels. */
+enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out);
+void keel_kernels_destroy(struct keel_kernels *kernels);
+
+struct keel_launch {
+    struct keel_kernel *kernel; /* owned by keel_kernels */
+    struct keel_range range;
+    uint32_t arg_count;
+    struct keel_arg args[KEEL_ARG_MAX];
+};
+
+struct keel_launch_list {
+    struct keel_launch *items; /* heap, owned */
+    uint32_t count;
+    uint32_t capacity;
+};
+void keel_launch_list_fini(struct keel_launch_list *list);
+/* Enqueue all launches in order. */
+enum keel_status keel_launch_list_run(const struct keel_launch_list *list, struct keel_queue *queue);
+
+/* ---- control buffer: what changes between replays ------------------------------------------ */
+
+/* Written by the host before a replay, read by kernels; the same layout in C and OpenCL C. */
+struct keel_control {
+    uint32_t seed_lo, seed_hi;
+    uint32_t step;       /* optimizer step, from 0 */
+    uint32_t microbatch; /* number within the whole step: shard * microbatches + index */
+    float learning_rate;
+    float beta1, beta2; /* Adam */
+    float bias1, bias2; /* 1 - beta^t, computed by keel_adam_bias */
+    float epsilon;
+    float max_norm; /* gradient clipping, 0: none */
+    float reserved[5];
+};
+_Static_assert(sizeof(struct keel_control) == 64, "control block is 64 bytes");
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* Philox 4x32-10 (Salmon et al., SC 2011), keyed by (seed_lo, seed_hi), counter = (element / 4,
+ * stream, microbatch, step): element i takes word i % 4. `stream` numbers the random tensor. */
+uint32_t keel_random_u32(const struct keel_control *control, uint32_t stream, uint64_t element);
+/* Uniform in [0, 1) with 24 bits; standard normal by 12-uniform sum or polynomial Box-Muller in
+ * canonical arithmetic: same bits on every host. */
+float keel_random_uniform(const struct keel_control *control, uint32_t stream, uint64_t element);
+float keel_random_normal(const struct keel_control *control, uint32_t stream, uint64_t element);
+
+/* ---- matrix product --------------------------------------------------------------------------- */
+
+/* C[b] = op(A[b]) op(B[b]) for b in [0, batch): op(A) is m x k, op(B) is k x n, C is m x n.
+ * Element order: s = fma(a_0, b_0, 0), then s = fma(a_i, b_i, s) for i ascending; then bias:
+ * s = s + bias[n]; then, if `accumulate`, s = C_old + s; then, if pre != NULL, pre = s and
+ * C = gelu(s). Strides in elements. lda is the row length of A as it is stored. */
+struct keel_gemm {
+    uint32_t m, n, k, batch;
+    bool transpose_a, transpose_b, accumulate;
+    uint32_t lda, ldb, ldc;
+    uint64_t stride_a, stride_b, stride_c;
+    struct keel_buffer *a, *b, *c;
+    struct keel_buffer *bias;      /* n, or NULL */
+    struct keel_buffer *pre;       /* m x n like C, or NULL: the input of GELU, kept for backward */
+    struct keel_buffer *workspace; /* keel_gemm_workspace_bytes, or NULL when that is 0; shared in
+                                      order by all products of a queue */
+};
+uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
+enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
+                              struct keel_launch_list *list);
+
+/* ---- element-wise and reductions ------------------------------------------------------------- */
+
+/* out[n] += sum over rows, strictly ascending, of x[rows x n]: s = x_0; s = s + x_i; out = out + s. */
+struct keel_bias_grad {
+    uint32_t rows, n;
+    struct keel_buffer *x, *out;
+};
+enum keel_status keel_op_bias_grad(struct keel_kernels *, const struct keel_bias_grad *,
+                                   struct keel_launch_list *);
+
+/* y = (x - mean) * rstd * gamma + beta per row of n; keeps mean and rstd (rows each). beta may be
+ * NULL. Sums in the fixed-shape tree of canon_tree (kernels/README.md). */
+struct keel_layernorm {
+    uint32_t rows, n;
+    float epsilon;
+    struct keel_buffer *x, *gamma, *beta, *y, *mean, *rstd;
+};
+enum keel_status keel_op_layernorm(struct keel_kernels *, const struct keel_layernorm *,
+                                   struct keel_launch_list *);
+
+/* dx = gradient (+ residual, when not NULL: dx = residual + d, the gradient that by-passes the norm);
+ * dgamma += , dbeta += (dbeta may be NULL), rows strictly ascending. dx may alias residual. */
+struct keel_layernorm_grad {
+    uint32_t rows, n;
+    struct keel_buffer *x, *gamma, *mean, *rstd, *dy, *residual, *dx, *dgamma, *dbeta;
+};
+enum keel_status keel_op_layernorm_grad(struct keel_kernels *, const struct keel_layernorm_grad *,
+                                        struct keel_launch_list *);
+
+/* GELU, tanh form (Hendrycks and Gimpel 2016): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))). */
+struct keel_gelu {
+    uint64_t count;
+    struct keel_buffer *x, *y;
+};
+enum keel_status keel_op_gelu(struct keel_kernels *, const struct keel_gelu *, struct keel_launch_list *);
+/* dx = dy * gelu'(x); dx may alias dy. */
+struct keel_gelu_grad {
+    uint64_t count;
+    struct keel_buffer *x, *dy, *dx;
+};
+enum keel_status keel_op_gelu_grad(struct keel_kernels *, const struct keel_gelu_grad *,
+                                   struct keel_launch_list *);
+
+/* y = a + b; y may alias either. */
+struct keel_add {
+    uint64_t count;
+    struct keel_buffer *a, *b, *y;
+};
+enum keel_status keel_op_add(struct keel_kernels *, const struct keel_add *, struct keel_launch_list *);
+
+/* y = base + mask(x) with base NULL for 0. Element i is kept when its uniform >= rate, then scaled
+ * by 1 / (1 - rate) (one rounded float). The backward pass is the same op on the gradient (base
+ * NULL). y may alias x or base. rate in [0, 1). */
+struct keel_dropout {
+    uint64_t count;
+    float rate;
+    uint32_t stream;
+    struct keel_buffer *x, *base, *y, *control;
+};
+enum keel_status keel_op_dropout(struct keel_kernels *, const struct keel_dropout *,
+                                 struct keel_launch_list *);
+
+enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
+/* Element type conversion, round to nearest even; f32 <-> bf16 and f32 <-> f16. */
+struct keel_cast {
+    uint64_t count;
+    enum keel_dtype from, to;
+    struct keel_buffer *x, *y;
+};
+enum keel_status keel_op_cast(struct keel_kernels *, const struct keel_cast *, struct keel_launch_list *);
+
+struct keel_fill {
+    uint64_t count;
+    float value;
+    struct keel_buffer *y;
+};
+enum keel_status keel_op_fill(struct keel_kernels *, const struct keel_fill *, struct keel_launch_list *);
+struct keel_copy {
+    uint64_t count;
+    struct keel_buffer *x, *y;
+};
+enum keel_status keel_op_copy(struct keel_kernels *, const struct keel_copy *, struct keel_launch_list *);
+
+/* ---- what a transformer needs ------------------------------------------------------------------ */
+
+/* y[b, t, :] = table[ids[b, t], :] + positions[t, :]. positions may be NULL. Ids outside
+ * [0, vocab) are the caller's error: the host checks data as it loads them. */
+struct keel_embedding {
+    uint32_t batch, tokens, width, vocab;
+    struct keel_buffer *ids, *table, *positions, *y;
+};
+enum keel_status keel_op_embedding(struct keel_kernels *, const struct keel_embedding *,
+                                   struct keel_launch_list *);
+/* dtable[v, :] += sum over the rows with id v, rows ascending (s = 0 + ..; dtable = dtable + s; rows
+ * of the table that do not occur are left untouched); dpositions[t, :] += sum over b ascending. */
+struct keel_embedding_grad {
+    uint32_t batch, tokens, width, vocab;
+    struct keel_buffer *ids, *dy, *dtable, *dpositions;
+};
+enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel_embedding_grad *,
+                                        struct keel_launch_list *);
+
+/* Causal self-attention (Vaswani et al. 2017). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v
+ * one after the other in each row, heads contiguous in each. out is [batch, tokens, heads *
+ * head_width]. stats is [batch, heads, tokens, 2]: the row maximum and the sum of exponentials, kept
+ * for backward. Dropout (rate, stream, control) acts on the probabilities; rate 0: control may be
+ * NULL. Per row i: scores j = 0..i by ascending fma over the head, scaled by 1/sqrt(head_width); max;
+ * e_j = exp(s_j - max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum.
+ * (Exact rules: attention.cl.) */
+struct keel_attention {
+    uint32_t batch, tokens, heads, head_width;
+    float dropout_rate;
+    uint32_t stream;
+    struct keel_buffer *qkv, *out, *stats, *control;
+    struct keel_buffer *workspace; /* keel_attention_workspace_bytes, may be NULL when 0 */
+};
+uint64_t keel_attention_workspace_bytes(const struct keel_kernels *, const struct keel_attention *);
+enum keel_status keel_op_attention(struct keel_kernels *, const struct keel_attention *,
+                                   struct keel_launch_list *);
+/* dqkv (overwritten, layout of qkv) from dout; recomputes probabilities from qkv and stats. */
+struct keel_attention_grad {
+    struct keel_attention forward; /* the same descriptor; out is read */
+    struct keel_buffer *dout, *dqkv;
+};
+uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const struct keel_attention_grad *);
+enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel_attention_grad *,
+                                        struct keel_launch_list *);
+
+/* Mean cross-entropy over rows of softmax(logits[rows x vocab]) against targets[rows]:
+ * loss[0] += scale * (sum of row losses in the fixed tree). When dlogits is not NULL it gets
+ * (softmax - onehot) * scale and may alias logits. row_loss is scratch of `rows`. */
+struct keel_cross_entropy {
+    uint32_t rows, vocab;
+    float scale; /* usually 1 / (rows of the whole step) */
+    struct keel_buffer *logits, *targets, *row_loss, *loss, *dlogits;
+};
+enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_cross_entropy *,
+                                       struct keel_launch_list *);
+
+/* ---- optimizer ---------------------------------------------------------------------------------- */
+
+/* norm[0] = sqrt(sum of squares of x[count]), in the fixed tree; scratch has
+ * keel_norm_scratch_bytes(count). Then norm[1] = factor that clips to control.max_norm:
+ * 1 when max_norm is 0 or norm <= max_norm, else max_norm / norm. A NaN or Inf norm gives factor 0
+ * in norm[1], so that the caller can refuse the step. */
+struct keel_norm {
+    uint64_t count;
+    struct keel_buffer *x, *scratch, *norm, *control;
+};
+uint64_t keel_norm_scratch_bytes(uint64_t count);
+enum keel_status keel_op_norm(struct keel_kernels *, const struct keel_norm *, struct keel_launch_list *);
+
+/* AdamW (Loshchilov and Hutter 2019): g = grad * norm[1]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g g;
+ * w = w - lr (m / bias1 / (sqrt(v / bias2) + eps) + decay w). Exact order: adamw.cl. */
+struct keel_adamw {
+    uint64_t count;
+    float weight_decay;
+    struct keel_buffer *w, *grad, *m, *v, *norm, *control;
+};
+enum keel_status keel_op_adamw(struct keel_kernels *, const struct keel_adamw *, struct keel_launch_list *);
+
+/* digest[0] (uint64) += sum over i, modulo 2^64, of mix(bits(x_i), first_element + i): order-free, so
+ * any split of a tensor gives the same sum. digest must be zeroed before the first tensor. */
+struct keel_digest {
+    uint64_t count, first_element;
+    struct keel_buffer *x, *digest, *scratch; /* scratch: keel_digest_scratch_bytes(count) */
+};
+uint64_t keel_digest_scratch_bytes(uint64_t count);
+enum keel_status keel_op_digest(struct keel_kernels *, const struct keel_digest *, struct keel_launch_list *);
+/* The same on the host, for tools and tests. */
+uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_element);
+
+/* ---- canonical scalar functions on the host (same bits as in kernels) ------------------------- */
+float keel_canon_exp(float x);
+float keel_canon_log(float x);
+float keel_canon_tanh(float x);
+float keel_canon_rsqrt(float x);
+float keel_canon_sqrt(float x);
+float keel_canon_divide(float a, float b);
+/* cos on [0, pi], for schedules; 1 - beta^t by repeated squaring in double. */
+float keel_canon_cos(float x);
+float keel_adam_bias(float beta, uint32_t t);
+
+#endif

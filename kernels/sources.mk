@@ -1,0 +1,3 @@
+kernels_CL_COMMON :=
+kernels_CL :=
+kernels_SRC :=

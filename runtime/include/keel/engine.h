@@ -1,0 +1,125 @@
+/* engine.h - a compiled training step on one device: graph -> passes -> command lists -> replay.
+ *
+ * Given a model built with graph.h, the engine differentiates, fuses, plans memory and emits three
+ * command lists (train: forward + backward of one microbatch; eval: forward; update: norm, clip,
+ * AdamW, digest) and replays them. No allocation, on host or device, after the first replay of each.
+ * It knows nothing of ranks, networks or snapshots.
+ *
+ * Flat buffers. Parameters lie in one flat device buffer, in the order in which the backward pass
+ * finishes their gradients; gradients, Adam's m and v have the same layout. Gaps for alignment are
+ * zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at one point of
+ * the backward pass.
+ *
+ * One thread at a time per engine. */
+#ifndef KEEL_ENGINE_H
+#define KEEL_ENGINE_H
+
+#include <keel/device.h>
+#include <keel/graph.h>
+#include <keel/kernels.h>
+#include <keel/status.h>
+
+struct keel_engine;
+
+struct keel_engine_config {
+    struct keel_device *device;     /* borrowed */
+    struct keel_kernels *kernels;   /* borrowed */
+    const struct keel_graph *graph; /* the model's forward graph with its loss; borrowed during create */
+    float loss_scale;               /* 1 / rows of the whole step: gradients add up to the mean */
+    uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
+    bool training;                  /* false: eval alone, no gradients, no optimizer state */
+    const char *dump_directory;     /* graph after each pass as text, or NULL */
+};
+
+enum keel_status keel_engine_create(const struct keel_engine_config *config, struct keel_engine **out);
+void keel_engine_destroy(struct keel_engine *engine);
+
+/* ---- parameters ---- */
+
+struct keel_engine_param {
+    const char *name;
+    uint32_t dims;
+    uint64_t shape[4];
+    uint64_t offset; /* first element in the flat buffers */
+    uint64_t count;  /* elements */
+    bool decay;      /* weight decay applies (matrices) */
+};
+uint32_t keel_engine_param_count(const struct keel_engine *engine);
+const struct keel_engine_param *keel_engine_param(const struct keel_engine *engine, uint32_t index);
+
+enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
+struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
+uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
+
+/* Initial weights from the counter-based generator (stream = parameter number), m = v = 0. Blocks. */
+enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t seed);
+
+struct keel_engine_bucket {
+    uint64_t offset, count; /* elements of the flat buffers */
+};
+uint32_t keel_engine_bucket_count(const struct keel_engine *engine);
+const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index);
+
+/* The queue on which everything below is enqueued, in order; the caller may enqueue its own work. */
+struct keel_queue *keel_engine_queue(struct keel_engine *engine);
+
+/* ---- running; all enqueue and return unless said otherwise ---- */
+
+struct keel_engine_batch {
+    const int32_t *ids;     /* [batch, tokens] of the graph's inputs; copied before return */
+    const int32_t *targets; /* likewise */
+    uint64_t seed;
+    uint32_t step, microbatch;
+};
+
+/* Set gradients and the loss accumulator to zero. */
+enum keel_status keel_engine_zero(struct keel_engine *engine);
+
+/* Forward and backward of one microbatch, added to the gradients and to the loss accumulator.
+ * `finished`, when not NULL, is called while enqueueing, right after the commands that make bucket b's
+ * gradients final, ascending: what it enqueues on the engine's queue runs there, overlapped with what
+ * follows on other queues. */
+enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                        enum keel_status (*finished)(void *context, uint32_t bucket),
+                                        void *context);
+
+/* The loss accumulator: one float on the device. */
+struct keel_buffer *keel_engine_loss(struct keel_engine *engine);
+
+struct keel_engine_update {
+    float learning_rate, beta1, beta2, epsilon, weight_decay, clip;
+    uint32_t step; /* from 0; bias correction uses step + 1 */
+};
+struct keel_engine_updated {
+    float grad_norm;
+    uint64_t digest; /* of all weights after the update: position of an element = its parameter's number
+                        and its index, so gaps and layout do not matter */
+};
+/* Norm, clip, AdamW, digest; blocks until done. FAILS with CORRUPT when the norm is not finite (nothing
+ * is changed then). */
+enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
+                                    uint64_t deadline_ns, struct keel_engine_updated *out);
+
+/* Mean loss of one batch, dropout off; blocks. */
+enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                  uint64_t deadline_ns, float *out_loss);
+/* Logits of one batch: `rows` x vocab floats from row `first_row` of the flattened [batch * tokens];
+ * blocks. For sampling. */
+enum keel_status keel_engine_logits(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, float *out);
+
+/* Digest of the weights as they are; blocks. */
+enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out);
+
+/* ---- facts for reports and tests ---- */
+
+struct keel_engine_facts {
+    uint64_t parameters;           /* elements that are trained */
+    uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
+    uint64_t activation_bytes;     /* of which the arena */
+    uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
+    uint32_t commands_train, commands_eval, commands_update;
+};
+void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out);
+
+#endif

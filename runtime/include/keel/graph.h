@@ -1,0 +1,68 @@
+/* graph.h - the model as a static graph, written with a small builder.
+ *
+ * Values are numbered tensors of known shape; nodes are rows of the operation table (ops.c): name, index
+ * rule (an einsum-like string from which shapes, FLOPs and bytes are derived), gradient, kernels. Shape
+ * errors are found when a node is added, and name the operation and the shapes. The builder keeps the
+ * first error: check keel_graph_status once, at the end. */
+#ifndef KEEL_GRAPH_H
+#define KEEL_GRAPH_H
+
+#include <keel/kernels.h>
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct keel_graph;
+typedef uint32_t keel_value; /* 0 is no value */
+
+enum { KEEL_DIMS_MAX = 4, KEEL_VALUE_NAME_BYTES = 64 };
+
+struct keel_shape {
+    uint32_t dims;
+    uint64_t size[KEEL_DIMS_MAX];
+};
+
+enum keel_status keel_graph_create(struct keel_graph **out);
+void keel_graph_destroy(struct keel_graph *graph);
+enum keel_status keel_graph_status(const struct keel_graph *graph); /* first error; detail set again */
+
+/* Inputs of a microbatch (ids, targets: KEEL_I32). */
+keel_value keel_graph_input(struct keel_graph *, const char *name, enum keel_dtype, struct keel_shape);
+
+/* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. */
+struct keel_param_spec {
+    const char *name;
+    struct keel_shape shape;
+    float deviation, fill;
+    bool decay;
+};
+keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *);
+
+/* Operations of a transformer; 0 for an absent bias or beta. */
+keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value table, keel_value positions);
+keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
+keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
+keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
+keel_value keel_graph_gelu(struct keel_graph *, keel_value x);
+keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, uint32_t heads, float dropout);
+keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
+keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
+/* Scalar mean cross-entropy; also marks `logits` as an output. */
+keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
+
+struct keel_shape keel_graph_shape(const struct keel_graph *, keel_value);
+/* The graph as text, one node a line. */
+enum keel_status keel_graph_dump(const struct keel_graph *, const char *path);
+
+/* ---- models ---- */
+
+struct keel_gpt_config {
+    uint32_t layers, heads, width, block, vocab, batch;
+    float dropout;
+    bool bias, tied;
+};
+/* GPT-2 (Radford et al. 2019): pre-norm, learned positions, 4x MLP; weights normal(0, 0.02), residual
+ * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block]. */
+enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config);
+
+#endif

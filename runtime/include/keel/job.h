@@ -1,0 +1,70 @@
+/* job.h - a job file: what to train, on how many ranks, how safely.
+ *
+ * INI (inih): sections [job] [model] [data] [train] [snapshot] [cluster]. Every key has a default, a
+ * range and a line of help in one table (job.c); unknown keys are errors that name file, line and the
+ * nearest known key. */
+#ifndef KEEL_JOB_H
+#define KEEL_JOB_H
+
+#include <keel/ckpt.h>
+#include <keel/file.h>
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128 };
+
+enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
+
+struct keel_job {
+    /* [job] */
+    char name[KEEL_JOB_NAME_BYTES];
+    uint64_t seed;
+    uint32_t shards; /* logical shards: fixes the bits, not the ranks */
+    /* [model] */
+    uint32_t layers, heads, width, block;
+    uint32_t vocab; /* 0: taken from the data; set for random-data benches */
+    float dropout;
+    bool bias, tied;
+    /* [data] */
+    char path[KEEL_PATH_BYTES];
+    uint32_t vocab_kind; /* enum keel_vocab_kind */
+    float val_fraction;
+    /* [train] */
+    uint64_t steps;
+    uint32_t microbatches; /* per shard and step */
+    uint32_t batch;        /* sequences per microbatch */
+    float learning_rate, min_learning_rate;
+    uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps */
+    float beta1, beta2, epsilon, weight_decay, clip;
+    uint64_t eval_every; /* 0: never */
+    uint32_t eval_batches;
+    /* [snapshot] */
+    uint64_t snapshot_every; /* steps; 0: never */
+    uint32_t snapshot_keep;
+    uint32_t snapshot_codec; /* enum keel_codec */
+    /* [cluster] */
+    uint32_t ranks, nodes, spares; /* nodes 0: one per rank (spares are nodes of their own) */
+    double timeout_s;
+    char device[KEEL_SELECTOR_BYTES];
+    bool respawn; /* start a node again when it died, to join as a spare or to grow back */
+};
+
+/* Defaults, then the file, then each override "section.key=value". INVALID names file and line (or the
+ * override), NOT_FOUND the file. Checks what depends on one another (width divides into heads, ranks
+ * not above shards, ranks divide into nodes). */
+enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
+                               struct keel_job *out);
+
+/* Write it all, defaults included, as a job file that loads to the same job. */
+enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
+
+/* What the bits of the run depend on (model, data contents, train, seed, shards; not ranks, not
+ * snapshots), as 64 hex digits. data_digest: XXH3-64 of the text. */
+void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
+
+/* The table of keys for --help. */
+void keel_job_print_keys(FILE *out);
+
+#endif

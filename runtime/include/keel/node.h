@@ -1,0 +1,188 @@
+/* node.h - the control plane as a pure function: event in, effects out.
+ *
+ * One keel_node is the control-plane state of one agent, or of the launcher that holds the register.
+ * keel_node_step() is the only way in: no threads, no blocking, no clock, no files, no allocation;
+ * everything it does goes through keel_env, so that the agents run it over sockets and files, and the
+ * simulator runs the same object code over a simulated network, clock and disk, from a seed that
+ * replays exactly. Integers only; no pointer-ordered containers.
+ *
+ * What it decides: who is in the run (membership), which rank carries which shard (the view), when a
+ * worker is convicted (evidence accuses, only a view change convicts), when a snapshot is committed,
+ * when records of steps are delivered, when the run is over.
+ *
+ * The view is one value in a compare-and-swap register (CASPaxos, Rystsov 2018) held by
+ * `holder_count` nodes; the launcher alone in the simplest set-up. */
+#ifndef KEEL_NODE_H
+#define KEEL_NODE_H
+
+#include <keel/ckpt.h>
+#include <keel/status.h>
+#include <keel/transport.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
+    KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included */
+    KEEL_WORKERS_PER_NODE = 16,
+    KEEL_HOLDERS_MAX = 5,
+    KEEL_SHARDS_MAX = KEEL_GROUP_SHARDS_MAX,
+    KEEL_MESSAGE_BYTES = 16384, /* largest control message */
+    KEEL_RECORDS_MAX = 256,     /* step records kept by an agent until the launcher has them */
+    KEEL_NODE_TEXT_BYTES = 256
+};
+
+#define KEEL_RANK_NONE UINT16_MAX
+
+/* One worker in the view. Its rank is a stable name; a rank that died is not given to another
+ * incarnation within the same view. */
+struct keel_member {
+    uint16_t rank;            /* 0 .. KEEL_MEMBERS_MAX - 1; members are sorted by it */
+    uint16_t node;            /* which node runs it */
+    uint8_t local;            /* index among the workers of its node */
+    uint8_t spare;            /* 1: carries no shard, waits */
+    uint32_t incarnation;     /* of the worker: counts restarts */
+    struct keel_address data; /* fabric address */
+};
+
+struct keel_view {
+    uint64_t epoch; /* 0: no view yet */
+    uint16_t member_count, shard_count;
+    struct keel_member members[KEEL_MEMBERS_MAX];
+    uint16_t shard_rank[KEEL_SHARDS_MAX]; /* rank (not member index) of each shard */
+};
+
+/* One committed step, as a worker reports it. */
+struct keel_step_record {
+    uint64_t step;
+    uint32_t loss_bits, grad_norm_bits, learning_rate_bits;
+    uint32_t val_loss_bits, has_val_loss;
+    uint64_t tokens; /* consumed since the beginning of the run */
+    uint64_t epoch;  /* of the view in which this rank committed it */
+    uint64_t digest; /* of all weights after the step */
+    /* Where the time went, on the rank that reports. */
+    uint64_t duration_ns;       /* from the commit before to this one */
+    uint64_t exposed_comm_ns;   /* waiting for peers with nothing to compute */
+    uint64_t snapshot_stall_ns; /* waiting for a capture before weights may change */
+    uint64_t sync_ns;           /* first step of a view: agreeing on where to go on */
+    uint64_t heal_ns;           /* first step of a view: state copied from a live replica */
+    uint64_t redo_ns;           /* first step of a view: microbatches computed for lost ranks */
+    uint32_t redo_microbatches;
+    uint32_t reserved;
+};
+
+/* Why something happened; also the `cause` field of events.jsonl. */
+#define KEEL_CAUSE_TABLE(X)                                                                                  \
+    X(NONE, "none")                                                                                          \
+    X(START, "start")                                                                                        \
+    X(EXIT, "process-exit")                                                                                  \
+    X(CONNECTION, "connection-lost")                                                                         \
+    X(SILENCE, "heartbeat-missed")                                                                           \
+    X(STUCK, "no-progress")                                                                                  \
+    X(JOIN, "join")                                                                                          \
+    X(FINISHED, "finished")
+enum keel_cause {
+#define KEEL_CAUSE_ENUM(name, text) KEEL_CAUSE_##name,
+    KEEL_CAUSE_TABLE(KEEL_CAUSE_ENUM)
+#undef KEEL_CAUSE_ENUM
+        KEEL_CAUSE_COUNT
+};
+const char *keel_cause_name(enum keel_cause cause);
+
+/* ---- configuration -------------------------------------------------------------------------------- */
+
+struct keel_node_config {
+    uint16_t node;         /* this node; 0 is the launcher */
+    uint16_t node_count;   /* nodes the run starts with, launcher included */
+    uint16_t holder_count; /* nodes 0 .. holder_count - 1 hold the register */
+    uint16_t worker_count; /* workers on this node (0 on a launcher) */
+    uint16_t rank_count;   /* active ranks wanted: the world */
+    uint16_t spare_count;  /* further workers wanted as spares */
+    uint16_t shard_count;
+    uint64_t timeout_ns;  /* the one timeout of the user; every other derives from it */
+    uint32_t incarnation; /* of this node: counts its restarts */
+    uint64_t last_step;   /* the run is over when this many steps are committed */
+    bool launcher;        /* delivers records and events, ends the run */
+};
+
+/* ---- events: what happened ------------------------------------------------------------------------ */
+
+enum keel_event_kind {
+    KEEL_EVENT_START,          /* first of all; `data` is what keel_env.persist stored last, or empty */
+    KEEL_EVENT_TICK,           /* the timer that env.timer asked for */
+    KEEL_EVENT_MESSAGE,        /* authenticated `data` from `node` */
+    KEEL_EVENT_WORKER_READY,   /* `local`: device open, kernels built, listening at `address` */
+    KEEL_EVENT_WORKER_BEAT,    /* `local` lives; progress counter in `value` */
+    KEEL_EVENT_WORKER_STEP,    /* `record` is committed on `local` */
+    KEEL_EVENT_WORKER_SHARD,   /* `summary` of snapshot (`value` = step, `attempt`) is durable */
+    KEEL_EVENT_WORKER_ACCUSES, /* `local` says rank `rank` of epoch `value` is gone (`cause`) */
+    KEEL_EVENT_WORKER_EXIT,    /* process of `local` ended (pidfd) */
+    KEEL_EVENT_NODE_EXIT,      /* launcher: the agent of `node` ended (pidfd) */
+    KEEL_EVENT_WORKER_DONE,    /* `local` has finished all steps and closed */
+    KEEL_EVENT_WORKER_NOTE,    /* `local` has something to say for events.jsonl: JSON object in `data` */
+    KEEL_EVENT_WORKER_FAILED,  /* `local` gives up: status in `value`, detail text in `data` */
+    KEEL_EVENT_STOP            /* the user asks for an orderly end (SIGINT) */
+};
+
+struct keel_node_event {
+    enum keel_event_kind kind;
+    uint16_t node;
+    uint16_t rank;
+    uint8_t local;
+    enum keel_cause cause;
+    uint64_t value, attempt;
+    struct keel_address address;
+    const struct keel_step_record *record;    /* borrowed during the call */
+    const struct keel_shard_summary *summary; /* likewise */
+    const uint8_t *data;                      /* likewise */
+    uint32_t bytes;
+};
+
+/* ---- environment: all effects ----------------------------------------------------------------------- */
+
+struct keel_env {
+    void *context;
+    uint64_t now_ns; /* monotonic, the same for the whole call */
+    uint64_t (*random)(void *context);
+    /* Send to a node; may be lost, repeated or reordered. Never fails visibly. */
+    void (*send)(void *context, uint16_t node, const uint8_t *data, uint32_t bytes);
+    /* Deliver a TICK at `deadline_ns`; replaces the earlier one. */
+    void (*timer)(void *context, uint64_t deadline_ns);
+    /* Store durably before anything that was sent in this call goes out. */
+    void (*persist)(void *context, const uint8_t *data, uint32_t bytes);
+    /* Agent: hand the view to a local worker. */
+    void (*tell_view)(void *context, uint8_t local, const struct keel_view *view);
+    /* Agent: start (again) or kill a local worker. */
+    void (*worker_start)(void *context, uint8_t local, uint32_t incarnation);
+    void (*worker_kill)(void *context, uint8_t local);
+    /* Launcher: write the manifest of a snapshot whose shards are all durable. */
+    void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
+                            const struct keel_shard_summary *shards, uint32_t count);
+    /* Launcher: a step is committed; called once per step, ascending, no gap. */
+    void (*step_commit)(void *context, const struct keel_step_record *record);
+    /* Launcher: two ranks disagree on the bits of a step. */
+    void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
+    /* Launcher: the view changed; `lost` ranks are those of the old view that are not in the new. */
+    void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
+                        enum keel_cause cause, uint64_t evidence_ns);
+    /* Launcher: a note of a worker arrived (best effort; at least once, at most a few times). */
+    void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
+    /* The run is over for this node (finished, stopped, evicted): end after this call. */
+    void (*finish)(void *context, enum keel_status status, const char *detail);
+    /* One line of trace for people and for comparing replays. */
+    void (*trace)(void *context, const char *line);
+};
+
+/* ---- the function ------------------------------------------------------------------------------------ */
+
+struct keel_node; /* fixed size, caller's storage */
+uint64_t keel_node_bytes(void);
+enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
+
+/* Take one event. Returns OK, or INVALID for an event that makes no sense (a malformed message is dropped
+ * with a trace, not an error). Asserts its invariants. */
+int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event);
+
+const struct keel_view *keel_node_view(const struct keel_node *node);
+
+#endif

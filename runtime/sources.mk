@@ -1,0 +1,1 @@
+runtime_SRC := keel_main.c

@@ -1,0 +1,46 @@
+/* worker_link.h - what an agent and its worker say to each other.
+ *
+ * A SOCK_SEQPACKET pair, descriptor 3 of the worker; one struct keel_link_message per packet. Both ends
+ * are the same binary on the same machine, so plain structs do; the socket is inherited, never named, so
+ * nobody else can speak on it. The agent never blocks on it; a worker that finds it closed ends at once. */
+#ifndef KEEL_WORKER_LINK_H
+#define KEEL_WORKER_LINK_H
+
+#include <keel/node.h>
+
+enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
+
+enum keel_link_kind {
+    /* worker to agent */
+    KEEL_LINK_READY = 1, /* address */
+    KEEL_LINK_BEAT,      /* value: progress counter (microbatches, messages, anything that moves) */
+    KEEL_LINK_STEP,      /* record */
+    KEEL_LINK_SHARD,     /* value: step, attempt, summary */
+    KEEL_LINK_ACCUSE,    /* rank, value: epoch, cause */
+    KEEL_LINK_NOTE,      /* text: a JSON object for events.jsonl */
+    KEEL_LINK_FAILED,    /* value: enum keel_status, text: detail; the process exits next */
+    KEEL_LINK_DONE,      /* all steps done, snapshots finished; the process exits 0 next */
+    /* agent to worker */
+    KEEL_LINK_VIEW = 64, /* view */
+    KEEL_LINK_STOP       /* orderly end: finish the step, then DONE */
+};
+
+struct keel_link_message {
+    uint32_t kind;
+    uint16_t rank;
+    uint16_t cause;
+    uint64_t value, attempt;
+    union {
+        struct keel_address address;
+        struct keel_step_record record;
+        struct keel_shard_summary summary;
+        struct keel_view view;
+        char text[KEEL_LINK_TEXT_BYTES];
+    } as;
+};
+
+/* Blocking up to the deadline; any thread (one packet is atomic). PEER_LOST when the other end is gone. */
+enum keel_status keel_link_send(int fd, const struct keel_link_message *message, uint64_t deadline_ns);
+enum keel_status keel_link_receive(int fd, struct keel_link_message *out, uint64_t deadline_ns);
+
+#endif

@@ -1,0 +1,40 @@
+/* harness.h - what every test program shares: a main around one Check suite. */
+#ifndef KEEL_TESTS_HARNESS_H
+#define KEEL_TESTS_HARNESS_H
+
+#include <check.h>
+#include <keel/status.h>
+#include <stdlib.h>
+
+/* A status that must be OK; prints the detail when it is not. */
+#define ck_ok(call)                                                                                          \
+    do {                                                                                                     \
+        enum keel_status ck_status_ = (call);                                                                \
+        ck_assert_msg(ck_status_ == KEEL_OK, "%s: %s: %s", #call, keel_status_name(ck_status_),              \
+                      keel_detail());                                                                        \
+    } while (0)
+/* A status that must be `wanted`. */
+#define ck_status(call, wanted)                                                                              \
+    do {                                                                                                     \
+        enum keel_status ck_status_ = (call);                                                                \
+        ck_assert_msg(ck_status_ == (wanted), "%s: %s, wanted %s: %s", #call, keel_status_name(ck_status_),  \
+                      keel_status_name(wanted), keel_detail());                                              \
+    } while (0)
+
+/* static void cases(TCase *tc) adds the tests; the limit is for one test. */
+#define KEEL_TEST_MAIN(suite_name, cases, limit_s)                                                           \
+    int main(void)                                                                                           \
+    {                                                                                                        \
+        Suite *suite = suite_create(suite_name);                                                             \
+        TCase *tcase = tcase_create(suite_name);                                                             \
+        tcase_set_timeout(tcase, limit_s);                                                                   \
+        cases(tcase);                                                                                        \
+        suite_add_tcase(suite, tcase);                                                                       \
+        SRunner *runner = srunner_create(suite);                                                             \
+        srunner_run_all(runner, CK_NORMAL);                                                                  \
+        int failed = srunner_ntests_failed(runner);                                                          \
+        srunner_free(runner);                                                                                \
+        return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;                                                    \
+    }
+
+#endif

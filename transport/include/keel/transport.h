@@ -1,0 +1,129 @@
+/* transport.h - moving tensors between ranks: endpoints, groups, exact collectives.
+ *
+ * An endpoint is this process's place on the fabric (libfabric, connected FI_EP_MSG endpoints over
+ * `tcp`): it listens, and connects on demand. A group is the ranks of one view (one epoch). Every
+ * message carries epoch and sequence; what comes from another epoch is dropped unread.
+ *
+ * Threads. One progress thread per endpoint owns every fabric object; it sleeps on file descriptors
+ * and never polls busily. Public calls are thread-safe unless said otherwise.
+ * Deadlines. Every call that waits takes one and returns by then: OK, TIMEOUT, PEER_LOST (a peer of
+ * the group is gone: keel_group_lost says who), or REVOKED (keel_group_revoke, the epoch is over).
+ * After any of these the group is finished; the caller's next move is a new group of a new epoch.
+ * Memory given to an operation that failed is released by keel_group_close, not before.
+ *
+ * Exact mode. Sums over logical shards go by one binary tree over shard numbers, whatever ranks
+ * carry them: node (level L, index i) covers shards [i << L, min((i+1) << L, S)); its value is
+ * left + right, or left alone when the right child is empty. Float32, one IEEE addition per inner
+ * node: the same bits for every placement. */
+#ifndef KEEL_TRANSPORT_H
+#define KEEL_TRANSPORT_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KEEL_ADDRESS_BYTES = 32,     /* opaque fabric address (sockaddr_in for tcp) */
+    KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group; two-level groups go further later */
+    KEEL_GROUP_SHARDS_MAX = 1024 /* logical shards of a job */
+};
+
+struct keel_address {
+    uint32_t bytes;
+    uint8_t data[KEEL_ADDRESS_BYTES];
+};
+
+struct keel_endpoint;
+struct keel_group;
+struct keel_operation;
+
+struct keel_endpoint_config {
+    const char *provider; /* "tcp"; NULL is "tcp" */
+    const char *node;     /* address to listen on; NULL is "127.0.0.1" */
+    const uint8_t *key;   /* 32 bytes: the job key; connections prove that they know it (keyed hash
+                             over a challenge). NULL: no proof asked (tools on loopback). Copied. */
+};
+
+/* Open and listen. UNSUPPORTED names the provider and what there is. */
+enum keel_status keel_endpoint_open(const struct keel_endpoint_config *config, struct keel_endpoint **out);
+void keel_endpoint_address(const struct keel_endpoint *endpoint, struct keel_address *out);
+/* All groups must be closed. Joins the progress thread. */
+void keel_endpoint_close(struct keel_endpoint *endpoint);
+
+struct keel_group_config {
+    uint64_t epoch;                       /* of the view */
+    uint32_t rank;                        /* of this process, index into addresses */
+    uint32_t rank_count;                  /* 1 .. KEEL_GROUP_RANKS_MAX */
+    const struct keel_address *addresses; /* rank_count; copied */
+    uint32_t shard_count;                 /* 1 .. KEEL_GROUP_SHARDS_MAX */
+    const uint16_t *shard_rank;           /* shard_count: which rank carries each shard; copied */
+};
+
+/* Cheap and local: connections are made when first needed. At most one open group per endpoint. */
+enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct keel_group_config *config,
+                                 struct keel_group **out);
+/* End the epoch at once: every waiting call of this group returns REVOKED. Local, never blocks, any
+ * thread, may be called twice. */
+void keel_group_revoke(struct keel_group *group);
+/* Revoke, close the connections of the epoch, release all memory of unfinished operations. */
+void keel_group_close(struct keel_group *group);
+/* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
+bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
+
+/* Called from the progress thread when a peer's connection breaks (not on an orderly close). Must not
+ * block or call into the group. Set before the first operation. */
+void keel_group_on_lost(struct keel_group *group, void (*lost)(void *context, uint32_t rank), void *context);
+
+/* All operations below are collective: every rank of the group calls them with the same `sequence`,
+ * a number unique within the epoch; different sequences may be in flight at once, begun in any order. */
+
+/* Tree nodes held by a rank: the maximal complete subtrees of its set of shards. */
+struct keel_tree_node {
+    uint32_t level, index;
+};
+/* The nodes that `rank` must contribute, ascending by first shard; at most 64 x rank's shards fit in
+ * `capacity`, LIMIT otherwise. Pure function of the map. */
+enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_rank, uint32_t rank,
+                                 struct keel_tree_node *out, uint32_t capacity, uint32_t *out_count);
+
+/* Begin an exact all-reduce of `count` floats: parts[i] is the value of this rank's i-th tree node (as
+ * keel_tree_nodes lists them); `result` gets the root's value. parts and result are borrowed until
+ * keel_operation_wait returns OK or the group is closed; parts are never written (they are the
+ * retained inputs of a redo). A rank may carry no shard (part_count 0). Does not block. */
+enum keel_status keel_group_reduce_begin(struct keel_group *group, uint64_t sequence,
+                                         const float *const *parts, uint32_t part_count, float *result,
+                                         uint64_t count, struct keel_operation **out);
+
+/* Begin a broadcast of `bytes` from `root` into `data` everywhere (root's is read). */
+enum keel_status keel_group_broadcast_begin(struct keel_group *group, uint64_t sequence, uint32_t root,
+                                            void *data, uint64_t bytes, struct keel_operation **out);
+
+/* Begin gathering `bytes` from each rank into all[rank * bytes]. */
+enum keel_status keel_group_all_gather_begin(struct keel_group *group, uint64_t sequence, const void *mine,
+                                             uint64_t bytes, void *all, struct keel_operation **out);
+
+/* Point-to-point, matched by (peer, sequence). */
+enum keel_status keel_group_send_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
+                                       const void *data, uint64_t bytes, struct keel_operation **out);
+enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
+                                          void *data, uint64_t bytes, struct keel_operation **out);
+
+/* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
+ * group: close it). NULL is accepted and OK. */
+enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
+/* Has it ended, well or not? Never blocks. */
+bool keel_operation_done(const struct keel_operation *operation);
+
+/* Wait until every rank of the group has arrived. */
+enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns);
+
+struct keel_transport_stats {
+    uint64_t bytes_sent, bytes_received; /* payload and headers */
+    uint64_t messages_sent, messages_received;
+    uint64_t stale_dropped; /* messages of another epoch, or from strangers */
+    uint32_t connections;   /* open now */
+};
+void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_transport_stats *out);
+
+#endif
