@@ -1,1 +1,2 @@
-runtime_SRC := keel_main.c
+runtime_SRC := keel_main.c \
+	worker_link.c

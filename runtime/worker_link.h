@@ -39,7 +39,11 @@ struct keel_link_message {
     } as;
 };
 
-/* Blocking up to the deadline; any thread (one packet is atomic). PEER_LOST when the other end is gone. */
+/* A connected pair with buffers for many views; both close-on-exec, the caller's to close. */
+enum keel_status keel_link_pair(int out[2]);
+
+/* Blocking up to the deadline, 0 never blocks; any thread (one packet is atomic). TIMEOUT, PEER_LOST when
+ * the other end is gone, CORRUPT for a packet that is none. On a text, what follows its NUL is not sent. */
 enum keel_status keel_link_send(int fd, const struct keel_link_message *message, uint64_t deadline_ns);
 enum keel_status keel_link_receive(int fd, struct keel_link_message *out, uint64_t deadline_ns);
 

@@ -1,0 +1,179 @@
+/* worker_link_test.c - packets between an agent and its worker arrive whole, in time, or not at all. */
+#include "worker_link.h"
+
+#include "harness.h"
+#include <keel/clock.h>
+#include <keel/thread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static uint64_t soon(void)
+{
+    return keel_deadline_after_ns(2 * KEEL_NS_PER_S);
+}
+
+static void fill_view(struct keel_view *view, uint64_t epoch)
+{
+    memset(view, 0, sizeof *view);
+    view->epoch = epoch;
+    view->member_count = KEEL_MEMBERS_MAX;
+    view->shard_count = KEEL_SHARDS_MAX;
+    for (uint16_t i = 0; i < KEEL_MEMBERS_MAX; i++)
+        view->members[i] = (struct keel_member){.rank = i, .node = (uint16_t)(i + 1), .incarnation = i};
+    for (uint16_t i = 0; i < KEEL_SHARDS_MAX; i++)
+        view->shard_rank[i] = i % KEEL_MEMBERS_MAX;
+}
+
+START_TEST(every_kind_arrives_as_it_was_sent)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    static const uint32_t kinds[] = {KEEL_LINK_READY,  KEEL_LINK_BEAT, KEEL_LINK_STEP, KEEL_LINK_SHARD,
+                                     KEEL_LINK_ACCUSE, KEEL_LINK_DONE, KEEL_LINK_VIEW, KEEL_LINK_STOP};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct keel_link_message sent, got;
+        memset(&sent, 0, sizeof sent);
+        sent.kind = kinds[i];
+        sent.rank = 7;
+        sent.cause = KEEL_CAUSE_SILENCE;
+        sent.value = UINT64_MAX - i;
+        sent.attempt = i;
+        if (kinds[i] == KEEL_LINK_READY)
+            sent.as.address = (struct keel_address){.bytes = 2, .data = {1, 2}};
+        if (kinds[i] == KEEL_LINK_STEP)
+            sent.as.record = (struct keel_step_record){.step = 9, .digest = 11, .redo_microbatches = 3};
+        if (kinds[i] == KEEL_LINK_SHARD)
+            sent.as.summary = (struct keel_shard_summary){.rank = 2, .index_digest = {[15] = 4}};
+        if (kinds[i] == KEEL_LINK_VIEW)
+            fill_view(&sent.as.view, 5);
+        ck_ok(keel_link_send(pair[0], &sent, soon()));
+        ck_ok(keel_link_receive(pair[1], &got, soon()));
+        ck_assert_mem_eq(&sent, &got, sizeof sent);
+    }
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
+START_TEST(a_text_without_an_end_is_cut_to_its_room)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_link_message sent, got;
+    memset(&sent, 'x', sizeof sent);
+    sent.kind = KEEL_LINK_FAILED;
+    ck_ok(keel_link_send(pair[0], &sent, soon()));
+    ck_ok(keel_link_receive(pair[1], &got, soon()));
+    ck_assert_uint_eq(strlen(got.as.text), KEEL_LINK_TEXT_BYTES - 1);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
+START_TEST(several_views_fit_before_anyone_reads_and_then_the_sender_is_told)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_link_message message;
+    memset(&message, 0, sizeof message);
+    message.kind = KEEL_LINK_VIEW;
+    uint64_t fitted = 0;
+    enum keel_status status = KEEL_OK;
+    while (status == KEEL_OK && fitted < 100000) {
+        fill_view(&message.as.view, fitted + 1);
+        status = keel_link_send(pair[0], &message, 0);
+        fitted += status == KEEL_OK;
+    }
+    ck_assert_int_eq(status, KEEL_TIMEOUT);
+    ck_assert_uint_ge(fitted, 8);
+    for (uint64_t i = 0; i < fitted; i++) {
+        ck_ok(keel_link_receive(pair[1], &message, 0));
+        ck_assert_uint_eq(message.as.view.epoch, i + 1);
+    }
+    ck_status(keel_link_receive(pair[1], &message, 0), KEEL_TIMEOUT);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
+static void *read_slowly(void *argument)
+{
+    int fd = *(int *)argument;
+    static struct keel_link_message message;
+    uint64_t epochs = 0;
+    while (keel_link_receive(fd, &message, soon()) == KEEL_OK && message.kind == KEEL_LINK_VIEW)
+        epochs += message.as.view.epoch;
+    return (void *)(uintptr_t)epochs;
+}
+
+START_TEST(a_sender_waits_for_a_slow_reader)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_thread reader;
+    ck_ok(keel_thread_create(&reader, "reader", read_slowly, &pair[1]));
+    struct keel_link_message message;
+    memset(&message, 0, sizeof message);
+    message.kind = KEEL_LINK_VIEW;
+    for (uint64_t i = 1; i <= 500; i++) {
+        message.as.view.epoch = i;
+        ck_ok(keel_link_send(pair[0], &message, soon()));
+    }
+    message.kind = KEEL_LINK_STOP;
+    ck_ok(keel_link_send(pair[0], &message, soon()));
+    void *sum;
+    ck_assert_int_eq(pthread_join(reader.native, &sum), 0);
+    ck_assert_uint_eq((uintptr_t)sum, 500 * 501 / 2);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
+START_TEST(a_closed_end_is_peer_lost_after_its_last_packet)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_link_message message;
+    memset(&message, 0, sizeof message);
+    message.kind = KEEL_LINK_DONE;
+    ck_ok(keel_link_send(pair[0], &message, soon()));
+    close(pair[0]);
+    ck_ok(keel_link_receive(pair[1], &message, soon()));
+    ck_assert_uint_eq(message.kind, KEEL_LINK_DONE);
+    ck_status(keel_link_receive(pair[1], &message, soon()), KEEL_PEER_LOST);
+    message.kind = KEEL_LINK_DONE;
+    ck_status(keel_link_send(pair[1], &message, soon()), KEEL_PEER_LOST);
+    close(pair[1]);
+}
+END_TEST
+
+START_TEST(a_packet_that_is_none_is_refused)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    static struct keel_link_message message, got;
+    message.kind = KEEL_LINK_VIEW;
+    for (size_t bytes = 1; bytes < sizeof message; bytes += 97) {
+        ck_assert_int_eq(send(pair[0], &message, bytes, 0), (ssize_t)bytes);
+        ck_status(keel_link_receive(pair[1], &got, soon()), KEEL_CORRUPT);
+    }
+    message.kind = 4711;
+    ck_assert_int_gt(send(pair[0], &message, 24, 0), 0);
+    ck_status(keel_link_receive(pair[1], &got, soon()), KEEL_CORRUPT);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, every_kind_arrives_as_it_was_sent);
+    tcase_add_test(tc, a_text_without_an_end_is_cut_to_its_room);
+    tcase_add_test(tc, several_views_fit_before_anyone_reads_and_then_the_sender_is_told);
+    tcase_add_test(tc, a_sender_waits_for_a_slow_reader);
+    tcase_add_test(tc, a_closed_end_is_peer_lost_after_its_last_packet);
+    tcase_add_test(tc, a_packet_that_is_none_is_refused);
+}
+
+KEEL_TEST_MAIN("worker_link", cases, 20)
