@@ -34,14 +34,16 @@ enum {
 
 #define KEEL_RANK_NONE UINT16_MAX
 
-/* One worker in the view. Its rank is a stable name; a rank that died is not given to another
- * incarnation within the same view. */
+/* One worker in the view. A rank is a stable name of a place in the run: active ranks are below
+ * rank_count, spares are named from rank_count upwards. When a rank dies, whoever takes its place takes its
+ * number too, so that ranks stay 0 .. world - 1 for people; what tells one holder of a rank from the
+ * next is (node, local, incarnation), and that triple is never used twice. */
 struct keel_member {
     uint16_t rank;            /* 0 .. KEEL_MEMBERS_MAX - 1; members are sorted by it */
     uint16_t node;            /* which node runs it */
     uint8_t local;            /* index among the workers of its node */
     uint8_t spare;            /* 1: carries no shard, waits */
-    uint32_t incarnation;     /* of the worker: counts restarts */
+    uint32_t incarnation;     /* of the worker: (incarnation of its node << 8) + its restarts there */
     struct keel_address data; /* fabric address */
 };
 
@@ -100,9 +102,13 @@ struct keel_node_config {
     uint16_t spare_count;  /* further workers wanted as spares */
     uint16_t shard_count;
     uint64_t timeout_ns;  /* the one timeout of the user; every other derives from it */
-    uint32_t incarnation; /* of this node: counts its restarts */
+    uint32_t incarnation; /* of this node: counts its restarts, below 2^24; an agent that is started
+                             again within one life of the launcher must get a larger one */
+    uint64_t first_step;  /* launcher: step_commit is wanted from this step on */
     uint64_t last_step;   /* the run is over when this many steps are committed */
-    bool launcher;        /* delivers records and events, ends the run */
+    bool respawn;         /* start workers (agent) and agents (launcher) again when they end; at most
+                             five times each, with back-off */
+    bool launcher;        /* delivers records and events, ends the run; always node 0 */
 };
 
 /* ---- events: what happened ------------------------------------------------------------------------ */
@@ -152,22 +158,32 @@ struct keel_env {
     void (*persist)(void *context, const uint8_t *data, uint32_t bytes);
     /* Agent: hand the view to a local worker. */
     void (*tell_view)(void *context, uint8_t local, const struct keel_view *view);
-    /* Agent: start (again) or kill a local worker. */
+    /* Agent: ask a local worker for an orderly end: it finishes the step and says DONE. */
+    void (*tell_stop)(void *context, uint8_t local);
+    /* Agent: start a local worker (the first time too, from START) or kill it. WORKER_EXIT follows a kill.
+     * Every other event about a worker must be about the incarnation started last. */
     void (*worker_start)(void *context, uint8_t local, uint32_t incarnation);
     void (*worker_kill)(void *context, uint8_t local);
+    /* Launcher: start the agent of `node` again, after its NODE_EXIT and a back-off. NULL: whoever started
+     * the agents does that. */
+    void (*node_start)(void *context, uint16_t node, uint32_t incarnation);
     /* Launcher: write the manifest of a snapshot whose shards are all durable. */
     void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
                             const struct keel_shard_summary *shards, uint32_t count);
-    /* Launcher: a step is committed; called once per step, ascending, no gap. */
+    /* Launcher: a step is committed; called once per step, ascending; without a gap unless
+     * nobody alive has the record any more. */
     void (*step_commit)(void *context, const struct keel_step_record *record);
     /* Launcher: two ranks disagree on the bits of a step. */
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
-    /* Launcher: the view changed; `lost` ranks are those of the old view that are not in the new. */
+    /* Launcher: the view changed. Lost are the members of the old view whose (node, local, incarnation) is
+     * not in the new one; `old_view` has epoch 0 for the first view of this launcher's life.
+     * `evidence_ns`: when the first evidence for the change came. */
     void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                         enum keel_cause cause, uint64_t evidence_ns);
     /* Launcher: a note of a worker arrived (best effort; at least once, at most a few times). */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
-    /* The run is over for this node (finished, stopped, evicted): end after this call. */
+    /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
+     * were killed; end after this call. Called once. */
     void (*finish)(void *context, enum keel_status status, const char *detail);
     /* One line of trace for people and for comparing replays. */
     void (*trace)(void *context, const char *line);
