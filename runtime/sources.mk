@@ -1,2 +1,4 @@
 runtime_SRC := keel_main.c \
+	seal.c \
+	secret.c \
 	worker_link.c
