@@ -1,3 +1,10 @@
-kernels_CL_COMMON :=
-kernels_CL :=
-kernels_SRC :=
+# What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
+kernels_CL_COMMON := canon_wide.h canon_math.h canon_scalar.h canon_math.h canon_tree.h
+kernels_CL := \
+	elementwise.cl \
+
+kernels_SRC := \
+	kernels.c \
+	elementwise.c \
+	elementwise_host.c \
+

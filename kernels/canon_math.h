@@ -1,0 +1,207 @@
+/* canon_math.h - elementary functions with the same bits on every device.
+ *
+ * Made of + - * fma, comparison and integer operations only; no built-in function of a device, no
+ * division, no contraction. The same text is C and OpenCL C, for one float or for sixteen
+ * (canon_scalar.h says how), so it has no include guard, no branch and no table.
+ *
+ * Denormals: a denormal argument counts as zero of its sign, and a result below FLT_MIN becomes zero
+ * of its sign, both by bit operations; nothing in between is denormal where it matters. So a device
+ * that flushes and one that does not agree. NaN in gives the quiet NaN 0x7fc00000 or another NaN.
+ *
+ * Largest error against the true value, in units of the last place (tests/kernels/canon_test.c):
+ *     divide, sqrt  0.5 (correctly rounded, where the result is normal)
+ *     rsqrt 0.51   reciprocal 1   exp 1   log 1   tanh 2   cos 1 */
+
+/* Zero of the same sign for a denormal. */
+static inline canon_real canon_flush(canon_real x)
+{
+    canon_bits b = canon_as_bits(x);
+    return canon_as_real((b & 0x7f800000u) == 0u ? b & 0x80000000u : b);
+}
+
+/* 1 / d for |d| in [2^-125, 2^125]: within 1 ulp. NaN stays NaN. The seed is within 12.2%; each line
+ * of three cubes the error (1 / (1 - e) = 1 + e + e^2 + ...). */
+static inline canon_real canon_reciprocal(canon_real d)
+{
+    canon_real r = canon_as_real((canon_bits)(0x7ef311c7u) - canon_as_bits(d));
+    canon_real e = canon_fma(-d, r, 1.0f);
+    r = canon_fma(r, canon_fma(e, e, e), r);
+    e = canon_fma(-d, r, 1.0f);
+    r = canon_fma(r, canon_fma(e, e, e), r);
+    return r;
+}
+
+/* a / b, correctly rounded: the mantissas are divided in [1, 2) with a final correction by the exact
+ * remainder (Markstein 1990), then the exponent is added by integers. */
+static inline canon_real canon_divide(canon_real a, canon_real b)
+{
+    canon_bits ua = canon_as_bits(a), ub = canon_as_bits(b);
+    canon_bits sign = (ua ^ ub) & 0x80000000u;
+    canon_bits ea = (ua >> 23) & 255u, eb = (ub >> 23) & 255u;
+    canon_real ma = canon_as_real((ua & 0x007fffffu) | 0x3f800000u);
+    canon_real mb = canon_as_real((ub & 0x007fffffu) | 0x3f800000u);
+    canon_real r = canon_reciprocal(mb);
+    r = canon_fma(canon_fma(-mb, r, 1.0f), r, r);
+    canon_real q = ma * r;
+    q = canon_fma(canon_fma(-mb, q, ma), r, q);
+    canon_bits uq = canon_as_bits(q);
+    canon_bits e = (uq >> 23) + ea + 512u - eb; /* biased by 512 to stay unsigned */
+    canon_bits u = (uq & 0x007fffffu) | ((e - 512u) << 23);
+    u = e < 513u ? (canon_bits)(0u) : u;
+    u = e > 766u ? (canon_bits)(0x7f800000u) : u;
+    u = ((ea == 0u) | (eb == 255u)) ? (canon_bits)(0u) : u;
+    u = ((eb == 0u) | (ea == 255u)) ? (canon_bits)(0x7f800000u) : u;
+    u |= sign;
+    u = (((ea == 0u) & (eb == 0u)) | ((ea == 255u) & (eb == 255u))) ? (canon_bits)(0x7fc00000u) : u;
+    u = ((a != a) | (b != b)) ? (canon_bits)(0x7fc00000u) : u;
+    return canon_as_real(u);
+}
+
+/* 1 / sqrt(m) for normal m > 0, within a few units in 2^-24; the seed is within 3.5%. */
+static inline canon_real canon_rsqrt_seeded(canon_real m)
+{
+    canon_real y = canon_as_real((canon_bits)(0x5f3759dfu) - (canon_as_bits(m) >> 1));
+    canon_real e = canon_fma(-(m * y), y, 1.0f);
+    y = canon_fma(y, canon_fma(e, 0.375f, 0.5f) * e, y);
+    e = canon_fma(-(m * y), y, 1.0f);
+    return canon_fma(y, canon_fma(e, 0.375f, 0.5f) * e, y);
+}
+
+/* sqrt(x), correctly rounded: one correction by the exact remainder, on a mantissa in [1, 4). */
+static inline canon_real canon_sqrt(canon_real x)
+{
+    canon_bits u = canon_as_bits(x);
+    canon_bits e = u >> 23;         /* 1..254 for what is finite, normal and positive */
+    canon_bits odd = (e + 1u) & 1u; /* 1 where e - 127 is odd */
+    canon_real m = canon_as_real((u & 0x007fffffu) | ((odd + 127u) << 23));
+    canon_real y = canon_rsqrt_seeded(m);
+    canon_real s = m * y;
+    s = canon_fma(canon_fma(-s, s, m), 0.5f * y, s);
+    canon_bits r = canon_as_bits(s) + (((e - odd + 129u) >> 1) << 23) - (128u << 23);
+    r = (e & 255u) == 0u ? u & 0x80000000u : r;
+    r = ((u > 0x80000000u) & (e != 256u)) ? (canon_bits)(0x7fc00000u) : r;
+    r = u == 0x7f800000u ? u : r;
+    r = x != x ? (canon_bits)(0x7fc00000u) : r;
+    return canon_as_real(r);
+}
+
+/* 1 / sqrt(x): the same mantissa, corrected with the rounding error of m * y taken along. */
+static inline canon_real canon_rsqrt(canon_real x)
+{
+    canon_bits u = canon_as_bits(x);
+    canon_bits e = u >> 23;
+    canon_bits odd = (e + 1u) & 1u;
+    canon_real m = canon_as_real((u & 0x007fffffu) | ((odd + 127u) << 23));
+    canon_real y = canon_rsqrt_seeded(m);
+    canon_real h = m * y;
+    canon_real residue = canon_fma(-canon_fma(m, y, -h), y, canon_fma(-h, y, 1.0f));
+    y = canon_fma(0.5f * residue, y, y);
+    canon_bits r = canon_as_bits(y) + (128u << 23) - (((e - odd + 129u) >> 1) << 23);
+    r = (e & 255u) == 0u ? (u & 0x80000000u) | 0x7f800000u : r;
+    r = ((u > 0x80000000u) & (e != 256u)) ? (canon_bits)(0x7fc00000u) : r;
+    r = u == 0x7f800000u ? (canon_bits)(0u) : r;
+    r = x != x ? (canon_bits)(0x7fc00000u) : r;
+    return canon_as_real(r);
+}
+
+/* e^x = 2^k e^r, |r| <= ln(2) / 2; k is rounded by adding 1.5 * 2^23, whose low bits then are k. */
+static inline canon_real canon_exp(canon_real x)
+{
+    canon_real t = canon_fma(x, 0x1.715476p+0f, 0x1.8p+23f);
+    canon_real k = t - 0x1.8p+23f;
+    canon_real r = canon_fma(-k, 0x1.62e430p-1f, x);
+    r = canon_fma(k, 0x1.05c610p-29f, r);
+    canon_real p = canon_fma(r, 0x1.6a2430p-10f, 0x1.1239e2p-7f);
+    p = canon_fma(p, r, 0x1.5558f2p-5f);
+    p = canon_fma(p, r, 0x1.555492p-3f);
+    p = canon_fma(p, r, 0x1.fffffcp-2f);
+    p = canon_fma(p * r, r, r) + 1.0f;
+    canon_bits u = canon_as_bits(p) + (canon_as_bits(t) << 23);
+    u = x < -0x1.5d589ep+6f ? (canon_bits)(0u) : u; /* below FLT_MIN */
+    u = x > 0x1.62e42ep+6f ? (canon_bits)(0x7f800000u) : u;
+    u = x != x ? (canon_bits)(0x7fc00000u) : u;
+    return canon_as_real(u);
+}
+
+/* ln(x) = e ln(2) + ln(1 + f), 1 + f in [0.7071, 1.4142). */
+static inline canon_real canon_log(canon_real x)
+{
+    canon_bits u = canon_as_bits(x);
+    canon_bits shifted = u - 0x3f3504f3u;  /* so that the exponent steps at sqrt(1/2) */
+    canon_bits e = (shifted >> 23) & 511u; /* exponent modulo 512: negative ones are >= 256 */
+    canon_real f = canon_as_real((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    canon_real n = canon_as_real(((e ^ 256u) & 511u) | 0x4b000000u) - 8388864.0f;
+    canon_real p = canon_fma(f, -0x1.38a8bcp-4f, 0x1.055e04p-3f);
+    p = canon_fma(p, f, -0x1.0d88b8p-3f);
+    p = canon_fma(p, f, 0x1.22da00p-3f);
+    p = canon_fma(p, f, -0x1.5471eep-3f);
+    p = canon_fma(p, f, 0x1.99a006p-3f);
+    p = canon_fma(p, f, -0x1.000228p-2f);
+    p = canon_fma(p, f, 0x1.555554p-2f);
+    canon_real square = f * f;
+    canon_real low = canon_fma(n, -0x1.05c610p-29f, canon_fma(p * square, f, -0.5f * square));
+    canon_real y = canon_fma(n, 0x1.62e430p-1f, low + f);
+    canon_bits r = canon_as_bits(y);
+    r = u > 0x80000000u ? (canon_bits)(0x7fc00000u) : r;
+    r = (u & 0x7f800000u) == 0u ? (canon_bits)(0xff800000u) : r;
+    r = u == 0x7f800000u ? u : r;
+    r = x != x ? (canon_bits)(0x7fc00000u) : r;
+    return canon_as_real(r);
+}
+
+/* tanh(x): x + x^3 P(x^2) below 0.6, else 1 - 2 / (e^2|x| + 1), 1 above 9.1. */
+static inline canon_real canon_tanh(canon_real x)
+{
+    canon_bits sign = canon_as_bits(x) & 0x80000000u;
+    canon_real a = canon_as_real(canon_as_bits(x) & 0x7fffffffu);
+    canon_real s = a * a;
+    canon_real p = canon_fma(s, -0x1.7d5c00p-8f, 0x1.53b7d8p-6f);
+    p = canon_fma(p, s, -0x1.b875aap-5f);
+    p = canon_fma(p, s, 0x1.1108bep-3f);
+    p = canon_fma(p, s, -0x1.55553ap-2f);
+    canon_real small = canon_flush(canon_fma(p * s, a, a));
+    canon_real big = a > 9.1f ? (canon_real)(9.1f) : a;
+    big = canon_fma(-2.0f, canon_reciprocal(canon_exp(big + big) + 1.0f), 1.0f);
+    big = a > 9.1f ? (canon_real)(1.0f) : big;
+    canon_bits r = canon_as_bits(a < 0.6f ? small : big) | sign;
+    r = x != x ? (canon_bits)(0x7fc00000u) : r;
+    return canon_as_real(r);
+}
+
+/* cos(x) for x in [0, pi], as sin(pi/2 - x). */
+static inline canon_real canon_cos(canon_real x)
+{
+    canon_real y = (0x1.921fb6p+0f - x) - 0x1.777a5cp-25f;
+    canon_real s = y * y;
+    canon_real p = canon_fma(s, -0x1.9a6782p-26f, 0x1.717074p-19f);
+    p = canon_fma(p, s, -0x1.a017dap-13f);
+    p = canon_fma(p, s, 0x1.11110cp-7f);
+    p = canon_fma(p, s, -0x1.555556p-3f);
+    return canon_fma(p * s, y, y);
+}
+
+/* 1 / (1 + e^-w): 0 below -80 and 1 far above; NaN stays NaN. */
+static inline canon_real canon_sigmoid(canon_real w)
+{
+    canon_real r = canon_reciprocal(canon_exp(-w) + 1.0f);
+    return w < -80.0f ? (canon_real)(0.0f) : r;
+}
+
+/* GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
+static inline canon_real canon_gelu(canon_real x)
+{
+    canon_real w = x * canon_fma(x * x, 0x1.2444f2p-4f, 0x1.988454p+0f);
+    return x * canon_sigmoid(w);
+}
+
+/* Its derivative: s + x s (1 - s) w', w' = 2 u'. Outside |w| <= 80 it is 0 or 1. */
+static inline canon_real canon_gelu_slope(canon_real x)
+{
+    canon_real square = x * x;
+    canon_real w = x * canon_fma(square, 0x1.2444f2p-4f, 0x1.988454p+0f);
+    canon_real s = canon_sigmoid(w);
+    canon_real slope = canon_fma(square, 0x1.b6676cp-3f, 0x1.988454p+0f);
+    canon_real r = canon_fma(x * (s * (1.0f - s)), slope, s);
+    r = w > 80.0f ? (canon_real)(1.0f) : r;
+    return w < -80.0f ? (canon_real)(0.0f) : r;
+}

@@ -1,0 +1,58 @@
+/* canon_scalar.h - the words that canon_math.h is written in, for one float at a time, in C and in
+ * OpenCL C.
+ *
+ * canon_math.h is one text read at two widths. In a .cl file the Makefile puts before the kernels:
+ *     canon_wide.h  canon_math.h    the text for float16: canon_exp_x16, ...
+ *     canon_scalar.h  canon_math.h  the text for float:   canon_exp, ...
+ * A C file includes canon.h, which is the second line alone. */
+#undef canon_real
+#undef canon_bits
+#undef canon_as_real
+#undef canon_as_bits
+#undef canon_fma
+#undef canon_mul_hi
+#define canon_real float
+#ifdef __OPENCL_VERSION__
+#undef canon_flush
+#undef canon_divide
+#undef canon_sqrt
+#undef canon_rsqrt
+#undef canon_rsqrt_seeded
+#undef canon_reciprocal
+#undef canon_exp
+#undef canon_log
+#undef canon_tanh
+#undef canon_cos
+#undef canon_sigmoid
+#undef canon_gelu
+#undef canon_gelu_slope
+#undef canon_philox
+#undef canon_uniform
+#define canon_bits         uint
+#define canon_as_real(x)   as_float(x)
+#define canon_as_bits(x)   as_uint(x)
+#define canon_fma(a, b, c) fma((float)(a), (float)(b), (float)(c))
+#define canon_mul_hi(a, b) mul_hi((uint)(a), (uint)(b))
+#else
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#define canon_bits         uint32_t
+#define canon_fma(a, b, c) fmaf((a), (b), (c))
+static inline float canon_as_real(uint32_t x)
+{
+    float y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static inline uint32_t canon_as_bits(float x)
+{
+    uint32_t y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static inline uint32_t canon_mul_hi(uint32_t a, uint32_t b)
+{
+    return (uint32_t)(((uint64_t)a * b) >> 32);
+}
+#endif

@@ -1,0 +1,66 @@
+/* elementwise_host.c - elementwise.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+#include <string.h>
+
+extern const char keel_cl_elementwise[];
+
+static void host_add(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *a = arguments[0], *b = arguments[1];
+    float *y = arguments[2];
+    uint64_t count = *(const uint64_t *)arguments[3];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void host_gelu(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0];
+    float *y = arguments[1];
+    uint64_t count = *(const uint64_t *)arguments[2];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = canon_gelu(x[i]);
+}
+
+static void host_gelu_grad(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0], *dy = arguments[1];
+    float *dx = arguments[2];
+    uint64_t count = *(const uint64_t *)arguments[3];
+    for (uint64_t i = 0; i < count; i++)
+        dx[i] = dy[i] * canon_gelu_slope(x[i]);
+}
+
+static void host_fill(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    float *y = arguments[0];
+    uint64_t count = *(const uint64_t *)arguments[1];
+    float value = *(const float *)arguments[2];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = value;
+}
+
+static void host_copy(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    uint64_t count = *(const uint64_t *)arguments[2];
+    memmove(arguments[1], arguments[0], count * sizeof(float));
+}
+
+static const struct keel_module_kernel elementwise_kernels[] = {
+    {"keel_add", host_add},   {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad},
+    {"keel_fill", host_fill}, {"keel_copy", host_copy},
+};
+
+const struct keel_module keel_module_elementwise = {
+    .name = "elementwise",
+    .source = keel_cl_elementwise,
+    .kernels = elementwise_kernels,
+    .kernel_count = sizeof elementwise_kernels / sizeof elementwise_kernels[0],
+};

@@ -1,0 +1,169 @@
+/* kernels.c - the built programs of one device, and lists of launches.
+ *
+ * Owns every keel_program and keel_kernel of a device: all modules of KEEL_MODULE_TABLE are built at
+ * creation, so that no operation compiles in the middle of a run. Leaves to others: what a launch
+ * means (the file of each operation) and how it runs (hal). */
+#include "kernels_internal.h"
+
+#include <keel/memory.h>
+#include <string.h>
+
+struct built_module {
+    const struct keel_module *module;
+    struct keel_program *program;
+    struct keel_kernel **kernels; /* module->kernel_count, in the order of module->kernels */
+};
+
+struct keel_kernels {
+    struct keel_device *device; /* borrowed */
+    struct built_module modules[KEEL_MODULE_COUNT];
+};
+
+static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
+#define KEEL_MODULE_ADDRESS(name) &keel_module_##name,
+    KEEL_MODULE_TABLE(KEEL_MODULE_ADDRESS)
+#undef KEEL_MODULE_ADDRESS
+};
+
+static enum keel_status build_module(struct keel_device *device, const struct keel_module *module,
+                                     struct built_module *out)
+{
+    out->module = module;
+    KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
+    KEEL_TRY(keel_program_create(device, module, "", &out->program));
+    for (uint32_t i = 0; i < module->kernel_count; i++)
+        KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
+    return KEEL_OK;
+}
+
+enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out)
+{
+    struct keel_kernels *kernels;
+    KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
+    kernels->device = device;
+    for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++) {
+        enum keel_status status = build_module(device, module_table[i], &kernels->modules[i]);
+        if (status != KEEL_OK) {
+            keel_kernels_destroy(kernels);
+            return status;
+        }
+    }
+    *out = kernels;
+    return KEEL_OK;
+}
+
+void keel_kernels_destroy(struct keel_kernels *kernels)
+{
+    if (kernels == NULL)
+        return;
+    for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++) {
+        struct built_module *built = &kernels->modules[i];
+        if (built->kernels != NULL) {
+            for (uint32_t k = 0; k < built->module->kernel_count; k++) {
+                if (built->kernels[k] != NULL)
+                    keel_kernel_destroy(built->kernels[k]);
+            }
+        }
+        if (built->program != NULL)
+            keel_program_destroy(built->program);
+        keel_free(built->kernels);
+    }
+    keel_free(kernels);
+}
+
+const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels)
+{
+    return keel_device_info(kernels->device);
+}
+
+bool keel_kernels_few_wide(const struct keel_kernels *kernels)
+{
+    enum keel_device_kind kind = keel_kernels_info(kernels)->kind;
+    return kind == KEEL_DEVICE_HOST || kind == KEEL_DEVICE_CPU;
+}
+
+enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,
+                                   struct keel_kernel **out)
+{
+    const struct built_module *built = &kernels->modules[module];
+    for (uint32_t i = 0; i < built->module->kernel_count; i++) {
+        if (strcmp(built->module->kernels[i].name, name) == 0) {
+            *out = built->kernels[i];
+            return KEEL_OK;
+        }
+    }
+    return keel_fail(KEEL_INTERNAL, "module %s has no kernel %s", built->module->name, name);
+}
+
+enum keel_status keel_launch_list_append(struct keel_launch_list *list, struct keel_kernel *kernel,
+                                         const struct keel_range *range, const struct keel_arg *args,
+                                         uint32_t arg_count)
+{
+    KEEL_ASSERT(arg_count <= KEEL_ARG_MAX);
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
+        KEEL_TRY(keel_realloc(&list->items, list->capacity, capacity, sizeof *list->items));
+        list->capacity = capacity;
+    }
+    struct keel_launch *launch = &list->items[list->count++];
+    launch->kernel = kernel;
+    launch->range = *range;
+    launch->arg_count = arg_count;
+    memcpy(launch->args, args, arg_count * sizeof *args);
+    return KEEL_OK;
+}
+
+enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                     enum keel_module_id module, const char *name,
+                                     const struct keel_range *range, const struct keel_arg *args,
+                                     uint32_t arg_count)
+{
+    struct keel_kernel *kernel;
+    KEEL_TRY(keel_kernels_find(kernels, module, name, &kernel));
+    return keel_launch_list_append(list, kernel, range, args, arg_count);
+}
+
+struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_t items)
+{
+    uint64_t group = 1;
+    if (!keel_kernels_few_wide(kernels)) {
+        uint32_t limit = keel_kernels_info(kernels)->max_group_items;
+        group = limit != 0 && limit < KEEL_GROUP_ITEMS_MANY ? limit : KEEL_GROUP_ITEMS_MANY;
+    }
+    uint64_t groups = (items + group - 1) / group;
+    if (groups == 0)
+        groups = 1;
+    return (struct keel_range){.global = {groups * group, 1, 1}, .local = {group, 1, 1}};
+}
+
+uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)
+{
+    return keel_kernels_few_wide(kernels) ? KEEL_ITEM_ELEMENTS_WIDE : KEEL_LANES;
+}
+
+enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
+                                   uint64_t bytes)
+{
+    if (buffer == NULL)
+        return keel_fail(KEEL_INVALID, "%s: no buffer for %s", op, what);
+    if (keel_buffer_bytes(buffer) < bytes)
+        return keel_fail(KEEL_INVALID, "%s: %s holds %llu bytes, needs %llu", op, what,
+                         (unsigned long long)keel_buffer_bytes(buffer), (unsigned long long)bytes);
+    return KEEL_OK;
+}
+
+void keel_launch_list_fini(struct keel_launch_list *list)
+{
+    keel_free(list->items);
+    *list = (struct keel_launch_list){0};
+}
+
+enum keel_status keel_launch_list_run(const struct keel_launch_list *list, struct keel_queue *queue)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct keel_launch *launch = &list->items[i];
+        KEEL_TRY(keel_queue_launch(queue, launch->kernel, launch->args, launch->arg_count, &launch->range,
+                                   NULL, NULL));
+    }
+    return KEEL_OK;
+}

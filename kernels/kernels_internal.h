@@ -1,0 +1,81 @@
+/* kernels_internal.h - what the files of this room share: the table of modules, and how an operation
+ * appends its launches.
+ *
+ * To add an operation: NAME.cl (device source), NAME_host.c (the same kernels in C and the
+ * keel_module that joins the two), NAME.c (descriptor -> launches), one line in KEEL_MODULE_TABLE,
+ * three lines in sources.mk. */
+#ifndef KEEL_KERNELS_INTERNAL_H
+#define KEEL_KERNELS_INTERNAL_H
+
+#include <keel/kernels.h>
+
+/* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
+#define KEEL_MODULE_TABLE(X) X(elementwise)
+
+enum keel_module_id {
+#define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
+    KEEL_MODULE_TABLE(KEEL_MODULE_ENUM)
+#undef KEEL_MODULE_ENUM
+        KEEL_MODULE_COUNT
+};
+#define KEEL_MODULE_EXTERN(name) extern const struct keel_module keel_module_##name;
+KEEL_MODULE_TABLE(KEEL_MODULE_EXTERN)
+#undef KEEL_MODULE_EXTERN
+
+enum {
+    KEEL_LANES = 16,               /* width of canonical sums and of vector code */
+    KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
+    KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
+    KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
+};
+
+/* The device that the kernels were built for, and its facts. */
+const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
+/* CPUs (and the host): few wide cores, so one work-item per group and a vector loop within. */
+bool keel_kernels_few_wide(const struct keel_kernels *kernels);
+
+/* The kernel object `name` of a module; INTERNAL when there is none (a bug of this room). */
+enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,
+                                   struct keel_kernel **out);
+
+/* Append one launch; args are copied. NO_MEMORY. */
+enum keel_status keel_launch_list_append(struct keel_launch_list *list, struct keel_kernel *kernel,
+                                         const struct keel_range *range, const struct keel_arg *args,
+                                         uint32_t arg_count);
+/* find + append. */
+enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                     enum keel_module_id module, const char *name,
+                                     const struct keel_range *range, const struct keel_arg *args,
+                                     uint32_t arg_count);
+
+/* A one-dimensional range of at least `items` work-items: groups of 1 on few-wide devices, of
+ * KEEL_GROUP_ITEMS_MANY (or the device's limit) elsewhere. Kernels check their index: the range may
+ * be larger. */
+struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_t items);
+/* How many consecutive elements (a multiple of KEEL_LANES) one work-item of an element-wise kernel takes. */
+uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels);
+
+/* INVALID, naming the operation, unless `buffer` is there and holds at least `bytes`. */
+enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
+                                   uint64_t bytes);
+
+static inline struct keel_arg keel_arg_buffer(struct keel_buffer *buffer)
+{
+    return (struct keel_arg){.kind = KEEL_ARG_BUFFER, .as.buffer = buffer};
+}
+static inline struct keel_arg keel_arg_u32(uint32_t value)
+{
+    return (struct keel_arg){.kind = KEEL_ARG_U32, .as.u32 = value};
+}
+static inline struct keel_arg keel_arg_u64(uint64_t value)
+{
+    return (struct keel_arg){.kind = KEEL_ARG_U64, .as.u64 = value};
+}
+static inline struct keel_arg keel_arg_f32(float value)
+{
+    return (struct keel_arg){.kind = KEEL_ARG_F32, .as.f32 = value};
+}
+/* Length of a local array of arguments, as arg_count. */
+#define KEEL_ARG_COUNT(args) ((uint32_t)(sizeof(args) / sizeof((args)[0])))
+
+#endif
