@@ -12,7 +12,7 @@
 #undef canon_fma
 #undef canon_mul_hi
 #define canon_real float
-#ifdef __OPENCL_VERSION__
+#ifdef __OPENCL_C_VERSION__
 #undef canon_flush
 #undef canon_divide
 #undef canon_sqrt

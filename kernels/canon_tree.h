@@ -5,7 +5,7 @@
  * folded: l with l+8, l with l+4, l with l+2, l with l+1. A whole tensor is cut in blocks of 4096
  * elements; the block sums are again a run that is cut in blocks, until one value is left. The shape
  * depends on n alone. Maxima use the same shape, though any would do. */
-#ifdef __OPENCL_VERSION__
+#ifdef __OPENCL_C_VERSION__
 static inline float canon_fold(float16 v)
 {
     float8 a = v.lo + v.hi;
