@@ -1,3 +1,18 @@
 # hal_HOST_SRC needs no device and no OpenCL: it is all that libkeel-ckpt takes from here.
-hal_HOST_SRC := status.c log.c clock.c thread.c memory.c file.c process.c
-hal_SRC := $(hal_HOST_SRC)
+hal_HOST_SRC := \
+	status.c \
+	log.c \
+	clock.c \
+	thread.c \
+	memory.c \
+	file.c \
+	process.c
+hal_SRC := $(hal_HOST_SRC) \
+	device.c \
+	device_queue.c \
+	device_select.c \
+	host_device.c \
+	opencl_discover.c \
+	opencl_device.c \
+	opencl_queue.c \
+	opencl_event.c

@@ -1,0 +1,232 @@
+/* device.c - the front of the device door: discovery over all backends, opening, buffers, programs.
+ *
+ * Owns the checks that are the same on each backend and the count of device memory. Commands and
+ * events are in device_queue.c, the choice by selector is in device_select.c. */
+#include "device_backend.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In order of preference; host is last, so it is last in every list. */
+static const struct keel_backend *const backends[] = {&keel_opencl_backend, &keel_host_backend};
+enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
+
+/* All candidates, usable ones first; the caller frees *out. */
+static enum keel_status discover(struct keel_candidate **out, uint32_t *out_count)
+{
+    struct keel_candidate *found = NULL, *sorted = NULL;
+    KEEL_TRY(keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *found, &found));
+    enum keel_status status = keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *sorted, &sorted);
+    if (status != KEEL_OK) {
+        keel_free(found);
+        return status;
+    }
+    uint32_t count = 0;
+    for (uint32_t b = 0; b < BACKEND_COUNT; b++) {
+        uint32_t reserved = BACKEND_COUNT - 1 - b; /* each later backend gets one place at least */
+        uint32_t first = count;
+        backends[b]->discover(found, KEEL_DEVICE_LIST_MAX - reserved, &count);
+        for (uint32_t i = first; i < count; i++)
+            found[i].backend = backends[b];
+    }
+    uint32_t placed = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < count; i++)
+            if ((found[i].info.passed_over[0] != '\0') == (pass == 1))
+                sorted[placed++] = found[i];
+    keel_free(found);
+    *out = sorted;
+    *out_count = count;
+    return KEEL_OK;
+}
+
+enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacity, uint32_t *out_count,
+                                  char loader[KEEL_DEVICE_NAME_BYTES])
+{
+    struct keel_candidate *candidates = NULL;
+    uint32_t count = 0;
+    KEEL_TRY(discover(&candidates, &count));
+    if (count > capacity)
+        count = capacity;
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = candidates[i].info;
+    keel_free(candidates);
+    *out_count = count;
+    if (loader != NULL)
+        keel_opencl_loader(loader);
+    return KEEL_OK;
+}
+
+/* Drivers read their environment at the first OpenCL call, so this comes before discovery. */
+static void apply_options(const struct keel_device_options *options)
+{
+    if (options == NULL || options->threads == 0)
+        return;
+    char text[16];
+    snprintf(text, sizeof text, "%" PRIu32, options->threads);
+    setenv("POCL_MAX_PTHREAD_COUNT", text, 0);
+}
+
+enum keel_status keel_device_open(const char *selector, const struct keel_device_options *options,
+                                  struct keel_device **out)
+{
+    apply_options(options);
+    if (selector == NULL)
+        selector = "auto";
+    struct keel_candidate *candidates = NULL;
+    uint32_t count = 0, index = 0;
+    KEEL_TRY(discover(&candidates, &count));
+    enum keel_status status = keel_candidate_pick(candidates, count, selector, &index);
+    if (status == KEEL_OK)
+        status = candidates[index].backend->open(&candidates[index], out);
+    keel_free(candidates);
+    return status;
+}
+
+void keel_device_close(struct keel_device *device)
+{
+    if (device == NULL)
+        return;
+    KEEL_ASSERT(atomic_load(&device->live_bytes) == 0); /* children go before parents */
+    device->ops->close(device);
+}
+
+const struct keel_device_info *keel_device_info(const struct keel_device *device)
+{
+    return &device->info;
+}
+
+struct keel_device_stats keel_device_stats(const struct keel_device *device)
+{
+    return (struct keel_device_stats){.live_bytes = atomic_load(&device->live_bytes),
+                                      .peak_bytes = atomic_load(&device->peak_bytes),
+                                      .allocations = atomic_load(&device->allocations)};
+}
+
+static void count_in(struct keel_device *device, uint64_t live)
+{
+    atomic_fetch_add(&device->allocations, 1);
+    uint64_t peak = atomic_load(&device->peak_bytes);
+    while (live > peak && !atomic_compare_exchange_weak(&device->peak_bytes, &peak, live)) {
+    }
+}
+
+enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
+{
+    const struct keel_device_info *info = &device->info;
+    if (bytes == 0)
+        return keel_fail(KEEL_INVALID, "%s: a buffer of 0 bytes; ask for at least 1", info->selector);
+    if (bytes > info->max_buffer_bytes)
+        return keel_fail(KEEL_NO_MEMORY,
+                         "%s: a buffer of %" PRIu64 " bytes; the device's limit for one is %" PRIu64,
+                         info->selector, bytes, info->max_buffer_bytes);
+    uint64_t live = atomic_fetch_add(&device->live_bytes, bytes) + bytes;
+    enum keel_status status = KEEL_OK;
+    if (live > info->memory_bytes)
+        status = keel_fail(KEEL_NO_MEMORY,
+                           "%s: a buffer of %" PRIu64 " bytes on top of %" PRIu64 "; the device has %" PRIu64,
+                           info->selector, bytes, live - bytes, info->memory_bytes);
+    struct keel_buffer *buffer = NULL;
+    if (status == KEEL_OK)
+        status = device->ops->buffer_create(device, bytes, &buffer);
+    if (status != KEEL_OK) {
+        atomic_fetch_sub(&device->live_bytes, bytes);
+        return status;
+    }
+    count_in(device, live);
+    buffer->device = device;
+    buffer->parent = NULL;
+    buffer->bytes = bytes;
+    buffer->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
+    *out = buffer;
+    return KEEL_OK;
+}
+
+enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
+                                   struct keel_buffer **out)
+{
+    struct keel_device *device = buffer->device;
+    if (buffer->parent != NULL)
+        return keel_fail(KEEL_INVALID, "a slice of a slice; cut it from the buffer");
+    if (bytes == 0 || offset_bytes > buffer->bytes || bytes > buffer->bytes - offset_bytes)
+        return keel_fail(KEEL_INVALID, "slice of %" PRIu64 " bytes at %" PRIu64 " of a buffer of %" PRIu64,
+                         bytes, offset_bytes, buffer->bytes);
+    if (offset_bytes % device->info.base_align_bytes != 0)
+        return keel_fail(KEEL_INVALID, "slice at %" PRIu64 ": %s wants a multiple of %" PRIu32, offset_bytes,
+                         device->info.selector, device->info.base_align_bytes);
+    struct keel_buffer *slice = NULL;
+    KEEL_TRY(device->ops->buffer_slice(buffer, offset_bytes, bytes, &slice));
+    atomic_fetch_add(&buffer->slices, 1);
+    slice->device = device;
+    slice->parent = buffer;
+    slice->bytes = bytes;
+    slice->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
+    *out = slice;
+    return KEEL_OK;
+}
+
+void keel_buffer_destroy(struct keel_buffer *buffer)
+{
+    if (buffer == NULL)
+        return;
+    KEEL_ASSERT(atomic_load(&buffer->slices) == 0); /* slices go before their buffer */
+    struct keel_device *device = buffer->device;
+    if (buffer->parent != NULL)
+        atomic_fetch_sub(&buffer->parent->slices, 1);
+    else
+        atomic_fetch_sub(&device->live_bytes, buffer->bytes);
+    device->ops->buffer_destroy(buffer);
+}
+
+uint64_t keel_buffer_bytes(const struct keel_buffer *buffer)
+{
+    return buffer->bytes;
+}
+
+enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
+                                     const char *options, struct keel_program **out)
+{
+    struct keel_program *program = NULL;
+    KEEL_TRY(device->ops->program_create(device, module, options != NULL ? options : "", &program));
+    program->device = device;
+    program->module = module;
+    *out = program;
+    return KEEL_OK;
+}
+
+void keel_program_destroy(struct keel_program *program)
+{
+    if (program != NULL)
+        program->device->ops->program_destroy(program);
+}
+
+enum keel_status keel_kernel_create(struct keel_program *program, const char *name, struct keel_kernel **out)
+{
+    const struct keel_module *module = program->module;
+    const struct keel_module_kernel *entry = NULL;
+    for (uint32_t i = 0; i < module->kernel_count && entry == NULL; i++)
+        if (strcmp(module->kernels[i].name, name) == 0)
+            entry = &module->kernels[i];
+    if (entry == NULL)
+        return keel_fail(KEEL_NOT_FOUND, "module %s has no kernel %s; add it to the module's table",
+                         module->name, name);
+    struct keel_kernel *kernel = NULL;
+    KEEL_TRY(program->device->ops->kernel_create(program, entry, &kernel));
+    kernel->program = program;
+    kernel->entry = entry;
+    *out = kernel;
+    return KEEL_OK;
+}
+
+void keel_kernel_destroy(struct keel_kernel *kernel)
+{
+    if (kernel != NULL)
+        kernel->program->device->ops->kernel_destroy(kernel);
+}
+
+const char *keel_kernel_name(const struct keel_kernel *kernel)
+{
+    return kernel->entry->name;
+}

@@ -1,0 +1,126 @@
+/* device_backend.h - what a device backend gives to device.c; private to hal.
+ *
+ * Owns the common heads of the objects of keel/device.h and the two tables of functions that a backend
+ * fills. A backend's own object embeds the head as its first member, so one pointer serves both.
+ *
+ * device.c checks arguments, ranges, limits and the queue's lost flag, and counts memory: a backend may
+ * rely on all of that. A backend fills its own fields; heads are filled by device.c, except where stated.
+ * To write one: start from host_device.c, fill both tables, add it to the list in device.c, and let
+ * tests/hal/device_conformance_test.c run over it. */
+#ifndef KEEL_DEVICE_BACKEND_H
+#define KEEL_DEVICE_BACKEND_H
+
+#include <keel/device.h>
+#include <stdatomic.h>
+
+struct keel_device {
+    const struct keel_device_ops *ops;
+    struct keel_device_info info;
+    atomic_uint_fast64_t live_bytes, peak_bytes, allocations;
+    atomic_uint_fast64_t next_buffer_id;
+};
+
+struct keel_buffer {
+    struct keel_device *device;
+    struct keel_buffer *parent; /* the buffer that this slice is cut from; NULL for a buffer */
+    uint64_t bytes;
+    uint64_t id;                 /* never used twice on a device: tells a new buffer at an old address */
+    atomic_uint_fast32_t slices; /* alive */
+};
+
+struct keel_queue {
+    struct keel_device *device;
+    atomic_bool lost; /* sticky; set by the backend through keel_queue_lose */
+};
+
+struct keel_program {
+    struct keel_device *device;
+    const struct keel_module *module;
+};
+
+struct keel_kernel {
+    struct keel_program *program;
+    const struct keel_module_kernel *entry;
+};
+
+struct keel_event {
+    struct keel_queue *queue; /* filled by the backend */
+};
+
+/* One device that a backend has found. */
+struct keel_candidate {
+    struct keel_device_info info;
+    const struct keel_backend *backend;
+    void *native[2]; /* the backend's handles */
+};
+
+struct keel_backend {
+    /* Append what is there to out[*count], never past capacity. Never fails: what is broken becomes a
+     * candidate with a `passed_over` reason. */
+    void (*discover)(struct keel_candidate *out, uint32_t capacity, uint32_t *count);
+    /* Make the device of a candidate; ops and info are filled by the backend. */
+    enum keel_status (*open)(const struct keel_candidate *candidate, struct keel_device **out);
+};
+
+extern const struct keel_backend keel_host_backend;
+extern const struct keel_backend keel_opencl_backend;
+
+/* Path of the OpenCL loader in this process. */
+void keel_opencl_loader(char out[KEEL_DEVICE_NAME_BYTES]);
+
+/* Where a command of a queue starts: what it waits for, and where its event goes (may be NULL). */
+struct keel_command {
+    struct keel_queue *queue;
+    struct keel_event *const *waits;
+    uint32_t wait_count;
+    struct keel_event **out_event;
+};
+
+/* Each call as in keel/device.h; offsets and sizes are inside the buffers. */
+struct keel_device_ops {
+    void (*close)(struct keel_device *device);
+
+    enum keel_status (*buffer_create)(struct keel_device *device, uint64_t bytes, struct keel_buffer **out);
+    enum keel_status (*buffer_slice)(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
+                                     struct keel_buffer **out);
+    void (*buffer_destroy)(struct keel_buffer *buffer);
+
+    enum keel_status (*queue_create)(struct keel_device *device, struct keel_queue **out);
+    void (*queue_destroy)(struct keel_queue *queue);
+    enum keel_status (*queue_flush)(struct keel_queue *queue);
+    enum keel_status (*queue_finish)(struct keel_queue *queue, uint64_t deadline_ns);
+    enum keel_status (*queue_mark)(struct keel_queue *queue, struct keel_event **out_event);
+
+    enum keel_status (*write)(const struct keel_command *command, struct keel_buffer *buffer,
+                              uint64_t offset_bytes, const void *data, uint64_t bytes);
+    enum keel_status (*read)(const struct keel_command *command, struct keel_buffer *buffer,
+                             uint64_t offset_bytes, void *data, uint64_t bytes);
+    enum keel_status (*copy)(const struct keel_command *command, struct keel_buffer *source,
+                             uint64_t source_offset_bytes, struct keel_buffer *target,
+                             uint64_t target_offset_bytes, uint64_t bytes);
+    enum keel_status (*fill)(const struct keel_command *command, struct keel_buffer *buffer,
+                             uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
+    enum keel_status (*launch)(const struct keel_command *command, struct keel_kernel *kernel,
+                               const struct keel_arg *args, uint32_t arg_count,
+                               const struct keel_range *range);
+
+    enum keel_status (*program_create)(struct keel_device *device, const struct keel_module *module,
+                                       const char *options, struct keel_program **out);
+    void (*program_destroy)(struct keel_program *program);
+    enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,
+                                      struct keel_kernel **out);
+    void (*kernel_destroy)(struct keel_kernel *kernel);
+
+    enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
+    bool (*event_done)(struct keel_event *event);
+    void (*event_destroy)(struct keel_event *event);
+};
+
+/* Mark the queue as lost and describe why: returns DEVICE_LOST. */
+enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error);
+
+/* Pick one of the candidates (device_select.c). */
+enum keel_status keel_candidate_pick(const struct keel_candidate *candidates, uint32_t count,
+                                     const char *selector, uint32_t *out_index);
+
+#endif

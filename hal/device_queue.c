@@ -1,0 +1,197 @@
+/* device_queue.c - the front of queues, commands and events: checks, then the backend.
+ *
+ * Every command is checked here once: the queue is not lost, the events are of this device, ranges lie
+ * inside their buffers. Nothing here allocates. */
+#include "device_backend.h"
+#include <inttypes.h>
+
+enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
+{
+    atomic_store(&queue->lost, true);
+    return keel_fail(KEEL_DEVICE_LOST, "%s: %s failed (error %d); end this process and start a new one",
+                     queue->device->info.selector, what, native_error);
+}
+
+static enum keel_status check_alive(struct keel_queue *queue)
+{
+    if (atomic_load_explicit(&queue->lost, memory_order_relaxed))
+        return keel_fail(KEEL_DEVICE_LOST,
+                         "%s: the queue failed before; end this process and start a new one",
+                         queue->device->info.selector);
+    return KEEL_OK;
+}
+
+enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue **out)
+{
+    struct keel_queue *queue = NULL;
+    KEEL_TRY(device->ops->queue_create(device, &queue));
+    queue->device = device;
+    *out = queue;
+    return KEEL_OK;
+}
+
+void keel_queue_destroy(struct keel_queue *queue)
+{
+    if (queue != NULL)
+        queue->device->ops->queue_destroy(queue);
+}
+
+static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
+                                struct keel_event **out_event, struct keel_command *command)
+{
+    KEEL_TRY(check_alive(queue));
+    *command = (struct keel_command){.queue = queue, .out_event = out_event};
+    if (waits == NULL)
+        return KEEL_OK;
+    if (waits->count > KEEL_WAIT_MAX)
+        return keel_fail(KEEL_LIMIT, "a command that waits for %" PRIu32 " events; at most %d", waits->count,
+                         KEEL_WAIT_MAX);
+    for (uint32_t i = 0; i < waits->count; i++)
+        if (waits->events[i]->queue->device != queue->device)
+            return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
+                             queue->device->info.selector);
+    command->waits = waits->events;
+    command->wait_count = waits->count;
+    return KEEL_OK;
+}
+
+static enum keel_status check_inside(const struct keel_queue *queue, const struct keel_buffer *buffer,
+                                     uint64_t offset_bytes, uint64_t bytes)
+{
+    if (buffer == NULL || buffer->device != queue->device)
+        return keel_fail(KEEL_INVALID, "a buffer that is not of %s", queue->device->info.selector);
+    if (bytes == 0 || offset_bytes > buffer->bytes || bytes > buffer->bytes - offset_bytes)
+        return keel_fail(KEEL_INVALID, "%" PRIu64 " bytes at %" PRIu64 " of a buffer of %" PRIu64, bytes,
+                         offset_bytes, buffer->bytes);
+    return KEEL_OK;
+}
+
+enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                  const void *data, uint64_t bytes, const struct keel_wait_list *waits,
+                                  struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    return queue->device->ops->write(&command, buffer, offset_bytes, data, bytes);
+}
+
+enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                 void *data, uint64_t bytes, const struct keel_wait_list *waits,
+                                 struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    return queue->device->ops->read(&command, buffer, offset_bytes, data, bytes);
+}
+
+/* The same memory: two slices, or a slice and its buffer, are not compared. */
+static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct keel_buffer *b,
+                    uint64_t b_offset, uint64_t bytes)
+{
+    return a == b && a_offset < b_offset + bytes && b_offset < a_offset + bytes;
+}
+
+enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *source,
+                                 uint64_t source_offset_bytes, struct keel_buffer *target,
+                                 uint64_t target_offset_bytes, uint64_t bytes,
+                                 const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_inside(queue, source, source_offset_bytes, bytes));
+    KEEL_TRY(check_inside(queue, target, target_offset_bytes, bytes));
+    if (overlap(source, source_offset_bytes, target, target_offset_bytes, bytes))
+        return keel_fail(KEEL_INVALID,
+                         "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
+                         source_offset_bytes, target_offset_bytes);
+    return queue->device->ops->copy(&command, source, source_offset_bytes, target, target_offset_bytes,
+                                    bytes);
+}
+
+enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                 uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
+                                 struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    if (offset_bytes % sizeof pattern != 0 || bytes % sizeof pattern != 0)
+        return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
+                         bytes, offset_bytes);
+    return queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern);
+}
+
+static enum keel_status check_launch(const struct keel_queue *queue, const struct keel_kernel *kernel,
+                                     const struct keel_arg *args, uint32_t arg_count,
+                                     const struct keel_range *range)
+{
+    const char *name = kernel->entry->name;
+    if (kernel->program->device != queue->device)
+        return keel_fail(KEEL_INVALID, "kernel %s was built for another device", name);
+    if (arg_count > KEEL_ARG_MAX)
+        return keel_fail(KEEL_LIMIT, "kernel %s: %" PRIu32 " arguments; at most %d", name, arg_count,
+                         KEEL_ARG_MAX);
+    size_t group_items = 1;
+    for (int i = 0; i < 3; i++) {
+        if (range->local[i] == 0 || range->global[i] == 0 || range->global[i] % range->local[i] != 0)
+            return keel_fail(KEEL_INVALID, "kernel %s: %zu items in dimension %d are not whole groups of %zu",
+                             name, range->global[i], i, range->local[i]);
+        group_items *= range->local[i];
+    }
+    if (group_items > queue->device->info.max_group_items)
+        return keel_fail(KEEL_UNSUPPORTED, "kernel %s: groups of %zu items; %s takes %" PRIu32, name,
+                         group_items, queue->device->info.selector, queue->device->info.max_group_items);
+    for (uint32_t i = 0; i < arg_count; i++)
+        if (args[i].kind == KEEL_ARG_BUFFER &&
+            (args[i].as.buffer == NULL || args[i].as.buffer->device != queue->device))
+            return keel_fail(KEEL_INVALID, "kernel %s: argument %" PRIu32 " is not a buffer of %s", name, i,
+                             queue->device->info.selector);
+    return KEEL_OK;
+}
+
+enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel *kernel,
+                                   const struct keel_arg *args, uint32_t arg_count,
+                                   const struct keel_range *range, const struct keel_wait_list *waits,
+                                   struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_launch(queue, kernel, args, arg_count, range));
+    return queue->device->ops->launch(&command, kernel, args, arg_count, range);
+}
+
+enum keel_status keel_queue_flush(struct keel_queue *queue)
+{
+    KEEL_TRY(check_alive(queue));
+    return queue->device->ops->queue_flush(queue);
+}
+
+enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
+{
+    KEEL_TRY(check_alive(queue));
+    return queue->device->ops->queue_finish(queue, deadline_ns);
+}
+
+enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
+{
+    KEEL_TRY(check_alive(queue));
+    return queue->device->ops->queue_mark(queue, out_event);
+}
+
+enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
+{
+    return event->queue->device->ops->event_wait(event, deadline_ns);
+}
+
+bool keel_event_done(struct keel_event *event)
+{
+    return event->queue->device->ops->event_done(event);
+}
+
+void keel_event_destroy(struct keel_event *event)
+{
+    if (event != NULL)
+        event->queue->device->ops->event_destroy(event);
+}

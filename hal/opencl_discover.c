@@ -1,0 +1,186 @@
+/* opencl_discover.c - what OpenCL devices there are, and why some cannot be used.
+ *
+ * Asks every platform, trusts none: a platform or a device that answers with an error becomes a
+ * candidate that says so. Opens nothing. */
+#include "opencl_backend.h"
+#include <ctype.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PLATFORMS_MAX = 16, DEVICES_MAX = 32, TEXT_BYTES = 1024 };
+#define SUFFIX_QUERY 0x0920 /* CL_PLATFORM_ICD_SUFFIX_KHR */
+
+void keel_opencl_loader(char out[KEEL_DEVICE_NAME_BYTES])
+{
+    Dl_info place;
+    cl_int (*function)(cl_uint, cl_platform_id *, cl_uint *) = clGetPlatformIDs;
+    void *address;
+    memcpy(&address, &function, sizeof address);
+    const char *path = dladdr(address, &place) != 0 && place.dli_fname != NULL ? place.dli_fname : "";
+    snprintf(out, KEEL_DEVICE_NAME_BYTES, "%s", path);
+}
+
+/* The name in selectors: the ICD suffix in lower case, else the platform's first word. */
+static void short_name(cl_platform_id platform, const char *platform_name, char out[32])
+{
+    char text[64] = "";
+    if (clGetPlatformInfo(platform, SUFFIX_QUERY, sizeof text, text, NULL) != CL_SUCCESS || text[0] == '\0')
+        snprintf(text, sizeof text, "%s", platform_name);
+    size_t used = 0;
+    for (const char *at = text; *at != '\0' && *at != ' ' && used < 31; at++)
+        if (isalnum((unsigned char)*at))
+            out[used++] = (char)tolower((unsigned char)*at);
+    out[used] = '\0';
+    if (used == 0)
+        snprintf(out, 32, "opencl");
+}
+
+static cl_int ask(cl_device_id id, cl_device_info what, void *value, size_t bytes)
+{
+    return clGetDeviceInfo(id, what, bytes, value, NULL);
+}
+
+static enum keel_device_kind kind_of(cl_device_id id)
+{
+    cl_device_type type = 0;
+    ask(id, CL_DEVICE_TYPE, &type, sizeof type);
+    if (type & CL_DEVICE_TYPE_GPU)
+        return KEEL_DEVICE_GPU;
+    return type & CL_DEVICE_TYPE_CPU ? KEEL_DEVICE_CPU : KEEL_DEVICE_ACCELERATOR;
+}
+
+/* Text of any length, cut to fit: a driver refuses a query whose answer is longer than its place. */
+static cl_int ask_text(cl_device_id id, cl_device_info what, char *out, size_t out_bytes)
+{
+    char text[TEXT_BYTES] = "";
+    cl_int error = clGetDeviceInfo(id, what, sizeof text, text, NULL);
+    text[sizeof text - 1] = '\0';
+    snprintf(out, out_bytes, "%s", error == CL_SUCCESS ? text : "");
+    return error;
+}
+
+static void ask_version(cl_device_id id, struct keel_device_info *info)
+{
+    char api[32], driver[80];
+    ask_text(id, CL_DEVICE_VERSION, api, sizeof api);
+    ask_text(id, CL_DRIVER_VERSION, driver, sizeof driver);
+    snprintf(info->version, sizeof info->version, "%s, driver %s", api, driver);
+}
+
+/* False when the device does not answer. */
+static bool ask_facts(cl_device_id id, struct keel_device_info *info)
+{
+    cl_bool compiler = CL_FALSE, unified = CL_FALSE;
+    cl_uint align_bits = 0;
+    cl_ulong memory_bytes = 0, max_buffer_bytes = 0, local_bytes = 0;
+    size_t group_items = 0;
+    cl_int errors = ask_text(id, CL_DEVICE_NAME, info->name, sizeof info->name);
+    errors |= ask(id, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof compiler);
+    errors |= ask(id, CL_DEVICE_MAX_COMPUTE_UNITS, &info->compute_units, sizeof info->compute_units);
+    errors |= ask(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN, &align_bits, sizeof align_bits);
+    errors |= ask(id, CL_DEVICE_GLOBAL_MEM_SIZE, &memory_bytes, sizeof memory_bytes);
+    errors |= ask(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, &max_buffer_bytes, sizeof max_buffer_bytes);
+    errors |= ask(id, CL_DEVICE_LOCAL_MEM_SIZE, &local_bytes, sizeof local_bytes);
+    errors |= ask(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, &group_items, sizeof group_items);
+    ask(id, CL_DEVICE_HOST_UNIFIED_MEMORY, &unified, sizeof unified); /* deprecated: may be absent */
+    ask_version(id, info);
+    info->kind = kind_of(id);
+    info->has_compiler = compiler == CL_TRUE;
+    info->unified_memory = unified == CL_TRUE;
+    info->base_align_bytes = align_bits >= 8 ? align_bits / 8 : 1;
+    info->memory_bytes = memory_bytes;
+    info->max_buffer_bytes = max_buffer_bytes;
+    info->local_bytes = local_bytes;
+    info->max_group_items = group_items > UINT32_MAX ? UINT32_MAX : (uint32_t)group_items;
+    return errors == CL_SUCCESS;
+}
+
+/* "" when the device can be used. */
+static const char *reason_against(cl_device_id id, const struct keel_device_info *info, bool answers)
+{
+    cl_bool available = CL_FALSE, little = CL_FALSE;
+    unsigned major = 0, minor = 0;
+    ask(id, CL_DEVICE_AVAILABLE, &available, sizeof available);
+    ask(id, CL_DEVICE_ENDIAN_LITTLE, &little, sizeof little);
+    if (!answers)
+        return "the driver does not answer queries about it";
+    if (available != CL_TRUE)
+        return "the driver says that it is not available";
+    if (sscanf(info->version, "OpenCL %u.%u", &major, &minor) != 2 || major < 1 || (major == 1 && minor < 2))
+        return "its OpenCL is older than 1.2";
+    if (!info->has_compiler)
+        return "it has no OpenCL C compiler";
+    if (little != CL_TRUE)
+        return "it is big-endian";
+    if (info->memory_bytes == 0 || info->max_buffer_bytes == 0 || info->max_group_items == 0)
+        return "it reports no memory or no work-items";
+    return "";
+}
+
+/* A platform or a library that gave no device: named, with the reason. */
+static void add_failure(struct keel_candidate *out, uint32_t capacity, uint32_t *count, const char *platform,
+                        const char *reason)
+{
+    if (*count == capacity)
+        return;
+    struct keel_device_info *info = &out[(*count)++].info;
+    *info = (struct keel_device_info){.kind = KEEL_DEVICE_ACCELERATOR};
+    snprintf(info->platform, sizeof info->platform, "%s", platform);
+    snprintf(info->passed_over, sizeof info->passed_over, "%s", reason);
+}
+
+/* How many devices already bear this short name: two platforms may share one. */
+static uint32_t next_index(const struct keel_candidate *out, uint32_t count, const char *name)
+{
+    uint32_t index = 0;
+    size_t length = strlen(name);
+    for (uint32_t i = 0; i < count; i++)
+        index += strncmp(out[i].info.selector, name, length) == 0 && out[i].info.selector[length] == ':';
+    return index;
+}
+
+static void add_platform(cl_platform_id platform, struct keel_candidate *out, uint32_t capacity,
+                         uint32_t *count)
+{
+    char name[KEEL_DEVICE_NAME_BYTES] = "", word[32];
+    if (clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof name, name, NULL) != CL_SUCCESS) {
+        add_failure(out, capacity, count, "OpenCL platform", "it does not tell its name");
+        return;
+    }
+    short_name(platform, name, word);
+    cl_device_id ids[DEVICES_MAX];
+    cl_uint found = 0;
+    cl_int error = clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, DEVICES_MAX, ids, &found);
+    if (error != CL_SUCCESS || found == 0) {
+        char reason[64];
+        snprintf(reason, sizeof reason, "no device (OpenCL error %d)", error);
+        add_failure(out, capacity, count, name, reason);
+        return;
+    }
+    for (cl_uint i = 0; i < found && i < DEVICES_MAX && *count < capacity; i++) {
+        struct keel_candidate *candidate = &out[*count];
+        struct keel_device_info *info = &candidate->info;
+        memset(candidate, 0, sizeof *candidate);
+        snprintf(info->selector, sizeof info->selector, "%s:%u", word, next_index(out, *count, word));
+        snprintf(info->platform, sizeof info->platform, "%s", name);
+        bool answers = ask_facts(ids[i], info);
+        snprintf(info->passed_over, sizeof info->passed_over, "%s", reason_against(ids[i], info, answers));
+        candidate->native[0] = platform;
+        candidate->native[1] = ids[i];
+        (*count)++;
+    }
+}
+
+void keel_opencl_discover(struct keel_candidate *out, uint32_t capacity, uint32_t *count)
+{
+    cl_platform_id platforms[PLATFORMS_MAX];
+    cl_uint found = 0;
+    cl_int error = clGetPlatformIDs(PLATFORMS_MAX, platforms, &found);
+    if (error != CL_SUCCESS || found == 0)
+        add_failure(out, capacity, count, "OpenCL",
+                    "no platform; install pocl-opencl-icd or the board's driver");
+    else
+        for (cl_uint i = 0; i < found && i < PLATFORMS_MAX; i++)
+            add_platform(platforms[i], out, capacity, count);
+}

@@ -1,0 +1,209 @@
+/* opencl_event.c - OpenCL events: a pool per queue, and waiting with a deadline.
+ *
+ * clWaitForEvents knows no deadline, so a wait that finds its event incomplete registers a callback,
+ * once, and sleeps on a condition. The driver may call back at any later time, on its own thread, also
+ * after the user has destroyed the event: so the object is counted, one reference for the user and one
+ * for the callback that is owed, and goes back to its queue's pool with the last.
+ *
+ * Lock order: event.lock, then nothing; pool.lock, then nothing. No driver call is made under a lock. */
+#include "opencl_backend.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+
+struct opencl_event {
+    struct keel_event head;
+    struct opencl_event *next; /* in the pool's list */
+    cl_event native;           /* owned while taken */
+    atomic_bool flushed;       /* its queue was flushed since it was enqueued */
+    struct keel_mutex lock;    /* guards what follows */
+    struct keel_cond fired_cond;
+    uint32_t references;
+    bool armed; /* a callback is registered */
+    bool fired; /* the callback came, with `result` */
+    cl_int result;
+};
+
+void keel_opencl_pool_init(struct opencl_pool *pool)
+{
+    keel_mutex_init(&pool->lock);
+    keel_cond_init(&pool->home);
+}
+
+bool keel_opencl_pool_fini(struct opencl_pool *pool, uint64_t deadline_ns)
+{
+    keel_mutex_lock(&pool->lock);
+    while (pool->away > 0 && keel_cond_wait(&pool->home, &pool->lock, deadline_ns)) {
+    }
+    bool all_home = pool->away == 0;
+    keel_mutex_unlock(&pool->lock);
+    if (!all_home)
+        return false;
+    while (pool->free != NULL) {
+        struct opencl_event *event = pool->free;
+        pool->free = event->next;
+        keel_cond_fini(&event->fired_cond);
+        keel_mutex_fini(&event->lock);
+        keel_free(event);
+    }
+    keel_cond_fini(&pool->home);
+    keel_mutex_fini(&pool->lock);
+    return true;
+}
+
+static enum keel_status make(struct opencl_queue *queue, struct opencl_event **out)
+{
+    struct opencl_event *event = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *event, &event));
+    event->head.queue = &queue->head;
+    keel_mutex_init(&event->lock);
+    keel_cond_init(&event->fired_cond);
+    queue->pool.made++;
+    *out = event;
+    return KEEL_OK;
+}
+
+enum keel_status keel_opencl_event_take(struct opencl_queue *queue, struct opencl_event **out)
+{
+    struct opencl_pool *pool = &queue->pool;
+    keel_mutex_lock(&pool->lock);
+    struct opencl_event *event = pool->free;
+    enum keel_status status = KEEL_OK;
+    if (event != NULL)
+        pool->free = event->next;
+    else if (pool->made == OPENCL_EVENTS_MAX)
+        status = keel_fail(KEEL_LIMIT, "a queue with %d events alive; destroy events that are done",
+                           OPENCL_EVENTS_MAX);
+    else
+        status = make(queue, &event);
+    if (status == KEEL_OK) {
+        pool->away++;
+        *out = event;
+    }
+    keel_mutex_unlock(&pool->lock);
+    return status;
+}
+
+void keel_opencl_event_put(struct opencl_event *event)
+{
+    struct opencl_pool *pool = &((struct opencl_queue *)event->head.queue)->pool;
+    keel_mutex_lock(&pool->lock);
+    event->next = pool->free;
+    pool->free = event;
+    if (--pool->away == 0)
+        keel_cond_broadcast(&pool->home);
+    keel_mutex_unlock(&pool->lock);
+}
+
+struct keel_event *keel_opencl_event_fill(struct opencl_event *event, cl_event native)
+{
+    event->native = native;
+    event->references = 1;
+    event->armed = event->fired = false;
+    event->result = CL_COMPLETE;
+    atomic_store_explicit(&event->flushed, false, memory_order_relaxed);
+    return &event->head;
+}
+
+/* Let go of one reference; the last one sends the object home. */
+static void release(struct opencl_event *event)
+{
+    keel_mutex_lock(&event->lock);
+    bool last = --event->references == 0;
+    keel_mutex_unlock(&event->lock);
+    if (last)
+        keel_opencl_event_put(event);
+}
+
+static void CL_CALLBACK on_complete(cl_event native, cl_int result, void *context)
+{
+    (void)native;
+    struct opencl_event *event = context;
+    keel_mutex_lock(&event->lock);
+    event->fired = true;
+    event->result = result;
+    keel_cond_broadcast(&event->fired_cond);
+    keel_mutex_unlock(&event->lock);
+    release(event);
+}
+
+/* A driver need not start what was never flushed. */
+static void flush_once(struct opencl_event *event)
+{
+    if (atomic_load_explicit(&event->flushed, memory_order_relaxed))
+        return;
+    clFlush(((struct opencl_queue *)event->head.queue)->native);
+    atomic_store_explicit(&event->flushed, true, memory_order_relaxed);
+}
+
+cl_event keel_opencl_event_native(struct keel_event *event, const struct keel_queue *queue)
+{
+    struct opencl_event *own = (struct opencl_event *)event;
+    if (event->queue != queue)
+        flush_once(own);
+    return own->native;
+}
+
+/* CL_COMPLETE, more while it runs, less when it failed. */
+static cl_int state_of(const struct opencl_event *event)
+{
+    cl_int state = CL_COMPLETE;
+    cl_int error =
+        clGetEventInfo(event->native, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    return error == CL_SUCCESS ? state : error;
+}
+
+/* Register the callback, unless that has been done. */
+static void arm(struct opencl_event *event)
+{
+    keel_mutex_lock(&event->lock);
+    bool first = !event->armed;
+    event->armed = true;
+    event->references += first;
+    keel_mutex_unlock(&event->lock);
+    if (!first)
+        return;
+    cl_int error = clSetEventCallback(event->native, CL_COMPLETE, on_complete, event);
+    if (error != CL_SUCCESS)
+        on_complete(event->native, error, event);
+}
+
+enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadline_ns)
+{
+    struct opencl_event *own = (struct opencl_event *)event;
+    cl_int state = state_of(own);
+    if (state > CL_COMPLETE) {
+        flush_once(own);
+        if (keel_remaining_ns(deadline_ns) == 0)
+            return keel_fail(KEEL_TIMEOUT, "%s: the command still runs", event->queue->device->info.selector);
+        arm(own);
+        keel_mutex_lock(&own->lock);
+        while (!own->fired && keel_cond_wait(&own->fired_cond, &own->lock, deadline_ns)) {
+        }
+        bool fired = own->fired;
+        state = own->result;
+        keel_mutex_unlock(&own->lock);
+        if (!fired)
+            return keel_fail(KEEL_TIMEOUT, "%s: the command still runs", event->queue->device->info.selector);
+    }
+    if (state < CL_COMPLETE)
+        return keel_queue_lose(event->queue, "a command", state);
+    /* Complete: returns at once; by the standard this, not the query, makes results visible. */
+    cl_int error = clWaitForEvents(1, &own->native);
+    return error == CL_SUCCESS ? KEEL_OK : keel_queue_lose(event->queue, "a command", error);
+}
+
+bool keel_opencl_event_done(struct keel_event *event)
+{
+    struct opencl_event *own = (struct opencl_event *)event;
+    if (state_of(own) <= CL_COMPLETE)
+        return true;
+    flush_once(own);
+    return false;
+}
+
+void keel_opencl_event_destroy(struct keel_event *event)
+{
+    struct opencl_event *own = (struct opencl_event *)event;
+    clReleaseEvent(own->native);
+    release(own);
+}

@@ -1,0 +1,204 @@
+/* opencl_queue.c - OpenCL command queues and the commands on them.
+ *
+ * A command without out_event makes no event at all, so nothing leaks and nothing is allocated. */
+#include "opencl_backend.h"
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <string.h>
+
+/* How long a queue may take to end before it is left behind: a driver that hangs must not hang us. */
+#define QUEUE_END_NS (30 * KEEL_NS_PER_S)
+
+static struct opencl_queue *opencl_queue(struct keel_queue *queue)
+{
+    return (struct opencl_queue *)queue;
+}
+
+static cl_mem mem_of(struct keel_buffer *buffer)
+{
+    return ((struct opencl_buffer *)buffer)->mem;
+}
+
+enum keel_status keel_opencl_queue_create(struct keel_device *device, struct keel_queue **out)
+{
+    struct opencl_device *own = (struct opencl_device *)device;
+    struct opencl_queue *queue = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *queue, &queue));
+    cl_int error;
+    queue->native = clCreateCommandQueue(own->context, own->id, 0, &error);
+    if (error != CL_SUCCESS) {
+        keel_free(queue);
+        return keel_opencl_fail(error, device->info.selector, "clCreateCommandQueue");
+    }
+    keel_opencl_pool_init(&queue->pool);
+    queue->head.device = device;
+    *out = &queue->head;
+    return KEEL_OK;
+}
+
+void keel_opencl_queue_destroy(struct keel_queue *queue)
+{
+    struct opencl_queue *own = opencl_queue(queue);
+    uint64_t deadline_ns = keel_deadline_after_ns(QUEUE_END_NS);
+    bool idle = atomic_load(&queue->lost) || keel_opencl_queue_finish(queue, deadline_ns) == KEEL_OK;
+    if (!idle || !keel_opencl_pool_fini(&own->pool, deadline_ns)) {
+        keel_log(KEEL_LOG_ERROR,
+                 "%s: a queue was left behind: it does not end, or its events are not destroyed",
+                 queue->device->info.selector);
+        return;
+    }
+    clReleaseCommandQueue(own->native);
+    keel_free(own);
+}
+
+enum keel_status keel_opencl_queue_flush(struct keel_queue *queue)
+{
+    cl_int error = clFlush(opencl_queue(queue)->native);
+    return error == CL_SUCCESS ? KEEL_OK : keel_opencl_command_fail(queue, error, "clFlush");
+}
+
+enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
+{
+    struct keel_event *end = NULL;
+    KEEL_TRY(keel_opencl_queue_mark(queue, &end));
+    enum keel_status status = keel_opencl_event_wait(end, deadline_ns);
+    keel_opencl_event_destroy(end);
+    return status;
+}
+
+/* A command being enqueued: the native wait list, and the event object that it will fill. */
+struct launch {
+    cl_event waits[KEEL_WAIT_MAX];
+    const cl_event *wait_list; /* NULL when there is none, as OpenCL wants it */
+    cl_event native;
+    cl_event *native_address; /* NULL when nobody wants the event */
+    struct opencl_event *event;
+};
+
+static enum keel_status begin(const struct keel_command *command, struct launch *launch)
+{
+    for (uint32_t i = 0; i < command->wait_count; i++)
+        launch->waits[i] = keel_opencl_event_native(command->waits[i], command->queue);
+    launch->wait_list = command->wait_count > 0 ? launch->waits : NULL;
+    launch->native_address = NULL;
+    if (command->out_event == NULL)
+        return KEEL_OK;
+    launch->native_address = &launch->native;
+    return keel_opencl_event_take(opencl_queue(command->queue), &launch->event);
+}
+
+static enum keel_status end(const struct keel_command *command, struct launch *launch, cl_int error,
+                            const char *what)
+{
+    if (error != CL_SUCCESS) {
+        if (command->out_event != NULL)
+            keel_opencl_event_put(launch->event);
+        return keel_opencl_command_fail(command->queue, error, what);
+    }
+    if (command->out_event != NULL)
+        *command->out_event = keel_opencl_event_fill(launch->event, launch->native);
+    return KEEL_OK;
+}
+
+enum keel_status keel_opencl_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
+{
+    struct keel_command command = {.queue = queue, .out_event = out_event};
+    struct launch launch;
+    KEEL_TRY(begin(&command, &launch));
+    cl_int error = clEnqueueMarkerWithWaitList(opencl_queue(queue)->native, 0, NULL, launch.native_address);
+    return end(&command, &launch, error, "clEnqueueMarkerWithWaitList");
+}
+
+enum keel_status keel_opencl_write(const struct keel_command *command, struct keel_buffer *buffer,
+                                   uint64_t offset_bytes, const void *data, uint64_t bytes)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error =
+        clEnqueueWriteBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
+                             bytes, data, command->wait_count, launch.wait_list, launch.native_address);
+    return end(command, &launch, error, "clEnqueueWriteBuffer");
+}
+
+enum keel_status keel_opencl_read(const struct keel_command *command, struct keel_buffer *buffer,
+                                  uint64_t offset_bytes, void *data, uint64_t bytes)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error =
+        clEnqueueReadBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
+                            bytes, data, command->wait_count, launch.wait_list, launch.native_address);
+    return end(command, &launch, error, "clEnqueueReadBuffer");
+}
+
+enum keel_status keel_opencl_copy(const struct keel_command *command, struct keel_buffer *source,
+                                  uint64_t source_offset_bytes, struct keel_buffer *target,
+                                  uint64_t target_offset_bytes, uint64_t bytes)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error = clEnqueueCopyBuffer(opencl_queue(command->queue)->native, mem_of(source), mem_of(target),
+                                       source_offset_bytes, target_offset_bytes, bytes, command->wait_count,
+                                       launch.wait_list, launch.native_address);
+    return end(command, &launch, error, "clEnqueueCopyBuffer");
+}
+
+enum keel_status keel_opencl_fill(const struct keel_command *command, struct keel_buffer *buffer,
+                                  uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error = clEnqueueFillBuffer(opencl_queue(command->queue)->native, mem_of(buffer), &pattern,
+                                       sizeof pattern, offset_bytes, bytes, command->wait_count,
+                                       launch.wait_list, launch.native_address);
+    return end(command, &launch, error, "clEnqueueFillBuffer");
+}
+
+/* Set one argument, if it differs from what is set. */
+static cl_int set_arg(struct opencl_kernel *kernel, uint32_t index, const struct keel_arg *arg)
+{
+    static const uint8_t bytes_of[] = {[KEEL_ARG_BUFFER] = sizeof(cl_mem),
+                                       [KEEL_ARG_I32] = 4,
+                                       [KEEL_ARG_U32] = 4,
+                                       [KEEL_ARG_F32] = 4,
+                                       [KEEL_ARG_U64] = 8};
+    uint64_t bits = 0;
+    if (arg->kind == KEEL_ARG_BUFFER)
+        bits = arg->as.buffer->id;
+    else
+        memcpy(&bits, &arg->as, bytes_of[arg->kind]);
+    uint8_t kind = (uint8_t)(1 + arg->kind);
+    if (kernel->kind[index] == kind && kernel->set[index] == bits)
+        return CL_SUCCESS;
+    cl_mem mem = arg->kind == KEEL_ARG_BUFFER ? mem_of(arg->as.buffer) : NULL;
+    const void *value = arg->kind == KEEL_ARG_BUFFER ? (const void *)&mem : (const void *)&arg->as;
+    cl_int error = clSetKernelArg(kernel->native, index, bytes_of[arg->kind], value);
+    kernel->kind[index] = error == CL_SUCCESS ? kind : 0;
+    kernel->set[index] = bits;
+    return error;
+}
+
+enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
+                                    const struct keel_arg *args, uint32_t arg_count,
+                                    const struct keel_range *range)
+{
+    struct opencl_kernel *own = (struct opencl_kernel *)kernel;
+    const char *name = kernel->entry->name;
+    if (arg_count != own->arg_count)
+        return keel_fail(KEEL_INVALID, "kernel %s: %u arguments given; it takes %u", name, arg_count,
+                         own->arg_count);
+    for (uint32_t i = 0; i < arg_count; i++) {
+        cl_int error = set_arg(own, i, &args[i]);
+        if (error != CL_SUCCESS)
+            return keel_fail(KEEL_INVALID,
+                             "kernel %s: argument %u is not of the kind given (OpenCL error %d)", name, i,
+                             error);
+    }
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error =
+        clEnqueueNDRangeKernel(opencl_queue(command->queue)->native, own->native, 3, NULL, range->global,
+                               range->local, command->wait_count, launch.wait_list, launch.native_address);
+    return end(command, &launch, error, name);
+}
