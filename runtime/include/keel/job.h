@@ -21,7 +21,8 @@ struct keel_job {
     /* [job] */
     char name[KEEL_JOB_NAME_BYTES];
     uint64_t seed;
-    uint32_t shards; /* logical shards: fixes the bits, not the ranks */
+    uint32_t numerics; /* 0: canonical, the only one yet */
+    uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
     /* [model] */
     uint32_t layers, heads, width, block;
     uint32_t vocab; /* 0: taken from the data; set for random-data benches */
@@ -40,6 +41,7 @@ struct keel_job {
     float beta1, beta2, epsilon, weight_decay, clip;
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
+    uint32_t sample_tokens; /* generated at the end */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
     uint32_t snapshot_keep;

@@ -1,0 +1,195 @@
+/* drill.c - parse, remember and fire drills. */
+#include "drill.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/file.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LOG_BYTES_MAX = 1 << 20 };
+
+static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot"};
+
+static enum keel_status wrong(const char *text, const char *why)
+{
+    return keel_fail(KEEL_INVALID,
+                     "--drill %s: %s; examples: kill:rank=2,step=30  kill:node=1,step=30,at=reduce  "
+                     "kill:all,step=200  stop:rank=0,step=9 (at: forward, reduce, commit, snapshot)",
+                     text, why);
+}
+
+static bool parse_number(const char *text, uint64_t *out)
+{
+    char *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    *out = strtoull(text, &end, 10);
+    return *end == '\0' && *out < UINT32_MAX;
+}
+
+static enum keel_status parse_field(const char *whole, char *field, struct keel_drill *drill,
+                                    bool *has_target, bool *has_step)
+{
+    uint64_t number = 0;
+    if (strcmp(field, "all") == 0) {
+        drill->target = KEEL_DRILL_ALL;
+        *has_target = true;
+        return KEEL_OK;
+    }
+    char *value = strchr(field, '=');
+    if (value == NULL)
+        return wrong(whole, "key=value is wanted");
+    *value++ = '\0';
+    if (strcmp(field, "at") == 0) {
+        for (uint32_t i = 0; i < KEEL_AT_COUNT; i++) {
+            if (strcmp(value, phase_names[i]) == 0) {
+                drill->phase = (enum keel_drill_phase)i;
+                return KEEL_OK;
+            }
+        }
+        return wrong(whole, "unknown phase");
+    }
+    if (!parse_number(value, &number))
+        return wrong(whole, "a number is wanted");
+    if (strcmp(field, "step") == 0) {
+        drill->step = number;
+        *has_step = true;
+    } else if (strcmp(field, "rank") == 0 || strcmp(field, "node") == 0) {
+        drill->target = field[0] == 'r' ? KEEL_DRILL_RANK : KEEL_DRILL_NODE;
+        drill->number = (uint32_t)number;
+        *has_target = true;
+    } else {
+        return wrong(whole, "unknown key");
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
+{
+    struct keel_drill drill = {.phase = KEEL_AT_FORWARD};
+    char copy[KEEL_DRILL_TEXT_BYTES];
+    if (strlen(text) >= sizeof copy || strpbrk(text, "\"\\\n") != NULL)
+        return wrong("...", "too long, or with characters that do not belong");
+    snprintf(copy, sizeof copy, "%s", text);
+    snprintf(drill.text, sizeof drill.text, "%s", text);
+    char *colon = strchr(copy, ':');
+    if (colon == NULL)
+        return wrong(text, "action:fields is wanted");
+    *colon = '\0';
+    if (strcmp(copy, "kill") == 0)
+        drill.action = KEEL_DRILL_KILL;
+    else if (strcmp(copy, "stop") == 0)
+        drill.action = KEEL_DRILL_STOP;
+    else
+        return wrong(text, "the action is kill or stop");
+    bool has_target = false, has_step = false;
+    char *rest = colon + 1;
+    for (char *field; (field = strsep(&rest, ",")) != NULL;)
+        KEEL_TRY(parse_field(text, field, &drill, &has_target, &has_step));
+    if (!has_target || !has_step)
+        return wrong(text, "a target (rank, node or all) and a step are wanted");
+    if (drill.action == KEEL_DRILL_STOP && drill.target != KEEL_DRILL_RANK)
+        return wrong(text, "stop takes a rank");
+    *out = drill;
+    return KEEL_OK;
+}
+
+static enum keel_status log_path(const char *directory, char out[KEEL_PATH_BYTES])
+{
+    return keel_path_join(out, directory, "drills.jsonl");
+}
+
+static char *read_log(const char *directory)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    if (log_path(directory, path) != KEEL_OK || !keel_path_exists(path) ||
+        keel_file_read(path, LOG_BYTES_MAX, &text, &bytes) != KEEL_OK)
+        return NULL;
+    return text;
+}
+
+static bool has_fired(const char *directory, const char *drill)
+{
+    char *text = read_log(directory);
+    if (text == NULL)
+        return false;
+    char wanted[KEEL_DRILL_TEXT_BYTES + 16];
+    snprintf(wanted, sizeof wanted, "\"drill\":\"%s\"", drill);
+    bool found = strstr(text, wanted) != NULL;
+    keel_free(text);
+    return found;
+}
+
+uint64_t keel_drill_last_ns(const char *directory)
+{
+    static const char field[] = "\"monotonic_ns\":";
+    char *text = read_log(directory);
+    uint64_t last = 0;
+    for (char *at = text; at != NULL && (at = strstr(at, field)) != NULL;) {
+        at += sizeof field - 1;
+        last = strtoull(at, NULL, 10);
+    }
+    keel_free(text);
+    return last;
+}
+
+/* The pid that holds DIR/run.lock: the launcher. 0 when unknown. */
+static pid_t launcher_pid(const char *directory)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    if (keel_path_join(path, directory, "run.lock") != KEEL_OK ||
+        keel_file_read(path, 64, &text, &bytes) != KEEL_OK)
+        return 0;
+    long pid = strtol(text, NULL, 10);
+    keel_free(text);
+    return (pid_t)pid;
+}
+
+static bool is_due(const struct keel_drill *drill, const struct keel_drill_place *place)
+{
+    if (drill->step != place->step || drill->phase != place->phase)
+        return false;
+    switch (drill->target) {
+    case KEEL_DRILL_RANK:
+        return drill->number == place->rank;
+    case KEEL_DRILL_NODE:
+        return drill->number == place->node;
+    default:
+        return place->lead;
+    }
+}
+
+static void fire(const struct keel_drill *drill, const char *directory)
+{
+    char path[KEEL_PATH_BYTES], line[256];
+    int length = snprintf(line, sizeof line,
+                          "{\"drill\":\"%s\",\"monotonic_ns\":%" PRIu64 ",\"wall_ns\":%" PRIu64 "}\n",
+                          drill->text, keel_now_ns(), keel_wall_ns());
+    if (log_path(directory, path) != KEEL_OK ||
+        keel_file_append(path, line, (size_t)length, true) != KEEL_OK) {
+        keel_log(KEEL_LOG_ERROR, "drill %s is not fired: %s", drill->text, keel_detail());
+        return;
+    }
+    keel_log(KEEL_LOG_INFO, "drill %s", drill->text);
+    pid_t launcher = drill->target == KEEL_DRILL_ALL ? launcher_pid(directory) : 0;
+    if (launcher > 1)
+        kill(launcher, SIGKILL);
+    if (drill->target == KEEL_DRILL_NODE)
+        kill(getppid(), SIGKILL);
+    kill(getpid(), drill->action == KEEL_DRILL_STOP ? SIGSTOP : SIGKILL);
+}
+
+void keel_drill_fire(const struct keel_drill_plan *plan, const struct keel_drill_place *place)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (is_due(&plan->drills[i], place) && !has_fired(plan->directory, plan->drills[i].text))
+            fire(&plan->drills[i], plan->directory);
+}

@@ -1,0 +1,56 @@
+/* drill.h - faults by plan, the same for tests, demos and bring-up.
+ *
+ *     kill:rank=2,step=30            SIGKILL the worker that carries rank 2, in step 30
+ *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
+ *     kill:all,step=200              SIGKILL the launcher, and with it everything
+ *     stop:rank=2,step=30            SIGSTOP: alive, but silent
+ *
+ * A drill fires once in the life of a run directory: before it fires, a line in DIR/drills.jsonl is made
+ * durable, so that a resumed run does not die again of the same drill. */
+#ifndef KEEL_DRILL_H
+#define KEEL_DRILL_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KEEL_DRILLS_MAX = 64, KEEL_DRILL_TEXT_BYTES = 96 };
+
+enum keel_drill_action { KEEL_DRILL_KILL, KEEL_DRILL_STOP };
+enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
+enum keel_drill_phase { KEEL_AT_FORWARD, KEEL_AT_REDUCE, KEEL_AT_COMMIT, KEEL_AT_SNAPSHOT, KEEL_AT_COUNT };
+
+struct keel_drill {
+    char text[KEEL_DRILL_TEXT_BYTES]; /* as given: its name */
+    enum keel_drill_action action;
+    enum keel_drill_target target;
+    enum keel_drill_phase phase;
+    uint32_t number; /* rank or node */
+    uint64_t step;
+};
+
+/* INVALID says what is wrong and shows an example. */
+enum keel_status keel_drill_parse(const char *text, struct keel_drill *out);
+
+struct keel_drill_plan {
+    struct keel_drill drills[KEEL_DRILLS_MAX];
+    uint32_t count;
+    const char *directory; /* of the run; borrowed */
+};
+
+/* Who and where the calling worker is. */
+struct keel_drill_place {
+    uint64_t step;
+    enum keel_drill_phase phase;
+    uint32_t rank, node;
+    bool lead; /* fires drills for `all` */
+};
+
+/* Fire what is due here; does not return when it kills this process. */
+void keel_drill_fire(const struct keel_drill_plan *plan, const struct keel_drill_place *place);
+
+/* When the newest drill of the directory fired (monotonic ns, this boot), 0 for never: the beginning of
+ * the outage that it caused. */
+uint64_t keel_drill_last_ns(const char *directory);
+
+#endif

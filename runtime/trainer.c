@@ -1,0 +1,497 @@
+/* trainer.c - from shards to tree nodes to one sum to one update.
+ *
+ * Where gradients live. The engine adds the microbatches of one shard into its gradient buffer. While the
+ * backward pass of the shard's last microbatch finishes buckets, held sibling nodes are added to them on
+ * the device. When another shard follows, the node is copied into a slot; the last one stays where it is.
+ * A held node is not written before the step is committed: it is the retained input of a redo.
+ *
+ * Overlap. Each bucket of the last shard gets an event; as it completes, the bucket is read to the host
+ * and its reduction begins while the device goes on with the backward pass. */
+#include "drill.h"
+#include "trainer_internal.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+/* ---- creation ---------------------------------------------------------------------------------------- */
+
+static enum keel_status build_engine(struct keel_trainer *trainer)
+{
+    const struct keel_job *job = trainer->job;
+    uint32_t vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(trainer->data);
+    struct keel_gpt_config gpt = {.layers = job->layers,
+                                  .heads = job->heads,
+                                  .width = job->width,
+                                  .block = job->block,
+                                  .vocab = vocab,
+                                  .batch = job->batch,
+                                  .dropout = job->dropout,
+                                  .bias = job->bias,
+                                  .tied = job->tied};
+    double rows = (double)job->batch * job->block * job->microbatches * job->shards;
+    struct keel_graph *graph;
+    KEEL_TRY(keel_graph_create(&graph));
+    struct keel_engine_config config = {.device = trainer->device,
+                                        .kernels = trainer->kernels,
+                                        .graph = graph,
+                                        .loss_scale = (float)(1.0 / rows),
+                                        .training = true};
+    enum keel_status status = keel_model_gpt(graph, &gpt);
+    if (status == KEEL_OK)
+        status = keel_engine_create(&config, &trainer->engine);
+    keel_graph_destroy(graph);
+    return status;
+}
+
+static enum keel_status slice_buckets(struct keel_trainer *trainer, struct keel_buffer *flat,
+                                      struct keel_buffer **slices)
+{
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        const struct keel_engine_bucket *bucket = keel_engine_bucket(trainer->engine, b);
+        KEEL_TRY(keel_buffer_slice(flat, bucket->offset * sizeof(float), bucket->count * sizeof(float),
+                                   &slices[b]));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status allocate(struct keel_trainer *trainer)
+{
+    size_t buckets = trainer->bucket_count, tokens = (size_t)trainer->job->batch * trainer->job->block;
+    KEEL_TRY(keel_alloc(tokens, sizeof(int32_t), &trainer->ids));
+    KEEL_TRY(keel_alloc(tokens, sizeof(int32_t), &trainer->targets));
+    KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_buffer *), &trainer->gradient_slices));
+    KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
+    KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
+    KEEL_TRY(keel_alloc(KEEL_GROUP_RANKS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
+    return slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
+                         trainer->gradient_slices);
+}
+
+static enum keel_status build(struct keel_trainer *trainer)
+{
+    KEEL_TRY(keel_kernels_create(trainer->device, &trainer->kernels));
+    KEEL_TRY(build_engine(trainer));
+    KEEL_TRY(keel_queue_create(trainer->device, &trainer->copy_queue));
+    trainer->flat_count = keel_engine_flat_count(trainer->engine);
+    trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
+    trainer->hold.shard_count = trainer->job->shards;
+    return allocate(trainer);
+}
+
+enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out)
+{
+    KEEL_ASSERT(config->job->shards <= KEEL_HOLD_NODES_MAX);
+    struct keel_trainer *trainer;
+    KEEL_TRY(keel_alloc(1, sizeof *trainer, &trainer));
+    trainer->job = config->job;
+    trainer->data = config->data;
+    trainer->device = config->device;
+    trainer->stall_ns = config->stall_ns;
+    trainer->progress = config->progress;
+    enum keel_status status = build(trainer);
+    if (status != KEEL_OK) {
+        keel_trainer_destroy(trainer);
+        return status;
+    }
+    *out = trainer;
+    return KEEL_OK;
+}
+
+static void destroy_slot(struct keel_trainer *trainer, struct keel_slot *slot)
+{
+    for (uint32_t b = 0; slot->slices != NULL && b <= trainer->bucket_count; b++)
+        if (slot->slices[b] != NULL)
+            keel_buffer_destroy(slot->slices[b]);
+    for (uint32_t b = 0; slot->add != NULL && b <= trainer->bucket_count; b++)
+        keel_launch_list_fini(&slot->add[b]);
+    if (slot->buffer != NULL)
+        keel_buffer_destroy(slot->buffer);
+    keel_free(slot->slices);
+    keel_free(slot->add);
+    *slot = (struct keel_slot){.buffer = NULL};
+}
+
+static void forget_events(struct keel_trainer *trainer)
+{
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        keel_event_destroy(trainer->bucket_events[b]);
+        trainer->bucket_events[b] = NULL;
+    }
+}
+
+void keel_trainer_destroy(struct keel_trainer *trainer)
+{
+    if (trainer == NULL)
+        return;
+    if (trainer->bucket_events != NULL)
+        forget_events(trainer);
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++) {
+        destroy_slot(trainer, &trainer->slots[i]);
+        keel_free(trainer->parts[i]);
+    }
+    for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
+        if (trainer->gradient_slices[b] != NULL)
+            keel_buffer_destroy(trainer->gradient_slices[b]);
+    if (trainer->copy_queue != NULL)
+        keel_queue_destroy(trainer->copy_queue);
+    keel_engine_destroy(trainer->engine);
+    keel_kernels_destroy(trainer->kernels);
+    keel_free(trainer->gradient_slices);
+    keel_free(trainer->bucket_events);
+    keel_free(trainer->operations);
+    keel_free(trainer->records);
+    keel_free(trainer->result);
+    keel_free(trainer->ids);
+    keel_free(trainer->targets);
+    keel_free(trainer);
+}
+
+struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
+{
+    return trainer->engine;
+}
+
+enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out)
+{
+    KEEL_TRY(
+        keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest));
+    *out = trainer->digest;
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
+{
+    return keel_engine_initialize(trainer->engine, trainer->job->seed);
+}
+
+/* ---- slots ----------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_slot *slot)
+{
+    uint32_t buckets = trainer->bucket_count;
+    uint64_t bytes = keel_flat_bytes(trainer);
+    KEEL_TRY(keel_buffer_create(trainer->device, bytes + KEEL_LOSS_FLOATS * sizeof(float), &slot->buffer));
+    KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &slot->slices));
+    KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_launch_list), &slot->add));
+    KEEL_TRY(slice_buckets(trainer, slot->buffer, slot->slices));
+    KEEL_TRY(keel_buffer_slice(slot->buffer, bytes, sizeof(float), &slot->slices[buckets]));
+    for (uint32_t b = 0; b <= buckets; b++) {
+        struct keel_buffer *target =
+            b < buckets ? trainer->gradient_slices[b] : keel_engine_loss(trainer->engine);
+        struct keel_add add = {.count = b < buckets ? keel_engine_bucket(trainer->engine, b)->count : 1,
+                               .a = slot->slices[b],
+                               .b = target,
+                               .y = target};
+        KEEL_TRY(keel_op_add(trainer->kernels, &add, &slot->add[b]));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status free_slot(struct keel_trainer *trainer, int *out)
+{
+    int found = 0;
+    while (found < KEEL_HOLD_NODES_MAX && trainer->slots[found].used)
+        found++;
+    KEEL_ASSERT(found < KEEL_HOLD_NODES_MAX);
+    struct keel_slot *slot = &trainer->slots[found];
+    if (slot->buffer == NULL) {
+        enum keel_status status = build_slot(trainer, slot);
+        if (status != KEEL_OK) {
+            destroy_slot(trainer, slot);
+            return status;
+        }
+    }
+    *out = found;
+    return KEEL_OK;
+}
+
+/* The node in the gradient buffer, if any, moves to a slot, so that another shard can be computed. */
+static enum keel_status vacate_gradients(struct keel_trainer *trainer)
+{
+    struct keel_held *held = keel_hold_in_gradients(&trainer->hold);
+    if (held == NULL)
+        return KEEL_OK;
+    int number;
+    KEEL_TRY(free_slot(trainer, &number));
+    struct keel_slot *slot = &trainer->slots[number];
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    KEEL_TRY(keel_queue_copy(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0, slot->buffer,
+                             0, keel_flat_bytes(trainer), NULL, NULL));
+    KEEL_TRY(keel_queue_copy(queue, keel_engine_loss(trainer->engine), 0, slot->buffer,
+                             keel_flat_bytes(trainer), sizeof(float), NULL, NULL));
+    slot->used = true;
+    held->slot = number;
+    return KEEL_OK;
+}
+
+void keel_trainer_drop(struct keel_trainer *trainer)
+{
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
+        trainer->slots[i].used = false;
+    trainer->hold.count = 0;
+}
+
+/* ---- computing shards
+ * -------------------------------------------------------------------------------------- */
+
+static enum keel_status bucket_finished(void *context, uint32_t bucket)
+{
+    struct keel_trainer *trainer = context;
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    for (uint32_t i = 0; i < trainer->chain_count; i++)
+        KEEL_TRY(keel_launch_list_run(&trainer->slots[trainer->chain[i]].add[bucket], queue));
+    if (!trainer->last_shard)
+        return KEEL_OK;
+    KEEL_TRY(keel_queue_mark(queue, &trainer->bucket_events[bucket]));
+    return keel_queue_flush(queue);
+}
+
+static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t step, uint32_t shard, bool last)
+{
+    const struct keel_job *job = trainer->job;
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    KEEL_TRY(vacate_gradients(trainer));
+    struct keel_tree_hold next = trainer->hold; /* adopted only when all is enqueued */
+    trainer->chain_count = keel_hold_add(&next, shard, trainer->chain);
+    trainer->last_shard = last;
+    KEEL_TRY(keel_engine_zero(trainer->engine));
+    for (uint32_t m = 0; m < job->microbatches; m++) {
+        uint32_t number = shard * job->microbatches + m;
+        keel_data_train_batch(trainer->data, step, number, job->shards * job->microbatches, trainer->ids,
+                              trainer->targets);
+        struct keel_engine_batch batch = {.ids = trainer->ids,
+                                          .targets = trainer->targets,
+                                          .seed = job->seed,
+                                          .step = (uint32_t)step,
+                                          .microbatch = number};
+        bool final = m + 1 == job->microbatches;
+        KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, final ? bucket_finished : NULL, trainer));
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    for (uint32_t i = 0; i < trainer->chain_count; i++)
+        KEEL_TRY(keel_launch_list_run(&trainer->slots[trainer->chain[i]].add[trainer->bucket_count], queue));
+    for (uint32_t i = 0; i < trainer->chain_count; i++)
+        trainer->slots[trainer->chain[i]].used = false; /* in-order queue: reused only after these reads */
+    trainer->hold = next;
+    return keel_queue_flush(queue);
+}
+
+/* Compute the shards of this rank that no held node covers. */
+static enum keel_status compute_missing(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                        uint32_t *out_microbatches)
+{
+    const struct keel_job *job = trainer->job;
+    bool owned[KEEL_HOLD_NODES_MAX];
+    int freed[KEEL_HOLD_NODES_MAX];
+    for (uint32_t s = 0; s < job->shards; s++)
+        owned[s] = step->shard_position[s] == step->position;
+    if (trainer->hold_step != step->step)
+        keel_trainer_drop(trainer);
+    trainer->hold_step = step->step;
+    uint32_t freed_count = keel_hold_keep(&trainer->hold, owned, freed);
+    for (uint32_t i = 0; i < freed_count; i++)
+        trainer->slots[freed[i]].used = false;
+    uint32_t missing = 0;
+    for (uint32_t s = 0; s < job->shards; s++)
+        missing += owned[s] && !keel_hold_covers(&trainer->hold, s);
+    *out_microbatches = missing * job->microbatches;
+    forget_events(trainer);
+    for (uint32_t s = 0; s < job->shards; s++) {
+        if (owned[s] && !keel_hold_covers(&trainer->hold, s))
+            KEEL_TRY(compute_shard(trainer, step->step, s, --missing == 0));
+    }
+    return KEEL_OK;
+}
+
+/* ---- the sum over ranks
+ * --------------------------------------------------------------------------------------- */
+
+static enum keel_status stage_parts(struct keel_trainer *trainer)
+{
+    size_t bytes = keel_flat_bytes(trainer) + KEEL_LOSS_FLOATS * sizeof(float);
+    for (uint32_t i = 0; i < trainer->hold.count; i++)
+        if (trainer->parts[i] == NULL)
+            KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &trainer->parts[i]));
+    if (trainer->result == NULL)
+        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &trainer->result));
+    return KEEL_OK;
+}
+
+/* Read elements [offset, offset + count) of all held nodes; waits for `after` first. count 0: the loss. */
+static enum keel_status read_nodes(struct keel_trainer *trainer, struct keel_event *after, uint64_t offset,
+                                   uint64_t count)
+{
+    struct keel_wait_list waits = {.events = &after, .count = after != NULL ? 1 : 0};
+    bool loss = count == 0;
+    uint64_t bytes = (loss ? 1 : count) * sizeof(float), at = loss ? trainer->flat_count : offset;
+    for (uint32_t i = 0; i < trainer->hold.count; i++) {
+        int slot = trainer->hold.held[i].slot;
+        struct keel_buffer *source;
+        uint64_t source_at = at;
+        if (slot != KEEL_HOLD_GRADIENTS) {
+            source = trainer->slots[slot].buffer;
+        } else if (loss) {
+            source = keel_engine_loss(trainer->engine);
+            source_at = 0;
+        } else {
+            source = keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
+        }
+        KEEL_TRY(keel_queue_read(trainer->copy_queue, source, source_at * sizeof(float),
+                                 trainer->parts[i] + at, bytes, &waits, NULL));
+    }
+    return keel_queue_finish(trainer->copy_queue, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+static enum keel_status begin_reduce(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                     uint32_t number, uint64_t offset, uint64_t count)
+{
+    const float *parts[KEEL_HOLD_NODES_MAX];
+    for (uint32_t i = 0; i < trainer->hold.count; i++)
+        parts[i] = trainer->parts[i] + offset;
+    uint64_t sequence = ((step->step + 1) << 20) + number;
+    return keel_group_reduce_begin(step->group, sequence, parts, trainer->hold.count,
+                                   trainer->result + offset, count, &trainer->operations[number]);
+}
+
+static enum keel_status begin_commit(struct keel_trainer *trainer, const struct keel_trainer_step *step)
+{
+    uint32_t number = trainer->bucket_count + 1;
+    struct keel_commit_record *mine = &trainer->records[KEEL_GROUP_RANKS_MAX];
+    *mine = (struct keel_commit_record){.epoch = step->epoch, .step = step->step, .digest = trainer->digest};
+    return keel_group_all_gather_begin(step->group, ((step->step + 1) << 20) + number, mine, sizeof *mine,
+                                       trainer->records, &trainer->operations[number]);
+}
+
+/* Begin one reduction per bucket as the buckets complete, then the loss and the commit record. */
+static enum keel_status begin_sum(struct keel_trainer *trainer, const struct keel_trainer_step *step)
+{
+    KEEL_TRY(stage_parts(trainer));
+    KEEL_TRY(begin_commit(trainer, step));
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        const struct keel_engine_bucket *bucket = keel_engine_bucket(trainer->engine, b);
+        KEEL_TRY(read_nodes(trainer, trainer->bucket_events[b], bucket->offset, bucket->count));
+        KEEL_TRY(begin_reduce(trainer, step, b, bucket->offset, bucket->count));
+        if (b == 0 && step->phase.at != NULL)
+            step->phase.at(step->phase.context, KEEL_AT_REDUCE);
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    KEEL_TRY(
+        keel_queue_finish(keel_engine_queue(trainer->engine), keel_deadline_after_ns(trainer->stall_ns)));
+    KEEL_TRY(read_nodes(trainer, NULL, 0, 0));
+    return begin_reduce(trainer, step, trainer->bucket_count, trainer->flat_count, 1);
+}
+
+static enum keel_status wait_sum(struct keel_trainer *trainer)
+{
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < trainer->bucket_count + 2; i++) {
+        if (status == KEEL_OK)
+            status = keel_operation_wait(trainer->operations[i], keel_deadline_after_ns(trainer->stall_ns));
+        trainer->operations[i] = NULL; /* after a failure the group's close releases the rest */
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    return status;
+}
+
+static enum keel_status check_records(const struct keel_trainer *trainer,
+                                      const struct keel_trainer_step *step)
+{
+    for (uint32_t r = 0; r < step->rank_count; r++) {
+        const struct keel_commit_record *record = &trainer->records[r];
+        if (record->epoch != step->epoch || record->step != step->step || record->digest != trainer->digest)
+            return keel_fail(
+                KEEL_MISMATCH,
+                "step %llu: position %u came with step %llu, weights %016llx; here they are %016llx",
+                (unsigned long long)step->step, r, (unsigned long long)record->step,
+                (unsigned long long)record->digest, (unsigned long long)trainer->digest);
+    }
+    return KEEL_OK;
+}
+
+/* Sum over the group and put the sum where the optimizer reads it. */
+static enum keel_status sum_ranks(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                  struct keel_trainer_result *result)
+{
+    enum keel_status status = begin_sum(trainer, step);
+    uint64_t waiting_since = keel_now_ns();
+    if (status == KEEL_OK)
+        status = wait_sum(trainer);
+    result->exposed_comm_ns = keel_now_ns() - waiting_since;
+    if (status != KEEL_OK) {
+        memset(trainer->operations, 0, (trainer->bucket_count + 2) * sizeof(struct keel_operation *));
+        return status;
+    }
+    KEEL_TRY(check_records(trainer, step));
+    result->loss = trainer->result[trainer->flat_count];
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    return keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0, trainer->result,
+                            keel_flat_bytes(trainer), NULL, NULL);
+}
+
+static enum keel_status sum_alone(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                  struct keel_trainer_result *result)
+{
+    if (step->phase.at != NULL)
+        step->phase.at(step->phase.context, KEEL_AT_REDUCE);
+    if (keel_hold_in_gradients(&trainer->hold) == NULL) { /* kept in a slot: copy it back */
+        struct keel_slot *slot = &trainer->slots[trainer->hold.held[0].slot];
+        struct keel_queue *queue = keel_engine_queue(trainer->engine);
+        KEEL_TRY(keel_queue_copy(queue, slot->buffer, 0,
+                                 keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
+                                 keel_flat_bytes(trainer), NULL, NULL));
+        KEEL_TRY(keel_queue_copy(queue, slot->buffer, keel_flat_bytes(trainer),
+                                 keel_engine_loss(trainer->engine), 0, sizeof(float), NULL, NULL));
+    }
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    KEEL_TRY(keel_queue_read(queue, keel_engine_loss(trainer->engine), 0, &result->loss, sizeof(float), NULL,
+                             NULL));
+    return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+/* ---- the step
+ * ---------------------------------------------------------------------------------------------------- */
+
+static enum keel_status update(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                               struct keel_trainer_result *result)
+{
+    const struct keel_job *job = trainer->job;
+    if (step->save != NULL) {
+        uint64_t since = keel_now_ns();
+        enum keel_status captured =
+            keel_save_wait_captured(step->save, keel_deadline_after_ns(trainer->stall_ns));
+        result->snapshot_stall_ns = keel_now_ns() - since;
+        if (captured == KEEL_TIMEOUT) /* else the save failed: its owner reports that, training goes on */
+            return captured;
+    }
+    result->learning_rate = keel_learning_rate(job, step->step);
+    struct keel_engine_update request = {.learning_rate = result->learning_rate,
+                                         .beta1 = job->beta1,
+                                         .beta2 = job->beta2,
+                                         .epsilon = job->epsilon,
+                                         .weight_decay = job->weight_decay,
+                                         .clip = job->clip,
+                                         .step = (uint32_t)step->step};
+    struct keel_engine_updated updated;
+    KEEL_TRY(
+        keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
+    result->grad_norm = updated.grad_norm;
+    result->digest = updated.digest;
+    trainer->digest = updated.digest;
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                  struct keel_trainer_result *out)
+{
+    struct keel_trainer_result result = {.loss = 0};
+    uint64_t since = keel_now_ns();
+    KEEL_TRY(compute_missing(trainer, step, &result.computed_microbatches));
+    KEEL_TRY(step->group != NULL ? sum_ranks(trainer, step, &result) : sum_alone(trainer, step, &result));
+    result.compute_ns = keel_now_ns() - since - result.exposed_comm_ns;
+    KEEL_TRY(update(trainer, step, &result));
+    atomic_fetch_add(trainer->progress, 1);
+    keel_trainer_drop(trainer);
+    *out = result;
+    return KEEL_OK;
+}

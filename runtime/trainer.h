@@ -1,0 +1,100 @@
+/* trainer.h - one rank's part of a step: which shards it computes, what it keeps, how the sum is made.
+ *
+ * Owns the engine, the kernels and the gradients of tree nodes that are held between shards. Gradients
+ * of logical shards are summed in the fixed tree of transport.h: inside the rank on the device, between
+ * ranks by the group. A step that was interrupted keeps the nodes it has finished; after a view change
+ * only shards that nobody holds any more are computed again.
+ *
+ * One thread, but for keel_trainer_read_state, which the capture thread of a snapshot calls. */
+#ifndef KEEL_TRAINER_H
+#define KEEL_TRAINER_H
+
+#include "data.h"
+#include <keel/ckpt.h>
+#include <keel/device.h>
+#include <keel/engine.h>
+#include <keel/job.h>
+#include <keel/transport.h>
+#include <stdatomic.h>
+
+struct keel_trainer;
+
+struct keel_trainer_config {
+    const struct keel_job *job;     /* borrowed */
+    const struct keel_data *data;   /* borrowed */
+    struct keel_device *device;     /* borrowed */
+    uint64_t stall_ns;              /* a device or peer that makes no progress for so long is an error */
+    atomic_uint_fast64_t *progress; /* counts what moves; borrowed */
+};
+
+/* Build kernels and engine; seconds the first time on a machine. */
+enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);
+void keel_trainer_destroy(struct keel_trainer *trainer);
+struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
+
+/* Weights from the seed, optimizer at zero. */
+enum keel_status keel_trainer_initialize(struct keel_trainer *trainer);
+enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out);
+
+/* ---- a step ---- */
+
+struct keel_trainer_phase {                    /* drills; fire may not return */
+    void (*at)(void *context, unsigned phase); /* enum keel_drill_phase */
+    void *context;
+};
+
+struct keel_trainer_step {
+    uint64_t step;
+    uint64_t epoch;
+    struct keel_group *group; /* of the view; NULL when this rank is alone */
+    uint32_t position;        /* of this rank in the group */
+    uint32_t rank_count;
+    const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
+    struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
+    struct keel_trainer_phase phase;
+};
+
+struct keel_trainer_result {
+    float loss, grad_norm, learning_rate;
+    uint64_t digest;
+    uint64_t compute_ns, exposed_comm_ns, snapshot_stall_ns;
+    uint32_t computed_microbatches;
+};
+
+/* Compute what is missing of the step, sum over all ranks, update. On REVOKED, PEER_LOST or TIMEOUT the
+ * weights are as before and finished nodes are kept for the next attempt of the same step. MISMATCH: the
+ * ranks had different weights before this step. */
+enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                  struct keel_trainer_result *out);
+
+/* Forget the nodes of an unfinished step (the state was replaced). */
+void keel_trainer_drop(struct keel_trainer *trainer);
+
+/* Mean loss over the job's validation batches; false in *has when there is no validation text. */
+enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, bool *has);
+
+/* Learning rate of a step: linear warm-up, then cosine to min_lr at decay_steps. */
+float keel_learning_rate(const struct keel_job *job, uint64_t step);
+
+/* Generate `tokens` tokens at temperature 0.8, into heap text (bytes, NUL-terminated). */
+enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out);
+
+/* ---- state: weights and optimizer, for healing and snapshots ---- */
+
+/* The whole state in one line of bytes: weights, m, v, each of flat_bytes. */
+uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer);
+/* Copy a range out or in; blocks. The range lies within one of the three. */
+enum keel_status keel_trainer_read_state(struct keel_trainer *trainer, struct keel_queue *queue,
+                                         uint64_t offset_bytes, uint64_t bytes, void *out);
+enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t offset_bytes, uint64_t bytes,
+                                          const void *data);
+
+/* Regions that rank `position` of `rank_count` writes into a snapshot: every tensor once over all ranks,
+ * split by rows, evenly by bytes. place[i]: where region i begins in the state. Heap, owned by the caller. */
+enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32_t position,
+                                      uint32_t rank_count, struct keel_region **out_regions,
+                                      uint64_t **out_place, uint32_t *out_count);
+/* Replace the state by that of a snapshot. */
+enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot);
+
+#endif

@@ -1,0 +1,117 @@
+/* trainer_text.c - learning rate, validation loss and generated text. */
+#include "trainer_internal.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum { SAMPLE_STREAM = 0xffffffff, PROMPT_TOKEN_BYTE = '\n' };
+static const float sample_temperature = 0.8f;
+
+float keel_learning_rate(const struct keel_job *job, uint64_t step)
+{
+    if (step < job->warmup_steps)
+        return job->learning_rate * (float)(step + 1) / (float)job->warmup_steps;
+    if (step >= job->decay_steps)
+        return job->min_learning_rate;
+    float done = (float)(step - job->warmup_steps) / (float)(job->decay_steps - job->warmup_steps);
+    float share = 0.5f * (1.0f + keel_canon_cos(3.14159265f * done));
+    return job->min_learning_rate + share * (job->learning_rate - job->min_learning_rate);
+}
+
+enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, bool *has)
+{
+    const struct keel_job *job = trainer->job;
+    float sum = 0;
+    for (uint32_t i = 0; i < job->eval_batches; i++) {
+        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->ids, trainer->targets)) {
+            *has = false;
+            return KEEL_OK;
+        }
+        struct keel_engine_batch batch = {
+            .ids = trainer->ids, .targets = trainer->targets, .seed = job->seed};
+        float loss;
+        KEEL_TRY(keel_engine_eval(trainer->engine, &batch, keel_deadline_after_ns(trainer->stall_ns), &loss));
+        sum += loss;
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    *out = sum / (float)job->eval_batches;
+    *has = true;
+    return KEEL_OK;
+}
+
+/* Draw from softmax(logits / temperature) with one uniform number. */
+static uint32_t draw(const float *logits, uint32_t count, float uniform, float *scratch)
+{
+    float highest = logits[0], sum = 0;
+    for (uint32_t i = 1; i < count; i++)
+        highest = logits[i] > highest ? logits[i] : highest;
+    for (uint32_t i = 0; i < count; i++) {
+        scratch[i] = keel_canon_exp((logits[i] - highest) / sample_temperature);
+        sum += scratch[i];
+    }
+    float wanted = uniform * sum, seen = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        seen += scratch[i];
+        if (wanted < seen)
+            return i;
+    }
+    return count - 1;
+}
+
+/* One token after window[0 .. length). The text is placed at the beginning of the block: causal attention
+ * makes what follows irrelevant. */
+static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *window, uint32_t length,
+                                   float uniform, float *logits, uint32_t vocab, int32_t *out)
+{
+    memset(trainer->ids, 0, (size_t)trainer->job->batch * trainer->job->block * sizeof(int32_t));
+    memset(trainer->targets, 0, (size_t)trainer->job->batch * trainer->job->block * sizeof(int32_t));
+    memcpy(trainer->ids, window, length * sizeof(int32_t));
+    struct keel_engine_batch batch = {
+        .ids = trainer->ids, .targets = trainer->targets, .seed = trainer->job->seed};
+    KEEL_TRY(keel_engine_logits(trainer->engine, &batch, length - 1, 1,
+                                keel_deadline_after_ns(trainer->stall_ns), logits));
+    /* Only tokens that the text has: a padded vocabulary has no bytes behind the rest. */
+    *out = (int32_t)draw(logits, keel_data_vocab(trainer->data), uniform, logits + vocab);
+    return KEEL_OK;
+}
+
+static enum keel_status generate(struct keel_trainer *trainer, uint32_t tokens, uint32_t vocab,
+                                 int32_t *history, float *logits, char *text)
+{
+    const struct keel_job *job = trainer->job;
+    struct keel_control control = {.seed_lo = (uint32_t)job->seed, .seed_hi = (uint32_t)(job->seed >> 32)};
+    history[0] = (int32_t)keel_data_token(trainer->data, PROMPT_TOKEN_BYTE);
+    for (uint32_t n = 0; n < tokens; n++) {
+        uint32_t length = n + 1 < job->block ? n + 1 : job->block;
+        float uniform = keel_random_uniform(&control, SAMPLE_STREAM, n);
+        KEEL_TRY(
+            next_token(trainer, history + (n + 1 - length), length, uniform, logits, vocab, &history[n + 1]));
+        text[n] = (char)keel_data_byte(trainer->data, (uint32_t)history[n + 1]);
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    text[tokens] = '\0';
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out)
+{
+    uint32_t vocab = trainer->job->vocab != 0 ? trainer->job->vocab : keel_data_vocab(trainer->data);
+    int32_t *history = NULL;
+    float *logits = NULL;
+    char *text = NULL;
+    enum keel_status status = keel_alloc((size_t)tokens + 1, sizeof *history, &history);
+    if (status == KEEL_OK)
+        status = keel_alloc((size_t)vocab * 2, sizeof *logits, &logits);
+    if (status == KEEL_OK)
+        status = keel_alloc((size_t)tokens + 1, 1, &text);
+    if (status == KEEL_OK)
+        status = generate(trainer, tokens, vocab, history, logits, text);
+    keel_free(history);
+    keel_free(logits);
+    if (status != KEEL_OK) {
+        keel_free(text);
+        return status;
+    }
+    *out = text;
+    return KEEL_OK;
+}
