@@ -8,6 +8,8 @@
 #   make install DESTDIR= PREFIX=/usr/local
 
 BUILD ?= build
+Q := $(if $(V),,@)
+say = @$(if $(V),:,printf '  %-7s %s\n' $(1) $(2))
 SAN ?=
 PREFIX ?= /usr/local
 CC := gcc
@@ -55,13 +57,15 @@ CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_
 
 .PHONY: all deps lint-deps demo test run-tests drill bench run-bench asan ubsan tsan lint format layers install clean data help
 .DEFAULT_GOAL := all
+.SECONDARY:
 
 all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a
 
 define room_rules
 $(BUILD)/obj/$(1)/%.o: $(1)/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -c $$< -o $$@
+	$$(call say,CC,$$<)
+	$$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -c $$< -o $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
 
@@ -74,20 +78,25 @@ $(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $(addprefix kernels/,$(kernels_CL_COMM
 	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
 $(BUILD)/obj/gen/kernels/%.cl.o: $(BUILD)/gen/kernels/%.cl.c
 	@mkdir -p $(@D)
-	$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
+	$(Q)$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
 
 $(BUILD)/libkeel.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)$(AR) rcs $@ $^
 $(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)$(AR) rcs $@ $^
 $(BUILD)/libkeel.so: $(LIB_OBJ)
-	$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel.so.0 -o $@ $^ $(ALL_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel.so.0 -o $@ $^ $(ALL_LIBS)
 $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
-	$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel-ckpt.so.0 -o $@ $^ $(ckpt_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel-ckpt.so.0 -o $@ $^ $(ckpt_LIBS)
 $(BUILD)/keel: $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a
-	$(CC) $(SANFLAGS) -pthread -o $@ $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a $(ALL_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(SANFLAGS) -pthread -o $@ $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a $(ALL_LIBS)
 
 # ---- tests -------------------------------------------------------------------------------------------
 # tests/ROOM/NAME_test.c is one program; it sees the doors of its room's allowed rooms and the room's own headers.
@@ -97,7 +106,8 @@ CHECK_LIBS := -lcheck -lsubunit -lrt
 define test_rules
 $(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
+	$$(call say,CC,$$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 
@@ -137,7 +147,8 @@ bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
 bench-programs: $(bench_programs)
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a $(ALL_LIBS)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a $(ALL_LIBS)
 
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')

@@ -1,13 +1,12 @@
-runtime_SRC := \
-	data.c \
-	drill.c \
-	job.c \
-	keel_main.c \
-	seal.c \
-	secret.c \
-	trainer.c \
-	trainer_state.c \
-	trainer_text.c \
-	tree_hold.c \
-	worker_link.c \
-
+# One source a line.
+runtime_SRC += data.c
+runtime_SRC += drill.c
+runtime_SRC += job.c
+runtime_SRC += keel_main.c
+runtime_SRC += seal.c
+runtime_SRC += secret.c
+runtime_SRC += trainer.c
+runtime_SRC += trainer_state.c
+runtime_SRC += trainer_text.c
+runtime_SRC += tree_hold.c
+runtime_SRC += worker_link.c

@@ -4,7 +4,7 @@
 #include <keel/memory.h>
 #include <string.h>
 
-enum { SAMPLE_STREAM = 0xffffffff, PROMPT_TOKEN_BYTE = '\n' };
+enum { SAMPLE_STREAM = 0x7fffffff, PROMPT_TOKEN_BYTE = '\n' };
 static const float sample_temperature = 0.8f;
 
 float keel_learning_rate(const struct keel_job *job, uint64_t step)
