@@ -10,3 +10,8 @@ runtime_SRC += trainer_state.c
 runtime_SRC += trainer_text.c
 runtime_SRC += tree_hold.c
 runtime_SRC += worker_link.c
+runtime_SRC := keel_main.c \
+	mailbox.c \
+	seal.c \
+	secret.c \
+	worker_link.c
