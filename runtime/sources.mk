@@ -1,8 +1,16 @@
 # One source a line.
 runtime_SRC += data.c
 runtime_SRC += drill.c
+runtime_SRC += graph.c
 runtime_SRC += job.c
 runtime_SRC += keel_main.c
+runtime_SRC += mailbox.c
+runtime_SRC += model_gpt.c
+runtime_SRC += ops.c
+runtime_SRC += pass_autodiff.c
+runtime_SRC += pass_emit.c
+runtime_SRC += pass_fuse.c
+runtime_SRC += pass_memory.c
 runtime_SRC += seal.c
 runtime_SRC += secret.c
 runtime_SRC += trainer.c
@@ -10,8 +18,3 @@ runtime_SRC += trainer_state.c
 runtime_SRC += trainer_text.c
 runtime_SRC += tree_hold.c
 runtime_SRC += worker_link.c
-runtime_SRC := keel_main.c \
-	mailbox.c \
-	seal.c \
-	secret.c \
-	worker_link.c

@@ -1,0 +1,132 @@
+/* ir.h - the data of a graph, for the builder and the passes.
+ *
+ * Owns the structures; graph.c makes them, the passes change them. A graph is a list of values and a list
+ * of nodes in execution order (a valid order is an invariant: a node reads only what stands before it).
+ * Gradients of parameters are accumulators: nodes add to them, and the order of the nodes is the order of
+ * the additions, so a pass must keep the order of two nodes that add to the same accumulator. */
+#ifndef KEEL_RUNTIME_IR_H
+#define KEEL_RUNTIME_IR_H
+
+#include <keel/graph.h>
+
+enum {
+    KEEL_GRAPH_ITEMS_MAX = 1 << 16, /* values, and nodes */
+    KEEL_GRAPH_PARAMS_MAX = 1 << 12,
+    KEEL_NODE_IN_MAX = 6,
+    KEEL_NODE_OUT_MAX = 3,
+    KEEL_STREAM_DROPOUT = 1 << 16 /* random streams below are the parameters' */
+};
+
+enum keel_value_kind {
+    KEEL_VALUE_INPUT,
+    KEEL_VALUE_PARAM,
+    KEEL_VALUE_GRADIENT, /* accumulator of a parameter */
+    KEEL_VALUE_LOSS,     /* accumulator of the microbatches' losses */
+    KEEL_VALUE_TEMP
+};
+
+/* How a value lies over the device mesh: for each dimension the mesh axis that splits it (0: none), and
+ * whether what one device holds is a summand of the whole. */
+struct keel_spec {
+    uint8_t axis[KEEL_DIMS_MAX];
+    bool partial;
+};
+
+struct keel_ir_value {
+    char name[KEEL_VALUE_NAME_BYTES];
+    enum keel_dtype dtype;
+    enum keel_value_kind kind;
+    struct keel_shape shape;
+    struct keel_spec spec;
+    uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
+};
+
+/* What an operation needs besides its operands; unused fields are 0. */
+struct keel_attributes {
+    uint32_t heads;  /* letter H of the index rules */
+    uint32_t stream; /* random stream */
+    float rate;      /* dropout */
+};
+
+struct keel_ir_node {
+    uint32_t op; /* enum keel_op_id */
+    keel_value in[KEEL_NODE_IN_MAX];
+    keel_value out[KEEL_NODE_OUT_MAX];
+    struct keel_attributes attributes;
+};
+
+struct keel_ir_param {
+    char name[KEEL_VALUE_NAME_BYTES];
+    keel_value value;
+    keel_value gradient; /* 0 until autodiff */
+    float deviation, fill;
+    bool decay;
+};
+
+struct keel_graph {
+    struct keel_ir_value *values; /* [0] is no value */
+    struct keel_ir_node *nodes;
+    struct keel_ir_param *params;
+    uint32_t value_count, value_capacity;
+    uint32_t node_count, node_capacity;
+    uint32_t param_count, param_capacity;
+    uint32_t stream_count;
+    keel_value logits, loss; /* marked by keel_graph_cross_entropy */
+    enum keel_status status; /* the first error */
+    char detail[KEEL_DETAIL_BYTES];
+};
+
+/* A deep copy, for passes to change. */
+enum keel_status keel_graph_copy(const struct keel_graph *graph, struct keel_graph **out);
+
+/* A value that no node makes. `param` is for PARAM and GRADIENT. 0 on failure. */
+keel_value keel_graph_value(struct keel_graph *graph, const char *name, enum keel_dtype dtype,
+                            enum keel_value_kind kind, struct keel_shape shape, uint32_t param);
+
+/* Append a node: checks the operands by the operation's index rule, makes the outputs whose bit is set in
+ * `outputs`, and takes the accumulators of the rule from `into`. Returns output 0, or 0 on failure. */
+struct keel_node_request {
+    uint32_t op;
+    keel_value in[KEEL_NODE_IN_MAX];
+    keel_value into[KEEL_NODE_OUT_MAX];
+    struct keel_attributes attributes;
+    uint32_t outputs;
+};
+keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_request *request);
+
+/* Drop nodes whose op is KEEL_OP_NONE, keeping the order of the rest. */
+void keel_graph_compact(struct keel_graph *graph);
+
+uint64_t keel_shape_count(const struct keel_shape *shape);
+uint64_t keel_value_bytes(const struct keel_graph *graph, keel_value value);
+uint64_t keel_dtype_bytes(enum keel_dtype dtype);
+
+/* ---- passes ------------------------------------------------------------------------------------------ */
+
+/* autodiff: append the nodes that add to every parameter's gradient. Needs a loss. */
+enum keel_status keel_pass_autodiff(struct keel_graph *graph);
+
+/* inference: take dropout out. */
+enum keel_status keel_pass_inference(struct keel_graph *graph);
+
+/* fuse: GELU into the product before it, dropout and the addition after it, the gradient of a
+ * normalization and the addition of the gradient that by-passes it. Same bits. */
+enum keel_status keel_pass_fuse(struct keel_graph *graph);
+
+/* plan-memory: a place in the arena for each TEMP value. */
+struct keel_memory_plan {
+    uint64_t *offset;     /* bytes, by value; heap, owned */
+    uint32_t *storage;    /* by value: the value whose place this one shares (itself when none) */
+    uint64_t arena_bytes; /* how much room the values need */
+    uint64_t floor_bytes; /* most bytes that live at one node: no plan can need less */
+};
+struct keel_memory_options {
+    uint64_t align_bytes; /* a power of two */
+    keel_value keep;      /* stays until the end (logits), or 0 */
+    bool reuse;           /* false: every value has a place of its own */
+};
+enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct keel_memory_options *options,
+                                  struct keel_memory_plan *out);
+void keel_memory_plan_fini(struct keel_memory_plan *plan);
+
+#endif

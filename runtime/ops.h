@@ -1,0 +1,101 @@
+/* ops.h - the table of operations: one row each, from which shapes, FLOPs, bytes, sharding, gradients and
+ * launches follow.
+ *
+ * An index rule is "operand,operand->result,result", each a row of dimensions:
+ *   k      a letter: one dimension; equal letters have equal sizes
+ *   H      an upper-case letter: an attribute (H is heads)
+ *   3w     three times the size of w        2      just two (when no letter follows)
+ *   *      all leading dimensions, however many (at the front)
+ * `#` before an operand: int32 indices, else float32. `+` before a result: an accumulator, given by the
+ * caller and added to. `?` after either: may be absent. */
+#ifndef KEEL_RUNTIME_OPS_H
+#define KEEL_RUNTIME_OPS_H
+
+#include "ir.h"
+
+/* Rows of the table. What stands behind the first nine is made by autodiff only. */
+enum keel_op_id {
+    KEEL_OP_NONE,
+    KEEL_OP_EMBEDDING,
+    KEEL_OP_LINEAR,
+    KEEL_OP_LINEAR_TRANSPOSED,
+    KEEL_OP_LAYERNORM,
+    KEEL_OP_GELU,
+    KEEL_OP_ATTENTION,
+    KEEL_OP_DROPOUT,
+    KEEL_OP_ADD,
+    KEEL_OP_CROSS_ENTROPY,
+    KEEL_OP_EMBEDDING_GRAD,
+    KEEL_OP_LINEAR_DX,
+    KEEL_OP_LINEAR_DW,
+    KEEL_OP_TRANSPOSED_DX,
+    KEEL_OP_TRANSPOSED_DW,
+    KEEL_OP_BIAS_GRAD,
+    KEEL_OP_LAYERNORM_GRAD,
+    KEEL_OP_GELU_GRAD,
+    KEEL_OP_ATTENTION_GRAD,
+    KEEL_OP_COUNT
+};
+
+struct keel_autodiff; /* pass_autodiff.c */
+struct keel_emit;     /* pass_emit.c */
+
+struct keel_op {
+    const char *name;
+    const char *rule;
+    const char *work;     /* FLOPs as a product of the rule's letters ("4bttw"), or NULL: 2 x all letters when
+                             the rule contracts two operands, else 0 */
+    const char *in_place; /* pairs "result operand" of digits: may share memory, first choice first */
+    void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
+    enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
+};
+const struct keel_op *keel_op_row(uint32_t op);
+
+/* Check the operands of `node` (inputs and accumulators) against the rule and give the shapes and specs of
+ * results. INVALID names the operation, the shapes and the index that disagrees. */
+enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel_ir_node *node,
+                               struct keel_shape shapes[KEEL_NODE_OUT_MAX],
+                               struct keel_spec specs[KEEL_NODE_OUT_MAX]);
+
+/* Results that the rule has, those that may be absent, and those that are accumulators, as bit sets. */
+struct keel_op_results {
+    uint32_t all, optional, accumulated;
+};
+struct keel_op_results keel_op_results(uint32_t op);
+
+/* Multiply-adds counted as two; bytes read and written if each operand is touched once. */
+uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node *node);
+uint64_t keel_op_bytes(const struct keel_graph *graph, const struct keel_ir_node *node);
+uint64_t keel_graph_flops(const struct keel_graph *graph);
+
+/* Gradients (pass_autodiff.c) and launches (pass_emit.c) of the rows. */
+void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_linear(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_linear_transposed(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_layernorm(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_gelu(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_attention(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_dropout(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_add(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_cross_entropy(struct keel_autodiff *, const struct keel_ir_node *);
+
+enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_linear(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_linear_transposed(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_layernorm(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_gelu(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_attention(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_dropout(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_add(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_linear_dx(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_linear_dw(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_transposed_dx(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_transposed_dw(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_bias_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_layernorm_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_gelu_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_ir_node *);
+
+#endif

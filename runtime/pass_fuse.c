@@ -1,0 +1,148 @@
+/* pass_fuse.c - fewer, larger operations; and inference, which takes dropout out.
+ *
+ * Promises the same bits as without it: every fused kernel rounds where the separate ones did. The order of
+ * the nodes that stay is kept. Leaves the bias to the builder (a linear node has it from the start). */
+#include "ops.h"
+
+#include <keel/memory.h>
+
+enum { NOBODY = UINT32_MAX };
+
+/* By value: the node that makes it, how many nodes read it, and the last of them. */
+struct links {
+    uint32_t *maker, *uses, *reader;
+};
+
+static void links_fini(struct links *links)
+{
+    keel_free(links->maker);
+    keel_free(links->uses);
+    keel_free(links->reader);
+}
+
+static enum keel_status links_init(struct links *links, const struct keel_graph *graph)
+{
+    *links = (struct links){.maker = NULL};
+    enum keel_status status = keel_alloc(graph->value_count, sizeof *links->maker, (void *)&links->maker);
+    if (status == KEEL_OK)
+        status = keel_alloc(graph->value_count, sizeof *links->uses, (void *)&links->uses);
+    if (status == KEEL_OK)
+        status = keel_alloc(graph->value_count, sizeof *links->reader, (void *)&links->reader);
+    if (status != KEEL_OK) {
+        links_fini(links);
+        return status;
+    }
+    for (uint32_t i = 0; i < graph->value_count; i++)
+        links->maker[i] = links->reader[i] = NOBODY;
+    for (uint32_t n = 0; n < graph->node_count; n++) {
+        const struct keel_ir_node *node = &graph->nodes[n];
+        for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
+            if (node->out[i] != 0 && graph->values[node->out[i]].kind == KEEL_VALUE_TEMP)
+                links->maker[node->out[i]] = n;
+        for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
+            links->uses[node->in[i]]++;
+            links->reader[node->in[i]] = n;
+        }
+    }
+    return KEEL_OK;
+}
+
+static bool made_by(const struct keel_graph *graph, const struct links *links, keel_value value, uint32_t op)
+{
+    uint32_t maker = links->maker[value];
+    return maker != NOBODY && graph->nodes[maker].op == op;
+}
+
+/* y = linear(x); z = gelu(y)  becomes  z, y = linear(x). */
+static void fuse_gelu(struct keel_graph *graph, struct links *links, struct keel_ir_node *gelu)
+{
+    keel_value y = gelu->in[0];
+    if (!made_by(graph, links, y, KEEL_OP_LINEAR))
+        return;
+    struct keel_ir_node *linear = &graph->nodes[links->maker[y]];
+    if (linear->out[0] != y || linear->out[1] != 0)
+        return;
+    linear->out[0] = gelu->out[0];
+    linear->out[1] = y;
+    links->maker[gelu->out[0]] = links->maker[y];
+    gelu->op = KEEL_OP_NONE;
+}
+
+/* d = dropout(x); y = d + base  becomes  y = dropout(x, base), where the addition stood. */
+static bool fuse_dropout(struct keel_graph *graph, const struct links *links, struct keel_ir_node *add)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        keel_value d = add->in[i];
+        if (!made_by(graph, links, d, KEEL_OP_DROPOUT) || links->uses[d] != 1)
+            continue;
+        struct keel_ir_node *dropout = &graph->nodes[links->maker[d]];
+        if (dropout->in[1] != 0)
+            continue;
+        add->op = KEEL_OP_DROPOUT;
+        add->attributes = dropout->attributes;
+        add->in[1] = add->in[1 - i];
+        add->in[0] = dropout->in[0];
+        dropout->op = KEEL_OP_NONE;
+        return true;
+    }
+    return false;
+}
+
+/* dx = layernorm_grad(...); s = dx + r  becomes  s = layernorm_grad(..., r), where the gradient stood: it
+ * adds to accumulators, whose order must stay. So r must be there by then. */
+static void fuse_layernorm_grad(struct keel_graph *graph, struct links *links, struct keel_ir_node *add)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        keel_value dx = add->in[i];
+        keel_value bypass = add->in[1 - i];
+        if (!made_by(graph, links, dx, KEEL_OP_LAYERNORM_GRAD) || links->uses[dx] != 1 || dx == bypass)
+            continue;
+        uint32_t maker = links->maker[dx];
+        struct keel_ir_node *grad = &graph->nodes[maker];
+        bool there = links->maker[bypass] == NOBODY || links->maker[bypass] < maker;
+        if (grad->in[5] != 0 || !there)
+            continue;
+        grad->in[5] = bypass;
+        grad->out[0] = add->out[0];
+        links->maker[add->out[0]] = maker;
+        add->op = KEEL_OP_NONE;
+        return;
+    }
+}
+
+enum keel_status keel_pass_fuse(struct keel_graph *graph)
+{
+    struct links links;
+    KEEL_TRY(links_init(&links, graph));
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        struct keel_ir_node *node = &graph->nodes[i];
+        if (node->op == KEEL_OP_GELU)
+            fuse_gelu(graph, &links, node);
+        if (node->op == KEEL_OP_ADD && !fuse_dropout(graph, &links, node))
+            fuse_layernorm_grad(graph, &links, node);
+    }
+    links_fini(&links);
+    keel_graph_compact(graph);
+    return KEEL_OK;
+}
+
+enum keel_status keel_pass_inference(struct keel_graph *graph)
+{
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        struct keel_ir_node *node = &graph->nodes[i];
+        node->attributes.rate = 0.0F;
+        node->attributes.stream = 0;
+        if (node->op != KEEL_OP_DROPOUT)
+            continue;
+        KEEL_ASSERT(node->in[1] == 0); /* runs before fuse */
+        for (uint32_t n = i + 1; n < graph->node_count; n++)
+            for (uint32_t k = 0; k < KEEL_NODE_IN_MAX; k++)
+                if (graph->nodes[n].in[k] == node->out[0])
+                    graph->nodes[n].in[k] = node->in[0];
+        if (graph->logits == node->out[0])
+            graph->logits = node->in[0];
+        node->op = KEEL_OP_NONE;
+    }
+    keel_graph_compact(graph);
+    return KEEL_OK;
+}
