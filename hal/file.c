@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@ enum { NAMES_MAX = 1 << 20 };
 enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name)
 {
     char joined[KEEL_PATH_BYTES];
-    int length = snprintf(joined, sizeof joined, "%s/%s", directory, name);
+    const char *separator = directory[0] != '\0' ? "/" : "";
+    int length = snprintf(joined, sizeof joined, "%s%s%s", directory, separator, name);
     if (length < 0 || length >= KEEL_PATH_BYTES)
         return keel_fail(KEEL_LIMIT, "%s/%s: path longer than %d bytes", directory, name, KEEL_PATH_BYTES);
     memcpy(out, joined, (size_t)length + 1);
@@ -46,8 +48,10 @@ enum keel_status keel_mkdir_all(const char *path)
 {
     char prefix[KEEL_PATH_BYTES];
     size_t length = strlen(path);
-    if (length == 0 || length >= sizeof prefix)
-        return keel_fail(KEEL_LIMIT, "%s: path empty or longer than %d bytes", path, KEEL_PATH_BYTES);
+    if (length == 0)
+        return keel_fail(KEEL_INVALID, "cannot make a directory without a name");
+    if (length >= sizeof prefix)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
     memcpy(prefix, path, length + 1);
     for (char *slash = strchr(prefix + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -66,6 +70,32 @@ static ssize_t retry_read(int fd, void *data, size_t bytes)
     return got;
 }
 
+/* Read to the end into *data, which has room for `capacity` bytes; grows up to max_bytes and two more:
+ * one tells that there is too much, one is for the NUL. The caller frees *data in any case. */
+static enum keel_status read_to_end(int fd, const char *path, size_t max_bytes, char **data, size_t capacity,
+                                    size_t *out_bytes)
+{
+    size_t used = 0;
+    for (;;) {
+        if (used > max_bytes)
+            return keel_fail(KEEL_LIMIT, "%s: more than the limit of %zu bytes", path, max_bytes);
+        if (used == capacity - 1) { /* it grew while we read, or it has no size (pipe, /proc) */
+            size_t larger = capacity < max_bytes / 2 ? capacity * 2 : max_bytes + 2;
+            KEEL_TRY(keel_realloc(data, capacity, larger, 1));
+            capacity = larger;
+        }
+        ssize_t got = retry_read(fd, *data + used, capacity - 1 - used);
+        if (got < 0)
+            return keel_fail_errno(errno, "%s: cannot be read", path);
+        if (got == 0)
+            break;
+        used += (size_t)got;
+    }
+    (*data)[used] = '\0';
+    *out_bytes = used;
+    return KEEL_OK;
+}
+
 static enum keel_status read_open_file(int fd, const char *path, size_t max_bytes, char **out,
                                        size_t *out_bytes)
 {
@@ -77,41 +107,20 @@ static enum keel_status read_open_file(int fd, const char *path, size_t max_byte
     if ((uint64_t)info.st_size > max_bytes)
         return keel_fail(KEEL_LIMIT, "%s: %lld bytes, more than the limit of %zu", path,
                          (long long)info.st_size, max_bytes);
-    size_t capacity = (size_t)info.st_size + 2,
-           used = 0; /* one more byte tells that it grew; one is for NUL */
-    char *data;
+    size_t capacity = (size_t)info.st_size + 2;
+    char *data = NULL;
     KEEL_TRY(keel_alloc(1, capacity, &data));
-    for (;;) {
-        if (used == capacity - 1) { /* grew while we read, or has no size (pipe, /proc) */
-            if (capacity > max_bytes) {
-                keel_free(data);
-                return keel_fail(KEEL_LIMIT, "%s: more than the limit of %zu bytes", path, max_bytes);
-            }
-            enum keel_status status = keel_realloc(&data, capacity, capacity * 2 + 4096, 1);
-            if (status != KEEL_OK) {
-                keel_free(data);
-                return status;
-            }
-            capacity = capacity * 2 + 4096;
-        }
-        ssize_t got = retry_read(fd, data + used, capacity - 1 - used);
-        if (got < 0) {
-            int error = errno;
-            keel_free(data);
-            return keel_fail_errno(error, "%s: cannot be read", path);
-        }
-        if (got == 0)
-            break;
-        used += (size_t)got;
-    }
-    data[used] = '\0';
-    *out = data;
-    *out_bytes = used;
-    return KEEL_OK;
+    enum keel_status status = read_to_end(fd, path, max_bytes, &data, capacity, out_bytes);
+    if (status == KEEL_OK)
+        *out = data;
+    else
+        keel_free(data);
+    return status;
 }
 
 enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes)
 {
+    KEEL_ASSERT(max_bytes <= SIZE_MAX - 2);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened", path);
@@ -174,6 +183,8 @@ static enum keel_status sync_parent(const char *path)
     if (slash == NULL)
         return keel_sync_path(".");
     size_t length = slash == path ? 1 : (size_t)(slash - path);
+    if (length >= sizeof parent)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
     memcpy(parent, path, length);
     parent[length] = '\0';
     return keel_sync_path(parent);
@@ -182,7 +193,9 @@ static enum keel_status sync_parent(const char *path)
 enum keel_status keel_file_replace(const char *path, const void *data, size_t bytes, unsigned mode)
 {
     char temporary[KEEL_PATH_BYTES];
-    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    static atomic_uint serial; /* threads of one process may replace the same file */
+    int length = snprintf(temporary, sizeof temporary, "%s.%ld.%u.tmp", path, (long)getpid(),
+                          atomic_fetch_add(&serial, 1));
     if (length < 0 || length >= (int)sizeof temporary)
         return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
     unlink(temporary); /* left by an earlier process of the same number */
@@ -203,25 +216,34 @@ enum keel_status keel_file_replace(const char *path, const void *data, size_t by
     return sync_parent(path);
 }
 
+static enum keel_status write_all(int fd, const char *path, const char *at, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t put = write(fd, at, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return keel_fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be appended to", path);
+        at += put;
+        bytes -= (size_t)put;
+    }
+    return KEEL_OK;
+}
+
 enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened to append", path);
-    enum keel_status status = KEEL_OK;
-    const char *at = data;
-    while (bytes > 0 && status == KEEL_OK) {
-        ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno != EINTR)
-            status = keel_fail_errno(errno, "%s: cannot be appended to", path);
-        if (put > 0) {
-            at += put;
-            bytes -= (size_t)put;
-        }
-    }
-    if (status == KEEL_OK && durable && fdatasync(fd) != 0)
+    struct stat before;
+    bool is_new = fstat(fd, &before) == 0 && before.st_size == 0; /* its name may not be on the disk yet */
+    enum keel_status status = write_all(fd, path, data, bytes);
+    if (status == KEEL_OK && durable && fsync(fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", path);
-    close(fd);
+    if (close(fd) != 0 && status == KEEL_OK)
+        status = keel_fail_errno(errno, "%s: cannot be closed", path);
+    if (status == KEEL_OK && durable && is_new)
+        status = sync_parent(path);
     return status;
 }
 
@@ -243,14 +265,21 @@ static enum keel_status collect_names(DIR *directory, const char *path, char ***
     char **names;
     KEEL_TRY(keel_alloc(capacity, sizeof *names, &names));
     enum keel_status status = KEEL_OK;
-    for (struct dirent *entry; status == KEEL_OK && (entry = readdir(directory)) != NULL;) {
+    while (status == KEEL_OK) {
+        errno = 0; /* the only way to tell an error from the end */
+        const struct dirent *entry = readdir(directory);
+        if (entry == NULL) {
+            if (errno != 0)
+                status = keel_fail_errno(errno, "%s: cannot be listed", path);
+            break;
+        }
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         if (count == NAMES_MAX)
             status = keel_fail(KEEL_LIMIT, "%s: more than %d entries", path, NAMES_MAX);
         if (status == KEEL_OK && count == capacity) {
             status = keel_realloc(&names, capacity, capacity * 2, sizeof *names);
-            capacity *= 2;
+            capacity = status == KEEL_OK ? capacity * 2 : capacity;
         }
         if (status == KEEL_OK)
             status = keel_strdup(entry->d_name, &names[count]);
@@ -299,7 +328,9 @@ enum keel_status keel_remove_tree(const char *path)
         return errno == ENOENT ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be removed", path);
     if (S_ISDIR(info.st_mode)) {
         char copy[KEEL_PATH_BYTES];
-        snprintf(copy, sizeof copy, "%s", path);
+        int length = snprintf(copy, sizeof copy, "%s", path);
+        if (length < 0 || length >= (int)sizeof copy) /* a path cut short would name something else */
+            return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
         KEEL_TRY(keel_dir_list(path, remove_child, copy));
         if (rmdir(path) != 0 && errno != ENOENT)
             return keel_fail_errno(errno, "%s: cannot be removed", path);

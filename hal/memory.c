@@ -11,8 +11,8 @@ static atomic_uint_fast64_t allocations, live_bytes, peak_bytes;
 static void count_in(void *pointer)
 {
     atomic_fetch_add(&allocations, 1);
-    uint64_t live = atomic_fetch_add(&live_bytes, malloc_usable_size(pointer));
-    live += malloc_usable_size(pointer);
+    uint64_t bytes = malloc_usable_size(pointer);
+    uint64_t live = atomic_fetch_add(&live_bytes, bytes) + bytes;
     uint64_t peak = atomic_load(&peak_bytes);
     while (live > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, live)) {
     }
@@ -20,7 +20,9 @@ static void count_in(void *pointer)
 
 static enum keel_status no_memory(size_t count, size_t item_bytes)
 {
-    return keel_fail(KEEL_NO_MEMORY, "cannot allocate %zu x %zu bytes of host memory", count, item_bytes);
+    return keel_fail(KEEL_NO_MEMORY,
+                     "cannot allocate %zu x %zu bytes of host memory; close other programs or ask for less",
+                     count, item_bytes);
 }
 
 static void store(void *pointer_address, void *pointer)
@@ -40,7 +42,10 @@ enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_a
 
 enum keel_status keel_alloc_aligned(size_t alignment, size_t bytes, void *out_pointer_address)
 {
+    KEEL_ASSERT(alignment > 0 && (alignment & (alignment - 1)) == 0);
     void *pointer = NULL;
+    if (alignment < sizeof(void *))
+        alignment = sizeof(void *);
     if (posix_memalign(&pointer, alignment, bytes > 0 ? bytes : 1) != 0)
         return no_memory(1, bytes);
     memset(pointer, 0, bytes);

@@ -10,43 +10,113 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { FIRST_KEPT_FD = 3, KEEP_FDS_MAX = 16, PARKED_FD = 200 };
 
-/* In the child: descriptors to 3.., the rest closed; then exec. Reports errno on `report_fd`. */
-static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t count, int log_fd,
-                             int report_fd, pid_t parent)
+/* Close first..last. close_range is of Linux 5.9; before that, one by one. */
+static void close_between(unsigned first, unsigned last)
 {
+    if (syscall(SYS_close_range, first, last, 0) == 0)
+        return;
+    struct rlimit limit = {.rlim_cur = 1024};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    for (unsigned fd = first; fd <= last && fd < limit.rlim_cur; fd++)
+        close((int)fd);
+}
+
+/* Signals as a new program expects them. All are blocked until their handlers, which are the parent's,
+ * are gone. */
+static void reset_signals(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = SIG_DFL;
+    for (int signal_number = 1; signal_number < NSIG; signal_number++)
+        sigaction(signal_number, &action, NULL); /* fails for SIGKILL, SIGSTOP and the C library's own */
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+/* Standard input from nowhere; output to log_fd when there is one. */
+static bool place_standard(int log_fd)
+{
+    if (log_fd >= 0 && (dup2(log_fd, 1) != 1 || dup2(log_fd, 2) != 2))
+        return false;
     int null_fd = open("/dev/null", O_RDONLY);
-    bool ok = getppid() == parent && null_fd >= 0 && dup2(null_fd, 0) == 0;
-    if (log_fd >= 0)
-        ok = ok && dup2(log_fd, 1) == 1 && dup2(log_fd, 2) == 2;
-    /* Park all kept descriptors above the targets first, so that no dup2 hits one still needed. */
-    int parked[KEEP_FDS_MAX];
+    return null_fd >= 0 && dup2(null_fd, 0) == 0;
+}
+
+/* Descriptors to 3 and up; the rest closed, but for `report`. */
+static bool place_kept(const int *keep_fds, uint32_t count, int report)
+{
+    int parked[KEEP_FDS_MAX]; /* above all targets, so that no dup2 hits one still needed */
     for (uint32_t i = 0; i < count; i++) {
         parked[i] = fcntl(keep_fds[i], F_DUPFD, PARKED_FD);
-        ok = ok && parked[i] >= 0;
+        if (parked[i] < 0)
+            return false;
     }
-    int parked_report = fcntl(report_fd, F_DUPFD_CLOEXEC, PARKED_FD);
     for (uint32_t i = 0; i < count; i++)
-        ok = ok && dup2(parked[i], FIRST_KEPT_FD + (int)i) >= 0;
-    if (ok) {
-        unsigned first = FIRST_KEPT_FD + count;
-        syscall(SYS_close_range, first, (unsigned)parked_report - 1, 0);
-        syscall(SYS_close_range, (unsigned)parked_report + 1, ~0U, 0);
+        if (dup2(parked[i], FIRST_KEPT_FD + (int)i) < 0)
+            return false;
+    close_between(FIRST_KEPT_FD + count, (unsigned)report - 1);
+    close_between((unsigned)report + 1, ~0U);
+    return true;
+}
+
+/* In the child, all signals blocked. Reports errno on `report_fd` when exec fails. */
+static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t count, int log_fd,
+                             int report_fd, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before the line above */
+        _exit(127);
+    reset_signals();
+    int report = fcntl(report_fd, F_DUPFD_CLOEXEC, PARKED_FD);
+    if (report >= 0 && place_standard(log_fd) && place_kept(keep_fds, count, report))
         execv(argv[0], argv);
-    }
     int error = errno;
-    ssize_t ignored = write(parked_report, &error, sizeof error);
+    ssize_t ignored = write(report >= 0 ? report : report_fd, &error, sizeof error);
     (void)ignored;
     _exit(127);
+}
+
+static pid_t wait_retry(pid_t pid, int *code)
+{
+    pid_t got;
+    do
+        got = waitpid(pid, code, 0);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+/* 0 when exec worked (the pipe closed without a word), else the child's errno. */
+static int read_report(int fd)
+{
+    int error = 0;
+    ssize_t got;
+    do
+        got = read(fd, &error, sizeof error);
+    while (got < 0 && errno == EINTR);
+    return got == (ssize_t)sizeof error ? error : 0;
+}
+
+/* The descriptor by which the process is watched from now on. A child that cannot be watched is ended. */
+static enum keel_status watch(pid_t pid, const char *name, struct keel_process *out)
+{
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        int error = errno;
+        kill(pid, SIGKILL);
+        wait_retry(pid, NULL);
+        return keel_fail_errno(error, "%s: pidfd_open (Linux 5.3 or newer is needed)", name);
+    }
+    *out = (struct keel_process){.pid = pid, .pidfd = pidfd};
+    return KEEL_OK;
 }
 
 enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
@@ -57,29 +127,24 @@ enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uin
     if (pipe2(report, O_CLOEXEC) != 0)
         return keel_fail_errno(errno, "%s: cannot be started", argv[0]);
     pid_t parent = getpid();
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t pid = fork();
+    int fork_error = errno;
     if (pid == 0)
         become(argv, keep_fds, keep_fd_count, log_fd, report[1], parent);
-    int fork_error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(report[1]);
-    int exec_error = 0;
-    ssize_t got = pid > 0 ? read(report[0], &exec_error, sizeof exec_error) : 0;
+    int exec_error = pid > 0 ? read_report(report[0]) : 0;
     close(report[0]);
     if (pid < 0)
         return keel_fail_errno(fork_error, "%s: cannot be started", argv[0]);
-    if (got > 0) {
-        waitpid(pid, NULL, 0);
+    if (exec_error != 0) {
+        wait_retry(pid, NULL);
         return keel_fail_errno(exec_error, "%s: cannot be started", argv[0]);
     }
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pidfd < 0) {
-        int error = errno;
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-        return keel_fail_errno(error, "%s: pidfd_open (Linux 5.3 or newer is needed)", argv[0]);
-    }
-    *out = (struct keel_process){.pid = pid, .pidfd = pidfd};
-    return KEEL_OK;
+    return watch(pid, argv[0], out);
 }
 
 enum keel_status keel_process_signal(const struct keel_process *process, int signal_number)
@@ -92,15 +157,18 @@ enum keel_status keel_process_signal(const struct keel_process *process, int sig
 enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadline_ns,
                                    struct keel_process_end *out)
 {
+    KEEL_ASSERT(process->pidfd >= 0);
     struct pollfd poller = {.fd = process->pidfd, .events = POLLIN};
     int ready;
     do
         ready = poll(&poller, 1, keel_remaining_poll_ms(deadline_ns));
-    while (ready < 0 && errno == EINTR);
+    while ((ready < 0 && errno == EINTR) || (ready == 0 && keel_remaining_ns(deadline_ns) > 0));
     if (ready == 0)
         return keel_fail(KEEL_TIMEOUT, "process %d has not ended", (int)process->pid);
+    if (ready < 0)
+        return keel_fail_errno(errno, "process %d: cannot be watched", (int)process->pid);
     int code;
-    if (waitpid(process->pid, &code, 0) != process->pid)
+    if (wait_retry(process->pid, &code) != process->pid)
         return keel_fail_errno(errno, "process %d: cannot be waited for", (int)process->pid);
     out->signaled = WIFSIGNALED(code);
     out->code = out->signaled ? WTERMSIG(code) : WEXITSTATUS(code);
@@ -119,6 +187,9 @@ enum keel_status keel_self_path(char *out, uint64_t out_bytes)
     ssize_t length = readlink("/proc/self/exe", out, out_bytes - 1);
     if (length < 0)
         return keel_fail_errno(errno, "/proc/self/exe: cannot be read");
+    if ((uint64_t)length == out_bytes - 1) /* perhaps cut short */
+        return keel_fail(KEEL_LIMIT, "/proc/self/exe: path of %llu bytes or more",
+                         (unsigned long long)(out_bytes - 1));
     out[length] = '\0';
     return KEEL_OK;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { REASON_BYTES = 96 };
+
 struct row {
     const char *name, *text;
     enum keel_next next;
@@ -50,7 +52,7 @@ int keel_status_exit_code(enum keel_status status)
 enum keel_status keel_fail(enum keel_status status, const char *format, ...)
 {
     KEEL_ASSERT(status != KEEL_OK);
-    char text[KEEL_DETAIL_BYTES]; /* the arguments may hold the old detail */
+    char text[KEEL_DETAIL_BYTES] = ""; /* the arguments may hold the old detail */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -85,12 +87,12 @@ static enum keel_status status_of_errno(int error_number)
 
 enum keel_status keel_fail_errno(int error_number, const char *format, ...)
 {
-    char text[KEEL_DETAIL_BYTES];
+    char text[KEEL_DETAIL_BYTES - REASON_BYTES] = ""; /* so that the reason is never cut off */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    char reason[128];
+    char reason[REASON_BYTES];
     return keel_fail(status_of_errno(error_number), "%s: %s", text,
                      strerror_r(error_number, reason, sizeof reason));
 }
@@ -102,7 +104,9 @@ const char *keel_detail(void)
 
 void keel_detail_set(const char *text)
 {
-    snprintf(detail, sizeof detail, "%s", text);
+    size_t length = strnlen(text, sizeof detail - 1);
+    memmove(detail, text, length); /* it may be our own detail */
+    detail[length] = '\0';
 }
 
 void keel_assert_failed(const char *expression, const char *file, int line)

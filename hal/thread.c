@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 void keel_mutex_init(struct keel_mutex *mutex)
 {
@@ -101,8 +102,9 @@ static uint32_t quota_cpus(void)
 uint32_t keel_cpu_count(void)
 {
     cpu_set_t set;
-    uint32_t count = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t count = online > 0 ? (uint32_t)online : 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) /* fails on more than CPU_SETSIZE processors */
         count = (uint32_t)CPU_COUNT(&set);
     uint32_t quota = quota_cpus();
     if (quota > 0 && quota < count)

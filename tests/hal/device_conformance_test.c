@@ -211,6 +211,376 @@ START_TEST(every_kind_of_argument_arrives)
 }
 END_TEST
 
+START_TEST(a_wrong_slice_is_refused)
+{
+    uint64_t align_bytes = keel_device_info(device)->base_align_bytes;
+    struct keel_buffer *buffer = buffer_of(4 * align_bytes), *slice = NULL, *other = NULL;
+    if (align_bytes > 1)
+        ck_status(keel_buffer_slice(buffer, 1, align_bytes, &slice), KEEL_INVALID);
+    ck_status(keel_buffer_slice(buffer, 0, 0, &slice), KEEL_INVALID);
+    ck_status(keel_buffer_slice(buffer, 3 * align_bytes, 2 * align_bytes, &slice), KEEL_INVALID);
+    ck_status(keel_buffer_slice(buffer, align_bytes, UINT64_MAX, &slice), KEEL_INVALID);
+    ck_ok(keel_buffer_slice(buffer, 3 * align_bytes, align_bytes, &slice));
+    ck_status(keel_buffer_slice(slice, 0, align_bytes, &other), KEEL_INVALID);
+    keel_buffer_destroy(slice);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_copy_moves_exactly_its_range)
+{
+    uint32_t in[8] = {1, 2, 3, 4, 5, 6, 7, 8}, out[8], wanted[8] = {0, 0, 3, 4, 5, 0, 0, 0};
+    struct keel_buffer *from = buffer_of(sizeof in), *to = buffer_of(sizeof in);
+    ck_ok(keel_queue_write(queue, from, 0, in, sizeof in, NULL, NULL));
+    ck_ok(keel_queue_copy(queue, from, 8, to, 8, 12, NULL, NULL));
+    read_back(to, 0, out, sizeof out);
+    ck_assert_mem_eq(out, wanted, sizeof out);
+    ck_ok(keel_queue_copy(queue, from, 0, from, 16, 16, NULL, NULL));
+    read_back(from, 16, out, 16);
+    ck_assert_mem_eq(out, in, 16);
+    ck_status(keel_queue_copy(queue, from, 0, from, 8, 12, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_copy(queue, from, 0, to, 24, 12, NULL, NULL), KEEL_INVALID);
+    keel_buffer_destroy(from);
+    keel_buffer_destroy(to);
+}
+END_TEST
+
+START_TEST(a_fill_repeats_its_pattern_in_its_range)
+{
+    uint32_t out[6], wanted[6] = {0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0, 0};
+    struct keel_buffer *buffer = buffer_of(sizeof out);
+    ck_ok(keel_queue_fill(queue, buffer, 4, 12, 0xdeadbeef, NULL, NULL));
+    read_back(buffer, 0, out, sizeof out);
+    ck_assert_mem_eq(out, wanted, sizeof out);
+    ck_status(keel_queue_fill(queue, buffer, 2, 4, 0, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_fill(queue, buffer, 0, 6, 0, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_fill(queue, buffer, 20, 8, 0, NULL, NULL), KEEL_INVALID);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_transfer_outside_its_buffer_is_refused)
+{
+    char data[16];
+    struct keel_buffer *buffer = buffer_of(sizeof data);
+    ck_status(keel_queue_write(queue, buffer, 1, data, 16, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_read(queue, buffer, 17, data, 1, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_read(queue, buffer, UINT64_MAX, data, 2, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_read(queue, buffer, 0, data, 0, NULL, NULL), KEEL_INVALID);
+    ck_ok(keel_queue_write(queue, buffer, 15, data, 1, NULL, NULL));
+    finish();
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_range_of_three_dimensions_visits_each_item_once)
+{
+    uint32_t out[8 * 6 * 4];
+    struct keel_buffer *buffer = buffer_of(sizeof out);
+    struct keel_kernel *visit = kernel_of("visit");
+    struct keel_arg args[] = {buffer_arg(buffer)};
+    struct keel_range range = {.global = {8, 6, 4}, .local = {4, 3, 2}};
+    ck_ok(keel_queue_launch(queue, visit, args, 1, &range, NULL, NULL));
+    read_back(buffer, 0, out, sizeof out);
+    for (uint32_t i = 0; i < 8 * 6 * 4; i++)
+        ck_assert_uint_eq(out[i], i + 1);
+    keel_kernel_destroy(visit);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_wrong_launch_is_refused)
+{
+    struct keel_buffer *buffer = buffer_of(64);
+    struct keel_kernel *visit = kernel_of("visit"), *missing = NULL;
+    struct keel_arg args[KEEL_ARG_MAX + 1] = {buffer_arg(buffer)};
+    struct keel_range parts = line(10, 4), empty = line(0, 1), good = line(16, 4);
+    ck_status(keel_queue_launch(queue, visit, args, 1, &parts, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_launch(queue, visit, args, 1, &empty, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_launch(queue, visit, args, KEEL_ARG_MAX + 1, &good, NULL, NULL), KEEL_LIMIT);
+    size_t too_many = (size_t)keel_device_info(device)->max_group_items * 2;
+    struct keel_range large = line(too_many, too_many);
+    ck_status(keel_queue_launch(queue, visit, args, 1, &large, NULL, NULL), KEEL_UNSUPPORTED);
+    struct keel_arg none[] = {buffer_arg(NULL)};
+    ck_status(keel_queue_launch(queue, visit, none, 1, &good, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_kernel_create(program, "no_such", &missing), KEEL_NOT_FOUND);
+    ck_ok(keel_queue_launch(queue, visit, args, 1, &good, NULL, NULL)); /* the queue is none the worse */
+    finish();
+    keel_kernel_destroy(visit);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+/* A driver may give a new buffer the address of one that is gone. */
+START_TEST(a_launch_sees_the_new_buffer_where_an_old_one_was)
+{
+    struct keel_kernel *visit = kernel_of("visit");
+    struct keel_range range = line(16, 16);
+    for (int round = 0; round < 50; round++) {
+        struct keel_buffer *buffer = buffer_of(64);
+        struct keel_arg args[] = {buffer_arg(buffer)};
+        ck_ok(keel_queue_launch(queue, visit, args, 1, &range, NULL, NULL));
+        uint32_t out[16];
+        read_back(buffer, 0, out, sizeof out);
+        for (uint32_t i = 0; i < 16; i++)
+            ck_assert_uint_eq(out[i], i + 1);
+        keel_buffer_destroy(buffer);
+    }
+    keel_kernel_destroy(visit);
+}
+END_TEST
+
+START_TEST(launches_allocate_nothing_once_warm)
+{
+    struct keel_buffer *buffer = buffer_of(ITEMS * sizeof(uint32_t));
+    struct keel_kernel *visit = kernel_of("visit");
+    struct keel_arg args[] = {buffer_arg(buffer)};
+    struct keel_range range = line(ITEMS, 64);
+    uint64_t before = 0;
+    for (int i = 0; i < 40; i++) {
+        struct keel_event *event = NULL;
+        if (i == 10)
+            before = keel_memory_stats().allocations;
+        ck_ok(keel_queue_launch(queue, visit, args, 1, &range, NULL, NULL));
+        ck_ok(keel_queue_launch(queue, visit, args, 1, &range, NULL, &event));
+        ck_ok(keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)));
+        keel_event_destroy(event);
+        finish();
+        /* An event may come home a moment after its wait is over; two can be on the way. */
+    }
+    ck_assert_uint_le(keel_memory_stats().allocations - before, 3);
+    keel_kernel_destroy(visit);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(events_order_two_queues)
+{
+    static float in[ITEMS], out[ITEMS];
+    struct keel_queue *second = NULL;
+    ck_ok(keel_queue_create(device, &second));
+    struct keel_buffer *buffer = buffer_of(sizeof in);
+    struct keel_kernel *scale = kernel_of("scale"), *again = kernel_of("scale");
+    struct keel_arg args[] = {buffer_arg(buffer), {KEEL_ARG_F32, {.f32 = 2}}, {KEEL_ARG_U32, {.u32 = ITEMS}}};
+    struct keel_range range = line(ITEMS, 64);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < ITEMS; i++)
+            in[i] = (float)(i + round);
+        struct keel_event *chain[3];
+        ck_ok(keel_queue_write(queue, buffer, 0, in, sizeof in, NULL, &chain[0]));
+        struct keel_wait_list first = {chain, 1}, both = {chain, 2}, last = {chain, 3};
+        ck_ok(keel_queue_launch(second, scale, args, 3, &range, &first, &chain[1]));
+        ck_ok(keel_queue_launch(queue, again, args, 3, &range, &both, &chain[2]));
+        ck_ok(keel_queue_read(second, buffer, 0, out, sizeof out, &last, NULL));
+        ck_ok(keel_queue_finish(second, keel_deadline_after_ns(LIMIT_NS)));
+        for (int i = 0; i < ITEMS; i++)
+            ck_assert_float_eq(out[i], 4 * in[i]);
+        for (int i = 0; i < 3; i++)
+            keel_event_destroy(chain[i]);
+    }
+    keel_kernel_destroy(again);
+    keel_kernel_destroy(scale);
+    keel_queue_destroy(second);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_wait_list_has_a_limit_and_one_device)
+{
+    struct keel_device *other = NULL;
+    struct keel_queue *other_queue = NULL;
+    struct keel_event *event = NULL, *foreign = NULL, *events[KEEL_WAIT_MAX + 1];
+    struct keel_buffer *buffer = buffer_of(64);
+    ck_ok(keel_queue_mark(queue, &event));
+    for (int i = 0; i <= KEEL_WAIT_MAX; i++)
+        events[i] = event;
+    struct keel_wait_list most = {events, KEEL_WAIT_MAX}, too_many = {events, KEEL_WAIT_MAX + 1};
+    ck_ok(keel_queue_fill(queue, buffer, 0, 64, 1, &most, NULL));
+    ck_status(keel_queue_fill(queue, buffer, 0, 64, 1, &too_many, NULL), KEEL_LIMIT);
+    ck_ok(keel_device_open("host", NULL, &other));
+    ck_ok(keel_queue_create(other, &other_queue));
+    ck_ok(keel_queue_mark(other_queue, &foreign));
+    struct keel_wait_list wrong = {&foreign, 1};
+    ck_status(keel_queue_fill(queue, buffer, 0, 64, 1, &wrong, NULL), KEEL_INVALID);
+    ck_status(keel_queue_fill(other_queue, buffer, 0, 64, 1, NULL, NULL), KEEL_INVALID);
+    keel_event_destroy(foreign);
+    keel_queue_destroy(other_queue);
+    keel_device_close(other);
+    finish();
+    keel_event_destroy(event);
+    keel_event_destroy(NULL);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+/* A kernel that runs for some tenths of a second on any of our machines. */
+static struct keel_event *launch_spin(struct keel_kernel *spin, struct keel_buffer *buffer)
+{
+    struct keel_arg args[] = {buffer_arg(buffer), {KEEL_ARG_U64, {.u64 = 300000000}}};
+    struct keel_range range = line(1, 1);
+    struct keel_event *event = NULL;
+    ck_ok(keel_queue_launch(queue, spin, args, 2, &range, NULL, &event));
+    return event;
+}
+
+static void check_spun(struct keel_buffer *buffer)
+{
+    uint64_t out[2];
+    read_back(buffer, 0, out, sizeof out);
+    ck_assert_uint_eq(out[1], 7);
+}
+
+START_TEST(a_long_kernel_times_out_and_then_finishes)
+{
+    struct keel_buffer *buffer = buffer_of(16);
+    struct keel_kernel *spin = kernel_of("spin");
+    struct keel_event *event = launch_spin(spin, buffer);
+    if (asynchronous) {
+        uint64_t before_ns = keel_now_ns();
+        ck_assert(!keel_event_done(event));
+        ck_status(keel_event_wait(event, 0), KEEL_TIMEOUT);
+        ck_status(keel_event_wait(event, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+        ck_status(keel_queue_finish(queue, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+        ck_assert_uint_ge(keel_now_ns() - before_ns, 20 * KEEL_NS_PER_MS);
+    }
+    ck_ok(keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)));
+    ck_assert(keel_event_done(event));
+    ck_ok(keel_event_wait(event, 0)); /* what is done is done, deadline or not */
+    finish();
+    keel_event_destroy(event);
+    check_spun(buffer);
+    keel_kernel_destroy(spin);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+static void *wait_for_event(void *event)
+{
+    static const char failed[] = "failed";
+    return keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)) == KEEL_OK ? NULL : (void *)failed;
+}
+
+START_TEST(several_threads_wait_for_one_event)
+{
+    struct keel_buffer *buffer = buffer_of(16);
+    struct keel_kernel *spin = kernel_of("spin");
+    struct keel_event *event = launch_spin(spin, buffer);
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_for_event, event), 0);
+    for (int i = 0; i < 3; i++) {
+        void *result = event;
+        ck_assert_int_eq(pthread_join(threads[i], &result), 0);
+        ck_assert_ptr_null(result);
+    }
+    keel_event_destroy(event);
+    check_spun(buffer);
+    keel_kernel_destroy(spin);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(an_event_may_go_while_its_command_runs)
+{
+    struct keel_buffer *buffer = buffer_of(16);
+    struct keel_kernel *spin = kernel_of("spin");
+    struct keel_event *event = launch_spin(spin, buffer);
+    if (asynchronous) /* a callback is owed from here on */
+        ck_status(keel_event_wait(event, keel_deadline_after_ns(KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    keel_event_destroy(event);
+    check_spun(buffer);
+    keel_kernel_destroy(spin);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(destroying_a_queue_waits_for_what_runs)
+{
+    struct keel_buffer *buffer = buffer_of(16);
+    struct keel_kernel *spin = kernel_of("spin");
+    keel_event_destroy(launch_spin(spin, buffer));
+    keel_queue_destroy(queue);
+    ck_ok(keel_queue_create(device, &queue));
+    check_spun(buffer);
+    keel_kernel_destroy(spin);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(a_module_that_does_not_build_shows_its_log)
+{
+    static const struct keel_module broken = {
+        .name = "broken", .source = "kernel void k(global float *x) { x[0] = no_such_name; }"};
+    struct keel_program *built = NULL;
+    if (keel_device_info(device)->kind == KEEL_DEVICE_HOST) {
+        ck_ok(keel_program_create(device, &broken, NULL, &built)); /* nothing to compile */
+        keel_program_destroy(built);
+        return;
+    }
+    ck_status(keel_program_create(device, &broken, NULL, &built), KEEL_UNSUPPORTED);
+    ck_assert_ptr_null(built);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "broken"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "no_such_name"));
+}
+END_TEST
+
+START_TEST(build_options_reach_the_compiler)
+{
+    static const struct keel_module_kernel table[] = {{"value", host_visit}};
+    static const struct keel_module with_option = {
+        .name = "with_option",
+        .source = "kernel void value(global uint *out) { out[0] = VALUE; }",
+        .kernels = table,
+        .kernel_count = 1};
+    struct keel_program *built = NULL;
+    struct keel_kernel *value = NULL;
+    struct keel_buffer *buffer = buffer_of(4);
+    struct keel_range range = line(1, 1);
+    struct keel_arg args[] = {buffer_arg(buffer)};
+    ck_ok(keel_program_create(device, &with_option, "-DVALUE=1", &built)); /* what the host function says */
+    ck_ok(keel_kernel_create(built, "value", &value));
+    ck_ok(keel_queue_launch(queue, value, args, 1, &range, NULL, NULL));
+    uint32_t out = 0;
+    read_back(buffer, 0, &out, sizeof out);
+    ck_assert_uint_eq(out, 1);
+    keel_kernel_destroy(value);
+    keel_program_destroy(built);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+START_TEST(device_memory_is_counted)
+{
+    struct keel_buffer *a = buffer_of(1000), *b = buffer_of(3000), *slice = NULL;
+    ck_ok(keel_buffer_slice(b, 0, 100, &slice));
+    struct keel_device_stats stats = keel_device_stats(device);
+    ck_assert_uint_eq(stats.live_bytes, 4000);
+    ck_assert_uint_eq(stats.peak_bytes, 4000);
+    ck_assert_uint_eq(stats.allocations, 2);
+    keel_buffer_destroy(slice);
+    keel_buffer_destroy(b);
+    stats = keel_device_stats(device);
+    ck_assert_uint_eq(stats.live_bytes, 1000);
+    ck_assert_uint_eq(stats.peak_bytes, 4000);
+    keel_buffer_destroy(a);
+}
+END_TEST
+
+START_TEST(a_buffer_that_does_not_fit_names_size_and_limit)
+{
+    const struct keel_device_info *info = keel_device_info(device);
+    struct keel_buffer *buffer = NULL;
+    char limit[32];
+    snprintf(limit, sizeof limit, "%" PRIu64, info->max_buffer_bytes);
+    ck_status(keel_buffer_create(device, info->max_buffer_bytes + 1, &buffer), KEEL_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), limit));
+    ck_status(keel_buffer_create(device, UINT64_MAX, &buffer), KEEL_NO_MEMORY);
+    ck_status(keel_buffer_create(device, 0, &buffer), KEEL_INVALID);
+    ck_assert_ptr_null(buffer);
+    ck_assert_uint_eq(keel_device_stats(device).live_bytes, 0);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -219,6 +589,24 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_is_written_is_read_back);
     tcase_add_test(tc, a_slice_is_a_window_of_its_buffer);
     tcase_add_test(tc, every_kind_of_argument_arrives);
+    tcase_add_test(tc, a_wrong_slice_is_refused);
+    tcase_add_test(tc, a_copy_moves_exactly_its_range);
+    tcase_add_test(tc, a_fill_repeats_its_pattern_in_its_range);
+    tcase_add_test(tc, a_transfer_outside_its_buffer_is_refused);
+    tcase_add_test(tc, a_range_of_three_dimensions_visits_each_item_once);
+    tcase_add_test(tc, a_wrong_launch_is_refused);
+    tcase_add_test(tc, a_launch_sees_the_new_buffer_where_an_old_one_was);
+    tcase_add_test(tc, launches_allocate_nothing_once_warm);
+    tcase_add_test(tc, events_order_two_queues);
+    tcase_add_test(tc, a_wait_list_has_a_limit_and_one_device);
+    tcase_add_test(tc, a_long_kernel_times_out_and_then_finishes);
+    tcase_add_test(tc, several_threads_wait_for_one_event);
+    tcase_add_test(tc, an_event_may_go_while_its_command_runs);
+    tcase_add_test(tc, destroying_a_queue_waits_for_what_runs);
+    tcase_add_test(tc, a_module_that_does_not_build_shows_its_log);
+    tcase_add_test(tc, build_options_reach_the_compiler);
+    tcase_add_test(tc, device_memory_is_counted);
+    tcase_add_test(tc, a_buffer_that_does_not_fit_names_size_and_limit);
 }
 
 /* One suite on one device; the number that failed. */
