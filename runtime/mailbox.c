@@ -123,10 +123,10 @@ static void send_directory(struct keel_mailbox *mailbox, uint16_t node)
 {
     struct entry entries[KEEL_NODES_MAX];
     uint32_t count = 0;
-    for (uint16_t i = 1; i < KEEL_NODES_MAX; i++)
+    for (int i = 1; i < KEEL_NODES_MAX; i++)
         if (mailbox->places[i].ip != 0)
-            entries[count++] =
-                (struct entry){.node = i, .port = mailbox->places[i].port, .ip = mailbox->places[i].ip};
+            entries[count++] = (struct entry){
+                .node = (uint16_t)i, .port = mailbox->places[i].port, .ip = mailbox->places[i].ip};
     mailbox->told_ns[node] = keel_now_ns();
     send_on(mailbox, node, CHANNEL_DIRECTORY, entries, count * (uint32_t)sizeof entries[0]);
 }
@@ -138,9 +138,9 @@ static void learn(struct keel_mailbox *mailbox, uint16_t node, struct place plac
     if (known->ip != place.ip || known->port != place.port) {
         *known = place;
         mailbox->directory_version++;
-        for (uint16_t i = 1; i < KEEL_NODES_MAX; i++)
+        for (int i = 1; i < KEEL_NODES_MAX; i++)
             if (mailbox->places[i].ip != 0)
-                send_directory(mailbox, i);
+                send_directory(mailbox, (uint16_t)i);
     } else if (version != mailbox->directory_version &&
                keel_now_ns() - mailbox->told_ns[node] >= directory_pause_ns) {
         send_directory(mailbox, node);

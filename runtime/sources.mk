@@ -1,9 +1,13 @@
 # One source a line.
+runtime_SRC += agent.c
+runtime_SRC += committer.c
+runtime_SRC += control.c
 runtime_SRC += data.c
 runtime_SRC += drill.c
 runtime_SRC += graph.c
 runtime_SRC += job.c
 runtime_SRC += keel_main.c
+runtime_SRC += launcher.c
 runtime_SRC += mailbox.c
 runtime_SRC += model_gpt.c
 runtime_SRC += ops.c

@@ -1,0 +1,172 @@
+/* committer.c - the thread that commits snapshots.
+ *
+ * Owns the thread and two bounded queues. Leaves what a commit means to ckpt. */
+#include "committer.h"
+
+#include <errno.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { ORDERS_MAX = 4 };
+
+struct order {
+    uint64_t step, attempt;
+    uint32_t count;
+    struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
+};
+
+struct keel_committer {
+    struct keel_committer_config config;
+    char identity[KEEL_IDENTITY_BYTES];
+    struct keel_thread thread;
+    int event_fd;
+    struct keel_mutex lock; /* guards all below */
+    struct keel_cond moved; /* an order came, or a result, or `ending` */
+    bool ending;
+    /* Ring of slots: [taken, done) hold results, [done, ordered) hold orders; the counters only grow. */
+    uint64_t ordered, done, taken;
+    struct order orders[ORDERS_MAX];
+    struct keel_committed results[ORDERS_MAX];
+};
+
+static void commit_one(struct keel_committer *committer, const struct order *order,
+                       struct keel_committed *result)
+{
+    struct keel_commit commit = {.step = order->step,
+                                 .attempt = order->attempt,
+                                 .shards = order->shards,
+                                 .shard_count = order->count,
+                                 .metadata = committer->config.metadata};
+    memcpy(commit.identity, committer->identity, sizeof commit.identity);
+    *result = (struct keel_committed){.step = order->step, .attempt = order->attempt};
+    for (uint32_t i = 0; i < order->count; i++) {
+        result->raw_bytes += order->shards[i].raw_bytes;
+        result->stored_bytes += order->shards[i].stored_bytes;
+    }
+    uint64_t begin_ns = keel_now_ns();
+    result->status = keel_store_commit(committer->config.store, &commit);
+    result->duration_ns = keel_now_ns() - begin_ns;
+    if (result->status != KEEL_OK) {
+        snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
+        return;
+    }
+    if (keel_store_retain(committer->config.store, committer->config.keep, &result->removed) != KEEL_OK)
+        snprintf(result->detail, sizeof result->detail, "older snapshots stay: %s", keel_detail());
+}
+
+static void *work(void *argument)
+{
+    struct keel_committer *committer = argument;
+    keel_mutex_lock(&committer->lock);
+    while (!committer->ending) {
+        if (committer->done == committer->ordered) {
+            keel_cond_wait(&committer->moved, &committer->lock, KEEL_NEVER);
+            continue;
+        }
+        const uint64_t slot = committer->done % ORDERS_MAX; /* nobody else touches it until done grows */
+        keel_mutex_unlock(&committer->lock);
+        commit_one(committer, &committer->orders[slot], &committer->results[slot]);
+        keel_mutex_lock(&committer->lock);
+        committer->done++;
+        keel_cond_broadcast(&committer->moved);
+        eventfd_write(committer->event_fd, 1);
+    }
+    keel_mutex_unlock(&committer->lock);
+    return NULL;
+}
+
+enum keel_status keel_committer_open(const struct keel_committer_config *config, struct keel_committer **out)
+{
+    struct keel_committer *committer;
+    KEEL_TRY(keel_alloc(1, sizeof *committer, &committer));
+    committer->config = *config;
+    memcpy(committer->identity, config->identity, sizeof committer->identity);
+    keel_mutex_init(&committer->lock);
+    keel_cond_init(&committer->moved);
+    committer->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    enum keel_status status = KEEL_OK;
+    if (committer->event_fd < 0)
+        status = keel_fail_errno(errno, "committer: no eventfd");
+    if (status == KEEL_OK)
+        status = keel_thread_create(&committer->thread, "keel-commit", work, committer);
+    if (status != KEEL_OK) {
+        if (committer->event_fd >= 0)
+            close(committer->event_fd);
+        keel_cond_fini(&committer->moved);
+        keel_mutex_fini(&committer->lock);
+        keel_free(committer);
+        return status;
+    }
+    *out = committer;
+    return KEEL_OK;
+}
+
+enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
+                                      const struct keel_shard_summary *shards, uint32_t count)
+{
+    KEEL_ASSERT(count <= KEEL_MEMBERS_MAX);
+    keel_mutex_lock(&committer->lock);
+    bool full = committer->ordered - committer->taken == ORDERS_MAX;
+    if (!full) {
+        struct order *order = &committer->orders[committer->ordered % ORDERS_MAX];
+        *order = (struct order){.step = step, .attempt = attempt, .count = count};
+        memcpy(order->shards, shards, count * sizeof shards[0]);
+        committer->ordered++;
+        keel_cond_broadcast(&committer->moved);
+    }
+    keel_mutex_unlock(&committer->lock);
+    return full ? keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up", ORDERS_MAX,
+                            (unsigned long long)step)
+                : KEEL_OK;
+}
+
+int keel_committer_fd(const struct keel_committer *committer)
+{
+    return committer->event_fd;
+}
+
+bool keel_committer_take(struct keel_committer *committer, struct keel_committed *out)
+{
+    keel_mutex_lock(&committer->lock);
+    bool some = committer->taken != committer->done;
+    if (some) {
+        *out = committer->results[committer->taken % ORDERS_MAX];
+        committer->taken++;
+    } else {
+        eventfd_t count;
+        eventfd_read(committer->event_fd, &count); /* under the lock: no result comes in between */
+    }
+    keel_mutex_unlock(&committer->lock);
+    return some;
+}
+
+bool keel_committer_drain(struct keel_committer *committer, uint64_t deadline_ns)
+{
+    keel_mutex_lock(&committer->lock);
+    bool in_time = true;
+    while (committer->done != committer->ordered && in_time)
+        in_time = keel_cond_wait(&committer->moved, &committer->lock, deadline_ns);
+    bool drained = committer->done == committer->ordered;
+    keel_mutex_unlock(&committer->lock);
+    return drained;
+}
+
+void keel_committer_close(struct keel_committer *committer)
+{
+    if (committer == NULL)
+        return;
+    keel_mutex_lock(&committer->lock);
+    committer->ending = true;
+    keel_cond_broadcast(&committer->moved);
+    keel_mutex_unlock(&committer->lock);
+    keel_thread_join(&committer->thread);
+    close(committer->event_fd);
+    keel_cond_fini(&committer->moved);
+    keel_mutex_fini(&committer->lock);
+    keel_free(committer);
+}

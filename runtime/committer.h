@@ -1,0 +1,46 @@
+/* committer.h - snapshots are committed beside the launcher's loop, never in it.
+ *
+ * One thread takes orders from a short queue: checks the shards, writes the manifest (keel_store_commit),
+ * then lets old snapshots go (keel_store_retain). Results wait until they are taken; an eventfd says that
+ * some do. A snapshot that fails is a result like any other. */
+#ifndef KEEL_COMMITTER_H
+#define KEEL_COMMITTER_H
+
+#include <keel/ckpt.h>
+#include <keel/node.h>
+
+struct keel_committer;
+
+struct keel_committer_config {
+    struct keel_store *store; /* borrowed until the committer is closed */
+    const char *identity;     /* of the job, KEEL_IDENTITY_BYTES; copied */
+    const char *metadata;     /* JSON object for the manifest; NULL is {}; borrowed likewise */
+    uint32_t keep;            /* newest snapshots that stay */
+};
+
+struct keel_committed {
+    uint64_t step, attempt;
+    enum keel_status status; /* OK: it is durable and found by resume */
+    char detail[KEEL_DETAIL_BYTES];
+    uint64_t raw_bytes, stored_bytes;
+    uint64_t duration_ns; /* of the commit */
+    uint32_t removed;     /* older snapshots that went */
+};
+
+enum keel_status keel_committer_open(const struct keel_committer_config *config, struct keel_committer **out);
+
+/* Order a commit. Does not block; BUSY when four wait already (the disk is slower than the snapshots). */
+enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
+                                      const struct keel_shard_summary *shards, uint32_t count);
+
+/* Readable while results wait. */
+int keel_committer_fd(const struct keel_committer *committer);
+/* The next result, in the order of the orders; false when there is none. Does not block. */
+bool keel_committer_take(struct keel_committer *committer, struct keel_committed *out);
+/* Wait until every order has its result: false when the deadline passed. */
+bool keel_committer_drain(struct keel_committer *committer, uint64_t deadline_ns);
+
+/* End the thread; orders not begun are dropped. Waits for a commit that is under way. */
+void keel_committer_close(struct keel_committer *committer);
+
+#endif

@@ -1,0 +1,472 @@
+/* launcher.c - starts the agents, keeps the register, reports, commits, ends.
+ *
+ * Owns the agents' processes, the run's lock, the committer and one poll loop. Promises that one directory
+ * has one run, that nothing of the run outlives it, and that neither a disk nor an agent can hold up the
+ * loop. What is decided is decided in node.c; what people see is the caller's. */
+#include "launcher.h"
+
+#include "control.h"
+#include "secret.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <poll.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { DRILLS_MAX = 64, AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
+
+/* At the end: for agents to go by themselves, and for snapshots under way. */
+static const uint64_t end_grace_ns = 5 * KEEL_NS_PER_S;
+static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
+static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
+
+struct agent {
+    struct keel_process process;
+    uint32_t incarnation;
+    bool running;
+    bool unstarted; /* could not be started: to be told once the step is over */
+};
+
+struct launcher {
+    const struct keel_launch_config *config;
+    const struct keel_launch_report *report;
+    struct keel_control control;
+    struct keel_mailbox *mailbox;
+    struct keel_store *store;
+    struct keel_committer *committer; /* NULL: the job makes no snapshots */
+    char self[KEEL_PATH_BYTES];
+    uint64_t run;
+    int lock_fd, signal_fd;
+    sigset_t signals_before;
+    uint32_t signals_seen;
+    uint16_t node_count;
+    struct agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
+};
+
+static struct launcher *launcher_of(void *context)
+{
+    return ((struct keel_control *)context)->owner;
+}
+
+/* ---- agents ----------------------------------------------------------------------------------------- */
+
+static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t incarnation)
+{
+    const struct keel_launch_config *config = launcher->config;
+    char node_text[12], incarnation_text[12], run_text[20], place[KEEL_PLACE_BYTES];
+    snprintf(node_text, sizeof node_text, "%u", node);
+    snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
+    snprintf(run_text, sizeof run_text, "%016" PRIx64, launcher->run);
+    keel_mailbox_place(launcher->mailbox, place);
+    char *argv[AGENT_ARGS + 2 * DRILLS_MAX] = {launcher->self,
+                                               "agent",
+                                               (char *)config->job_path,
+                                               "--dir",
+                                               (char *)config->directory,
+                                               "--node",
+                                               node_text,
+                                               "--launcher",
+                                               place,
+                                               "--run",
+                                               run_text,
+                                               "--incarnation",
+                                               incarnation_text};
+    uint32_t count = 13;
+    for (uint32_t i = 0; i < config->drill_count; i++) {
+        argv[count++] = "--drill";
+        argv[count++] = (char *)config->drills[i];
+    }
+    if (config->resume != NULL) {
+        argv[count++] = "--resume";
+        argv[count++] = (char *)config->resume;
+    }
+    KEEL_ASSERT(count < sizeof argv / sizeof argv[0]);
+    struct agent *agent = &launcher->agents[node];
+    KEEL_TRY(keel_process_spawn(argv, NULL, 0, -1, &agent->process));
+    agent->running = true;
+    agent->incarnation = incarnation;
+    return KEEL_OK;
+}
+
+static void tell_exit(struct launcher *launcher, uint16_t node)
+{
+    launcher->agents[node].unstarted = false;
+    keel_control_step(
+        &launcher->control,
+        &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node, .cause = KEEL_CAUSE_EXIT});
+}
+
+static void reap(struct launcher *launcher, uint16_t node)
+{
+    struct agent *agent = &launcher->agents[node];
+    struct keel_process_end end = {0};
+    enum keel_status status = keel_process_wait(&agent->process, keel_now_ns(), &end);
+    if (status == KEEL_TIMEOUT)
+        return;
+    if (status != KEEL_OK)
+        keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
+    keel_process_close(&agent->process);
+    agent->running = false;
+    launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
+    tell_exit(launcher, node);
+}
+
+/* ---- effects ---------------------------------------------------------------------------------------- */
+
+static void effect_node_start(void *context, uint16_t node, uint32_t incarnation)
+{
+    struct launcher *launcher = launcher_of(context);
+    KEEL_ASSERT(node > 0 && node < launcher->node_count && !launcher->agents[node].running);
+    if (spawn(launcher, node, incarnation) == KEEL_OK)
+        return;
+    keel_log(KEEL_LOG_ERROR, "agent %u: %s", node, keel_detail());
+    launcher->agents[node].unstarted = true;
+}
+
+static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
+                                   const struct keel_shard_summary *shards, uint32_t count)
+{
+    struct launcher *launcher = launcher_of(context);
+    enum keel_status status =
+        launcher->committer == NULL
+            ? keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none (snapshot.every = 0)")
+            : keel_committer_order(launcher->committer, step, attempt, shards, count);
+    if (status == KEEL_OK)
+        return;
+    struct keel_committed failed = {.step = step, .attempt = attempt, .status = status};
+    snprintf(failed.detail, sizeof failed.detail, "%s", keel_detail());
+    launcher->report->snapshot(launcher->report->context, &failed);
+}
+
+static void effect_step_commit(void *context, const struct keel_step_record *record)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->step(report->context, record);
+}
+
+static void effect_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->mismatch(report->context, a, b);
+}
+
+static void effect_view_change(void *context, const struct keel_view *old_view,
+                               const struct keel_view *new_view, enum keel_cause cause, uint64_t evidence_ns)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->view(report->context, old_view, new_view, cause, evidence_ns);
+}
+
+static void effect_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->note(report->context, node, local, data, bytes);
+}
+
+static const struct keel_env effects = {
+    .node_start = effect_node_start,
+    .snapshot_commit = effect_snapshot_commit,
+    .step_commit = effect_step_commit,
+    .mismatch = effect_mismatch,
+    .view_change = effect_view_change,
+    .note = effect_note,
+};
+
+static void report_snapshots(struct launcher *launcher)
+{
+    struct keel_committed result;
+    while (launcher->committer != NULL && keel_committer_take(launcher->committer, &result))
+        launcher->report->snapshot(launcher->report->context, &result);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------ */
+
+static enum keel_status take_signals(struct launcher *launcher)
+{
+    sigset_t ours;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &ours, &launcher->signals_before);
+    launcher->signal_fd = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (launcher->signal_fd >= 0)
+        return KEEL_OK;
+    int error = errno;
+    pthread_sigmask(SIG_SETMASK, &launcher->signals_before, NULL);
+    return keel_fail_errno(error, "launcher: no signalfd");
+}
+
+/* Signals that still wait were meant for this run: read before they are unblocked. */
+static bool read_signal(struct launcher *launcher)
+{
+    struct signalfd_siginfo info;
+    return read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info;
+}
+
+static void give_signals_back(struct launcher *launcher)
+{
+    if (launcher->signal_fd < 0)
+        return;
+    while (read_signal(launcher))
+        launcher->signals_seen++;
+    close(launcher->signal_fd);
+    launcher->signal_fd = -1;
+    pthread_sigmask(SIG_SETMASK, &launcher->signals_before, NULL);
+}
+
+static void serve_signals(struct launcher *launcher)
+{
+    while (read_signal(launcher))
+        if (++launcher->signals_seen == 1)
+            keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+}
+
+/* ---- loop --------------------------------------------------------------------------------------------- */
+
+enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
+
+/* Fill the poll table (negative descriptors are skipped by poll); how many there are. */
+static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX])
+{
+    fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(launcher->mailbox), .events = POLLIN};
+    fds[FD_SIGNALS] = (struct pollfd){.fd = launcher->signal_fd, .events = POLLIN};
+    fds[FD_COMMITTER] = (struct pollfd){
+        .fd = launcher->committer != NULL ? keel_committer_fd(launcher->committer) : -1, .events = POLLIN};
+    for (uint16_t node = 0; node < launcher->node_count; node++) {
+        const struct agent *agent = &launcher->agents[node];
+        fds[FD_AGENTS + node] =
+            (struct pollfd){.fd = agent->running ? agent->process.pidfd : -1, .events = POLLIN};
+    }
+    return (nfds_t)FD_AGENTS + launcher->node_count;
+}
+
+static bool some_unstarted(const struct launcher *launcher)
+{
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        if (launcher->agents[node].unstarted)
+            return true;
+    return false;
+}
+
+static void loop(struct launcher *launcher)
+{
+    struct pollfd fds[FD_MAX];
+    while (!launcher->control.finished && launcher->signals_seen < 2) {
+        nfds_t count = prepare(launcher, fds);
+        int wait_ms = some_unstarted(launcher) ? 0 : keel_remaining_poll_ms(launcher->control.timer_ns);
+        if (poll(fds, count, wait_ms) < 0)
+            continue; /* EINTR */
+        if (fds[FD_SIGNALS].revents != 0)
+            serve_signals(launcher);
+        if (fds[FD_COMMITTER].revents != 0)
+            report_snapshots(launcher);
+        for (uint16_t node = 1; node < launcher->node_count; node++) {
+            if (fds[FD_AGENTS + node].revents != 0)
+                reap(launcher, node);
+            if (launcher->agents[node].unstarted)
+                tell_exit(launcher, node);
+        }
+        keel_control_turn(&launcher->control);
+    }
+}
+
+/* ---- end ---------------------------------------------------------------------------------------------- */
+
+/* Wait until the agents have ended, at most until the deadline or a signal that loses patience. */
+static void await_agents(struct launcher *launcher, uint64_t deadline_ns)
+{
+    struct pollfd fds[FD_MAX];
+    for (;;) {
+        nfds_t count = prepare(launcher, fds);
+        fds[FD_MAILBOX].fd = fds[FD_COMMITTER].fd = -1;
+        bool some = false;
+        for (uint16_t node = 1; node < launcher->node_count; node++)
+            some = some || launcher->agents[node].running;
+        if (!some || poll(fds, count, keel_remaining_poll_ms(deadline_ns)) == 0)
+            return;
+        if (fds[FD_SIGNALS].revents != 0 && read_signal(launcher) && ++launcher->signals_seen >= 2)
+            return;
+        for (uint16_t node = 1; node < launcher->node_count; node++) {
+            struct agent *agent = &launcher->agents[node];
+            struct keel_process_end end;
+            if (fds[FD_AGENTS + node].revents == 0 ||
+                keel_process_wait(&agent->process, keel_now_ns(), &end) == KEEL_TIMEOUT)
+                continue;
+            keel_process_close(&agent->process);
+            agent->running = false;
+        }
+    }
+}
+
+static void end_agents(struct launcher *launcher)
+{
+    bool patient = launcher->control.finished && launcher->signals_seen < 2;
+    if (patient)
+        await_agents(launcher, keel_deadline_after_ns(end_grace_ns));
+    for (uint16_t node = 1; node < launcher->node_count; node++) {
+        if (!launcher->agents[node].running)
+            continue;
+        if (patient)
+            keel_log(KEEL_LOG_WARN, "agent %u does not end: killed", node);
+        keel_process_signal(&launcher->agents[node].process, SIGKILL);
+    }
+    launcher->signals_seen = 0; /* what is killed ends soon: no more patience to lose */
+    await_agents(launcher, keel_deadline_after_ns(kill_grace_ns));
+}
+
+/* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
+static void end_snapshots(struct launcher *launcher)
+{
+    if (launcher->committer == NULL)
+        return;
+    bool drained = keel_committer_drain(launcher->committer, keel_deadline_after_ns(drain_grace_ns));
+    report_snapshots(launcher);
+    if (drained)
+        return;
+    keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
+             (int)(drain_grace_ns / KEEL_NS_PER_S));
+    launcher->committer = NULL; /* it and the store stay the stuck thread's until the process ends */
+    launcher->store = NULL;
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
+
+/* One run per directory. The lock goes with the process, however that ends. */
+static enum keel_status lock_directory(const char *directory, int *out_fd)
+{
+    char path[KEEL_PATH_BYTES], text[32] = "";
+    KEEL_TRY(keel_path_join(path, directory, "run.lock"));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        ssize_t got = pread(fd, text, sizeof text - 1, 0);
+        close(fd);
+        int pid = got > 0 ? atoi(text) : 0;
+        return keel_fail(KEEL_BUSY, "%s: process %d runs in this directory; wait for it, or take another",
+                         path, pid);
+    }
+    int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    enum keel_status status = ftruncate(fd, 0) == 0 ? keel_pwrite_all(fd, text, (size_t)length, 0, path)
+                                                    : keel_fail_errno(errno, "%s: cannot be written", path);
+    if (status != KEEL_OK) {
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    return KEEL_OK;
+}
+
+static enum keel_status open_mailbox(struct launcher *launcher)
+{
+    struct keel_secret secret;
+    uint8_t key[KEEL_SECRET_BYTES];
+    KEEL_TRY(keel_secret_load(launcher->config->directory, true, &secret));
+    keel_secret_derive(&secret, "control", key);
+    keel_secret_wipe(&secret);
+    while (launcher->run == 0)
+        randombytes_buf(&launcher->run, sizeof launcher->run);
+    const struct keel_mailbox_config config = {.key = key,
+                                               .run = launcher->run,
+                                               .incarnation = FIRST_INCARNATION,
+                                               .stranger = launcher->report->stranger,
+                                               .context = launcher->report->context};
+    return keel_mailbox_open(&config, &launcher->mailbox);
+}
+
+static enum keel_status open_snapshots(struct launcher *launcher)
+{
+    const struct keel_job *job = launcher->config->job;
+    if (job->snapshot_every == 0)
+        return KEEL_OK;
+    char root[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));
+    const struct keel_store_config store = {.root = root, .run = job->name, .create = true};
+    KEEL_TRY(keel_store_open(&store, &launcher->store));
+    const struct keel_committer_config config = {.store = launcher->store,
+                                                 .identity = launcher->config->identity,
+                                                 .metadata = launcher->config->metadata,
+                                                 .keep = job->snapshot_keep};
+    return keel_committer_open(&config, &launcher->committer);
+}
+
+static enum keel_status open_control(struct launcher *launcher)
+{
+    struct keel_node_config node;
+    char state[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
+    node.first_step = launcher->config->first_step;
+    launcher->node_count = node.node_count;
+    KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
+    const struct keel_control_config config = {.node = &node,
+                                               .mailbox = launcher->mailbox,
+                                               .state_path = state,
+                                               .effects = &effects,
+                                               .owner = launcher};
+    return keel_control_init(&launcher->control, &config);
+}
+
+static enum keel_status start(struct launcher *launcher)
+{
+    KEEL_TRY(keel_self_path(launcher->self, sizeof launcher->self));
+    KEEL_TRY(lock_directory(launcher->config->directory, &launcher->lock_fd));
+    KEEL_TRY(open_mailbox(launcher));
+    KEEL_TRY(open_snapshots(launcher));
+    KEEL_TRY(open_control(launcher));
+    KEEL_TRY(take_signals(launcher));
+    KEEL_TRY(keel_control_start(&launcher->control));
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
+    return KEEL_OK;
+}
+
+static enum keel_status outcome(struct launcher *launcher, enum keel_status start_status)
+{
+    if (start_status != KEEL_OK)
+        return start_status;
+    if (!launcher->control.finished)
+        return keel_fail(KEEL_INTERRUPTED, "killed by a second signal; the same command goes on from the "
+                                           "newest snapshot");
+    return launcher->control.status == KEEL_OK
+               ? KEEL_OK
+               : keel_fail(launcher->control.status, "%s", launcher->control.detail);
+}
+
+enum keel_status keel_launch(const struct keel_launch_config *config)
+{
+    KEEL_ASSERT(config->drill_count <= DRILLS_MAX);
+    struct launcher *launcher;
+    KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
+    launcher->config = config;
+    launcher->report = &config->report;
+    launcher->lock_fd = launcher->signal_fd = -1;
+    enum keel_status status = start(launcher);
+    char start_detail[KEEL_DETAIL_BYTES];
+    snprintf(start_detail, sizeof start_detail, "%s", keel_detail());
+    if (status == KEEL_OK)
+        loop(launcher);
+    end_agents(launcher);
+    end_snapshots(launcher);
+    give_signals_back(launcher);
+    keel_detail_set(start_detail);
+    status = outcome(launcher, status);
+    keel_control_fini(&launcher->control);
+    keel_committer_close(launcher->committer);
+    keel_store_close(launcher->store);
+    keel_mailbox_close(launcher->mailbox);
+    if (launcher->lock_fd >= 0)
+        close(launcher->lock_fd);
+    keel_free(launcher);
+    return status;
+}

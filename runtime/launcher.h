@@ -1,0 +1,52 @@
+/* launcher.h - the process that holds a run together.
+ *
+ * The launcher is node 0: it holds the register with the view, starts an agent per node, delivers
+ * committed steps and what happened, commits snapshots, and ends the run. Training itself does not wait
+ * for it. When it dies, everything of the run dies with it, and the same command goes on from the newest
+ * snapshot. */
+#ifndef KEEL_LAUNCHER_H
+#define KEEL_LAUNCHER_H
+
+#include "committer.h"
+#include <keel/job.h>
+#include <keel/node.h>
+#include <keel/process.h>
+
+/* What the launcher tells its caller; all are set, called from the loop, and must not block for long. */
+struct keel_launch_report {
+    void *context;
+    /* As in struct keel_env. */
+    void (*step)(void *context, const struct keel_step_record *record);
+    void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
+    void (*view)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
+                 enum keel_cause cause, uint64_t evidence_ns);
+    void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
+    /* A snapshot was committed, or was not (status, detail); the run goes on either way. */
+    void (*snapshot)(void *context, const struct keel_committed *snapshot);
+    /* The agent of a node ended (not at the end of the run). */
+    void (*agent_exit)(void *context, uint16_t node, uint32_t incarnation,
+                       const struct keel_process_end *end);
+    /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
+    void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
+};
+
+struct keel_launch_config {
+    const struct keel_job *job;
+    const char *job_path;  /* the job as agents and workers load it: DIR/job.conf, written by the caller */
+    const char *directory; /* of the run; exists */
+    const char *identity;  /* keel_job_identity, for manifests */
+    const char *metadata;  /* JSON object for manifests; NULL is {} */
+    const char *const *drills; /* handed to workers as they are */
+    uint32_t drill_count;
+    const char *resume;  /* handed to workers as it is; NULL: nothing */
+    uint64_t first_step; /* steps before this one are not reported */
+    struct keel_launch_report report;
+};
+
+/* Run the job to its end. Blocks; call from the main thread; SIGINT, SIGTERM and SIGHUP are taken over
+ * meanwhile: the first ends the run in order (INTERRUPTED), the second kills it (INTERRUPTED too).
+ * OK: all steps are done. BUSY: another process runs in this directory (names its pid). What else ended
+ * the run comes as its status, with the detail of who decided it. No process of the run is left. */
+enum keel_status keel_launch(const struct keel_launch_config *config);
+
+#endif
