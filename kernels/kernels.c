@@ -25,12 +25,18 @@ static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #undef KEEL_MODULE_ADDRESS
 };
 
+/* What .cl files are told about the device: only how much local memory their arrays may take. */
+static const char *build_options(const struct keel_device_info *info)
+{
+    return keel_device_large_local(info) ? "-DKEEL_LARGE_LOCAL" : "";
+}
+
 static enum keel_status build_module(struct keel_device *device, const struct keel_module *module,
                                      struct built_module *out)
 {
     out->module = module;
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
-    KEEL_TRY(keel_program_create(device, module, "", &out->program));
+    KEEL_TRY(keel_program_create(device, module, build_options(keel_device_info(device)), &out->program));
     for (uint32_t i = 0; i < module->kernel_count; i++)
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
     return KEEL_OK;
@@ -80,6 +86,11 @@ bool keel_kernels_few_wide(const struct keel_kernels *kernels)
 {
     enum keel_device_kind kind = keel_kernels_info(kernels)->kind;
     return kind == KEEL_DEVICE_HOST || kind == KEEL_DEVICE_CPU;
+}
+
+bool keel_device_large_local(const struct keel_device_info *info)
+{
+    return info->kind == KEEL_DEVICE_HOST || info->local_bytes >= KEEL_LOCAL_LARGE_BYTES;
 }
 
 enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,

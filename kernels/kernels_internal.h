@@ -10,7 +10,9 @@
 #include <keel/kernels.h>
 
 /* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
-#define KEEL_MODULE_TABLE(X) X(elementwise)
+#define KEEL_MODULE_TABLE(X)                                                                                 \
+    X(elementwise)                                                                                           \
+    X(gemm)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
@@ -33,6 +35,11 @@ enum {
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
 /* CPUs (and the host): few wide cores, so one work-item per group and a vector loop within. */
 bool keel_kernels_few_wide(const struct keel_kernels *kernels);
+
+/* Local memory for arrays of some 200 KiB a group, instead of 32 KiB: caches of a CPU, mostly. Then
+ * .cl files see KEEL_LARGE_LOCAL. Changes sizes of blocks, never bits. */
+enum { KEEL_LOCAL_LARGE_BYTES = 262144 };
+bool keel_device_large_local(const struct keel_device_info *info);
 
 /* The kernel object `name` of a module; INTERNAL when there is none (a bug of this room). */
 enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,

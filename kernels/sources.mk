@@ -2,9 +2,12 @@
 kernels_CL_COMMON := canon_wide.h canon_math.h canon_scalar.h canon_math.h canon_tree.h
 kernels_CL := \
 	elementwise.cl \
+	gemm.cl \
 
 kernels_SRC := \
 	kernels.c \
 	elementwise.c \
 	elementwise_host.c \
+	gemm.c \
+	gemm_host.c \
 
