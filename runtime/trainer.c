@@ -164,6 +164,23 @@ enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
     return keel_engine_initialize(trainer->engine, trainer->job->seed);
 }
 
+enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
+{
+    const struct keel_job *job = trainer->job;
+    uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
+    keel_data_train_batch(trainer->data, 0, 0, 1, trainer->ids, trainer->targets);
+    struct keel_engine_batch batch = {.ids = trainer->ids, .targets = trainer->targets, .seed = job->seed};
+    struct keel_engine_update request = {.beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
+    struct keel_engine_updated updated;
+    float loss;
+    KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
+    KEEL_TRY(keel_engine_zero(trainer->engine));
+    KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, NULL, NULL));
+    KEEL_TRY(keel_engine_update(trainer->engine, &request, deadline_ns, &updated));
+    KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
+    return keel_engine_digest(trainer->engine, deadline_ns, &trainer->digest);
+}
+
 /* ---- slots ----------------------------------------------------------------------------------------------
  */
 

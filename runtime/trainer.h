@@ -32,6 +32,9 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
 void keel_trainer_destroy(struct keel_trainer *trainer);
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
 
+/* Run everything once, so that the first step, and the takeover by a spare, cost what all steps cost.
+ * The state is not of use afterwards: initialize, load or heal it. */
+enum keel_status keel_trainer_warm(struct keel_trainer *trainer);
 /* Weights from the seed, optimizer at zero. */
 enum keel_status keel_trainer_initialize(struct keel_trainer *trainer);
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out);

@@ -1,0 +1,307 @@
+/* worker.c - the life of a worker: set up, say READY, then one view after the other.
+ *
+ *     set up -> READY -> [ wait for a view -> join it -> run steps ]* -> last snapshot, sample -> DONE
+ *
+ * A view ends when a newer one arrives (the inbox revokes the group), a peer is lost, or a wait times
+ * out; the worker then says whom it misses and waits for the next view. Its process, device context and
+ * compiled kernels outlive all views. */
+#include "worker.h"
+#include "secret.h"
+#include "worker_internal.h"
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arguments -------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status parse_resume(struct keel_worker *worker, const char *text)
+{
+    char *end;
+    if (strcmp(text, "auto") == 0)
+        worker->resume = KEEL_RESUME_AUTO;
+    else if (strcmp(text, "none") == 0)
+        worker->resume = KEEL_RESUME_NONE;
+    else {
+        worker->resume = KEEL_RESUME_STEP;
+        worker->resume_step = strtoull(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end != '\0')
+            return keel_fail(KEEL_INVALID, "--resume %s: auto, none or a step is wanted", text);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status add_drill(struct keel_drill_plan *plan, const char *text)
+{
+    if (plan->count == KEEL_DRILLS_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d drills", KEEL_DRILLS_MAX);
+    KEEL_TRY(keel_drill_parse(text, &plan->drills[plan->count]));
+    plan->count++;
+    return KEEL_OK;
+}
+
+static enum keel_status parse_arguments(struct keel_worker *worker, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"dir", required_argument, NULL, 'd'},
+        {"node", required_argument, NULL, 'n'},
+        {"local", required_argument, NULL, 'l'},
+        {"incarnation", required_argument, NULL, 'i'},
+        {"drill", required_argument, NULL, 'D'},
+        {"resume", required_argument, NULL, 'r'},
+        {NULL, 0, NULL, 0},
+    };
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 'd':
+            worker->directory = worker->drills.directory = optarg;
+            break;
+        case 'n':
+            worker->node = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'l':
+            worker->local = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'i':
+            worker->incarnation = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'D':
+            KEEL_TRY(add_drill(&worker->drills, optarg));
+            break;
+        case 'r':
+            KEEL_TRY(parse_resume(worker, optarg));
+            break;
+        default:
+            return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
+        }
+    }
+    if (optind + 1 != argc || worker->directory == NULL)
+        return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
+    return keel_job_load(argv[optind], NULL, 0, &worker->job);
+}
+
+/* ---- set-up
+ * ------------------------------------------------------------------------------------------------ */
+
+static enum keel_status open_store(struct keel_worker *worker)
+{
+    char root[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
+    if (worker->job.snapshot_every == 0 && !keel_path_exists(root))
+        return KEEL_OK;
+    struct keel_store_config config = {.root = root, .run = worker->job.name, .create = true};
+    return keel_store_open(&config, &worker->store);
+}
+
+static enum keel_status open_device(struct keel_worker *worker)
+{
+    /* Processes of one machine share its processors evenly. */
+    uint32_t processes = worker->job.ranks + worker->job.spares, cpus = keel_cpu_count();
+    struct keel_device_options options = {.threads = cpus > processes ? cpus / processes : 1};
+    return keel_device_open(worker->job.device, &options, &worker->device);
+}
+
+static enum keel_status open_endpoint(struct keel_worker *worker)
+{
+    struct keel_secret secret;
+    uint8_t key[KEEL_SECRET_BYTES];
+    KEEL_TRY(keel_secret_load(worker->directory, false, &secret));
+    keel_secret_derive(&secret, "fabric", key);
+    keel_secret_wipe(&secret);
+    struct keel_endpoint_config config = {.key = key};
+    enum keel_status status = keel_endpoint_open(&config, &worker->endpoint);
+    explicit_bzero(key, sizeof key);
+    return status;
+}
+
+static enum keel_status set_up(struct keel_worker *worker)
+{
+    KEEL_TRY(keel_data_open(&worker->job, &worker->data));
+    KEEL_TRY(open_device(worker));
+    struct keel_trainer_config config = {.job = &worker->job,
+                                         .data = worker->data,
+                                         .device = worker->device,
+                                         .stall_ns = worker->stall_ns,
+                                         .progress = &worker->inbox.progress};
+    KEEL_TRY(keel_trainer_create(&config, &worker->trainer));
+    KEEL_TRY(open_store(worker));
+    return open_endpoint(worker);
+}
+
+static void say_ready(struct keel_worker *worker)
+{
+    struct keel_link_message message = {.kind = KEEL_LINK_READY};
+    keel_endpoint_address(worker->endpoint, &message.as.address);
+    keel_inbox_say(&worker->inbox, &message);
+}
+
+void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,
+                      const char *detail)
+{
+    struct keel_link_message message = {.kind = KEEL_LINK_NOTE};
+    json_t *note = json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", event, "step", (json_int_t)step, "rank",
+                             (int)worker->rank, "status", keel_status_name(status), "detail", detail);
+    size_t bytes =
+        note != NULL ? json_dumpb(note, message.as.text, sizeof message.as.text - 1, JSON_COMPACT) : 0;
+    json_decref(note);
+    if (bytes > 0 && bytes < sizeof message.as.text)
+        keel_inbox_say(&worker->inbox, &message);
+}
+
+/* ---- lives
+ * -------------------------------------------------------------------------------------------------- */
+
+/* Is this how a view ends, so that the next one is worth waiting for? */
+static bool ends_view(enum keel_status status)
+{
+    return status == KEEL_REVOKED || status == KEEL_PEER_LOST || status == KEEL_TIMEOUT;
+}
+
+static void accuse(struct keel_worker *worker, enum keel_status status)
+{
+    uint32_t position;
+    if (status == KEEL_REVOKED || worker->group == NULL || !keel_group_lost(worker->group, &position))
+        return;
+    struct keel_link_message message = {.kind = KEEL_LINK_ACCUSE,
+                                        .rank = worker->position_rank[position],
+                                        .cause =
+                                            status == KEEL_TIMEOUT ? KEEL_CAUSE_STUCK : KEEL_CAUSE_CONNECTION,
+                                        .value = worker->view.epoch};
+    keel_inbox_say(&worker->inbox, &message);
+}
+
+static enum keel_status live_in_view(struct keel_worker *worker)
+{
+    enum keel_status status = keel_worker_join_view(worker);
+    if (status == KEEL_OK && worker->active)
+        status = keel_worker_run_steps(worker);
+    if (ends_view(status)) {
+        keel_log(KEEL_LOG_INFO, "epoch %" PRIu64 " ends at step %" PRIu64 ": %s", worker->view.epoch,
+                 worker->next_step, keel_detail());
+        accuse(worker, status);
+    }
+    keel_worker_leave_view(worker);
+    return status;
+}
+
+/* Until the job is done or stop is asked for. A spare only waits. */
+static enum keel_status live(struct keel_worker *worker)
+{
+    for (;;) {
+        bool stop;
+        enum keel_status status;
+        do
+            status = keel_inbox_wait(&worker->inbox, worker->view.epoch,
+                                     keel_deadline_after_ns(worker->stall_ns), &worker->view, &stop);
+        while (status == KEEL_TIMEOUT && !worker->interrupted); /* a spare has all the time there is */
+        KEEL_TRY(status);
+        if (stop)
+            return keel_fail(KEEL_INTERRUPTED, "stopped at step %" PRIu64, worker->next_step);
+        status = live_in_view(worker);
+        if (status == KEEL_OK && worker->active)
+            return KEEL_OK;
+        if (status == KEEL_INTERRUPTED || keel_inbox_stopping(&worker->inbox))
+            return keel_fail(KEEL_INTERRUPTED, "stopped at step %" PRIu64, worker->next_step);
+        if (status != KEEL_OK && !ends_view(status))
+            return status;
+    }
+}
+
+static enum keel_status write_sample(struct keel_worker *worker)
+{
+    if (worker->job.sample_tokens == 0 || !worker->active || worker->position != 0)
+        return KEEL_OK;
+    char path[KEEL_PATH_BYTES], *text;
+    KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text));
+    enum keel_status status = keel_path_join(path, worker->directory, "sample.txt");
+    if (status == KEEL_OK)
+        status = keel_file_replace(path, text, strlen(text), 0666);
+    keel_free(text);
+    return status;
+}
+
+/* After the last step: the snapshot of where it ends, and the text. */
+static enum keel_status finish(struct keel_worker *worker, bool interrupted)
+{
+    keel_worker_snapshot_poll(worker, true);
+    if (interrupted && worker->active && worker->has_state && worker->store != NULL &&
+        worker->next_step > 0 && worker->job.snapshot_every > 0 &&
+        worker->next_step % worker->job.snapshot_every != 0) {
+        keel_worker_snapshot_begin(worker);
+        keel_worker_snapshot_poll(worker, true);
+    }
+    return interrupted ? KEEL_OK : write_sample(worker);
+}
+
+static enum keel_status work(struct keel_worker *worker)
+{
+    KEEL_TRY(set_up(worker));
+    KEEL_TRY(keel_trainer_warm(worker->trainer));
+    say_ready(worker);
+    enum keel_status status = live(worker);
+    if (status != KEEL_OK && status != KEEL_INTERRUPTED)
+        return status;
+    return finish(worker, status == KEEL_INTERRUPTED);
+}
+
+static void tear_down(struct keel_worker *worker)
+{
+    if (worker->snapshot.save != NULL)
+        keel_save_cancel(worker->snapshot.save);
+    if (worker->snapshot.queue != NULL)
+        keel_queue_destroy(worker->snapshot.queue);
+    if (worker->endpoint != NULL)
+        keel_endpoint_close(worker->endpoint);
+    if (worker->store != NULL)
+        keel_store_close(worker->store);
+    keel_trainer_destroy(worker->trainer);
+    if (worker->device != NULL)
+        keel_device_close(worker->device);
+    keel_data_close(worker->data);
+}
+
+static void say_end(struct keel_worker *worker, enum keel_status status, const char *detail)
+{
+    struct keel_link_message message = {.kind = status == KEEL_OK ? KEEL_LINK_DONE : KEEL_LINK_FAILED,
+                                        .value = (uint64_t)status};
+    if (status != KEEL_OK)
+        snprintf(message.as.text, sizeof message.as.text, "%s", detail);
+    keel_inbox_say(&worker->inbox, &message);
+}
+
+int keel_worker_main(int argc, char **argv)
+{
+    struct keel_worker *worker;
+    if (keel_alloc(1, sizeof *worker, &worker) != KEEL_OK)
+        return keel_status_exit_code(KEEL_NO_MEMORY);
+    enum keel_status status = parse_arguments(worker, argc, argv);
+    if (status != KEEL_OK) {
+        fprintf(stderr, "keel: %s\n", keel_detail());
+        keel_free(worker);
+        return keel_status_exit_code(status);
+    }
+    char name[32];
+    snprintf(name, sizeof name, "worker %u.%u", worker->node, worker->local);
+    keel_log_set_name(name);
+    uint64_t timeout_ns = (uint64_t)(worker->job.timeout_s * 1e9);
+    worker->stall_ns = timeout_ns * KEEL_STALL_TIMEOUTS;
+    status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, timeout_ns / KEEL_BEATS_PER_TIMEOUT);
+    if (status == KEEL_OK) {
+        worker->committed_ns = keel_now_ns();
+        status = work(worker);
+        char detail[KEEL_DETAIL_BYTES];
+        snprintf(detail, sizeof detail, "%s", keel_detail());
+        tear_down(worker);
+        say_end(worker, status, detail);
+        keel_inbox_end(&worker->inbox);
+    }
+    keel_free(worker);
+    return keel_status_exit_code(status);
+}

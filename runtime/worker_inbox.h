@@ -1,0 +1,43 @@
+/* worker_inbox.h - the worker's ear: a thread that listens to the agent while the main thread computes.
+ *
+ * It keeps the newest view, revokes the group of an older epoch the moment a newer view arrives, beats with
+ * the progress counter, and ends the process when the agent is gone: a worker without an agent belongs to
+ * nobody. Locks: `mutex` guards all fields below it. */
+#ifndef KEEL_WORKER_INBOX_H
+#define KEEL_WORKER_INBOX_H
+
+#include "worker_link.h"
+#include <keel/thread.h>
+#include <stdatomic.h>
+
+struct keel_inbox {
+    int fd;
+    uint64_t beat_ns;
+    atomic_uint_fast64_t progress; /* counts what moves in this worker */
+    struct keel_thread thread;
+    struct keel_mutex mutex;
+    struct keel_cond changed;
+    struct keel_view view;    /* newest */
+    struct keel_group *group; /* in use by the main thread, of `group_epoch`; NULL for none */
+    uint64_t group_epoch;
+    bool stop;               /* the agent asked for an orderly end */
+    uint64_t stop_revoke_ns; /* when a step that still hangs on others is given up after that */
+    bool closing;            /* the main thread ends the inbox */
+};
+
+enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns);
+void keel_inbox_end(struct keel_inbox *inbox);
+
+/* Wait for a view newer than `epoch`, or for stop. TIMEOUT. */
+enum keel_status keel_inbox_wait(struct keel_inbox *inbox, uint64_t epoch, uint64_t deadline_ns,
+                                 struct keel_view *out, bool *stop);
+bool keel_inbox_stopping(struct keel_inbox *inbox);
+
+/* The group to be revoked by newer views; NULL to take it back before it is closed. If a newer view is
+ * already here the group is revoked at once. */
+void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64_t epoch);
+
+/* Send to the agent; a lost agent ends the process elsewhere, so nothing is returned. Any thread. */
+void keel_inbox_say(struct keel_inbox *inbox, const struct keel_link_message *message);
+
+#endif

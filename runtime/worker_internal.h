@@ -1,0 +1,83 @@
+/* worker_internal.h - the worker's fields, shared by worker*.c. All belong to the main thread unless the
+ * line says otherwise. */
+#ifndef KEEL_WORKER_INTERNAL_H
+#define KEEL_WORKER_INTERNAL_H
+
+#include "drill.h"
+#include "trainer.h"
+#include "worker_inbox.h"
+
+enum {
+    /* A device or peer that makes no progress for so many timeouts is an error: far above any step, since
+     * silence, exits and broken connections are noticed by others long before. */
+    KEEL_STALL_TIMEOUTS = 120,
+    KEEL_BEATS_PER_TIMEOUT = 10
+};
+
+/* `--resume`: the newest snapshot, none, or that of a step. */
+enum keel_resume_kind { KEEL_RESUME_AUTO, KEEL_RESUME_NONE, KEEL_RESUME_STEP };
+
+struct keel_worker_snapshot { /* at most one at a time */
+    struct keel_save *save;   /* NULL: none under way */
+    struct keel_queue *queue; /* of the capture thread */
+    struct keel_region *regions;
+    uint64_t *place;
+    uint64_t step, attempt;
+};
+
+struct keel_worker {
+    struct keel_job job;
+    const char *directory;
+    uint32_t node, local, incarnation;
+    enum keel_resume_kind resume;
+    uint64_t resume_step;
+    struct keel_drill_plan drills;
+
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_trainer *trainer;
+    struct keel_endpoint *endpoint;
+    struct keel_store *store; /* NULL: the job takes no snapshots and has none */
+    struct keel_inbox inbox;  /* shared with its thread */
+    uint64_t stall_ns;
+
+    bool has_state;
+    uint64_t next_step;    /* steps committed so far = number of the next one */
+    uint64_t digest;       /* of the weights at next_step */
+    uint64_t committed_ns; /* when the last commit was */
+
+    /* The view in force. */
+    struct keel_view view;
+    uint32_t rank;       /* stable name of this worker in the view */
+    uint32_t position;   /* among the active members, ascending by rank */
+    uint32_t rank_count; /* active members */
+    bool active;         /* carries shards; a spare waits */
+    uint16_t position_rank[KEEL_MEMBERS_MAX];
+    uint16_t shard_position[KEEL_SHARDS_MAX];
+    struct keel_group *group;             /* NULL when alone */
+    uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
+    bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
+
+    struct keel_worker_snapshot snapshot;
+};
+
+/* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
+enum keel_status keel_worker_join_view(struct keel_worker *worker);
+void keel_worker_leave_view(struct keel_worker *worker);
+
+/* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
+enum keel_status keel_worker_run_steps(struct keel_worker *worker);
+
+/* worker_snapshot.c */
+void keel_worker_snapshot_begin(struct keel_worker *worker);
+/* Report it if it has ended; with `wait`, until it has. */
+void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
+/* The newest snapshot that resume may take (0: none), and taking it. */
+uint64_t keel_worker_snapshot_newest(struct keel_worker *worker);
+enum keel_status keel_worker_restore(struct keel_worker *worker);
+
+/* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */
+void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,
+                      const char *detail);
+
+#endif

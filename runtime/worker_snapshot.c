@@ -1,0 +1,155 @@
+/* worker_snapshot.c - snapshots as a worker takes them, and as it comes back from them.
+ *
+ * A snapshot that fails is told (one note) and forgotten: it never ends the training. */
+#include "worker_internal.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LISTED_MAX = 256 };
+
+static enum keel_status read_region(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+                                    void *out)
+{
+    struct keel_worker *worker = context;
+    struct keel_drill_place place = {.step = worker->snapshot.step,
+                                     .phase = KEEL_AT_SNAPSHOT,
+                                     .rank = worker->rank,
+                                     .node = worker->node,
+                                     .lead = worker->position == 0};
+    keel_drill_fire(&worker->drills, &place);
+    return keel_trainer_read_state(worker->trainer, worker->snapshot.queue,
+                                   worker->snapshot.place[index] + offset_bytes, bytes, out);
+}
+
+static void forget(struct keel_worker_snapshot *snapshot)
+{
+    keel_free(snapshot->regions);
+    keel_free(snapshot->place);
+    snapshot->regions = NULL;
+    snapshot->place = NULL;
+    snapshot->save = NULL;
+}
+
+static enum keel_status begin(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    uint32_t count;
+    if (snapshot->queue == NULL)
+        KEEL_TRY(keel_queue_create(worker->device, &snapshot->queue));
+    KEEL_TRY(keel_trainer_regions(worker->trainer, worker->position, worker->rank_count, &snapshot->regions,
+                                  &snapshot->place, &count));
+    snapshot->step = worker->next_step;
+    snapshot->attempt = worker->view.epoch;
+    struct keel_save_config config = {.step = snapshot->step,
+                                      .attempt = snapshot->attempt,
+                                      .rank = worker->position,
+                                      .rank_count = worker->rank_count,
+                                      .codec = (enum keel_codec)worker->job.snapshot_codec,
+                                      .regions = snapshot->regions,
+                                      .region_count = count,
+                                      .read = read_region,
+                                      .context = worker};
+    return keel_save_begin(worker->store, &config, &snapshot->save);
+}
+
+void keel_worker_snapshot_begin(struct keel_worker *worker)
+{
+    if (worker->snapshot.save != NULL) {
+        keel_worker_note(
+            worker, "snapshot-skipped", worker->next_step, KEEL_BUSY,
+            "the snapshot before is still being written; snapshot less often, or on a faster disk");
+        return;
+    }
+    enum keel_status status = begin(worker);
+    if (status != KEEL_OK) {
+        keel_worker_note(worker, "snapshot-failed", worker->next_step, status, keel_detail());
+        forget(&worker->snapshot);
+    }
+}
+
+void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (snapshot->save == NULL || (!wait && !keel_save_done(snapshot->save)))
+        return;
+    struct keel_link_message message = {
+        .kind = KEEL_LINK_SHARD, .value = snapshot->step, .attempt = snapshot->attempt};
+    enum keel_status status =
+        keel_save_finish(snapshot->save, keel_deadline_after_ns(worker->stall_ns), &message.as.summary);
+    if (status == KEEL_TIMEOUT)
+        keel_save_cancel(snapshot->save);
+    if (status == KEEL_OK)
+        keel_inbox_say(&worker->inbox, &message);
+    else
+        keel_worker_note(worker, "snapshot-failed", snapshot->step, status, keel_detail());
+    forget(snapshot);
+}
+
+/* ---- coming back
+ * -------------------------------------------------------------------------------------------- */
+
+static enum keel_status candidates(struct keel_worker *worker, struct keel_snapshot_info *list,
+                                   uint32_t *out_count)
+{
+    uint32_t count, kept = 0;
+    KEEL_TRY(keel_store_list(worker->store, list, LISTED_MAX, &count, NULL));
+    for (uint32_t i = 0; i < count; i++)
+        if (worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step)
+            list[kept++] = list[i];
+    *out_count = kept;
+    return KEEL_OK;
+}
+
+uint64_t keel_worker_snapshot_newest(struct keel_worker *worker)
+{
+    struct keel_snapshot_info list[LISTED_MAX];
+    uint32_t count;
+    if (worker->store == NULL || worker->resume == KEEL_RESUME_NONE ||
+        candidates(worker, list, &count) != KEEL_OK || count == 0)
+        return 0;
+    return list[0].step;
+}
+
+static enum keel_status restore_one(struct keel_worker *worker, const struct keel_snapshot_info *info)
+{
+    char identity[KEEL_IDENTITY_BYTES];
+    keel_job_identity(&worker->job, keel_data_digest(worker->data), identity);
+    if (strcmp(identity, info->identity) != 0)
+        return keel_fail(KEEL_MISMATCH,
+                         "snapshot of step %" PRIu64 " belongs to another job (model, data, seed or training "
+                         "settings differ); give the job as it was, or another --out",
+                         info->step);
+    struct keel_snapshot *snapshot;
+    KEEL_TRY(keel_snapshot_open(worker->store, info->step, info->attempt, &snapshot));
+    enum keel_status status = keel_trainer_load(worker->trainer, snapshot);
+    keel_snapshot_close(snapshot);
+    return status;
+}
+
+enum keel_status keel_worker_restore(struct keel_worker *worker)
+{
+    struct keel_snapshot_info list[LISTED_MAX];
+    uint32_t count;
+    KEEL_TRY(candidates(worker, list, &count));
+    enum keel_status status = keel_fail(KEEL_NOT_FOUND, "no committed snapshot to resume from");
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t since = keel_now_ns();
+        status = restore_one(worker, &list[i]);
+        if (status == KEEL_OK) {
+            char detail[64];
+            snprintf(detail, sizeof detail, "%.3f s", (double)(keel_now_ns() - since) / 1e9);
+            worker->has_state = true;
+            worker->next_step = list[i].step;
+            keel_worker_note(worker, "resumed", list[i].step, KEEL_OK, detail);
+            return keel_trainer_digest(worker->trainer, &worker->digest);
+        }
+        keel_worker_note(worker, "snapshot-refused", list[i].step, status, keel_detail());
+        if (status != KEEL_CORRUPT && status != KEEL_NOT_FOUND) /* an older one would fare no better */
+            return status;
+    }
+    return status;
+}

@@ -1,0 +1,118 @@
+/* worker_steps.c - the step loop: train, commit, report, snapshot. */
+#include "worker_internal.h"
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <string.h>
+
+static void drill_at(void *context, unsigned phase)
+{
+    struct keel_worker *worker = context;
+    struct keel_drill_place place = {.step = worker->next_step + 1,
+                                     .phase = (enum keel_drill_phase)phase,
+                                     .rank = worker->rank,
+                                     .node = worker->node,
+                                     .lead = worker->position == 0};
+    keel_drill_fire(&worker->drills, &place);
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Steps are numbered from 1 for people: step n leads to the state that a snapshot calls step n. */
+static struct keel_step_record record_of(const struct keel_worker *worker,
+                                         const struct keel_trainer_result *result, uint64_t now_ns)
+{
+    const struct keel_job *job = &worker->job;
+    uint64_t tokens = (uint64_t)job->batch * job->block * job->microbatches * job->shards;
+    struct keel_step_record record = {.step = worker->next_step + 1,
+                                      .loss_bits = bits_of(result->loss),
+                                      .grad_norm_bits = bits_of(result->grad_norm),
+                                      .learning_rate_bits = bits_of(result->learning_rate),
+                                      .tokens = tokens * (worker->next_step + 1),
+                                      .epoch = worker->view.epoch,
+                                      .digest = result->digest,
+                                      .duration_ns = now_ns - worker->committed_ns,
+                                      .exposed_comm_ns = result->exposed_comm_ns,
+                                      .snapshot_stall_ns = result->snapshot_stall_ns};
+    if (worker->first_step_of_view) {
+        record.sync_ns = worker->sync_ns;
+        record.heal_ns = worker->heal_ns;
+        if (worker->interrupted) {
+            record.redo_ns = result->compute_ns;
+            record.redo_microbatches = result->computed_microbatches;
+        }
+    }
+    return record;
+}
+
+static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_record *record)
+{
+    const struct keel_job *job = &worker->job;
+    bool due =
+        job->eval_every > 0 && (worker->next_step % job->eval_every == 0 || worker->next_step == job->steps);
+    if (!due)
+        return KEEL_OK;
+    float loss;
+    bool has;
+    KEEL_TRY(keel_trainer_eval(worker->trainer, &loss, &has));
+    record->has_val_loss = has;
+    record->val_loss_bits = has ? bits_of(loss) : 0;
+    return KEEL_OK;
+}
+
+static enum keel_status one_step(struct keel_worker *worker)
+{
+    struct keel_trainer_step step = {.step = worker->next_step,
+                                     .epoch = worker->view.epoch,
+                                     .group = worker->group,
+                                     .position = worker->position,
+                                     .rank_count = worker->rank_count,
+                                     .shard_position = worker->shard_position,
+                                     .save = worker->snapshot.save,
+                                     .phase = {.at = drill_at, .context = worker}};
+    struct keel_trainer_result result;
+    drill_at(worker, KEEL_AT_FORWARD);
+    enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
+    if (status != KEEL_OK) {
+        worker->interrupted = true;
+        return status;
+    }
+    drill_at(worker, KEEL_AT_COMMIT);
+    uint64_t now_ns = keel_now_ns();
+    struct keel_link_message message = {.kind = KEEL_LINK_STEP};
+    struct keel_step_record record = record_of(worker, &result, now_ns);
+    worker->committed_ns = now_ns;
+    worker->digest = result.digest;
+    worker->next_step++;
+    worker->first_step_of_view = worker->interrupted = false;
+    KEEL_TRY(evaluate(worker, &record));
+    message.as.record = record;
+    keel_inbox_say(&worker->inbox, &message);
+    return KEEL_OK;
+}
+
+static bool snapshot_due(const struct keel_worker *worker)
+{
+    const struct keel_job *job = &worker->job;
+    return job->snapshot_every > 0 && worker->store != NULL &&
+           (worker->next_step % job->snapshot_every == 0 || worker->next_step == job->steps);
+}
+
+enum keel_status keel_worker_run_steps(struct keel_worker *worker)
+{
+    while (worker->next_step < worker->job.steps) {
+        if (keel_inbox_stopping(&worker->inbox))
+            return keel_fail(KEEL_INTERRUPTED, "stopped before step %llu",
+                             (unsigned long long)worker->next_step);
+        KEEL_TRY(one_step(worker));
+        bool last = worker->next_step == worker->job.steps;
+        keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
+        if (snapshot_due(worker))
+            keel_worker_snapshot_begin(worker);
+    }
+    return KEEL_OK;
+}

@@ -1,0 +1,234 @@
+/* worker_sync.c - from a view to a group whose ranks all hold the same state.
+ *
+ * Every rank says what it has (one all-gather); all draw the same conclusion from the same records, so no
+ * coordinator is needed. Where somebody is alive with state, the furthest one heals the rest: nobody goes
+ * back a step. Where nobody has state, position 0 restores the newest snapshot and heals the rest; without
+ * a snapshot everybody initializes from the seed. */
+#include "worker_internal.h"
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_HEAL = 16, HEAL_CHUNK_BYTES = 8 << 20 };
+
+struct sync_record { /* what a rank has; over the wire between equal binaries */
+    uint64_t has_state, next_step, digest, snapshot_step;
+};
+
+/* ---- the view as this worker sees it ----------------------------------------------------------------------
+ */
+
+static bool is_me(const struct keel_worker *worker, const struct keel_member *member)
+{
+    return member->node == worker->node && member->local == worker->local &&
+           member->incarnation == worker->incarnation;
+}
+
+static void place_in_view(struct keel_worker *worker)
+{
+    const struct keel_view *view = &worker->view;
+    worker->active = false;
+    worker->rank_count = 0;
+    for (uint32_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        if (member->spare)
+            continue;
+        if (is_me(worker, member)) {
+            worker->active = true;
+            worker->rank = member->rank;
+            worker->position = worker->rank_count;
+        }
+        worker->position_rank[worker->rank_count++] = member->rank;
+    }
+    for (uint32_t s = 0; s < view->shard_count; s++)
+        for (uint32_t p = 0; p < worker->rank_count; p++)
+            if (worker->position_rank[p] == view->shard_rank[s])
+                worker->shard_position[s] = (uint16_t)p;
+}
+
+/* Runs on the transport's progress thread: say at once who is gone. */
+static void peer_lost(void *context, uint32_t position)
+{
+    struct keel_worker *worker = context;
+    struct keel_link_message message = {.kind = KEEL_LINK_ACCUSE,
+                                        .rank = worker->position_rank[position],
+                                        .cause = KEEL_CAUSE_CONNECTION,
+                                        .value = worker->view.epoch};
+    keel_inbox_say(&worker->inbox, &message);
+}
+
+static enum keel_status open_group(struct keel_worker *worker)
+{
+    struct keel_address addresses[KEEL_MEMBERS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < worker->view.member_count; i++)
+        if (!worker->view.members[i].spare)
+            addresses[count++] = worker->view.members[i].data;
+    struct keel_group_config config = {.epoch = worker->view.epoch,
+                                       .rank = worker->position,
+                                       .rank_count = worker->rank_count,
+                                       .addresses = addresses,
+                                       .shard_count = worker->job.shards,
+                                       .shard_rank = worker->shard_position};
+    KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
+    keel_group_on_lost(worker->group, peer_lost, worker);
+    keel_inbox_guard(&worker->inbox, worker->group, worker->view.epoch);
+    return KEEL_OK;
+}
+
+void keel_worker_leave_view(struct keel_worker *worker)
+{
+    keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
+    if (worker->group != NULL)
+        keel_group_close(worker->group);
+    worker->group = NULL;
+}
+
+/* ---- agreeing
+ * ------------------------------------------------------------------------------------------------ */
+
+static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, struct sync_record *all)
+{
+    struct sync_record mine = {.has_state = worker->has_state,
+                               .next_step = worker->next_step,
+                               .digest = worker->digest,
+                               .snapshot_step = worker->has_state ? 0 : keel_worker_snapshot_newest(worker)};
+    if (worker->group == NULL) {
+        all[0] = mine;
+        return KEEL_OK;
+    }
+    struct keel_operation *operation;
+    KEEL_TRY(keel_group_all_gather_begin(worker->group, sequence, &mine, sizeof mine, all, &operation));
+    return keel_operation_wait(operation, keel_deadline_after_ns(worker->stall_ns));
+}
+
+/* The lowest position with the most steps, or rank_count when nobody has state. */
+static uint32_t furthest(const struct keel_worker *worker, const struct sync_record *all)
+{
+    uint32_t best = worker->rank_count;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (all[p].has_state && (best == worker->rank_count || all[p].next_step > all[best].next_step))
+            best = p;
+    return best;
+}
+
+static enum keel_status initialize(struct keel_worker *worker)
+{
+    KEEL_TRY(keel_trainer_initialize(worker->trainer));
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    worker->has_state = true;
+    worker->next_step = 0;
+    return KEEL_OK;
+}
+
+/* ---- healing
+ * -------------------------------------------------------------------------------------------------- */
+
+static uint64_t chunk_bytes(const struct keel_worker *worker, uint64_t offset)
+{
+    uint64_t part = keel_trainer_state_bytes(worker->trainer) / 3, left = part - offset % part;
+    return left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
+}
+
+static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give,
+                                   void *chunk)
+{
+    uint64_t total = keel_trainer_state_bytes(worker->trainer);
+    struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
+    uint64_t sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32);
+    for (uint64_t offset = 0; offset < total; sequence++) {
+        uint64_t bytes = chunk_bytes(worker, offset), deadline = keel_deadline_after_ns(worker->stall_ns);
+        struct keel_operation *operation;
+        if (give) {
+            KEEL_TRY(keel_trainer_read_state(worker->trainer, queue, offset, bytes, chunk));
+            KEEL_TRY(keel_group_send_begin(worker->group, sequence, peer, chunk, bytes, &operation));
+            KEEL_TRY(keel_operation_wait(operation, deadline));
+        } else {
+            KEEL_TRY(keel_group_receive_begin(worker->group, sequence, peer, chunk, bytes, &operation));
+            KEEL_TRY(keel_operation_wait(operation, deadline));
+            KEEL_TRY(keel_trainer_write_state(worker->trainer, offset, bytes, chunk));
+        }
+        atomic_fetch_add(&worker->inbox.progress, 1);
+        offset += bytes;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status receive_state(struct keel_worker *worker, uint32_t source,
+                                      const struct sync_record *record, void *chunk)
+{
+    /* Half a state is no state, until the digest says otherwise. */
+    if (worker->snapshot.save != NULL) /* a capture still reads what is about to be replaced */
+        keel_worker_snapshot_poll(worker, true);
+    worker->has_state = false;
+    keel_trainer_drop(worker->trainer);
+    KEEL_TRY(move_state(worker, source, worker->position, false, chunk));
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    if (worker->digest != record->digest)
+        return keel_fail(KEEL_MISMATCH, "healing from rank %u: digest %016llx, wanted %016llx",
+                         worker->position_rank[source], (unsigned long long)worker->digest,
+                         (unsigned long long)record->digest);
+    worker->has_state = true;
+    worker->next_step = record->next_step;
+    keel_log(KEEL_LOG_INFO, "healed from rank %u at step %llu", worker->position_rank[source],
+             (unsigned long long)worker->next_step);
+    return KEEL_OK;
+}
+
+/* Everybody behind the furthest step is healed by one that has it, sources taking turns. */
+static enum keel_status heal(struct keel_worker *worker, const struct sync_record *all, uint32_t best)
+{
+    uint32_t sources[KEEL_MEMBERS_MAX], source_count = 0, turn = 0;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (all[p].has_state && all[p].next_step == all[best].next_step)
+            sources[source_count++] = p;
+    if (source_count == worker->rank_count)
+        return KEEL_OK;
+    void *chunk;
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, HEAL_CHUNK_BYTES, &chunk));
+    enum keel_status status = KEEL_OK;
+    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++) {
+        if (all[p].has_state && all[p].next_step == all[best].next_step)
+            continue;
+        uint32_t source = sources[turn++ % source_count];
+        if (worker->position == source)
+            status = move_state(worker, p, p, true, chunk);
+        else if (worker->position == p)
+            status = receive_state(worker, source, &all[source], chunk);
+    }
+    if (status != KEEL_OK && worker->group != NULL) /* the transport may still use the chunk */
+        keel_worker_leave_view(worker);
+    keel_free(chunk);
+    return status;
+}
+
+static enum keel_status agree(struct keel_worker *worker)
+{
+    struct sync_record all[KEEL_MEMBERS_MAX];
+    uint64_t since = keel_now_ns();
+    KEEL_TRY(exchange(worker, SEQUENCE_FIRST, all));
+    if (furthest(worker, all) == worker->rank_count) {
+        if (all[0].snapshot_step == 0)
+            KEEL_TRY(initialize(worker));
+        else if (worker->position == 0)
+            KEEL_TRY(keel_worker_restore(worker));
+        KEEL_TRY(exchange(worker, SEQUENCE_SECOND, all));
+    }
+    worker->sync_ns = keel_now_ns() - since;
+    since = keel_now_ns();
+    KEEL_TRY(heal(worker, all, furthest(worker, all)));
+    worker->heal_ns = keel_now_ns() - since;
+    return KEEL_OK;
+}
+
+enum keel_status keel_worker_join_view(struct keel_worker *worker)
+{
+    place_in_view(worker);
+    worker->first_step_of_view = true;
+    if (!worker->active)
+        return KEEL_OK;
+    if (worker->rank_count > 1)
+        KEEL_TRY(open_group(worker));
+    return agree(worker);
+}
