@@ -6,6 +6,8 @@
 
 #include "canon_math.h"
 
+#include "canon_random.h"
+
 #include "canon_tree.h"
 
 #endif

@@ -10,7 +10,7 @@
  *
  * Largest error against the true value, in units of the last place (tests/kernels/canon_test.c):
  *     divide, sqrt  0.5 (correctly rounded, where the result is normal)
- *     rsqrt 0.51   reciprocal 1   exp 1   log 1   tanh 2   cos 1 */
+ *     rsqrt 0.51   reciprocal 0.51   exp 1.01   log 1   tanh 2   cos 1.5 */
 
 /* Zero of the same sign for a denormal. */
 static inline canon_real canon_flush(canon_real x)
@@ -168,7 +168,7 @@ static inline canon_real canon_tanh(canon_real x)
     return canon_as_real(r);
 }
 
-/* cos(x) for x in [0, pi], as sin(pi/2 - x). */
+/* cos(x) for x in [0, pi]: by the cosine within pi/4 of either end, as sin(pi/2 - x) between. */
 static inline canon_real canon_cos(canon_real x)
 {
     canon_real y = (0x1.921fb6p+0f - x) - 0x1.777a5cp-25f;
@@ -177,7 +177,16 @@ static inline canon_real canon_cos(canon_real x)
     p = canon_fma(p, s, -0x1.a017dap-13f);
     p = canon_fma(p, s, 0x1.11110cp-7f);
     p = canon_fma(p, s, -0x1.555556p-3f);
-    return canon_fma(p * s, y, y);
+    canon_real middle = canon_fma(p * s, y, y);
+    canon_real rest = (0x1.921fb6p+1f - x) - 0x1.777a5cp-24f;
+    canon_real t = x < 1.5f ? x : rest;
+    s = t * t;
+    p = canon_fma(s, 0x1.9930aep-16f, -0x1.6c0870p-10f);
+    p = canon_fma(p, s, 0x1.55553ep-5f);
+    p = canon_fma(p, s, -0.5f);
+    canon_real end = canon_fma(p, s, 1.0f);
+    end = x < 1.5f ? end : -end;
+    return ((x < 0.785f) | (x > 2.356f)) ? end : middle;
 }
 
 /* 1 / (1 + e^-w): 0 below -80 and 1 far above; NaN stays NaN. */
@@ -199,9 +208,10 @@ static inline canon_real canon_gelu_slope(canon_real x)
 {
     canon_real square = x * x;
     canon_real w = x * canon_fma(square, 0x1.2444f2p-4f, 0x1.988454p+0f);
-    canon_real s = canon_sigmoid(w);
+    canon_real e = canon_exp(-w);
+    canon_real s = canon_reciprocal(e + 1.0f);
     canon_real slope = canon_fma(square, 0x1.b6676cp-3f, 0x1.988454p+0f);
-    canon_real r = canon_fma(x * (s * (1.0f - s)), slope, s);
+    canon_real r = canon_fma(x * ((e * s) * s), slope, s); /* 1 - s = e s, without cancellation */
     r = w > 80.0f ? (canon_real)(1.0f) : r;
     return w < -80.0f ? (canon_real)(0.0f) : r;
 }

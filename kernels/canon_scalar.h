@@ -2,15 +2,17 @@
  * OpenCL C.
  *
  * canon_math.h is one text read at two widths. In a .cl file the Makefile puts before the kernels:
- *     canon_wide.h  canon_math.h    the text for float16: canon_exp_x16, ...
- *     canon_scalar.h  canon_math.h  the text for float:   canon_exp, ...
- * A C file includes canon.h, which is the second line alone. */
+ *     canon_wide.h    canon_math.h  canon_random.h    the text for float16: canon_exp_x16, ...
+ *     canon_scalar.h  canon_math.h  canon_random.h    the text for float:   canon_exp, ...
+ *     canon_tree.h                                    the shape of sums
+ * A C file includes canon.h, which is the last two lines. */
 #undef canon_real
 #undef canon_bits
 #undef canon_as_real
 #undef canon_as_bits
 #undef canon_fma
 #undef canon_mul_hi
+#undef canon_to_real
 #define canon_real float
 #ifdef __OPENCL_C_VERSION__
 #undef canon_flush
@@ -29,6 +31,7 @@
 #undef canon_philox
 #undef canon_uniform
 #define canon_bits         uint
+#define canon_to_real(x)   convert_float(x)
 #define canon_as_real(x)   as_float(x)
 #define canon_as_bits(x)   as_uint(x)
 #define canon_fma(a, b, c) fma((float)(a), (float)(b), (float)(c))
@@ -37,7 +40,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#define canon_word         uint32_t
 #define canon_bits         uint32_t
+#define canon_to_real(x)   ((float)(x))
 #define canon_fma(a, b, c) fmaf((a), (b), (c))
 static inline float canon_as_real(uint32_t x)
 {

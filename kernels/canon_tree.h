@@ -13,13 +13,43 @@ static inline float canon_fold(float16 v)
     float2 c = b.lo + b.hi;
     return c.lo + c.hi;
 }
-/* x[0..n) in a vector with +0 for what is missing, n in 1..15. */
-static inline float16 canon_load_tail(__global const float *x, uint n)
+/* Sixteen values at x, of which n are there; +0 for the others. n may be more than 16. */
+static inline float16 canon_load(__global const float *x, uint n)
 {
+    if (n >= 16)
+        return vload16(0, x);
     float lanes[16];
     for (uint l = 0; l < 16; l++)
         lanes[l] = l < n ? x[l] : 0.0f;
     return vload16(0, lanes);
+}
+static inline void canon_store(float16 v, __global float *y, uint n)
+{
+    if (n >= 16) {
+        vstore16(v, 0, y);
+        return;
+    }
+    float lanes[16];
+    vstore16(v, 0, lanes);
+    for (uint l = 0; l < n; l++)
+        y[l] = lanes[l];
+}
+/* v where the lane is below n, else +0. */
+static inline float16 canon_mask(float16 v, uint n)
+{
+    const uint16 lane = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return lane < (uint16)(n) ? v : (float16)(0.0f);
+}
+/* The sum of one run of at most 4096 values, or of one row of any length. */
+static inline float canon_sum_run(__global const float *x, uint n)
+{
+    float16 s = (float16)(0.0f);
+    uint i = 0;
+    for (; i + 16 <= n; i += 16)
+        s += vload16(0, x + i);
+    if (i < n)
+        s += canon_load(x + i, n - i);
+    return canon_fold(s);
 }
 #else
 static inline float canon_fold(const float lanes[16])
@@ -30,5 +60,12 @@ static inline float canon_fold(const float lanes[16])
         for (int l = 0; l < half; l++)
             v[l] = v[l] + v[l + half];
     return v[0];
+}
+static inline float canon_sum_run(const float *x, uint32_t n)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i % 16] += x[i];
+    return canon_fold(lanes);
 }
 #endif

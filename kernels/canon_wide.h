@@ -2,7 +2,9 @@
  * every .cl file needs before its first line. canon_scalar.h says how the two widths fit together. */
 #pragma OPENCL FP_CONTRACT OFF
 #define canon_real         float16
+#define canon_word         uint
 #define canon_bits         uint16
+#define canon_to_real(x)   convert_float16(x)
 #define canon_as_real(x)   as_float16(x)
 #define canon_as_bits(x)   as_uint16(x)
 #define canon_fma(a, b, c) fma((float16)(a), (float16)(b), (float16)(c))

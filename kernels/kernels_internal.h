@@ -12,7 +12,9 @@
 /* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
 #define KEEL_MODULE_TABLE(X)                                                                                 \
     X(elementwise)                                                                                           \
-    X(gemm)
+    X(gemm)                                                                                                  \
+    X(dropout)                                                                                               \
+    X(digest)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
@@ -30,6 +32,9 @@ enum {
     KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
     KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
 };
+
+/* A random tensor has one Philox counter word for every four elements. */
+#define KEEL_RANDOM_ELEMENTS_MAX (UINT64_C(1) << 34)
 
 /* The device that the kernels were built for, and its facts. */
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);

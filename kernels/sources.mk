@@ -1,13 +1,21 @@
 # What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
-kernels_CL_COMMON := canon_wide.h canon_math.h canon_scalar.h canon_math.h canon_tree.h
+kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
+	canon_scalar.h canon_math.h canon_random.h canon_tree.h
 kernels_CL := \
 	elementwise.cl \
 	gemm.cl \
+	dropout.cl \
+	digest.cl \
 
 kernels_SRC := \
 	kernels.c \
+	canon.c \
 	elementwise.c \
 	elementwise_host.c \
 	gemm.c \
 	gemm_host.c \
+	dropout.c \
+	dropout_host.c \
+	digest.c \
+	digest_host.c \
 

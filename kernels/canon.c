@@ -1,0 +1,85 @@
+/* canon.c - canonical scalar functions and random numbers for hosts: the bits that kernels compute. */
+#include "canon.h"
+
+#include "kernels_internal.h"
+
+float keel_canon_exp(float x)
+{
+    return canon_exp(x);
+}
+
+float keel_canon_log(float x)
+{
+    return canon_log(x);
+}
+
+float keel_canon_tanh(float x)
+{
+    return canon_tanh(x);
+}
+
+float keel_canon_rsqrt(float x)
+{
+    return canon_rsqrt(x);
+}
+
+float keel_canon_sqrt(float x)
+{
+    return canon_sqrt(x);
+}
+
+float keel_canon_divide(float a, float b)
+{
+    return canon_divide(a, b);
+}
+
+float keel_canon_cos(float x)
+{
+    return canon_cos(x);
+}
+
+float keel_adam_bias(float beta, uint32_t t)
+{
+    double power = 1.0, base = (double)beta;
+    for (uint32_t bits = t; bits != 0; bits >>= 1) {
+        if ((bits & 1u) != 0)
+            power *= base;
+        base *= base;
+    }
+    return (float)(1.0 - power);
+}
+
+static void draw(const struct keel_control *control, uint32_t stream, uint64_t counter, uint32_t words[4])
+{
+    KEEL_ASSERT(counter <= UINT32_MAX);
+    words[0] = (uint32_t)counter;
+    words[1] = stream;
+    words[2] = control->microbatch;
+    words[3] = control->step;
+    canon_philox(words, control->seed_lo, control->seed_hi);
+}
+
+uint32_t keel_random_u32(const struct keel_control *control, uint32_t stream, uint64_t element)
+{
+    uint32_t words[4];
+    draw(control, stream, element / 4, words);
+    return words[element % 4];
+}
+
+float keel_random_uniform(const struct keel_control *control, uint32_t stream, uint64_t element)
+{
+    return canon_uniform(keel_random_u32(control, stream, element));
+}
+
+/* Box and Muller (1958): sqrt(-2 ln(u)) cos(2 pi v), u in (0, 1]; cos(2 pi v) = -cos(2 pi |v - 1/2|).
+ * Element i takes words 2 (i % 2) and the next of counter i / 2. */
+float keel_random_normal(const struct keel_control *control, uint32_t stream, uint64_t element)
+{
+    uint32_t words[4];
+    draw(control, stream, element / 2, words);
+    const uint32_t *pair = &words[2 * (element % 2)];
+    float u = canon_uniform(pair[0]) + 0x1p-24f;
+    float turn = canon_uniform(pair[1]) - 0.5f;
+    float angle = 0x1.921fb6p+2f * (turn < 0.0f ? -turn : turn);
+    return canon_sqrt(-2.0f * canon_log(u)) * -canon_cos(angle);
+}

@@ -1,0 +1,23 @@
+/* canon_random.h - counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel
+ * random numbers: as easy as 1, 2, 3. SC 2011). One text, two widths, like canon_math.h. */
+
+/* Ten rounds over the counter c, in place. The wide form does sixteen counters with one key. */
+static inline void canon_philox(canon_bits c[4], canon_word key0, canon_word key1)
+{
+    for (int round = 0; round < 10; round++) {
+        canon_bits high0 = canon_mul_hi(0xd2511f53u, c[0]), low0 = c[0] * 0xd2511f53u;
+        canon_bits high1 = canon_mul_hi(0xcd9e8d57u, c[2]), low1 = c[2] * 0xcd9e8d57u;
+        c[0] = high1 ^ c[1] ^ key0;
+        c[1] = low1;
+        c[2] = high0 ^ c[3] ^ key1;
+        c[3] = low0;
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+}
+
+/* [0, 1) from the upper 24 bits; exact. */
+static inline canon_real canon_uniform(canon_bits word)
+{
+    return canon_to_real(word >> 8) * 0x1p-24f;
+}

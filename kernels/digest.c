@@ -1,0 +1,35 @@
+/* digest.c - the digest of a tensor: descriptor to launches. The kernels are in digest.cl. */
+#include "kernels_internal.h"
+
+uint64_t keel_digest_scratch_bytes(uint64_t count)
+{
+    return (count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS * sizeof(uint64_t);
+}
+
+enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_digest *op,
+                                struct keel_launch_list *list)
+{
+    if (op->count == 0)
+        return keel_fail(KEEL_INVALID, "digest: no elements");
+    KEEL_TRY(keel_check_buffer("digest", "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("digest", "digest", op->digest, sizeof(uint64_t)));
+    KEEL_TRY(keel_check_buffer("digest", "scratch", op->scratch, keel_digest_scratch_bytes(op->count)));
+    uint64_t blocks = keel_digest_scratch_bytes(op->count) / sizeof(uint64_t);
+    const struct keel_arg block_args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->scratch),
+        keel_arg_u64(op->count),
+        keel_arg_u64(op->first_element),
+    };
+    struct keel_range range = keel_kernels_range(kernels, blocks);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_blocks", &range, block_args,
+                                 KEEL_ARG_COUNT(block_args)));
+    const struct keel_arg sum_args[] = {
+        keel_arg_buffer(op->scratch),
+        keel_arg_buffer(op->digest),
+        keel_arg_u64(blocks),
+    };
+    range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_sum", &range, sum_args,
+                               KEEL_ARG_COUNT(sum_args));
+}

@@ -1,0 +1,51 @@
+/* digest_host.c - digest.cl in C: the reference, what the host device runs, and what tools call. */
+#include "kernels_internal.h"
+
+#include <string.h>
+
+extern const char keel_cl_digest[];
+
+uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_element)
+{
+    const unsigned char *bytes = words;
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, bytes + 4 * i, sizeof word);
+        uint64_t z = word + (first_element + i) * UINT64_C(0x9e3779b97f4a7c15);
+        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+        sum += z ^ (z >> 31);
+    }
+    return sum;
+}
+
+static void host_digest_blocks(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const uint32_t *x = arguments[0];
+    uint64_t *scratch = arguments[1];
+    uint64_t count = *(const uint64_t *)arguments[2], first = *(const uint64_t *)arguments[3];
+    for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {
+        uint64_t length = count - start < KEEL_BLOCK_ELEMENTS ? count - start : KEEL_BLOCK_ELEMENTS;
+        scratch[start / KEEL_BLOCK_ELEMENTS] = keel_digest_host(x + start, length, first + start);
+    }
+}
+
+static void host_digest_sum(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const uint64_t *scratch = arguments[0];
+    uint64_t *digest = arguments[1];
+    uint64_t blocks = *(const uint64_t *)arguments[2];
+    for (uint64_t b = 0; b < blocks; b++)
+        digest[0] += scratch[b];
+}
+
+static const struct keel_module_kernel digest_kernels[] = {
+    {"keel_digest_blocks", host_digest_blocks},
+    {"keel_digest_sum", host_digest_sum},
+};
+
+const struct keel_module keel_module_digest = {
+    .name = "digest", .source = keel_cl_digest, .kernels = digest_kernels, .kernel_count = 2};

@@ -1,0 +1,33 @@
+/* dropout.c - dropout: descriptor to launches. The kernel is in dropout.cl. */
+#include "kernels_internal.h"
+
+enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel_dropout *op,
+                                 struct keel_launch_list *list)
+{
+    if (!(op->rate >= 0.0f && op->rate < 1.0f))
+        return keel_fail(KEEL_INVALID, "dropout: rate %g is not in [0, 1)", (double)op->rate);
+    if (op->count > KEEL_RANDOM_ELEMENTS_MAX)
+        return keel_fail(KEEL_LIMIT, "dropout: %llu elements, at most 2^34 have a counter of their own",
+                         (unsigned long long)op->count);
+    KEEL_TRY(keel_check_buffer("dropout", "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("dropout", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("dropout", "control", op->control, sizeof(struct keel_control)));
+    if (op->base != NULL)
+        KEEL_TRY(keel_check_buffer("dropout", "base", op->base, op->count * sizeof(float)));
+    uint32_t block = keel_kernels_item_elements(kernels);
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->base != NULL ? op->base : op->x),
+        keel_arg_buffer(op->y),
+        keel_arg_buffer(op->control),
+        keel_arg_u64(op->count),
+        keel_arg_u32(block),
+        keel_arg_u32(op->stream),
+        keel_arg_f32(op->rate),
+        keel_arg_f32(keel_canon_divide(1.0f, 1.0f - op->rate)),
+        keel_arg_u32(op->base != NULL),
+    };
+    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_dropout, "keel_dropout", &range, args,
+                               KEEL_ARG_COUNT(args));
+}

@@ -1,0 +1,30 @@
+/* dropout_host.c - dropout.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const char keel_cl_dropout[];
+
+static void host_dropout(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0], *base = arguments[1];
+    float *y = arguments[2];
+    const struct keel_control *control = arguments[3];
+    uint64_t count = *(const uint64_t *)arguments[4];
+    uint32_t stream = *(const uint32_t *)arguments[6];
+    float rate = *(const float *)arguments[7], scale = *(const float *)arguments[8];
+    uint32_t has_base = *(const uint32_t *)arguments[9];
+    for (uint64_t i = 0; i < count; i += 4) {
+        uint32_t c[4] = {(uint32_t)(i / 4), stream, control->microbatch, control->step};
+        canon_philox(c, control->seed_lo, control->seed_hi);
+        for (uint32_t w = 0; w < 4 && i + w < count; w++) {
+            float v = canon_uniform(c[w]) >= rate ? x[i + w] * scale : 0.0f;
+            y[i + w] = has_base != 0 ? base[i + w] + v : v;
+        }
+    }
+}
+
+static const struct keel_module_kernel dropout_kernels[] = {{"keel_dropout", host_dropout}};
+
+const struct keel_module keel_module_dropout = {
+    .name = "dropout", .source = keel_cl_dropout, .kernels = dropout_kernels, .kernel_count = 1};
