@@ -1,0 +1,348 @@
+/* membership.c - see membership.h. */
+#include "membership.h"
+
+#include <string.h>
+
+void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
+{
+    const uint64_t gather_min_ns = UINT64_C(5000000);
+    out->beat_ns = timeout_ns / 10;
+    out->gather_ns = timeout_ns / 50 < gather_min_ns ? gather_min_ns : timeout_ns / 50;
+    out->record_ns = timeout_ns / 64;
+    out->probe_ns = timeout_ns / 4;
+    out->silence_ns = timeout_ns;
+    out->backoff_ns = timeout_ns / 20;
+    out->grace_ns = timeout_ns * 6;
+    out->orphan_ns = timeout_ns * 5;
+    out->muster_ns = timeout_ns * 60;
+}
+
+void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns)
+{
+    memset(m, 0, sizeof *m);
+    m->node_count = node_count;
+    keel_membership_forgive(m, now_ns);
+}
+
+bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
+                            uint64_t now_ns)
+{
+    KEEL_ASSERT(node < KEEL_NODES_MAX);
+    struct keel_seen_node *seen = &m->nodes[node];
+    bool older = status->incarnation < seen->incarnation;
+    bool same = status->incarnation == seen->incarnation;
+    if (older || (same && (seen->exited || (seen->heard && status->sequence <= seen->sequence))))
+        return false;
+    seen->heard = true;
+    seen->exited = false;
+    seen->ended = status->ended;
+    seen->incarnation = status->incarnation;
+    seen->sequence = status->sequence;
+    seen->heard_ns = now_ns;
+    seen->first_record = status->first_record;
+    seen->silent_node = status->silent_node;
+    seen->worker_count = status->worker_count;
+    memcpy(seen->workers, status->workers, sizeof seen->workers);
+    if (node >= m->node_count)
+        m->node_count = (uint16_t)(node + 1);
+    for (uint8_t i = 0; i < status->worker_count && m->failure == KEEL_OK; i++) {
+        if (status->workers[i].state != KEEL_WORKER_FAILED)
+            continue;
+        m->failure = status->workers[i].failure;
+        memcpy(m->failure_detail, status->detail, sizeof m->failure_detail);
+    }
+    return true;
+}
+
+void keel_membership_node_exit(struct keel_membership *m, uint16_t node)
+{
+    KEEL_ASSERT(node < KEEL_NODES_MAX);
+    m->nodes[node].exited = true;
+}
+
+void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint32_t incarnation,
+                                  uint64_t now_ns)
+{
+    KEEL_ASSERT(node < KEEL_NODES_MAX);
+    memset(&m->nodes[node], 0, sizeof m->nodes[node]);
+    m->nodes[node].incarnation = incarnation;
+    m->nodes[node].heard_ns = now_ns;
+}
+
+void keel_membership_clear_evidence(struct keel_membership *m)
+{
+    memset(m->convicted, 0, sizeof m->convicted);
+    memset(m->convicted_ns, 0, sizeof m->convicted_ns);
+    memset(m->accused_ns, 0, sizeof m->accused_ns);
+    m->join_ns = 0;
+}
+
+void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns)
+{
+    for (uint16_t i = 0; i < KEEL_NODES_MAX; i++)
+        m->nodes[i].heard_ns = now_ns;
+}
+
+/* ---- evidence about one member ----------------------------------------------------------------------- */
+
+static const struct keel_wire_worker *worker_of(const struct keel_membership *m,
+                                                const struct keel_member *member)
+{
+    const struct keel_seen_node *seen = &m->nodes[member->node];
+    if (!seen->heard || member->local >= seen->worker_count)
+        return NULL;
+    return &seen->workers[member->local];
+}
+
+static bool is_done(const struct keel_membership *m, const struct keel_member *member)
+{
+    const struct keel_wire_worker *w = worker_of(m, member);
+    return w && w->incarnation == member->incarnation && w->state == KEEL_WORKER_DONE;
+}
+
+static bool ring_says_silent(const struct keel_membership *m, uint16_t node, const struct keel_times *times,
+                             uint64_t now_ns)
+{
+    for (uint16_t i = 1; i < m->node_count; i++) {
+        const struct keel_seen_node *seen = &m->nodes[i];
+        if (seen->heard && !seen->exited && seen->silent_node == node &&
+            now_ns - seen->heard_ns < times->silence_ns / 2)
+            return true;
+    }
+    return false;
+}
+
+/* Rules 2 and 3. */
+static enum keel_cause evidence_against(const struct keel_membership *m, const struct keel_member *member,
+                                        const struct keel_times *times, uint64_t now_ns)
+{
+    const struct keel_seen_node *seen = &m->nodes[member->node];
+    const struct keel_wire_worker *w = worker_of(m, member);
+    if (seen->exited || seen->ended || seen->incarnation > member->incarnation >> 8)
+        return KEEL_CAUSE_EXIT;
+    if (w && w->incarnation > member->incarnation)
+        return KEEL_CAUSE_EXIT;
+    if (w && w->incarnation == member->incarnation &&
+        (w->state == KEEL_WORKER_OFF || w->state == KEEL_WORKER_FAILED || w->state == KEEL_WORKER_GONE))
+        return w->cause == KEEL_CAUSE_NONE ? KEEL_CAUSE_EXIT : w->cause;
+    uint64_t silent_ns = now_ns - seen->heard_ns;
+    if (silent_ns >= times->silence_ns)
+        return KEEL_CAUSE_SILENCE;
+    if (silent_ns >= times->silence_ns / 2 && ring_says_silent(m, member->node, times, now_ns))
+        return KEEL_CAUSE_SILENCE;
+    return KEEL_CAUSE_NONE;
+}
+
+static void convict(struct keel_membership *m, int index, enum keel_cause cause, uint64_t now_ns)
+{
+    if (m->convicted[index] != KEEL_CAUSE_NONE)
+        return;
+    m->convicted[index] = cause;
+    m->convicted_ns[index] = now_ns;
+}
+
+/* ---- accusations by peers: rules 4 and 5 --------------------------------------------------------------- */
+
+static bool accuses(const struct keel_membership *m, const struct keel_view *view, int from, int about)
+{
+    const struct keel_member *accuser = &view->members[from];
+    const struct keel_wire_worker *w = worker_of(m, accuser);
+    return from != about && !accuser->spare && m->convicted[from] == KEEL_CAUSE_NONE && w &&
+           w->incarnation == accuser->incarnation && w->state == KEEL_WORKER_READY &&
+           w->accused_epoch == view->epoch && w->accused_rank == view->members[about].rank;
+}
+
+static uint32_t count_accusers(const struct keel_membership *m, const struct keel_view *view, int about)
+{
+    uint32_t count = 0;
+    for (int i = 0; i < view->member_count; i++)
+        count += accuses(m, view, i, about) ? 1 : 0;
+    return count;
+}
+
+static void convict_node(struct keel_membership *m, const struct keel_view *view, uint16_t node,
+                         uint64_t now_ns)
+{
+    for (int i = 0; i < view->member_count; i++)
+        if (view->members[i].node == node && !is_done(m, &view->members[i]))
+            convict(m, i, KEEL_CAUSE_CONNECTION, now_ns);
+}
+
+/* One accused member; true when it may be convicted by rule 5. Sets *wake_ns to when it must be looked
+ * at again. */
+static bool weigh_accused(struct keel_membership *m, const struct keel_view *view, int index,
+                          const struct keel_times *times, uint64_t now_ns, uint32_t others,
+                          struct keel_verdict *out)
+{
+    uint32_t accusers = count_accusers(m, view, index);
+    if (accusers == 0 || m->convicted[index] != KEEL_CAUSE_NONE)
+        return false;
+    const struct keel_member *member = &view->members[index];
+    if (is_done(m, member)) {
+        convict(m, index, KEEL_CAUSE_FINISHED, now_ns);
+        return false;
+    }
+    if (m->accused_ns[index] == 0) {
+        m->accused_ns[index] = now_ns;
+        out->probe |= UINT64_C(1) << member->node;
+    }
+    uint64_t since_ns = now_ns - m->accused_ns[index];
+    uint64_t due_ns = since_ns < times->probe_ns ? times->probe_ns : times->silence_ns;
+    if (since_ns < due_ns && m->accused_ns[index] + due_ns < out->wake_ns)
+        out->wake_ns = m->accused_ns[index] + due_ns;
+    if (since_ns < times->probe_ns)
+        return false;
+    if (m->nodes[member->node].heard_ns <= m->accused_ns[index]) {
+        convict_node(m, view, member->node, now_ns);
+        return false;
+    }
+    return accusers * 2 >= others || since_ns >= times->silence_ns;
+}
+
+static void judge_accusations(struct keel_membership *m, const struct keel_view *view,
+                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+{
+    for (uint32_t round = 0; round < KEEL_MEMBERS_MAX; round++) {
+        uint32_t active = 0;
+        for (int i = 0; i < view->member_count; i++)
+            active += !view->members[i].spare && m->convicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
+        int worst = -1;
+        uint32_t most = 0;
+        for (int i = 0; i < view->member_count; i++) {
+            if (!weigh_accused(m, view, i, times, now_ns, active - 1, out))
+                continue;
+            uint32_t accusers = count_accusers(m, view, i);
+            if (accusers >= most) {
+                most = accusers;
+                worst = i;
+            }
+        }
+        if (worst < 0)
+            return;
+        convict(m, worst, KEEL_CAUSE_CONNECTION, now_ns);
+    }
+}
+
+/* ---- newcomers --------------------------------------------------------------------------------------------
+ */
+
+static bool node_is_live(const struct keel_seen_node *seen, const struct keel_times *times, uint64_t now_ns)
+{
+    return seen->heard && !seen->exited && !seen->ended && now_ns - seen->heard_ns < times->silence_ns;
+}
+
+/* Is the place (node, local) held by a member that stays? */
+static bool place_is_taken(const struct keel_view *view, uint64_t gone, uint16_t node, uint8_t local)
+{
+    for (int i = 0; i < view->member_count; i++)
+        if (view->members[i].node == node && view->members[i].local == local && !(gone >> i & 1))
+            return true;
+    return false;
+}
+
+static void list_worker(const struct keel_wire_worker *w, const struct keel_view *view, uint16_t node,
+                        uint8_t local, struct keel_verdict *out)
+{
+    bool member = keel_view_find_worker(view, node, local, w->incarnation) >= 0;
+    bool fresh = w->state == KEEL_WORKER_READY && w->told_epoch == 0;
+    if (fresh && !place_is_taken(view, out->gone, node, local) && out->join_count < KEEL_MEMBERS_MAX) {
+        struct keel_member *join = &out->joins[out->join_count++];
+        *join = (struct keel_member){
+            .node = node, .local = local, .incarnation = w->incarnation, .data = w->address};
+    } else if (w->state == KEEL_WORKER_STARTING || w->state == KEEL_WORKER_OFF ||
+               (w->state == KEEL_WORKER_READY && !member)) {
+        out->coming++;
+    }
+}
+
+static void list_newcomers(const struct keel_membership *m, const struct keel_view *view,
+                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+{
+    for (uint16_t node = 1; node < m->node_count; node++) {
+        const struct keel_seen_node *seen = &m->nodes[node];
+        if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->muster_ns)
+            out->unheard++;
+        if (!node_is_live(seen, times, now_ns)) {
+            /* It may have been stopped, and come back. */
+            if (seen->heard && !seen->exited && !seen->ended &&
+                now_ns - seen->heard_ns < 2 * times->orphan_ns)
+                out->unheard++;
+            continue;
+        }
+        for (uint8_t local = 0; local < seen->worker_count; local++)
+            list_worker(&seen->workers[local], view, node, local, out);
+    }
+}
+
+/* ---- judgement --------------------------------------------------------------------------------------------
+ */
+
+static void start_verdict(struct keel_verdict *out)
+{
+    memset(out, 0, sizeof *out);
+    out->wake_ns = UINT64_MAX;
+}
+
+static void collect_members(const struct keel_membership *m, const struct keel_view *view,
+                            struct keel_verdict *out)
+{
+    for (int i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        if (m->convicted[i] != KEEL_CAUSE_NONE) {
+            out->gone |= UINT64_C(1) << i;
+            bool earlier = out->evidence_ns == 0 || m->convicted_ns[i] < out->evidence_ns;
+            if (!member->spare && earlier) {
+                out->evidence_ns = m->convicted_ns[i];
+                out->cause = m->convicted[i];
+            }
+        }
+        if (is_done(m, member))
+            out->done |= UINT64_C(1) << i;
+        else if (!member->spare && m->convicted[i] == KEEL_CAUSE_NONE)
+            out->remaining++;
+    }
+}
+
+void keel_membership_judge(struct keel_membership *m, const struct keel_view *view,
+                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+{
+    start_verdict(out);
+    for (int i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        if (is_done(m, member) || m->convicted[i] != KEEL_CAUSE_NONE)
+            continue;
+        enum keel_cause cause = evidence_against(m, member, times, now_ns);
+        if (cause != KEEL_CAUSE_NONE)
+            convict(m, i, cause, now_ns);
+        uint64_t heard_ns = m->nodes[member->node].heard_ns;
+        uint64_t half_ns = heard_ns + times->silence_ns / 2;
+        uint64_t due_ns = half_ns > now_ns ? half_ns : heard_ns + times->silence_ns;
+        if (cause == KEEL_CAUSE_NONE && due_ns < out->wake_ns)
+            out->wake_ns = due_ns;
+    }
+    judge_accusations(m, view, times, now_ns, out);
+    collect_members(m, view, out);
+    list_newcomers(m, view, times, now_ns, out);
+    if (out->join_count == 0)
+        m->join_ns = 0;
+    else if (m->join_ns == 0)
+        m->join_ns = now_ns;
+}
+
+void keel_membership_muster(const struct keel_membership *m, const struct keel_view *view,
+                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+{
+    start_verdict(out);
+    for (int i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        const struct keel_wire_worker *w = worker_of(m, member);
+        bool same = w && w->incarnation == member->incarnation && w->state == KEEL_WORKER_READY &&
+                    w->told_epoch > 0 && w->address.bytes == member->data.bytes &&
+                    memcmp(w->address.data, member->data.data, w->address.bytes) == 0;
+        if (!same || !node_is_live(&m->nodes[member->node], times, now_ns))
+            out->gone |= UINT64_C(1) << i;
+        else if (!member->spare)
+            out->remaining++;
+    }
+    list_newcomers(m, view, times, now_ns, out);
+}

@@ -1,0 +1,96 @@
+/* membership.h - who is in the run, by the evidence: the launcher's picture of all nodes and workers.
+ *
+ * Owns what agents reported last (state, not events: lost and repeated reports do no harm), when each node
+ * was heard, who accuses whom, and the judgement over it. Evidence only accuses: the judgement says
+ * who should go and who could come, and only a view that commits makes it so (lead.c). Knows nothing of
+ * messages on the way, of the register or of steps. */
+#ifndef KEEL_MEMBERSHIP_H
+#define KEEL_MEMBERSHIP_H
+
+#include "node_wire.h"
+
+/* All that is derived from the user's one timeout. */
+struct keel_times {
+    uint64_t beat_ns;    /* timeout / 10: heartbeats, and every retransmission */
+    uint64_t gather_ns;  /* timeout / 50, at least 5 ms: evidence that arrives together makes one change */
+    uint64_t record_ns;  /* timeout / 64: a record that the launcher lacks for so long is sent by others */
+    uint64_t probe_ns;   /* timeout / 4: an accused node has so long to answer */
+    uint64_t silence_ns; /* timeout: silent for so long is dead */
+    uint64_t backoff_ns; /* timeout / 20: before the first restart; doubles */
+    uint64_t grace_ns;   /* 6 x timeout: for the others, after the first worker is ready; for a stop */
+    uint64_t orphan_ns;  /* 5 x timeout: an agent without its launcher ends */
+    uint64_t muster_ns;  /* 60 x timeout: some worker must be ready by then */
+};
+void keel_times_derive(uint64_t timeout_ns, struct keel_times *out);
+
+struct keel_seen_node {
+    bool heard;  /* in this life of the launcher */
+    bool exited; /* its process ended; until a higher incarnation is heard */
+    bool ended;  /* it said that it ends */
+    uint32_t incarnation;
+    uint64_t sequence, heard_ns;
+    uint64_t first_record; /* lowest step record it holds that the launcher lacks */
+    uint16_t silent_node;  /* whom it accuses of silence */
+    uint8_t worker_count;
+    struct keel_wire_worker workers[KEEL_WORKERS_PER_NODE];
+};
+
+struct keel_membership {
+    struct keel_seen_node nodes[KEEL_NODES_MAX];
+    uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher itself */
+    /* About the members of the present view, by index; cleared when the view changes. */
+    enum keel_cause convicted[KEEL_MEMBERS_MAX];
+    uint64_t convicted_ns[KEEL_MEMBERS_MAX];
+    uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
+    uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
+    enum keel_status failure;              /* first that a restart does not cure */
+    char failure_detail[KEEL_WIRE_DETAIL_BYTES];
+};
+
+struct keel_verdict {
+    uint64_t gone;         /* members to leave, by index */
+    enum keel_cause cause; /* of the first of them */
+    uint64_t evidence_ns;  /* first evidence against an active one; 0: none is gone */
+    uint64_t done;         /* members that finished all steps */
+    uint16_t remaining;    /* active members neither gone nor done */
+    uint16_t coming;       /* workers that may still become ready, on nodes that are heard */
+    uint16_t unheard;      /* nodes never heard, not known to be dead */
+    uint64_t probe;        /* nodes to be asked now: one of theirs is accused */
+    struct keel_member joins[KEEL_MEMBERS_MAX];
+    uint16_t join_count;
+    uint64_t wake_ns; /* judge again then at the latest; UINT64_MAX: nothing pends */
+};
+
+void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns);
+
+/* Take a status report; false when it is stale (an older incarnation or sequence, a process known to be
+ * dead) and changed nothing. */
+bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
+                            uint64_t now_ns);
+/* The process of a node ended: certain. */
+void keel_membership_node_exit(struct keel_membership *m, uint16_t node);
+/* It was started again under a higher incarnation, and is not heard yet. */
+void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint32_t incarnation,
+                                  uint64_t now_ns);
+/* The view changed: evidence was about members of the old one. */
+void keel_membership_clear_evidence(struct keel_membership *m);
+/* This process itself was stopped for a while: what it did not hear proves nothing. */
+void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns);
+
+/* Judge the members of `view` and list who could join. Rules, first that fits:
+ *  1 done: the worker said so; it leaves with the next change, and at once when somebody accuses it
+ *  2 its process ended, or its node's process, or was started again       -> gone
+ *  3 its node was silent for `silence`, or for half of it and its ring successor says the same -> gone
+ *  4 accused by active peers of this epoch, and its node silent for `probe` since -> the node's all gone
+ *  5 accused although it lives, for `probe` by at least half of the other active ranks, or for `silence` by
+ *    anyone: a network matter. Only the most accused goes (highest rank among equals), and its own
+ *    accusations with it. */
+void keel_membership_judge(struct keel_membership *m, const struct keel_view *view,
+                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
+
+/* The first judgement in a launcher's life: `view` is of an earlier life. Who is there, was told a view and
+ * is in this one under the same address stays; everybody else is gone, fresh workers join. */
+void keel_membership_muster(const struct keel_membership *m, const struct keel_view *view,
+                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
+
+#endif

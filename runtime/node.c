@@ -1,0 +1,292 @@
+/* node.c - one step of the control plane: entry, clockwork, register traffic.
+ *
+ * The state of the run, as the launcher sees it (node_lead.c makes all transitions but the first):
+ *
+ *      init --START--> MUSTERING --view commits--> RUNNING <--view commits-- CHANGING
+ *                          |                         |  `--gone or vacant rank--^
+ *                          |                         +--> STOPPING --all done, or grace over--+
+ *                          `-- nobody can come ------+--> all done -------------------------+-> ENDING ->
+ * finished
+ *
+ *   MUSTERING  no view of this life of the launcher. The register may hold one of an earlier life: it gives
+ *              the epoch to go on from, and survivors if there are any.
+ *   RUNNING    the newest committed view is node->view, and every agent is being told it until it
+ *              reports that epoch.
+ *   CHANGING   lead.changing: a ballot is under way. Nothing of the new view is known to any worker.
+ *   STOPPING   lost members still leave by a change; nobody joins any more.
+ *   ENDING     agents are told to end until each says that it did, or its time is over.
+ *
+ * A worker, as its agent sees it (node_agent.c):
+ *
+ *      OFF --worker_start--> STARTING --READY--> READY --DONE, shards acknowledged--> DONE
+ *       ^                       |                  |
+ *       +--- back-off, at most KEEL_RESTARTS_MAX --+-- exit, or killed: evicted, stuck
+ *                                                  +-- FAILED (a person must act), GONE (no restart left)
+ *
+ * Invariants, by number in comments and tests:
+ *   1  Epochs known to a node never go down.
+ *   2  At each epoch at most one view is ever committed, so told (register.h).
+ *   3  In every view each shard is carried by exactly one active member (keel_view_valid).
+ *   4  A worker is told only views of which it is a member, each at most once, ascending. One that was told a
+ *      view and is not in a newer one is killed before anything else.
+ *   5  step_commit is called with strictly ascending steps.
+ *   6  snapshot_commit is called at most once for a (step, attempt), with one summary of every active
+ *      rank of the view whose epoch is `attempt`, while that view is the newest.
+ *   7  What an acceptor promised is durable before its answer leaves.
+ *   8  Every call ends with a timer set, until finish was called; finish is called once.
+ *
+ * All work is level-triggered: an event changes state, then everything that is due at now_ns is done.
+ * So a TICK that comes early, late or twice does no harm. */
+#include "node_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const cause_names[] = {
+#define KEEL_CAUSE_NAME(name, text) text,
+    KEEL_CAUSE_TABLE(KEEL_CAUSE_NAME)
+#undef KEEL_CAUSE_NAME
+};
+
+const char *keel_cause_name(enum keel_cause cause)
+{
+    return (unsigned)cause < KEEL_CAUSE_COUNT ? cause_names[cause] : "unknown";
+}
+
+uint64_t keel_node_bytes(void)
+{
+    return sizeof(struct keel_node);
+}
+
+const struct keel_view *keel_node_view(const struct keel_node *node)
+{
+    return &node->view;
+}
+
+enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config)
+{
+    bool launcher = config->node == 0;
+    if (config->node >= KEEL_NODES_MAX || config->node_count < 2 || config->node_count > KEEL_NODES_MAX)
+        return keel_fail(KEEL_INVALID, "control plane: node %u of %u; 2 to %d nodes, launcher included",
+                         config->node, config->node_count, KEEL_NODES_MAX);
+    if (launcher != config->launcher || (launcher && config->worker_count > 0) ||
+        config->worker_count > KEEL_WORKERS_PER_NODE)
+        return keel_fail(KEEL_INVALID,
+                         "control plane: node 0 and it alone is the launcher, without workers; "
+                         "others have at most %d",
+                         KEEL_WORKERS_PER_NODE);
+    if (config->holder_count == 0 || config->holder_count > KEEL_HOLDERS_MAX ||
+        config->holder_count > config->node_count)
+        return keel_fail(KEEL_INVALID, "control plane: %u holders; 1 to %d, at most one a node",
+                         config->holder_count, KEEL_HOLDERS_MAX);
+    if (config->rank_count == 0 || config->rank_count + config->spare_count > KEEL_MEMBERS_MAX ||
+        config->shard_count == 0 || config->shard_count > KEEL_SHARDS_MAX)
+        return keel_fail(KEEL_INVALID,
+                         "control plane: %u ranks, %u spares, %u shards; at most %d workers "
+                         "and %d shards",
+                         config->rank_count, config->spare_count, config->shard_count, KEEL_MEMBERS_MAX,
+                         KEEL_SHARDS_MAX);
+    if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
+        config->incarnation >= UINT32_C(1) << 24)
+        return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");
+    memset(node, 0, sizeof *node);
+    node->config = *config;
+    keel_times_derive(config->timeout_ns, &node->times);
+    keel_register_init(&node->reg, config->node, config->holder_count);
+    return KEEL_OK;
+}
+
+/* ---- effects ----------------------------------------------------------------------------------------------
+ */
+
+void keel_node_wake(struct keel_node *node, uint64_t deadline_ns)
+{
+    if (deadline_ns < node->wake_ns)
+        node->wake_ns = deadline_ns;
+}
+
+struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wire_kind kind)
+{
+    memset(&node->out, 0, sizeof node->out);
+    node->out.kind = kind;
+    return &node->out;
+}
+
+void keel_node_send(struct keel_node *node, uint16_t to)
+{
+    KEEL_ASSERT(to != node->config.node);
+    node->out.epoch = node->view.epoch;
+    uint32_t bytes = keel_wire_encode(&node->out, node->bytes);
+    node->env->send(node->env->context, to, node->bytes, bytes);
+}
+
+void keel_node_trace(struct keel_node *node, const char *format, ...)
+{
+    char line[KEEL_NODE_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    node->env->trace(node->env->context, line);
+}
+
+void keel_node_finish(struct keel_node *node, enum keel_status status, const char *detail)
+{
+    if (node->finished)
+        return;
+    node->finished = true;
+    keel_node_trace(node, "finish %s: %s", keel_status_name(status), detail);
+    node->env->finish(node->env->context, status, detail);
+}
+
+/* ---- register
+ * ------------------------------------------------------------------------------------------------ */
+
+static void answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
+                             struct keel_register_message *reply)
+{
+    bool changed = false;
+    keel_register_answer(&node->reg, ask, reply, &changed);
+    if (!changed)
+        return;
+    /* Invariant 7: the environment stores before it sends. */
+    uint8_t stored[KEEL_REGISTER_STORE_BYTES];
+    uint32_t bytes = keel_register_store(&node->reg, stored);
+    node->env->persist(node->env->context, stored, bytes);
+}
+
+void keel_node_ask_holders(struct keel_node *node)
+{
+    struct keel_register_message ask;
+    if (!keel_register_ask(&node->reg, &ask))
+        return;
+    for (uint16_t holder = 0; holder < node->config.holder_count; holder++) {
+        if (holder == node->config.node)
+            continue;
+        keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg = ask;
+        keel_node_send(node, holder);
+    }
+    struct keel_register_message reply;
+    answer_as_holder(node, &ask, &reply);
+    keel_lead_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+}
+
+static void take_register(struct keel_node *node, uint16_t from)
+{
+    const struct keel_register_message *message = &node->in.as.reg;
+    bool ask = message->kind == KEEL_REGISTER_PREPARE || message->kind == KEEL_REGISTER_ACCEPT;
+    if (ask && from == 0 && node->config.node < node->config.holder_count) {
+        answer_as_holder(node, message, &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg);
+        keel_node_send(node, from);
+    } else if (!ask && node->config.launcher) {
+        keel_lead_register(node, keel_register_hear(&node->reg, from, message));
+    }
+}
+
+/* ---- events
+ * ----------------------------------------------------------------------------------------------------- */
+
+static int take_start(struct keel_node *node, const struct keel_node_event *event)
+{
+    if (node->started)
+        return KEEL_INVALID;
+    node->started = true;
+    bool holder = node->config.node < node->config.holder_count;
+    if (holder && event->bytes > 0 && keel_register_load(&node->reg, event->data, event->bytes) != KEEL_OK) {
+        keel_node_finish(node, KEEL_CORRUPT, keel_detail());
+        return KEEL_OK;
+    }
+    if (node->config.launcher)
+        keel_lead_start(node);
+    else
+        keel_agent_start(node);
+    return KEEL_OK;
+}
+
+static int take_message(struct keel_node *node, const struct keel_node_event *event)
+{
+    if (event->node >= KEEL_NODES_MAX || event->node == node->config.node)
+        return KEEL_INVALID;
+    if (!keel_wire_decode(event->data, event->bytes, &node->in)) {
+        keel_node_trace(node, "drop malformed message of %u bytes from node %u", event->bytes, event->node);
+        return KEEL_OK;
+    }
+    if (node->in.kind == KEEL_WIRE_REGISTER)
+        take_register(node, event->node);
+    else if (node->config.launcher)
+        keel_lead_message(node, event->node);
+    else
+        keel_agent_message(node, event->node);
+    return KEEL_OK;
+}
+
+static int take_event(struct keel_node *node, const struct keel_node_event *event)
+{
+    switch (event->kind) {
+    case KEEL_EVENT_START:
+        return take_start(node, event);
+    case KEEL_EVENT_TICK:
+        return KEEL_OK;
+    case KEEL_EVENT_MESSAGE:
+        return take_message(node, event);
+    case KEEL_EVENT_NODE_EXIT:
+    case KEEL_EVENT_STOP:
+        return node->config.launcher ? keel_lead_event(node, event) : KEEL_INVALID;
+    case KEEL_EVENT_WORKER_READY:
+    case KEEL_EVENT_WORKER_BEAT:
+    case KEEL_EVENT_WORKER_STEP:
+    case KEEL_EVENT_WORKER_SHARD:
+    case KEEL_EVENT_WORKER_ACCUSES:
+    case KEEL_EVENT_WORKER_EXIT:
+    case KEEL_EVENT_WORKER_DONE:
+    case KEEL_EVENT_WORKER_NOTE:
+    case KEEL_EVENT_WORKER_FAILED:
+        if (node->config.launcher || event->local >= node->config.worker_count)
+            return KEEL_INVALID;
+        return keel_agent_event(node, event);
+    default:
+        return KEEL_INVALID;
+    }
+}
+
+/* Stopped (SIGSTOP, a suspended machine) for much longer than planned: then silence of others proves
+ * nothing, since nobody listened. */
+static void notice_own_stall(struct keel_node *node)
+{
+    if (node->planned_ns == 0 || node->now_ns < node->planned_ns + node->times.silence_ns / 2)
+        return;
+    keel_node_trace(node, "stalled for %llu ms",
+                    (unsigned long long)((node->now_ns - node->planned_ns) / 1000000));
+    if (node->config.launcher)
+        keel_lead_forgive(node);
+    else
+        keel_agent_forgive(node);
+}
+
+int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)
+{
+    if (node->finished || (!node->started && event->kind != KEEL_EVENT_START))
+        return KEEL_INVALID;
+    KEEL_ASSERT(node->env == NULL);
+    node->env = env;
+    node->now_ns = env->now_ns;
+    node->wake_ns = node->now_ns + node->times.beat_ns;
+    uint64_t epoch = node->view.epoch;
+    notice_own_stall(node);
+    int result = take_event(node, event);
+    if (!node->finished) {
+        if (node->config.launcher)
+            keel_lead_work(node);
+        else
+            keel_agent_work(node);
+    }
+    KEEL_ASSERT(node->view.epoch >= epoch);
+    KEEL_ASSERT(node->view.epoch == 0 || keel_view_valid(&node->view));
+    if (!node->finished) {
+        node->planned_ns = node->wake_ns > node->now_ns ? node->wake_ns : node->now_ns + 1;
+        env->timer(env->context, node->planned_ns);
+    }
+    node->env = NULL;
+    return result;
+}

@@ -1,0 +1,510 @@
+/* node_agent.c - the part of an agent: its workers' lives, reports to the launcher, views to workers.
+ *
+ * Owns restarts and their bounds, the watch over beats, the retransmission of what the launcher lacks. It
+ * decides nothing about membership: it reports states, and obeys views (node.c, invariant 4). */
+#include "node_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- workers: start, end, restart ---------------------------------------------------------------------- */
+
+static void start_worker(struct keel_node *node, uint8_t local)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    KEEL_ASSERT(!w->running);
+    uint32_t restarts = w->restarts;
+    memset(w, 0, sizeof *w);
+    w->restarts = restarts;
+    w->incarnation = (node->config.incarnation << 8) + restarts;
+    w->state = KEEL_WORKER_STARTING;
+    w->running = true;
+    w->started_ns = w->beat_ns = node->now_ns;
+    node->agent.report_due = true;
+    keel_node_trace(node, "start worker %u.%u incarnation %u", node->config.node, local, w->incarnation);
+    node->env->worker_start(node->env->context, local, w->incarnation);
+}
+
+/* The worker is out of the run: by its end, or because it is being killed. */
+static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    w->cause = cause;
+    w->accused_epoch = 0;
+    w->told_epoch = 0;
+    node->agent.report_due = true;
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
+        if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local &&
+            w->state != KEEL_WORKER_DONE)
+            node->agent.pending[i].used = false;
+    if (w->state == KEEL_WORKER_DONE || w->state == KEEL_WORKER_FAILED)
+        return;
+    bool again = node->config.respawn && w->restarts < KEEL_RESTARTS_MAX && !node->agent.stopping &&
+                 !node->agent.ending;
+    w->state = again ? KEEL_WORKER_OFF : KEEL_WORKER_GONE;
+    w->restart_ns = node->now_ns + (node->times.backoff_ns << w->restarts);
+    keel_node_trace(node, "worker %u.%u incarnation %u out: %s, %s", node->config.node, local, w->incarnation,
+                    keel_cause_name(cause), again ? "will restart" : "no restart");
+    if (node->config.respawn && w->restarts == KEEL_RESTARTS_MAX) {
+        struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
+        note->local = local;
+        note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
+                                         "{\"event\":\"worker-given-up\",\"restarts\":%u}", w->restarts);
+        keel_node_send(node, 0);
+    }
+}
+
+static void kill_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    if (!w->running || w->killed)
+        return;
+    w->killed = true;
+    retire_worker(node, local, cause);
+    node->env->worker_kill(node->env->context, local);
+}
+
+static void take_exit(struct keel_node *node, uint8_t local)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    w->running = false;
+    if (!w->killed)
+        retire_worker(node, local, KEEL_CAUSE_EXIT);
+}
+
+static void take_failure(struct keel_node *node, const struct keel_node_event *event)
+{
+    struct keel_local *w = &node->agent.locals[event->local];
+    enum keel_status status =
+        event->value < KEEL_STATUS_COUNT ? (enum keel_status)event->value : KEEL_INTERNAL;
+    enum keel_next next = keel_status_next(status);
+    keel_node_trace(node, "worker %u.%u failed: %s", node->config.node, event->local,
+                    keel_status_name(status));
+    if (status == KEEL_OK || (next != KEEL_NEXT_FIX && next != KEEL_NEXT_FATAL))
+        return; /* its exit follows, and a restart may cure it */
+    if (w->state == KEEL_WORKER_DONE)
+        return;
+    w->state = KEEL_WORKER_FAILED;
+    w->failure = status;
+    node->agent.report_due = true;
+    if (node->agent.failure_detail[0] == '\0' && event->data)
+        (void)snprintf(node->agent.failure_detail, sizeof node->agent.failure_detail, "%.*s",
+                       (int)strnlen((const char *)event->data, event->bytes), (const char *)event->data);
+}
+
+/* ---- what workers say ---------------------------------------------------------------------------------- */
+
+static void send_record(struct keel_node *node, const struct keel_step_record *record)
+{
+    keel_node_message(node, KEEL_WIRE_STEP)->as.step = *record;
+    keel_node_send(node, 0);
+}
+
+static void take_step(struct keel_node *node, uint8_t local, const struct keel_step_record *record)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    enum keel_record_fate fate = keel_records_put(&node->records, record, node->now_ns);
+    int at = keel_view_find_worker(&node->view, node->config.node, local, w->incarnation);
+    if (fate == KEEL_RECORD_DIFFERENT)
+        send_record(node, &keel_records_get(&node->records, record->step)->record);
+    if (at == 0 || fate == KEEL_RECORD_DIFFERENT)
+        send_record(node, record); /* members[0] is the lowest active rank */
+}
+
+static void take_shard(struct keel_node *node, const struct keel_node_event *event)
+{
+    struct keel_pending_shard *slot = NULL;
+    uint32_t of_local = 0;
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+        struct keel_pending_shard *p = &node->agent.pending[i];
+        bool mine = p->used && p->shard.local == event->local;
+        of_local += mine ? 1 : 0;
+        if (mine && (!slot || p->shard.step < slot->shard.step))
+            slot = p; /* the oldest of this worker gives way when there are too many */
+    }
+    if (of_local < KEEL_SHARDS_PENDING)
+        for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
+            if (!node->agent.pending[i].used)
+                slot = &node->agent.pending[i];
+    KEEL_ASSERT(slot);
+    *slot = (struct keel_pending_shard){.used = true,
+                                        .shard = {.local = event->local,
+                                                  .step = event->value,
+                                                  .attempt = event->attempt,
+                                                  .summary = *event->summary}};
+}
+
+static void take_note(struct keel_node *node, const struct keel_node_event *event)
+{
+    if (event->bytes > KEEL_WIRE_NOTE_BYTES) {
+        keel_node_trace(node, "drop note of %u bytes: over the limit", event->bytes);
+        return;
+    }
+    struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
+    note->local = event->local;
+    note->bytes = (uint16_t)event->bytes;
+    if (event->bytes > 0)
+        memcpy(note->data, event->data, event->bytes);
+    keel_node_send(node, 0);
+}
+
+static int take_ready(struct keel_node *node, const struct keel_node_event *event)
+{
+    struct keel_local *w = &node->agent.locals[event->local];
+    if (w->state != KEEL_WORKER_STARTING || event->address.bytes > KEEL_ADDRESS_BYTES)
+        return KEEL_INVALID;
+    w->state = KEEL_WORKER_READY;
+    w->address = event->address;
+    w->beat_ns = node->now_ns;
+    node->agent.report_due = true;
+    return KEEL_OK;
+}
+
+static void take_accusation(struct keel_node *node, const struct keel_node_event *event)
+{
+    struct keel_local *w = &node->agent.locals[event->local];
+    if (event->value != w->told_epoch)
+        return; /* about a view that is over */
+    w->accused_epoch = event->value;
+    w->accused_rank = event->rank;
+    node->agent.report_due = true;
+    keel_node_trace(node, "worker %u.%u accuses rank %u of epoch %" PRIu64 ": %s", node->config.node,
+                    event->local, event->rank, event->value, keel_cause_name(event->cause));
+}
+
+int keel_agent_event(struct keel_node *node, const struct keel_node_event *event)
+{
+    struct keel_local *w = &node->agent.locals[event->local];
+    if (!w->running)
+        return KEEL_INVALID;
+    if (event->kind == KEEL_EVENT_WORKER_EXIT) {
+        take_exit(node, event->local);
+        return KEEL_OK;
+    }
+    if (w->killed)
+        return KEEL_OK; /* said before it died; it does not belong any more */
+    switch (event->kind) {
+    case KEEL_EVENT_WORKER_READY:
+        return take_ready(node, event);
+    case KEEL_EVENT_WORKER_BEAT:
+        w->beat_ns = node->now_ns;
+        w->progress = event->value;
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_STEP:
+        if (!event->record)
+            return KEEL_INVALID;
+        w->beat_ns = node->now_ns;
+        take_step(node, event->local, event->record);
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_SHARD:
+        if (!event->summary)
+            return KEEL_INVALID;
+        take_shard(node, event);
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_ACCUSES:
+        take_accusation(node, event);
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_DONE:
+        if (w->state != KEEL_WORKER_FAILED)
+            w->state = KEEL_WORKER_DONE;
+        node->agent.report_due = true;
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_NOTE:
+        take_note(node, event);
+        return KEEL_OK;
+    case KEEL_EVENT_WORKER_FAILED:
+        take_failure(node, event);
+        return KEEL_OK;
+    default:
+        return KEEL_INVALID;
+    }
+}
+
+/* ---- reports
+ * ------------------------------------------------------------------------------------------------ */
+
+static bool has_pending_shard(const struct keel_node *node, uint8_t local)
+{
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
+        if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local)
+            return true;
+    return false;
+}
+
+static void fill_worker(const struct keel_node *node, uint8_t local, struct keel_wire_worker *out)
+{
+    const struct keel_local *w = &node->agent.locals[local];
+    out->incarnation = w->incarnation;
+    out->state = w->state;
+    if (w->state == KEEL_WORKER_DONE && has_pending_shard(node, local))
+        out->state = KEEL_WORKER_READY;
+    out->cause = w->cause;
+    out->failure = w->failure;
+    out->told_epoch = w->told_epoch;
+    out->progress = w->progress;
+    out->accused_epoch = w->accused_epoch;
+    out->accused_rank = w->accused_rank;
+    out->address = w->address;
+}
+
+static void send_report(struct keel_node *node, bool ended)
+{
+    struct keel_agent *agent = &node->agent;
+    struct keel_wire_status *status = &keel_node_message(node, KEEL_WIRE_STATUS)->as.status;
+    status->incarnation = node->config.incarnation;
+    status->sequence = ++agent->sequence;
+    status->ended = ended;
+    bool silent = agent->behind != 0 && node->now_ns - agent->behind_ns >= node->times.silence_ns;
+    status->silent_node = silent ? agent->behind : KEEL_RANK_NONE;
+    status->first_record = keel_records_first(&node->records, agent->next_step);
+    const struct keel_step_record *newest = keel_records_newest(&node->records);
+    status->has_newest = newest != NULL;
+    if (newest)
+        status->newest = *newest;
+    status->worker_count = (uint8_t)node->config.worker_count;
+    for (uint8_t i = 0; i < node->config.worker_count; i++)
+        fill_worker(node, i, &status->workers[i]);
+    memcpy(status->detail, agent->failure_detail, sizeof status->detail);
+    keel_node_send(node, 0);
+    agent->report_due = false;
+}
+
+/* ---- what the launcher says ------------------------------------------------------------------------------
+ */
+
+/* Neighbours among the nodes of the view, by number, round and round. */
+static void find_neighbours(struct keel_node *node)
+{
+    uint64_t nodes = 0;
+    for (uint16_t i = 0; i < node->view.member_count; i++)
+        nodes |= UINT64_C(1) << node->view.members[i].node;
+    uint16_t self = node->config.node;
+    node->agent.ahead = node->agent.behind = 0;
+    node->agent.behind_ns = node->now_ns;
+    if (!(nodes >> self & 1) || nodes == UINT64_C(1) << self)
+        return;
+    uint16_t at = self;
+    do
+        at = (uint16_t)((at + 1) % KEEL_NODES_MAX);
+    while (!(nodes >> at & 1));
+    node->agent.ahead = at;
+    at = self;
+    do
+        at = (uint16_t)((at + KEEL_NODES_MAX - 1) % KEEL_NODES_MAX);
+    while (!(nodes >> at & 1));
+    node->agent.behind = at;
+}
+
+/* Invariant 4. */
+static void adopt_view(struct keel_node *node, const struct keel_view *view)
+{
+    if (view->epoch <= node->view.epoch)
+        return;
+    node->view = *view;
+    node->agent.report_due = true;
+    find_neighbours(node);
+    for (uint8_t local = 0; local < node->config.worker_count; local++) {
+        struct keel_local *w = &node->agent.locals[local];
+        bool live = w->running && !w->killed && w->state == KEEL_WORKER_READY;
+        if (!live)
+            continue;
+        w->accused_epoch = 0;
+        if (keel_view_find_worker(view, node->config.node, local, w->incarnation) >= 0) {
+            w->told_epoch = view->epoch;
+            node->env->tell_view(node->env->context, local, view);
+        } else if (w->told_epoch > 0) {
+            keel_node_trace(node, "worker %u.%u is not in epoch %" PRIu64 ": kill", node->config.node, local,
+                            view->epoch);
+            kill_worker(node, local, KEEL_CAUSE_NONE);
+        }
+    }
+}
+
+static void send_lacking_records(struct keel_node *node, bool at_once)
+{
+    uint64_t step = node->agent.next_step;
+    for (uint32_t sent = 0; sent < KEEL_RECORD_BURST; sent++) {
+        step = keel_records_first(&node->records, step);
+        if (step == UINT64_MAX)
+            return;
+        const struct keel_record_slot *slot = keel_records_get(&node->records, step);
+        if (!at_once && node->now_ns - slot->since_ns < node->times.record_ns)
+            return;
+        send_record(node, &slot->record);
+        step++;
+    }
+}
+
+static void take_end(struct keel_node *node, const struct keel_wire_lead *lead)
+{
+    struct keel_agent *agent = &node->agent;
+    if (agent->ending)
+        return;
+    agent->ending = agent->stopping = true;
+    agent->end_ns = node->now_ns + node->times.silence_ns;
+    agent->end_status = lead->status;
+    memcpy(agent->end_detail, lead->detail, sizeof agent->end_detail);
+    keel_node_trace(node, "the run is over: %s", keel_status_name(lead->status));
+}
+
+static void take_lead(struct keel_node *node, const struct keel_wire_lead *lead)
+{
+    struct keel_agent *agent = &node->agent;
+    agent->lead_ns = node->now_ns;
+    agent->next_step = lead->next_step;
+    if (lead->has_view)
+        adopt_view(node, &lead->view);
+    if (lead->stop)
+        agent->stopping = true;
+    if (lead->end)
+        take_end(node, lead);
+    send_lacking_records(node, lead->missing);
+}
+
+static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard *ack)
+{
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+        struct keel_pending_shard *p = &node->agent.pending[i];
+        if (!p->used || p->shard.local != ack->local || p->shard.step != ack->step ||
+            p->shard.attempt != ack->attempt)
+            continue;
+        p->used = false;
+        if (node->agent.locals[ack->local].state == KEEL_WORKER_DONE)
+            node->agent.report_due = true;
+    }
+}
+
+void keel_agent_message(struct keel_node *node, uint16_t from)
+{
+    const struct keel_wire_message *in = &node->in;
+    if (in->kind == KEEL_WIRE_BEAT) {
+        if (from == node->agent.behind)
+            node->agent.behind_ns = node->now_ns;
+    } else if (from != 0) {
+        keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
+    } else if (in->kind == KEEL_WIRE_LEAD) {
+        take_lead(node, &in->as.lead);
+    } else if (in->kind == KEEL_WIRE_SHARD_ACK) {
+        node->agent.lead_ns = node->now_ns;
+        take_shard_ack(node, &in->as.shard);
+    }
+}
+
+/* ---- work that is due
+ * ---------------------------------------------------------------------------------------- */
+
+void keel_agent_start(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    agent->lead_ns = agent->beat_ns = node->now_ns;
+    keel_node_trace(node, "agent %u starts, incarnation %u", node->config.node, node->config.incarnation);
+    for (uint8_t local = 0; local < node->config.worker_count; local++)
+        start_worker(node, local);
+}
+
+void keel_agent_forgive(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    agent->lead_ns = agent->behind_ns = node->now_ns;
+    for (uint8_t local = 0; local < node->config.worker_count; local++)
+        agent->locals[local].beat_ns = node->now_ns;
+}
+
+/* A worker that does not beat is stuck; before it is ready it may be building kernels for a while. */
+static void watch_worker(struct keel_node *node, uint8_t local)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    if (w->state == KEEL_WORKER_OFF && !w->running && !node->agent.stopping) {
+        if (keel_node_due(node, w->restart_ns)) {
+            w->restarts++;
+            start_worker(node, local);
+        } else {
+            keel_node_wake(node, w->restart_ns);
+        }
+    }
+    if (!w->running || w->killed || (w->state != KEEL_WORKER_STARTING && w->state != KEEL_WORKER_READY))
+        return;
+    uint64_t limit_ns = w->state == KEEL_WORKER_READY ? node->times.silence_ns : node->times.muster_ns;
+    if (keel_node_due(node, w->beat_ns + limit_ns))
+        kill_worker(node, local, KEEL_CAUSE_STUCK);
+    else
+        keel_node_wake(node, w->beat_ns + limit_ns);
+}
+
+static void tell_stop(struct keel_node *node, uint8_t local)
+{
+    struct keel_local *w = &node->agent.locals[local];
+    if (!w->running || w->killed || w->stop_told || w->state != KEEL_WORKER_READY)
+        return;
+    w->stop_told = true;
+    node->env->tell_stop(node->env->context, local);
+}
+
+static void send_pending_shards(struct keel_node *node)
+{
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+        struct keel_pending_shard *p = &node->agent.pending[i];
+        if (!p->used || (p->sent_ns != 0 && !keel_node_due(node, p->sent_ns + node->times.beat_ns)))
+            continue;
+        p->sent_ns = node->now_ns;
+        keel_node_message(node, KEEL_WIRE_SHARD)->as.shard = p->shard;
+        keel_node_send(node, 0);
+    }
+}
+
+static void finish_agent(struct keel_node *node, enum keel_status status, const char *detail)
+{
+    for (uint8_t local = 0; local < node->config.worker_count; local++)
+        kill_worker(node, local, KEEL_CAUSE_FINISHED);
+    send_report(node, true);
+    keel_node_finish(node, status, detail);
+}
+
+static bool any_running(const struct keel_node *node)
+{
+    for (uint8_t local = 0; local < node->config.worker_count; local++)
+        if (node->agent.locals[local].running)
+            return true;
+    return false;
+}
+
+static void work_on_end(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    if (!any_running(node) || keel_node_due(node, agent->end_ns))
+        finish_agent(node, agent->end_status, agent->end_detail);
+    else
+        keel_node_wake(node, agent->end_ns);
+}
+
+void keel_agent_work(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    if (keel_node_due(node, agent->lead_ns + node->times.orphan_ns)) {
+        finish_agent(node, KEEL_PEER_LOST, "the launcher is silent; run the same command again to resume");
+        return;
+    }
+    for (uint8_t local = 0; local < node->config.worker_count; local++) {
+        watch_worker(node, local);
+        if (agent->stopping)
+            tell_stop(node, local);
+    }
+    if (agent->ending) {
+        work_on_end(node);
+        if (node->finished)
+            return;
+    }
+    send_pending_shards(node);
+    bool beat = keel_node_due(node, agent->beat_ns);
+    if (beat) {
+        agent->beat_ns = node->now_ns + node->times.beat_ns;
+        if (agent->ahead != 0) {
+            keel_node_message(node, KEEL_WIRE_BEAT);
+            keel_node_send(node, agent->ahead);
+        }
+    }
+    if (beat || agent->report_due)
+        send_report(node, false);
+    keel_node_wake(node, agent->beat_ns);
+}

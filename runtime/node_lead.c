@@ -1,0 +1,525 @@
+/* node_lead.c - the part of the launcher: turning evidence into views, delivering steps and snapshots,
+ * ending the run. States and invariants: head of node.c.
+ *
+ * Every function here is called with node->env set; lead_work looks at everything that may be due and is
+ * cheap enough to run after every event. */
+#include "node_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- telling agents ----------------------------------------------------------------------------------- */
+
+static void tell(struct keel_node *node, uint16_t to, bool with_view, bool missing)
+{
+    const struct keel_lead *lead = &node->lead;
+    struct keel_wire_lead *out = &keel_node_message(node, KEEL_WIRE_LEAD)->as.lead;
+    out->next_step = lead->next_step;
+    out->missing = missing;
+    out->stop = lead->stopping;
+    out->end = lead->ending;
+    out->status = lead->end_status;
+    memcpy(out->detail, lead->end_detail, sizeof out->detail);
+    out->has_view = with_view && node->view.epoch > 0;
+    if (out->has_view)
+        out->view = node->view;
+    keel_node_send(node, to);
+}
+
+static void tell_all(struct keel_node *node, bool with_view)
+{
+    for (uint16_t to = 1; to < node->membership.node_count; to++)
+        tell(node, to, with_view, false);
+}
+
+/* ---- end -------------------------------------------------------------------------------------------------
+ */
+
+static void end_run(struct keel_node *node, enum keel_status status, const char *detail)
+{
+    struct keel_lead *lead = &node->lead;
+    KEEL_ASSERT(!lead->ending);
+    lead->ending = true;
+    lead->end_ns = lead->end_sent_ns = node->now_ns;
+    lead->end_status = status;
+    (void)snprintf(lead->end_detail, sizeof lead->end_detail, "%s", detail);
+    keel_node_trace(node, "end %s: %s", keel_status_name(status), detail);
+    keel_register_rest(&node->reg);
+    tell_all(node, false);
+}
+
+static void work_on_end(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    bool waiting = false;
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        const struct keel_seen_node *seen = &node->membership.nodes[i];
+        waiting = waiting || (seen->heard && !seen->ended && !seen->exited &&
+                              !keel_node_due(node, seen->heard_ns + node->times.silence_ns));
+    }
+    if (!waiting || keel_node_due(node, lead->end_ns + 3 * node->times.silence_ns)) {
+        keel_node_finish(node, lead->end_status, lead->end_detail);
+        return;
+    }
+    if (keel_node_due(node, lead->end_sent_ns + node->times.beat_ns)) {
+        lead->end_sent_ns = node->now_ns;
+        tell_all(node, false);
+    }
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------
+ */
+
+static void deliver_steps(struct keel_node *node)
+{
+    const struct keel_record_slot *slot;
+    while ((slot = keel_records_get(&node->records, node->lead.next_step)) != NULL) {
+        node->lead.next_step++; /* invariant 5 */
+        node->env->step_commit(node->env->context, &slot->record);
+    }
+}
+
+static void take_record(struct keel_node *node, const struct keel_step_record *record)
+{
+    if (record->step >= node->lead.next_step + KEEL_RECORDS_MAX)
+        return; /* would push out what is still wanted; it is sent again */
+    if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
+        const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
+        keel_node_trace(node, "step %" PRIu64 ": the bits of two ranks differ", record->step);
+        node->env->mismatch(node->env->context, other, record);
+    }
+    deliver_steps(node);
+}
+
+/* A record came that is further than the next one: ask for what lies between, not too often. */
+static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
+{
+    struct keel_lead *lead = &node->lead;
+    if (step < lead->next_step || !keel_node_due(node, lead->hole_asked_ns + node->times.record_ns))
+        return;
+    lead->hole_asked_ns = node->now_ns;
+    tell(node, from, false, true);
+}
+
+/* When nobody who lives holds the next record, and later ones are there, the run went on without it: it
+ * is lost, and delivery goes on behind the hole after a timeout. */
+static void skip_hole(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    uint64_t lowest = keel_records_first(&node->records, lead->next_step);
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        const struct keel_seen_node *seen = &node->membership.nodes[i];
+        if (seen->heard && !seen->exited && seen->first_record < lowest)
+            lowest = seen->first_record;
+    }
+    if (lowest == UINT64_MAX || lowest <= lead->next_step) {
+        lead->hole_ns = 0;
+        return;
+    }
+    if (lead->hole_ns == 0 || lead->hole_step != lead->next_step) {
+        lead->hole_ns = node->now_ns;
+        lead->hole_step = lead->next_step;
+    }
+    if (!keel_node_due(node, lead->hole_ns + node->times.silence_ns))
+        return;
+    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", lead->next_step,
+                    lowest - 1);
+    lead->next_step = lowest;
+    deliver_steps(node);
+}
+
+/* No node that lives holds a record that was not delivered. */
+static bool records_settled(const struct keel_node *node)
+{
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        const struct keel_seen_node *seen = &node->membership.nodes[i];
+        if (seen->heard && !seen->exited && seen->first_record != UINT64_MAX)
+            return false;
+    }
+    return true;
+}
+
+/* ---- snapshots
+ * ---------------------------------------------------------------------------------------------- */
+
+static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step, uint64_t attempt)
+{
+    struct keel_snapshot_set *oldest = &lead->snapshots[0];
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
+        struct keel_snapshot_set *set = &lead->snapshots[i];
+        if (set->used && set->step == step && set->attempt == attempt)
+            return set;
+        if (!set->used || (oldest->used && set->step < oldest->step))
+            oldest = set;
+    }
+    if (oldest->used && oldest->step > step)
+        return NULL;
+    memset(oldest, 0, sizeof *oldest);
+    oldest->used = true;
+    oldest->step = step;
+    oldest->attempt = attempt;
+    return oldest;
+}
+
+/* Invariant 6. */
+static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
+{
+    struct keel_lead *lead = &node->lead;
+    uint16_t active = keel_view_active_count(&node->view);
+    if (shard->attempt != node->view.epoch || node->view.epoch == 0 || shard->summary.rank >= active ||
+        (lead->committed_any && shard->step <= lead->committed_step))
+        return;
+    struct keel_snapshot_set *set = find_set(lead, shard->step, shard->attempt);
+    if (!set)
+        return;
+    set->have |= UINT64_C(1) << shard->summary.rank;
+    set->shards[shard->summary.rank] = shard->summary;
+    if (__builtin_popcountll(set->have) != active)
+        return;
+    lead->committed_any = true;
+    lead->committed_step = set->step;
+    set->used = false;
+    keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
+                    set->attempt);
+    node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);
+}
+
+/* ---- changing the view ------------------------------------------------------------------------------------
+ */
+
+static void judge(struct keel_node *node, const struct keel_view *base, struct keel_verdict *out)
+{
+    if (node->lead.mustering)
+        keel_membership_muster(&node->membership, base, &node->times, node->now_ns, out);
+    else
+        keel_membership_judge(&node->membership, base, &node->times, node->now_ns, out);
+}
+
+static bool active_is_gone(const struct keel_view *view, uint64_t gone)
+{
+    for (int i = 0; i < view->member_count; i++)
+        if ((gone >> i & 1) && !view->members[i].spare)
+            return true;
+    return false;
+}
+
+static void propose(struct keel_node *node, enum keel_cause cause, uint64_t evidence_ns)
+{
+    struct keel_lead *lead = &node->lead;
+    if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, lead->retry_ns))
+        return;
+    if (!lead->changing)
+        lead->change_ns = node->now_ns;
+    lead->changing = true;
+    lead->change_cause = cause;
+    lead->evidence_ns = evidence_ns;
+    lead->resend_ns = node->now_ns + node->times.beat_ns / 2;
+    keel_node_trace(node, "propose after epoch %" PRIu64 ": %s", node->view.epoch, keel_cause_name(cause));
+    keel_register_begin(&node->reg);
+    keel_node_ask_holders(node);
+}
+
+/* The read phase gave the present value: make the next of it. A value that is newer than the view known
+ * was left by a ballot that was cut short; it is committed as it is, before anything new. */
+static void write_next(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    struct keel_register_value *value = &node->reg.proposal;
+    struct keel_view base = {.epoch = 0}, next;
+    bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
+    if (!fine || base.epoch < node->view.epoch) {
+        end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
+        return;
+    }
+    if (!lead->mustering && base.epoch > node->view.epoch) {
+        next = base;
+    } else {
+        struct keel_verdict verdict;
+        judge(node, &base, &verdict);
+        struct keel_view_change change = {.gone = verdict.gone | verdict.done,
+                                          .joins = verdict.joins,
+                                          .join_count = lead->stopping ? 0 : verdict.join_count,
+                                          .rank_count = node->config.rank_count,
+                                          .shard_count = node->config.shard_count};
+        if (!keel_view_next(&base, &change, &next)) {
+            keel_register_rest(&node->reg);
+            lead->changing = false;
+            return;
+        }
+    }
+    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    keel_register_write(&node->reg, bytes, keel_view_encode(&next, bytes));
+    keel_node_ask_holders(node);
+}
+
+static void install(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    struct keel_view old = node->view;
+    struct keel_view next;
+    bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
+    KEEL_ASSERT(fine && next.epoch > old.epoch); /* we wrote it; invariant 1 */
+    node->view = next;
+    lead->mustering = lead->changing = false;
+    lead->first_ready_ns = 0;
+    lead->over_ns = 0;
+    memset(lead->snapshots, 0, sizeof lead->snapshots);
+    lead->committed_any = false;
+    keel_membership_clear_evidence(&node->membership);
+    keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
+                    keel_view_active_count(&next), next.member_count, keel_cause_name(lead->change_cause));
+    tell_all(node, true);
+    node->env->view_change(node->env->context, &old, &node->view, lead->change_cause, lead->evidence_ns);
+}
+
+void keel_lead_register(struct keel_node *node, enum keel_register_outcome outcome)
+{
+    if (!node->config.launcher || node->lead.ending)
+        return;
+    switch (outcome) {
+    case KEEL_REGISTER_WAIT:
+        break;
+    case KEEL_REGISTER_HAVE:
+        write_next(node);
+        break;
+    case KEEL_REGISTER_COMMITTED:
+        install(node);
+        break;
+    case KEEL_REGISTER_REFUSED:
+        node->lead.retry_ns = node->now_ns + node->times.gather_ns +
+                              node->env->random(node->env->context) % (node->times.gather_ns + 1);
+        break;
+    }
+}
+
+/* ---- when is it time?
+ * ---------------------------------------------------------------------------------------- */
+
+static uint32_t pending_respawns(const struct keel_lead *lead)
+{
+    uint32_t count = 0;
+    for (uint16_t i = 0; i < KEEL_NODES_MAX; i++)
+        count += lead->respawns[i].due_ns != 0 ? 1 : 0;
+    return count;
+}
+
+/* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
+static void muster_workers(struct keel_node *node, const struct keel_verdict *verdict)
+{
+    struct keel_lead *lead = &node->lead;
+    uint32_t ready = (uint32_t)verdict->remaining + verdict->join_count;
+    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + pending_respawns(lead);
+    uint64_t patience_ns = lead->mustering ? node->times.grace_ns : node->times.silence_ns;
+    if (ready == 0) {
+        lead->first_ready_ns = 0;
+        if (hope == 0 && node->membership.failure != KEEL_OK)
+            end_run(node, node->membership.failure, node->membership.failure_detail);
+        else if (hope == 0)
+            end_run(node, KEEL_INTERRUPTED, "all workers are lost; run the same command again to resume");
+        else if (keel_node_due(node, lead->start_ns + node->times.muster_ns))
+            end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
+        return;
+    }
+    lead->start_ns = node->now_ns;
+    if (lead->first_ready_ns == 0)
+        lead->first_ready_ns = node->now_ns;
+    uint32_t wanted = (uint32_t)node->config.rank_count + (lead->mustering ? node->config.spare_count : 0);
+    uint64_t due_ns = lead->first_ready_ns + patience_ns;
+    if (ready >= wanted || hope == 0 || keel_node_due(node, due_ns))
+        propose(node, lead->mustering ? KEEL_CAUSE_START : KEEL_CAUSE_JOIN, lead->first_ready_ns);
+    else
+        keel_node_wake(node, due_ns);
+}
+
+/* All that is left of the view's workers has finished. */
+static void conclude(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    if (lead->over_ns == 0)
+        lead->over_ns = node->now_ns;
+    if (lead->next_step >= node->config.last_step)
+        end_run(node, KEEL_OK, "all steps are committed");
+    else if (records_settled(node) || keel_node_due(node, lead->over_ns + node->times.silence_ns))
+        end_run(node, KEEL_INTERRUPTED, "stopped before the last step; run the same command again to resume");
+}
+
+static void watch_view(struct keel_node *node, const struct keel_verdict *verdict)
+{
+    const struct keel_lead *lead = &node->lead;
+    uint16_t vacant = verdict->remaining < node->config.rank_count
+                          ? (uint16_t)(node->config.rank_count - verdict->remaining)
+                          : 0;
+    if (active_is_gone(&node->view, verdict->gone)) {
+        uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
+        if (keel_node_due(node, due_ns))
+            propose(node, verdict->cause, verdict->evidence_ns);
+        else
+            keel_node_wake(node, due_ns);
+    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !lead->stopping) {
+        uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
+        if (keel_node_due(node, due_ns))
+            propose(node, KEEL_CAUSE_JOIN, node->membership.join_ns);
+        else
+            keel_node_wake(node, due_ns);
+    }
+}
+
+/* A change under way: repeat the ask; without a majority for ten timeouts the run cannot go on. */
+static void push_change(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    if (!lead->changing)
+        return;
+    if (keel_node_due(node, lead->change_ns + 10 * node->times.silence_ns)) {
+        end_run(node, KEEL_INTERRUPTED, "most holders of the view are gone; run the same command again");
+        return;
+    }
+    if (node->reg.phase != KEEL_REGISTER_IDLE && keel_node_due(node, lead->resend_ns)) {
+        lead->resend_ns = node->now_ns + node->times.beat_ns / 2;
+        keel_node_ask_holders(node);
+    }
+    keel_node_wake(node, lead->resend_ns > lead->retry_ns ? lead->resend_ns : lead->retry_ns);
+}
+
+static void start_nodes_again(struct keel_node *node)
+{
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        struct keel_respawn *respawn = &node->lead.respawns[i];
+        if (respawn->due_ns == 0)
+            continue;
+        if (!keel_node_due(node, respawn->due_ns)) {
+            keel_node_wake(node, respawn->due_ns);
+            continue;
+        }
+        respawn->due_ns = 0;
+        uint32_t incarnation = node->membership.nodes[i].incarnation + 1;
+        keel_membership_node_started(&node->membership, i, incarnation, node->now_ns);
+        keel_node_trace(node, "start node %u again, incarnation %u", i, incarnation);
+        node->env->node_start(node->env->context, i, incarnation);
+    }
+}
+
+void keel_lead_work(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    if (!lead->ending && !lead->stopping)
+        start_nodes_again(node);
+    if (!lead->ending) {
+        struct keel_verdict verdict;
+        judge(node, lead->mustering ? &lead->earlier : &node->view, &verdict);
+        keel_node_wake(node, verdict.wake_ns);
+        for (uint16_t i = 1; i < node->membership.node_count; i++)
+            if (verdict.probe >> i & 1)
+                tell(node, i, false, false);
+        if (verdict.remaining > 0 && !lead->mustering)
+            lead->start_ns = node->now_ns;
+        bool failed = lead->mustering && node->membership.failure != KEEL_OK;
+        bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0);
+        if (failed)
+            end_run(node, node->membership.failure, node->membership.failure_detail);
+        else if (lead->stopping && (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
+            end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
+        else if (idle)
+            muster_workers(node, &verdict);
+        else if (verdict.remaining == 0)
+            conclude(node);
+        else
+            watch_view(node, &verdict);
+    }
+    if (!lead->ending)
+        push_change(node);
+    if (!lead->ending)
+        skip_hole(node);
+    if (lead->ending)
+        work_on_end(node);
+}
+
+/* ---- events and messages
+ * ----------------------------------------------------------------------------------- */
+
+void keel_lead_start(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    keel_membership_init(&node->membership, node->config.node_count, node->now_ns);
+    lead->mustering = true;
+    lead->start_ns = node->now_ns;
+    lead->next_step = node->config.first_step;
+    if (node->reg.value.bytes > 0 &&
+        !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &lead->earlier))
+        keel_node_finish(node, KEEL_CORRUPT, "the stored view cannot be read; use a new output directory");
+    keel_node_trace(node, "launcher starts after epoch %" PRIu64 ", wants step %" PRIu64, lead->earlier.epoch,
+                    lead->next_step);
+}
+
+void keel_lead_forgive(struct keel_node *node)
+{
+    keel_membership_forgive(&node->membership, node->now_ns);
+}
+
+static int take_node_exit(struct keel_node *node, uint16_t which)
+{
+    struct keel_lead *lead = &node->lead;
+    if (which == 0 || which >= KEEL_NODES_MAX)
+        return KEEL_INVALID;
+    if (node->membership.nodes[which].exited)
+        return KEEL_OK;
+    keel_node_trace(node, "node %u ended", which);
+    keel_membership_node_exit(&node->membership, which);
+    struct keel_respawn *respawn = &lead->respawns[which];
+    if (!node->config.respawn || !node->env->node_start || respawn->count >= KEEL_RESTARTS_MAX ||
+        lead->stopping || lead->ending)
+        return KEEL_OK;
+    respawn->due_ns = node->now_ns + (node->times.backoff_ns << respawn->count);
+    respawn->count++;
+    return KEEL_OK;
+}
+
+int keel_lead_event(struct keel_node *node, const struct keel_node_event *event)
+{
+    if (event->kind == KEEL_EVENT_NODE_EXIT)
+        return take_node_exit(node, event->node);
+    KEEL_ASSERT(event->kind == KEEL_EVENT_STOP);
+    if (!node->lead.stopping) {
+        node->lead.stopping = true;
+        node->lead.stop_ns = node->now_ns;
+        keel_node_trace(node, "stop asked for");
+        tell_all(node, false);
+    }
+    return KEEL_OK;
+}
+
+static void take_report(struct keel_node *node, uint16_t from)
+{
+    const struct keel_wire_message *in = &node->in;
+    if (!keel_membership_report(&node->membership, from, &in->as.status, node->now_ns))
+        return;
+    if (in->as.status.has_newest)
+        take_record(node, &in->as.status.newest);
+    tell(node, from, in->epoch < node->view.epoch, false);
+}
+
+void keel_lead_message(struct keel_node *node, uint16_t from)
+{
+    const struct keel_wire_message *in = &node->in;
+    switch (in->kind) {
+    case KEEL_WIRE_STATUS:
+        take_report(node, from);
+        break;
+    case KEEL_WIRE_STEP:
+        take_record(node, &in->as.step);
+        ask_for_hole(node, from, in->as.step.step);
+        break;
+    case KEEL_WIRE_SHARD:
+        collect_shard(node, &in->as.shard);
+        keel_node_message(node, KEEL_WIRE_SHARD_ACK)->as.shard = in->as.shard;
+        keel_node_send(node, from);
+        break;
+    case KEEL_WIRE_NOTE:
+        node->env->note(node->env->context, from, in->as.note.local, in->as.note.data, in->as.note.bytes);
+        break;
+    default:
+        keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
+        break;
+    }
+}

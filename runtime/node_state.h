@@ -1,0 +1,147 @@
+/* node_state.h - what a keel_node is inside, shared by node.c, node_agent.c and node_lead.c.
+ *
+ * node.c owns the entry, the clockwork and the register; node_agent.c the part that every node with
+ * workers plays; node_lead.c the part of the launcher. Private to these three. */
+#ifndef KEEL_NODE_STATE_H
+#define KEEL_NODE_STATE_H
+
+#include "membership.h"
+#include "node_records.h"
+#include "node_wire.h"
+
+enum {
+    KEEL_RESTARTS_MAX = 5,   /* of one worker, and of one agent */
+    KEEL_SHARDS_PENDING = 4, /* snapshots in flight, per worker and at the launcher */
+    KEEL_RECORD_BURST = 64   /* records sent again at once */
+};
+
+/* ---- agent ------------------------------------------------------------------------------------------------
+ */
+
+struct keel_local {
+    enum keel_worker_state state;
+    bool running; /* a process is there: from worker_start to WORKER_EXIT */
+    bool killed;  /* by us; WORKER_EXIT is on its way */
+    bool stop_told;
+    enum keel_cause cause;
+    enum keel_status failure;
+    uint32_t incarnation, restarts;
+    uint64_t started_ns, beat_ns, restart_ns; /* restart_ns: when OFF, not before */
+    uint64_t told_epoch, progress;
+    uint64_t accused_epoch;
+    uint16_t accused_rank;
+    struct keel_address address;
+};
+
+struct keel_pending_shard {
+    bool used;
+    uint64_t sent_ns;
+    struct keel_wire_shard shard;
+};
+
+struct keel_agent {
+    struct keel_local locals[KEEL_WORKERS_PER_NODE];
+    struct keel_pending_shard pending[KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING];
+    uint64_t sequence;
+    bool report_due;
+    uint64_t beat_ns;       /* next heartbeat */
+    uint64_t lead_ns;       /* the launcher was heard last */
+    uint64_t next_step;     /* that the launcher wants, as far as known */
+    uint64_t behind_ns;     /* predecessor in the ring was heard last */
+    uint16_t behind, ahead; /* ring neighbours by the view; 0: none */
+    bool stopping, ending;
+    uint64_t end_ns; /* kill what still runs then */
+    enum keel_status end_status;
+    char end_detail[KEEL_WIRE_DETAIL_BYTES];
+    char failure_detail[KEEL_WIRE_DETAIL_BYTES];
+};
+
+/* ---- launcher -------------------------------------------------------------------------------------------
+ */
+
+struct keel_snapshot_set {
+    bool used;
+    uint64_t step, attempt;
+    uint64_t have; /* bit per rank position */
+    struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
+};
+
+struct keel_respawn {
+    uint32_t count;
+    uint64_t due_ns; /* 0: none pends */
+};
+
+struct keel_lead {
+    bool mustering;           /* no view of this life yet */
+    struct keel_view earlier; /* what the register held when this life began; epoch 0: nothing */
+    uint64_t start_ns, first_ready_ns;
+    /* the change under way */
+    bool changing;
+    uint64_t change_ns, resend_ns, retry_ns;
+    enum keel_cause change_cause;
+    uint64_t evidence_ns;
+    /* steps */
+    uint64_t next_step, hole_ns, hole_step, hole_asked_ns;
+    /* snapshots of the present epoch */
+    struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
+    bool committed_any;
+    uint64_t committed_step;
+    /* end */
+    bool stopping, ending;
+    uint64_t stop_ns, over_ns, end_ns, end_sent_ns;
+    enum keel_status end_status;
+    char end_detail[KEEL_WIRE_DETAIL_BYTES];
+    struct keel_respawn respawns[KEEL_NODES_MAX];
+};
+
+/* ---- the node
+ * ----------------------------------------------------------------------------------------------- */
+
+struct keel_node {
+    struct keel_node_config config;
+    struct keel_times times;
+    const struct keel_env *env; /* during a step only */
+    uint64_t now_ns;            /* likewise */
+    uint64_t wake_ns;           /* earliest deadline asked for in this step */
+    uint64_t planned_ns;        /* the TICK asked for last; 0: none */
+    bool started, finished;
+    struct keel_view view; /* newest committed one known */
+    struct keel_register reg;
+    struct keel_records records;
+    struct keel_agent agent;
+    struct keel_membership membership;
+    struct keel_lead lead;
+    struct keel_wire_message in, out; /* scratch: decoded, to be sent */
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+};
+
+/* node.c */
+static inline bool keel_node_due(const struct keel_node *node, uint64_t deadline_ns)
+{
+    return node->now_ns >= deadline_ns;
+}
+void keel_node_wake(struct keel_node *node, uint64_t deadline_ns); /* TICK then at the latest */
+/* Clear and address node->out; the caller fills `as` and sends. */
+struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wire_kind kind);
+void keel_node_send(struct keel_node *node, uint16_t to);
+void keel_node_trace(struct keel_node *node, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void keel_node_finish(struct keel_node *node, enum keel_status status, const char *detail);
+/* Register: send the ask of the present phase to all holders; answers of this node count at once. */
+void keel_node_ask_holders(struct keel_node *node);
+
+/* node_agent.c */
+void keel_agent_start(struct keel_node *node);
+int keel_agent_event(struct keel_node *node, const struct keel_node_event *event);
+void keel_agent_message(struct keel_node *node, uint16_t from);
+void keel_agent_forgive(struct keel_node *node);
+void keel_agent_work(struct keel_node *node); /* all that is due now */
+
+/* node_lead.c */
+void keel_lead_start(struct keel_node *node);
+int keel_lead_event(struct keel_node *node, const struct keel_node_event *event);
+void keel_lead_message(struct keel_node *node, uint16_t from);
+void keel_lead_forgive(struct keel_node *node);
+void keel_lead_work(struct keel_node *node);
+void keel_lead_register(struct keel_node *node, enum keel_register_outcome outcome);
+
+#endif

@@ -1,0 +1,275 @@
+/* node_wire.c - see node_wire.h.
+ *
+ * One function per kind writes, one reads; `flow` visits the fields of plain records in both directions, so
+ * that the two cannot disagree. */
+#include "node_wire.h"
+
+#include "wire_bytes.h"
+#include <string.h>
+
+#define WIRE_MAGIC UINT32_C(0x314e454b) /* "KEN1": the digit is the version */
+
+_Static_assert(17 + 64 + 136 + KEEL_WORKERS_PER_NODE * 80 + KEEL_WIRE_DETAIL_BYTES < KEEL_MESSAGE_BYTES,
+               "a status fits");
+_Static_assert(17 + 64 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES, "a view fits");
+
+/* ---- both directions ---------------------------------------------------------------------------------- */
+
+struct flow {
+    struct keel_writer *w; /* one of the two is NULL */
+    struct keel_reader *r;
+};
+
+static uint64_t flow_number(struct flow *f, uint64_t value, uint32_t width_bytes)
+{
+    if (f->w) {
+        keel_writer_number(f->w, value, width_bytes);
+        return value;
+    }
+    return keel_reader_number(f->r, width_bytes);
+}
+
+static void flow_u64(struct flow *f, uint64_t *value)
+{
+    *value = flow_number(f, *value, 8);
+}
+
+static void flow_u32(struct flow *f, uint32_t *value)
+{
+    *value = (uint32_t)flow_number(f, *value, 4);
+}
+
+static void flow_u16(struct flow *f, uint16_t *value)
+{
+    *value = (uint16_t)flow_number(f, *value, 2);
+}
+
+static void flow_u8(struct flow *f, uint8_t *value)
+{
+    *value = (uint8_t)flow_number(f, *value, 1);
+}
+
+static void refuse(struct flow *f)
+{
+    if (f->r)
+        f->r->failed = true;
+}
+
+/* A number below `limit`, in two bytes. */
+static uint32_t flow_choice(struct flow *f, uint32_t value, uint32_t limit)
+{
+    uint32_t got = (uint32_t)flow_number(f, value, 2);
+    if (got < limit)
+        return got;
+    refuse(f);
+    return 0;
+}
+
+static void flow_bool(struct flow *f, bool *value)
+{
+    *value = flow_choice(f, *value ? 1 : 0, 2) == 1;
+}
+
+static void flow_bytes(struct flow *f, void *data, uint32_t bytes)
+{
+    if (f->w)
+        keel_writer_bytes(f->w, data, bytes);
+    else
+        keel_reader_bytes(f->r, data, bytes);
+}
+
+static void flow_address(struct flow *f, struct keel_address *address)
+{
+    address->bytes = flow_choice(f, address->bytes, KEEL_ADDRESS_BYTES + 1);
+    flow_bytes(f, address->data, address->bytes);
+}
+
+static void flow_text(struct flow *f, char *text, uint32_t capacity)
+{
+    uint32_t bytes = flow_choice(f, f->w ? (uint32_t)strnlen(text, capacity - 1) : 0, capacity);
+    flow_bytes(f, text, bytes);
+    if (f->r)
+        text[f->r->failed ? 0 : bytes] = '\0';
+}
+
+static void flow_record(struct flow *f, struct keel_step_record *record)
+{
+    flow_u64(f, &record->step);
+    flow_u32(f, &record->loss_bits);
+    flow_u32(f, &record->grad_norm_bits);
+    flow_u32(f, &record->learning_rate_bits);
+    flow_u32(f, &record->val_loss_bits);
+    flow_u32(f, &record->has_val_loss);
+    flow_u64(f, &record->tokens);
+    flow_u64(f, &record->epoch);
+    flow_u64(f, &record->digest);
+    flow_u64(f, &record->duration_ns);
+    flow_u64(f, &record->exposed_comm_ns);
+    flow_u64(f, &record->snapshot_stall_ns);
+    flow_u64(f, &record->sync_ns);
+    flow_u64(f, &record->heal_ns);
+    flow_u64(f, &record->redo_ns);
+    flow_u32(f, &record->redo_microbatches);
+}
+
+static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
+{
+    flow_u32(f, &worker->incarnation);
+    worker->state = (enum keel_worker_state)flow_choice(f, worker->state, KEEL_WORKER_STATE_COUNT);
+    worker->cause = (enum keel_cause)flow_choice(f, worker->cause, KEEL_CAUSE_COUNT);
+    worker->failure = (enum keel_status)flow_choice(f, worker->failure, KEEL_STATUS_COUNT);
+    flow_u64(f, &worker->told_epoch);
+    flow_u64(f, &worker->progress);
+    flow_u64(f, &worker->accused_epoch);
+    flow_u16(f, &worker->accused_rank);
+    flow_address(f, &worker->address);
+}
+
+static void flow_status(struct flow *f, struct keel_wire_status *status)
+{
+    flow_u32(f, &status->incarnation);
+    flow_u64(f, &status->sequence);
+    flow_bool(f, &status->ended);
+    flow_u16(f, &status->silent_node);
+    if (status->silent_node >= KEEL_NODES_MAX && status->silent_node != KEEL_RANK_NONE)
+        refuse(f);
+    flow_u64(f, &status->first_record);
+    flow_bool(f, &status->has_newest);
+    if (status->has_newest)
+        flow_record(f, &status->newest);
+    status->worker_count = (uint8_t)flow_choice(f, status->worker_count, KEEL_WORKERS_PER_NODE + 1);
+    for (uint8_t i = 0; i < status->worker_count; i++)
+        flow_worker(f, &status->workers[i]);
+    flow_text(f, status->detail, sizeof status->detail);
+}
+
+/* The view comes last and takes the rest. */
+static void flow_lead(struct flow *f, struct keel_wire_lead *lead)
+{
+    flow_u64(f, &lead->next_step);
+    flow_bool(f, &lead->missing);
+    flow_bool(f, &lead->stop);
+    flow_bool(f, &lead->end);
+    lead->status = (enum keel_status)flow_choice(f, lead->status, KEEL_STATUS_COUNT);
+    flow_text(f, lead->detail, sizeof lead->detail);
+    flow_bool(f, &lead->has_view);
+    if (!lead->has_view)
+        return;
+    if (f->w) {
+        uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+        keel_writer_bytes(f->w, bytes, keel_view_encode(&lead->view, bytes));
+    } else if (f->r->failed ||
+               !keel_view_decode(f->r->data + f->r->at, f->r->bytes - f->r->at, &lead->view) ||
+               lead->view.epoch == 0) {
+        refuse(f);
+    } else {
+        f->r->at = f->r->bytes;
+    }
+}
+
+static void flow_shard(struct flow *f, struct keel_wire_shard *shard, bool with_summary)
+{
+    shard->local = (uint8_t)flow_choice(f, shard->local, KEEL_WORKERS_PER_NODE);
+    flow_u64(f, &shard->step);
+    flow_u64(f, &shard->attempt);
+    if (!with_summary)
+        return;
+    flow_u32(f, &shard->summary.rank);
+    flow_u32(f, &shard->summary.record_count);
+    flow_u64(f, &shard->summary.file_bytes);
+    flow_u64(f, &shard->summary.raw_bytes);
+    flow_u64(f, &shard->summary.stored_bytes);
+    flow_bytes(f, shard->summary.index_digest, sizeof shard->summary.index_digest);
+}
+
+static void flow_note(struct flow *f, struct keel_wire_note *note)
+{
+    note->local = (uint8_t)flow_choice(f, note->local, KEEL_WORKERS_PER_NODE);
+    note->bytes = (uint16_t)flow_choice(f, note->bytes, KEEL_WIRE_NOTE_BYTES + 1);
+    flow_bytes(f, note->data, note->bytes);
+}
+
+static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
+{
+    flow_u64(f, &ballot->counter);
+    flow_u64(f, &ballot->node);
+}
+
+/* The register's value is a view, so it must read as one. */
+static void flow_register(struct flow *f, struct keel_register_message *reg)
+{
+    uint32_t kind = flow_choice(f, reg->kind, KEEL_REGISTER_ACCEPTED + 1);
+    if (kind < KEEL_REGISTER_PREPARE)
+        refuse(f);
+    reg->kind = (enum keel_register_kind)kind;
+    flow_bool(f, &reg->ok);
+    flow_ballot(f, &reg->ballot);
+    flow_ballot(f, &reg->promised);
+    flow_ballot(f, &reg->accepted);
+    reg->value.bytes = flow_choice(f, reg->value.bytes, KEEL_REGISTER_BYTES_MAX + 1);
+    flow_bytes(f, reg->value.data, reg->value.bytes);
+    struct keel_view view;
+    if (f->r && !f->r->failed && reg->value.bytes > 0 &&
+        !keel_view_decode(reg->value.data, reg->value.bytes, &view))
+        refuse(f);
+    if (f->r && kind == KEEL_REGISTER_ACCEPT && reg->value.bytes == 0)
+        refuse(f);
+}
+
+static void flow_message(struct flow *f, struct keel_wire_message *message)
+{
+    uint32_t magic = WIRE_MAGIC;
+    flow_u32(f, &magic);
+    uint8_t kind = (uint8_t)message->kind;
+    flow_u8(f, &kind);
+    if (magic != WIRE_MAGIC)
+        refuse(f);
+    message->kind = (enum keel_wire_kind)(kind < KEEL_WIRE_KIND_COUNT ? kind : 0);
+    flow_u64(f, &message->epoch);
+    switch (message->kind) {
+    case KEEL_WIRE_STATUS:
+        flow_status(f, &message->as.status);
+        break;
+    case KEEL_WIRE_LEAD:
+        flow_lead(f, &message->as.lead);
+        break;
+    case KEEL_WIRE_STEP:
+        flow_record(f, &message->as.step);
+        break;
+    case KEEL_WIRE_SHARD:
+    case KEEL_WIRE_SHARD_ACK:
+        flow_shard(f, &message->as.shard, message->kind == KEEL_WIRE_SHARD);
+        break;
+    case KEEL_WIRE_NOTE:
+        flow_note(f, &message->as.note);
+        break;
+    case KEEL_WIRE_BEAT:
+        break;
+    case KEEL_WIRE_REGISTER:
+        flow_register(f, &message->as.reg);
+        break;
+    case KEEL_WIRE_KIND_COUNT:
+    default:
+        refuse(f);
+        break;
+    }
+}
+
+uint32_t keel_wire_encode(const struct keel_wire_message *message, uint8_t *out)
+{
+    struct keel_writer w = {.data = out, .capacity = KEEL_MESSAGE_BYTES};
+    struct flow f = {.w = &w};
+    /* Writing leaves the message as it is: every field is flowed to itself. */
+    flow_message(&f, (struct keel_wire_message *)(uintptr_t)message);
+    KEEL_ASSERT(!w.failed);
+    return w.bytes;
+}
+
+bool keel_wire_decode(const uint8_t *data, uint32_t bytes, struct keel_wire_message *out)
+{
+    struct keel_reader r = {.data = data, .bytes = bytes};
+    struct flow f = {.r = &r};
+    memset(out, 0, sizeof *out);
+    flow_message(&f, out);
+    return keel_reader_complete(&r);
+}

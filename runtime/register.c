@@ -1,0 +1,184 @@
+/* register.c - see register.h. */
+#include "register.h"
+
+#include "wire_bytes.h"
+#include <string.h>
+
+#define STORE_MAGIC UINT64_C(0x314745524c45454b) /* "KEELREG1" */
+
+int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b)
+{
+    if (a.counter != b.counter)
+        return a.counter < b.counter ? -1 : 1;
+    if (a.node != b.node)
+        return a.node < b.node ? -1 : 1;
+    return 0;
+}
+
+void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holder_count)
+{
+    KEEL_ASSERT(holder_count > 0 && holder_count <= KEEL_HOLDERS_MAX);
+    memset(reg, 0, sizeof *reg);
+    reg->node = node;
+    reg->holder_count = holder_count;
+}
+
+/* ---- the durable state: magic, promised, accepted, length, value, checksum ------------------------- */
+
+/* FNV-1a, 64 bits: finds a torn or foreign file; it is no defence against an enemy. */
+static uint64_t checksum(const uint8_t *data, uint32_t bytes)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint32_t i = 0; i < bytes; i++)
+        hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static void write_ballot(struct keel_writer *w, struct keel_ballot ballot)
+{
+    keel_writer_number(w, ballot.counter, 8);
+    keel_writer_number(w, ballot.node, 8);
+}
+
+static struct keel_ballot read_ballot(struct keel_reader *r)
+{
+    struct keel_ballot ballot;
+    ballot.counter = keel_reader_number(r, 8);
+    ballot.node = keel_reader_number(r, 8);
+    return ballot;
+}
+
+uint32_t keel_register_store(const struct keel_register *reg, uint8_t *out)
+{
+    struct keel_writer w = {.data = out, .capacity = KEEL_REGISTER_STORE_BYTES};
+    keel_writer_number(&w, STORE_MAGIC, 8);
+    write_ballot(&w, reg->promised);
+    write_ballot(&w, reg->accepted);
+    keel_writer_number(&w, reg->value.bytes, 4);
+    keel_writer_bytes(&w, reg->value.data, reg->value.bytes);
+    keel_writer_number(&w, checksum(out, w.bytes), 8);
+    KEEL_ASSERT(!w.failed);
+    return w.bytes;
+}
+
+enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *data, uint32_t bytes)
+{
+    struct keel_reader r = {.data = data, .bytes = bytes};
+    uint64_t magic = keel_reader_number(&r, 8);
+    struct keel_ballot promised = read_ballot(&r), accepted = read_ballot(&r);
+    struct keel_register_value value = {.bytes = (uint32_t)keel_reader_number(&r, 4)};
+    if (value.bytes <= KEEL_REGISTER_BYTES_MAX)
+        keel_reader_bytes(&r, value.data, value.bytes);
+    uint64_t sum = keel_reader_number(&r, 8);
+    if (magic != STORE_MAGIC || !keel_reader_complete(&r) || sum != checksum(data, bytes - 8))
+        return keel_fail(KEEL_CORRUPT,
+                         "register of node %u: the stored state of the view is damaged; "
+                         "start with a new output directory, or restore the file",
+                         reg->node);
+    reg->promised = promised;
+    reg->accepted = accepted;
+    reg->value = value;
+    return KEEL_OK;
+}
+
+/* ---- acceptor ---------------------------------------------------------------------------------------- */
+
+void keel_register_answer(struct keel_register *reg, const struct keel_register_message *ask,
+                          struct keel_register_message *reply, bool *out_changed)
+{
+    KEEL_ASSERT(ask->kind == KEEL_REGISTER_PREPARE || ask->kind == KEEL_REGISTER_ACCEPT);
+    bool prepare = ask->kind == KEEL_REGISTER_PREPARE;
+    bool ok = ask->ballot.counter > 0 && keel_ballot_compare(ask->ballot, reg->promised) >= 0;
+    *out_changed = false;
+    if (ok && keel_ballot_compare(ask->ballot, reg->promised) > 0) {
+        reg->promised = ask->ballot;
+        *out_changed = true;
+    }
+    if (ok && !prepare && keel_ballot_compare(ask->ballot, reg->accepted) != 0) {
+        reg->accepted = ask->ballot;
+        reg->value = ask->value;
+        *out_changed = true;
+    }
+    memset(reply, 0, sizeof *reply);
+    reply->kind = prepare ? KEEL_REGISTER_PROMISE : KEEL_REGISTER_ACCEPTED;
+    reply->ok = ok;
+    reply->ballot = ask->ballot;
+    reply->promised = reg->promised;
+    if (prepare && ok) {
+        reply->accepted = reg->accepted;
+        reply->value = reg->value;
+    }
+}
+
+/* ---- proposer ---------------------------------------------------------------------------------------- */
+
+void keel_register_begin(struct keel_register *reg)
+{
+    uint64_t counter = reg->ballot.counter;
+    if (reg->promised.counter > counter)
+        counter = reg->promised.counter;
+    if (reg->seen.counter > counter)
+        counter = reg->seen.counter;
+    reg->ballot = (struct keel_ballot){.counter = counter + 1, .node = reg->node};
+    reg->newest = (struct keel_ballot){0};
+    reg->proposal.bytes = 0;
+    reg->answers = 0;
+    reg->phase = KEEL_REGISTER_READING;
+}
+
+void keel_register_write(struct keel_register *reg, const uint8_t *data, uint32_t bytes)
+{
+    KEEL_ASSERT(reg->phase == KEEL_REGISTER_READ);
+    KEEL_ASSERT(bytes > 0 && bytes <= KEEL_REGISTER_BYTES_MAX);
+    memcpy(reg->proposal.data, data, bytes);
+    reg->proposal.bytes = bytes;
+    reg->answers = 0;
+    reg->phase = KEEL_REGISTER_WRITING;
+}
+
+void keel_register_rest(struct keel_register *reg)
+{
+    reg->phase = KEEL_REGISTER_IDLE;
+}
+
+bool keel_register_ask(const struct keel_register *reg, struct keel_register_message *out)
+{
+    if (reg->phase != KEEL_REGISTER_READING && reg->phase != KEEL_REGISTER_WRITING)
+        return false;
+    memset(out, 0, sizeof *out);
+    out->ballot = reg->ballot;
+    out->kind = reg->phase == KEEL_REGISTER_READING ? KEEL_REGISTER_PREPARE : KEEL_REGISTER_ACCEPT;
+    if (reg->phase == KEEL_REGISTER_WRITING)
+        out->value = reg->proposal;
+    return true;
+}
+
+static bool majority(const struct keel_register *reg)
+{
+    return __builtin_popcount(reg->answers) * 2 > reg->holder_count;
+}
+
+enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_t from,
+                                              const struct keel_register_message *reply)
+{
+    bool reading = reg->phase == KEEL_REGISTER_READING, writing = reg->phase == KEEL_REGISTER_WRITING;
+    bool fits = (reading && reply->kind == KEEL_REGISTER_PROMISE) ||
+                (writing && reply->kind == KEEL_REGISTER_ACCEPTED);
+    if (!fits || from >= reg->holder_count || keel_ballot_compare(reply->ballot, reg->ballot) != 0)
+        return KEEL_REGISTER_WAIT;
+    if (!reply->ok) {
+        if (keel_ballot_compare(reply->promised, reg->seen) > 0)
+            reg->seen = reply->promised;
+        reg->phase = KEEL_REGISTER_IDLE;
+        return KEEL_REGISTER_REFUSED;
+    }
+    reg->answers |= UINT32_C(1) << from;
+    if (reading && keel_ballot_compare(reply->accepted, reg->newest) > 0) {
+        reg->newest = reply->accepted;
+        reg->proposal = reply->value;
+    }
+    if (!majority(reg))
+        return KEEL_REGISTER_WAIT;
+    reg->phase = reading ? KEEL_REGISTER_READ : KEEL_REGISTER_IDLE;
+    return reading ? KEEL_REGISTER_HAVE : KEEL_REGISTER_COMMITTED;
+}

@@ -1,0 +1,300 @@
+/* view.c - see view.h. */
+#include "view.h"
+
+#include "wire_bytes.h"
+#include <string.h>
+
+int keel_view_find_rank(const struct keel_view *view, uint16_t rank)
+{
+    for (int i = 0; i < view->member_count; i++)
+        if (view->members[i].rank == rank)
+            return i;
+    return -1;
+}
+
+int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t local, uint32_t incarnation)
+{
+    for (int i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        if (m->node == node && m->local == local && m->incarnation == incarnation)
+            return i;
+    }
+    return -1;
+}
+
+uint16_t keel_view_active_count(const struct keel_view *view)
+{
+    uint16_t count = 0;
+    for (uint16_t i = 0; i < view->member_count; i++)
+        count = (uint16_t)(count + (view->members[i].spare ? 0 : 1));
+    return count;
+}
+
+/* ---- building the next view --------------------------------------------------------------------- */
+
+/* Put `member` under `rank`; the members stay in any order until sort_members. */
+static void add_member(struct keel_view *view, const struct keel_member *member, uint16_t rank, bool spare)
+{
+    if (view->member_count == KEEL_MEMBERS_MAX)
+        return;
+    struct keel_member *m = &view->members[view->member_count++];
+    *m = *member;
+    m->rank = rank;
+    m->spare = spare ? 1 : 0;
+}
+
+static void sort_members(struct keel_view *view)
+{
+    for (uint16_t i = 1; i < view->member_count; i++) {
+        struct keel_member m = view->members[i];
+        uint16_t at = i;
+        for (; at > 0 && view->members[at - 1].rank > m.rank; at--)
+            view->members[at] = view->members[at - 1];
+        view->members[at] = m;
+    }
+}
+
+/* Those who wait for a place: spares that stay, by rank, then joins. */
+struct candidates {
+    struct keel_member list[2 * KEEL_MEMBERS_MAX];
+    bool fresh[2 * KEEL_MEMBERS_MAX]; /* a join: has no name yet */
+    uint16_t count;
+};
+
+static void seat_members(const struct keel_view *old, const struct keel_view_change *change,
+                         struct keel_view *next)
+{
+    struct candidates waiting = {.count = 0};
+    for (uint16_t i = 0; i < old->member_count; i++) {
+        if (change->gone >> i & 1)
+            continue;
+        if (old->members[i].spare)
+            waiting.list[waiting.count++] = old->members[i];
+        else
+            add_member(next, &old->members[i], old->members[i].rank, false);
+    }
+    for (uint16_t i = 0; i < change->join_count && i < KEEL_MEMBERS_MAX; i++) {
+        waiting.fresh[waiting.count] = true;
+        waiting.list[waiting.count++] = change->joins[i];
+    }
+    uint16_t taken = 0;
+    for (uint16_t rank = 0; rank < change->rank_count && taken < waiting.count; rank++)
+        if (keel_view_find_rank(next, rank) < 0)
+            add_member(next, &waiting.list[taken++], rank, false);
+    for (uint16_t i = taken; i < waiting.count; i++)
+        if (!waiting.fresh[i])
+            add_member(next, &waiting.list[i], waiting.list[i].rank, true);
+    uint16_t rank = change->rank_count;
+    for (uint16_t i = taken; i < waiting.count; i++) {
+        if (!waiting.fresh[i])
+            continue;
+        while (rank < KEEL_MEMBERS_MAX && keel_view_find_rank(next, rank) >= 0)
+            rank++;
+        if (rank < KEEL_MEMBERS_MAX)
+            add_member(next, &waiting.list[i], rank, true);
+    }
+    sort_members(next);
+}
+
+static uint32_t distance_to(const struct keel_view *view, uint16_t rank, uint32_t shard)
+{
+    bool beside = (shard > 0 && view->shard_rank[shard - 1] == rank) ||
+                  (shard + 1U < view->shard_count && view->shard_rank[shard + 1] == rank);
+    return beside ? 0 : 1;
+}
+
+/* The active rank that carries least; among equals a neighbour of `shard`, then the lowest. */
+static uint16_t emptiest(const struct keel_view *view, const uint16_t *load, uint32_t shard)
+{
+    uint16_t best = KEEL_RANK_NONE;
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        uint16_t rank = view->members[i].rank;
+        if (view->members[i].spare)
+            continue;
+        if (best == KEEL_RANK_NONE || load[rank] < load[best] ||
+            (load[rank] == load[best] && distance_to(view, rank, shard) < distance_to(view, best, shard)))
+            best = rank;
+    }
+    return best;
+}
+
+static uint16_t fullest(const struct keel_view *view, const uint16_t *load)
+{
+    uint16_t best = KEEL_RANK_NONE;
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        uint16_t rank = view->members[i].rank;
+        if (!view->members[i].spare && (best == KEEL_RANK_NONE || load[rank] > load[best]))
+            best = rank;
+    }
+    return best;
+}
+
+/* The shard that `from` should give to `to`: beside one of `to`, else its last. */
+static uint32_t shard_to_move(const struct keel_view *view, uint16_t from, uint16_t to)
+{
+    uint32_t last = 0;
+    for (uint32_t s = 0; s < view->shard_count; s++) {
+        if (view->shard_rank[s] != from)
+            continue;
+        if (distance_to(view, to, s) == 0)
+            return s;
+        last = s;
+    }
+    return last;
+}
+
+static void lay_out_anew(struct keel_view *next)
+{
+    uint32_t active = keel_view_active_count(next);
+    for (uint32_t s = 0; s < next->shard_count; s++)
+        next->shard_rank[s] = next->members[s * active / next->shard_count].rank;
+}
+
+static void move_shards(const struct keel_view *old, struct keel_view *next)
+{
+    uint16_t load[KEEL_MEMBERS_MAX] = {0};
+    for (uint32_t s = 0; s < next->shard_count; s++) {
+        uint16_t rank = old->shard_rank[s];
+        int at = keel_view_find_rank(next, rank);
+        next->shard_rank[s] = at >= 0 && !next->members[at].spare ? rank : KEEL_RANK_NONE;
+        if (next->shard_rank[s] != KEEL_RANK_NONE)
+            load[rank]++;
+    }
+    for (uint32_t s = 0; s < next->shard_count; s++) {
+        if (next->shard_rank[s] != KEEL_RANK_NONE)
+            continue;
+        next->shard_rank[s] = emptiest(next, load, s);
+        load[next->shard_rank[s]]++;
+    }
+    for (uint32_t i = 0; i < next->shard_count; i++) {
+        uint16_t from = fullest(next, load), to = emptiest(next, load, 0);
+        if (load[from] <= load[to] + 1)
+            break;
+        next->shard_rank[shard_to_move(next, from, to)] = to;
+        load[from]--;
+        load[to]++;
+    }
+}
+
+static bool any_active_stays(const struct keel_view *old, uint64_t gone)
+{
+    for (uint16_t i = 0; i < old->member_count; i++)
+        if (!old->members[i].spare && !(gone >> i & 1))
+            return true;
+    return false;
+}
+
+bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change, struct keel_view *out)
+{
+    KEEL_ASSERT(change->rank_count > 0 && change->rank_count <= KEEL_MEMBERS_MAX);
+    KEEL_ASSERT(change->shard_count > 0 && change->shard_count <= KEEL_SHARDS_MAX);
+    struct keel_view next = {.epoch = old->epoch + 1, .shard_count = change->shard_count};
+    seat_members(old, change, &next);
+    if (keel_view_active_count(&next) == 0)
+        return false;
+    if (old->shard_count == next.shard_count && any_active_stays(old, change->gone))
+        move_shards(old, &next);
+    else
+        lay_out_anew(&next);
+    KEEL_ASSERT(keel_view_valid(&next));
+    *out = next;
+    return true;
+}
+
+/* ---- what a view must be --------------------------------------------------------------------------- */
+
+static bool members_valid(const struct keel_view *view)
+{
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        if (m->rank >= KEEL_MEMBERS_MAX || m->node >= KEEL_NODES_MAX || m->local >= KEEL_WORKERS_PER_NODE ||
+            m->spare > 1 || m->data.bytes > KEEL_ADDRESS_BYTES)
+            return false;
+        if (i > 0 && view->members[i - 1].rank >= m->rank)
+            return false;
+        for (uint16_t j = 0; j < i; j++)
+            if (view->members[j].node == m->node && view->members[j].local == m->local)
+                return false;
+    }
+    return true;
+}
+
+bool keel_view_valid(const struct keel_view *view)
+{
+    if (view->epoch == 0 || view->member_count == 0 || view->member_count > KEEL_MEMBERS_MAX ||
+        view->shard_count == 0 || view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
+        return false;
+    bool active[KEEL_MEMBERS_MAX] = {false};
+    for (uint16_t i = 0; i < view->member_count; i++)
+        active[view->members[i].rank] = view->members[i].spare == 0;
+    for (uint16_t s = 0; s < view->shard_count; s++)
+        if (view->shard_rank[s] >= KEEL_MEMBERS_MAX || !active[view->shard_rank[s]])
+            return false;
+    return true;
+}
+
+bool keel_view_equal(const struct keel_view *a, const struct keel_view *b)
+{
+    uint8_t x[KEEL_VIEW_BYTES_MAX], y[KEEL_VIEW_BYTES_MAX];
+    uint32_t bytes = keel_view_encode(a, x);
+    return bytes == keel_view_encode(b, y) && memcmp(x, y, bytes) == 0;
+}
+
+/* ---- bytes: epoch 8, members 2, shards 2, members, shard_rank 2 each -------------------------------- */
+
+uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
+{
+    struct keel_writer w = {.data = out, .capacity = KEEL_VIEW_BYTES_MAX};
+    keel_writer_number(&w, view->epoch, 8);
+    keel_writer_number(&w, view->member_count, 2);
+    keel_writer_number(&w, view->shard_count, 2);
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        keel_writer_number(&w, m->rank, 2);
+        keel_writer_number(&w, m->node, 2);
+        keel_writer_number(&w, m->local, 1);
+        keel_writer_number(&w, m->spare, 1);
+        keel_writer_number(&w, m->incarnation, 4);
+        keel_writer_number(&w, m->data.bytes, 1);
+        keel_writer_bytes(&w, m->data.data, m->data.bytes);
+    }
+    for (uint16_t s = 0; s < view->shard_count; s++)
+        keel_writer_number(&w, view->shard_rank[s], 2);
+    KEEL_ASSERT(!w.failed);
+    return w.bytes;
+}
+
+static void read_member(struct keel_reader *r, struct keel_member *m)
+{
+    m->rank = (uint16_t)keel_reader_number(r, 2);
+    m->node = (uint16_t)keel_reader_number(r, 2);
+    m->local = (uint8_t)keel_reader_number(r, 1);
+    m->spare = (uint8_t)keel_reader_number(r, 1);
+    m->incarnation = (uint32_t)keel_reader_number(r, 4);
+    m->data.bytes = (uint32_t)keel_reader_number(r, 1);
+    if (m->data.bytes > KEEL_ADDRESS_BYTES)
+        r->failed = true;
+    else
+        keel_reader_bytes(r, m->data.data, m->data.bytes);
+}
+
+bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out)
+{
+    struct keel_reader r = {.data = data, .bytes = bytes};
+    struct keel_view view = {.epoch = keel_reader_number(&r, 8)};
+    view.member_count = (uint16_t)keel_reader_number(&r, 2);
+    view.shard_count = (uint16_t)keel_reader_number(&r, 2);
+    if (view.member_count > KEEL_MEMBERS_MAX || view.shard_count > KEEL_SHARDS_MAX)
+        return false;
+    for (uint16_t i = 0; i < view.member_count && !r.failed; i++)
+        read_member(&r, &view.members[i]);
+    for (uint16_t s = 0; s < view.shard_count && !r.failed; s++)
+        view.shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
+    if (!keel_reader_complete(&r))
+        return false;
+    bool empty = view.epoch == 0 && view.member_count == 0 && view.shard_count == 0;
+    if (!empty && !keel_view_valid(&view))
+        return false;
+    *out = view;
+    return true;
+}

@@ -1,0 +1,53 @@
+/* view.h - pure functions over struct keel_view.
+ *
+ * Owns how the next view follows from the last one (who holds which rank, which rank carries which
+ * shard), what a well-formed view is, and a view's bytes on the wire and in the register. Knows nothing of
+ * time, evidence or messages. The same arguments give the same view on every machine. */
+#ifndef KEEL_VIEW_H
+#define KEEL_VIEW_H
+
+#include <keel/node.h>
+
+enum {
+    KEEL_VIEW_MEMBER_BYTES = 2 + 2 + 1 + 1 + 4 + 1 + KEEL_ADDRESS_BYTES,
+    KEEL_VIEW_BYTES_MAX = 12 + KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
+};
+
+/* What is to change. `joins` are borrowed; of a join only node, local, incarnation and data are read; they
+ * must be sorted by (node, local) and not be members that stay. */
+struct keel_view_change {
+    uint64_t gone; /* bit i: members[i] of the old view leaves */
+    const struct keel_member *joins;
+    uint16_t join_count;
+    uint16_t rank_count, shard_count;
+};
+
+/* Build the view that follows `old` (epoch 0: none yet).
+ * - Members that stay keep rank and role; a vacant rank below rank_count goes to a spare that stays,
+ *   else to a join, ascending, and with the rank all its shards. Further joins become spares.
+ * - Shards of a rank that nobody took go one by one to the rank that carries least, among equals to the
+ *   one that carries a neighbouring shard.
+ * - Then, while two ranks differ by more than one shard, the fullest gives one to the emptiest.
+ * - Where nobody of the old view's active ranks stays, shards are laid out anew: contiguous, balanced.
+ * False when nobody would be active; *out is written only on true. */
+bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change,
+                    struct keel_view *out);
+
+/* Ranks below 64, unique and ascending; spares carry nothing; every shard is owned by one active member;
+ * (node, local) unique; addresses within their size. */
+bool keel_view_valid(const struct keel_view *view);
+
+/* Index of the member with this rank, or of this worker; -1 when there is none. */
+int keel_view_find_rank(const struct keel_view *view, uint16_t rank);
+int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t local, uint32_t incarnation);
+/* Active members (they come first, ascending by rank). */
+uint16_t keel_view_active_count(const struct keel_view *view);
+/* Field by field, so that padding does not matter. */
+bool keel_view_equal(const struct keel_view *a, const struct keel_view *b);
+
+/* Little-endian bytes. Encode returns the bytes written (at most KEEL_VIEW_BYTES_MAX). Decode takes
+ * exactly `bytes` and gives only valid views (or one of epoch 0, empty); false leaves *out alone. */
+uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out);
+bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out);
+
+#endif
