@@ -379,7 +379,8 @@ static void put_value(struct text *text, const struct keel_graph *graph, keel_va
     put(text, "%s)", v->spec.partial ? ",partial" : "");
 }
 
-static void put_node(struct text *text, const struct keel_graph *graph, const struct keel_ir_node *node)
+static void put_node(struct text *text, const struct keel_graph *graph, const struct keel_memory_plan *plan,
+                     const struct keel_ir_node *node)
 {
     const struct keel_op *op = keel_op_row(node->op);
     put(text, "%s(", op->name);
@@ -403,11 +404,15 @@ static void put_node(struct text *text, const struct keel_graph *graph, const st
             continue;
         put(text, "    %s ", (accumulated >> i & 1U) != 0 ? "+=" : "->");
         put_value(text, graph, node->out[i]);
+        if (plan != NULL && graph->values[node->out[i]].kind == KEEL_VALUE_TEMP)
+            put(text, " at %llu%s", (unsigned long long)plan->offset[node->out[i]],
+                plan->storage[node->out[i]] == node->out[i] ? "" : " in place");
         put(text, "\n");
     }
 }
 
-enum keel_status keel_graph_dump(const struct keel_graph *graph, const char *path)
+enum keel_status keel_graph_dump_plan(const struct keel_graph *graph, const struct keel_memory_plan *plan,
+                                      const char *path)
 {
     struct text text = {.status = KEEL_OK};
     for (keel_value value = 1; value < graph->value_count; value++) {
@@ -418,10 +423,15 @@ enum keel_status keel_graph_dump(const struct keel_graph *graph, const char *pat
         put(&text, "\n");
     }
     for (uint32_t i = 0; i < graph->node_count; i++)
-        put_node(&text, graph, &graph->nodes[i]);
+        put_node(&text, graph, plan, &graph->nodes[i]);
     enum keel_status status = text.status;
     if (status == KEEL_OK)
         status = keel_file_replace(path, text.data, text.used, 0644);
     keel_free(text.data);
     return status;
+}
+
+enum keel_status keel_graph_dump(const struct keel_graph *graph, const char *path)
+{
+    return keel_graph_dump_plan(graph, NULL, path);
 }

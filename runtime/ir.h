@@ -129,4 +129,8 @@ enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct k
                                   struct keel_memory_plan *out);
 void keel_memory_plan_fini(struct keel_memory_plan *plan);
 
+/* keel_graph_dump with the place of each value; `plan` may be NULL. */
+enum keel_status keel_graph_dump_plan(const struct keel_graph *graph, const struct keel_memory_plan *plan,
+                                      const char *path);
+
 #endif

@@ -29,8 +29,19 @@ struct keel_engine_config {
     uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
     bool training;                  /* false: eval alone, no gradients, no optimizer state */
     const char *dump_directory;     /* graph after each pass as text, or NULL */
+    const char *passes_off; /* NULL, or passes to leave out: "fuse", "plan-memory", "fuse,plan-memory";
+                               the bits stay the same */
+    uint64_t slot_wait_ns;  /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
+                               enqueued and not begun; 0: a minute */
 };
 
+/* Parameters begin at multiples of this many floats in the flat buffers (a page): the layout, and with it
+ * the order in which the norm is summed, is the same on every device. */
+enum { KEEL_FLAT_ALIGN = 1024, KEEL_ENGINE_SLOTS = 16 };
+
+/* INVALID: the graph has an error, no loss, or other inputs than int32 "ids" and "targets". UNSUPPORTED: the
+ * device needs a coarser alignment than KEEL_FLAT_ALIGN. NO_MEMORY names what does not fit. Blocks while
+ * buffers are zeroed. */
 enum keel_status keel_engine_create(const struct keel_engine_config *config, struct keel_engine **out);
 void keel_engine_destroy(struct keel_engine *engine);
 
@@ -44,10 +55,12 @@ struct keel_engine_param {
     uint64_t count;  /* elements */
     bool decay;      /* weight decay applies (matrices) */
 };
+/* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
 const struct keel_engine_param *keel_engine_param(const struct keel_engine *engine, uint32_t index);
 
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
+/* NULL for all but the weights when the engine does not train. */
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
 uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
 
@@ -75,7 +88,8 @@ struct keel_engine_batch {
 /* Set gradients and the loss accumulator to zero. */
 enum keel_status keel_engine_zero(struct keel_engine *engine);
 
-/* Forward and backward of one microbatch, added to the gradients and to the loss accumulator.
+/* Blocks only when the queue is KEEL_ENGINE_SLOTS microbatches behind; TIMEOUT after slot_wait_ns, nothing
+ * enqueued then. Forward and backward of one microbatch, added to the gradients and to the loss accumulator.
  * `finished`, when not NULL, is called while enqueueing, right after the commands that make bucket b's
  * gradients final, ascending: what it enqueues on the engine's queue runs there, overlapped with what
  * follows on other queues. */
@@ -96,7 +110,7 @@ struct keel_engine_updated {
                         and its index, so gaps and layout do not matter */
 };
 /* Norm, clip, AdamW, digest; blocks until done. FAILS with CORRUPT when the norm is not finite (nothing
- * is changed then). */
+ * is changed then). After TIMEOUT the update may still happen: end the worker. */
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
                                     uint64_t deadline_ns, struct keel_engine_updated *out);
 
@@ -104,7 +118,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                   uint64_t deadline_ns, float *out_loss);
 /* Logits of one batch: `rows` x vocab floats from row `first_row` of the flattened [batch * tokens];
- * blocks. For sampling. */
+ * blocks. For sampling; targets may be NULL. After TIMEOUT `out` must live as long as the engine. */
 enum keel_status keel_engine_logits(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                     uint32_t first_row, uint32_t rows, uint64_t deadline_ns, float *out);
 

@@ -1,0 +1,248 @@
+/* engine.c - life of an engine, its parameters, and facts about it.
+ *
+ * Owns everything in struct keel_engine but the device and the kernels. Leaves building to
+ * engine_compile.c and running to engine_run.c. */
+#include "engine_internal.h"
+#include "ops.h"
+
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t slot_wait_default_ns = 60 * KEEL_NS_PER_S;
+static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S; /* of initialize, which has no deadline */
+
+/* ---- life
+ * -------------------------------------------------------------------------------------------------- */
+
+/* One slot for each microbatch that may be ahead of the device; and all events that will ever be needed, so
+ * that later none is allocated. */
+static enum keel_status make_slots(struct keel_engine *engine)
+{
+    uint64_t stride = keel_round_up(engine->feed_bytes, KEEL_PAGE_BYTES);
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, stride * KEEL_ENGINE_SLOTS, (void *)&engine->staging));
+    memset(engine->staging, 0, stride * KEEL_ENGINE_SLOTS);
+    struct keel_event *spare[KEEL_ENGINE_SPARE_EVENTS] = {NULL};
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < KEEL_ENGINE_SLOTS && status == KEEL_OK; i++) {
+        engine->slots[i].host = engine->staging + i * stride;
+        status = keel_queue_mark(engine->queue, &engine->slots[i].event);
+    }
+    for (uint32_t i = 0; i < KEEL_ENGINE_SPARE_EVENTS && status == KEEL_OK; i++)
+        status = keel_queue_mark(engine->queue, &spare[i]);
+    for (uint32_t i = 0; i < KEEL_ENGINE_SPARE_EVENTS; i++)
+        keel_event_destroy(spare[i]);
+    return status;
+}
+
+static enum keel_status build(struct keel_engine *engine, const struct keel_engine_config *config)
+{
+    uint32_t align_bytes = keel_device_info(config->device)->base_align_bytes;
+    if (align_bytes > KEEL_PLACE_BYTES)
+        return keel_fail(KEEL_UNSUPPORTED, "%s aligns buffers to %u bytes; the layout of parameters to %d",
+                         keel_device_info(config->device)->selector, align_bytes, (int)KEEL_PLACE_BYTES);
+    KEEL_TRY(keel_queue_create(config->device, &engine->queue));
+    KEEL_TRY(keel_engine_compile(engine, config));
+    KEEL_TRY(keel_alloc(config->graph->param_count, sizeof *engine->inits, (void *)&engine->inits));
+    memcpy(engine->inits, config->graph->params, config->graph->param_count * sizeof *engine->inits);
+    if (getenv("KEEL_PROFILE") != NULL)
+        KEEL_TRY(keel_profile_create(&engine->profile));
+    return make_slots(engine);
+}
+
+enum keel_status keel_engine_create(const struct keel_engine_config *config, struct keel_engine **out)
+{
+    struct keel_engine *engine = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *engine, (void *)&engine));
+    engine->device = config->device;
+    engine->kernels = config->kernels;
+    engine->loss_scale = config->loss_scale;
+    engine->training = config->training;
+    engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
+    enum keel_status status = build(engine, config);
+    if (status != KEEL_OK) {
+        keel_engine_destroy(engine);
+        return status;
+    }
+    *out = engine;
+    return KEEL_OK;
+}
+
+static void destroy_slices(struct keel_buffer **slices, uint32_t count)
+{
+    for (uint32_t i = 0; slices != NULL && i < count; i++)
+        if (slices[i] != NULL)
+            keel_buffer_destroy(slices[i]);
+    keel_free(slices);
+}
+
+static void destroy_buffers(struct keel_engine *engine)
+{
+    struct keel_buffer *buffers[] = {/* slices first */
+                                     engine->control,
+                                     engine->ids,
+                                     engine->targets,
+                                     engine->feed,
+                                     engine->arena,
+                                     engine->workspace,
+                                     engine->scratch,
+                                     engine->loss,
+                                     engine->eval_loss,
+                                     engine->norm,
+                                     engine->digest,
+                                     engine->flat[KEEL_FLAT_WEIGHTS],
+                                     engine->flat[KEEL_FLAT_GRADIENTS],
+                                     engine->flat[KEEL_FLAT_M],
+                                     engine->flat[KEEL_FLAT_V]};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (buffers[i] != NULL)
+            keel_buffer_destroy(buffers[i]);
+}
+
+void keel_engine_destroy(struct keel_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    if (engine->profile != NULL)
+        keel_profile_print(engine->profile);
+    keel_free(engine->profile);
+    for (uint32_t i = 0; i < KEEL_ENGINE_SLOTS; i++)
+        keel_event_destroy(engine->slots[i].event);
+    if (engine->queue != NULL)
+        keel_queue_destroy(engine->queue); /* waits: nothing below is used by the device any more */
+    keel_program_fini(&engine->train);
+    keel_program_fini(&engine->eval);
+    keel_update_lists_fini(&engine->update);
+    destroy_slices(engine->weights, engine->layout.param_count);
+    destroy_slices(engine->gradients, engine->layout.param_count);
+    destroy_buffers(engine);
+    keel_layout_fini(&engine->layout);
+    keel_free(engine->inits);
+    keel_free(engine->staging);
+    keel_free(engine);
+}
+
+/* ---- parameters
+ * --------------------------------------------------------------------------------------------- */
+
+uint32_t keel_engine_param_count(const struct keel_engine *engine)
+{
+    return engine->layout.param_count;
+}
+
+const struct keel_engine_param *keel_engine_param(const struct keel_engine *engine, uint32_t index)
+{
+    KEEL_ASSERT(index < engine->layout.param_count);
+    return &engine->layout.params[index];
+}
+
+struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which)
+{
+    KEEL_ASSERT(which < KEEL_FLAT_COUNT);
+    return engine->flat[which];
+}
+
+uint64_t keel_engine_flat_count(const struct keel_engine *engine)
+{
+    return engine->layout.flat_count;
+}
+
+uint32_t keel_engine_bucket_count(const struct keel_engine *engine)
+{
+    return engine->layout.bucket_count;
+}
+
+const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index)
+{
+    KEEL_ASSERT(index < engine->layout.bucket_count);
+    return &engine->layout.buckets[index];
+}
+
+struct keel_queue *keel_engine_queue(struct keel_engine *engine)
+{
+    return engine->queue;
+}
+
+struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
+{
+    return engine->loss;
+}
+
+/* ---- initial weights
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t float_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Draw one parameter in chunks; each is written before the next is drawn into the same memory. */
+static enum keel_status draw_param(struct keel_engine *engine, const struct keel_control *control,
+                                   uint32_t number, float *chunk, uint64_t chunk_count, uint64_t deadline_ns)
+{
+    const struct keel_engine_param *param = &engine->layout.params[number];
+    for (uint64_t done = 0; done < param->count; done += chunk_count) {
+        uint64_t count = param->count - done < chunk_count ? param->count - done : chunk_count;
+        for (uint64_t i = 0; i < count; i++)
+            chunk[i] = keel_random_normal(control, number, done + i) * engine->inits[number].deviation;
+        KEEL_TRY(keel_queue_write(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
+                                  (param->offset + done) * sizeof(float), chunk, count * sizeof(float), NULL,
+                                  NULL));
+        KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status draw_params(struct keel_engine *engine, uint64_t seed, float *chunk,
+                                    uint64_t chunk_count, uint64_t deadline_ns)
+{
+    struct keel_control control = {.seed_lo = (uint32_t)seed, .seed_hi = (uint32_t)(seed >> 32)};
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        const struct keel_engine_param *param = &engine->layout.params[i];
+        if (engine->inits[i].deviation > 0.0F)
+            KEEL_TRY(draw_param(engine, &control, i, chunk, chunk_count, deadline_ns));
+        else
+            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
+                                     param->offset * sizeof(float), param->count * sizeof(float),
+                                     float_bits(engine->inits[i].fill), NULL, NULL));
+    }
+    return keel_queue_finish(engine->queue, deadline_ns);
+}
+
+enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t seed)
+{
+    enum { CHUNK = 1 << 20 };
+    uint64_t deadline_ns = keel_deadline_after_ns(blocking_limit_ns);
+    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
+        if (engine->flat[i] != NULL)
+            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[i], 0,
+                                     engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
+    float *chunk = NULL;
+    KEEL_TRY(keel_alloc(CHUNK, sizeof *chunk, (void *)&chunk));
+    enum keel_status status = draw_params(engine, seed, chunk, CHUNK, deadline_ns);
+    keel_free(chunk);
+    return status;
+}
+
+/* ---- facts
+ * -------------------------------------------------------------------------------------------------------- */
+
+void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
+{
+    *out =
+        (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
+                                   .activation_bytes = keel_buffer_bytes(engine->arena),
+                                   .commands_update = engine->update.norm.count + engine->update.adamw.count +
+                                                      engine->update.digest.count};
+    for (uint32_t i = 0; i < engine->layout.param_count; i++)
+        out->parameters += engine->layout.params[i].count;
+    const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
+    out->flops_per_microbatch = keel_graph_flops(program->graph);
+    for (uint32_t i = 0; i < engine->train.list_count; i++)
+        out->commands_train += engine->train.lists[i].count;
+    for (uint32_t i = 0; i < engine->eval.list_count; i++)
+        out->commands_eval += engine->eval.lists[i].count;
+}

@@ -1,0 +1,390 @@
+/* engine_compile.c - from the model's graph to command lists: passes, buffers, launches.
+ *
+ * Train: autodiff, fuse, plan-memory, emit. Eval: inference, fuse, plan-memory, emit. Both programs share
+ * the arena and the workspace, since the queue runs them in order. All device memory of an engine is made
+ * here, and counted. Leaves the meaning of the passes to their files. */
+#include "emit.h"
+#include "engine_internal.h"
+#include "ops.h"
+
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- passes ----------------------------------------------------------------------------------------------
+ */
+
+/* INVALID when passes_off names something else than passes. */
+static enum keel_status check_passes(const char *off)
+{
+    static const char *const known[] = {"fuse", "plan-memory"};
+    while (off != NULL && *off != '\0') {
+        size_t length = strcspn(off, ",");
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            found = found || (strlen(known[i]) == length && strncmp(known[i], off, length) == 0);
+        if (!found)
+            return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse nor plan-memory", off);
+        off += length;
+        off += *off == ',';
+    }
+    return KEEL_OK;
+}
+
+static bool pass_on(const struct keel_engine_config *config, const char *name)
+{
+    return config->passes_off == NULL || strstr(config->passes_off, name) == NULL;
+}
+
+static enum keel_status dump(const struct keel_engine_config *config, const struct keel_program *program,
+                             const char *program_name, uint32_t number, const char *pass)
+{
+    if (config->dump_directory == NULL)
+        return KEEL_OK;
+    char name[64];
+    char path[KEEL_PATH_BYTES];
+    snprintf(name, sizeof name, "%s-%u-%s.txt", program_name, number, pass);
+    KEEL_TRY(keel_mkdir_all(config->dump_directory));
+    KEEL_TRY(keel_path_join(path, config->dump_directory, name));
+    return keel_graph_dump_plan(program->graph, program->plan.offset == NULL ? NULL : &program->plan, path);
+}
+
+/* What both programs have after their first pass. */
+static enum keel_status finish_passes(const struct keel_engine_config *config, struct keel_program *program,
+                                      const char *name, keel_value keep)
+{
+    if (pass_on(config, "fuse"))
+        KEEL_TRY(keel_pass_fuse(program->graph));
+    KEEL_TRY(dump(config, program, name, 2, "fuse"));
+    struct keel_memory_options options = {
+        .align_bytes = KEEL_PLACE_BYTES, .keep = keep, .reuse = pass_on(config, "plan-memory")};
+    KEEL_TRY(keel_pass_memory(program->graph, &options, &program->plan));
+    return dump(config, program, name, 3, "plan-memory");
+}
+
+static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
+{
+    struct keel_program *train = &engine->train;
+    struct keel_program *eval = &engine->eval;
+    KEEL_TRY(keel_graph_copy(config->graph, &train->graph));
+    KEEL_TRY(dump(config, train, "train", 0, "build"));
+    KEEL_TRY(keel_pass_autodiff(train->graph));
+    KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
+    KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
+    if (engine->training)
+        KEEL_TRY(finish_passes(config, train, "train", 0));
+    KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
+    KEEL_TRY(keel_pass_inference(eval->graph));
+    KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
+    return finish_passes(config, eval, "eval", eval->graph->logits);
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status make_buffer(struct keel_engine *engine, uint64_t bytes, struct keel_buffer **out)
+{
+    KEEL_TRY(keel_buffer_create(engine->device, bytes, out));
+    engine->planned_bytes += bytes;
+    return KEEL_OK;
+}
+
+/* The two inputs: "ids" and "targets", int32, of one shape. */
+static enum keel_status find_inputs(struct keel_engine *engine, const struct keel_graph *graph)
+{
+    uint32_t inputs = 0;
+    for (keel_value value = 1; value < graph->value_count; value++) {
+        const struct keel_ir_value *v = &graph->values[value];
+        if (v->kind != KEEL_VALUE_INPUT)
+            continue;
+        uint64_t bytes = keel_value_bytes(graph, value);
+        bool known = strcmp(v->name, "ids") == 0 || strcmp(v->name, "targets") == 0;
+        if (!known || v->dtype != KEEL_I32 || (engine->ids_bytes != 0 && engine->ids_bytes != bytes))
+            return keel_fail(KEEL_INVALID, "input %s: the engine feeds int32 ids and targets of one shape",
+                             v->name);
+        engine->ids_bytes = bytes;
+        inputs++;
+    }
+    if (inputs != 2)
+        return keel_fail(KEEL_INVALID, "the graph has %u inputs; the engine feeds ids and targets", inputs);
+    return KEEL_OK;
+}
+
+static enum keel_status make_feed(struct keel_engine *engine)
+{
+    uint64_t stride = keel_round_up(engine->ids_bytes, KEEL_PLACE_BYTES);
+    engine->feed_bytes = KEEL_PLACE_BYTES + stride + engine->ids_bytes;
+    KEEL_TRY(make_buffer(engine, engine->feed_bytes, &engine->feed));
+    KEEL_TRY(keel_buffer_slice(engine->feed, 0, sizeof(struct keel_control), &engine->control));
+    KEEL_TRY(keel_buffer_slice(engine->feed, KEEL_PLACE_BYTES, engine->ids_bytes, &engine->ids));
+    return keel_buffer_slice(engine->feed, KEEL_PLACE_BYTES + stride, engine->ids_bytes, &engine->targets);
+}
+
+static enum keel_status slice_params(struct keel_engine *engine, struct keel_buffer *flat,
+                                     struct keel_buffer ***out)
+{
+    KEEL_TRY(keel_alloc(engine->layout.param_count, sizeof(struct keel_buffer *), (void *)out));
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        const struct keel_engine_param *param = &engine->layout.params[i];
+        KEEL_TRY(
+            keel_buffer_slice(flat, param->offset * sizeof(float), param->count * sizeof(float), &(*out)[i]));
+    }
+    return KEEL_OK;
+}
+
+static uint64_t scratch_bytes(const struct keel_engine *engine)
+{
+    uint64_t bytes = engine->training ? keel_norm_scratch_bytes(engine->layout.flat_count) : 0;
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        uint64_t needed = keel_digest_scratch_bytes(engine->layout.params[i].count);
+        bytes = needed > bytes ? needed : bytes;
+    }
+    return bytes;
+}
+
+static enum keel_status make_buffers(struct keel_engine *engine)
+{
+    uint64_t flat_bytes = engine->layout.flat_count * sizeof(float);
+    uint64_t arena_bytes = engine->eval.plan.arena_bytes;
+    if (engine->train.plan.arena_bytes > arena_bytes)
+        arena_bytes = engine->train.plan.arena_bytes;
+    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
+        if (engine->training || i == KEEL_FLAT_WEIGHTS)
+            KEEL_TRY(make_buffer(engine, flat_bytes, &engine->flat[i]));
+    KEEL_TRY(make_buffer(engine, arena_bytes, &engine->arena));
+    KEEL_TRY(make_feed(engine));
+    KEEL_TRY(make_buffer(engine, sizeof(float), &engine->loss));
+    KEEL_TRY(make_buffer(engine, sizeof(float), &engine->eval_loss));
+    KEEL_TRY(make_buffer(engine, 2 * sizeof(float), &engine->norm));
+    KEEL_TRY(make_buffer(engine, sizeof(uint64_t), &engine->digest));
+    if (scratch_bytes(engine) > 0)
+        KEEL_TRY(make_buffer(engine, scratch_bytes(engine), &engine->scratch));
+    KEEL_TRY(slice_params(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
+    return engine->training ? slice_params(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
+                            : KEEL_OK;
+}
+
+/* The buffer of each value of a program; values that share a place share the slice. */
+static enum keel_status bind_values(struct keel_engine *engine, struct keel_program *program,
+                                    struct keel_buffer *loss)
+{
+    const struct keel_graph *graph = program->graph;
+    KEEL_TRY(keel_alloc(graph->value_count, sizeof(struct keel_buffer *), (void *)&program->buffers));
+    for (uint32_t n = 0; n < graph->node_count; n++)
+        for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
+            keel_value value = graph->nodes[n].out[i];
+            if (value == 0 || graph->values[value].kind != KEEL_VALUE_TEMP)
+                continue;
+            keel_value storage = program->plan.storage[value];
+            if (storage != value)
+                program->buffers[value] = program->buffers[storage];
+            else
+                KEEL_TRY(keel_buffer_slice(engine->arena, program->plan.offset[value],
+                                           keel_value_bytes(graph, value), &program->buffers[value]));
+        }
+    for (keel_value value = 1; value < graph->value_count; value++) {
+        const struct keel_ir_value *v = &graph->values[value];
+        if (v->kind == KEEL_VALUE_PARAM)
+            program->buffers[value] = engine->weights[v->param];
+        else if (v->kind == KEEL_VALUE_GRADIENT)
+            program->buffers[value] = engine->gradients[v->param];
+        else if (v->kind == KEEL_VALUE_INPUT)
+            program->buffers[value] = strcmp(v->name, "ids") == 0 ? engine->ids : engine->targets;
+        else if (v->kind == KEEL_VALUE_LOSS)
+            program->buffers[value] = loss;
+    }
+    return KEEL_OK;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------
+ */
+
+/* By bucket: how many nodes of the train graph must have run before it is final. Ascending. */
+static void find_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,
+                              uint32_t *out_nodes)
+{
+    uint32_t ready = 0;
+    uint32_t at = 0;
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        for (; at < layout->bucket_end[b]; at++)
+            for (uint32_t n = ready; n < graph->node_count; n++)
+                for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
+                    if (graph->nodes[n].out[i] == graph->params[layout->order[at]].gradient)
+                        ready = n + 1;
+        out_nodes[b] = ready;
+    }
+}
+
+/* Append nodes to the program's lists; list b ends where bucket b is final. */
+static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *program,
+                                   const uint32_t *bucket_nodes)
+{
+    uint32_t list = 0;
+    for (uint32_t n = 0; n < program->graph->node_count; n++) {
+        while (list + 1 < program->list_count && bucket_nodes[list] <= n)
+            list++;
+        emit->list = &program->lists[list];
+        KEEL_TRY(keel_emit_node(emit, &program->graph->nodes[n]));
+    }
+    return KEEL_OK;
+}
+
+static struct keel_emit emitter(struct keel_engine *engine, struct keel_program *program)
+{
+    bool train = program == &engine->train;
+    float rows = (float)(engine->ids_bytes / sizeof(int32_t));
+    return (struct keel_emit){.graph = program->graph,
+                              .kernels = engine->kernels,
+                              .buffer = program->buffers,
+                              .control = engine->control,
+                              .workspace = engine->workspace,
+                              .scale = train ? engine->loss_scale : 1.0F / rows};
+}
+
+static enum keel_status measure(struct keel_engine *engine, struct keel_program *program, uint64_t *bytes)
+{
+    struct keel_emit emit = emitter(engine, program);
+    emit.measure = true;
+    for (uint32_t n = 0; n < program->graph->node_count; n++)
+        KEEL_TRY(keel_emit_node(&emit, &program->graph->nodes[n]));
+    *bytes = emit.workspace_bytes > *bytes ? emit.workspace_bytes : *bytes;
+    return KEEL_OK;
+}
+
+static enum keel_status emit_program(struct keel_engine *engine, struct keel_program *program)
+{
+    bool train = program == &engine->train;
+    program->list_count = train ? engine->layout.bucket_count + 1 : 1;
+    KEEL_TRY(keel_alloc(program->list_count, sizeof *program->lists, (void *)&program->lists));
+    uint32_t *bucket_nodes = NULL;
+    KEEL_TRY(keel_alloc(program->list_count, sizeof *bucket_nodes, (void *)&bucket_nodes));
+    if (train)
+        find_bucket_nodes(&engine->layout, program->graph, bucket_nodes);
+    struct keel_emit emit = emitter(engine, program);
+    enum keel_status status = emit_nodes(&emit, program, bucket_nodes);
+    keel_free(bucket_nodes);
+    return status;
+}
+
+static enum keel_status emit_update(struct keel_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        struct keel_digest digest = {.count = engine->layout.params[i].count,
+                                     .first_element = (uint64_t)i << 40,
+                                     .x = engine->weights[i],
+                                     .digest = engine->digest,
+                                     .scratch = engine->scratch};
+        KEEL_TRY(keel_op_digest(engine->kernels, &digest, &engine->update.digest));
+    }
+    if (!engine->training)
+        return KEEL_OK;
+    struct keel_norm norm = {.count = engine->layout.flat_count,
+                             .x = engine->flat[KEEL_FLAT_GRADIENTS],
+                             .scratch = engine->scratch,
+                             .norm = engine->norm,
+                             .control = engine->control};
+    return keel_op_norm(engine->kernels, &norm, &engine->update.norm);
+}
+
+enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
+{
+    KEEL_TRY(check_passes(config->passes_off));
+    KEEL_TRY(keel_graph_status(config->graph));
+    KEEL_TRY(find_inputs(engine, config->graph));
+    KEEL_TRY(run_passes(engine, config));
+    KEEL_TRY(make_buffers(engine));
+    KEEL_TRY(bind_values(engine, &engine->eval, engine->eval_loss));
+    if (engine->training)
+        KEEL_TRY(bind_values(engine, &engine->train, engine->loss));
+    uint64_t workspace_bytes = 0;
+    KEEL_TRY(measure(engine, &engine->eval, &workspace_bytes));
+    if (engine->training)
+        KEEL_TRY(measure(engine, &engine->train, &workspace_bytes));
+    if (workspace_bytes > 0)
+        KEEL_TRY(make_buffer(engine, workspace_bytes, &engine->workspace));
+    KEEL_TRY(emit_program(engine, &engine->eval));
+    if (engine->training)
+        KEEL_TRY(emit_program(engine, &engine->train));
+    return emit_update(engine);
+}
+
+void keel_program_fini(struct keel_program *program)
+{
+    for (uint32_t i = 0; i < program->list_count; i++)
+        keel_launch_list_fini(&program->lists[i]);
+    keel_free(program->lists);
+    for (keel_value value = 1; program->buffers != NULL && value < program->graph->value_count; value++)
+        if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
+            program->buffers[value] != NULL)
+            keel_buffer_destroy(program->buffers[value]);
+    keel_free(program->buffers);
+    keel_memory_plan_fini(&program->plan);
+    keel_graph_destroy(program->graph);
+    *program = (struct keel_program){.graph = NULL};
+}
+
+/* ---- AdamW
+ * ------------------------------------------------------------------------------------------------- */
+
+/* One launch list entry for the parameters order[begin .. end), which are alike in decay and adjacent. */
+static enum keel_status append_adamw(struct keel_engine *engine, uint32_t begin, uint32_t end,
+                                     float weight_decay)
+{
+    const struct keel_layout *layout = &engine->layout;
+    uint64_t first = layout->params[layout->order[begin]].offset;
+    uint64_t past =
+        end == layout->param_count ? layout->flat_count : layout->params[layout->order[end]].offset;
+    struct keel_buffer **slices = &engine->update.slices[engine->update.slice_count];
+    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++) {
+        KEEL_TRY(keel_buffer_slice(engine->flat[i], first * sizeof(float), (past - first) * sizeof(float),
+                                   &slices[i]));
+        engine->update.slice_count++;
+    }
+    struct keel_adamw adamw = {.count = past - first,
+                               .weight_decay =
+                                   layout->params[layout->order[begin]].decay ? weight_decay : 0.0F,
+                               .w = slices[KEEL_FLAT_WEIGHTS],
+                               .grad = slices[KEEL_FLAT_GRADIENTS],
+                               .m = slices[KEEL_FLAT_M],
+                               .v = slices[KEEL_FLAT_V],
+                               .norm = engine->norm,
+                               .control = engine->control};
+    return keel_op_adamw(engine->kernels, &adamw, &engine->update.adamw);
+}
+
+static void drop_adamw(struct keel_update_lists *update)
+{
+    keel_launch_list_fini(&update->adamw);
+    for (uint32_t i = 0; i < update->slice_count; i++)
+        keel_buffer_destroy(update->slices[i]);
+    keel_free(update->slices);
+    update->slices = NULL;
+    update->slice_count = 0;
+}
+
+enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weight_decay)
+{
+    const struct keel_layout *layout = &engine->layout;
+    drop_adamw(&engine->update);
+    KEEL_TRY(keel_alloc((size_t)layout->param_count * KEEL_FLAT_COUNT, sizeof(struct keel_buffer *),
+                        (void *)&engine->update.slices));
+    uint32_t begin = 0;
+    for (uint32_t i = 1; i <= layout->param_count; i++) {
+        bool alike = i < layout->param_count &&
+                     layout->params[layout->order[i]].decay == layout->params[layout->order[begin]].decay;
+        if (alike)
+            continue;
+        KEEL_TRY(append_adamw(engine, begin, i, weight_decay));
+        begin = i;
+    }
+    engine->update.weight_decay = weight_decay;
+    return KEEL_OK;
+}
+
+void keel_update_lists_fini(struct keel_update_lists *update)
+{
+    drop_adamw(update);
+    keel_launch_list_fini(&update->norm);
+    keel_launch_list_fini(&update->digest);
+}

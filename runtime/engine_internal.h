@@ -1,0 +1,111 @@
+/* engine_internal.h - what the files of the engine share.
+ *
+ * engine.c         life, parameters, facts
+ * engine_layout.c  where parameters lie, and buckets
+ * engine_compile.c graph -> passes -> buffers -> lists
+ * engine_run.c     replay
+ * engine_profile.c time by kernel (KEEL_PROFILE=1) */
+#ifndef KEEL_RUNTIME_ENGINE_INTERNAL_H
+#define KEEL_RUNTIME_ENGINE_INTERNAL_H
+
+#include "ir.h"
+
+#include <keel/engine.h>
+
+enum {
+    KEEL_PLACE_BYTES = KEEL_FLAT_ALIGN * 4, /* alignment of every slice */
+    KEEL_ENGINE_SPARE_EVENTS = 8            /* beyond one a slot, so that waiting allocates nothing */
+};
+
+/* ---- layout ------------------------------------------------------------------------------------------ */
+
+struct keel_layout {
+    struct keel_engine_param *params; /* by number; names owned */
+    uint32_t *order;                  /* numbers, ascending by offset */
+    struct keel_engine_bucket *buckets;
+    uint32_t *bucket_end; /* by bucket: how many parameters of `order` lie before its end */
+    uint32_t param_count, bucket_count;
+    uint64_t flat_count; /* elements */
+};
+/* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
+enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
+                                  uint64_t bucket_bytes);
+void keel_layout_fini(struct keel_layout *layout);
+
+/* ---- programs ------------------------------------------------------------------------------------------ */
+
+/* A graph that is compiled: lists to run one after the other. */
+struct keel_program {
+    struct keel_graph *graph; /* after the passes */
+    struct keel_memory_plan plan;
+    struct keel_buffer **buffers; /* by value */
+    struct keel_launch_list *lists;
+    uint32_t list_count; /* 1, or one a bucket and the rest */
+};
+
+/* The update, in three lists: the host looks at the norm after the first. */
+struct keel_update_lists {
+    struct keel_launch_list norm, adamw, digest;
+    float weight_decay;          /* that `adamw` was built with */
+    struct keel_buffer **slices; /* four a run of parameters alike in decay */
+    uint32_t slice_count;
+};
+
+struct keel_slot {
+    uint8_t *host;            /* control, ids, targets as the device wants them; of one block */
+    struct keel_event *event; /* of its newest write */
+};
+
+struct keel_profile; /* engine_profile.c */
+
+struct keel_engine {
+    struct keel_device *device;   /* borrowed */
+    struct keel_kernels *kernels; /* borrowed */
+    struct keel_queue *queue;
+    float loss_scale;
+    uint64_t slot_wait_ns;
+    bool training;
+
+    struct keel_layout layout;
+    struct keel_ir_param *inits; /* how parameters begin; by number */
+    struct keel_program train, eval;
+    struct keel_update_lists update;
+
+    struct keel_buffer *flat[KEEL_FLAT_COUNT];
+    struct keel_buffer **weights;   /* slices by parameter number */
+    struct keel_buffer **gradients; /* likewise */
+    struct keel_buffer *arena, *workspace, *scratch;
+    struct keel_buffer *feed; /* control, ids, targets: one write a microbatch */
+    struct keel_buffer *control, *ids, *targets;
+    struct keel_buffer *loss, *eval_loss, *norm, *digest;
+    uint64_t planned_bytes;
+    uint64_t ids_bytes, feed_bytes; /* ids and targets are equally large */
+
+    uint8_t *staging; /* of all slots */
+    struct keel_slot slots[KEEL_ENGINE_SLOTS];
+    uint32_t next_slot;
+    struct { /* where blocking reads land: must live until the queue has ended */
+        float norm[2];
+        float loss;
+        uint64_t digest;
+    } landing;
+    struct keel_profile *profile; /* NULL unless asked for */
+};
+
+/* Everything between the model and the lists. The engine's plain fields are set. */
+enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config);
+void keel_program_fini(struct keel_program *program);
+
+/* (Re)build the AdamW list for a weight decay. */
+enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weight_decay);
+void keel_update_lists_fini(struct keel_update_lists *update);
+
+/* ---- profile ------------------------------------------------------------------------------------------- */
+
+enum keel_status keel_profile_create(struct keel_profile **out);
+/* Run a list launch by launch, with the time of each. */
+enum keel_status keel_profile_run(struct keel_profile *profile, const struct keel_launch_list *list,
+                                  struct keel_queue *queue);
+void keel_profile_print(const struct keel_profile *profile);
+
+#endif

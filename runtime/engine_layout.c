@@ -1,0 +1,119 @@
+/* engine_layout.c - where parameters lie in the flat buffers, and which ranges become final together.
+ *
+ * Order: by the node of the backward pass that adds last to the gradient, then by number. Alignment:
+ * KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the model alone, and ranks on unlike
+ * boards can exchange whole buckets. */
+#include "engine_internal.h"
+
+#include <keel/memory.h>
+#include <stdlib.h>
+
+static const uint64_t default_bucket_bytes = UINT64_C(4) << 20;
+
+struct completion {
+    uint32_t node, number;
+};
+
+static int compare_completions(const void *a, const void *b)
+{
+    const struct completion *x = a;
+    const struct completion *y = b;
+    if (x->node != y->node)
+        return x->node < y->node ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* When each gradient is final; a parameter without one comes last. */
+static void find_completions(const struct keel_graph *graph, struct completion *out)
+{
+    for (uint32_t i = 0; i < graph->param_count; i++)
+        out[i] = (struct completion){.node = UINT32_MAX, .number = i};
+    for (uint32_t n = 0; n < graph->node_count; n++)
+        for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
+            keel_value value = graph->nodes[n].out[i];
+            if (value != 0 && graph->values[value].kind == KEEL_VALUE_GRADIENT)
+                out[graph->values[value].param].node = n;
+        }
+    qsort(out, graph->param_count, sizeof *out, compare_completions);
+}
+
+static void place_params(struct keel_layout *layout, const struct keel_graph *graph,
+                         const struct completion *completions)
+{
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < layout->param_count; i++) {
+        uint32_t number = completions[i].number;
+        const struct keel_shape *shape = &graph->values[graph->params[number].value].shape;
+        struct keel_engine_param *param = &layout->params[number];
+        layout->order[i] = number;
+        param->dims = shape->dims;
+        for (uint32_t d = 0; d < shape->dims; d++)
+            param->shape[d] = shape->size[d];
+        param->offset = offset;
+        param->count = keel_shape_count(shape);
+        param->decay = graph->params[number].decay;
+        offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
+    }
+    layout->flat_count = offset;
+}
+
+/* Whole parameters, until a bucket is as large as aimed at. */
+static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
+{
+    uint64_t begin = 0;
+    for (uint32_t i = 0; i < layout->param_count; i++) {
+        bool last = i + 1 == layout->param_count;
+        uint64_t end = last ? layout->flat_count : layout->params[layout->order[i + 1]].offset;
+        if (!last && (end - begin) * sizeof(float) < bucket_bytes)
+            continue;
+        layout->buckets[layout->bucket_count] =
+            (struct keel_engine_bucket){.offset = begin, .count = end - begin};
+        layout->bucket_end[layout->bucket_count++] = i + 1;
+        begin = end;
+    }
+}
+
+static enum keel_status allocate(struct keel_layout *layout, const struct keel_graph *graph)
+{
+    layout->param_count = graph->param_count;
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->params, (void *)&layout->params));
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->order, (void *)&layout->order));
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->buckets, (void *)&layout->buckets));
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->bucket_end, (void *)&layout->bucket_end));
+    for (uint32_t i = 0; i < graph->param_count; i++) {
+        char *name = NULL;
+        KEEL_TRY(keel_strdup(graph->params[i].name, &name));
+        layout->params[i].name = name;
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
+                                  uint64_t bucket_bytes)
+{
+    *layout = (struct keel_layout){.params = NULL};
+    struct completion *completions = NULL;
+    enum keel_status status = allocate(layout, graph);
+    if (status == KEEL_OK)
+        status = keel_alloc(graph->param_count, sizeof *completions, (void *)&completions);
+    if (status == KEEL_OK) {
+        find_completions(graph, completions);
+        place_params(layout, graph, completions);
+        place_buckets(layout, bucket_bytes != 0 ? bucket_bytes : default_bucket_bytes);
+    } else {
+        keel_layout_fini(layout);
+    }
+    keel_free(completions);
+    return status;
+}
+
+void keel_layout_fini(struct keel_layout *layout)
+{
+    for (uint32_t i = 0; layout->params != NULL && i < layout->param_count; i++)
+        keel_free((void *)(uintptr_t)layout->params[i].name);
+    keel_free(layout->params);
+    keel_free(layout->order);
+    keel_free(layout->buckets);
+    keel_free(layout->bucket_end);
+    *layout = (struct keel_layout){.params = NULL};
+}

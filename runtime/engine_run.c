@@ -1,0 +1,169 @@
+/* engine_run.c - replay: feed a microbatch, run the lists, read what comes out.
+ *
+ * Allocates nothing. Host memory that the device reads (slots) or writes (landing) belongs to the engine, so
+ * a call that gives up at its deadline leaves nothing dangling. The queue runs in order, so a slot may be
+ * filled again when its write is done, and eval may use the arena of the microbatch before it. */
+#include "engine_internal.h"
+
+#include <keel/clock.h>
+#include <math.h>
+#include <string.h>
+
+static enum keel_status run_list(struct keel_engine *engine, const struct keel_launch_list *list)
+{
+    if (engine->profile != NULL)
+        return keel_profile_run(engine->profile, list, engine->queue);
+    return keel_launch_list_run(list, engine->queue);
+}
+
+/* ---- feeding
+ * ------------------------------------------------------------------------------------------------- */
+
+/* The next slot, when the device has read what was in it. */
+static enum keel_status take_slot(struct keel_engine *engine, struct keel_slot **out)
+{
+    struct keel_slot *slot = &engine->slots[engine->next_slot];
+    if (slot->event != NULL)
+        KEEL_TRY(keel_event_wait(slot->event, keel_deadline_after_ns(engine->slot_wait_ns)));
+    keel_event_destroy(slot->event);
+    slot->event = NULL;
+    engine->next_slot = (engine->next_slot + 1) % KEEL_ENGINE_SLOTS;
+    *out = slot;
+    return KEEL_OK;
+}
+
+static enum keel_status feed_batch(struct keel_engine *engine, const struct keel_engine_batch *batch)
+{
+    struct keel_slot *slot;
+    KEEL_TRY(take_slot(engine, &slot));
+    struct keel_control control = {.seed_lo = (uint32_t)batch->seed,
+                                   .seed_hi = (uint32_t)(batch->seed >> 32),
+                                   .step = batch->step,
+                                   .microbatch = batch->microbatch};
+    uint8_t *targets = slot->host + engine->feed_bytes - engine->ids_bytes;
+    memcpy(slot->host, &control, sizeof control);
+    memcpy(slot->host + KEEL_PLACE_BYTES, batch->ids, engine->ids_bytes);
+    if (batch->targets != NULL)
+        memcpy(targets, batch->targets, engine->ids_bytes);
+    else
+        memset(targets, 0, engine->ids_bytes);
+    return keel_queue_write(engine->queue, engine->feed, 0, slot->host, engine->feed_bytes, NULL,
+                            &slot->event);
+}
+
+static enum keel_status feed_control(struct keel_engine *engine, const struct keel_control *control)
+{
+    struct keel_slot *slot;
+    KEEL_TRY(take_slot(engine, &slot));
+    memcpy(slot->host, control, sizeof *control);
+    return keel_queue_write(engine->queue, engine->feed, 0, slot->host, sizeof *control, NULL, &slot->event);
+}
+
+/* ---- training
+ * ------------------------------------------------------------------------------------------------- */
+
+enum keel_status keel_engine_zero(struct keel_engine *engine)
+{
+    KEEL_ASSERT(engine->training);
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_GRADIENTS], 0,
+                             engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
+    return keel_queue_fill(engine->queue, engine->loss, 0, sizeof(float), 0, NULL, NULL);
+}
+
+enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                        enum keel_status (*finished)(void *context, uint32_t bucket),
+                                        void *context)
+{
+    KEEL_ASSERT(engine->training);
+    KEEL_TRY(feed_batch(engine, batch));
+    for (uint32_t i = 0; i < engine->train.list_count; i++) {
+        KEEL_TRY(run_list(engine, &engine->train.lists[i]));
+        if (finished != NULL && i < engine->layout.bucket_count)
+            KEEL_TRY(finished(context, i));
+    }
+    return keel_queue_flush(engine->queue);
+}
+
+static enum keel_status enqueue_digest(struct keel_engine *engine)
+{
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
+    KEEL_TRY(run_list(engine, &engine->update.digest));
+    return keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t), NULL,
+                           NULL);
+}
+
+enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
+                                    uint64_t deadline_ns, struct keel_engine_updated *out)
+{
+    KEEL_ASSERT(engine->training);
+    struct keel_control control = {.step = update->step,
+                                   .learning_rate = update->learning_rate,
+                                   .beta1 = update->beta1,
+                                   .beta2 = update->beta2,
+                                   .bias1 = keel_adam_bias(update->beta1, update->step + 1),
+                                   .bias2 = keel_adam_bias(update->beta2, update->step + 1),
+                                   .epsilon = update->epsilon,
+                                   .max_norm = update->clip};
+    if (engine->update.adamw.count == 0 || engine->update.weight_decay != update->weight_decay)
+        KEEL_TRY(keel_engine_build_adamw(engine, update->weight_decay));
+    KEEL_TRY(feed_control(engine, &control));
+    KEEL_TRY(run_list(engine, &engine->update.norm));
+    KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,
+                             sizeof engine->landing.norm, NULL, NULL));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    float norm = engine->landing.norm[0];
+    if (!isfinite(norm))
+        return keel_fail(KEEL_CORRUPT,
+                         "step %u: the norm of the gradients is %g; the weights were left as they are",
+                         update->step, (double)norm);
+    KEEL_TRY(run_list(engine, &engine->update.adamw));
+    KEEL_TRY(enqueue_digest(engine));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    *out = (struct keel_engine_updated){.grad_norm = norm, .digest = engine->landing.digest};
+    return KEEL_OK;
+}
+
+/* ---- looking
+ * --------------------------------------------------------------------------------------------------- */
+
+static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
+{
+    KEEL_TRY(feed_batch(engine, batch));
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->eval_loss, 0, sizeof(float), 0, NULL, NULL));
+    return run_list(engine, &engine->eval.lists[0]);
+}
+
+enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                  uint64_t deadline_ns, float *out_loss)
+{
+    KEEL_TRY(enqueue_eval(engine, batch));
+    KEEL_TRY(keel_queue_read(engine->queue, engine->eval_loss, 0, &engine->landing.loss, sizeof(float), NULL,
+                             NULL));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    *out_loss = engine->landing.loss;
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_logits(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, float *out)
+{
+    keel_value logits = engine->eval.graph->logits;
+    struct keel_shape shape = keel_graph_shape(engine->eval.graph, logits);
+    uint64_t vocab = shape.size[shape.dims - 1];
+    uint64_t all_rows = keel_shape_count(&shape) / vocab;
+    if (first_row >= all_rows || rows > all_rows - first_row)
+        return keel_fail(KEEL_INVALID, "logits: rows %u to %u of %llu", first_row, first_row + rows,
+                         (unsigned long long)all_rows);
+    KEEL_TRY(enqueue_eval(engine, batch));
+    KEEL_TRY(keel_queue_read(engine->queue, engine->eval.buffers[logits], first_row * vocab * sizeof(float),
+                             out, rows * vocab * sizeof(float), NULL, NULL));
+    return keel_queue_finish(engine->queue, deadline_ns);
+}
+
+enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out)
+{
+    KEEL_TRY(enqueue_digest(engine));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    *out = engine->landing.digest;
+    return KEEL_OK;
+}
