@@ -13,6 +13,7 @@
 #define KEEL_MODULE_TABLE(X)                                                                                 \
     X(elementwise)                                                                                           \
     X(gemm)                                                                                                  \
+    X(attention)                                                                                             \
     X(dropout)                                                                                               \
     X(digest)
 

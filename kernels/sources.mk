@@ -4,6 +4,7 @@ kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
 kernels_CL := \
 	elementwise.cl \
 	gemm.cl \
+	attention.cl \
 	dropout.cl \
 	digest.cl \
 
@@ -14,6 +15,8 @@ kernels_SRC := \
 	elementwise_host.c \
 	gemm.c \
 	gemm_host.c \
+	attention.c \
+	attention_host.c \
 	dropout.c \
 	dropout_host.c \
 	digest.c \

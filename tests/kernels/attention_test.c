@@ -1,0 +1,363 @@
+/* attention_test.c - attention and its gradient: the formula by finite differences, the kernels by the
+ * formula in double, and the same bits on every device. */
+#include "device_rig.h"
+#include <float.h>
+#include <math.h>
+
+struct shape {
+    uint32_t batch, tokens, heads, width;
+    double rate;
+};
+
+/* Around every edge: 16 lanes, 8 rows or elements at a time, blocks of 64 and 256. */
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 0},   {2, 5, 3, 7, 0},    {1, 16, 2, 8, 0.3}, {2, 17, 1, 64, 0},  {1, 64, 2, 32, 0.1},
+    {1, 33, 3, 33, 0}, {3, 31, 2, 9, 0.5}, {1, 67, 1, 3, 0},   {1, 300, 1, 20, 0}, {1, 259, 1, 5, 0.2},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0], STREAM = 77 };
+
+static const struct keel_control control = {.seed_lo = 11, .seed_hi = 12, .step = 13, .microbatch = 14};
+
+static uint64_t out_count(const struct shape *s)
+{
+    return (uint64_t)s->batch * s->tokens * s->heads * s->width;
+}
+static uint64_t row_count(const struct shape *s)
+{
+    return (uint64_t)s->batch * s->heads * s->tokens;
+}
+
+/* ---- in double ---------------------------------------------------------------------------------- */
+
+/* One head of one sequence: where its numbers lie. */
+struct place {
+    uint64_t row; /* number of its first row of probabilities */
+    uint64_t out; /* of its first element in out; a token is `step` further on, 3 * step in qkv */
+    uint64_t qkv;
+    uint64_t step;
+};
+
+static struct place place_of(const struct shape *s, uint64_t batch, uint64_t head)
+{
+    uint64_t step = (uint64_t)s->heads * s->width;
+    return (struct place){.row = (batch * s->heads + head) * s->tokens,
+                          .out = batch * s->tokens * step + head * s->width,
+                          .qkv = batch * s->tokens * 3 * step + head * s->width,
+                          .step = step};
+}
+
+/* What dropout multiplies probability (i, j) by. */
+static double keep(const struct shape *s, const struct place *at, uint64_t i, uint64_t j)
+{
+    if (s->rate == 0)
+        return 1;
+    uint64_t element = (at->row + i) * s->tokens + j;
+    return (double)keel_random_uniform(&control, STREAM, element) >= (double)(float)s->rate
+               ? 1 / (1 - s->rate)
+               : 0;
+}
+
+static double dot_true(const double *x, const double *y, uint32_t width)
+{
+    double sum = 0;
+    for (uint32_t d = 0; d < width; d++)
+        sum += x[d] * y[d];
+    return sum;
+}
+
+/* p[j], j <= i: the softmax of row i. */
+static void softmax_true(const struct shape *s, const struct place *at, const double *qkv, uint64_t i,
+                         double *p)
+{
+    const double *q = qkv + at->qkv + i * 3 * at->step, *k = qkv + at->qkv + at->step;
+    double sum = 0;
+    for (uint64_t j = 0; j <= i; j++) {
+        p[j] = exp(dot_true(q, k + j * 3 * at->step, s->width) / sqrt((double)s->width));
+        sum += p[j];
+    }
+    for (uint64_t j = 0; j <= i; j++)
+        p[j] /= sum;
+}
+
+static void head_true(const struct shape *s, const struct place *at, const double *qkv, double *out)
+{
+    double p[512];
+    for (uint64_t i = 0; i < s->tokens; i++) {
+        double *o = out + at->out + i * at->step;
+        softmax_true(s, at, qkv, i, p);
+        for (uint64_t d = 0; d < s->width; d++) {
+            o[d] = 0;
+            for (uint64_t j = 0; j <= i; j++)
+                o[d] += p[j] * keep(s, at, i, j) * qkv[at->qkv + j * 3 * at->step + 2 * at->step + d];
+        }
+    }
+}
+
+static void attention_true(const struct shape *s, const double *qkv, double *out)
+{
+    for (uint64_t b = 0; b < s->batch; b++)
+        for (uint64_t h = 0; h < s->heads; h++) {
+            struct place at = place_of(s, b, h);
+            head_true(s, &at, qkv, out);
+        }
+}
+
+static void head_grad_true(const struct shape *s, const struct place *at, const double *qkv,
+                           const double *dout, double *dqkv)
+{
+    double p[512], dp[512], scale = 1 / sqrt((double)s->width);
+    for (uint64_t i = 0; i < s->tokens; i++) {
+        const double *q = qkv + at->qkv + i * 3 * at->step, *g = dout + at->out + i * at->step;
+        double delta = 0;
+        softmax_true(s, at, qkv, i, p);
+        for (uint64_t j = 0; j <= i; j++) {
+            const double *v = qkv + at->qkv + (3 * j + 2) * at->step;
+            dp[j] = keep(s, at, i, j) * dot_true(g, v, s->width);
+            delta += p[j] * dp[j];
+        }
+        for (uint64_t j = 0; j <= i; j++) {
+            const double *k = qkv + at->qkv + (3 * j + 1) * at->step;
+            double ds = p[j] * (dp[j] - delta) * scale;
+            for (uint64_t d = 0; d < s->width; d++) {
+                dqkv[at->qkv + 3 * i * at->step + d] += ds * k[d];
+                dqkv[at->qkv + (3 * j + 1) * at->step + d] += ds * q[d];
+                dqkv[at->qkv + (3 * j + 2) * at->step + d] += p[j] * keep(s, at, i, j) * g[d];
+            }
+        }
+    }
+}
+
+static void gradient_true(const struct shape *s, const double *qkv, const double *dout, double *dqkv)
+{
+    memset(dqkv, 0, 3 * out_count(s) * sizeof *dqkv);
+    for (uint64_t b = 0; b < s->batch; b++)
+        for (uint64_t h = 0; h < s->heads; h++) {
+            struct place at = place_of(s, b, h);
+            head_grad_true(s, &at, qkv, dout, dqkv);
+        }
+}
+
+static double *doubles(const float *x, uint64_t count)
+{
+    double *y = calloc(count, sizeof *y);
+    ck_assert_ptr_nonnull(y);
+    for (uint64_t i = 0; x != NULL && i < count; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+
+/* ---- on devices --------------------------------------------------------------------------------- */
+
+struct result {
+    float *out, *stats, *dqkv;
+};
+
+static struct result attend(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout)
+{
+    uint64_t out_bytes = out_count(s) * sizeof(float), stats_bytes = 2 * row_count(s) * sizeof(float);
+    struct result r = {rig_numbers(0, out_count(s)), rig_numbers(0, 2 * row_count(s)),
+                       rig_numbers(0, 3 * out_count(s))};
+    struct keel_attention_grad op = {.forward = {.batch = s->batch,
+                                                 .tokens = s->tokens,
+                                                 .heads = s->heads,
+                                                 .head_width = s->width,
+                                                 .dropout_rate = (float)s->rate,
+                                                 .stream = STREAM}};
+    struct keel_launch_list list = {0};
+    op.forward.qkv = rig_buffer(on, qkv, 3 * out_bytes);
+    op.forward.out = rig_buffer(on, NULL, out_bytes);
+    op.forward.stats = rig_buffer(on, NULL, stats_bytes);
+    op.forward.control = s->rate > 0 ? rig_buffer(on, &control, sizeof control) : NULL;
+    op.dout = rig_buffer(on, dout, out_bytes);
+    op.dqkv = rig_buffer(on, r.dqkv, 3 * out_bytes); /* not zero: it must be overwritten */
+    ck_assert_uint_eq(keel_attention_workspace_bytes(on->kernels, &op.forward), 0);
+    ck_ok(keel_op_attention(on->kernels, &op.forward, &list));
+    op.forward.workspace = rig_buffer(on, NULL, keel_attention_grad_workspace_bytes(on->kernels, &op));
+    ck_ok(keel_op_attention_grad(on->kernels, &op, &list));
+    rig_run(on, &list);
+    rig_read(on, op.forward.out, r.out);
+    rig_read(on, op.forward.stats, r.stats);
+    rig_read(on, op.dqkv, r.dqkv);
+    rig_clear(on);
+    return r;
+}
+
+static void result_fini(struct result *r)
+{
+    free(r->out);
+    free(r->stats);
+    free(r->dqkv);
+}
+
+/* ---- claims ------------------------------------------------------------------------------------- */
+
+/* d(sum of dout * out) / d(qkv), central differences of 1e-5: agreement to 1e-6 of the largest. */
+START_TEST(the_gradient_formula_agrees_with_finite_differences)
+{
+    const struct shape s = {2, 6, 2, 5, _i == 0 ? 0 : 0.4};
+    float *numbers = rig_numbers(1, 3 * out_count(&s)), *weights = rig_numbers(2, out_count(&s));
+    double *qkv = doubles(numbers, 3 * out_count(&s)), *dout = doubles(weights, out_count(&s));
+    double *dqkv = doubles(NULL, 3 * out_count(&s)), *out = doubles(NULL, out_count(&s));
+    gradient_true(&s, qkv, dout, dqkv);
+    double largest = 0, worst = 0, h = 1e-5;
+    for (uint64_t e = 0; e < 3 * out_count(&s); e++) {
+        double x = qkv[e];
+        qkv[e] = x + h;
+        attention_true(&s, qkv, out);
+        double above = dot_true(out, dout, (uint32_t)out_count(&s));
+        qkv[e] = x - h;
+        attention_true(&s, qkv, out);
+        double below = dot_true(out, dout, (uint32_t)out_count(&s));
+        qkv[e] = x;
+        largest = fmax(largest, fabs(dqkv[e]));
+        worst = fmax(worst, fabs((above - below) / (2 * h) - dqkv[e]));
+    }
+    ck_assert_double_gt(largest, 0.1);
+    ck_assert_double_le(worst, 1e-6 * largest);
+    free(numbers);
+    free(weights);
+    free(qkv);
+    free(dout);
+    free(dqkv);
+    free(out);
+}
+END_TEST
+
+/* Largest difference from the true values, in parts of the largest true value. */
+static double error_of(const float *x, const double *truth, uint64_t count)
+{
+    double worst = 0, largest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)x[i] - truth[i]));
+        largest = fmax(largest, fabs(truth[i]));
+    }
+    return worst / largest;
+}
+
+/* Sums of at most 300 floats of size 1: 2e-6 of the largest value is 17 rounding errors. */
+static void check_against_double(const struct shape *s, const float *qkv, const float *dout,
+                                 const struct result *r)
+{
+    double *qkv_true = doubles(qkv, 3 * out_count(s)), *dout_true = doubles(dout, out_count(s));
+    double *out = doubles(NULL, out_count(s)), *dqkv = doubles(NULL, 3 * out_count(s));
+    attention_true(s, qkv_true, out);
+    gradient_true(s, qkv_true, dout_true, dqkv);
+    ck_assert_double_le(error_of(r->out, out, out_count(s)), 2e-6);
+    ck_assert_double_le(error_of(r->dqkv, dqkv, 3 * out_count(s)), 2e-6);
+    free(qkv_true);
+    free(dout_true);
+    free(out);
+    free(dqkv);
+}
+
+START_TEST(every_shape_is_right_and_has_the_same_bits_on_every_device)
+{
+    rig_open();
+    for (int n = 0; n < SHAPES; n++) {
+        const struct shape *s = &shapes[n];
+        float *qkv = rig_numbers(1, 3 * out_count(s)), *dout = rig_numbers(2, out_count(s));
+        struct result r[RIG_DEVICES];
+        char what[96];
+        for (int d = 0; d < RIG_DEVICES; d++)
+            r[d] = attend(s, &rig[d], qkv, dout);
+        check_against_double(s, qkv, dout, &r[0]);
+        snprintf(what, sizeof what, "attention-%ux%ux%ux%u-%g", s->batch, s->tokens, s->heads, s->width,
+                 s->rate);
+        for (int d = 1; d < RIG_DEVICES; d++) {
+            rig_same_bits(what, d, r[d].out, r[0].out, out_count(s));
+            rig_same_bits(what, d, r[d].stats, r[0].stats, 2 * row_count(s));
+            rig_same_bits(what, d, r[d].dqkv, r[0].dqkv, 3 * out_count(s));
+        }
+        rig_golden(what, r[0].dqkv, 3 * out_count(s));
+        for (int d = 0; d < RIG_DEVICES; d++)
+            result_fini(&r[d]);
+        free(qkv);
+        free(dout);
+    }
+    rig_close();
+}
+END_TEST
+
+START_TEST(what_comes_later_changes_no_bit_of_what_came_before)
+{
+    rig_open();
+    const struct shape s = {1, 70, 2, 16, 0.25};
+    const uint64_t row = 2 * 16, kept = 40; /* tokens that stay as they are */
+    float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+    struct result before = attend(&s, &rig[1], qkv, dout);
+    for (uint64_t i = kept * 3 * row; i < 3 * out_count(&s); i++)
+        qkv[i] = qkv[i] * 3 + 1;
+    struct result after = attend(&s, &rig[1], qkv, dout);
+    rig_same_bits("out of the first 40 tokens", 1, after.out, before.out, kept * row);
+    ck_assert_mem_ne(after.out + kept * row, before.out + kept * row, row * sizeof(float));
+    result_fini(&before);
+    result_fini(&after);
+    free(qkv);
+    free(dout);
+    rig_close();
+}
+END_TEST
+
+/* 1,024 tokens: the largest context of GPT-2. Rows of a constant v stay that constant. */
+START_TEST(a_thousand_tokens_attend)
+{
+    rig_open();
+    const struct shape s = {1, 1024, 1, 8, 0};
+    float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+    for (uint64_t t = 0; t < s.tokens; t++)
+        for (uint64_t d = 0; d < s.width; d++)
+            qkv[(t * 3 + 2) * s.width + d] = 1;
+    struct result pocl = attend(&s, &rig[1], qkv, dout), host = attend(&s, &rig[0], qkv, dout);
+    for (uint64_t i = 0; i < out_count(&s); i++) /* 1,024 roundings of sums up to 1,024 e, at random */
+        ck_assert_double_le(fabs((double)pocl.out[i] - 1), 64 * (double)FLT_EPSILON);
+    rig_same_bits("out", 1, pocl.out, host.out, out_count(&s));
+    rig_same_bits("dqkv", 1, pocl.dqkv, host.dqkv, 3 * out_count(&s));
+    result_fini(&pocl);
+    result_fini(&host);
+    free(qkv);
+    free(dout);
+    rig_close();
+}
+END_TEST
+
+START_TEST(wrong_descriptors_are_refused_by_name)
+{
+    rig_open();
+    struct rig_device *on = &rig[1];
+    struct keel_launch_list list = {0};
+    struct keel_buffer *x = rig_buffer(on, NULL, 4096);
+    const struct keel_attention right = {
+        .batch = 1, .tokens = 4, .heads = 2, .head_width = 8, .qkv = x, .out = x, .stats = x};
+    struct keel_attention op = right;
+    op.tokens = 0;
+    ck_status(keel_op_attention(on->kernels, &op, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "attention"));
+    op = right;
+    op.head_width = 257;
+    ck_status(keel_op_attention(on->kernels, &op, &list), KEEL_LIMIT);
+    op = right;
+    op.dropout_rate = 0.5F; /* and no control */
+    ck_status(keel_op_attention(on->kernels, &op, &list), KEEL_INVALID);
+    op.dropout_rate = 1;
+    ck_status(keel_op_attention(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.tokens = 64; /* qkv too small */
+    ck_status(keel_op_attention(on->kernels, &op, &list), KEEL_INVALID);
+    struct keel_attention_grad grad = {.forward = right, .dout = x, .dqkv = x};
+    ck_status(keel_op_attention_grad(on->kernels, &grad, &list), KEEL_INVALID); /* no workspace */
+    ck_assert_uint_eq(list.count, 0);
+    keel_launch_list_fini(&list);
+    rig_close();
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, the_gradient_formula_agrees_with_finite_differences, 0, 2);
+    tcase_add_test(tc, every_shape_is_right_and_has_the_same_bits_on_every_device);
+    tcase_add_test(tc, what_comes_later_changes_no_bit_of_what_came_before);
+    tcase_add_test(tc, a_thousand_tokens_attend);
+    tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
+}
+
+KEEL_TEST_MAIN("attention", cases, 120)
