@@ -94,7 +94,11 @@ enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadl
 bool keel_opencl_event_done(struct keel_event *event);
 void keel_opencl_event_destroy(struct keel_event *event);
 
-/* Discovery (opencl_discover.c) and opening (opencl_device.c). */
+/* Discovery (opencl_discover.c; opencl_icd.c for drivers that did not load). */
 void keel_opencl_discover(struct keel_candidate *out, uint32_t capacity, uint32_t *count);
+void keel_opencl_report_unloaded(struct keel_candidate *out, uint32_t capacity, uint32_t *count);
+/* A platform or a driver that gave no device: a candidate with a reason. */
+void keel_opencl_add_failure(struct keel_candidate *out, uint32_t capacity, uint32_t *count,
+                             const char *platform, const char *reason);
 
 #endif

@@ -21,6 +21,14 @@ void keel_opencl_loader(char out[KEEL_DEVICE_NAME_BYTES])
     snprintf(out, KEEL_DEVICE_NAME_BYTES, "%s", path);
 }
 
+/* Drivers and files say what they like; people and JSON get printable ASCII. */
+static void keep_printable(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || (unsigned char)*text > 0x7e)
+            *text = '?';
+}
+
 /* The name in selectors: the ICD suffix in lower case, else the platform's first word. */
 static void short_name(cl_platform_id platform, const char *platform_name, char out[32])
 {
@@ -56,13 +64,14 @@ static cl_int ask_text(cl_device_id id, cl_device_info what, char *out, size_t o
     char text[TEXT_BYTES] = "";
     cl_int error = clGetDeviceInfo(id, what, sizeof text, text, NULL);
     text[sizeof text - 1] = '\0';
+    keep_printable(text);
     snprintf(out, out_bytes, "%s", error == CL_SUCCESS ? text : "");
     return error;
 }
 
 static void ask_version(cl_device_id id, struct keel_device_info *info)
 {
-    char api[32], driver[80];
+    char api[64], driver[56];
     ask_text(id, CL_DEVICE_VERSION, api, sizeof api);
     ask_text(id, CL_DRIVER_VERSION, driver, sizeof driver);
     snprintf(info->version, sizeof info->version, "%s, driver %s", api, driver);
@@ -118,9 +127,8 @@ static const char *reason_against(cl_device_id id, const struct keel_device_info
     return "";
 }
 
-/* A platform or a library that gave no device: named, with the reason. */
-static void add_failure(struct keel_candidate *out, uint32_t capacity, uint32_t *count, const char *platform,
-                        const char *reason)
+void keel_opencl_add_failure(struct keel_candidate *out, uint32_t capacity, uint32_t *count,
+                             const char *platform, const char *reason)
 {
     if (*count == capacity)
         return;
@@ -128,6 +136,8 @@ static void add_failure(struct keel_candidate *out, uint32_t capacity, uint32_t 
     *info = (struct keel_device_info){.kind = KEEL_DEVICE_ACCELERATOR};
     snprintf(info->platform, sizeof info->platform, "%s", platform);
     snprintf(info->passed_over, sizeof info->passed_over, "%s", reason);
+    keep_printable(info->platform);
+    keep_printable(info->passed_over);
 }
 
 /* How many devices already bear this short name: two platforms may share one. */
@@ -143,11 +153,12 @@ static uint32_t next_index(const struct keel_candidate *out, uint32_t count, con
 static void add_platform(cl_platform_id platform, struct keel_candidate *out, uint32_t capacity,
                          uint32_t *count)
 {
-    char name[KEEL_DEVICE_NAME_BYTES] = "", word[32];
-    if (clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof name, name, NULL) != CL_SUCCESS) {
-        add_failure(out, capacity, count, "OpenCL platform", "it does not tell its name");
+    char name[TEXT_BYTES] = "", word[32];
+    if (clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS) {
+        keel_opencl_add_failure(out, capacity, count, "OpenCL platform", "it does not tell its name");
         return;
     }
+    keep_printable(name);
     short_name(platform, name, word);
     cl_device_id ids[DEVICES_MAX];
     cl_uint found = 0;
@@ -155,7 +166,7 @@ static void add_platform(cl_platform_id platform, struct keel_candidate *out, ui
     if (error != CL_SUCCESS || found == 0) {
         char reason[64];
         snprintf(reason, sizeof reason, "no device (OpenCL error %d)", error);
-        add_failure(out, capacity, count, name, reason);
+        keel_opencl_add_failure(out, capacity, count, name, reason);
         return;
     }
     for (cl_uint i = 0; i < found && i < DEVICES_MAX && *count < capacity; i++) {
@@ -163,7 +174,7 @@ static void add_platform(cl_platform_id platform, struct keel_candidate *out, ui
         struct keel_device_info *info = &candidate->info;
         memset(candidate, 0, sizeof *candidate);
         snprintf(info->selector, sizeof info->selector, "%s:%u", word, next_index(out, *count, word));
-        snprintf(info->platform, sizeof info->platform, "%s", name);
+        snprintf(info->platform, sizeof info->platform, "%.127s", name);
         bool answers = ask_facts(ids[i], info);
         snprintf(info->passed_over, sizeof info->passed_over, "%s", reason_against(ids[i], info, answers));
         candidate->native[0] = platform;
@@ -177,10 +188,10 @@ void keel_opencl_discover(struct keel_candidate *out, uint32_t capacity, uint32_
     cl_platform_id platforms[PLATFORMS_MAX];
     cl_uint found = 0;
     cl_int error = clGetPlatformIDs(PLATFORMS_MAX, platforms, &found);
+    for (cl_uint i = 0; error == CL_SUCCESS && i < found && i < PLATFORMS_MAX; i++)
+        add_platform(platforms[i], out, capacity, count);
     if (error != CL_SUCCESS || found == 0)
-        add_failure(out, capacity, count, "OpenCL",
-                    "no platform; install pocl-opencl-icd or the board's driver");
-    else
-        for (cl_uint i = 0; i < found && i < PLATFORMS_MAX; i++)
-            add_platform(platforms[i], out, capacity, count);
+        keel_opencl_add_failure(out, capacity, count, "OpenCL",
+                                "no driver; install pocl-opencl-icd, or the driver of the board");
+    keel_opencl_report_unloaded(out, capacity, count);
 }

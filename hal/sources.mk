@@ -13,6 +13,8 @@ hal_SRC := $(hal_HOST_SRC) \
 	device_select.c \
 	host_device.c \
 	opencl_discover.c \
+	opencl_icd.c \
 	opencl_device.c \
 	opencl_queue.c \
-	opencl_event.c
+	opencl_event.c \
+	board_cmd.c

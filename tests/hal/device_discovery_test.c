@@ -1,0 +1,304 @@
+/* device_discovery_test.c - discovery survives what machines do to it, selection says what it chose from.
+ *
+ * Each test is a process of its own (Check forks), so each can set the driver's environment first. */
+#include "harness.h"
+#include <fcntl.h>
+#include <jansson.h>
+#include <keel/board_cmd.h>
+#include <keel/device.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/keel-icd-XXXXXX";
+static struct keel_device_info devices[KEEL_DEVICE_LIST_MAX];
+static uint32_t count;
+static char loader[KEEL_DEVICE_NAME_BYTES];
+
+static void set_up(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+static void tear_down(void)
+{
+    ck_ok(keel_remove_tree(folder));
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(path, folder, name));
+    ck_ok(keel_file_append(path, text, strlen(text), false));
+}
+
+/* A folder of drivers: PoCL's own file, and whatever the test put there. */
+static void add_pocl(void)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    ck_ok(keel_file_read("/etc/OpenCL/vendors/pocl.icd", 4096, &text, &bytes));
+    put("pocl.icd", text);
+    keel_free(text);
+}
+
+static void list(void)
+{
+    ck_ok(keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader));
+}
+
+/* The entry that was passed over under this name. */
+static const struct keel_device_info *passed_over(const char *platform)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(devices[i].platform, platform) == 0 && devices[i].passed_over[0] != '\0')
+            return &devices[i];
+    return NULL;
+}
+
+START_TEST(the_host_is_last_of_the_usable)
+{
+    list();
+    uint32_t usable = 0;
+    while (usable < count && devices[usable].passed_over[0] == '\0')
+        usable++;
+    ck_assert_uint_ge(usable, 2); /* PoCL and the host */
+    ck_assert_str_eq(devices[usable - 1].selector, "host");
+    for (uint32_t i = usable; i < count; i++)
+        ck_assert_str_ne(devices[i].passed_over, "");
+    for (uint32_t i = 0; i < usable; i++) {
+        ck_assert_str_ne(devices[i].selector, "");
+        ck_assert_uint_gt(devices[i].memory_bytes, 0);
+        ck_assert_uint_gt(devices[i].base_align_bytes, 0);
+        ck_assert_uint_gt(devices[i].compute_units, 0);
+    }
+}
+END_TEST
+
+START_TEST(the_loader_is_the_library_that_is_mapped)
+{
+    list();
+    ck_assert_ptr_nonnull(strstr(loader, "libOpenCL"));
+    ck_assert(keel_path_exists(loader));
+}
+END_TEST
+
+START_TEST(a_short_list_is_cut_not_overrun)
+{
+    memset(devices, 'x', sizeof devices);
+    ck_ok(keel_device_list(devices, 1, &count, NULL));
+    ck_assert_uint_eq(count, 1);
+    ck_assert_int_eq(devices[1].selector[0], 'x');
+}
+END_TEST
+
+START_TEST(a_broken_driver_is_named_and_the_good_one_works)
+{
+    add_pocl();
+    put("broken.icd", "/no/such/driver.so\n");
+    put("garbage.icd", "\x01\x02\xff\xfe garbage \x7f");
+    put("zlib.icd", "libz.so.1\n"); /* loads, but is no driver */
+    put("empty.icd", "\n");
+    put("notes.txt", "not a driver file");
+    setenv("OCL_ICD_VENDORS", folder, 1);
+    list();
+    const struct keel_device_info *broken = passed_over("broken.icd");
+    ck_assert_ptr_nonnull(broken);
+    ck_assert_ptr_nonnull(strstr(broken->passed_over, "/no/such/driver.so"));
+    ck_assert_ptr_nonnull(passed_over("garbage.icd"));
+    ck_assert_ptr_nonnull(passed_over("zlib.icd"));
+    ck_assert_ptr_null(passed_over("pocl.icd"));
+    ck_assert_ptr_null(passed_over("notes.txt"));
+    struct keel_device *device = NULL;
+    ck_ok(keel_device_open("pocl:0", NULL, &device));
+    ck_assert_int_eq(keel_device_info(device)->kind, KEEL_DEVICE_CPU);
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(without_any_driver_auto_is_the_host)
+{
+    setenv("OCL_ICD_VENDORS", folder, 1);
+    list();
+    ck_assert_str_eq(devices[0].selector, "host");
+    ck_assert_ptr_nonnull(passed_over("OpenCL"));
+    struct keel_device *device = NULL;
+    ck_ok(keel_device_open("auto", NULL, &device));
+    ck_assert_int_eq(keel_device_info(device)->kind, KEEL_DEVICE_HOST);
+    keel_device_close(device);
+    ck_status(keel_device_open("pocl", NULL, &device), KEEL_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "host"));            /* what there is */
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "pocl-opencl-icd")); /* the next move */
+}
+END_TEST
+
+START_TEST(auto_prefers_a_device_to_the_host)
+{
+    struct keel_device *device = NULL;
+    ck_ok(keel_device_open(NULL, NULL, &device));
+    ck_assert_int_ne(keel_device_info(device)->kind, KEEL_DEVICE_HOST);
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(a_unique_part_of_a_name_selects)
+{
+    static const char *const words[] = {"POCL", "pocl:0", "portable comp", "PTHREAD"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct keel_device *device = NULL;
+        ck_ok(keel_device_open(words[i], NULL, &device));
+        ck_assert_str_eq(keel_device_info(device)->selector, "pocl:0");
+        keel_device_close(device);
+    }
+}
+END_TEST
+
+START_TEST(a_part_that_fits_several_is_refused_with_their_names)
+{
+    setenv("POCL_DEVICES", "basic basic", 1);
+    struct keel_device *device = NULL;
+    ck_status(keel_device_open("pocl", NULL, &device), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "pocl:0"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "pocl:1"));
+    ck_ok(keel_device_open("pocl:1", NULL, &device));
+    ck_assert_str_eq(keel_device_info(device)->selector, "pocl:1");
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(an_unknown_selector_shows_what_there_is)
+{
+    struct keel_device *device = NULL;
+    ck_status(keel_device_open("warp-drive", NULL, &device), KEEL_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "warp-drive"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "pocl:0"));
+    ck_status(keel_device_open("", NULL, &device), KEEL_NOT_FOUND);
+    ck_assert_ptr_null(device);
+}
+END_TEST
+
+START_TEST(threads_limit_a_cpu_device)
+{
+    struct keel_device *device = NULL;
+    struct keel_device_options options = {.threads = 1};
+    unsetenv("POCL_MAX_PTHREAD_COUNT");
+    ck_ok(keel_device_open("pocl:0", &options, &device));
+    ck_assert_uint_eq(keel_device_info(device)->compute_units, 1);
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(the_environment_wins_over_the_threads_option)
+{
+    struct keel_device *device = NULL;
+    struct keel_device_options options = {.threads = 1};
+    setenv("POCL_MAX_PTHREAD_COUNT", "2", 1);
+    ck_ok(keel_device_open("pocl:0", &options, &device));
+    ck_assert_uint_eq(keel_device_info(device)->compute_units, 2);
+    keel_device_close(device);
+}
+END_TEST
+
+/* What a call of `keel board` prints, from a file; *code is its exit code. */
+static char *board_output(int argc, char **argv, int *code)
+{
+    char path[KEEL_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    ck_ok(keel_path_join(path, folder, "output"));
+    fflush(stdout);
+    int saved = dup(1), file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ck_assert(saved >= 0 && file >= 0 && dup2(file, 1) == 1);
+    *code = keel_board_main(argc, argv);
+    fflush(stdout);
+    ck_assert(dup2(saved, 1) == 1);
+    close(saved);
+    close(file);
+    ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+    return text;
+}
+
+START_TEST(board_list_prints_json_of_all_devices)
+{
+    add_pocl();
+    put("bro\"ken.icd", "/no/such/\"driver\"\\.so\n");
+    setenv("OCL_ICD_VENDORS", folder, 1);
+    list();
+    char *argv[] = {(char[]){"board"}, (char[]){"list"}, (char[]){"--json"}, NULL};
+    int code = -1;
+    char *text = board_output(3, argv, &code);
+    ck_assert_int_eq(code, 0);
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+    ck_assert_msg(root != NULL, "%s", error.text);
+    ck_assert_str_eq(json_string_value(json_object_get(root, "loader")), loader);
+    json_t *shown = json_object_get(root, "devices");
+    ck_assert_uint_eq(json_array_size(shown), count);
+    for (uint32_t i = 0; i < count; i++) {
+        json_t *device = json_array_get(shown, i);
+        ck_assert_str_eq(json_string_value(json_object_get(device, "selector")), devices[i].selector);
+        ck_assert_str_eq(json_string_value(json_object_get(device, "platform")), devices[i].platform);
+        ck_assert_str_eq(json_string_value(json_object_get(device, "passed_over")), devices[i].passed_over);
+        ck_assert_uint_eq((uint64_t)json_integer_value(json_object_get(device, "memory_bytes")),
+                          devices[i].memory_bytes);
+        ck_assert_int_eq(json_is_true(json_object_get(device, "usable")), devices[i].passed_over[0] == '\0');
+    }
+    json_decref(root);
+    keel_free(text);
+}
+END_TEST
+
+START_TEST(board_list_shows_people_what_was_passed_over)
+{
+    put("broken.icd", "/no/such/driver.so\n");
+    setenv("OCL_ICD_VENDORS", folder, 1);
+    char *argv[] = {(char[]){"board"}, (char[]){"list"}, NULL};
+    int code = -1;
+    char *text = board_output(2, argv, &code);
+    ck_assert_int_eq(code, 0);
+    static const char *const wanted[] = {"host", "Passed over", "broken.icd", "/no/such/driver.so",
+                                         "OpenCL loader: /"};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        ck_assert_msg(strstr(text, wanted[i]) != NULL, "%s is not in: %s", wanted[i], text);
+    keel_free(text);
+}
+END_TEST
+
+START_TEST(board_refuses_what_it_does_not_know)
+{
+    char *verb[] = {(char[]){"board"}, (char[]){"lst"}, NULL};
+    char *option[] = {(char[]){"board"}, (char[]){"list"}, (char[]){"--xml"}, NULL};
+    char *helped[] = {(char[]){"board"}, (char[]){"--help"}, NULL};
+    int code = -1;
+    keel_free(board_output(2, verb, &code));
+    ck_assert_int_eq(code, 2);
+    keel_free(board_output(3, option, &code));
+    ck_assert_int_eq(code, 2);
+    char *text = board_output(2, helped, &code);
+    ck_assert_int_eq(code, 0);
+    ck_assert_ptr_nonnull(strstr(text, "Examples"));
+    keel_free(text);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_test(tc, the_host_is_last_of_the_usable);
+    tcase_add_test(tc, the_loader_is_the_library_that_is_mapped);
+    tcase_add_test(tc, a_short_list_is_cut_not_overrun);
+    tcase_add_test(tc, a_broken_driver_is_named_and_the_good_one_works);
+    tcase_add_test(tc, without_any_driver_auto_is_the_host);
+    tcase_add_test(tc, auto_prefers_a_device_to_the_host);
+    tcase_add_test(tc, a_unique_part_of_a_name_selects);
+    tcase_add_test(tc, a_part_that_fits_several_is_refused_with_their_names);
+    tcase_add_test(tc, an_unknown_selector_shows_what_there_is);
+    tcase_add_test(tc, threads_limit_a_cpu_device);
+    tcase_add_test(tc, the_environment_wins_over_the_threads_option);
+    tcase_add_test(tc, board_list_prints_json_of_all_devices);
+    tcase_add_test(tc, board_list_shows_people_what_was_passed_over);
+    tcase_add_test(tc, board_refuses_what_it_does_not_know);
+}
+
+KEEL_TEST_MAIN("discovery", cases, 60)
