@@ -1,0 +1,298 @@
+/* run_cmd.c - the command line of `keel run`, and what is checked before any process starts. */
+#include "run_cmd.h"
+#include "data.h"
+#include "drill.h"
+#include "report.h"
+#include "run_output.h"
+#include <getopt.h>
+#include <inttypes.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OVERRIDES_MAX = 256, JOB_TEXT_BYTES = 1 << 16 };
+
+struct run {
+    const char *job_path;
+    const char *overrides[OVERRIDES_MAX];
+    uint32_t override_count;
+    char made[4][64]; /* overrides made from --ranks and its like */
+    uint32_t made_count;
+    const char *drills[KEEL_DRILLS_MAX];
+    uint32_t drill_count;
+    const char *out, *resume;
+    struct keel_job job;
+    char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
+    char identity[KEEL_IDENTITY_BYTES];
+};
+
+static void print_help(void)
+{
+    puts("usage: keel run JOB.conf [options]\n"
+         "\n"
+         "Train the job on ranks of this machine; the same command goes on where it was interrupted.\n"
+         "\n"
+         "  --ranks N              workers that carry the job's shards (cluster.ranks)\n"
+         "  --nodes N              nodes that the ranks are spread over; default: one per rank\n"
+         "  --spares N             warm spare nodes that take over from dead ones\n"
+         "  --set section.key=value   override any key of the job file; may be repeated\n"
+         "  --out DIR              metrics.jsonl, events.jsonl, report.html, ckpt/; default runs/NAME\n"
+         "  --drill SPEC           inject a fault: kill:rank=2,step=30  kill:node=1,step=30,at=reduce\n"
+         "                         kill:all,step=200  stop:rank=0,step=9; at: forward, reduce, commit, "
+         "snapshot\n"
+         "  --resume auto|none|STEP   newest snapshot (default), from the beginning, or that of a step\n"
+         "  --sample N             generate N tokens of text at the end (DIR/sample.txt)\n"
+         "\n"
+         "examples:\n"
+         "  keel run runtime/jobs/demo.conf --ranks 4\n"
+         "  keel run runtime/jobs/demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out "
+         "runs/drilled\n"
+         "  keel run my.conf --set data.path=book.txt --set train.steps=1000 --sample 300\n"
+         "\n"
+         "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged or does not "
+         "fit,\n"
+         "            5 interrupted but resumable\n"
+         "\n"
+         "keys of a job file (default):");
+    keel_job_print_keys(stdout);
+}
+
+/* ---- arguments -------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status add_override(struct run *run, const char *text)
+{
+    if (run->override_count == OVERRIDES_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d --set", OVERRIDES_MAX);
+    run->overrides[run->override_count++] = text;
+    return KEEL_OK;
+}
+
+static enum keel_status make_override(struct run *run, const char *key, const char *value)
+{
+    KEEL_ASSERT(run->made_count < sizeof run->made / sizeof run->made[0]);
+    char *text = run->made[run->made_count++];
+    int length = snprintf(text, sizeof run->made[0], "%s=%s", key, value);
+    if (length < 0 || (size_t)length >= sizeof run->made[0])
+        return keel_fail(KEEL_INVALID, "%s=%s: a number is wanted", key, value);
+    return add_override(run, text);
+}
+
+static enum keel_status add_drill(struct run *run, const char *text)
+{
+    struct keel_drill checked;
+    KEEL_TRY(keel_drill_parse(text, &checked));
+    if (run->drill_count == KEEL_DRILLS_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d --drill", KEEL_DRILLS_MAX);
+    run->drills[run->drill_count++] = text;
+    return KEEL_OK;
+}
+
+static enum keel_status take_resume(struct run *run, const char *text)
+{
+    bool number = text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
+    if (!number && strcmp(text, "auto") != 0 && strcmp(text, "none") != 0)
+        return keel_fail(KEEL_INVALID, "--resume %s: auto, none or a step is wanted", text);
+    run->resume = text;
+    return KEEL_OK;
+}
+
+static enum keel_status take_option(struct run *run, int option, const char *value)
+{
+    switch (option) {
+    case 'n':
+        return make_override(run, "cluster.ranks", value);
+    case 'N':
+        return make_override(run, "cluster.nodes", value);
+    case 'p':
+        return make_override(run, "cluster.spares", value);
+    case 'a':
+        return make_override(run, "train.sample", value);
+    case 's':
+        return add_override(run, value);
+    case 'd':
+        return add_drill(run, value);
+    case 'r':
+        return take_resume(run, value);
+    case 'o':
+        run->out = value;
+        return KEEL_OK;
+    default:
+        return keel_fail(KEEL_INVALID, "keel run: see keel run --help");
+    }
+}
+
+static enum keel_status parse_arguments(struct run *run, int argc, char **argv, bool *help)
+{
+    static const struct option options[] = {
+        {"ranks", required_argument, NULL, 'n'},  {"nodes", required_argument, NULL, 'N'},
+        {"spares", required_argument, NULL, 'p'}, {"set", required_argument, NULL, 's'},
+        {"out", required_argument, NULL, 'o'},    {"drill", required_argument, NULL, 'd'},
+        {"resume", required_argument, NULL, 'r'}, {"sample", required_argument, NULL, 'a'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+    };
+    int option;
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 'h') {
+            *help = true;
+            return KEEL_OK;
+        }
+        KEEL_TRY(take_option(run, option, optarg));
+    }
+    if (optind + 1 != argc)
+        return keel_fail(KEEL_INVALID, "keel run: one job file is wanted; see keel run --help");
+    run->job_path = argv[optind];
+    return KEEL_OK;
+}
+
+/* ---- before anything starts
+ * -------------------------------------------------------------------------------- */
+
+static enum keel_status check_drills(const struct run *run)
+{
+    uint32_t nodes = run->job.nodes != 0 ? run->job.nodes : run->job.ranks;
+    for (uint32_t i = 0; i < run->drill_count; i++) {
+        struct keel_drill drill;
+        KEEL_TRY(keel_drill_parse(run->drills[i], &drill));
+        if (drill.target == KEEL_DRILL_RANK && drill.number >= run->job.ranks)
+            return keel_fail(KEEL_INVALID, "--drill %s: the ranks are 0 to %u", run->drills[i],
+                             run->job.ranks - 1);
+        if (drill.target == KEEL_DRILL_NODE && (drill.number < 1 || drill.number > nodes + run->job.spares))
+            return keel_fail(KEEL_INVALID, "--drill %s: the nodes are 1 to %u", run->drills[i],
+                             nodes + run->job.spares);
+        if (drill.step < 1 || drill.step > run->job.steps)
+            return keel_fail(KEEL_INVALID, "--drill %s: the steps are 1 to %" PRIu64, run->drills[i],
+                             run->job.steps);
+    }
+    return KEEL_OK;
+}
+
+/* Read the data once here: a missing or short file is told before processes start. */
+static enum keel_status check_data(struct run *run)
+{
+    char *absolute = realpath(run->job.path, NULL);
+    if (absolute != NULL && strlen(absolute) < sizeof run->job.path)
+        snprintf(run->job.path, sizeof run->job.path, "%s", absolute);
+    free(absolute); /* realpath's own allocation */
+    struct keel_data *data;
+    KEEL_TRY(keel_data_open(&run->job, &data));
+    keel_job_identity(&run->job, keel_data_digest(data), run->identity);
+    keel_data_close(data);
+    return KEEL_OK;
+}
+
+/* A directory belongs to one job for ever. */
+static enum keel_status check_identity(const struct run *run)
+{
+    char path[KEEL_PATH_BYTES], *old;
+    size_t bytes;
+    KEEL_TRY(keel_path_join(path, run->directory, "identity"));
+    if (!keel_path_exists(path))
+        return keel_file_replace(path, run->identity, strlen(run->identity), 0666);
+    KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES, &old, &bytes));
+    bool same = strcmp(old, run->identity) == 0;
+    keel_free(old);
+    if (!same)
+        return keel_fail(
+            KEEL_MISMATCH,
+            "%s holds a run of another job (its model, data, seed, shards or training settings differ: "
+            "compare %s/job.conf); give another --out, or the job as it was",
+            run->directory, run->directory);
+    return KEEL_OK;
+}
+
+static enum keel_status write_job(struct run *run)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    KEEL_TRY(keel_path_join(run->job_copy, run->directory, "job.conf"));
+    FILE *memory = open_memstream(&text, &bytes);
+    if (memory == NULL)
+        return keel_fail(KEEL_NO_MEMORY, "no memory for the job file");
+    enum keel_status status = keel_job_write(&run->job, memory);
+    fclose(memory);
+    if (status == KEEL_OK)
+        status = keel_file_replace(run->job_copy, text, bytes, 0666);
+    free(text); /* open_memstream's own allocation */
+    return status;
+}
+
+static enum keel_status prepare(struct run *run)
+{
+    KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
+    KEEL_TRY(check_drills(run));
+    KEEL_TRY(check_data(run));
+    if (run->out != NULL)
+        snprintf(run->directory, sizeof run->directory, "%s", run->out);
+    else
+        snprintf(run->directory, sizeof run->directory, "runs/%s", run->job.name);
+    if (keel_mkdir_all(run->directory) != KEEL_OK)
+        return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
+    KEEL_TRY(check_identity(run));
+    return write_job(run);
+}
+
+/* ---- the run
+ * --------------------------------------------------------------------------------------------------- */
+
+static void show_sample(const struct run *run)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    if (run->job.sample_tokens == 0 || keel_path_join(path, run->directory, "sample.txt") != KEEL_OK ||
+        keel_file_read(path, 1 << 24, &text, &bytes) != KEEL_OK)
+        return;
+    printf("--- %u tokens from the trained model ---\n%s\n---\n", run->job.sample_tokens, text);
+    keel_free(text);
+}
+
+static enum keel_status run_job(struct run *run)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_output_open(run->directory, &run->job, &output));
+    struct keel_launch_config config = {.job = &run->job,
+                                        .job_path = run->job_copy,
+                                        .directory = run->directory,
+                                        .identity = run->identity,
+                                        .drills = run->drills,
+                                        .drill_count = run->drill_count,
+                                        .resume = run->resume,
+                                        .report = keel_output_report(output)};
+    enum keel_status status = keel_launch(&config);
+    if (status == KEEL_OK && keel_output_mismatches(output) > 0)
+        status = keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
+                           keel_output_mismatches(output), run->directory);
+    char detail[KEEL_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());
+    keel_output_finish(output, status, detail);
+    keel_output_close(output);
+    if (keel_report_write(run->directory) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
+    else
+        printf("report: %s/report.html\n", run->directory);
+    if (status != KEEL_OK)
+        keel_detail_set(detail);
+    else
+        show_sample(run);
+    return status;
+}
+
+int keel_run_main(int argc, char **argv)
+{
+    struct run *run;
+    bool help = false;
+    if (keel_alloc(1, sizeof *run, &run) != KEEL_OK)
+        return keel_status_exit_code(KEEL_NO_MEMORY);
+    enum keel_status status = parse_arguments(run, argc, argv, &help);
+    if (help)
+        print_help();
+    else if (status == KEEL_OK)
+        status = prepare(run);
+    if (!help && status == KEEL_OK)
+        status = run_job(run);
+    if (status != KEEL_OK)
+        fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
+    keel_free(run);
+    return keel_status_exit_code(status);
+}

@@ -1,0 +1,432 @@
+/* run_output.c - metrics, events and the terminal, from the launcher's callbacks. */
+#include "run_output.h"
+#include "drill.h"
+#include "jsonl.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BAR_CELLS = 24, FILE_NAME_BYTES = KEEL_PATH_BYTES };
+
+struct seen_step { /* what metrics.jsonl says of a step */
+    uint64_t digest;
+    uint32_t loss_bits;
+};
+
+struct outage { /* from the first evidence to the next commit */
+    bool open;
+    enum keel_cause cause;
+    uint32_t lost;
+    uint64_t failure_ns; /* when the fault was injected, if a drill did; else the first evidence */
+    uint64_t evidence_ns, view_ns, epoch;
+    bool injected;
+};
+
+struct keel_output {
+    const struct keel_job *job;
+    char directory[KEEL_PATH_BYTES];
+    FILE *metrics, *events;
+    struct seen_step *seen; /* index: step - 1 */
+    uint64_t seen_count, seen_capacity;
+    uint64_t mismatches;
+    uint64_t last_drill_ns; /* of a drill that was accounted for */
+    uint64_t started_ns, first_step_ns, steps_now, tokens_now;
+    uint64_t last_snapshot;
+    struct outage outage;
+    struct keel_step_record newest;
+    bool terminal, resumed;
+    uint16_t members, spares;
+    uint64_t epoch;
+};
+
+/* ---- events ----------------------------------------------------------------------------------------------
+ */
+
+/* Write {"event": name, times, fields}; takes the reference of `fields`. */
+static void write_event(struct keel_output *output, const char *name, json_t *fields)
+{
+    json_t *line = json_pack("{s:s, s:I, s:f}", "event", name, "monotonic_ns", (json_int_t)keel_now_ns(),
+                             "wall_s", (double)keel_wall_ns() / 1e9);
+    if (line != NULL && fields != NULL)
+        json_object_update(line, fields);
+    json_decref(fields);
+    keel_jsonl_write(output->events, line);
+}
+
+/* One line for people: above the bar on a terminal, plain otherwise. */
+static void say(struct keel_output *output, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct keel_output *output, const char *format, ...)
+{
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    printf("%s[%8.2f s] %s\n", output->terminal ? "\r\033[K" : "",
+           (double)(keel_now_ns() - output->started_ns) / 1e9, line);
+    fflush(stdout);
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static double seconds(uint64_t ns)
+{
+    return (double)ns / 1e9;
+}
+
+/* ---- metrics ----------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status remember(struct keel_output *output, uint64_t step, struct seen_step seen)
+{
+    while (step > output->seen_capacity) {
+        uint64_t more = output->seen_capacity * 2 + 1024;
+        KEEL_TRY(keel_realloc(&output->seen, output->seen_capacity, more, sizeof *output->seen));
+        output->seen_capacity = more;
+    }
+    output->seen[step - 1] = seen;
+    if (step > output->seen_count)
+        output->seen_count = step;
+    return KEEL_OK;
+}
+
+static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
+{
+    struct keel_output *output = context;
+    const char *loss = json_string_value(json_object_get(line, "loss_bits"));
+    const char *digest = json_string_value(json_object_get(line, "digest"));
+    json_int_t step = json_integer_value(json_object_get(line, "step"));
+    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX)
+        return keel_fail(KEEL_CORRUPT,
+                         "%s/metrics.jsonl:%" PRIu64 ": not a metric of Keel; move the file away",
+                         output->directory, number);
+    struct seen_step seen = {.digest = strtoull(digest, NULL, 16),
+                             .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
+    return remember(output, (uint64_t)step, seen);
+}
+
+static json_t *metric_of(const struct keel_step_record *record)
+{
+    char loss_bits[16], digest[24];
+    snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, record->loss_bits);
+    snprintf(digest, sizeof digest, "%016" PRIx64, record->digest);
+    json_t *line = json_pack(
+        "{s:I, s:f, s:s, s:f, s:f, s:I, s:f, s:I, s:s, s:f, s:f}", "step", (json_int_t)record->step, "loss",
+        (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
+        (double)float_of(record->grad_norm_bits), "lr", (double)float_of(record->learning_rate_bits),
+        "tokens", (json_int_t)record->tokens, "seconds", seconds(record->duration_ns), "view",
+        (json_int_t)record->epoch, "digest", digest, "exposed_comm_s", seconds(record->exposed_comm_ns),
+        "snapshot_stall_s", seconds(record->snapshot_stall_ns));
+    if (line != NULL && record->has_val_loss)
+        json_object_set_new(line, "val_loss", json_real((double)float_of(record->val_loss_bits)));
+    return line;
+}
+
+static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t loss_a, uint64_t digest_a,
+                          uint32_t loss_b, uint64_t digest_b)
+{
+    output->mismatches++;
+    char a[64], b[64];
+    snprintf(a, sizeof a, "%08" PRIx32 "/%016" PRIx64, loss_a, digest_a);
+    snprintf(b, sizeof b, "%08" PRIx32 "/%016" PRIx64, loss_b, digest_b);
+    write_event(output, "bits-differ",
+                json_pack("{s:I, s:s, s:s}", "step", (json_int_t)step, "first", a, "second", b));
+    say(output,
+        "step %" PRIu64 ": the bits differ (loss/digest %s, then %s): this run broke its promise; keep the "
+        "directory and report it",
+        step, a, b);
+}
+
+static void on_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
+{
+    tell_mismatch(context, a->step, a->loss_bits, a->digest, b->loss_bits, b->digest);
+}
+
+/* ---- the bar
+ * ----------------------------------------------------------------------------------------------- */
+
+static void draw_bar(struct keel_output *output)
+{
+    const struct keel_step_record *r = &output->newest;
+    uint64_t steps = output->job->steps;
+    uint64_t done = r->step * BAR_CELLS / steps;
+    char bar[BAR_CELLS + 1];
+    for (uint64_t i = 0; i < BAR_CELLS; i++)
+        bar[i] = i < done ? '#' : '.';
+    bar[BAR_CELLS] = '\0';
+    double elapsed = seconds(keel_now_ns() - output->first_step_ns);
+    double rate = elapsed > 0 ? (double)output->tokens_now / elapsed : 0;
+    double left = output->steps_now > 0 ? elapsed / (double)output->steps_now * (double)(steps - r->step) : 0;
+    printf("\r\033[K[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  snapshot %" PRIu64
+           "  view %" PRIu64 " (%u ranks)  %.0f s left",
+           bar, r->step, steps, (double)float_of(r->loss_bits), rate, output->last_snapshot, output->epoch,
+           output->members, left);
+    fflush(stdout);
+}
+
+static void tell_progress(struct keel_output *output, const struct keel_step_record *record)
+{
+    if (record->has_val_loss)
+        say(output, "step %" PRIu64 "  loss %.4f  validation %.4f", record->step,
+            (double)float_of(record->loss_bits), (double)float_of(record->val_loss_bits));
+    if (output->terminal)
+        draw_bar(output);
+}
+
+/* ---- outages
+ * -------------------------------------------------------------------------------------------------- */
+
+static void close_outage(struct keel_output *output, const struct keel_step_record *record)
+{
+    struct outage *outage = &output->outage;
+    uint64_t now = keel_now_ns();
+    double total = seconds(now - outage->failure_ns),
+           detect = seconds(outage->evidence_ns - outage->failure_ns);
+    double reconfigure = seconds(outage->view_ns - outage->evidence_ns);
+    double sync = seconds(record->sync_ns), heal = seconds(record->heal_ns), redo = seconds(record->redo_ns);
+    write_event(output, "recovery",
+                json_pack("{s:I, s:I, s:s, s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "step",
+                          (json_int_t)record->step, "view", (json_int_t)record->epoch, "cause",
+                          keel_cause_name(outage->cause), "lost_ranks", (int)outage->lost, "injected",
+                          outage->injected, "detect_s", detect, "reconfigure_s", reconfigure, "sync_s", sync,
+                          "heal_s", heal, "redo_s", redo, "redo_microbatches", (int)record->redo_microbatches,
+                          "total_s", total));
+    say(output,
+        "step %" PRIu64
+        " committed again %.3f s after the loss (detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, "
+        "redo %.3f: %u microbatches)",
+        record->step, total, detect, reconfigure, sync, heal, redo, record->redo_microbatches);
+    outage->open = false;
+}
+
+static void on_step(void *context, const struct keel_step_record *record)
+{
+    struct keel_output *output = context;
+    struct seen_step seen = {.digest = record->digest, .loss_bits = record->loss_bits};
+    if (record->step == 0)
+        return;
+    if (record->step <= output->seen_count) {
+        const struct seen_step *old = &output->seen[record->step - 1];
+        if (old->digest != seen.digest || old->loss_bits != seen.loss_bits)
+            tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
+    } else if (remember(output, record->step, seen) == KEEL_OK) {
+        keel_jsonl_write(output->metrics, metric_of(record));
+    }
+    if (output->steps_now++ == 0)
+        output->first_step_ns = keel_now_ns();
+    else
+        output->tokens_now += record->tokens - output->newest.tokens;
+    output->newest = *record;
+    if (output->outage.open && record->epoch >= output->outage.epoch)
+        close_outage(output, record);
+    tell_progress(output, record);
+}
+
+static uint32_t count_lost(const struct keel_view *old_view, const struct keel_view *new_view)
+{
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < old_view->member_count; i++) {
+        const struct keel_member *a = &old_view->members[i];
+        bool found = false;
+        for (uint32_t j = 0; j < new_view->member_count; j++) {
+            const struct keel_member *b = &new_view->members[j];
+            found = found || (a->node == b->node && a->local == b->local && a->incarnation == b->incarnation);
+        }
+        lost += !found && !a->spare;
+    }
+    return lost;
+}
+
+static void begin_outage(struct keel_output *output, uint32_t lost, enum keel_cause cause,
+                         uint64_t evidence_ns)
+{
+    struct outage *outage = &output->outage;
+    uint64_t drill_ns = keel_drill_last_ns(output->directory);
+    bool injected = drill_ns > output->last_drill_ns && drill_ns <= evidence_ns;
+    uint64_t failure_ns = injected ? drill_ns : evidence_ns;
+    if (outage->open && outage->failure_ns < failure_ns) /* another loss before the first was over */
+        failure_ns = outage->failure_ns;
+    *outage = (struct outage){.open = true,
+                              .cause = cause,
+                              .lost = lost,
+                              .failure_ns = failure_ns,
+                              .evidence_ns = evidence_ns,
+                              .view_ns = keel_now_ns(),
+                              .injected = injected};
+    output->last_drill_ns = drill_ns;
+}
+
+static json_t *member_list(const struct keel_view *view, bool spares)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < view->member_count; i++)
+        if ((view->members[i].spare != 0) == spares)
+            json_array_append_new(list, json_integer(view->members[i].rank));
+    return list;
+}
+
+static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
+                    enum keel_cause cause, uint64_t evidence_ns)
+{
+    struct keel_output *output = context;
+    uint32_t lost = count_lost(old_view, new_view);
+    if (lost > 0)
+        begin_outage(output, lost, cause, evidence_ns);
+    output->outage.epoch = new_view->epoch;
+    output->epoch = new_view->epoch;
+    output->members = output->spares = 0;
+    for (uint32_t i = 0; i < new_view->member_count; i++)
+        *(new_view->members[i].spare ? &output->spares : &output->members) += 1;
+    write_event(output, "view",
+                json_pack("{s:I, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "cause",
+                          keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
+                          member_list(new_view, false), "spares", member_list(new_view, true)));
+    say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
+        output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
+}
+
+/* ---- the rest
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
+{
+    struct keel_output *output = context;
+    json_t *note = json_loadb((const char *)data, bytes, 0, NULL);
+    const char *event = json_string_value(json_object_get(note, "event"));
+    if (event == NULL) {
+        json_decref(note);
+        return;
+    }
+    const char *detail = json_string_value(json_object_get(note, "detail"));
+    say(output, "node %u: %s at step %lld: %s", node, event,
+        (long long)json_integer_value(json_object_get(note, "step")), detail != NULL ? detail : "");
+    char name[64];
+    snprintf(name, sizeof name, "%s", event);
+    json_object_set_new(note, "node", json_integer(node));
+    json_object_set_new(note, "local", json_integer(local));
+    write_event(output, name, note);
+}
+
+static void on_snapshot(void *context, const struct keel_committed *snapshot)
+{
+    struct keel_output *output = context;
+    bool good = snapshot->status == KEEL_OK;
+    if (good)
+        output->last_snapshot = snapshot->step;
+    write_event(output, good ? "snapshot" : "snapshot-failed",
+                json_pack("{s:I, s:I, s:s, s:s}", "step", (json_int_t)snapshot->step, "attempt",
+                          (json_int_t)snapshot->attempt, "status", keel_status_name(snapshot->status),
+                          "detail", snapshot->detail));
+    if (!good)
+        say(output, "snapshot of step %" PRIu64 " failed; training goes on: %s", snapshot->step,
+            snapshot->detail);
+}
+
+static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
+                          const struct keel_process_end *end)
+{
+    struct keel_output *output = context;
+    write_event(output, "agent-exit",
+                json_pack("{s:i, s:i, s:s, s:i}", "node", (int)node, "incarnation", (int)incarnation, "how",
+                          end->signaled ? "signal" : "exit", "code", end->code));
+    say(output, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code", end->code);
+}
+
+static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
+{
+    struct keel_output *output = context;
+    write_event(output, "stranger",
+                json_pack("{s:s, s:s, s:I}", "from", place, "reason", reason, "total", (json_int_t)total));
+    say(output, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
+}
+
+struct keel_launch_report keel_output_report(struct keel_output *output)
+{
+    return (struct keel_launch_report){.context = output,
+                                       .step = on_step,
+                                       .mismatch = on_mismatch,
+                                       .view = on_view,
+                                       .note = on_note,
+                                       .snapshot = on_snapshot,
+                                       .agent_exit = on_agent_exit,
+                                       .stranger = on_stranger};
+}
+
+/* ---- open and close
+ * ------------------------------------------------------------------------------------------------ */
+
+static enum keel_status open_files(struct keel_output *output)
+{
+    char path[FILE_NAME_BYTES];
+    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    KEEL_TRY(keel_jsonl_open(path, take_old_metric, output, &output->metrics));
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    return keel_jsonl_open(path, NULL, NULL, &output->events);
+}
+
+enum keel_status keel_output_open(const char *directory, const struct keel_job *job, struct keel_output **out)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
+    output->job = job;
+    output->started_ns = keel_now_ns();
+    output->terminal = isatty(STDOUT_FILENO) != 0;
+    output->last_drill_ns = keel_drill_last_ns(directory);
+    snprintf(output->directory, sizeof output->directory, "%s", directory);
+    enum keel_status status = open_files(output);
+    if (status != KEEL_OK) {
+        keel_output_close(output);
+        return status;
+    }
+    write_event(output, "start",
+                json_pack("{s:I, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output), "ranks",
+                          (int)job->ranks, "spares", (int)job->spares));
+    *out = output;
+    return KEEL_OK;
+}
+
+void keel_output_close(struct keel_output *output)
+{
+    if (output == NULL)
+        return;
+    if (output->metrics != NULL)
+        fclose(output->metrics);
+    if (output->events != NULL)
+        fclose(output->events);
+    keel_free(output->seen);
+    keel_free(output);
+}
+
+uint64_t keel_output_next_step(const struct keel_output *output)
+{
+    return output->seen_count + 1;
+}
+
+uint64_t keel_output_mismatches(const struct keel_output *output)
+{
+    return output->mismatches;
+}
+
+void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
+{
+    double elapsed = seconds(keel_now_ns() - output->started_ns);
+    write_event(output, "end",
+                json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail, "seconds",
+                          elapsed));
+    if (status == KEEL_OK)
+        say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, output->newest.step,
+            (double)float_of(output->newest.loss_bits), output->newest.digest);
+    else
+        say(output, "%s: %s", status == KEEL_INTERRUPTED ? "interrupted" : "failed", detail);
+}

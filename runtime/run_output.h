@@ -1,0 +1,33 @@
+/* run_output.h - what a run writes about itself: metrics.jsonl, events.jsonl, the terminal.
+ *
+ * metrics.jsonl has one line per committed step, ascending, each step once in the life of the directory.
+ * Steps that are run again after a total loss are compared with the line that is there: other bits are a
+ * failure of promise P1, and said loudly. events.jsonl has what happened, with monotonic and wall time and
+ * the seconds lost, by cause. A line that a crash tore is cut off when the files are opened. */
+#ifndef KEEL_RUN_OUTPUT_H
+#define KEEL_RUN_OUTPUT_H
+
+#include "launcher.h"
+#include <keel/job.h>
+#include <stdio.h>
+
+struct keel_output;
+
+/* Open or create the files of `directory`. Blocks. CORRUPT when metrics.jsonl holds what is no metric. */
+enum keel_status keel_output_open(const char *directory, const struct keel_job *job,
+                                  struct keel_output **out);
+void keel_output_close(struct keel_output *output);
+
+/* One more than the last step on file. */
+uint64_t keel_output_next_step(const struct keel_output *output);
+
+/* The callbacks of the launcher. */
+struct keel_launch_report keel_output_report(struct keel_output *output);
+
+/* Steps that came with other bits than before, or differed between ranks. */
+uint64_t keel_output_mismatches(const struct keel_output *output);
+
+/* The last line on the terminal, and the closing event. */
+void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail);
+
+#endif
