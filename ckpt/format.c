@@ -1,0 +1,281 @@
+/* format.c - the bytes of format.h: sealing them, and believing nothing that is read back. */
+#include "format.h"
+#include <string.h>
+#include <xxhash.h>
+
+static const char header_magic[8] = {'K', 'E', 'E', 'L', 'S', 'H', 'R', 'D'};
+static const char footer_magic[8] = {'K', 'E', 'E', 'L', 'F', 'O', 'O', 'T'};
+
+uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
+{
+    switch (dtype) {
+    case KEEL_CKPT_F32:
+    case KEEL_CKPT_I32:
+        return 4;
+    case KEEL_CKPT_F64:
+    case KEEL_CKPT_I64:
+        return 8;
+    case KEEL_CKPT_BF16:
+    case KEEL_CKPT_F16:
+        return 2;
+    case KEEL_CKPT_U8:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+uint64_t keel_region_bytes(const struct keel_region *region)
+{
+    uint64_t bytes = keel_ckpt_dtype_bytes(region->dtype);
+    for (uint32_t i = 0; i < region->dims; i++)
+        bytes *= region->extent[i];
+    return bytes;
+}
+
+uint64_t keel_format_check(const void *data, size_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
+void keel_format_digest(const void *data, size_t bytes, uint8_t out[KEEL_DIGEST_BYTES])
+{
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+    memcpy(out, canonical.digest, KEEL_DIGEST_BYTES);
+}
+
+bool keel_format_all_zero(const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    uint8_t any = 0;
+    for (size_t i = 0; i < bytes; i++)
+        any |= at[i];
+    return any == 0;
+}
+
+/* ---- names and regions ---------------------------------------------------------------------------- */
+
+bool keel_run_name_valid(const char *run)
+{
+    size_t length = strnlen(run, KEEL_RUN_NAME_BYTES);
+    if (length == 0 || length >= KEEL_RUN_NAME_BYTES || run[0] == '.')
+        return false;
+    return strspn(run, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == length;
+}
+
+/* Printable ASCII without space, quote and backslash: names go into messages, JSON and terminals. */
+static bool tensor_name_valid(const char *name)
+{
+    size_t length = strnlen(name, KEEL_TENSOR_NAME_BYTES);
+    if (length == 0 || length >= KEEL_TENSOR_NAME_BYTES)
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (name[i] <= ' ' || name[i] > '~' || name[i] == '"' || name[i] == '\\')
+            return false;
+    return true;
+}
+
+/* Bytes of the whole tensor must fit in 62 bits, so that no later product overflows. */
+static bool shape_fits(const struct keel_region *region)
+{
+    uint64_t room = UINT64_C(1) << 62, bytes = keel_ckpt_dtype_bytes(region->dtype);
+    bool empty = false;
+    for (uint32_t i = 0; i < region->dims; i++)
+        empty = empty || region->shape[i] == 0;
+    for (uint32_t i = 0; i < region->dims; i++) {
+        uint64_t size = region->shape[i] > 0 ? region->shape[i] : 1;
+        if (size > room / bytes)
+            return false;
+        bytes *= size;
+    }
+    return empty || bytes <= room;
+}
+
+enum keel_status keel_region_check(const struct keel_region *region)
+{
+    if (!tensor_name_valid(region->name))
+        return keel_fail(KEEL_INVALID,
+                         "a tensor's name is empty, longer than %d, or not plain printable ASCII",
+                         KEEL_TENSOR_NAME_BYTES - 1);
+    if (keel_ckpt_dtype_bytes(region->dtype) == 0)
+        return keel_fail(KEEL_INVALID, "tensor %s: unknown dtype %d", region->name, (int)region->dtype);
+    if (region->dims > KEEL_TENSOR_DIMS_MAX)
+        return keel_fail(KEEL_INVALID, "tensor %s: %u dimensions, at most %d", region->name, region->dims,
+                         KEEL_TENSOR_DIMS_MAX);
+    for (uint32_t i = 0; i < region->dims; i++)
+        if (region->offset[i] > region->shape[i] || region->extent[i] > region->shape[i] - region->offset[i])
+            return keel_fail(KEEL_INVALID, "tensor %s: the box leaves the shape in dimension %u",
+                             region->name, i);
+    if (!shape_fits(region))
+        return keel_fail(KEEL_INVALID, "tensor %s: the shape is too large", region->name);
+    return KEEL_OK;
+}
+
+void keel_record_region(const struct keel_format_record *record, struct keel_region *out)
+{
+    *out = (struct keel_region){.dtype = (enum keel_ckpt_dtype)record->dtype, .dims = record->dims};
+    memcpy(out->name, record->name, sizeof out->name);
+    memcpy(out->shape, record->shape, sizeof out->shape);
+    memcpy(out->offset, record->offset, sizeof out->offset);
+    memcpy(out->extent, record->extent, sizeof out->extent);
+}
+
+/* ---- header and footer ------------------------------------------------------------------------------ */
+
+void keel_format_header_seal(const struct keel_format_header *header, uint8_t *block)
+{
+    struct keel_format_header sealed = *header;
+    memcpy(sealed.magic, header_magic, sizeof sealed.magic);
+    sealed.version = KEEL_FORMAT_VERSION;
+    sealed.header_bytes = KEEL_FORMAT_BLOCK_BYTES;
+    sealed.check = 0;
+    memset(block, 0, KEEL_FORMAT_BLOCK_BYTES);
+    memcpy(block, &sealed, sizeof sealed);
+    sealed.check = keel_format_check(block, KEEL_FORMAT_BLOCK_BYTES);
+    memcpy(block, &sealed, sizeof sealed);
+}
+
+void keel_format_footer_seal(struct keel_format_footer *footer)
+{
+    memcpy(footer->magic, footer_magic, sizeof footer->magic);
+    footer->version = KEEL_FORMAT_VERSION;
+    footer->footer_bytes = sizeof *footer;
+    footer->check = keel_format_check(footer, offsetof(struct keel_format_footer, check));
+}
+
+static enum keel_status newer(const char *label, const char *what)
+{
+    return keel_fail(KEEL_VERSION, "%s: %s; read it with a newer Keel", label, what);
+}
+
+static enum keel_status damaged(const char *label, const char *what)
+{
+    return keel_fail(KEEL_CORRUPT, "%s: %s; use another snapshot or a copy of this file", label, what);
+}
+
+enum keel_status keel_format_header_open(const uint8_t *block, const char *label,
+                                         struct keel_format_header *out)
+{
+    uint8_t copy[KEEL_FORMAT_BLOCK_BYTES];
+    memcpy(copy, block, sizeof copy);
+    memset(copy + offsetof(struct keel_format_header, check), 0, sizeof(uint64_t));
+    struct keel_format_header header;
+    memcpy(&header, block, sizeof header);
+    if (memcmp(header.magic, header_magic, sizeof header_magic) != 0)
+        return damaged(label, "is no Keel shard, or its header is damaged");
+    if (header.check != keel_format_check(copy, sizeof copy))
+        return damaged(label, "its header is damaged");
+    if (header.version != KEEL_FORMAT_VERSION || header.header_bytes != KEEL_FORMAT_BLOCK_BYTES)
+        return newer(label, "its format is of another version than 1");
+    if (!keel_format_all_zero(block + offsetof(struct keel_format_header, reserved),
+                              sizeof header.reserved) ||
+        !keel_format_all_zero(block + sizeof header, KEEL_FORMAT_BLOCK_BYTES - sizeof header))
+        return newer(label, "its header uses fields that version 1 does not have");
+    if (header.run[sizeof header.run - 1] != '\0' || !keel_run_name_valid(header.run))
+        return damaged(label, "its header holds no valid run name");
+    if (header.rank_count == 0 || header.rank_count > KEEL_SNAPSHOT_RANKS_MAX ||
+        header.rank >= header.rank_count)
+        return damaged(label, "its header holds an impossible rank");
+    *out = header;
+    return KEEL_OK;
+}
+
+enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label,
+                                         struct keel_format_footer *out)
+{
+    struct keel_format_footer footer;
+    memcpy(&footer, bytes, sizeof footer);
+    if (memcmp(footer.magic, footer_magic, sizeof footer_magic) != 0)
+        return damaged(label, "has no footer: it is cut off, or damaged at its end");
+    if (footer.check != keel_format_check(bytes, offsetof(struct keel_format_footer, check)))
+        return damaged(label, "its footer is damaged");
+    if (footer.version != KEEL_FORMAT_VERSION || footer.footer_bytes != sizeof footer)
+        return newer(label, "its format is of another version than 1");
+    if (!keel_format_all_zero(footer.reserved, sizeof footer.reserved))
+        return newer(label, "its footer uses fields that version 1 does not have");
+    uint64_t index_bytes = footer.record_count * (uint64_t)sizeof(struct keel_format_record) +
+                           footer.chunk_count * (uint64_t)sizeof(struct keel_format_chunk);
+    if (footer.record_count > KEEL_FORMAT_RECORDS_MAX || footer.chunk_count > KEEL_FORMAT_CHUNKS_MAX ||
+        footer.index_bytes != index_bytes || footer.file_bytes % KEEL_FORMAT_BLOCK_BYTES != 0 ||
+        footer.file_bytes < KEEL_FORMAT_BLOCK_BYTES + index_bytes + sizeof footer ||
+        footer.index_offset % KEEL_FORMAT_BLOCK_BYTES != 0 || footer.index_offset < KEEL_FORMAT_BLOCK_BYTES ||
+        footer.index_offset > footer.file_bytes - index_bytes - sizeof footer)
+        return damaged(label, "its footer contradicts itself");
+    *out = footer;
+    return KEEL_OK;
+}
+
+/* ---- index -------------------------------------------------------------------------------------------- */
+
+static enum keel_status check_chunk(const struct keel_format_chunk *chunk, uint64_t index_offset,
+                                    const char *label)
+{
+    if (chunk->codec >= KEEL_CODEC_COUNT || chunk->flags != 0 ||
+        !keel_format_all_zero(chunk->reserved, sizeof chunk->reserved))
+        return newer(label, "a chunk uses a codec or fields that version 1 does not have");
+    if (chunk->raw_bytes == 0 || chunk->raw_bytes > KEEL_FORMAT_CHUNK_BYTES || chunk->stored_bytes == 0 ||
+        chunk->stored_bytes > chunk->raw_bytes ||
+        (chunk->codec == KEEL_CODEC_RAW && chunk->stored_bytes != chunk->raw_bytes) ||
+        chunk->file_offset % KEEL_FORMAT_BLOCK_BYTES != 0 || chunk->file_offset < KEEL_FORMAT_BLOCK_BYTES ||
+        chunk->file_offset > index_offset || chunk->stored_bytes > index_offset - chunk->file_offset)
+        return damaged(label, "a chunk's entry makes no sense");
+    return KEEL_OK;
+}
+
+static bool unused_dims_are_zero(const struct keel_format_record *record)
+{
+    for (uint32_t i = record->dims; i < KEEL_TENSOR_DIMS_MAX; i++)
+        if (record->shape[i] != 0 || record->offset[i] != 0 || record->extent[i] != 0)
+            return false;
+    return true;
+}
+
+static enum keel_status check_record(const struct keel_format_record *record,
+                                     const struct keel_format_chunk *chunks, uint64_t first_chunk,
+                                     uint32_t chunk_count, const char *label)
+{
+    if (!keel_format_all_zero(record->reserved, sizeof record->reserved))
+        return newer(label, "a record uses fields that version 1 does not have");
+    struct keel_region region;
+    keel_record_region(record, &region);
+    if (keel_region_check(&region) != KEEL_OK || !unused_dims_are_zero(record))
+        return damaged(label, "a record's region makes no sense");
+    uint64_t size = record->chunk_bytes;
+    if (record->raw_bytes != keel_region_bytes(&region) || size < KEEL_FORMAT_CHUNK_BYTES_MIN ||
+        size > KEEL_FORMAT_CHUNK_BYTES || size % KEEL_FORMAT_BLOCK_BYTES != 0 ||
+        record->first_chunk != first_chunk || record->chunk_count > chunk_count - first_chunk ||
+        record->chunk_count != record->raw_bytes / size + (record->raw_bytes % size != 0))
+        return damaged(label, "a record's chunks make no sense");
+    for (uint32_t i = 0; i < record->chunk_count; i++) {
+        uint64_t left = record->raw_bytes - i * size;
+        if (chunks[first_chunk + i].raw_bytes != (left < size ? left : size))
+            return damaged(label, "a chunk has another size than its record says");
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_footer *footer,
+                                         const char *label)
+{
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    keel_format_digest(index, footer->index_bytes, digest);
+    if (memcmp(digest, footer->index_digest, sizeof digest) != 0)
+        return damaged(label, "its index is damaged");
+    const struct keel_format_record *records = keel_format_records(index);
+    const struct keel_format_chunk *chunks = keel_format_chunks(index, footer->record_count);
+    uint64_t raw_bytes = 0, stored_bytes = 0, next_chunk = 0;
+    for (uint32_t i = 0; i < footer->chunk_count; i++) {
+        KEEL_TRY(check_chunk(&chunks[i], footer->index_offset, label));
+        raw_bytes += chunks[i].raw_bytes;
+        stored_bytes += chunks[i].stored_bytes;
+    }
+    for (uint32_t i = 0; i < footer->record_count; i++) {
+        KEEL_TRY(check_record(&records[i], chunks, next_chunk, footer->chunk_count, label));
+        next_chunk += records[i].chunk_count;
+    }
+    if (next_chunk != footer->chunk_count || raw_bytes != footer->raw_bytes ||
+        stored_bytes != footer->stored_bytes)
+        return damaged(label, "its index and its footer disagree");
+    return KEEL_OK;
+}

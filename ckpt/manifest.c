@@ -1,0 +1,305 @@
+/* manifest.c - manifest.json to struct and back, by jansson. */
+#include "manifest.h"
+#include "format.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The file's end: the check's value and what closes the object. */
+enum { HEX_BYTES = 2 * KEEL_DIGEST_BYTES, TAIL_BYTES = HEX_BYTES + 4 };
+static const char tail_end[] = "\"\n}\n";
+static const char check_member[] = ",\n \"check\": \"";
+
+static void to_hex(const uint8_t digest[KEEL_DIGEST_BYTES], char out[HEX_BYTES + 1])
+{
+    for (size_t i = 0; i < KEEL_DIGEST_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+static bool from_hex(const char *text, uint8_t out[KEEL_DIGEST_BYTES])
+{
+    static const char digits[] = "0123456789abcdef";
+    if (strlen(text) != HEX_BYTES)
+        return false;
+    for (size_t i = 0; i < HEX_BYTES; i++) {
+        const char *digit = memchr(digits, text[i], 16);
+        if (digit == NULL)
+            return false;
+        uint8_t value = (uint8_t)(digit - digits);
+        out[i / 2] = (uint8_t)(i % 2 == 0 ? value << 4 : out[i / 2] | value);
+    }
+    return true;
+}
+
+void keel_manifest_fini(struct keel_manifest *manifest)
+{
+    keel_free(manifest->shards);
+    keel_free(manifest->metadata);
+    *manifest = (struct keel_manifest){0};
+}
+
+/* ---- encode
+ * ------------------------------------------------------------------------------------------------ */
+
+static json_t *u64_text(uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return json_string(text);
+}
+
+static json_t *shard_to_json(const struct keel_shard_summary *shard)
+{
+    char digest[HEX_BYTES + 1];
+    to_hex(shard->index_digest, digest);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "rank", (json_int_t)shard->rank, "records",
+                     (json_int_t)shard->record_count, "file_bytes", (json_int_t)shard->file_bytes,
+                     "raw_bytes", (json_int_t)shard->raw_bytes, "stored_bytes",
+                     (json_int_t)shard->stored_bytes, "index_digest", digest);
+}
+
+static json_t *manifest_to_json(const struct keel_manifest *manifest, json_t *metadata)
+{
+    json_t *shards = json_array();
+    for (uint32_t i = 0; i < manifest->info.shard_count; i++)
+        json_array_append_new(shards, shard_to_json(&manifest->shards[i]));
+    return json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:o, s:o}", "format", "keel-manifest", "version",
+                     KEEL_FORMAT_VERSION, "run", manifest->run, "step", u64_text(manifest->info.step),
+                     "attempt", u64_text(manifest->info.attempt), "created_wall_ns",
+                     u64_text(manifest->info.created_wall_ns), "identity", manifest->info.identity,
+                     "metadata", metadata, "shards", shards);
+}
+
+static enum keel_status parse_metadata(const char *text, json_t **out)
+{
+    json_error_t error;
+    if (strlen(text) > KEEL_METADATA_BYTES_MAX)
+        return keel_fail(KEEL_LIMIT, "a snapshot's metadata is longer than %d bytes",
+                         KEEL_METADATA_BYTES_MAX);
+    json_t *metadata = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (metadata == NULL)
+        return keel_fail(KEEL_INVALID, "a snapshot's metadata is no JSON: %s", error.text);
+    if (!json_is_object(metadata)) {
+        json_decref(metadata);
+        return keel_fail(KEEL_INVALID, "a snapshot's metadata must be a JSON object");
+    }
+    *out = metadata;
+    return KEEL_OK;
+}
+
+/* Behind `body` ("{ ... }") without its closing brace: the check. */
+static enum keel_status append_check(const char *body, char **out, size_t *out_bytes)
+{
+    size_t kept = strlen(body) - 2; /* the closing "\n}" */
+    size_t covered = kept + strlen(check_member);
+    KEEL_ASSERT(strcmp(body + kept, "\n}") == 0);
+    if (covered + TAIL_BYTES > KEEL_MANIFEST_BYTES_MAX)
+        return keel_fail(KEEL_LIMIT, "the manifest would be larger than %d bytes", KEEL_MANIFEST_BYTES_MAX);
+    char *text;
+    KEEL_TRY(keel_alloc(covered + TAIL_BYTES + 1, 1, &text));
+    memcpy(text, body, kept);
+    memcpy(text + kept, check_member, strlen(check_member));
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    keel_format_digest(text, covered, digest);
+    to_hex(digest, text + covered);
+    memcpy(text + covered + HEX_BYTES, tail_end, sizeof tail_end);
+    *out = text;
+    *out_bytes = covered + TAIL_BYTES;
+    return KEEL_OK;
+}
+
+enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char **out, size_t *out_bytes)
+{
+    json_t *metadata;
+    KEEL_TRY(parse_metadata(manifest->metadata, &metadata));
+    json_t *root = manifest_to_json(manifest, metadata);
+    char *body = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
+    enum keel_status status = body == NULL ? keel_fail(KEEL_NO_MEMORY, "no memory for a manifest")
+                                           : append_check(body, out, out_bytes);
+    free(body);
+    json_decref(root);
+    return status;
+}
+
+/* ---- decode
+ * ------------------------------------------------------------------------------------------------ */
+
+static bool u64_from(const json_t *object, const char *key, uint64_t *out)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    char again[24];
+    if (text == NULL || sscanf(text, "%20" SCNu64, out) != 1)
+        return false;
+    snprintf(again, sizeof again, "%" PRIu64, *out);
+    return strcmp(text, again) == 0;
+}
+
+static bool size_from(const json_t *object, const char *key, uint64_t limit, uint64_t *out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+        (uint64_t)json_integer_value(value) > limit)
+        return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static bool text_from(const json_t *object, const char *key, char *out, size_t capacity)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text == NULL || strlen(text) >= capacity)
+        return false;
+    memcpy(out, text, strlen(text) + 1);
+    return true;
+}
+
+static bool shard_from(const json_t *object, uint32_t rank, struct keel_shard_summary *out)
+{
+    uint64_t stored_rank, records;
+    char digest[HEX_BYTES + 1];
+    if (!size_from(object, "rank", KEEL_SNAPSHOT_RANKS_MAX, &stored_rank) || stored_rank != rank ||
+        !size_from(object, "records", KEEL_FORMAT_RECORDS_MAX, &records) ||
+        !size_from(object, "file_bytes", INT64_MAX, &out->file_bytes) ||
+        !size_from(object, "raw_bytes", INT64_MAX, &out->raw_bytes) ||
+        !size_from(object, "stored_bytes", INT64_MAX, &out->stored_bytes) ||
+        !text_from(object, "index_digest", digest, sizeof digest))
+        return false;
+    out->rank = rank;
+    out->record_count = (uint32_t)records;
+    return from_hex(digest, out->index_digest);
+}
+
+static enum keel_status damaged(const char *label)
+{
+    return keel_fail(KEEL_CORRUPT, "%s: is damaged; use another snapshot or a copy of this file", label);
+}
+
+static enum keel_status shards_from(const json_t *root, const char *label, struct keel_manifest *out)
+{
+    const json_t *shards = json_object_get(root, "shards");
+    size_t count = json_array_size(shards);
+    if (count == 0 || count > KEEL_SNAPSHOT_RANKS_MAX)
+        return damaged(label);
+    KEEL_TRY(keel_alloc(count, sizeof *out->shards, &out->shards));
+    out->info.shard_count = (uint32_t)count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!shard_from(json_array_get(shards, i), i, &out->shards[i]))
+            return damaged(label);
+        out->info.raw_bytes += out->shards[i].raw_bytes;
+        out->info.stored_bytes += out->shards[i].stored_bytes;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status metadata_from(const json_t *root, const char *label, struct keel_manifest *out)
+{
+    const json_t *metadata = json_object_get(root, "metadata");
+    if (!json_is_object(metadata))
+        return damaged(label);
+    char *text = json_dumps(metadata, JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (text == NULL)
+        return keel_fail(KEEL_NO_MEMORY, "no memory for a manifest");
+    enum keel_status status = keel_strdup(text, &out->metadata);
+    free(text);
+    return status;
+}
+
+static enum keel_status manifest_from(const json_t *root, const char *label, struct keel_manifest *out)
+{
+    char format[32];
+    uint64_t version;
+    if (!text_from(root, "format", format, sizeof format) || strcmp(format, "keel-manifest") != 0 ||
+        !size_from(root, "version", UINT32_MAX, &version))
+        return damaged(label);
+    if (version != KEEL_FORMAT_VERSION)
+        return keel_fail(KEEL_VERSION,
+                         "%s: its version is %" PRIu64 ", this program reads %d; use a newer Keel", label,
+                         version, KEEL_FORMAT_VERSION);
+    if (!text_from(root, "run", out->run, sizeof out->run) || !u64_from(root, "step", &out->info.step) ||
+        !u64_from(root, "attempt", &out->info.attempt) ||
+        !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
+        !text_from(root, "identity", out->info.identity, sizeof out->info.identity))
+        return damaged(label);
+    if (json_object_size(root) != 10)
+        return keel_fail(KEEL_VERSION, "%s: has members that version 1 does not have; use a newer Keel",
+                         label);
+    KEEL_TRY(shards_from(root, label, out));
+    return metadata_from(root, label, out);
+}
+
+enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char *label,
+                                      struct keel_manifest *out)
+{
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    char hex[HEX_BYTES + 1];
+    if (bytes <= TAIL_BYTES || bytes > KEEL_MANIFEST_BYTES_MAX)
+        return damaged(label);
+    keel_format_digest(text, bytes - TAIL_BYTES, digest);
+    to_hex(digest, hex);
+    const char *tail = text + bytes - TAIL_BYTES;
+    if (memcmp(tail, hex, HEX_BYTES) != 0 || memcmp(tail + HEX_BYTES, tail_end, sizeof tail_end - 1) != 0)
+        return damaged(label);
+    json_error_t error;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return damaged(label);
+    struct keel_manifest manifest = {0};
+    enum keel_status status = manifest_from(root, label, &manifest);
+    json_decref(root);
+    if (status != KEEL_OK) {
+        keel_manifest_fini(&manifest);
+        return status;
+    }
+    *out = manifest;
+    return KEEL_OK;
+}
+
+static enum keel_status read_text(const struct keel_step_place *place, const char *label, char **out,
+                                  size_t *out_bytes)
+{
+    int fd;
+    uint64_t bytes;
+    KEEL_TRY(keel_step_open_file(place, KEEL_MANIFEST_NAME, &fd, &bytes));
+    char *text = NULL;
+    enum keel_status status = bytes > KEEL_MANIFEST_BYTES_MAX ? damaged(label) : keel_alloc(bytes, 1, &text);
+    if (status == KEEL_OK)
+        status = keel_pread_all(fd, text, bytes, 0, label);
+    close(fd);
+    if (status != KEEL_OK) {
+        keel_free(text);
+        return status;
+    }
+    *out = text;
+    *out_bytes = bytes;
+    return KEEL_OK;
+}
+
+enum keel_status keel_manifest_read(const struct keel_store *store, const struct keel_step_place *place,
+                                    struct keel_manifest *out)
+{
+    char label[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    struct keel_manifest manifest;
+    KEEL_TRY(keel_path_join(label, place->path, KEEL_MANIFEST_NAME));
+    KEEL_TRY(read_text(place, label, &text, &bytes));
+    enum keel_status status = keel_manifest_decode(text, bytes, label, &manifest);
+    keel_free(text);
+    if (status != KEEL_OK)
+        return status;
+    uint64_t step, attempt;
+    KEEL_ASSERT(keel_step_name_parse(place->name, &step, &attempt));
+    if (strcmp(manifest.run, store->run) != 0 || manifest.info.step != step ||
+        manifest.info.attempt != attempt) {
+        status = keel_fail(KEEL_MISMATCH,
+                           "%s: is that of %s/step-%" PRIu64 ".%" PRIu64 "; give the directory its name back",
+                           label, manifest.run, manifest.info.step, manifest.info.attempt);
+        keel_manifest_fini(&manifest);
+        return status;
+    }
+    *out = manifest;
+    return KEEL_OK;
+}

@@ -1,0 +1,271 @@
+/* planes.c - the planes codec, for arrays of numbers of 1, 2, 4 or 8 bytes.
+ *
+ * Each element, as a little-endian integer, is rotated left by one bit (not those of one byte): the sign goes
+ * to the bottom, and the exponent of a float32 or bfloat16 fills the top byte. Byte k of all elements makes
+ * plane k. Exponents of trained weights have some 2.75 bits of entropy, mantissas nearly 8: so each plane is
+ * stored on its own, in the way that suits it:
+ *
+ *   element_bytes x 8 bytes   for each plane, lowest byte first: kind, 3 zeros, stored bytes (u32)
+ *   ...                       the planes, one behind the other
+ *
+ *   kind 0 plain     the plane as it is
+ *   kind 1 deflate   raw DEFLATE (RFC 1951); any inflate reads it
+ *   kind 2 fill      one byte, repeated
+ */
+#include "planes.h"
+#include "deflate_encode.h"
+#include "format.h"
+#include <keel/memory.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { PLANE_PLAIN = 0, PLANE_DEFLATE = 1, PLANE_FILL = 2 };
+
+struct plane_entry {
+    uint8_t kind, zero[3];
+    uint32_t bytes;
+};
+_Static_assert(sizeof(struct plane_entry) == 8, "plane entry");
+
+/* ---- rotate and split ------------------------------------------------------------------------------------
+ */
+
+static void split_2(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t x;
+        memcpy(&x, raw + 2 * i, sizeof x);
+        x = (uint16_t)(x << 1 | x >> 15);
+        planes[i] = (uint8_t)x;
+        planes[count + i] = (uint8_t)(x >> 8);
+    }
+}
+
+static void split_4(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t x;
+        memcpy(&x, raw + 4 * i, sizeof x);
+        x = x << 1 | x >> 31;
+        planes[i] = (uint8_t)x;
+        planes[count + i] = (uint8_t)(x >> 8);
+        planes[2 * count + i] = (uint8_t)(x >> 16);
+        planes[3 * count + i] = (uint8_t)(x >> 24);
+    }
+}
+
+static void split_8(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t x;
+        memcpy(&x, raw + 8 * i, sizeof x);
+        x = x << 1 | x >> 63;
+        for (size_t k = 0; k < 8; k++)
+            planes[k * count + i] = (uint8_t)(x >> (8 * k));
+    }
+}
+
+static void split(uint32_t element_bytes, const uint8_t *raw, size_t count, uint8_t *planes)
+{
+    switch (element_bytes) {
+    case 1:
+        memcpy(planes, raw, count);
+        break;
+    case 2:
+        split_2(raw, count, planes);
+        break;
+    case 4:
+        split_4(raw, count, planes);
+        break;
+    default:
+        split_8(raw, count, planes);
+    }
+}
+
+static void join_2(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t x = (uint16_t)(planes[i] | planes[count + i] << 8);
+        x = (uint16_t)(x >> 1 | x << 15);
+        memcpy(raw + 2 * i, &x, sizeof x);
+    }
+}
+
+static void join_4(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t x = planes[i] | (uint32_t)planes[count + i] << 8 | (uint32_t)planes[2 * count + i] << 16 |
+                     (uint32_t)planes[3 * count + i] << 24;
+        x = x >> 1 | x << 31;
+        memcpy(raw + 4 * i, &x, sizeof x);
+    }
+}
+
+static void join_8(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t x = 0;
+        for (size_t k = 0; k < 8; k++)
+            x |= (uint64_t)planes[k * count + i] << (8 * k);
+        x = x >> 1 | x << 63;
+        memcpy(raw + 8 * i, &x, sizeof x);
+    }
+}
+
+static void join(uint32_t element_bytes, const uint8_t *planes, size_t count, uint8_t *raw)
+{
+    switch (element_bytes) {
+    case 1:
+        memcpy(raw, planes, count);
+        break;
+    case 2:
+        join_2(planes, count, raw);
+        break;
+    case 4:
+        join_4(planes, count, raw);
+        break;
+    default:
+        join_8(planes, count, raw);
+    }
+}
+
+/* ---- encode
+ * ------------------------------------------------------------------------------------------------ */
+
+/* True when bytes are spread so evenly that their entropy is certainly above 7.8 bits. In integers: the
+ * collision entropy -log2(sum p^2) is never above Shannon's, and 2^7.8 = 222.9. */
+static bool spread_evenly(const uint32_t histogram[256], uint64_t bytes)
+{
+    uint64_t collisions = 0;
+    for (uint32_t i = 0; i < 256; i++)
+        collisions += (uint64_t)histogram[i] * histogram[i];
+    return collisions * 2229 < 10 * bytes * bytes;
+}
+
+/* The same of a sample, sixteen pieces of 1 KiB, so that mantissas are not counted in full. */
+enum { SAMPLE_PIECES = 16, SAMPLE_BYTES = 1024 };
+static bool sample_spread_evenly(const uint8_t *plane, size_t bytes)
+{
+    uint8_t sample[SAMPLE_PIECES * SAMPLE_BYTES];
+    size_t stride = bytes / SAMPLE_PIECES;
+    if (stride < 2 * (size_t)SAMPLE_BYTES)
+        return false;
+    for (size_t i = 0; i < SAMPLE_PIECES; i++)
+        memcpy(sample + i * SAMPLE_BYTES, plane + i * stride, SAMPLE_BYTES);
+    uint32_t histogram[256];
+    keel_byte_histogram(sample, sizeof sample, histogram);
+    return spread_evenly(histogram, sizeof sample);
+}
+
+/* Encode one plane behind `out`, in at most `bytes`. */
+static struct plane_entry encode_plane(const uint8_t *plane, size_t bytes, uint8_t *out)
+{
+    if (!sample_spread_evenly(plane, bytes)) {
+        uint32_t histogram[256];
+        keel_byte_histogram(plane, bytes, histogram);
+        if (histogram[plane[0]] == bytes) {
+            out[0] = plane[0];
+            return (struct plane_entry){.kind = PLANE_FILL, .bytes = 1};
+        }
+        size_t limit = bytes / 40 * 39; /* 7.8 bits for each byte */
+        size_t size =
+            spread_evenly(histogram, bytes) ? 0 : keel_deflate_literals(plane, bytes, histogram, out, limit);
+        if (size > 0)
+            return (struct plane_entry){.kind = PLANE_DEFLATE, .bytes = (uint32_t)size};
+    }
+    memcpy(out, plane, bytes);
+    return (struct plane_entry){.kind = PLANE_PLAIN, .bytes = (uint32_t)bytes};
+}
+
+uint32_t keel_planes_encode(uint32_t element_bytes, const uint8_t *raw, uint32_t raw_bytes, uint8_t *out,
+                            uint8_t *scratch)
+{
+    size_t count = raw_bytes / element_bytes;
+    KEEL_ASSERT(count * element_bytes == raw_bytes && count > 0);
+    struct plane_entry entries[8];
+    size_t used = element_bytes * sizeof entries[0];
+    split(element_bytes, raw, count, scratch);
+    for (uint32_t k = 0; k < element_bytes; k++) {
+        entries[k] = encode_plane(scratch + k * count, count, out + used);
+        used += entries[k].bytes;
+    }
+    if (used >= raw_bytes)
+        return 0;
+    memcpy(out, entries, element_bytes * sizeof entries[0]);
+    return (uint32_t)used;
+}
+
+/* ---- decode
+ * ------------------------------------------------------------------------------------------------ */
+
+static voidpf zlib_alloc(voidpf opaque, uInt items, uInt item_bytes)
+{
+    (void)opaque;
+    void *pointer = NULL;
+    return keel_alloc(items, item_bytes, &pointer) == KEEL_OK ? pointer : Z_NULL;
+}
+
+static void zlib_free(voidpf opaque, voidpf pointer)
+{
+    (void)opaque;
+    keel_free(pointer);
+}
+
+static enum keel_status inflate_plane(const uint8_t *stored, uint32_t stored_bytes, uint8_t *plane,
+                                      size_t bytes)
+{
+    z_stream stream = {.zalloc = zlib_alloc, .zfree = zlib_free};
+    if (inflateInit2(&stream, -15) != Z_OK)
+        return keel_fail(KEEL_NO_MEMORY, "no memory to decode a chunk");
+    stream.next_in = (z_const Bytef *)stored;
+    stream.avail_in = stored_bytes;
+    stream.next_out = plane;
+    stream.avail_out = (uInt)bytes;
+    int result = inflate(&stream, Z_FINISH);
+    bool whole = result == Z_STREAM_END && stream.avail_in == 0 && stream.avail_out == 0;
+    inflateEnd(&stream);
+    return whole ? KEEL_OK : keel_fail(KEEL_CORRUPT, "a plane cannot be decoded");
+}
+
+static enum keel_status decode_plane(struct plane_entry entry, const uint8_t *stored, uint8_t *plane,
+                                     size_t bytes)
+{
+    switch (entry.kind) {
+    case PLANE_PLAIN:
+        if (entry.bytes != bytes)
+            break;
+        memcpy(plane, stored, bytes);
+        return KEEL_OK;
+    case PLANE_DEFLATE:
+        return inflate_plane(stored, entry.bytes, plane, bytes);
+    case PLANE_FILL:
+        if (entry.bytes != 1)
+            break;
+        memset(plane, stored[0], bytes);
+        return KEEL_OK;
+    default:
+        break;
+    }
+    return keel_fail(KEEL_CORRUPT, "a plane's entry makes no sense");
+}
+
+enum keel_status keel_planes_decode(uint32_t element_bytes, const uint8_t *stored, uint32_t stored_bytes,
+                                    uint8_t *raw, uint32_t raw_bytes, uint8_t *scratch)
+{
+    struct plane_entry entries[8];
+    size_t table_bytes = element_bytes * sizeof entries[0], count = raw_bytes / element_bytes;
+    if (stored_bytes < table_bytes || raw_bytes % element_bytes != 0)
+        return keel_fail(KEEL_CORRUPT, "a chunk of planes has no room for its table");
+    memcpy(entries, stored, table_bytes);
+    size_t at = table_bytes;
+    for (uint32_t k = 0; k < element_bytes; k++) {
+        if (entries[k].bytes > stored_bytes - at || !keel_format_all_zero(entries[k].zero, 3))
+            return keel_fail(KEEL_CORRUPT, "a plane's entry makes no sense");
+        KEEL_TRY(decode_plane(entries[k], stored + at, scratch + k * count, count));
+        at += entries[k].bytes;
+    }
+    if (at != stored_bytes)
+        return keel_fail(KEEL_CORRUPT, "a chunk of planes has bytes too many");
+    join(element_bytes, scratch, count, raw);
+    return KEEL_OK;
+}

@@ -1,0 +1,215 @@
+/* save_stream.c - a ring of blocks between the thread that appends and the thread that writes. */
+#include "save_stream.h"
+#include "format.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES_MIN = 64 << 10, PIECES_PER_SECOND = 32 };
+
+/* A cap above this is none: no disk is faster, and the arithmetic below stays within 64 bits. */
+static const uint64_t cap_max_bytes_s = UINT64_C(16) << 30;
+
+static void set_direct(int fd, bool direct)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0) /* a refusal leaves buffered writing, which is right as well */
+        (void)fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
+enum keel_status keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
+                                       uint64_t cap_bytes_s)
+{
+    *stream = (struct keel_save_stream){
+        .fd = fd, .path = path, .cap_bytes_s = cap_bytes_s <= cap_max_bytes_s ? cap_bytes_s : 0};
+    keel_mutex_init(&stream->lock);
+    keel_cond_init(&stream->moved);
+    set_direct(fd, true);
+    for (int i = 0; i < KEEL_STREAM_BLOCKS; i++) {
+        enum keel_status status =
+            keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_STREAM_BLOCK_BYTES, &stream->blocks[i].data);
+        if (status != KEEL_OK) {
+            keel_save_stream_fini(stream);
+            return status;
+        }
+    }
+    return KEEL_OK;
+}
+
+void keel_save_stream_fini(struct keel_save_stream *stream)
+{
+    for (int i = 0; i < KEEL_STREAM_BLOCKS; i++)
+        keel_free(stream->blocks[i].data);
+    keel_cond_fini(&stream->moved);
+    keel_mutex_fini(&stream->lock);
+    if (stream->fd >= 0)
+        close(stream->fd);
+    stream->fd = -1;
+}
+
+/* ---- the appending side
+ * ------------------------------------------------------------------------------------ */
+
+static enum keel_status interrupted(void)
+{
+    return keel_fail(KEEL_INTERRUPTED, "the save was stopped");
+}
+
+/* Hand over the current block and wait for a free one. */
+static enum keel_status next_block(struct keel_save_stream *stream)
+{
+    keel_mutex_lock(&stream->lock);
+    stream->filled++;
+    keel_cond_broadcast(&stream->moved);
+    while (!stream->stopped && stream->filled - stream->written == KEEL_STREAM_BLOCKS)
+        keel_cond_wait(&stream->moved, &stream->lock, KEEL_NEVER);
+    bool stopped = stream->stopped;
+    if (!stopped) {
+        struct keel_stream_block *block = &stream->blocks[stream->filled % KEEL_STREAM_BLOCKS];
+        block->used = 0;
+        block->raw_bytes = 0;
+    }
+    keel_mutex_unlock(&stream->lock);
+    return stopped ? interrupted() : KEEL_OK;
+}
+
+enum keel_status keel_save_stream_append(struct keel_save_stream *stream, const void *data, size_t bytes,
+                                         uint64_t raw_bytes)
+{
+    const uint8_t *at = data;
+    while (bytes > 0) {
+        struct keel_stream_block *block = &stream->blocks[stream->filled % KEEL_STREAM_BLOCKS];
+        size_t room = KEEL_STREAM_BLOCK_BYTES - block->used, part = bytes < room ? bytes : room;
+        memcpy(block->data + block->used, at, part);
+        block->used += (uint32_t)part;
+        stream->appended += part;
+        at += part;
+        bytes -= part;
+        if (bytes == 0)
+            block->raw_bytes += raw_bytes;
+        if (block->used == KEEL_STREAM_BLOCK_BYTES)
+            KEEL_TRY(next_block(stream));
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_save_stream_pad(struct keel_save_stream *stream, uint32_t before)
+{
+    static const uint8_t zeros[KEEL_FORMAT_BLOCK_BYTES];
+    uint64_t end = keel_round_up(stream->appended + before, KEEL_FORMAT_BLOCK_BYTES) - before;
+    return keel_save_stream_append(stream, zeros, end - stream->appended, 0);
+}
+
+void keel_save_stream_end(struct keel_save_stream *stream)
+{
+    KEEL_ASSERT(stream->appended % KEEL_FORMAT_BLOCK_BYTES == 0);
+    keel_mutex_lock(&stream->lock);
+    if (stream->blocks[stream->filled % KEEL_STREAM_BLOCKS].used > 0)
+        stream->filled++;
+    stream->ended = true;
+    keel_cond_broadcast(&stream->moved);
+    keel_mutex_unlock(&stream->lock);
+}
+
+void keel_save_stream_stop(struct keel_save_stream *stream)
+{
+    keel_mutex_lock(&stream->lock);
+    stream->stopped = true;
+    keel_cond_broadcast(&stream->moved);
+    keel_mutex_unlock(&stream->lock);
+}
+
+/* ---- the writing side
+ * -------------------------------------------------------------------------------------- */
+
+/* Sleep, under the cap, until the bytes written so far are paid for. False when stopped. */
+static bool pay(struct keel_save_stream *stream)
+{
+    uint64_t cap = stream->cap_bytes_s, due_ns = 0;
+    if (cap > 0)
+        due_ns = stream->started_ns + stream->file_bytes / cap * KEEL_NS_PER_S +
+                 stream->file_bytes % cap * KEEL_NS_PER_S / cap;
+    keel_mutex_lock(&stream->lock);
+    while (!stream->stopped && keel_now_ns() < due_ns)
+        keel_cond_wait(&stream->moved, &stream->lock, due_ns);
+    bool stopped = stream->stopped;
+    keel_mutex_unlock(&stream->lock);
+    return !stopped;
+}
+
+/* Some file systems take the flag and refuse the write: then without it. */
+static enum keel_status write_piece(struct keel_save_stream *stream, const uint8_t *data, size_t bytes)
+{
+    ssize_t put;
+    do
+        put = pwrite(stream->fd, data, bytes, (off_t)stream->file_bytes);
+    while (put < 0 && errno == EINTR);
+    if (put == (ssize_t)bytes)
+        return KEEL_OK;
+    if (put < 0 && errno != EINVAL)
+        return keel_fail_errno(errno, "%s: cannot be written at byte %llu", stream->path,
+                               (unsigned long long)stream->file_bytes);
+    set_direct(stream->fd, false);
+    return keel_pwrite_all(stream->fd, data, bytes, stream->file_bytes, stream->path);
+}
+
+static size_t piece_bytes(uint64_t cap_bytes_s)
+{
+    uint64_t piece = cap_bytes_s / PIECES_PER_SECOND & ~(uint64_t)(KEEL_FORMAT_BLOCK_BYTES - 1);
+    if (cap_bytes_s == 0 || piece > KEEL_STREAM_BLOCK_BYTES)
+        return KEEL_STREAM_BLOCK_BYTES;
+    return piece > PIECE_BYTES_MIN ? piece : PIECE_BYTES_MIN;
+}
+
+static enum keel_status write_block(struct keel_save_stream *stream, const struct keel_stream_block *block)
+{
+    size_t piece = piece_bytes(stream->cap_bytes_s);
+    for (size_t at = 0; at < block->used; at += piece) {
+        size_t bytes = block->used - at < piece ? block->used - at : piece;
+        if (!pay(stream))
+            return interrupted();
+        KEEL_TRY(write_piece(stream, block->data + at, bytes));
+        stream->file_bytes += bytes;
+    }
+    atomic_fetch_add(&stream->progress_bytes, block->raw_bytes);
+    return KEEL_OK;
+}
+
+/* Wait for a block; false at the end. */
+static enum keel_status wait_for_block(struct keel_save_stream *stream, bool *out_more)
+{
+    keel_mutex_lock(&stream->lock);
+    while (!stream->stopped && !stream->ended && stream->filled == stream->written)
+        keel_cond_wait(&stream->moved, &stream->lock, KEEL_NEVER);
+    bool stopped = stream->stopped;
+    *out_more = stream->filled > stream->written;
+    keel_mutex_unlock(&stream->lock);
+    return stopped ? interrupted() : KEEL_OK;
+}
+
+enum keel_status keel_save_stream_drain(struct keel_save_stream *stream)
+{
+    stream->started_ns = keel_now_ns();
+    for (;;) {
+        bool more = false;
+        KEEL_TRY(wait_for_block(stream, &more));
+        if (!more)
+            break;
+        KEEL_TRY(write_block(stream, &stream->blocks[stream->written % KEEL_STREAM_BLOCKS]));
+        keel_mutex_lock(&stream->lock);
+        stream->written++;
+        keel_cond_broadcast(&stream->moved);
+        keel_mutex_unlock(&stream->lock);
+    }
+    if (fsync(stream->fd) != 0)
+        return keel_fail_errno(errno, "%s: cannot be synced", stream->path);
+    int fd = stream->fd;
+    stream->fd = -1;
+    if (close(fd) != 0)
+        return keel_fail_errno(errno, "%s: cannot be closed", stream->path);
+    return KEEL_OK;
+}

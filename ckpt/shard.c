@@ -1,0 +1,186 @@
+/* shard.c - reading a shard: nothing is believed before its check has been seen. */
+#include "shard.h"
+#include "codec.h"
+#include <errno.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum keel_status shard_path(const struct keel_step_place *place, uint32_t rank,
+                                   char out[KEEL_PATH_BYTES])
+{
+    char name[KEEL_SHARD_NAME_BYTES];
+    keel_shard_name(rank, name);
+    return keel_path_join(out, place->path, name);
+}
+
+static enum keel_status open_shard(const struct keel_step_place *place, uint32_t rank, const char *path,
+                                   int *out_fd, uint64_t *out_bytes)
+{
+    char name[KEEL_SHARD_NAME_BYTES];
+    keel_shard_name(rank, name);
+    enum keel_status status = keel_step_open_file(place, name, out_fd, out_bytes);
+    if (status == KEEL_NOT_FOUND)
+        return keel_fail(KEEL_CORRUPT, "%s: is missing; use another snapshot or a copy of this file", path);
+    return status;
+}
+
+/* ---- load
+ * ---------------------------------------------------------------------------------------------------- */
+
+static enum keel_status read_ends(int fd, uint64_t file_bytes, const char *path, struct keel_shard *shard)
+{
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES], end[sizeof(struct keel_format_footer)];
+    if (file_bytes < sizeof block + sizeof end)
+        return keel_fail(KEEL_CORRUPT, "%s: is cut off; use another snapshot or a copy of this file", path);
+    KEEL_TRY(keel_pread_all(fd, block, sizeof block, 0, path));
+    KEEL_TRY(keel_format_header_open(block, path, &shard->header));
+    KEEL_TRY(keel_pread_all(fd, end, sizeof end, file_bytes - sizeof end, path));
+    KEEL_TRY(keel_format_footer_open(end, path, &shard->footer));
+    if (shard->footer.file_bytes != file_bytes || shard->footer.header_check != shard->header.check)
+        return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; use another snapshot", path);
+    return KEEL_OK;
+}
+
+/* The index, and the zeros between it and the footer. */
+static enum keel_status read_index(int fd, const char *path, struct keel_shard *shard)
+{
+    const struct keel_format_footer *footer = &shard->footer;
+    uint64_t bytes = footer->file_bytes - sizeof *footer - footer->index_offset;
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &shard->index));
+    KEEL_TRY(keel_pread_all(fd, shard->index, bytes, footer->index_offset, path));
+    KEEL_TRY(keel_format_index_check(shard->index, footer, path));
+    if (!keel_format_all_zero(shard->index + footer->index_bytes, bytes - footer->index_bytes))
+        return keel_fail(KEEL_CORRUPT, "%s: bytes behind its index are damaged; use another snapshot", path);
+    shard->records = keel_format_records(shard->index);
+    shard->chunks = keel_format_chunks(shard->index, footer->record_count);
+    return KEEL_OK;
+}
+
+enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t rank, struct keel_shard *out)
+{
+    char path[KEEL_PATH_BYTES];
+    int fd;
+    uint64_t file_bytes;
+    struct keel_shard shard = {0};
+    KEEL_TRY(shard_path(place, rank, path));
+    KEEL_TRY(open_shard(place, rank, path, &fd, &file_bytes));
+    enum keel_status status = read_ends(fd, file_bytes, path, &shard);
+    if (status == KEEL_OK)
+        status = read_index(fd, path, &shard);
+    close(fd);
+    if (status != KEEL_OK) {
+        keel_shard_unload(&shard);
+        return status;
+    }
+    *out = shard;
+    return KEEL_OK;
+}
+
+void keel_shard_unload(struct keel_shard *shard)
+{
+    keel_free(shard->index);
+    *shard = (struct keel_shard){0};
+}
+
+enum keel_status keel_shard_match(const struct keel_shard *shard, const struct keel_step_place *place,
+                                  const char *run, uint32_t rank_count,
+                                  const struct keel_shard_summary *summary)
+{
+    char path[KEEL_PATH_BYTES];
+    uint64_t step, attempt;
+    const struct keel_format_header *header = &shard->header;
+    const struct keel_format_footer *footer = &shard->footer;
+    KEEL_TRY(shard_path(place, summary->rank, path));
+    KEEL_ASSERT(keel_step_name_parse(place->name, &step, &attempt));
+    if (strcmp(header->run, run) != 0 || header->step != step || header->attempt != attempt ||
+        header->rank != summary->rank || header->rank_count != rank_count)
+        return keel_fail(KEEL_MISMATCH,
+                         "%s: is rank %u of %u of run %s, step %llu.%llu; files of two snapshots were mixed",
+                         path, header->rank, header->rank_count, header->run,
+                         (unsigned long long)header->step, (unsigned long long)header->attempt);
+    if (footer->file_bytes != summary->file_bytes || footer->record_count != summary->record_count ||
+        footer->raw_bytes != summary->raw_bytes || footer->stored_bytes != summary->stored_bytes ||
+        memcmp(footer->index_digest, summary->index_digest, KEEL_DIGEST_BYTES) != 0)
+        return keel_fail(KEEL_MISMATCH,
+                         "%s: is not the file that its summary describes; use another snapshot", path);
+    return KEEL_OK;
+}
+
+/* ---- chunks
+ * ---------------------------------------------------------------------------------------------------- */
+
+enum { BUFFER_BYTES = KEEL_FORMAT_CHUNK_BYTES + KEEL_FORMAT_BLOCK_BYTES };
+
+enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, const struct keel_shard *shard,
+                                        struct keel_chunk_reader *out)
+{
+    char path[KEEL_PATH_BYTES];
+    uint64_t file_bytes;
+    struct keel_chunk_reader reader = {.place = place, .shard = shard, .fd = -1, .loaded = UINT64_MAX};
+    KEEL_TRY(shard_path(place, shard->header.rank, path));
+    KEEL_TRY(open_shard(place, shard->header.rank, path, &reader.fd, &file_bytes));
+    enum keel_status status = keel_alloc(1, BUFFER_BYTES, &reader.stored);
+    if (status == KEEL_OK)
+        status = keel_alloc(1, BUFFER_BYTES, &reader.scratch);
+    if (status == KEEL_OK)
+        status = keel_alloc(1, BUFFER_BYTES, &reader.raw);
+    if (status != KEEL_OK) {
+        keel_chunk_reader_close(&reader);
+        return status;
+    }
+    *out = reader;
+    return KEEL_OK;
+}
+
+void keel_chunk_reader_close(struct keel_chunk_reader *reader)
+{
+    if (reader->fd >= 0)
+        close(reader->fd);
+    keel_free(reader->stored);
+    keel_free(reader->scratch);
+    keel_free(reader->raw);
+    *reader = (struct keel_chunk_reader){.fd = -1};
+}
+
+static enum keel_status decode_checked(struct keel_chunk_reader *reader,
+                                       const struct keel_format_chunk *chunk, uint32_t element_bytes,
+                                       const char *path)
+{
+    size_t padded = keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
+    if (chunk->file_offset + padded > reader->shard->footer.index_offset)
+        return keel_fail(KEEL_CORRUPT, "it overlaps the index");
+    KEEL_TRY(keel_pread_all(reader->fd, reader->stored, padded, chunk->file_offset, path));
+    if (keel_format_check(reader->stored, chunk->stored_bytes) != chunk->stored_check)
+        return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
+    if (!keel_format_all_zero(reader->stored + chunk->stored_bytes, padded - chunk->stored_bytes))
+        return keel_fail(KEEL_CORRUPT, "the zeros behind it are damaged");
+    KEEL_TRY(keel_codec_decode((enum keel_codec)chunk->codec, element_bytes, reader->stored,
+                               chunk->stored_bytes, reader->raw, chunk->raw_bytes, reader->scratch));
+    if (keel_format_check(reader->raw, chunk->raw_bytes) != chunk->raw_check)
+        return keel_fail(KEEL_CORRUPT, "its decoded bytes are not those that were saved");
+    return KEEL_OK;
+}
+
+enum keel_status keel_chunk_reader_load(struct keel_chunk_reader *reader,
+                                        const struct keel_format_record *record, uint32_t number)
+{
+    KEEL_ASSERT(number < record->chunk_count);
+    uint64_t wanted = record->first_chunk + number;
+    if (reader->loaded == wanted)
+        return KEEL_OK;
+    reader->loaded = UINT64_MAX;
+    char path[KEEL_PATH_BYTES], reason[KEEL_DETAIL_BYTES];
+    KEEL_TRY(shard_path(reader->place, reader->shard->header.rank, path));
+    enum keel_status status =
+        decode_checked(reader, &reader->shard->chunks[wanted],
+                       keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype), path);
+    if (status == KEEL_OK) {
+        reader->loaded = wanted;
+        return KEEL_OK;
+    }
+    snprintf(reason, sizeof reason, "%s", keel_detail());
+    return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another snapshot", path, record->name,
+                     number, record->chunk_count, reason);
+}

@@ -1,0 +1,204 @@
+/* store.c - the directories of a store: opening it, naming and opening attempts.
+ * What is in the directories is the business of save.c, commit.c and snapshot.c. */
+#include "store.h"
+#include "format.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the store ------------------------------------------------------------------------------------------
+ */
+
+struct run_search {
+    const char *root;
+    char found[KEEL_RUN_NAME_BYTES];
+    uint32_t count;
+};
+
+static enum keel_status see_run(void *context, const char *name)
+{
+    struct run_search *search = context;
+    char path[KEEL_PATH_BYTES];
+    struct stat info;
+    if (!keel_run_name_valid(name))
+        return KEEL_OK;
+    KEEL_TRY(keel_path_join(path, search->root, name));
+    if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return KEEL_OK;
+    snprintf(search->found, sizeof search->found, "%s", name);
+    search->count++;
+    return KEEL_OK;
+}
+
+static enum keel_status only_run(const char *root, char out[KEEL_RUN_NAME_BYTES])
+{
+    struct run_search search = {.root = root};
+    KEEL_TRY(keel_dir_list(root, see_run, &search));
+    if (search.count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: holds no run", root);
+    if (search.count > 1)
+        return keel_fail(KEEL_INVALID, "%s: holds %u runs (one is %s); name the one that is meant", root,
+                         search.count, search.found);
+    memcpy(out, search.found, KEEL_RUN_NAME_BYTES);
+    return KEEL_OK;
+}
+
+/* The root may be reached through a link, that is its owner's choice; the run may not be one. */
+static enum keel_status open_run(const char *root, const char *path, const char *run, bool create,
+                                 int *out_fd)
+{
+    if (create)
+        KEEL_TRY(keel_mkdir_all(root));
+    int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened", root);
+    if (create && mkdirat(root_fd, run, 0777) != 0 && errno != EEXIST) {
+        int error = errno;
+        close(root_fd);
+        return keel_fail_errno(error, "%s: cannot be made", path);
+    }
+    int fd = openat(root_fd, run, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int error = errno;
+    if (create && fsync(root_fd) != 0 && fd >= 0) {
+        error = errno;
+        close(fd);
+        fd = -1;
+    }
+    close(root_fd);
+    if (fd < 0)
+        return keel_fail_errno(error, "%s: cannot be opened as a run's directory", path);
+    *out_fd = fd;
+    return KEEL_OK;
+}
+
+enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out)
+{
+    char run[KEEL_RUN_NAME_BYTES], path[KEEL_PATH_BYTES];
+    if (config->root == NULL || (config->create && (config->run == NULL || config->read_only)))
+        return keel_fail(KEEL_INVALID, "a store needs a root, and a run's name when it is to be created");
+    if (config->run == NULL)
+        KEEL_TRY(only_run(config->root, run));
+    else if (keel_run_name_valid(config->run))
+        snprintf(run, sizeof run, "%s", config->run);
+    else
+        return keel_fail(KEEL_INVALID, "a run's name is 1 to %d of A-Z a-z 0-9 . _ - and begins with no dot",
+                         KEEL_RUN_NAME_BYTES - 1);
+    KEEL_TRY(keel_path_join(path, config->root, run));
+    int fd = -1;
+    KEEL_TRY(open_run(config->root, path, run, config->create, &fd));
+    struct keel_store *store;
+    enum keel_status status = keel_alloc(1, sizeof *store, &store);
+    if (status != KEEL_OK) {
+        close(fd);
+        return status;
+    }
+    store->run_fd = fd;
+    store->read_only = config->read_only;
+    memcpy(store->run, run, sizeof run);
+    memcpy(store->path, path, sizeof path);
+    *out = store;
+    return KEEL_OK;
+}
+
+void keel_store_close(struct keel_store *store)
+{
+    if (store == NULL)
+        return;
+    close(store->run_fd);
+    keel_free(store);
+}
+
+enum keel_status keel_store_writable(const struct keel_store *store)
+{
+    return store->read_only ? keel_fail(KEEL_INVALID, "%s: the store was opened read-only", store->path)
+                            : KEEL_OK;
+}
+
+/* ---- attempts ---------------------------------------------------------------------------------------------
+ */
+
+static const char *parse_number(const char *text, uint64_t *out)
+{
+    if (text[0] < '0' || text[0] > '9' || (text[0] == '0' && text[1] >= '0' && text[1] <= '9'))
+        return NULL;
+    uint64_t value = 0;
+    for (; *text >= '0' && *text <= '9'; text++) {
+        uint64_t digit = (uint64_t)(*text - '0');
+        if (value > (UINT64_MAX - digit) / 10)
+            return NULL;
+        value = value * 10 + digit;
+    }
+    *out = value;
+    return text;
+}
+
+bool keel_step_name_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
+{
+    uint64_t step, attempt;
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    const char *at = parse_number(name + 5, &step);
+    if (at == NULL || *at != '.')
+        return false;
+    at = parse_number(at + 1, &attempt);
+    if (at == NULL || *at != '\0')
+        return false;
+    *out_step = step;
+    *out_attempt = attempt;
+    return true;
+}
+
+void keel_step_name(uint64_t step, uint64_t attempt, char out[KEEL_STEP_NAME_BYTES])
+{
+    snprintf(out, KEEL_STEP_NAME_BYTES, "step-%llu.%llu", (unsigned long long)step,
+             (unsigned long long)attempt);
+}
+
+void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES])
+{
+    snprintf(out, KEEL_SHARD_NAME_BYTES, "rank-%u.keel", rank);
+}
+
+enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, uint64_t attempt, bool create,
+                                struct keel_step_place *out)
+{
+    struct keel_step_place place;
+    keel_step_name(step, attempt, place.name);
+    KEEL_TRY(keel_path_join(place.path, store->path, place.name));
+    if (create && mkdirat(store->run_fd, place.name, 0777) != 0 && errno != EEXIST)
+        return keel_fail_errno(errno, "%s: cannot be made", place.path);
+    place.fd = openat(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (place.fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened as a directory", place.path);
+    *out = place;
+    return KEEL_OK;
+}
+
+void keel_step_close(struct keel_step_place *place)
+{
+    close(place->fd);
+    place->fd = -1;
+}
+
+enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,
+                                     uint64_t *out_bytes)
+{
+    /* O_NONBLOCK: should a pipe lie there, opening it must not wait for a writer */
+    int fd = openat(place->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ELOOP)
+        return keel_fail(KEEL_DENIED, "%s/%s: is a symbolic link; a store holds none", place->path, name);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s/%s: cannot be opened", place->path, name);
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return keel_fail(KEEL_CORRUPT, "%s/%s: is no regular file", place->path, name);
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)info.st_size;
+    return KEEL_OK;
+}

@@ -1,0 +1,45 @@
+/* store.h - inside of a store, for the files of this room: its directories, opened without ever following
+ * a symbolic link below the root. */
+#ifndef KEEL_CKPT_STORE_H
+#define KEEL_CKPT_STORE_H
+
+#include <keel/ckpt.h>
+#include <keel/file.h>
+
+enum { KEEL_STEP_NAME_BYTES = 64, KEEL_SHARD_NAME_BYTES = 32 };
+
+#define KEEL_MANIFEST_NAME "manifest.json"
+
+struct keel_store {
+    char run[KEEL_RUN_NAME_BYTES];
+    char path[KEEL_PATH_BYTES]; /* root/run */
+    int run_fd;
+    bool read_only;
+};
+
+/* Names and paths of one attempt. */
+struct keel_step_place {
+    char name[KEEL_STEP_NAME_BYTES]; /* step-12.3 */
+    char path[KEEL_PATH_BYTES];      /* root/run/step-12.3, for messages */
+    int fd;
+};
+/* "step-<n>.<attempt>" and nothing else: no sign, no leading zero. */
+bool keel_step_name_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);
+void keel_step_name(uint64_t step, uint64_t attempt, char out[KEEL_STEP_NAME_BYTES]);
+/* Open the directory, made when `create`; NOT_FOUND. Close with keel_step_close. */
+enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, uint64_t attempt, bool create,
+                                struct keel_step_place *out);
+void keel_step_close(struct keel_step_place *place);
+void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES]);
+
+/* A regular file of that directory, for reading; no symbolic link. NOT_FOUND, DENIED, CORRUPT. */
+enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,
+                                     uint64_t *out_bytes);
+
+/* The newest committed attempt of that step. NOT_FOUND, CORRUPT (only damaged manifests). */
+enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt);
+
+/* INVALID when the store was opened read-only. */
+enum keel_status keel_store_writable(const struct keel_store *store);
+
+#endif
