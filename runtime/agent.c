@@ -7,9 +7,9 @@
  * A worker has ended when its process has, and not before everything that it still said was heard. A
  * worker whose link ended but whose process stays is killed after a grace.
  *
- * SIGINT, SIGTERM and SIGHUP are ignored, here and by inheritance in workers: on a terminal or under a
- * service manager they reach all processes of a run at once, and it is the launcher that turns them into
- * an orderly end. An agent ends when the launcher says so, falls silent, or dies (PR_SET_PDEATHSIG). */
+ * SIGINT, SIGTERM and SIGHUP are ignored, as workers ignore them: on a terminal or under a service manager
+ * they reach all processes of a run at once, and it is the launcher that turns them into an orderly end. An
+ * agent ends when the launcher says so, falls silent, or dies (PR_SET_PDEATHSIG). */
 #include "agent.h"
 
 #include "control.h"
@@ -31,7 +31,7 @@ enum { PASSED_ON_MAX = 160, PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096, WORKE
 
 /* From the end of a link to SIGKILL; and for all workers to go once the node is finished. */
 static const uint64_t link_grace_ns = KEEL_NS_PER_S;
-static const uint64_t end_grace_ns = 3 * KEEL_NS_PER_S;
+static const uint64_t end_grace_ns = KEEL_NS_PER_S;
 
 struct worker {
     struct keel_process process;
@@ -479,6 +479,14 @@ static enum keel_status run(struct agent *agent)
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
 }
 
+/* How the run ended is the launcher's to say; what ended this agent alone is ours. */
+static void log_end(const struct keel_control *control, enum keel_status status)
+{
+    bool told = control->finished && status != KEEL_PEER_LOST && !control->undurable;
+    if (status != KEEL_OK)
+        keel_log(told ? KEEL_LOG_INFO : KEEL_LOG_ERROR, "%s", keel_detail());
+}
+
 int keel_agent_main(int argc, char **argv)
 {
     struct agent *agent;
@@ -494,11 +502,10 @@ int keel_agent_main(int argc, char **argv)
                 signal(ignored[i], SIG_IGN);
             status = run(agent);
         }
+        log_end(&agent->control, status);
         keel_control_fini(&agent->control);
         keel_mailbox_close(agent->mailbox);
         keel_free(agent);
     }
-    if (status != KEEL_OK)
-        keel_log(status == KEEL_INTERRUPTED ? KEEL_LOG_INFO : KEEL_LOG_ERROR, "%s", keel_detail());
     return keel_status_exit_code(status);
 }

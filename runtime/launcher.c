@@ -26,7 +26,7 @@
 enum { DRILLS_MAX = 64, AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
-static const uint64_t end_grace_ns = 5 * KEEL_NS_PER_S;
+static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
 static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
 static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
 
@@ -117,7 +117,8 @@ static void reap(struct launcher *launcher, uint16_t node)
         keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
     keel_process_close(&agent->process);
     agent->running = false;
-    launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
+    if (end.signaled || (end.code != 0 && end.code != keel_status_exit_code(KEEL_INTERRUPTED)))
+        launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
     tell_exit(launcher, node);
 }
 
@@ -239,7 +240,8 @@ enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_AGENTS, FD_MAX = FD_AGENTS + KEE
 /* Fill the poll table (negative descriptors are skipped by poll); how many there are. */
 static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX])
 {
-    fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(launcher->mailbox), .events = POLLIN};
+    fds[FD_MAILBOX] = (struct pollfd){
+        .fd = launcher->mailbox != NULL ? keel_mailbox_fd(launcher->mailbox) : -1, .events = POLLIN};
     fds[FD_SIGNALS] = (struct pollfd){.fd = launcher->signal_fd, .events = POLLIN};
     fds[FD_COMMITTER] = (struct pollfd){
         .fd = launcher->committer != NULL ? keel_committer_fd(launcher->committer) : -1, .events = POLLIN};

@@ -23,7 +23,7 @@ struct keel_launch_report {
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* A snapshot was committed, or was not (status, detail); the run goes on either way. */
     void (*snapshot)(void *context, const struct keel_committed *snapshot);
-    /* The agent of a node ended (not at the end of the run). */
+    /* The agent of a node was killed or failed. */
     void (*agent_exit)(void *context, uint16_t node, uint32_t incarnation,
                        const struct keel_process_end *end);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
