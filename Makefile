@@ -107,9 +107,11 @@ define test_rules
 $(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $$(wildcard $$(<:_test.c=_sim.c)) $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
+# A NAME_sim.c beside NAME_test.c belongs to that program.
+$(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $(sim)))
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
 run-tests: all $(test_programs)

@@ -1,0 +1,866 @@
+/* node_sim.c - see node_sim.h. */
+#include "node_sim.h"
+
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum sim_kind {
+    SIM_MESSAGE,
+    SIM_TIMER,
+    SIM_READY,
+    SIM_BEAT,
+    SIM_EXIT,      /* the agent learns that a worker's process ended */
+    SIM_NODE_EXIT, /* the launcher learns that an agent's process ended */
+    SIM_GROUP,     /* the group of an epoch may have finished a step */
+    SIM_COMMIT,    /* a worker commits `value` */
+    SIM_SHARD,     /* its shard of snapshot `value` is durable */
+    SIM_DONE,
+    SIM_ACCUSE
+};
+
+struct sim_event {
+    uint64_t at_ns, sequence;
+    enum sim_kind kind;
+    uint16_t node, from;
+    uint8_t local;
+    uint32_t life; /* of the node, or of the worker */
+    uint32_t bytes;
+    uint64_t value, epoch;
+    uint8_t *data;
+};
+
+/* ---- chance, complaints ----------------------------------------------------------------------------------
+ */
+
+static uint64_t draw(struct sim *sim)
+{
+    uint64_t z = sim->random_state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+uint64_t sim_random(struct sim *sim, uint64_t below)
+{
+    return below == 0 ? 0 : draw(sim) % below;
+}
+
+static bool chance(struct sim *sim, uint32_t ppm)
+{
+    return sim_random(sim, 1000000) < ppm;
+}
+
+static void violate(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void violate(struct sim *sim, const char *format, ...)
+{
+    if (sim->violation[0] != '\0')
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(sim->violation, sizeof sim->violation, format, arguments);
+    va_end(arguments);
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
+{
+    const uint8_t *p = data;
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* ---- the event queue: a heap by (time, order of insertion)
+ * ------------------------------------------------- */
+
+static bool before(const struct sim_event *a, const struct sim_event *b)
+{
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->sequence < b->sequence;
+}
+
+static void grow(struct sim_event **list, uint32_t count, uint32_t *capacity)
+{
+    if (count < *capacity)
+        return;
+    uint32_t wider = *capacity == 0 ? 256 : *capacity * 2;
+    enum keel_status status = keel_realloc(list, *capacity, wider, sizeof **list);
+    KEEL_ASSERT(status == KEEL_OK);
+    *capacity = wider;
+}
+
+static void push(struct sim *sim, struct sim_event event)
+{
+    grow(&sim->queue, sim->queue_count, &sim->queue_capacity);
+    event.sequence = ++sim->sequence;
+    uint32_t at = sim->queue_count++;
+    for (; at > 0 && before(&event, &sim->queue[(at - 1) / 2]); at = (at - 1) / 2)
+        sim->queue[at] = sim->queue[(at - 1) / 2];
+    sim->queue[at] = event;
+}
+
+static struct sim_event pop(struct sim *sim)
+{
+    struct sim_event top = sim->queue[0], last = sim->queue[--sim->queue_count];
+    uint32_t at = 0;
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= sim->queue_count)
+            break;
+        if (child + 1 < sim->queue_count && before(&sim->queue[child + 1], &sim->queue[child]))
+            child++;
+        if (!before(&sim->queue[child], &last))
+            break;
+        sim->queue[at] = sim->queue[child];
+        at = child;
+    }
+    sim->queue[at] = last;
+    return top;
+}
+
+static uint64_t later(struct sim *sim, uint64_t most_ns)
+{
+    return sim->now_ns + 1 + sim_random(sim, most_ns);
+}
+
+/* ---- effects of a node
+ * ---------------------------------------------------------------------------------------- */
+
+struct sim_context {
+    struct sim *sim;
+    uint16_t node;
+};
+
+static struct sim_node *self(void *context)
+{
+    struct sim_context *c = context;
+    return &c->sim->nodes[c->node];
+}
+
+static uint64_t env_random(void *context)
+{
+    return draw(((struct sim_context *)context)->sim);
+}
+
+static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *data, uint32_t bytes)
+{
+    if (sim->blocked[from][to] || chance(sim, sim->loss_ppm))
+        return;
+    uint64_t spread_ns = sim->config.delay_max_ns - sim->config.delay_min_ns;
+    struct sim_event event = {.kind = SIM_MESSAGE, .node = to, .from = from, .bytes = bytes};
+    event.at_ns = sim->now_ns + sim->config.delay_min_ns + sim_random(sim, spread_ns + 1);
+    enum keel_status status = keel_alloc(bytes, 1, &event.data);
+    KEEL_ASSERT(status == KEEL_OK);
+    memcpy(event.data, data, bytes);
+    push(sim, event);
+}
+
+static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
+{
+    struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    if (bytes > KEEL_MESSAGE_BYTES || node >= sim->config.nodes) {
+        violate(sim, "node %u sends %u bytes to %u", c->node, bytes, node);
+        return;
+    }
+    deliver(sim, c->node, node, data, bytes);
+    if (chance(sim, sim->duplicate_ppm))
+        deliver(sim, c->node, node, data, bytes);
+}
+
+static void env_timer(void *context, uint64_t deadline_ns)
+{
+    struct sim_context *c = context;
+    struct sim_node *n = self(context);
+    n->timer_generation++;
+    push(c->sim, (struct sim_event){.at_ns = deadline_ns,
+                                    .kind = SIM_TIMER,
+                                    .node = c->node,
+                                    .life = n->life,
+                                    .value = n->timer_generation});
+}
+
+static void env_persist(void *context, const uint8_t *data, uint32_t bytes)
+{
+    struct sim_node *n = self(context);
+    KEEL_ASSERT(bytes <= sizeof n->disk);
+    memcpy(n->disk, data, bytes);
+    n->disk_bytes = bytes;
+}
+
+/* Invariants 2 and 3: one valid view per epoch, wherever it is seen. */
+static void see_view(struct sim *sim, const struct keel_view *view)
+{
+    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    if (!keel_view_valid(view) || view->epoch >= SIM_EPOCHS_MAX) {
+        violate(sim, "view of epoch %" PRIu64 " is not valid", view->epoch);
+        return;
+    }
+    uint64_t hash = hash_bytes(UINT64_C(0xcbf29ce484222325), bytes, keel_view_encode(view, bytes)) | 1;
+    if (sim->view_hash[view->epoch] != 0 && sim->view_hash[view->epoch] != hash)
+        violate(sim, "two views of epoch %" PRIu64, view->epoch);
+    sim->view_hash[view->epoch] = hash;
+}
+
+static void schedule_group(struct sim *sim, uint64_t epoch)
+{
+    if (epoch <= sim->group_epoch)
+        return;
+    sim->group_epoch = epoch;
+    push(sim,
+         (struct sim_event){.at_ns = sim->now_ns + sim->config.step_ns, .kind = SIM_GROUP, .epoch = epoch});
+}
+
+static void env_tell_view(void *context, uint8_t local, const struct keel_view *view)
+{
+    struct sim_context *c = context;
+    struct sim_worker *w = &self(context)->workers[local];
+    see_view(c->sim, view);
+    if (keel_view_find_worker(view, c->node, local, w->incarnation) < 0) /* invariant 4 */
+        violate(c->sim, "worker %u.%u is told epoch %" PRIu64 ", not a member", c->node, local, view->epoch);
+    if (view->epoch <= w->told_epoch)
+        violate(c->sim, "worker %u.%u is told epoch %" PRIu64 " again", c->node, local, view->epoch);
+    if (!w->running)
+        return; /* died unnoticed */
+    if (!w->ready)
+        violate(c->sim, "worker %u.%u is told a view before it is ready", c->node, local);
+    w->told_epoch = view->epoch;
+    w->view = *view;
+    schedule_group(c->sim, view->epoch);
+}
+
+static void env_tell_stop(void *context, uint8_t local)
+{
+    struct sim_context *c = context;
+    struct sim_worker *w = &self(context)->workers[local];
+    w->stop_told = true;
+    int at = w->told_epoch > 0 ? keel_view_find_worker(&w->view, c->node, local, w->incarnation) : -1;
+    if (w->running && (at < 0 || w->view.members[at].spare))
+        push(c->sim, (struct sim_event){.at_ns = later(c->sim, SIM_MS),
+                                        .kind = SIM_DONE,
+                                        .node = c->node,
+                                        .local = local,
+                                        .life = w->life});
+}
+
+static void env_worker_start(void *context, uint8_t local, uint32_t incarnation)
+{
+    struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    struct sim_worker *w = &self(context)->workers[local];
+    if (w->running)
+        violate(sim, "worker %u.%u is started twice", c->node, local);
+    uint32_t life = w->life + 1;
+    *w = (struct sim_worker){.running = true, .incarnation = incarnation, .life = life};
+    sim->worker_starts++;
+    struct sim_event event = {.node = c->node, .local = local, .life = life};
+    event.kind = SIM_READY;
+    event.at_ns = sim->now_ns + sim->config.ready_ns / 2 + sim_random(sim, sim->config.ready_ns);
+    push(sim, event);
+    event.kind = SIM_BEAT;
+    event.at_ns = sim->now_ns + sim->config.timeout_ns / 10;
+    push(sim, event);
+}
+
+static void end_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    struct sim_worker *w = &sim->nodes[node].workers[local];
+    if (!w->running)
+        return;
+    w->running = false;
+    push(sim, (struct sim_event){.at_ns = later(sim, 2 * SIM_MS),
+                                 .kind = SIM_EXIT,
+                                 .node = node,
+                                 .local = local,
+                                 .life = w->life});
+}
+
+static void env_worker_kill(void *context, uint8_t local)
+{
+    struct sim_context *c = context;
+    c->sim->kills++;
+    end_worker(c->sim, c->node, local);
+}
+
+static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
+{
+    struct sim_context *c = context;
+    c->sim->node_starts++;
+    if (c->sim->nodes[node].running || incarnation <= c->sim->nodes[node].incarnation)
+        violate(c->sim, "node %u is started as incarnation %u", node, incarnation);
+    sim_start_node(c->sim, node, incarnation);
+}
+
+/* Invariant 6. */
+static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
+                                const struct keel_shard_summary *shards, uint32_t count)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (attempt != sim->view.epoch || count != keel_view_active_count(&sim->view))
+        violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " of %u shards", step, attempt, count);
+    if (sim->snapshot_count > 0 && sim->snapshot_last_epoch == attempt && step <= sim->snapshot_last_step)
+        violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " again", step, attempt);
+    for (uint32_t i = 0; i < count; i++)
+        if (shards[i].rank != i || shards[i].raw_bytes != step + 1)
+            violate(sim, "snapshot %" PRIu64 " has a wrong shard %u", step, i);
+    sim->snapshot_last_epoch = attempt;
+    sim->snapshot_last_step = sim->snapshot_step = step;
+    sim->snapshot_count++;
+}
+
+/* Invariant 5, and a gap only where nobody who lives holds the record. */
+static void env_step_commit(void *context, const struct keel_step_record *record)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (record->step < sim->delivered_next || record->step >= sim->config.last_step)
+        violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
+    for (uint64_t step = sim->delivered_next; step < record->step && step < SIM_STEPS_MAX; step++) {
+        sim->gaps++;
+        for (uint16_t i = 1; i < sim->config.nodes; i++)
+            if (sim->nodes[i].running && !sim->nodes[i].stopped && sim->nodes[i].held[step])
+                violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
+    }
+    sim->delivered_next = record->step + 1;
+    sim->delivered_count++;
+}
+
+static void env_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (a->step != b->step || (a->digest == b->digest && a->loss_bits == b->loss_bits))
+        violate(sim, "a mismatch that is none at step %" PRIu64, a->step);
+    sim->mismatches++;
+}
+
+static void env_view_change(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
+                            enum keel_cause cause, uint64_t evidence_ns)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    see_view(sim, new_view);
+    if (new_view->epoch <= sim->newest_epoch || (old_view->epoch != 0 && old_view->epoch >= new_view->epoch))
+        violate(sim, "epoch %" PRIu64 " after %" PRIu64, new_view->epoch, sim->newest_epoch);
+    if (evidence_ns > sim->now_ns || cause == KEEL_CAUSE_NONE)
+        violate(sim, "a view change without cause or from the future");
+    sim->newest_epoch = new_view->epoch;
+    sim->view = *new_view;
+    sim->last_cause = cause;
+    if (sim->view_changes < 64)
+        sim->change_ns[sim->view_changes] = sim->now_ns;
+    sim->view_changes++;
+}
+
+static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (node >= sim->config.nodes || local >= SIM_LOCALS || !data || bytes > KEEL_WIRE_NOTE_BYTES)
+        violate(sim, "a note of nobody");
+    sim->notes++;
+}
+
+static void env_finish(void *context, enum keel_status status, const char *detail)
+{
+    struct sim_context *c = context;
+    struct sim_node *n = self(context);
+    if (n->finished)
+        violate(c->sim, "node %u finishes twice", c->node);
+    n->finished = true;
+    n->finish_status = status;
+    (void)snprintf(n->finish_detail, sizeof n->finish_detail, "%s", detail);
+}
+
+static void env_trace(void *context, const char *line)
+{
+    struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    sim->trace_hash = hash_bytes(sim->trace_hash, &sim->now_ns, sizeof sim->now_ns);
+    sim->trace_hash = hash_bytes(sim->trace_hash, &c->node, sizeof c->node);
+    sim->trace_hash = hash_bytes(sim->trace_hash, line, strlen(line));
+    if (sim->verbose)
+        printf("%9.3f ms  node %u  %s\n", (double)sim->now_ns / 1e6, c->node, line);
+}
+
+/* ---- giving events
+ * -------------------------------------------------------------------------------------------- */
+
+int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
+{
+    struct sim_node *n = &sim->nodes[node];
+    if (!n->running || n->finished)
+        return KEEL_INVALID;
+    struct sim_context context = {.sim = sim, .node = node};
+    const struct keel_env env = {.context = &context,
+                                 .now_ns = sim->now_ns,
+                                 .random = env_random,
+                                 .send = env_send,
+                                 .timer = env_timer,
+                                 .persist = env_persist,
+                                 .tell_view = env_tell_view,
+                                 .tell_stop = env_tell_stop,
+                                 .worker_start = env_worker_start,
+                                 .worker_kill = env_worker_kill,
+                                 .node_start = env_node_start,
+                                 .snapshot_commit = env_snapshot_commit,
+                                 .step_commit = env_step_commit,
+                                 .mismatch = env_mismatch,
+                                 .view_change = env_view_change,
+                                 .note = env_note,
+                                 .finish = env_finish,
+                                 .trace = env_trace};
+    int result = keel_node_step(n->state, &env, event);
+    if (n->finished && n->running && node != 0)
+        sim_kill_node(sim, node); /* the process ends after this call */
+    return result;
+}
+
+/* ---- workers
+ * --------------------------------------------------------------------------------------------------- */
+
+static struct sim_worker *find_member(struct sim *sim, const struct keel_member *member)
+{
+    struct sim_worker *w = &sim->nodes[member->node].workers[member->local];
+    return w->running && w->incarnation == member->incarnation ? w : NULL;
+}
+
+/* Survivors of epoch `epoch` notice that a member is gone: soon if its process is, late if it is stopped. */
+static void notice_loss(struct sim *sim, const struct keel_view *view, const struct keel_member *lost,
+                        bool dead)
+{
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        struct sim_worker *w = find_member(sim, m);
+        if (!w || m->spare || w->told_epoch != view->epoch || w->stopped || m == lost ||
+            w->accused_epoch == view->epoch)
+            continue;
+        w->accused_epoch = view->epoch;
+        uint64_t wait_ns = dead ? 3 * SIM_MS : sim->config.timeout_ns;
+        push(sim, (struct sim_event){.at_ns = sim->now_ns + wait_ns / 2 + sim_random(sim, wait_ns),
+                                     .kind = SIM_ACCUSE,
+                                     .node = m->node,
+                                     .local = m->local,
+                                     .life = w->life,
+                                     .value = lost->rank,
+                                     .epoch = view->epoch});
+    }
+}
+
+/* Everybody of the epoch is there? Says who is missing otherwise, when it is for good. */
+static bool group_is_whole(struct sim *sim, const struct keel_view *view)
+{
+    bool whole = true;
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        if (m->spare)
+            continue;
+        struct sim_worker *w = find_member(sim, m);
+        if (!w || w->done || w->stopped) {
+            notice_loss(sim, view, m, !w || w->done);
+            return false;
+        }
+        whole = whole && w->told_epoch == view->epoch;
+    }
+    return whole;
+}
+
+/* Where the group goes on: the newest state that a member holds, else the newest snapshot. */
+static uint64_t agree_on_step(struct sim *sim, const struct keel_view *view)
+{
+    uint64_t next = 0;
+    bool any = false;
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        struct sim_worker *w = find_member(sim, &view->members[i]);
+        if (view->members[i].spare || !w || !w->has_state)
+            continue;
+        any = true;
+        next = w->next_step > next ? w->next_step : next;
+    }
+    return any ? next : sim->snapshot_step;
+}
+
+static void run_group(struct sim *sim, uint64_t epoch)
+{
+    const struct keel_view *view = NULL;
+    for (uint16_t n = 1; n < sim->config.nodes && !view; n++)
+        for (uint8_t l = 0; l < sim->config.workers_per_node && !view; l++)
+            if (sim->nodes[n].workers[l].running && sim->nodes[n].workers[l].told_epoch == epoch)
+                view = &sim->nodes[n].workers[l].view;
+    if (sim->group_epoch != epoch || !view)
+        return;
+    push(sim,
+         (struct sim_event){.at_ns = sim->now_ns + sim->config.step_ns, .kind = SIM_GROUP, .epoch = epoch});
+    if (!group_is_whole(sim, view))
+        return;
+    uint64_t step = agree_on_step(sim, view);
+    bool stop = false;
+    for (uint16_t i = 0; i < view->member_count; i++)
+        stop = stop || (!view->members[i].spare && find_member(sim, &view->members[i])->stop_told);
+    uint16_t position = 0;
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *m = &view->members[i];
+        if (m->spare)
+            continue;
+        struct sim_worker *w = find_member(sim, m);
+        w->has_state = true;
+        w->next_step = step;
+        struct sim_event event = {.node = m->node, .local = m->local, .life = w->life, .epoch = epoch};
+        event.value = step;
+        event.from = position++;
+        event.kind = stop || step >= sim->config.last_step ? SIM_DONE : SIM_COMMIT;
+        event.at_ns = later(sim, sim->config.step_ns / 2);
+        if (event.kind == SIM_DONE)
+            event.at_ns += 2 * sim->config.step_ns; /* not before its snapshots are finished */
+        push(sim, event);
+        if (event.kind == SIM_COMMIT && (step + 1) % sim->config.snapshot_every == 0) {
+            event.kind = SIM_SHARD;
+            event.value = step + 1;
+            event.at_ns = sim->now_ns + sim->config.step_ns + sim_random(sim, sim->config.step_ns);
+            push(sim, event);
+        }
+    }
+}
+
+static void commit_step(struct sim *sim, const struct sim_event *event, struct sim_worker *w)
+{
+    if (w->told_epoch != event->epoch)
+        return; /* revoked meanwhile */
+    w->next_step = event->value + 1;
+    if (event->value < SIM_STEPS_MAX)
+        sim->nodes[event->node].held[event->value] = 1;
+    struct keel_step_record record = {.step = event->value,
+                                      .epoch = event->epoch,
+                                      .loss_bits = (uint32_t)event->value * 2654435761U,
+                                      .digest = event->value * UINT64_C(0x9e3779b97f4a7c15)};
+    if (event->node == sim->bad_digest_node && event->value == sim->bad_digest_step)
+        record.digest ^= 1;
+    (void)sim_give(
+        sim, event->node,
+        &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_STEP, .local = event->local, .record = &record});
+}
+
+static void do_worker(struct sim *sim, const struct sim_event *event)
+{
+    struct sim_worker *w = &sim->nodes[event->node].workers[event->local];
+    if (w->life != event->life || !w->running)
+        return;
+    if (w->stopped) { /* its share of the world waits */
+        struct sim_event again = *event;
+        again.at_ns = sim->now_ns + sim->config.step_ns;
+        push(sim, again);
+        return;
+    }
+    struct keel_node_event given = {.local = event->local};
+    struct keel_shard_summary summary = {.rank = event->from, .raw_bytes = event->value + 1};
+    switch (event->kind) {
+    case SIM_READY:
+        w->ready = true;
+        given.kind = KEEL_EVENT_WORKER_READY;
+        given.address = (struct keel_address){.bytes = 8};
+        memcpy(given.address.data, &w->life, 4);
+        given.address.data[4] = (uint8_t)event->node;
+        given.address.data[5] = event->local;
+        break;
+    case SIM_BEAT: {
+        struct sim_event again = *event;
+        again.at_ns = sim->now_ns + sim->config.timeout_ns / 10;
+        push(sim, again);
+        given.kind = KEEL_EVENT_WORKER_BEAT;
+        given.value = w->next_step;
+        break;
+    }
+    case SIM_COMMIT:
+        commit_step(sim, event, w);
+        return;
+    case SIM_SHARD:
+        given.kind = KEEL_EVENT_WORKER_SHARD;
+        given.value = event->value;
+        given.attempt = event->epoch;
+        given.summary = &summary;
+        break;
+    case SIM_DONE:
+        if (event->epoch != 0 && w->told_epoch != event->epoch)
+            return;
+        w->done = true;
+        given.kind = KEEL_EVENT_WORKER_DONE;
+        break;
+    case SIM_ACCUSE:
+        if (w->told_epoch != event->epoch)
+            return;
+        given.kind = KEEL_EVENT_WORKER_ACCUSES;
+        given.rank = (uint16_t)event->value;
+        given.value = event->epoch;
+        given.cause = KEEL_CAUSE_CONNECTION;
+        break;
+    default:
+        return;
+    }
+    (void)sim_give(sim, event->node, &given);
+    if (event->kind == SIM_DONE)
+        end_worker(sim, event->node, event->local);
+}
+
+/* ---- the world turns
+ * ------------------------------------------------------------------------------------------- */
+
+static bool waits_for_agent(const struct sim_event *event)
+{
+    return event->kind != SIM_GROUP && event->kind != SIM_NODE_EXIT;
+}
+
+static void do_event(struct sim *sim, struct sim_event *event)
+{
+    struct sim_node *n = &sim->nodes[event->node];
+    struct keel_node_event given = {.local = event->local};
+    switch (event->kind) {
+    case SIM_MESSAGE:
+        given.kind = KEEL_EVENT_MESSAGE;
+        given.node = event->from;
+        given.data = event->data;
+        given.bytes = event->bytes;
+        (void)sim_give(sim, event->node, &given);
+        break;
+    case SIM_TIMER:
+        given.kind = KEEL_EVENT_TICK;
+        if (n->life == event->life && n->timer_generation == event->value)
+            (void)sim_give(sim, event->node, &given);
+        break;
+    case SIM_EXIT:
+        given.kind = KEEL_EVENT_WORKER_EXIT;
+        if (n->running && n->workers[event->local].life == event->life)
+            (void)sim_give(sim, event->node, &given);
+        break;
+    case SIM_NODE_EXIT:
+        given.kind = KEEL_EVENT_NODE_EXIT;
+        given.node = event->from;
+        if (sim->nodes[event->from].life == event->life)
+            (void)sim_give(sim, 0, &given);
+        break;
+    case SIM_GROUP:
+        run_group(sim, event->epoch);
+        break;
+    case SIM_READY:
+    case SIM_BEAT:
+    case SIM_COMMIT:
+    case SIM_SHARD:
+    case SIM_DONE:
+    case SIM_ACCUSE:
+        do_worker(sim, event);
+        break;
+    }
+}
+
+static bool step_world(struct sim *sim, uint64_t until_ns)
+{
+    if (sim->queue_count == 0 || sim->queue[0].at_ns > until_ns) {
+        sim->now_ns = sim->now_ns < until_ns ? until_ns : sim->now_ns;
+        return false;
+    }
+    struct sim_event event = pop(sim);
+    sim->now_ns = event.at_ns > sim->now_ns ? event.at_ns : sim->now_ns;
+    sim->events_done++;
+    if (sim->nodes[event.node].stopped && waits_for_agent(&event)) {
+        grow(&sim->deferred, sim->deferred_count, &sim->deferred_capacity);
+        sim->deferred[sim->deferred_count++] = event;
+        return true;
+    }
+    do_event(sim, &event);
+    keel_free(event.data);
+    return true;
+}
+
+bool sim_run(struct sim *sim, uint64_t until_ns)
+{
+    while (sim->violation[0] == '\0' && !sim->nodes[0].finished && step_world(sim, until_ns))
+        continue;
+    return sim->nodes[0].finished;
+}
+
+bool sim_run_until(struct sim *sim, uint64_t until_ns,
+                   bool (*condition)(const struct sim *sim, uint64_t value), uint64_t value)
+{
+    while (sim->violation[0] == '\0' && !condition(sim, value))
+        if (!step_world(sim, until_ns))
+            return condition(sim, value);
+    return condition(sim, value);
+}
+
+/* ---- making and breaking
+ * ------------------------------------------------------------------------------------------ */
+
+struct sim_config sim_default(uint64_t seed)
+{
+    return (struct sim_config){.seed = seed,
+                               .nodes = 5,
+                               .workers_per_node = 1,
+                               .ranks = 4,
+                               .spares = 0,
+                               .shards = 8,
+                               .holders = 1,
+                               .timeout_ns = 500 * SIM_MS,
+                               .step_ns = 20 * SIM_MS,
+                               .ready_ns = 100 * SIM_MS,
+                               .last_step = 100,
+                               .snapshot_every = 10,
+                               .delay_min_ns = SIM_MS / 20,
+                               .delay_max_ns = SIM_MS,
+                               .respawn = true};
+}
+
+struct sim *sim_create(const struct sim_config *config)
+{
+    KEEL_ASSERT(config->nodes <= SIM_NODES && config->workers_per_node <= SIM_LOCALS);
+    struct sim *sim = NULL;
+    enum keel_status status = keel_alloc(1, sizeof *sim, &sim);
+    KEEL_ASSERT(status == KEEL_OK);
+    sim->config = *config;
+    sim->random_state = config->seed;
+    sim->loss_ppm = config->loss_ppm;
+    sim->duplicate_ppm = config->duplicate_ppm;
+    sim->bad_digest_node = -1;
+    sim->now_ns = 1000 * SIM_MS;
+    for (uint16_t i = 0; i < config->nodes; i++) {
+        status = keel_alloc(1, keel_node_bytes(), &sim->nodes[i].state);
+        KEEL_ASSERT(status == KEEL_OK);
+    }
+    return sim;
+}
+
+void sim_destroy(struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->queue_count; i++)
+        keel_free(sim->queue[i].data);
+    for (uint32_t i = 0; i < sim->deferred_count; i++)
+        keel_free(sim->deferred[i].data);
+    for (uint16_t i = 0; i < sim->config.nodes; i++)
+        keel_free(sim->nodes[i].state);
+    keel_free(sim->queue);
+    keel_free(sim->deferred);
+    keel_free(sim);
+}
+
+void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
+{
+    const struct sim_config *c = &sim->config;
+    struct sim_node *n = &sim->nodes[node];
+    KEEL_ASSERT(!n->running);
+    const struct keel_node_config config = {.node = node,
+                                            .node_count = c->nodes,
+                                            .holder_count = c->holders,
+                                            .worker_count = node == 0 ? 0 : c->workers_per_node,
+                                            .rank_count = c->ranks,
+                                            .spare_count = c->spares,
+                                            .shard_count = c->shards,
+                                            .timeout_ns = c->timeout_ns,
+                                            .incarnation = incarnation,
+                                            .first_step = sim->delivered_next,
+                                            .last_step = c->last_step,
+                                            .respawn = c->respawn,
+                                            .launcher = node == 0};
+    n->running = true;
+    n->stopped = n->finished = false;
+    n->incarnation = incarnation;
+    n->life++;
+    memset(n->held, 0, sizeof n->held);
+    enum keel_status status = keel_node_init(n->state, &config);
+    KEEL_ASSERT(status == KEEL_OK);
+    uint8_t disk[KEEL_REGISTER_STORE_BYTES];
+    memcpy(disk, n->disk, n->disk_bytes);
+    (void)sim_give(sim, node,
+                   &(struct keel_node_event){.kind = KEEL_EVENT_START, .data = disk, .bytes = n->disk_bytes});
+}
+
+void sim_start_all(struct sim *sim)
+{
+    for (uint16_t i = 0; i < sim->config.nodes; i++)
+        if (!sim->nodes[i].running)
+            sim_start_node(sim, i, 0);
+}
+
+void sim_kill_node(struct sim *sim, uint16_t node)
+{
+    struct sim_node *n = &sim->nodes[node];
+    if (!n->running)
+        return;
+    n->running = n->stopped = false;
+    for (uint8_t local = 0; local < SIM_LOCALS; local++) {
+        n->workers[local].running = false;
+        n->workers[local].life++;
+    }
+    if (node != 0)
+        push(sim, (struct sim_event){
+                      .at_ns = later(sim, 2 * SIM_MS), .kind = SIM_NODE_EXIT, .from = node, .life = n->life});
+}
+
+void sim_kill_all(struct sim *sim)
+{
+    for (uint16_t i = 0; i < sim->config.nodes; i++)
+        sim_kill_node(sim, i);
+}
+
+void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    end_worker(sim, node, local);
+}
+
+void sim_stop_node(struct sim *sim, uint16_t node)
+{
+    sim->nodes[node].stopped = sim->nodes[node].running;
+}
+
+void sim_wake_node(struct sim *sim, uint16_t node)
+{
+    sim->nodes[node].stopped = false;
+    uint32_t kept = 0, count = sim->deferred_count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct sim_event event = sim->deferred[i];
+        if (event.node != node) {
+            sim->deferred[kept++] = event;
+            continue;
+        }
+        event.at_ns = sim->now_ns;
+        push(sim, event);
+    }
+    sim->deferred_count = kept;
+}
+
+void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    sim->nodes[node].workers[local].stopped = true;
+}
+
+void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    sim->nodes[node].workers[local].stopped = false;
+}
+
+void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked)
+{
+    sim->blocked[a][b] = sim->blocked[b][a] = blocked;
+}
+
+void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank)
+{
+    const struct sim_worker *w = &sim->nodes[node].workers[local];
+    (void)sim_give(sim, node,
+                   &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_ACCUSES,
+                                             .local = local,
+                                             .rank = rank,
+                                             .value = w->told_epoch,
+                                             .cause = KEEL_CAUSE_CONNECTION});
+}
+
+void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status)
+{
+    static const char detail[] = "the board is gone";
+    (void)sim_give(sim, node,
+                   &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_FAILED,
+                                             .local = local,
+                                             .value = status,
+                                             .data = (const uint8_t *)detail,
+                                             .bytes = sizeof detail - 1});
+    end_worker(sim, node, local);
+}
+
+void sim_user_stop(struct sim *sim)
+{
+    (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+}

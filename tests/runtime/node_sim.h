@@ -1,0 +1,105 @@
+/* node_sim.h - a deterministic world around keel_node: network, clocks, disks, processes, workers.
+ *
+ * Drives the same object code as the agents do, from a seed. Workers are modelled: told a view, they wait
+ * for one another, agree on the newest state that one of them holds (else the newest committed snapshot),
+ * and commit steps together, each a little later than the other. What must always hold is checked
+ * while it runs; the first violation is kept as text. One world per thread. */
+#ifndef KEEL_TESTS_NODE_SIM_H
+#define KEEL_TESTS_NODE_SIM_H
+
+#include "node_state.h"
+
+enum { SIM_NODES = 12, SIM_LOCALS = 4, SIM_STEPS_MAX = 1024, SIM_EPOCHS_MAX = 4096 };
+
+#define SIM_MS UINT64_C(1000000)
+
+struct sim_config {
+    uint64_t seed;
+    uint16_t nodes; /* launcher included */
+    uint16_t workers_per_node, ranks, spares, shards, holders;
+    uint64_t timeout_ns, step_ns, ready_ns;
+    uint64_t last_step, snapshot_every;
+    uint32_t loss_ppm, duplicate_ppm;
+    uint64_t delay_min_ns, delay_max_ns;
+    bool respawn;
+};
+
+struct sim_worker {
+    bool running, stopped, ready, done, stop_told;
+    uint32_t incarnation, life; /* life: distinguishes processes in the event queue */
+    bool has_state;
+    uint64_t next_step, told_epoch, accused_epoch;
+    struct keel_view view;
+};
+
+struct sim_node {
+    bool running, stopped;
+    uint32_t incarnation, life, timer_generation;
+    struct keel_node *state;
+    struct sim_worker workers[SIM_LOCALS];
+    uint8_t disk[KEEL_REGISTER_STORE_BYTES];
+    uint32_t disk_bytes;
+    uint8_t held[SIM_STEPS_MAX]; /* records that this process was given */
+    bool finished;
+    enum keel_status finish_status;
+    char finish_detail[KEEL_WIRE_DETAIL_BYTES];
+};
+
+struct sim_event;
+
+struct sim {
+    struct sim_config config;
+    uint64_t now_ns, random_state, sequence, events_done;
+    struct sim_event *queue; /* binary heap */
+    uint32_t queue_count, queue_capacity;
+    struct sim_event *deferred; /* for stopped nodes, in order */
+    uint32_t deferred_count, deferred_capacity;
+    struct sim_node nodes[SIM_NODES];
+    bool blocked[SIM_NODES][SIM_NODES];
+    uint32_t loss_ppm, duplicate_ppm; /* now */
+    /* what was seen */
+    uint64_t view_hash[SIM_EPOCHS_MAX]; /* by epoch; 0: none */
+    uint64_t newest_epoch;              /* of view_change */
+    struct keel_view view;              /* newest installed */
+    uint32_t view_changes;
+    enum keel_cause last_cause;
+    uint64_t change_ns[64]; /* when the first view changes came */
+    uint64_t delivered_next, delivered_count, gaps;
+    uint64_t snapshot_step, snapshot_count, snapshot_last_epoch, snapshot_last_step;
+    uint32_t mismatches, notes, kills, worker_starts, node_starts;
+    uint64_t group_epoch; /* epoch whose steps are scheduled */
+    uint64_t bad_digest_step;
+    int bad_digest_node; /* -1: nobody computes wrongly */
+    uint64_t trace_hash;
+    bool verbose;
+    char violation[256]; /* "" while all is well */
+};
+
+struct sim *sim_create(const struct sim_config *config);
+void sim_destroy(struct sim *sim);
+struct sim_config sim_default(uint64_t seed);
+
+void sim_start_all(struct sim *sim); /* launcher and agents that do not run */
+void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation);
+void sim_kill_all(struct sim *sim);
+void sim_kill_node(struct sim *sim, uint16_t node); /* agent or launcher, with its workers */
+void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local);
+void sim_stop_node(struct sim *sim, uint16_t node); /* SIGSTOP of the agent alone */
+void sim_wake_node(struct sim *sim, uint16_t node);
+void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local);
+void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local);
+void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked); /* both ways */
+void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank);
+void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status);
+void sim_user_stop(struct sim *sim);
+/* Give any event to a node, now. */
+int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event);
+
+/* Until `until_ns`, or the launcher is finished, or a violation. True when the launcher is finished. */
+bool sim_run(struct sim *sim, uint64_t until_ns);
+/* Until `until_ns` or the condition holds; true when it does. */
+bool sim_run_until(struct sim *sim, uint64_t until_ns,
+                   bool (*condition)(const struct sim *sim, uint64_t value), uint64_t value);
+uint64_t sim_random(struct sim *sim, uint64_t below);
+
+#endif
