@@ -15,7 +15,12 @@
     X(gemm)                                                                                                  \
     X(attention)                                                                                             \
     X(dropout)                                                                                               \
-    X(digest)
+    X(digest)                                                                                                \
+    X(layernorm)                                                                                             \
+    X(optimizer)                                                                                             \
+    X(cast)                                                                                                  \
+    X(embedding)                                                                                             \
+    X(cross_entropy)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,

@@ -7,6 +7,11 @@ kernels_CL := \
 	attention.cl \
 	dropout.cl \
 	digest.cl \
+	layernorm.cl \
+	optimizer.cl \
+	cast.cl \
+	embedding.cl \
+	cross_entropy.cl \
 
 kernels_SRC := \
 	kernels.c \
@@ -21,4 +26,14 @@ kernels_SRC := \
 	dropout_host.c \
 	digest.c \
 	digest_host.c \
+	layernorm.c \
+	layernorm_host.c \
+	optimizer.c \
+	optimizer_host.c \
+	cast.c \
+	cast_host.c \
+	embedding.c \
+	embedding_host.c \
+	cross_entropy.c \
+	cross_entropy_host.c \
 

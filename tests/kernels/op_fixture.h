@@ -144,28 +144,36 @@ static inline uint64_t rig_hash(const struct rig *rig)
 
 typedef void (*op_body)(struct rig *rig, const void *shape);
 
+/* The rigs of this process, opened once and kept to its end. */
+static inline struct rig *rig_shared(enum rig_kind kind)
+{
+    static struct rig rigs[RIG_DEVICES + 1];
+    if (rigs[kind].device == NULL)
+        rig_open(&rigs[kind], kind);
+    rig_clear(&rigs[kind]);
+    return &rigs[kind];
+}
+
 /* The body gives the same bits on the host and on `kind`, and those of its golden line. */
 static inline void same_bits(enum rig_kind kind, const char *name, op_body body, const void *shape)
 {
-    struct rig host, device;
-    rig_open(&host, RIG_HOST);
-    rig_open(&device, kind);
-    body(&host, shape);
-    body(&device, shape);
-    ck_assert_uint_eq(host.result_count, device.result_count);
-    ck_assert_uint_gt(host.result_count, 0);
-    for (uint32_t r = 0; r < host.result_count; r++) {
-        ck_assert_uint_eq(host.result_bytes[r], device.result_bytes[r]);
-        const unsigned char *a = host.results[r], *b = device.results[r];
+    struct rig *host = rig_shared(RIG_HOST), *device = rig_shared(kind);
+    body(host, shape);
+    body(device, shape);
+    ck_assert_uint_eq(host->result_count, device->result_count);
+    ck_assert_uint_gt(host->result_count, 0);
+    for (uint32_t r = 0; r < host->result_count; r++) {
+        ck_assert_uint_eq(host->result_bytes[r], device->result_bytes[r]);
+        const unsigned char *a = host->results[r], *b = device->results[r];
         size_t i = 0;
-        while (i < host.result_bytes[r] && a[i] == b[i])
+        while (i < host->result_bytes[r] && a[i] == b[i])
             i++;
-        ck_assert_msg(i == host.result_bytes[r], "%s: result %u differs from the host at byte %zu", name, r,
+        ck_assert_msg(i == host->result_bytes[r], "%s: result %u differs from the host at byte %zu", name, r,
                       i);
     }
-    golden_check(name, rig_hash(&device));
-    rig_close(&device);
-    rig_close(&host);
+    golden_check(name, rig_hash(device));
+    rig_clear(host);
+    rig_clear(device);
 }
 
 /* Largest |value - truth| against the largest |truth|. */

@@ -1,0 +1,41 @@
+/* cross_entropy.c - cross-entropy of a softmax: descriptor to launches. The kernels are in
+ * cross_entropy.cl. */
+#include "kernels_internal.h"
+
+static enum keel_status check(const struct keel_cross_entropy *op)
+{
+    const uint64_t row_bytes = op->rows * sizeof(float);
+    if (op->rows == 0 || op->vocab == 0)
+        return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
+    KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, op->vocab * row_bytes));
+    KEEL_TRY(keel_check_buffer("cross_entropy", "targets", op->targets, op->rows * sizeof(int32_t)));
+    KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, row_bytes));
+    KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
+    if (op->dlogits != NULL)
+        KEEL_TRY(keel_check_buffer("cross_entropy", "dlogits", op->dlogits, op->vocab * row_bytes));
+    return KEEL_OK;
+}
+
+enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struct keel_cross_entropy *op,
+                                       struct keel_launch_list *list)
+{
+    KEEL_TRY(check(op));
+    const struct keel_arg row_args[] = {
+        keel_arg_buffer(op->logits),   keel_arg_buffer(op->targets),
+        keel_arg_buffer(op->row_loss), keel_arg_buffer(op->dlogits != NULL ? op->dlogits : op->logits),
+        keel_arg_u32(op->rows),        keel_arg_u32(op->vocab),
+        keel_arg_f32(op->scale),       keel_arg_u32(op->dlogits != NULL),
+    };
+    struct keel_range range = keel_kernels_range(kernels, op->rows);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
+                                 row_args, KEEL_ARG_COUNT(row_args)));
+    const struct keel_arg loss_args[] = {
+        keel_arg_buffer(op->row_loss),
+        keel_arg_buffer(op->loss),
+        keel_arg_u32(op->rows),
+        keel_arg_f32(op->scale),
+    };
+    range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_loss", &range,
+                               loss_args, KEEL_ARG_COUNT(loss_args));
+}

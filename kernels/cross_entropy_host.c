@@ -1,0 +1,72 @@
+/* cross_entropy_host.c - cross_entropy.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const char keel_cl_cross_entropy[];
+
+/* One row; d is NULL without gradient. Returns the loss. */
+static float row_cross_entropy(const float *x, float *d, uint32_t vocab, int32_t target, float scale)
+{
+    const float at_target = x[target];
+    float m = x[0], lanes[KEEL_LANES] = {0};
+    for (uint32_t i = 0; i < vocab; i++)
+        m = x[i] > m ? x[i] : m;
+    for (uint32_t i = 0; i < vocab; i++) {
+        float e = canon_exp(x[i] - m);
+        lanes[i % KEEL_LANES] += e;
+        if (d != NULL)
+            d[i] = e;
+    }
+    const float s = canon_fold(lanes);
+    if (d != NULL) {
+        const float share = canon_divide(1.0f, s), e_target = d[target];
+        for (uint32_t i = 0; i < vocab; i++)
+            d[i] = (d[i] * share) * scale;
+        d[target] = (e_target * share - 1.0f) * scale;
+    }
+    return (canon_log(s) + m) - at_target;
+}
+
+static void host_cross_entropy(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *logits = arguments[0];
+    const int32_t *targets = arguments[1];
+    float *row_loss = arguments[2];
+    const uint32_t rows = *(const uint32_t *)arguments[4], vocab = *(const uint32_t *)arguments[5];
+    const float scale = *(const float *)arguments[6];
+    float *dlogits = *(const uint32_t *)arguments[7] != 0 ? arguments[3] : NULL;
+    for (uint32_t row = 0; row < rows; row++) {
+        size_t base = (size_t)row * vocab;
+        row_loss[row] = row_cross_entropy(logits + base, dlogits != NULL ? dlogits + base : NULL, vocab,
+                                          targets[row], scale);
+    }
+}
+
+static void host_cross_entropy_loss(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    float *row_loss = arguments[0], *loss = arguments[1];
+    uint32_t rows = *(const uint32_t *)arguments[2];
+    do {
+        uint32_t blocks = 0, length;
+        for (uint32_t start = 0; start < rows; start += length) {
+            length = rows - start < KEEL_BLOCK_ELEMENTS ? rows - start : KEEL_BLOCK_ELEMENTS;
+            row_loss[blocks++] = canon_sum_run(row_loss + start, length);
+        }
+        rows = blocks;
+    } while (rows > 1);
+    loss[0] = loss[0] + *(const float *)arguments[3] * row_loss[0];
+}
+
+static const struct keel_module_kernel cross_entropy_kernels[] = {
+    {"keel_cross_entropy", host_cross_entropy},
+    {"keel_cross_entropy_loss", host_cross_entropy_loss},
+};
+
+const struct keel_module keel_module_cross_entropy = {
+    .name = "cross_entropy",
+    .source = keel_cl_cross_entropy,
+    .kernels = cross_entropy_kernels,
+    .kernel_count = sizeof cross_entropy_kernels / sizeof cross_entropy_kernels[0],
+};

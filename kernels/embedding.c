@@ -1,0 +1,78 @@
+/* embedding.c - token and position embedding and its gradient: descriptors to launches. The kernels are
+ * in embedding.cl. */
+#include "kernels_internal.h"
+
+enum { GRAD_COLUMNS = 128 }; /* columns of one work-item: 16 * VECTORS of embedding.cl */
+
+static enum keel_status check_shape(const char *name, const struct keel_embedding *op)
+{
+    uint64_t rows = (uint64_t)op->batch * op->tokens;
+    if (rows == 0 || op->width == 0 || op->vocab == 0 || rows > INT32_MAX)
+        return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, width %u, vocabulary %u", name, op->batch,
+                         op->tokens, op->width, op->vocab);
+    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, rows * sizeof(int32_t)));
+    KEEL_TRY(keel_check_buffer(name, "table", op->table, (uint64_t)op->vocab * op->width * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "activations", op->y, rows * op->width * sizeof(float)));
+    if (op->positions != NULL)
+        KEEL_TRY(keel_check_buffer(name, "positions", op->positions,
+                                   (uint64_t)op->tokens * op->width * sizeof(float)));
+    return KEEL_OK;
+}
+
+enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct keel_embedding *op,
+                                   struct keel_launch_list *list)
+{
+    KEEL_TRY(check_shape("embedding", op));
+    const uint32_t rows = op->batch * op->tokens;
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->ids),
+        keel_arg_buffer(op->table),
+        keel_arg_buffer(op->positions != NULL ? op->positions : op->table),
+        keel_arg_buffer(op->y),
+        keel_arg_u32(rows),
+        keel_arg_u32(op->tokens),
+        keel_arg_u32(op->width),
+        keel_arg_u32(op->positions != NULL),
+    };
+    struct keel_range range = keel_kernels_range(kernels, rows);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+static enum keel_status launch_positions(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
+                                         struct keel_launch_list *list)
+{
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->dy),  keel_arg_buffer(op->dpositions), keel_arg_u32(op->batch),
+        keel_arg_u32(op->tokens), keel_arg_u32(op->width),
+    };
+    struct keel_range range = keel_kernels_range(kernels, op->tokens);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_positions", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
+                                        struct keel_launch_list *list)
+{
+    const struct keel_embedding forward = {
+        .batch = op->batch,
+        .tokens = op->tokens,
+        .width = op->width,
+        .vocab = op->vocab,
+        .ids = op->ids,
+        .table = op->dtable,
+        .positions = op->dpositions,
+        .y = op->dy,
+    };
+    KEEL_TRY(check_shape("embedding_grad", &forward));
+    const uint32_t rows = op->batch * op->tokens;
+    const uint32_t column_blocks = (op->width + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->ids), keel_arg_buffer(op->dy), keel_arg_buffer(op->dtable),
+        keel_arg_u32(rows),       keel_arg_u32(op->width), keel_arg_u32(column_blocks),
+    };
+    struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * column_blocks);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range, args,
+                                 KEEL_ARG_COUNT(args)));
+    return op->dpositions != NULL ? launch_positions(kernels, op, list) : KEEL_OK;
+}

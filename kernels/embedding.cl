@@ -1,0 +1,83 @@
+/* embedding.cl - token and position embedding, and its gradient.
+ *
+ *     embedding            y[b, t, :] = table[ids[b, t], :] + positions[t, :]
+ *     embedding_grad       dtable[v, :] += s, s from +0 adding dy[row, :] for the rows with id v, ascending
+ *     embedding_positions  dpositions[t, :] += s, s = dy[0, t, :] + dy[1, t, :] + ..., b ascending
+ *
+ * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
+ * width]. embedding_grad has one work-item per row and 128 columns. The item of the first row with an id
+ * does the work for all rows with it and the others leave at once: it reads ids rows^2 / 2 times at most,
+ * sixteen at a time, and touches only the rows of the table that occur. */
+
+__kernel void keel_embedding(__global const int *ids, __global const float *table,
+                             __global const float *positions, __global float *y, uint rows, uint tokens,
+                             uint width, uint has_positions)
+{
+    const uint row = get_global_id(0);
+    if (row >= rows)
+        return;
+    table += (ulong)ids[row] * width;
+    positions += (ulong)(row % tokens) * width;
+    y += (ulong)row * width;
+    for (uint i = 0; i < width; i += 16) {
+        float16 v = canon_load(table + i, width - i);
+        canon_store(has_positions ? v + canon_load(positions + i, width - i) : v, y + i, width - i);
+    }
+}
+
+/* The first row in [row, end) whose id is `id`, or end. */
+static inline uint find_id(__global const int *ids, uint row, uint end, int id)
+{
+    for (; row + 16 <= end; row += 16) {
+        if (any(vload16(0, ids + row) == (int16)(id)))
+            break;
+    }
+    while (row < end && ids[row] != id)
+        row++;
+    return row;
+}
+
+enum { VECTORS = 8 }; /* 16 columns each */
+
+__kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
+                                  uint rows, uint width, uint column_blocks)
+{
+    const uint item = get_global_id(0), first = item / column_blocks;
+    if (first >= rows)
+        return;
+    const int id = ids[first];
+    if (find_id(ids, 0, first, id) < first)
+        return;
+    const uint column = (item % column_blocks) * (16 * VECTORS);
+    const uint left = width - column, vectors = min((left + 15) / 16, (uint)VECTORS);
+    dy += column;
+    dtable += (ulong)id * width + column;
+    float16 s[VECTORS];
+    for (uint v = 0; v < VECTORS; v++)
+        s[v] = (float16)(0.0f);
+    for (uint row = first; row < rows; row = find_id(ids, row + 1, rows, id)) {
+        __global const float *source = dy + (ulong)row * width;
+        for (uint v = 0; v < vectors; v++)
+            s[v] += canon_load(source + 16 * v, left - 16 * v);
+    }
+    for (uint v = 0; v < vectors; v++)
+        canon_store(canon_load(dtable + 16 * v, left - 16 * v) + s[v], dtable + 16 * v, left - 16 * v);
+}
+
+__kernel void keel_embedding_positions(__global const float *dy, __global float *dpositions, uint batch,
+                                       uint tokens, uint width)
+{
+    const uint t = get_global_id(0);
+    if (t >= tokens)
+        return;
+    dy += (ulong)t * width;
+    dpositions += (ulong)t * width;
+    const ulong stride = (ulong)tokens * width;
+    for (uint i = 0; i < width; i += 16) {
+        const uint left = width - i;
+        float16 s = canon_load(dy + i, left);
+        for (uint b = 1; b < batch; b++)
+            s += canon_load(dy + b * stride + i, left);
+        canon_store(canon_load(dpositions + i, left) + s, dpositions + i, left);
+    }
+}

@@ -1,0 +1,84 @@
+/* embedding_host.c - embedding.cl in C: the reference, and what the host device runs. */
+#include "kernels_internal.h"
+
+extern const char keel_cl_embedding[];
+
+static uint32_t u32_at(void *const *arguments, int index)
+{
+    return *(const uint32_t *)arguments[index];
+}
+
+static void host_embedding(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const int32_t *ids = arguments[0];
+    const float *table = arguments[1], *positions = arguments[2];
+    float *y = arguments[3];
+    uint32_t rows = u32_at(arguments, 4), tokens = u32_at(arguments, 5), width = u32_at(arguments, 6);
+    bool has_positions = u32_at(arguments, 7) != 0;
+    for (uint32_t row = 0; row < rows; row++) {
+        for (uint32_t i = 0; i < width; i++) {
+            float v = table[(size_t)ids[row] * width + i];
+            y[(size_t)row * width + i] =
+                has_positions ? v + positions[(size_t)(row % tokens) * width + i] : v;
+        }
+    }
+}
+
+static bool seen_before(const int32_t *ids, uint32_t row)
+{
+    for (uint32_t i = 0; i < row; i++) {
+        if (ids[i] == ids[row])
+            return true;
+    }
+    return false;
+}
+
+static void host_embedding_grad(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const int32_t *ids = arguments[0];
+    const float *dy = arguments[1];
+    float *dtable = arguments[2];
+    uint32_t rows = u32_at(arguments, 3), width = u32_at(arguments, 4);
+    for (uint32_t first = 0; first < rows; first++) {
+        if (seen_before(ids, first))
+            continue;
+        for (uint32_t i = 0; i < width; i++) {
+            float s = 0.0f;
+            for (uint32_t row = first; row < rows; row++) {
+                if (ids[row] == ids[first])
+                    s += dy[(size_t)row * width + i];
+            }
+            dtable[(size_t)ids[first] * width + i] += s;
+        }
+    }
+}
+
+static void host_embedding_positions(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *dy = arguments[0];
+    float *dpositions = arguments[1];
+    uint32_t batch = u32_at(arguments, 2);
+    size_t count = (size_t)u32_at(arguments, 3) * u32_at(arguments, 4);
+    for (size_t i = 0; i < count; i++) {
+        float s = dy[i];
+        for (uint32_t b = 1; b < batch; b++)
+            s += dy[b * count + i];
+        dpositions[i] += s;
+    }
+}
+
+static const struct keel_module_kernel embedding_kernels[] = {
+    {"keel_embedding", host_embedding},
+    {"keel_embedding_grad", host_embedding_grad},
+    {"keel_embedding_positions", host_embedding_positions},
+};
+
+const struct keel_module keel_module_embedding = {
+    .name = "embedding",
+    .source = keel_cl_embedding,
+    .kernels = embedding_kernels,
+    .kernel_count = sizeof embedding_kernels / sizeof embedding_kernels[0],
+};

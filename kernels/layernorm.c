@@ -1,0 +1,105 @@
+/* layernorm.c - layer normalisation, its gradient, and the gradient of a bias: descriptors to launches.
+ * The kernels are in layernorm.cl. */
+#include "kernels_internal.h"
+
+/* One work-item for each 16 columns. */
+static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n)
+{
+    return keel_kernels_range(kernels, ((uint64_t)n + KEEL_LANES - 1) / KEEL_LANES);
+}
+
+static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)
+{
+    if (rows == 0 || n == 0)
+        return keel_fail(KEEL_INVALID, "%s: %u rows of %u", op, rows, n);
+    return KEEL_OK;
+}
+
+enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct keel_bias_grad *op,
+                                   struct keel_launch_list *list)
+{
+    KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, (uint64_t)op->rows * op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, op->n * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->out),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+    };
+    struct keel_range range = columns_range(kernels, op->n);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_bias_grad", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct keel_layernorm *op,
+                                   struct keel_launch_list *list)
+{
+    const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
+    KEEL_TRY(check_shape("layernorm", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("layernorm", "x", op->x, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm", "y", op->y, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm", "gamma", op->gamma, column_bytes));
+    if (op->beta != NULL)
+        KEEL_TRY(keel_check_buffer("layernorm", "beta", op->beta, column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm", "mean", op->mean, row_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm", "rstd", op->rstd, row_bytes));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->gamma),
+        keel_arg_buffer(op->beta != NULL ? op->beta : op->gamma),
+        keel_arg_buffer(op->y),
+        keel_arg_buffer(op->mean),
+        keel_arg_buffer(op->rstd),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+        keel_arg_f32(op->epsilon),
+        keel_arg_u32(op->beta != NULL),
+    };
+    struct keel_range range = keel_kernels_range(kernels, op->rows);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+static enum keel_status check_grad(const struct keel_layernorm_grad *op)
+{
+    const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
+    KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "x", op->x, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "dy", op->dy, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "dx", op->dx, op->rows * column_bytes));
+    if (op->residual != NULL)
+        KEEL_TRY(keel_check_buffer("layernorm_grad", "residual", op->residual, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "gamma", op->gamma, column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "dgamma", op->dgamma, column_bytes));
+    if (op->dbeta != NULL)
+        KEEL_TRY(keel_check_buffer("layernorm_grad", "dbeta", op->dbeta, column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "mean", op->mean, row_bytes));
+    return keel_check_buffer("layernorm_grad", "rstd", op->rstd, row_bytes);
+}
+
+enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const struct keel_layernorm_grad *op,
+                                        struct keel_launch_list *list)
+{
+    KEEL_TRY(check_grad(op));
+    const struct keel_arg column_args[] = {
+        keel_arg_buffer(op->x),          keel_arg_buffer(op->mean),
+        keel_arg_buffer(op->rstd),       keel_arg_buffer(op->dy),
+        keel_arg_buffer(op->dgamma),     keel_arg_buffer(op->dbeta != NULL ? op->dbeta : op->dgamma),
+        keel_arg_u32(op->rows),          keel_arg_u32(op->n),
+        keel_arg_u32(op->dbeta != NULL),
+    };
+    struct keel_range range = columns_range(kernels, op->n);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
+                                 column_args, KEEL_ARG_COUNT(column_args)));
+    const struct keel_arg row_args[] = {
+        keel_arg_buffer(op->x),    keel_arg_buffer(op->gamma),
+        keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
+        keel_arg_buffer(op->dy),   keel_arg_buffer(op->residual != NULL ? op->residual : op->dy),
+        keel_arg_buffer(op->dx),   keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),       keel_arg_u32(op->residual != NULL),
+    };
+    range = keel_kernels_range(kernels, op->rows);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range, row_args,
+                               KEEL_ARG_COUNT(row_args));
+}

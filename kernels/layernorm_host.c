@@ -1,0 +1,121 @@
+/* layernorm_host.c - layernorm.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const char keel_cl_layernorm[];
+
+static uint32_t u32_at(void *const *arguments, int index)
+{
+    return *(const uint32_t *)arguments[index];
+}
+
+static void row_forward(const float *x, const float *gamma, const float *beta, float *y, uint32_t n,
+                        float epsilon, float *mean_out, float *rstd_out)
+{
+    const float mean = canon_divide(canon_sum_run(x, n), (float)n);
+    float lanes[KEEL_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        float d = x[i] - mean;
+        lanes[i % KEEL_LANES] = canon_fma(d, d, lanes[i % KEEL_LANES]);
+    }
+    const float rstd = canon_rsqrt(canon_divide(canon_fold(lanes), (float)n) + epsilon);
+    for (uint32_t i = 0; i < n; i++) {
+        float t = (x[i] - mean) * rstd;
+        y[i] = beta != NULL ? canon_fma(t, gamma[i], beta[i]) : t * gamma[i];
+    }
+    *mean_out = mean;
+    *rstd_out = rstd;
+}
+
+static void host_layernorm(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0];
+    float *y = arguments[3], *mean = arguments[4], *rstd = arguments[5];
+    uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7);
+    const float *beta = u32_at(arguments, 9) != 0 ? arguments[2] : NULL;
+    for (uint32_t row = 0; row < rows; row++) {
+        size_t base = (size_t)row * n;
+        row_forward(x + base, arguments[1], beta, y + base, n, *(const float *)arguments[8], &mean[row],
+                    &rstd[row]);
+    }
+}
+
+static void row_backward(const float *x, const float *gamma, float mean, float rstd, const float *dy,
+                         const float *residual, float *dx, uint32_t n)
+{
+    float sum_g[KEEL_LANES] = {0}, sum_gt[KEEL_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
+        sum_g[i % KEEL_LANES] += g;
+        sum_gt[i % KEEL_LANES] = canon_fma(g, t, sum_gt[i % KEEL_LANES]);
+    }
+    const float a = canon_divide(canon_fold(sum_g), (float)n);
+    const float b = canon_divide(canon_fold(sum_gt), (float)n);
+    for (uint32_t i = 0; i < n; i++) {
+        float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
+        float d = canon_fma(-t, b, g - a) * rstd;
+        dx[i] = residual != NULL ? residual[i] + d : d;
+    }
+}
+
+static void host_layernorm_grad(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0], *mean = arguments[2], *rstd = arguments[3], *dy = arguments[4];
+    const float *residual = arguments[5];
+    float *dx = arguments[6];
+    uint32_t rows = u32_at(arguments, 7), n = u32_at(arguments, 8), has_residual = u32_at(arguments, 9);
+    for (uint32_t row = 0; row < rows; row++) {
+        size_t base = (size_t)row * n;
+        row_backward(x + base, arguments[1], mean[row], rstd[row], dy + base,
+                     has_residual != 0 ? residual + base : NULL, dx + base, n);
+    }
+}
+
+static void host_layernorm_grad_columns(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3];
+    float *dgamma = arguments[4], *dbeta = arguments[5];
+    uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7), has_beta = u32_at(arguments, 8);
+    for (uint32_t column = 0; column < n; column++) {
+        float sum_gamma = 0.0f, sum_beta = 0.0f;
+        for (uint32_t row = 0; row < rows; row++) {
+            size_t i = (size_t)row * n + column;
+            sum_gamma = canon_fma(dy[i], (x[i] - mean[row]) * rstd[row], sum_gamma);
+            sum_beta += dy[i];
+        }
+        dgamma[column] += sum_gamma;
+        if (has_beta != 0)
+            dbeta[column] += sum_beta;
+    }
+}
+
+static void host_bias_grad(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0];
+    float *out = arguments[1];
+    uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
+    for (uint32_t column = 0; column < n; column++) {
+        float s = x[column];
+        for (uint32_t row = 1; row < rows; row++)
+            s += x[(size_t)row * n + column];
+        out[column] += s;
+    }
+}
+
+static const struct keel_module_kernel layernorm_kernels[] = {
+    {"keel_layernorm", host_layernorm},
+    {"keel_layernorm_grad", host_layernorm_grad},
+    {"keel_layernorm_grad_columns", host_layernorm_grad_columns},
+    {"keel_bias_grad", host_bias_grad},
+};
+
+const struct keel_module keel_module_layernorm = {
+    .name = "layernorm",
+    .source = keel_cl_layernorm,
+    .kernels = layernorm_kernels,
+    .kernel_count = sizeof layernorm_kernels / sizeof layernorm_kernels[0],
+};

@@ -1,0 +1,230 @@
+/* layernorm_test.c - layer normalisation, its gradient and the gradient of a bias. */
+#include "op_fixture.h"
+
+struct shape {
+    uint32_t rows, n;
+    bool beta, residual;
+};
+static const struct shape shapes[] = {{1, 1, true, false},    {1, 17, false, true},  {7, 16, true, true},
+                                      {13, 31, false, false}, {37, 257, true, true}, {256, 768, true, true}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+static const float EPSILON = 1e-5f;
+
+struct tensors {
+    struct keel_layernorm forward;
+    struct keel_layernorm_grad grad;
+};
+
+static struct tensors build(struct rig *rig, const struct shape *s)
+{
+    const uint64_t count = (uint64_t)s->rows * s->n;
+    struct tensors t = {0};
+    t.forward = (struct keel_layernorm){
+        .rows = s->rows,
+        .n = s->n,
+        .epsilon = EPSILON,
+        .x = rig_random(rig, count, 1, -3.0f, 4.0f),
+        .gamma = rig_random(rig, s->n, 2, 0.5f, 1.5f),
+        .beta = s->beta ? rig_random(rig, s->n, 3, -1.0f, 1.0f) : NULL,
+        .y = rig_bytes(rig, NULL, count * 4),
+        .mean = rig_bytes(rig, NULL, s->rows * 4),
+        .rstd = rig_bytes(rig, NULL, s->rows * 4),
+    };
+    t.grad = (struct keel_layernorm_grad){
+        .rows = s->rows,
+        .n = s->n,
+        .x = t.forward.x,
+        .gamma = t.forward.gamma,
+        .mean = t.forward.mean,
+        .rstd = t.forward.rstd,
+        .dy = rig_random(rig, count, 4, -1.0f, 1.0f),
+        .residual = s->residual ? rig_random(rig, count, 5, -1.0f, 1.0f) : NULL,
+        .dgamma = rig_random(rig, s->n, 6, -1.0f, 1.0f),
+        .dbeta = s->beta ? rig_random(rig, s->n, 7, -1.0f, 1.0f) : NULL,
+    };
+    t.grad.dx = s->residual ? t.grad.residual : rig_bytes(rig, NULL, count * 4);
+    ck_ok(keel_op_layernorm(rig->kernels, &t.forward, &rig->list));
+    ck_ok(keel_op_layernorm_grad(rig->kernels, &t.grad, &rig->list));
+    rig_run(rig);
+    return t;
+}
+
+static void layernorm_body(struct rig *rig, const void *shape)
+{
+    const struct shape *s = shape;
+    const uint64_t count = (uint64_t)s->rows * s->n;
+    struct tensors t = build(rig, s);
+    rig_result(rig, t.forward.y, count * 4);
+    rig_result(rig, t.forward.mean, s->rows * 4);
+    rig_result(rig, t.forward.rstd, s->rows * 4);
+    rig_result(rig, t.grad.dx, count * 4);
+    rig_result(rig, t.grad.dgamma, s->n * 4);
+    if (s->beta)
+        rig_result(rig, t.grad.dbeta, s->n * 4);
+}
+
+static void bias_body(struct rig *rig, const void *shape)
+{
+    const struct shape *s = shape;
+    struct keel_bias_grad op = {.rows = s->rows,
+                                .n = s->n,
+                                .x = rig_random(rig, (uint64_t)s->rows * s->n, 8, -1.0f, 1.0f),
+                                .out = rig_random(rig, s->n, 9, -1.0f, 1.0f)};
+    ck_ok(keel_op_bias_grad(rig->kernels, &op, &rig->list));
+    rig_run(rig);
+    rig_result(rig, op.out, s->n * 4);
+}
+
+static void on_all_shapes(enum rig_kind kind, const char *op, op_body body)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s %ux%u", op, shapes[i].rows, shapes[i].n);
+        same_bits(kind, name, body, &shapes[i]);
+    }
+}
+
+START_TEST(layernorm_and_its_gradient_give_the_same_bits)
+{
+    on_all_shapes((enum rig_kind)_i, "layernorm", layernorm_body);
+}
+END_TEST
+START_TEST(bias_grad_gives_the_same_bits)
+{
+    on_all_shapes((enum rig_kind)_i, "bias_grad", bias_body);
+}
+END_TEST
+
+/* The formulas in double. t is scratch of n; y may be NULL. */
+static void truth_forward(const double *x, const double *gamma, const double *beta, uint32_t n, double *t,
+                          double *y, double *rstd)
+{
+    double mean = 0, var = 0;
+    for (uint32_t i = 0; i < n; i++)
+        mean += x[i] / n;
+    for (uint32_t i = 0; i < n; i++)
+        var += (x[i] - mean) * (x[i] - mean) / n;
+    *rstd = 1.0 / sqrt(var + (double)EPSILON);
+    for (uint32_t i = 0; i < n; i++) {
+        t[i] = (x[i] - mean) * *rstd;
+        y[i] = t[i] * gamma[i] + beta[i];
+    }
+}
+static void truth_backward(const double *gamma, const double *t, double rstd, const double *dy, uint32_t n,
+                           double *dx)
+{
+    double a = 0, b = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        a += dy[i] * gamma[i] / n;
+        b += dy[i] * gamma[i] * t[i] / n;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        dx[i] = rstd * (dy[i] * gamma[i] - a - t[i] * b);
+}
+
+enum { N = 33, ROWS = 5 };
+
+static void to_double(double *out, const float *in, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = (double)in[i];
+}
+
+START_TEST(the_gradient_formula_is_the_finite_difference)
+{
+    float *rx = random_floats(N, 1, -3.0f, 4.0f), *rg = random_floats(N, 2, 0.5f, 1.5f),
+          *rd = random_floats(N, 4, -1.0f, 1.0f);
+    double x[N], gamma[N], dy[N], beta[N] = {0}, t[N], y[N], dx[N], rstd;
+    to_double(x, rx, N);
+    to_double(gamma, rg, N);
+    to_double(dy, rd, N);
+    truth_forward(x, gamma, beta, N, t, y, &rstd);
+    truth_backward(gamma, t, rstd, dy, N, dx);
+    double largest = 0;
+    for (int i = 0; i < N; i++)
+        largest = fmax(largest, fabs(dx[i]));
+    for (int i = 0; i < N; i++) {
+        double loss[2] = {0, 0}, h = 1e-5, old = x[i];
+        for (int side = 0; side < 2; side++) {
+            x[i] = old + (side == 0 ? -h : h);
+            truth_forward(x, gamma, beta, N, t, y, &rstd);
+            for (int k = 0; k < N; k++)
+                loss[side] += y[k] * dy[k];
+        }
+        x[i] = old;
+        ck_assert_double_le(fabs((loss[1] - loss[0]) / (2 * h) - dx[i]), 1e-6 * largest);
+    }
+    free(rx);
+    free(rg);
+    free(rd);
+}
+END_TEST
+
+/* Float kernels against the formulas: 2e-6 of the largest value, about 16 roundings. */
+START_TEST(layernorm_and_its_gradient_are_near_the_truth)
+{
+    const struct shape s = {ROWS, N, true, false};
+    struct rig *rig = rig_shared(RIG_HOST);
+    struct tensors op = build(rig, &s);
+    const float *fx = rig_result(rig, op.forward.x, sizeof(float) * ROWS * N);
+    const float *fgamma = rig_result(rig, op.forward.gamma, sizeof(float) * N);
+    const float *fbeta = rig_result(rig, op.forward.beta, sizeof(float) * N);
+    const float *fdy = rig_result(rig, op.grad.dy, sizeof(float) * ROWS * N);
+    const float *fy = rig_result(rig, op.forward.y, sizeof(float) * ROWS * N);
+    const float *fdx = rig_result(rig, op.grad.dx, sizeof(float) * ROWS * N);
+    const float *fdgamma = rig_result(rig, op.grad.dgamma, sizeof(float) * N);
+    const float *fdbeta = rig_result(rig, op.grad.dbeta, sizeof(float) * N);
+    double x[ROWS * N], gamma[N], beta[N], dy[ROWS * N], y[ROWS * N], dx[ROWS * N], t[N], dgamma[N], dbeta[N];
+    float *old_dgamma = random_floats(N, 6, -1.0f, 1.0f), *old_dbeta = random_floats(N, 7, -1.0f, 1.0f);
+    to_double(x, fx, ROWS * N);
+    to_double(gamma, fgamma, N);
+    to_double(beta, fbeta, N);
+    to_double(dy, fdy, ROWS * N);
+    to_double(dgamma, old_dgamma, N);
+    to_double(dbeta, old_dbeta, N);
+    for (int row = 0; row < ROWS; row++) {
+        double rstd;
+        truth_forward(x + row * N, gamma, beta, N, t, y + row * N, &rstd);
+        truth_backward(gamma, t, rstd, dy + row * N, N, dx + row * N);
+        for (int i = 0; i < N; i++) {
+            dgamma[i] += dy[row * N + i] * t[i];
+            dbeta[i] += dy[row * N + i];
+        }
+    }
+    ck_assert_double_le(relative_error(fy, y, ROWS * N), 2e-6);
+    ck_assert_double_le(relative_error(fdx, dx, ROWS * N), 2e-6);
+    ck_assert_double_le(relative_error(fdgamma, dgamma, N), 2e-6);
+    ck_assert_double_le(relative_error(fdbeta, dbeta, N), 2e-6);
+    free(old_dgamma);
+    free(old_dbeta);
+}
+END_TEST
+
+START_TEST(bias_grad_adds_the_column_sums)
+{
+    const struct shape s = {ROWS, N, false, false};
+    struct rig *rig = rig_shared(RIG_HOST);
+    bias_body(rig, &s);
+    float *x = random_floats(ROWS * N, 8, -1.0f, 1.0f), *out = random_floats(N, 9, -1.0f, 1.0f);
+    double want[N];
+    for (int i = 0; i < N; i++) {
+        want[i] = (double)out[i];
+        for (int row = 0; row < ROWS; row++)
+            want[i] += (double)x[row * N + i];
+    }
+    ck_assert_double_le(relative_error(rig->results[0], want, N), 5e-7);
+    free(x);
+    free(out);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, layernorm_and_its_gradient_give_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, bias_grad_gives_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_test(tc, the_gradient_formula_is_the_finite_difference);
+    tcase_add_test(tc, layernorm_and_its_gradient_are_near_the_truth);
+    tcase_add_test(tc, bias_grad_adds_the_column_sums);
+}
+
+KEEL_TEST_MAIN("layernorm", cases, RIG_LIMIT_S)
