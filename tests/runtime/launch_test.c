@@ -1,0 +1,610 @@
+/* launch_test.c - real processes: a run goes on, ends, or is refused, whatever is done to its processes.
+ *
+ * This program is also the launcher, the agents and the workers of its runs: it starts itself again as
+ * `run`, which calls keel_launch and writes what is reported to DIR/report; keel_launch starts it as
+ * `agent`, and that as `worker` (fake_worker.h). Runs are children of the test, which ends only those. */
+#include "launcher.h"
+
+#include "agent.h"
+#include "fake_worker.h"
+#include "harness.h"
+#include "seal.h"
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+/* ---- the process that launches ------------------------------------------------------------------------ */
+
+static FILE *report_file;
+
+static void on_step(void *context, const struct keel_step_record *record)
+{
+    (void)context;
+    fprintf(report_file, "step %" PRIu64 " %016" PRIx64 "\n", record->step, record->digest);
+}
+
+static void on_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
+{
+    (void)context;
+    fprintf(report_file, "mismatch %" PRIu64 " %" PRIu64 "\n", a->step, b->step);
+}
+
+static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
+                    enum keel_cause cause, uint64_t evidence_ns)
+{
+    (void)context;
+    int active = 0;
+    for (uint16_t i = 0; i < new_view->member_count; i++)
+        active += !new_view->members[i].spare;
+    fprintf(report_file, "view %" PRIu64 " after %" PRIu64 " active %d spare %d cause %s evidence %d\n",
+            new_view->epoch, old_view->epoch, active, new_view->member_count - active, keel_cause_name(cause),
+            evidence_ns > 0);
+}
+
+static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
+{
+    (void)context;
+    fprintf(report_file, "note %u.%u %.*s\n", node, local, (int)bytes, (const char *)data);
+}
+
+static void on_snapshot(void *context, const struct keel_committed *snapshot)
+{
+    (void)context;
+    fprintf(report_file, "snapshot %" PRIu64 " %s %s\n", snapshot->step, keel_status_name(snapshot->status),
+            snapshot->detail);
+}
+
+static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
+                          const struct keel_process_end *end)
+{
+    (void)context;
+    fprintf(report_file, "agent-exit %u.%u %s %d\n", node, incarnation, end->signaled ? "signal" : "code",
+            end->code);
+}
+
+static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
+{
+    (void)context;
+    (void)place;
+    fprintf(report_file, "stranger %" PRIu64 " %s\n", total, reason);
+}
+
+/* run DIR [--resume STEP] [--drill SPEC] */
+static int run_main(int argc, char **argv)
+{
+    char job_path[KEEL_PATH_BYTES], report_path[KEEL_PATH_BYTES];
+    static struct keel_job job;
+    static const char identity[KEEL_IDENTITY_BYTES] = "test";
+    const char *directory = argv[2], *drill = NULL, *resume = NULL;
+    for (int i = 3; i + 1 < argc; i += 2)
+        *(strcmp(argv[i], "--resume") == 0 ? &resume : &drill) = argv[i + 1];
+    if (keel_path_join(job_path, directory, "job.conf") != KEEL_OK ||
+        keel_path_join(report_path, directory, "report") != KEEL_OK ||
+        keel_job_load(job_path, NULL, 0, &job) != KEEL_OK)
+        return 90;
+    report_file = fopen(report_path, "ae");
+    if (report_file == NULL)
+        return 91;
+    setvbuf(report_file, NULL, _IOLBF, 0);
+    const struct keel_launch_config config = {.job = &job,
+                                              .job_path = job_path,
+                                              .directory = directory,
+                                              .identity = identity,
+                                              .drills = &drill,
+                                              .drill_count = drill != NULL,
+                                              .resume = resume,
+                                              .first_step = resume != NULL ? (uint64_t)atoi(resume) + 1 : 1,
+                                              .report = {.step = on_step,
+                                                         .mismatch = on_mismatch,
+                                                         .view = on_view,
+                                                         .note = on_note,
+                                                         .snapshot = on_snapshot,
+                                                         .agent_exit = on_agent_exit,
+                                                         .stranger = on_stranger}};
+    enum keel_status status = keel_launch(&config);
+    fprintf(report_file, "end %s %s\n", keel_status_name(status), status == KEEL_OK ? "" : keel_detail());
+    fclose(report_file);
+    return keel_status_exit_code(status);
+}
+
+/* ---- a run under test -----------------------------------------------------------------------------------
+ */
+
+static char directory[] = "/tmp/keel-launch-XXXXXX";
+static struct fake_shared *shared;
+static struct keel_process launcher;
+static char *report; /* the newest read of DIR/report */
+
+static uint64_t soon(void)
+{
+    return keel_deadline_after_ns(30 * KEEL_NS_PER_S);
+}
+
+static void make_directory(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+}
+
+static void remove_directory(void)
+{
+    keel_free(report);
+    ck_ok(keel_remove_tree(directory));
+}
+
+static void write_job(const char *steps, const char *cluster)
+{
+    char path[KEEL_PATH_BYTES], text[512];
+    ck_ok(keel_path_join(path, directory, "job.conf"));
+    int length =
+        snprintf(text, sizeof text,
+                 "[job]\nname = launch-test\nshards = 8\n[train]\nsteps = %s\n[snapshot]\nevery = 0\n"
+                 "[cluster]\ntimeout_s = 1\n%s",
+                 steps, cluster);
+    ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
+}
+
+static void start_run(const char *option, const char *value)
+{
+    char self[KEEL_PATH_BYTES];
+    ck_ok(keel_self_path(self, sizeof self));
+    char *argv[] = {self, "run", directory, (char *)option, (char *)value, NULL};
+    shared = fake_map(directory, 1);
+    ck_assert_ptr_nonnull(shared);
+    ck_ok(keel_process_spawn(argv, NULL, 0, -1, &launcher));
+}
+
+static const char *read_report(void)
+{
+    char path[KEEL_PATH_BYTES];
+    size_t bytes;
+    ck_ok(keel_path_join(path, directory, "report"));
+    keel_free(report);
+    report = NULL;
+    if (keel_file_read(path, 1 << 24, &report, &bytes) != KEEL_OK)
+        return "";
+    return report;
+}
+
+/* The end of the report, as much as a failure's message takes. */
+static const char *report_tail(void)
+{
+    const char *text = read_report();
+    size_t length = strlen(text);
+    return length > 1500 ? text + length - 1500 : text;
+}
+
+/* Wait until the report holds a text. */
+static void await(const char *text)
+{
+    uint64_t deadline_ns = soon();
+    while (strstr(read_report(), text) == NULL) {
+        ck_assert_msg(keel_remaining_ns(deadline_ns) > 0, "no \"%s\" in:\n%s", text, report_tail());
+        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+    }
+}
+
+/* Wait until the run has ended, and how. */
+static struct keel_process_end await_end(void)
+{
+    struct keel_process_end end = {0};
+    ck_ok(keel_process_wait(&launcher, soon(), &end));
+    keel_process_close(&launcher);
+    read_report();
+    return end;
+}
+
+static void expect_exit(int code)
+{
+    struct keel_process_end end = await_end();
+    ck_assert_msg(!end.signaled && end.code == code, "ended by %s %d, wanted code %d:\n%s",
+                  end.signaled ? "signal" : "code", end.code, code, report_tail());
+}
+
+/* Steps first .. last were reported once each, ascending, with their bits, and nothing disagreed. */
+static void expect_steps(uint64_t first, uint64_t last)
+{
+    uint64_t next = first;
+    for (const char *at = read_report(); (at = strstr(at, "step ")) != NULL; at++) {
+        if (at != report && at[-1] != '\n')
+            continue;
+        uint64_t step, digest;
+        ck_assert_int_eq(sscanf(at, "step %" SCNu64 " %" SCNx64, &step, &digest), 2);
+        ck_assert_uint_eq(step, next);
+        ck_assert_uint_eq(digest, fake_record(step).digest);
+        next++;
+    }
+    ck_assert_msg(next == last + 1, "steps end at %" PRIu64 ":\n%s", next - 1, report_tail());
+    ck_assert_ptr_null(strstr(report, "mismatch"));
+}
+
+/* Is it there, and not just waiting for its parent (init, for an orphan) to take note of its end? */
+static bool alive(int pid)
+{
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    int fields = fscanf(file, "%*d (%*[^)]) %c", &state);
+    fclose(file);
+    return fields == 1 && state != 'Z' && state != 'X';
+}
+
+/* All agents and workers that the run ever told of go within the deadline. */
+static void expect_all_gone(void)
+{
+    uint64_t deadline_ns = soon();
+    for (int node = 1; node < KEEL_NODES_MAX; node++)
+        for (int i = -1; i < KEEL_WORKERS_PER_NODE; i++) {
+            int pid = i < 0 ? shared->agent_pid[node] : shared->worker_pid[node][i];
+            while (pid != 0 && alive(pid)) {
+                ck_assert_msg(keel_remaining_ns(deadline_ns) > 0, "process %d of node %d is left", pid, node);
+                keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+            }
+        }
+}
+
+static void expect(const char *text)
+{
+    ck_assert_msg(strstr(read_report(), text) != NULL, "no \"%s\" in:\n%s", text, report_tail());
+}
+
+static void expect_not(const char *text)
+{
+    ck_assert_msg(strstr(read_report(), text) == NULL, "\"%s\" in:\n%s", text, report_tail());
+}
+
+/* ---- claims ----------------------------------------------------------------------------------------------
+ */
+
+START_TEST(a_run_of_four_nodes_commits_every_step_once)
+{
+    write_job("60", "ranks = 4\n");
+    start_run("--drill", "note:node=2");
+    expect_exit(0);
+    expect_steps(1, 60);
+    expect_all_gone();
+    expect("after 0 active 4 spare 0 cause start");
+    expect("note 2.0 {\"event\":\"hello\"}");
+    expect("end OK");
+    expect_not("agent-exit");
+    expect_not("stranger");
+}
+END_TEST
+
+START_TEST(nodes_may_carry_several_workers)
+{
+    write_job("40", "ranks = 6\nnodes = 2\n");
+    start_run(NULL, NULL);
+    expect_exit(0);
+    expect_steps(1, 40);
+    expect_all_gone();
+    ck_assert_int_ne(shared->worker_pid[2][2], 0);
+    ck_assert_int_eq(shared->worker_pid[1][3], 0);
+    ck_assert_int_eq(shared->agent_pid[3], 0);
+}
+END_TEST
+
+START_TEST(survivors_share_the_shards_of_a_killed_worker)
+{
+    write_job("120", "ranks = 4\nrespawn = false\n");
+    start_run(NULL, NULL);
+    await("step 30 ");
+    kill(shared->worker_pid[3][0], SIGKILL);
+    expect_exit(0);
+    expect_steps(1, 120);
+    expect_all_gone();
+    expect("active 3 spare 0 cause process-exit evidence 1");
+}
+END_TEST
+
+START_TEST(a_spare_takes_the_place_of_a_killed_worker)
+{
+    write_job("120", "ranks = 3\nspares = 1\nrespawn = false\n");
+    start_run(NULL, NULL);
+    await("spare 1");
+    await("step 30 ");
+    kill(shared->worker_pid[1][0], SIGKILL);
+    expect_exit(0);
+    expect_steps(1, 120);
+    expect("active 3 spare 0 cause process-exit");
+    expect_all_gone();
+}
+END_TEST
+
+START_TEST(a_killed_agent_takes_its_workers_along_comes_back_and_joins)
+{
+    write_job("100000", "ranks = 4\n");
+    start_run(NULL, NULL);
+    await("step 30 ");
+    int agent = shared->agent_pid[2], worker = shared->worker_pid[2][0];
+    kill(agent, SIGKILL);
+    await("agent-exit 2.1 signal 9");
+    await("cause join");
+    ck_assert_int_ne(shared->agent_pid[2], agent);
+    ck_assert(!alive(worker));
+    kill(launcher.pid, SIGINT);
+    expect_exit(5);
+    expect_all_gone();
+    expect("active 3 spare 0 cause process-exit");
+    expect("end INTERRUPTED");
+}
+END_TEST
+
+START_TEST(a_killed_agent_stays_away_when_the_job_says_so)
+{
+    write_job("120", "ranks = 4\nrespawn = false\n");
+    start_run(NULL, NULL);
+    await("step 30 ");
+    kill(shared->agent_pid[4], SIGKILL);
+    expect_exit(0);
+    expect_steps(1, 120);
+    expect_all_gone();
+    expect("agent-exit 4.1 signal 9");
+    expect_not("cause join");
+}
+END_TEST
+
+START_TEST(a_killed_launcher_takes_all_along_and_the_run_goes_on_when_started_again)
+{
+    write_job("80", "ranks = 4\n");
+    start_run(NULL, NULL);
+    await("step 30 ");
+    kill(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    expect_all_gone();
+    char report_path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(report_path, directory, "report"));
+    ck_assert_int_eq(unlink(report_path), 0);
+    start_run("--resume", "25");
+    expect_exit(0);
+    expect_steps(26, 80);
+    expect_all_gone();
+    uint64_t epoch = 0;
+    ck_assert_int_eq(sscanf(strstr(report, "view "), "view %" SCNu64, &epoch), 1);
+    ck_assert_uint_ge(epoch, 2); /* the register went on from the earlier life */
+}
+END_TEST
+
+START_TEST(a_stopped_worker_is_replaced_and_never_left_behind)
+{
+    write_job("200", "ranks = 3\nspares = 1\nrespawn = false\n");
+    start_run(NULL, NULL);
+    await("spare 1");
+    await("step 30 ");
+    int stopped = shared->worker_pid[2][0];
+    kill(stopped, SIGSTOP);
+    expect_exit(0);
+    expect_steps(1, 200);
+    ck_assert(!alive(stopped));
+    expect_all_gone();
+    expect("active 3 spare 0");
+}
+END_TEST
+
+START_TEST(a_stopped_agent_is_replaced_and_never_left_behind)
+{
+    write_job("200", "ranks = 3\nspares = 1\nrespawn = false\n");
+    start_run(NULL, NULL);
+    await("spare 1");
+    await("step 30 ");
+    int stopped = shared->agent_pid[2];
+    kill(stopped, SIGSTOP);
+    kill(shared->worker_pid[2][0], SIGSTOP);
+    expect_exit(0);
+    expect_steps(1, 200);
+    ck_assert(!alive(stopped));
+    expect_all_gone();
+    expect("cause heartbeat-missed");
+}
+END_TEST
+
+START_TEST(an_interrupt_ends_the_run_in_order)
+{
+    write_job("100000", "ranks = 4\n");
+    start_run(NULL, NULL);
+    await("step 20 ");
+    kill(launcher.pid, SIGINT);
+    expect_exit(5);
+    expect_all_gone();
+    expect("end INTERRUPTED");
+    expect_not("agent-exit");
+}
+END_TEST
+
+START_TEST(a_second_interrupt_does_not_wait)
+{
+    write_job("100000", "ranks = 4\ntimeout_s = 600\n");
+    start_run(NULL, NULL);
+    await("step 20 ");
+    kill(shared->worker_pid[1][0], SIGSTOP); /* it will never say DONE */
+    kill(launcher.pid, SIGTERM);
+    keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
+    kill(launcher.pid, SIGTERM);
+    expect_exit(5);
+    expect_all_gone();
+    expect("end INTERRUPTED killed by a second signal");
+}
+END_TEST
+
+START_TEST(a_worker_that_cannot_begin_ends_the_run_with_its_words)
+{
+    write_job("1000", "ranks = 4\n");
+    start_run("--drill", "unfit:node=3");
+    expect_exit(keel_status_exit_code(KEEL_NOT_FOUND));
+    expect_all_gone();
+    expect("end NOT_FOUND");
+    expect("text.txt: no such data file; set data.path");
+}
+END_TEST
+
+START_TEST(a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on)
+{
+    write_job("300", "ranks = 4\n");
+    start_run("--drill", "fail:node=3");
+    expect_exit(0);
+    expect_steps(1, 300);
+    expect_all_gone();
+    expect("active 3 spare 0");
+    expect_not("cause join");
+}
+END_TEST
+
+START_TEST(a_worker_that_closes_its_link_but_stays_is_killed)
+{
+    write_job("60", "ranks = 3\nrespawn = false\n");
+    start_run("--drill", "mute:node=2");
+    expect_exit(0);
+    expect_steps(1, 60);
+    expect_all_gone();
+    expect("active 2 spare 0");
+}
+END_TEST
+
+START_TEST(one_directory_has_one_run)
+{
+    write_job("100000", "ranks = 2\n");
+    start_run(NULL, NULL);
+    await("step 5 ");
+    struct keel_process first = launcher;
+    char self[KEEL_PATH_BYTES], wanted[64];
+    ck_ok(keel_self_path(self, sizeof self));
+    char *argv[] = {self, "run", directory, NULL};
+    ck_ok(keel_process_spawn(argv, NULL, 0, -1, &launcher));
+    expect_exit(keel_status_exit_code(KEEL_BUSY));
+    snprintf(wanted, sizeof wanted, "process %d runs in this directory", (int)first.pid);
+    expect("end BUSY");
+    expect(wanted);
+    launcher = first;
+    kill(launcher.pid, SIGINT);
+    expect_exit(5);
+    expect_all_gone();
+}
+END_TEST
+
+START_TEST(a_snapshot_that_fails_is_told_and_harms_nothing)
+{
+    write_job("60", "ranks = 2\n[snapshot]\nevery = 20\n");
+    start_run(NULL, NULL);
+    expect_exit(0);
+    expect_steps(1, 60);
+    expect_all_gone();
+    expect("snapshot 20 ");
+    expect("snapshot 40 ");
+    expect("snapshot 60 "); /* the last one is awaited */
+    expect_not("snapshot 20 OK");
+}
+END_TEST
+
+/* ---- strangers -------------------------------------------------------------------------------------------
+ */
+
+/* A file of /proc, its NULs made blanks. */
+static char *read_process(int pid, const char *name)
+{
+    char path[64], *text;
+    size_t bytes;
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = text[i] == '\0' ? ' ' : text[i];
+    return text;
+}
+
+static void send_strangers(uint16_t port, uint64_t run)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    static uint8_t datagram[KEEL_DATAGRAM_BYTES], junk[KEEL_MESSAGE_BYTES];
+    static const uint8_t wrong_key[KEEL_SEAL_KEY_BYTES] = {1};
+    static struct keel_seal seal;
+    for (uint16_t from = 1; from <= 3; from++) { /* as each agent, of a later incarnation */
+        keel_seal_init(&seal, wrong_key, run, from, 9);
+        for (int i = 0; i < 40; i++) {
+            const struct keel_seal_label label = {.to = 0, .channel = (uint16_t)(i % 4)};
+            uint32_t bytes = keel_seal_wrap(&seal, &label, junk, (uint32_t)i * 16, datagram);
+            sendto(fd, datagram, bytes, 0, (struct sockaddr *)&to, sizeof to);
+            sendto(fd, datagram, (size_t)i, 0, (struct sockaddr *)&to, sizeof to);
+            sendto(fd, junk, (size_t)i * 100, 0, (struct sockaddr *)&to, sizeof to);
+        }
+    }
+    close(fd);
+}
+
+START_TEST(strangers_change_nothing_and_the_key_is_nowhere_to_be_read)
+{
+    write_job("200", "ranks = 3\n");
+    start_run(NULL, NULL);
+    await("step 20 ");
+    char *agent = read_process(shared->agent_pid[1], "cmdline");
+    unsigned port;
+    uint64_t run;
+    ck_assert_int_eq(sscanf(strstr(agent, "--launcher"), "--launcher 127.0.0.1:%u", &port), 1);
+    ck_assert_int_eq(sscanf(strstr(agent, "--run"), "--run %" SCNx64, &run), 1);
+    send_strangers((uint16_t)port, run);
+    char key_path[KEEL_PATH_BYTES], *key;
+    size_t key_bytes;
+    ck_ok(keel_path_join(key_path, directory, "job.key"));
+    ck_ok(keel_file_read(key_path, 1024, &key, &key_bytes));
+    key[64] = '\0';
+    const int pids[] = {launcher.pid, shared->agent_pid[1], shared->worker_pid[1][0]};
+    for (size_t i = 0; i < sizeof pids / sizeof pids[0]; i++) {
+        char *arguments = read_process(pids[i], "cmdline"), *environment = read_process(pids[i], "environ");
+        ck_assert_ptr_null(strstr(arguments, key));
+        ck_assert_ptr_null(strstr(environment, key));
+        keel_free(arguments);
+        keel_free(environment);
+    }
+    keel_free(key);
+    keel_free(agent);
+    expect_exit(0);
+    expect_steps(1, 200);
+    expect_all_gone();
+    expect("stranger 1 ");
+    expect_not("cause join");
+    expect_not("agent-exit");
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, make_directory, remove_directory);
+    tcase_add_test(tc, a_run_of_four_nodes_commits_every_step_once);
+    tcase_add_test(tc, nodes_may_carry_several_workers);
+    tcase_add_test(tc, survivors_share_the_shards_of_a_killed_worker);
+    tcase_add_test(tc, a_spare_takes_the_place_of_a_killed_worker);
+    tcase_add_test(tc, a_killed_agent_takes_its_workers_along_comes_back_and_joins);
+    tcase_add_test(tc, a_killed_agent_stays_away_when_the_job_says_so);
+    tcase_add_test(tc, a_killed_launcher_takes_all_along_and_the_run_goes_on_when_started_again);
+    tcase_add_test(tc, a_stopped_worker_is_replaced_and_never_left_behind);
+    tcase_add_test(tc, a_stopped_agent_is_replaced_and_never_left_behind);
+    tcase_add_test(tc, an_interrupt_ends_the_run_in_order);
+    tcase_add_test(tc, a_second_interrupt_does_not_wait);
+    tcase_add_test(tc, a_worker_that_cannot_begin_ends_the_run_with_its_words);
+    tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
+    tcase_add_test(tc, a_worker_that_closes_its_link_but_stays_is_killed);
+    tcase_add_test(tc, one_directory_has_one_run);
+    tcase_add_test(tc, a_snapshot_that_fails_is_told_and_harms_nothing);
+    tcase_add_test(tc, strangers_change_nothing_and_the_key_is_nowhere_to_be_read);
+}
+
+/* The suite's main under another name: this program has several lives. */
+int suite_main(void);
+#define main suite_main
+KEEL_TEST_MAIN("launch", cases, 60)
+#undef main
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], "run") == 0)
+        return run_main(argc, argv);
+    if (argc > 2 && strcmp(argv[1], "agent") == 0)
+        return keel_agent_main(argc - 1, argv + 1);
+    if (argc > 2 && strcmp(argv[1], "worker") == 0)
+        return fake_worker_main(argc - 1, argv + 1);
+    return suite_main();
+}
