@@ -1,0 +1,585 @@
+/* engine_test.c - the compiled step: same bits everywhere, and what the door promises. */
+#include "engine_rig.h"
+
+#include <keel/file.h>
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { STEPS = 5 };
+
+static const struct keel_gpt_config tiny_gpt = {
+    .layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 11, .batch = 3, .bias = true, .tied = true};
+
+static const struct keel_engine_update usual_update = {.learning_rate = 1e-2F,
+                                                       .beta1 = 0.9F,
+                                                       .beta2 = 0.95F,
+                                                       .epsilon = 1e-8F,
+                                                       .weight_decay = 0.1F,
+                                                       .clip = 1.0F};
+
+/* What a step says of itself. */
+struct step_result {
+    float loss, grad_norm;
+    uint64_t digest;
+};
+
+/* A whole step of two microbatches. */
+static struct step_result run_step(struct engine_rig *rig, uint32_t step)
+{
+    static struct tokens tokens;
+    struct step_result result;
+    ck_ok(keel_engine_zero(rig->engine));
+    for (uint32_t m = 0; m < 2; m++) {
+        fill_tokens(rig, step * 2 + m, &tokens);
+        struct keel_engine_batch batch = batch_of(&tokens, step, m);
+        ck_ok(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+    }
+    result.loss = read_loss(rig);
+    struct keel_engine_update update = usual_update;
+    struct keel_engine_updated updated;
+    update.step = step;
+    ck_ok(keel_engine_update(rig->engine, &update, soon(), &updated));
+    result.grad_norm = updated.grad_norm;
+    result.digest = updated.digest;
+    return result;
+}
+
+static struct keel_gpt_config with_dropout(struct keel_gpt_config gpt)
+{
+    gpt.dropout = 0.2F;
+    return gpt;
+}
+
+/* ---- same bits
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Five whole steps from the same seed. */
+static void trace(const char *selector, struct keel_gpt_config gpt, const char *passes_off,
+                  struct step_result *out)
+{
+    struct engine_rig rig;
+    memset(out, 0, STEPS * sizeof *out);
+    engine_rig_open(&rig, selector, gpt,
+                    (struct keel_engine_config){
+                        .training = true, .passes_off = passes_off, .loss_scale = 0.5F / (float)(3 * 8)});
+    ck_ok(keel_engine_initialize(rig.engine, 1234));
+    for (uint32_t step = 0; step < STEPS; step++)
+        out[step] = run_step(&rig, step);
+    engine_rig_close(&rig);
+}
+
+static void expect_same(const struct step_result *a, const struct step_result *b, const char *what)
+{
+    for (uint32_t i = 0; i < STEPS; i++) {
+        ck_assert_msg(memcmp(&a[i].loss, &b[i].loss, sizeof(float)) == 0, "%s: loss of step %u: %.9g, %.9g",
+                      what, i, (double)a[i].loss, (double)b[i].loss);
+        ck_assert_msg(memcmp(&a[i].grad_norm, &b[i].grad_norm, sizeof(float)) == 0,
+                      "%s: norm of step %u: %.9g, %.9g", what, i, (double)a[i].grad_norm,
+                      (double)b[i].grad_norm);
+        ck_assert_msg(a[i].digest == b[i].digest, "%s: digest of step %u", what, i);
+    }
+    ck_assert(a[0].digest != a[1].digest && a[STEPS - 2].digest != a[STEPS - 1].digest);
+}
+
+static void expect_host_bits(const char *selector, const char *what)
+{
+    for (int variant = 0; variant < 4; variant++) {
+        struct keel_gpt_config gpt = (variant & 1) != 0 ? with_dropout(tiny_gpt) : tiny_gpt;
+        gpt.tied = gpt.bias = (variant & 2) == 0;
+        struct step_result host[STEPS];
+        struct step_result device[STEPS];
+        trace("host", gpt, NULL, host);
+        trace(selector, gpt, NULL, device);
+        expect_same(host, device, what);
+    }
+}
+
+/* Each test is a process of its own, so the driver reads these settings afresh. */
+START_TEST(five_steps_have_the_host_s_bits_on_all_threads_of_pocl)
+{
+    setenv("POCL_DEVICES", "pthread", 1);
+    expect_host_bits("pocl", "pocl, all threads");
+}
+END_TEST
+
+START_TEST(five_steps_have_the_host_s_bits_on_one_thread_of_pocl)
+{
+    setenv("POCL_DEVICES", "pthread", 1);
+    setenv("POCL_MAX_PTHREAD_COUNT", "1", 1);
+    expect_host_bits("pocl", "pocl, one thread");
+}
+END_TEST
+
+START_TEST(five_steps_have_the_host_s_bits_on_pocl_basic)
+{
+    setenv("POCL_DEVICES", "basic", 1);
+    expect_host_bits("pocl", "pocl, basic");
+}
+END_TEST
+
+START_TEST(switching_passes_off_leaves_the_bits)
+{
+    static const char *const off[] = {"fuse", "plan-memory", "fuse,plan-memory"};
+    setenv("POCL_DEVICES", "pthread", 1);
+    for (int dropout = 0; dropout < 2; dropout++) {
+        struct keel_gpt_config gpt = dropout != 0 ? with_dropout(tiny_gpt) : tiny_gpt;
+        struct step_result all[STEPS];
+        struct step_result fewer[STEPS];
+        trace("host", gpt, NULL, all);
+        for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+            trace("host", gpt, off[i], fewer);
+            expect_same(all, fewer, off[i]);
+            trace("pocl", gpt, off[i], fewer);
+            expect_same(all, fewer, off[i]);
+        }
+    }
+}
+END_TEST
+
+/* ---- learning ---------------------------------------------------------------------------------------------
+ */
+
+START_TEST(the_first_loss_is_the_logarithm_of_the_vocabulary)
+{
+    struct engine_rig rig;
+    struct keel_gpt_config gpt = tiny_gpt;
+    gpt.vocab = 97;
+    engine_rig_open(&rig, "host", gpt, (struct keel_engine_config){.training = false});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    float loss;
+    ck_ok(keel_engine_eval(rig.engine, &batch, soon(), &loss));
+    /* Logits deviate by 0.02 sqrt(16) = 0.08; over 24 tokens the mean does by 0.016: three of that. */
+    ck_assert_float_eq_tol(loss, logf(97.0F), 0.05F);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(a_tiny_batch_is_learnt_by_heart)
+{
+    struct engine_rig rig;
+    setenv("POCL_DEVICES", "pthread", 1);
+    engine_rig_open(&rig, "pocl", tiny_gpt, (struct keel_engine_config){.training = true});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    float first = 0.0F;
+    float loss = 0.0F;
+    for (uint32_t step = 0; step < 60; step++) {
+        struct keel_engine_batch batch = batch_of(&tokens, step, 0);
+        struct keel_engine_update update = usual_update;
+        struct keel_engine_updated updated;
+        update.step = step;
+        ck_ok(keel_engine_zero(rig.engine));
+        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        loss = read_loss(&rig);
+        first = step == 0 ? loss : first;
+        ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
+    }
+    ck_assert_float_eq_tol(first, logf(11.0F), 0.05F);
+    ck_assert_float_lt(loss, 0.3F);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(dropout_depends_on_step_and_microbatch_alone)
+{
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", with_dropout(tiny_gpt), (struct keel_engine_config){.training = true});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    struct keel_engine_batch batches[4] = {batch_of(&tokens, 3, 5), batch_of(&tokens, 3, 5),
+                                           batch_of(&tokens, 3, 6), batch_of(&tokens, 4, 5)};
+    float loss[4];
+    for (int i = 0; i < 4; i++) {
+        ck_ok(keel_engine_zero(rig.engine));
+        ck_ok(keel_engine_microbatch(rig.engine, &batches[i], NULL, NULL));
+        loss[i] = read_loss(&rig);
+    }
+    ck_assert(loss[0] == loss[1]);
+    ck_assert(loss[0] != loss[2] && loss[0] != loss[3] && loss[2] != loss[3]);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------- */
+
+START_TEST(the_planned_peak_is_the_observed_peak)
+{
+    static const char *const selectors[] = {"host", "pocl"};
+    setenv("POCL_DEVICES", "pthread", 1);
+    for (int i = 0; i < 4; i++) {
+        struct engine_rig rig;
+        struct keel_engine_facts facts;
+        engine_rig_open(&rig, selectors[i % 2], tiny_gpt, (struct keel_engine_config){.training = i < 2});
+        ck_ok(keel_engine_initialize(rig.engine, 7));
+        if (i < 2)
+            run_step(&rig, 0);
+        keel_engine_facts(rig.engine, &facts);
+        ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).peak_bytes);
+        ck_assert_uint_lt(facts.activation_bytes, facts.planned_peak_bytes);
+        engine_rig_close(&rig);
+    }
+}
+END_TEST
+
+/* One of each call. */
+static void run_everything(struct engine_rig *rig, uint32_t step)
+{
+    static struct tokens tokens;
+    static float logits[11];
+    float loss;
+    uint64_t digest;
+    run_step(rig, step);
+    fill_tokens(rig, 0, &tokens);
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    ck_ok(keel_engine_eval(rig->engine, &batch, soon(), &loss));
+    ck_ok(keel_engine_logits(rig->engine, &batch, 1, 1, soon(), logits));
+    ck_ok(keel_engine_digest(rig->engine, soon(), &digest));
+}
+
+START_TEST(nothing_is_allocated_after_the_first_replay)
+{
+    static const char *const selectors[] = {"host", "pocl"};
+    setenv("POCL_DEVICES", "pthread", 1);
+    for (int i = 0; i < 2; i++) {
+        struct engine_rig rig;
+        engine_rig_open(&rig, selectors[i], with_dropout(tiny_gpt),
+                        (struct keel_engine_config){.training = true});
+        ck_ok(keel_engine_initialize(rig.engine, 7));
+        run_everything(&rig, 0);
+        uint64_t host = keel_memory_stats().allocations;
+        uint64_t device = keel_device_stats(rig.device).allocations;
+        for (uint32_t step = 1; step < 2 * KEEL_ENGINE_SLOTS; step++)
+            run_everything(&rig, step);
+        ck_assert_uint_eq(keel_memory_stats().allocations, host);
+        ck_assert_uint_eq(keel_device_stats(rig.device).allocations, device);
+        engine_rig_close(&rig);
+    }
+}
+END_TEST
+
+START_TEST(more_microbatches_than_slots_may_be_enqueued_at_once)
+{
+    struct engine_rig rig;
+    setenv("POCL_DEVICES", "pthread", 1);
+    engine_rig_open(&rig, "pocl", tiny_gpt, (struct keel_engine_config){.training = true});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    ck_ok(keel_engine_zero(rig.engine));
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    float one = read_loss(&rig);
+    ck_ok(keel_engine_zero(rig.engine));
+    enum { MANY = 3 * KEEL_ENGINE_SLOTS };
+    float sum = 0.0F;
+    for (uint32_t i = 0; i < MANY; i++) {
+        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        sum += one; /* left to right, as the accumulator */
+    }
+    ck_assert(read_loss(&rig) == sum);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+/* ---- flat buffers and buckets
+ * --------------------------------------------------------------------------------- */
+
+struct bucket_watch {
+    struct engine_rig *rig;
+    struct keel_buffer *copy; /* of the gradients, bucket by bucket as they become final */
+    uint32_t next;
+};
+
+static enum keel_status copy_bucket(void *context, uint32_t bucket)
+{
+    struct bucket_watch *watch = context;
+    ck_assert_uint_eq(bucket, watch->next++);
+    const struct keel_engine_bucket *range = keel_engine_bucket(watch->rig->engine, bucket);
+    return keel_queue_copy(keel_engine_queue(watch->rig->engine),
+                           keel_engine_flat(watch->rig->engine, KEEL_FLAT_GRADIENTS), range->offset * 4,
+                           watch->copy, range->offset * 4, range->count * 4, NULL, NULL);
+}
+
+START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
+{
+    struct engine_rig rig;
+    setenv("POCL_DEVICES", "pthread", 1);
+    engine_rig_open(&rig, "pocl", tiny_gpt,
+                    (struct keel_engine_config){.training = true, .bucket_bytes = 3 * 4096});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    uint64_t flat = keel_engine_flat_count(rig.engine);
+    uint64_t covered = 0;
+    uint32_t buckets = keel_engine_bucket_count(rig.engine);
+    ck_assert_uint_gt(buckets, 4);
+    for (uint32_t b = 0; b < buckets; b++) {
+        ck_assert_uint_eq(keel_engine_bucket(rig.engine, b)->offset, covered);
+        covered += keel_engine_bucket(rig.engine, b)->count;
+    }
+    ck_assert_uint_eq(covered, flat);
+
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    struct bucket_watch watch = {.rig = &rig};
+    ck_ok(keel_buffer_create(rig.device, flat * sizeof(float), &watch.copy));
+    ck_ok(keel_engine_zero(rig.engine));
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    ck_ok(keel_engine_microbatch(rig.engine, &batch, copy_bucket, &watch));
+    ck_assert_uint_eq(watch.next, buckets);
+    float *said = calloc(flat, sizeof *said);
+    float *final = calloc(flat, sizeof *final);
+    ck_assert(said != NULL && final != NULL);
+    read_floats(&rig, watch.copy, 0, said, flat);
+    read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), 0, final, flat);
+    ck_assert_int_eq(memcmp(said, final, flat * sizeof *final), 0);
+    for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
+        const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
+        float largest = 0.0F;
+        for (uint64_t e = 0; e < param->count; e++)
+            largest = fmaxf(largest, fabsf(final[param->offset + e]));
+        ck_assert_msg(largest > 0.0F, "%s has no gradient", param->name);
+    }
+    free(said);
+    free(final);
+    keel_buffer_destroy(watch.copy);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(gaps_between_parameters_stay_zero)
+{
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", tiny_gpt, (struct keel_engine_config){.training = true});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    run_step(&rig, 0);
+    run_step(&rig, 1);
+    uint64_t flat = keel_engine_flat_count(rig.engine);
+    float *values = calloc(flat, sizeof *values);
+    bool *used = calloc(flat, sizeof *used);
+    ck_assert(values != NULL && used != NULL);
+    for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
+        const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
+        ck_assert_uint_eq(param->offset % KEEL_FLAT_ALIGN, 0);
+        for (uint64_t e = 0; e < param->count; e++) {
+            ck_assert(!used[param->offset + e]);
+            used[param->offset + e] = true;
+        }
+    }
+    for (int f = 0; f < KEEL_FLAT_COUNT; f++) {
+        read_floats(&rig, keel_engine_flat(rig.engine, (enum keel_engine_flat)f), 0, values, flat);
+        for (uint64_t e = 0; e < flat; e++)
+            ck_assert(used[e] || (values[e] == 0.0F && !signbit(values[e])));
+    }
+    free(values);
+    free(used);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(the_digest_is_that_of_the_weights_by_parameter_and_index)
+{
+    struct engine_rig rig;
+    setenv("POCL_DEVICES", "pthread", 1);
+    engine_rig_open(&rig, "pocl", tiny_gpt, (struct keel_engine_config){.training = true});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    uint64_t updated = run_step(&rig, 0).digest;
+    uint64_t expected = 0;
+    for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
+        const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
+        float *values = calloc(param->count, sizeof *values);
+        ck_assert_ptr_nonnull(values);
+        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS), param->offset, values,
+                    param->count);
+        expected += keel_digest_host(values, param->count, (uint64_t)i << 40);
+        free(values);
+    }
+    uint64_t digest;
+    ck_ok(keel_engine_digest(rig.engine, soon(), &digest));
+    ck_assert_uint_eq(digest, expected);
+    ck_assert_uint_eq(updated, expected);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+/* ---- looking, and refusing
+ * -------------------------------------------------------------------------------------- */
+
+START_TEST(eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits)
+{
+    struct engine_rig train;
+    struct engine_rig eval;
+    engine_rig_open(&train, "host", tiny_gpt, (struct keel_engine_config){.training = true});
+    engine_rig_open(&eval, "host", with_dropout(tiny_gpt), (struct keel_engine_config){.training = false});
+    ck_ok(keel_engine_initialize(train.engine, 7));
+    ck_ok(keel_engine_initialize(eval.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&train, 4, &tokens);
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    ck_ok(keel_engine_zero(train.engine));
+    ck_ok(keel_engine_microbatch(train.engine, &batch, NULL, NULL));
+    float loss;
+    float own;
+    ck_ok(keel_engine_eval(eval.engine, &batch, soon(), &loss));
+    ck_ok(keel_engine_eval(train.engine, &batch, soon(), &own));
+    ck_assert(loss == own && loss == read_loss(&train)); /* eval leaves the accumulator alone */
+
+    float logits[3 * 8 * 11];
+    double sum = 0.0;
+    ck_ok(keel_engine_logits(eval.engine, &batch, 0, 20, soon(), logits));
+    batch.targets = NULL; /* sampling has none */
+    ck_ok(keel_engine_logits(eval.engine, &batch, 20, 4, soon(), logits + 20 * 11));
+    for (uint32_t row = 0; row < 24; row++) {
+        double total = 0.0;
+        for (uint32_t v = 0; v < 11; v++)
+            total += exp((double)logits[row * 11 + v]);
+        sum += log(total) - (double)logits[row * 11 + (uint32_t)tokens.targets[row]];
+    }
+    ck_assert_double_eq_tol((double)loss, sum / 24.0, 1e-5);
+    ck_status(keel_engine_logits(eval.engine, &batch, 20, 5, soon(), logits), KEEL_INVALID);
+    engine_rig_close(&train);
+    engine_rig_close(&eval);
+}
+END_TEST
+
+START_TEST(a_norm_that_is_not_finite_changes_nothing)
+{
+    static const char *const selectors[] = {"host", "pocl"};
+    setenv("POCL_DEVICES", "pthread", 1);
+    for (int i = 0; i < 4; i++) {
+        struct engine_rig rig;
+        engine_rig_open(&rig, selectors[i % 2], tiny_gpt, (struct keel_engine_config){.training = true});
+        ck_ok(keel_engine_initialize(rig.engine, 7));
+        run_step(&rig, 0);
+        uint64_t before;
+        uint64_t after;
+        ck_ok(keel_engine_digest(rig.engine, soon(), &before));
+        float bad = i < 2 ? NAN : INFINITY;
+        const struct keel_engine_param *param = keel_engine_param(rig.engine, 3);
+        ck_ok(keel_queue_write(keel_engine_queue(rig.engine),
+                               keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), param->offset * sizeof bad,
+                               &bad, sizeof bad, NULL, NULL));
+        struct keel_engine_updated updated = {.digest = 99};
+        struct keel_engine_update update = usual_update;
+        update.step = 1;
+        ck_status(keel_engine_update(rig.engine, &update, soon(), &updated), KEEL_CORRUPT);
+        ck_assert_uint_eq(updated.digest, 99);
+        ck_ok(keel_engine_digest(rig.engine, soon(), &after));
+        ck_assert_uint_eq(after, before);
+        /* m and v are whole too: the next step is what it would have been. */
+        struct step_result next = run_step(&rig, 1);
+        ck_assert(isfinite(next.loss) && isfinite(next.grad_norm));
+        engine_rig_close(&rig);
+    }
+}
+END_TEST
+
+START_TEST(weight_decay_may_change_between_updates)
+{
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", tiny_gpt, (struct keel_engine_config){.training = true});
+    uint64_t digests[2];
+    for (int i = 0; i < 2; i++) {
+        ck_ok(keel_engine_initialize(rig.engine, 7));
+        run_step(&rig, 0);
+        struct keel_engine_update update = usual_update;
+        struct keel_engine_updated updated;
+        update.weight_decay = i == 0 ? 0.1F : 0.2F;
+        update.step = 1;
+        ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
+        digests[i] = updated.digest;
+    }
+    ck_assert_uint_ne(digests[0], digests[1]);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(what_cannot_be_compiled_is_refused_with_a_reason)
+{
+    struct keel_device *device = NULL;
+    struct keel_kernels *kernels = NULL;
+    ck_ok(keel_device_open("host", NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    struct keel_graph *good = NULL;
+    struct keel_graph *no_loss = NULL;
+    ck_ok(keel_graph_create(&good));
+    ck_ok(keel_model_gpt(good, &tiny_gpt));
+    ck_ok(keel_graph_create(&no_loss));
+    keel_graph_input(no_loss, "ids", KEEL_I32, (struct keel_shape){1, {4}});
+    keel_graph_input(no_loss, "targets", KEEL_I32, (struct keel_shape){1, {4}});
+    struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = no_loss, .training = true};
+    struct keel_engine *engine = NULL;
+    uint64_t live = keel_memory_stats().live_bytes;
+    ck_status(keel_engine_create(&config, &engine), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "no loss"));
+    config.graph = good;
+    config.passes_off = "fuse,fast";
+    ck_status(keel_engine_create(&config, &engine), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "\"fast\""));
+    keel_graph_input(good, "mask", KEEL_F32, (struct keel_shape){1, {4}});
+    config.passes_off = NULL;
+    ck_status(keel_engine_create(&config, &engine), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "input mask"));
+    ck_assert_ptr_null(engine);
+    ck_assert_uint_eq(keel_memory_stats().live_bytes, live);
+    keel_graph_destroy(good);
+    keel_graph_destroy(no_loss);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(each_pass_leaves_its_graph_in_the_dump_directory)
+{
+    static const char *const names[] = {"train-0-build.txt",    "train-1-autodiff.txt",
+                                        "train-2-fuse.txt",     "train-3-plan-memory.txt",
+                                        "eval-1-inference.txt", "eval-3-plan-memory.txt"};
+    char directory[] = "/tmp/keel-dump-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", with_dropout(tiny_gpt),
+                    (struct keel_engine_config){.training = true, .dump_directory = directory});
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[KEEL_PATH_BYTES];
+        char *text = NULL;
+        size_t bytes;
+        ck_ok(keel_path_join(path, directory, names[i]));
+        ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+        ck_assert_ptr_nonnull(strstr(text, "attention("));
+        ck_assert((strstr(text, "layernorm_grad(") != NULL) == (i >= 1 && i <= 3));
+        ck_assert((strstr(text, " in place") != NULL) == (i == 3 || i == 5));
+        keel_free(text);
+    }
+    engine_rig_close(&rig);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, five_steps_have_the_host_s_bits_on_all_threads_of_pocl);
+    tcase_add_test(tc, five_steps_have_the_host_s_bits_on_one_thread_of_pocl);
+    tcase_add_test(tc, five_steps_have_the_host_s_bits_on_pocl_basic);
+    tcase_add_test(tc, switching_passes_off_leaves_the_bits);
+    tcase_add_test(tc, the_first_loss_is_the_logarithm_of_the_vocabulary);
+    tcase_add_test(tc, a_tiny_batch_is_learnt_by_heart);
+    tcase_add_test(tc, dropout_depends_on_step_and_microbatch_alone);
+    tcase_add_test(tc, the_planned_peak_is_the_observed_peak);
+    tcase_add_test(tc, nothing_is_allocated_after_the_first_replay);
+    tcase_add_test(tc, more_microbatches_than_slots_may_be_enqueued_at_once);
+    tcase_add_test(tc, buckets_cover_all_and_are_final_when_they_are_said_to_be);
+    tcase_add_test(tc, gaps_between_parameters_stay_zero);
+    tcase_add_test(tc, the_digest_is_that_of_the_weights_by_parameter_and_index);
+    tcase_add_test(tc, eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits);
+    tcase_add_test(tc, a_norm_that_is_not_finite_changes_nothing);
+    tcase_add_test(tc, weight_decay_may_change_between_updates);
+    tcase_add_test(tc, what_cannot_be_compiled_is_refused_with_a_reason);
+    tcase_add_test(tc, each_pass_leaves_its_graph_in_the_dump_directory);
+}
+KEEL_TEST_MAIN("engine", cases, 240)
