@@ -77,7 +77,7 @@ static enum keel_status open_run(const char *root, const char *path, const char 
 
 enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out)
 {
-    char run[KEEL_RUN_NAME_BYTES], path[KEEL_PATH_BYTES];
+    char run[KEEL_RUN_NAME_BYTES] = "", path[KEEL_PATH_BYTES]; /* NULs to its end: it goes into headers */
     if (config->root == NULL || (config->create && (config->run == NULL || config->read_only)))
         return keel_fail(KEEL_INVALID, "a store needs a root, and a run's name when it is to be created");
     if (config->run == NULL)

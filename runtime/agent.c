@@ -497,9 +497,7 @@ int keel_agent_main(int argc, char **argv)
             char name[32];
             snprintf(name, sizeof name, "agent %u", agent->options.node);
             keel_log_set_name(name);
-            static const int ignored[] = {SIGINT, SIGTERM, SIGHUP};
-            for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
-                signal(ignored[i], SIG_IGN);
+            keel_link_ignore_signals();
             status = run(agent);
         }
         log_end(&agent->control, status);

@@ -165,6 +165,8 @@ static void effect_view_change(void *context, const struct keel_view *old_view,
                                const struct keel_view *new_view, enum keel_cause cause, uint64_t evidence_ns)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
+    if (((struct keel_control *)context)->undurable)
+        return; /* it never comes to be: nobody is told */
     report->view(report->context, old_view, new_view, cause, evidence_ns);
 }
 

@@ -278,6 +278,7 @@ static void say_end(struct keel_worker *worker, enum keel_status status, const c
 
 int keel_worker_main(int argc, char **argv)
 {
+    keel_link_ignore_signals();
     struct keel_worker *worker;
     if (keel_alloc(1, sizeof *worker, &worker) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <keel/clock.h>
 #include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,6 +18,13 @@
 /* Room for some forty views, in a kernel that grants what is asked (net.core.wmem_max). */
 enum { LINK_BUFFER_BYTES = 64 * (int)sizeof(struct keel_link_message), HEAD_BYTES = 24 };
 _Static_assert(offsetof(struct keel_link_message, as) == HEAD_BYTES, "beats carry the head alone");
+
+void keel_link_ignore_signals(void)
+{
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
+        KEEL_ASSERT(signal(ignored[i], SIG_IGN) != SIG_ERR);
+}
 
 enum keel_status keel_link_pair(int out[2])
 {

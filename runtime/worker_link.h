@@ -39,6 +39,11 @@ struct keel_link_message {
     } as;
 };
 
+/* Agents and workers call this first: SIGINT, SIGTERM and SIGHUP are ignored from then on. On a terminal or
+ * under a service manager they reach all processes of a run at once; the launcher turns them into an
+ * orderly end. */
+void keel_link_ignore_signals(void);
+
 /* A connected pair with buffers for many views; both close-on-exec, the caller's to close. */
 enum keel_status keel_link_pair(int out[2]);
 

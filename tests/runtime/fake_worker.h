@@ -14,7 +14,6 @@
 #include <keel/file.h>
 #include <keel/job.h>
 #include <keel/process.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +66,7 @@ struct fake {
     bool active, synced, stopping;
     uint64_t done; /* steps committed */
     uint64_t progress, beat_ns, pace_ns;
+    struct keel_store *store;
 };
 
 static void fake_send(const struct keel_link_message *message)
@@ -130,18 +130,57 @@ static void fake_report_step(const struct fake *fake)
     fake_send(&message);
 }
 
-/* A shard that no disk holds: its commit must fail, and only that. */
-static void fake_report_shard(const struct fake *fake)
+static enum keel_status fake_read(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+                                  void *out)
+{
+    (void)index;
+    (void)offset_bytes;
+    memset(out, (int)((struct fake *)context)->done, bytes);
+    return KEEL_OK;
+}
+
+/* This rank's rows of a tensor of eight floats a rank. */
+static void fake_save(struct fake *fake, uint32_t position, uint32_t count, struct keel_shard_summary *out)
+{
+    const struct keel_region region = {.name = "weights",
+                                       .dtype = KEEL_CKPT_F32,
+                                       .dims = 2,
+                                       .shape = {count, 8},
+                                       .offset = {position, 0},
+                                       .extent = {1, 8}};
+    const struct keel_save_config config = {.step = fake->done,
+                                            .attempt = fake->view.epoch,
+                                            .rank = position,
+                                            .rank_count = count,
+                                            .regions = &region,
+                                            .region_count = 1,
+                                            .read = fake_read,
+                                            .context = fake};
+    struct keel_save *save;
+    if (keel_save_begin(fake->store, &config, &save) != KEEL_OK ||
+        keel_save_finish(save, keel_deadline_after_ns(10 * KEEL_NS_PER_S), out) != KEEL_OK)
+        _exit(8);
+}
+
+/* Report this rank's shard; one that is not on the disk when the drill says so: the commit of that must
+ * fail, and only that. */
+static void fake_report_shard(struct fake *fake)
 {
     struct keel_link_message message;
     memset(&message, 0, sizeof message);
     message.kind = KEEL_LINK_SHARD;
     message.value = fake->done;
     message.attempt = fake->view.epoch;
-    uint32_t position = 0;
-    for (uint16_t i = 0; i < fake->view.member_count && fake->view.members[i].rank != fake->rank; i++)
-        position += !fake->view.members[i].spare;
-    message.as.summary = (struct keel_shard_summary){.rank = position, .record_count = 1, .raw_bytes = 1};
+    uint32_t position = 0, count = 0;
+    for (uint16_t i = 0; i < fake->view.member_count; i++) {
+        const struct keel_member *member = &fake->view.members[i];
+        position += !member->spare && member->rank < fake->rank;
+        count += !member->spare;
+    }
+    if (fake_drilled(fake, "lose"))
+        message.as.summary = (struct keel_shard_summary){.rank = position, .record_count = 1, .raw_bytes = 1};
+    else
+        fake_save(fake, position, count, &message.as.summary);
     fake_send(&message);
 }
 
@@ -222,7 +261,7 @@ static void fake_live(struct fake *fake)
 
 /* argv as the agent gives it: worker JOB --dir DIR --node N --local L --incarnation I, then what is passed
  * on: --resume STEP, and --drill unfit:node=N (FAILED before READY), fail:node=N (FAILED before step 10),
- * mute:node=N (closes its link, stays), note:node=N. */
+ * mute:node=N (closes its link, stays), lose:node=N (its shards are not on the disk), note:node=N. */
 static int fake_worker_main(int argc, char **argv)
 {
     static struct fake fake;
@@ -242,10 +281,17 @@ static int fake_worker_main(int argc, char **argv)
         else
             return 2;
     }
-    signal(SIGINT, SIG_IGN);
+    keel_link_ignore_signals();
     if (keel_job_load(argv[1], NULL, 0, &fake.job) != KEEL_OK ||
         (fake.shared = fake_map(fake.directory, 0)) == NULL)
         return 3;
+    char root[KEEL_PATH_BYTES];
+    if (fake.job.snapshot_every > 0) {
+        if (keel_path_join(root, fake.directory, "ckpt") != KEEL_OK ||
+            keel_store_open(&(struct keel_store_config){.root = root, .run = fake.job.name, .create = true},
+                            &fake.store) != KEEL_OK)
+            return 4;
+    }
     atomic_store(&fake.shared->agent_pid[fake.node], getppid());
     atomic_store(&fake.shared->worker_pid[fake.node][fake.local], getpid());
     if (fake_drilled(&fake, "unfit"))

@@ -12,7 +12,7 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <keel/memory.h>
-#include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -72,17 +72,30 @@ static void on_stranger(void *context, const char *place, const char *reason, ui
     fprintf(report_file, "stranger %" PRIu64 " %s\n", total, reason);
 }
 
-/* run DIR [--resume STEP] [--drill SPEC] */
+/* Make keel_file_replace of DIR/NAME fail in this process, for root too: its temporary names are taken. */
+static void make_unwritable(const char *run_directory, const char *name)
+{
+    for (int serial = 0; serial < 16; serial++) {
+        char path[KEEL_PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%s.%ld.%d.tmp/taken", run_directory, name, (long)getpid(), serial);
+        if (keel_mkdir_all(path) != KEEL_OK)
+            exit(92);
+    }
+}
+
+/* run DIR [--resume STEP | --drill SPEC | --unwritable NAME] */
 static int run_main(int argc, char **argv)
 {
     char job_path[KEEL_PATH_BYTES], report_path[KEEL_PATH_BYTES];
     static struct keel_job job;
     static const char identity[KEEL_IDENTITY_BYTES] = "test";
-    const char *directory = argv[2], *drill = NULL, *resume = NULL;
-    for (int i = 3; i + 1 < argc; i += 2)
-        *(strcmp(argv[i], "--resume") == 0 ? &resume : &drill) = argv[i + 1];
-    if (keel_path_join(job_path, directory, "job.conf") != KEEL_OK ||
-        keel_path_join(report_path, directory, "report") != KEEL_OK ||
+    const char *run_directory = argv[2], *option = argc > 4 ? argv[3] : "";
+    const char *resume = strcmp(option, "--resume") == 0 ? argv[4] : NULL;
+    const char *drill = strcmp(option, "--drill") == 0 ? argv[4] : NULL;
+    if (strcmp(option, "--unwritable") == 0)
+        make_unwritable(run_directory, argv[4]);
+    if (keel_path_join(job_path, run_directory, "job.conf") != KEEL_OK ||
+        keel_path_join(report_path, run_directory, "report") != KEEL_OK ||
         keel_job_load(job_path, NULL, 0, &job) != KEEL_OK)
         return 90;
     report_file = fopen(report_path, "ae");
@@ -91,7 +104,7 @@ static int run_main(int argc, char **argv)
     setvbuf(report_file, NULL, _IOLBF, 0);
     const struct keel_launch_config config = {.job = &job,
                                               .job_path = job_path,
-                                              .directory = directory,
+                                              .directory = run_directory,
                                               .identity = identity,
                                               .drills = &drill,
                                               .drill_count = drill != NULL,
@@ -220,6 +233,13 @@ static void expect_steps(uint64_t first, uint64_t last)
     ck_assert_ptr_null(strstr(report, "mismatch"));
 }
 
+/* Signal a process that the run under test told of: never a group, never anybody else. */
+static void hit(int pid, int signal_number)
+{
+    ck_assert_int_gt(pid, 1);
+    ck_assert_int_eq(kill(pid, signal_number), 0);
+}
+
 /* Is it there, and not just waiting for its parent (init, for an orphan) to take note of its end? */
 static bool alive(int pid)
 {
@@ -293,7 +313,7 @@ START_TEST(survivors_share_the_shards_of_a_killed_worker)
     write_job("120", "ranks = 4\nrespawn = false\n");
     start_run(NULL, NULL);
     await("step 30 ");
-    kill(shared->worker_pid[3][0], SIGKILL);
+    hit(shared->worker_pid[3][0], SIGKILL);
     expect_exit(0);
     expect_steps(1, 120);
     expect_all_gone();
@@ -307,7 +327,7 @@ START_TEST(a_spare_takes_the_place_of_a_killed_worker)
     start_run(NULL, NULL);
     await("spare 1");
     await("step 30 ");
-    kill(shared->worker_pid[1][0], SIGKILL);
+    hit(shared->worker_pid[1][0], SIGKILL);
     expect_exit(0);
     expect_steps(1, 120);
     expect("active 3 spare 0 cause process-exit");
@@ -321,12 +341,12 @@ START_TEST(a_killed_agent_takes_its_workers_along_comes_back_and_joins)
     start_run(NULL, NULL);
     await("step 30 ");
     int agent = shared->agent_pid[2], worker = shared->worker_pid[2][0];
-    kill(agent, SIGKILL);
+    hit(agent, SIGKILL);
     await("agent-exit 2.1 signal 9");
     await("cause join");
     ck_assert_int_ne(shared->agent_pid[2], agent);
     ck_assert(!alive(worker));
-    kill(launcher.pid, SIGINT);
+    hit(launcher.pid, SIGINT);
     expect_exit(5);
     expect_all_gone();
     expect("active 3 spare 0 cause process-exit");
@@ -339,7 +359,7 @@ START_TEST(a_killed_agent_stays_away_when_the_job_says_so)
     write_job("120", "ranks = 4\nrespawn = false\n");
     start_run(NULL, NULL);
     await("step 30 ");
-    kill(shared->agent_pid[4], SIGKILL);
+    hit(shared->agent_pid[4], SIGKILL);
     expect_exit(0);
     expect_steps(1, 120);
     expect_all_gone();
@@ -353,7 +373,7 @@ START_TEST(a_killed_launcher_takes_all_along_and_the_run_goes_on_when_started_ag
     write_job("80", "ranks = 4\n");
     start_run(NULL, NULL);
     await("step 30 ");
-    kill(launcher.pid, SIGKILL);
+    hit(launcher.pid, SIGKILL);
     ck_assert(await_end().signaled);
     expect_all_gone();
     char report_path[KEEL_PATH_BYTES];
@@ -376,7 +396,7 @@ START_TEST(a_stopped_worker_is_replaced_and_never_left_behind)
     await("spare 1");
     await("step 30 ");
     int stopped = shared->worker_pid[2][0];
-    kill(stopped, SIGSTOP);
+    hit(stopped, SIGSTOP);
     expect_exit(0);
     expect_steps(1, 200);
     ck_assert(!alive(stopped));
@@ -392,8 +412,8 @@ START_TEST(a_stopped_agent_is_replaced_and_never_left_behind)
     await("spare 1");
     await("step 30 ");
     int stopped = shared->agent_pid[2];
-    kill(stopped, SIGSTOP);
-    kill(shared->worker_pid[2][0], SIGSTOP);
+    hit(stopped, SIGSTOP);
+    hit(shared->worker_pid[2][0], SIGSTOP);
     expect_exit(0);
     expect_steps(1, 200);
     ck_assert(!alive(stopped));
@@ -407,7 +427,7 @@ START_TEST(an_interrupt_ends_the_run_in_order)
     write_job("100000", "ranks = 4\n");
     start_run(NULL, NULL);
     await("step 20 ");
-    kill(launcher.pid, SIGINT);
+    hit(launcher.pid, SIGINT);
     expect_exit(5);
     expect_all_gone();
     expect("end INTERRUPTED");
@@ -420,10 +440,10 @@ START_TEST(a_second_interrupt_does_not_wait)
     write_job("100000", "ranks = 4\ntimeout_s = 600\n");
     start_run(NULL, NULL);
     await("step 20 ");
-    kill(shared->worker_pid[1][0], SIGSTOP); /* it will never say DONE */
-    kill(launcher.pid, SIGTERM);
+    hit(shared->worker_pid[1][0], SIGSTOP); /* it will never say DONE */
+    hit(launcher.pid, SIGTERM);
     keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
-    kill(launcher.pid, SIGTERM);
+    hit(launcher.pid, SIGTERM);
     expect_exit(5);
     expect_all_gone();
     expect("end INTERRUPTED killed by a second signal");
@@ -479,23 +499,64 @@ START_TEST(one_directory_has_one_run)
     expect("end BUSY");
     expect(wanted);
     launcher = first;
-    kill(launcher.pid, SIGINT);
+    hit(launcher.pid, SIGINT);
     expect_exit(5);
     expect_all_gone();
+}
+END_TEST
+
+START_TEST(snapshots_are_committed_beside_the_run_the_last_one_too)
+{
+    write_job("60", "ranks = 3\n[snapshot]\nevery = 10\nkeep = 2\n");
+    start_run(NULL, NULL);
+    expect_exit(0);
+    expect_steps(1, 60);
+    expect_all_gone();
+    for (int step = 10; step <= 60; step += 10) {
+        char wanted[32];
+        snprintf(wanted, sizeof wanted, "snapshot %d OK", step);
+        expect(wanted);
+    }
+    char root[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(root, directory, "ckpt"));
+    struct keel_store *store;
+    ck_ok(keel_store_open(&(struct keel_store_config){.root = root, .read_only = true}, &store));
+    struct keel_snapshot_info list[8];
+    uint32_t count, damaged;
+    ck_ok(keel_store_list(store, list, 8, &count, &damaged));
+    ck_assert(count == 2 && damaged == 0 && list[0].step == 60 && list[1].step == 50);
+    ck_assert_uint_eq(list[0].shard_count, 3);
+    ck_assert_str_eq(list[0].identity, "test");
+    keel_store_close(store);
 }
 END_TEST
 
 START_TEST(a_snapshot_that_fails_is_told_and_harms_nothing)
 {
     write_job("60", "ranks = 2\n[snapshot]\nevery = 20\n");
-    start_run(NULL, NULL);
+    start_run("--drill", "lose:node=2");
     expect_exit(0);
     expect_steps(1, 60);
     expect_all_gone();
     expect("snapshot 20 ");
     expect("snapshot 40 ");
-    expect("snapshot 60 "); /* the last one is awaited */
+    expect("snapshot 60 ");
     expect_not("snapshot 20 OK");
+    expect_not("snapshot 60 OK");
+}
+END_TEST
+
+START_TEST(a_view_that_cannot_be_made_durable_is_told_to_nobody)
+{
+    write_job("60", "ranks = 2\n");
+    start_run("--unwritable", "register.state");
+    struct keel_process_end end = await_end();
+    ck_assert(!end.signaled && end.code != 0);
+    expect("end ");
+    expect("register.state");
+    expect_not("view ");
+    expect_not("step ");
+    expect_all_gone();
 }
 END_TEST
 
@@ -588,7 +649,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
     tcase_add_test(tc, a_worker_that_closes_its_link_but_stays_is_killed);
     tcase_add_test(tc, one_directory_has_one_run);
+    tcase_add_test(tc, snapshots_are_committed_beside_the_run_the_last_one_too);
     tcase_add_test(tc, a_snapshot_that_fails_is_told_and_harms_nothing);
+    tcase_add_test(tc, a_view_that_cannot_be_made_durable_is_told_to_nobody);
     tcase_add_test(tc, strangers_change_nothing_and_the_key_is_nowhere_to_be_read);
 }
 

@@ -1,0 +1,130 @@
+/* committer_test.c - snapshots are committed in order beside the caller; failures are results. */
+#include "committer.h"
+
+#include "harness.h"
+#include <keel/clock.h>
+#include <keel/file.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+static char directory[] = "/tmp/keel-committer-XXXXXX";
+static struct keel_store *store;
+static struct keel_committer *committer;
+
+static uint64_t soon(void)
+{
+    return keel_deadline_after_ns(20 * KEEL_NS_PER_S);
+}
+
+static void setup(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_store_open(&(struct keel_store_config){.root = directory, .run = "run", .create = true},
+                          &store));
+    static const char identity[KEEL_IDENTITY_BYTES] = "mine";
+    const struct keel_committer_config config = {.store = store, .identity = identity, .keep = 2};
+    ck_ok(keel_committer_open(&config, &committer));
+}
+
+static void teardown(void)
+{
+    keel_committer_close(committer);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(directory));
+}
+
+static enum keel_status read_ones(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+                                  void *out)
+{
+    (void)context;
+    (void)index;
+    (void)offset_bytes;
+    memset(out, 1, bytes);
+    return KEEL_OK;
+}
+
+static struct keel_shard_summary save_shard(uint64_t step)
+{
+    const struct keel_region region = {
+        .name = "w", .dtype = KEEL_CKPT_F32, .dims = 1, .shape = {16}, .extent = {16}};
+    const struct keel_save_config config = {.step = step,
+                                            .attempt = 1,
+                                            .rank_count = 1,
+                                            .regions = &region,
+                                            .region_count = 1,
+                                            .read = read_ones};
+    struct keel_save *save;
+    struct keel_shard_summary summary;
+    ck_ok(keel_save_begin(store, &config, &save));
+    ck_ok(keel_save_finish(save, soon(), &summary));
+    return summary;
+}
+
+static struct keel_committed take(void)
+{
+    struct keel_committed result;
+    struct pollfd poller = {.fd = keel_committer_fd(committer), .events = POLLIN};
+    while (!keel_committer_take(committer, &result))
+        ck_assert_int_eq(poll(&poller, 1, 20000), 1);
+    return result;
+}
+
+START_TEST(commits_come_back_in_order_and_older_snapshots_go)
+{
+    for (uint64_t step = 1; step <= 3; step++) {
+        struct keel_shard_summary shard = save_shard(step);
+        ck_ok(keel_committer_order(committer, step, 1, &shard, 1));
+    }
+    for (uint64_t step = 1; step <= 3; step++) {
+        struct keel_committed result = take();
+        ck_assert_uint_eq(result.step, step);
+        ck_assert_msg(result.status == KEEL_OK, "%s", result.detail);
+        ck_assert_uint_eq(result.raw_bytes, 64);
+        ck_assert_uint_eq(result.removed, step == 3);
+    }
+    struct keel_committed none;
+    ck_assert(!keel_committer_take(committer, &none));
+}
+END_TEST
+
+START_TEST(a_commit_that_fails_is_a_result_and_the_next_one_works)
+{
+    struct keel_shard_summary shard = save_shard(5), lost = shard;
+    lost.index_digest[0] ^= 1;
+    ck_ok(keel_committer_order(committer, 5, 1, &lost, 1));
+    ck_ok(keel_committer_order(committer, 5, 1, &shard, 1));
+    ck_assert(keel_committer_drain(committer, soon()));
+    struct keel_committed failed = take(), good = take();
+    ck_assert_int_ne(failed.status, KEEL_OK);
+    ck_assert_uint_gt(strlen(failed.detail), 0);
+    ck_assert_msg(good.status == KEEL_OK, "%s", good.detail);
+}
+END_TEST
+
+START_TEST(a_full_queue_refuses_and_takes_orders_again_once_results_were_taken)
+{
+    struct keel_shard_summary shard = save_shard(7);
+    uint64_t ordered = 0;
+    enum keel_status status;
+    while ((status = keel_committer_order(committer, 7 + ordered, 1, &shard, 1)) == KEEL_OK)
+        ck_assert_uint_le(++ordered, 4);
+    ck_assert_int_eq(status, KEEL_BUSY);
+    ck_assert_uint_eq(ordered, 4);
+    ck_assert(keel_committer_drain(committer, soon()));
+    for (uint64_t i = 0; i < ordered; i++)
+        ck_assert_uint_eq(take().step, 7 + i);
+    ck_ok(keel_committer_order(committer, 7, 1, &shard, 1));
+    ck_assert_uint_eq(take().step, 7);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, commits_come_back_in_order_and_older_snapshots_go);
+    tcase_add_test(tc, a_commit_that_fails_is_a_result_and_the_next_one_works);
+    tcase_add_test(tc, a_full_queue_refuses_and_takes_orders_again_once_results_were_taken);
+}
+
+KEEL_TEST_MAIN("committer", cases, 30)
