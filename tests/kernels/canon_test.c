@@ -120,7 +120,7 @@ START_TEST(division_is_correctly_rounded)
         float want = a / b, got = keel_canon_divide(a, b);
         bool right = got == want || (want != want && got != got);
         if (fabsf(want) <= 0x1p-126f) /* flushed, or on the edge of it */
-            right = (got == 0.0f && signbit(got) == signbit(want)) || fabsf(want) == 0x1p-126f;
+            right = (got == 0.0f && !signbit(got) == !signbit(want)) || fabsf(want) == 0x1p-126f;
         if (!right)
             ck_abort_msg("%a / %a = %a, not %a", (double)a, (double)b, (double)want, (double)got);
     }
