@@ -338,10 +338,15 @@ static void conclude(struct keel_node *node)
     struct keel_lead *lead = &node->lead;
     if (lead->over_ns == 0)
         lead->over_ns = node->now_ns;
-    if (lead->next_step >= node->config.last_step)
+    bool complete = lead->next_step >= node->config.last_step;
+    if (complete)
         end_run(node, KEEL_OK, "all steps are committed");
-    else if (records_settled(node) || keel_node_due(node, lead->over_ns + node->times.silence_ns))
-        end_run(node, KEEL_INTERRUPTED, "stopped before the last step; run the same command again to resume");
+    else if (!records_settled(node) && !keel_node_due(node, lead->over_ns + node->times.silence_ns))
+        return;
+    else if (lead->stopping)
+        end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
+    else /* resumed from a snapshot that is newer than the last record that was delivered */
+        end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
 }
 
 static void watch_view(struct keel_node *node, const struct keel_verdict *verdict)

@@ -287,8 +287,13 @@ static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
 {
     struct sim_context *c = context;
     c->sim->node_starts++;
-    if (c->sim->nodes[node].running || incarnation <= c->sim->nodes[node].incarnation)
-        violate(c->sim, "node %u is started as incarnation %u", node, incarnation);
+    if (c->sim->nodes[node].running) {
+        violate(c->sim, "node %u is started twice", node);
+        return;
+    }
+    /* A launcher that was started again may not know of the last agent that ran there. */
+    uint32_t least = c->sim->nodes[node].incarnation + 1;
+    incarnation = incarnation < least ? least : incarnation;
     sim_start_node(c->sim, node, incarnation);
 }
 
@@ -309,18 +314,24 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     sim->snapshot_count++;
 }
 
+/* Steps before `until` are given up: nobody who lives may hold their records. */
+static void pass_over(struct sim *sim, uint64_t until)
+{
+    for (uint64_t step = sim->delivered_next; step < until && step < SIM_STEPS_MAX; step++) {
+        sim->gaps++;
+        for (uint16_t i = 1; i < sim->config.nodes; i++)
+            if (sim->nodes[i].running && !sim->nodes[i].stopped && sim->nodes[i].held[step])
+                violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
+    }
+}
+
 /* Invariant 5, and a gap only where nobody who lives holds the record. */
 static void env_step_commit(void *context, const struct keel_step_record *record)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
     if (record->step < sim->delivered_next || record->step >= sim->config.last_step)
         violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
-    for (uint64_t step = sim->delivered_next; step < record->step && step < SIM_STEPS_MAX; step++) {
-        sim->gaps++;
-        for (uint16_t i = 1; i < sim->config.nodes; i++)
-            if (sim->nodes[i].running && !sim->nodes[i].stopped && sim->nodes[i].held[step])
-                violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
-    }
+    pass_over(sim, record->step);
     sim->delivered_next = record->step + 1;
     sim->delivered_count++;
 }
@@ -364,6 +375,8 @@ static void env_finish(void *context, enum keel_status status, const char *detai
     struct sim_node *n = self(context);
     if (n->finished)
         violate(c->sim, "node %u finishes twice", c->node);
+    if (c->node == 0 && status == KEEL_OK)
+        pass_over(c->sim, c->sim->config.last_step);
     n->finished = true;
     n->finish_status = status;
     (void)snprintf(n->finish_detail, sizeof n->finish_detail, "%s", detail);
@@ -484,11 +497,11 @@ static void run_group(struct sim *sim, uint64_t epoch)
         for (uint8_t l = 0; l < sim->config.workers_per_node && !view; l++)
             if (sim->nodes[n].workers[l].running && sim->nodes[n].workers[l].told_epoch == epoch)
                 view = &sim->nodes[n].workers[l].view;
-    if (sim->group_epoch != epoch || !view)
+    if (sim->group_epoch != epoch)
         return;
     push(sim,
          (struct sim_event){.at_ns = sim->now_ns + sim->config.step_ns, .kind = SIM_GROUP, .epoch = epoch});
-    if (!group_is_whole(sim, view))
+    if (!view || !group_is_whole(sim, view))
         return;
     uint64_t step = agree_on_step(sim, view);
     bool stop = false;
@@ -772,7 +785,7 @@ void sim_start_all(struct sim *sim)
 {
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         if (!sim->nodes[i].running)
-            sim_start_node(sim, i, 0);
+            sim_start_node(sim, i, sim->nodes[i].life == 0 || i == 0 ? 0 : sim->nodes[i].incarnation + 1);
 }
 
 void sim_kill_node(struct sim *sim, uint16_t node)
@@ -790,10 +803,16 @@ void sim_kill_node(struct sim *sim, uint16_t node)
                       .at_ns = later(sim, 2 * SIM_MS), .kind = SIM_NODE_EXIT, .from = node, .life = n->life});
 }
 
+/* The next start is another run to the mailboxes: what is on the way does not reach it. */
 void sim_kill_all(struct sim *sim)
 {
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         sim_kill_node(sim, i);
+    for (uint32_t i = 0; i < sim->queue_count; i++)
+        keel_free(sim->queue[i].data);
+    for (uint32_t i = 0; i < sim->deferred_count; i++)
+        keel_free(sim->deferred[i].data);
+    sim->queue_count = sim->deferred_count = 0;
 }
 
 void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local)
