@@ -76,6 +76,7 @@ static void deliver_steps(struct keel_node *node)
     const struct keel_record_slot *slot;
     while ((slot = keel_records_get(&node->records, node->lead.next_step)) != NULL) {
         node->lead.next_step++; /* invariant 5 */
+        node->lead.over_ns = 0; /* progress: the last ones may take their time */
         node->env->step_commit(node->env->context, &slot->record);
     }
 }
@@ -134,7 +135,9 @@ static bool records_settled(const struct keel_node *node)
 {
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
-        if (seen->heard && !seen->exited && seen->first_record != UINT64_MAX)
+        bool live = seen->heard && !seen->exited && !seen->ended &&
+                    !keel_node_due(node, seen->heard_ns + node->times.silence_ns);
+        if (live && seen->first_record != UINT64_MAX)
             return false;
     }
     return true;
@@ -341,7 +344,7 @@ static void conclude(struct keel_node *node)
     bool complete = lead->next_step >= node->config.last_step;
     if (complete)
         end_run(node, KEEL_OK, "all steps are committed");
-    else if (!records_settled(node) && !keel_node_due(node, lead->over_ns + node->times.silence_ns))
+    else if (!records_settled(node) && !keel_node_due(node, lead->over_ns + node->times.grace_ns))
         return;
     else if (lead->stopping)
         end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
