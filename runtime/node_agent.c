@@ -164,8 +164,8 @@ static int take_ready(struct keel_node *node, const struct keel_node_event *even
 static void take_accusation(struct keel_node *node, const struct keel_node_event *event)
 {
     struct keel_local *w = &node->agent.locals[event->local];
-    if (event->value != w->told_epoch)
-        return; /* about a view that is over */
+    if (event->value != w->told_epoch || w->accused_epoch == event->value)
+        return; /* about a view that is over; or not its first, and what follows a loss blames others */
     w->accused_epoch = event->value;
     w->accused_rank = event->rank;
     node->agent.report_due = true;

@@ -130,14 +130,12 @@ static void skip_hole(struct keel_node *node)
     deliver_steps(node);
 }
 
-/* No node that lives holds a record that was not delivered. */
+/* No node that may live holds a record that was not delivered. */
 static bool records_settled(const struct keel_node *node)
 {
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
-        bool live = seen->heard && !seen->exited && !seen->ended &&
-                    !keel_node_due(node, seen->heard_ns + node->times.silence_ns);
-        if (live && seen->first_record != UINT64_MAX)
+        if (seen->heard && !seen->exited && !seen->ended && seen->first_record != UINT64_MAX)
             return false;
     }
     return true;
