@@ -1,1 +1,10 @@
-transport_SRC :=
+transport_SRC := \
+	tree.c \
+	handshake.c \
+	fabric.c \
+	reduce.c \
+	flow.c \
+	session.c \
+	endpoint.c \
+	group.c \
+	operation.c

@@ -1,0 +1,446 @@
+/* failures_test.c - death, silence, strangers, old epochs, revocation: every call returns, and the next epoch
+ * computes the right thing. */
+#include "ranks.h"
+#include "sums.h"
+
+#include <dirent.h>
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <time.h>
+
+enum { FLOATS = 300007, SHARDS = 6 };
+
+static struct keel_operation *begin_sum(struct rank *me, struct keel_group *group, uint64_t sequence,
+                                        float **parts, uint32_t part_count, float *result)
+{
+    struct keel_operation *operation = NULL;
+    rank_ok(me, keel_group_reduce_begin(group, sequence, (const float *const *)parts, part_count, result,
+                                        FLOATS, &operation));
+    return operation;
+}
+
+/* All members but the gone sum in a new epoch, and are right. */
+static void sum_without(struct rank *me, uint64_t epoch, uint32_t gone)
+{
+    uint32_t members[RANKS_MAX], count = 0, own = 0;
+    for (uint32_t rank = 0; rank < me->rank_count; rank++) {
+        if (rank == gone)
+            continue;
+        if (rank == me->rank)
+            own = count;
+        members[count++] = rank;
+    }
+    uint16_t shard_rank[SHARDS];
+    for (uint32_t s = 0; s < SHARDS; s++)
+        shard_rank[s] = (uint16_t)((s * 2 + epoch) % count);
+    struct keel_group *group = rank_group_of(me, epoch, members, count, SHARDS, shard_rank);
+    float *parts[SHARDS], *result = malloc(FLOATS * sizeof *result);
+    uint32_t part_count = make_parts(SHARDS, shard_rank, own, FLOATS, parts);
+    rank_ok(me, keel_operation_wait(begin_sum(me, group, 1, parts, part_count, result), in_seconds(20)));
+    rank_check(me, first_wrong(result, SHARDS, FLOATS) == FLOATS);
+    free_parts(parts, part_count);
+    free(result);
+    keel_group_close(group);
+}
+
+static void note_lost(void *context, uint32_t rank)
+{
+    *(_Atomic uint32_t *)context = rank + 1;
+}
+
+enum { VICTIM = 2, DEPTH = 3 };
+
+/* Sums, three at a time, until one fails. */
+static enum keel_status sum_until_failure(struct rank *me, struct keel_group *group, float **parts,
+                                          uint32_t part_count, uint64_t deadline_ns)
+{
+    static float results[DEPTH][FLOATS];
+    struct keel_operation *operations[DEPTH] = {NULL};
+    for (uint64_t sequence = 0;; sequence++) {
+        enum keel_status status = keel_operation_wait(operations[sequence % DEPTH], deadline_ns);
+        if (status != KEEL_OK)
+            return status;
+        if (sequence >= DEPTH)
+            rank_check(me, first_wrong(results[sequence % DEPTH], SHARDS, 16) == 16);
+        operations[sequence % DEPTH] =
+            begin_sum(me, group, sequence, parts, part_count, results[sequence % DEPTH]);
+        if (sequence == 2)
+            rank_say(me, 's');
+    }
+}
+
+static int killed_body(struct rank *me)
+{
+    uint16_t shard_rank[SHARDS] = {0, 1, 2, 3, 2, 0};
+    _Atomic uint32_t told = 0;
+    struct keel_group *group = rank_group(me, 1, SHARDS, shard_rank);
+    keel_group_on_lost(group, note_lost, &told);
+    float *parts[SHARDS];
+    uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, FLOATS, parts), lost = 99;
+    enum keel_status status = sum_until_failure(me, group, parts, part_count, in_seconds(20));
+    rank_check(me, status == KEEL_PEER_LOST);
+    rank_check(me, keel_group_lost(group, &lost) && lost == VICTIM);
+    rank_check(me, told == 0 || told == VICTIM + 1);
+    keel_group_close(group);
+    free_parts(parts, part_count);
+    sum_without(me, 2, VICTIM);
+    return 0;
+}
+
+START_TEST(a_killed_rank_is_lost_to_all_and_the_next_epoch_is_right)
+{
+    struct ranks ranks;
+    uint64_t seed = (uint64_t)_i;
+    ranks_start(&ranks, 4, 1, NULL, killed_body);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        ranks_listen(&ranks, rank);
+    keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % (20 * KEEL_NS_PER_MS)));
+    kill(ranks.pids[VICTIM], SIGKILL);
+    ranks_end(&ranks, VICTIM);
+}
+END_TEST
+
+static int stopped_body(struct rank *me)
+{
+    uint16_t shard_rank[SHARDS] = {0, 1, 2, 3, 2, 0};
+    struct keel_group *group = rank_group(me, 1, SHARDS, shard_rank);
+    float *parts[SHARDS];
+    uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, FLOATS, parts), lost = 99;
+    uint64_t deadline = keel_deadline_after_ns(2 * KEEL_NS_PER_S);
+    enum keel_status status = sum_until_failure(me, group, parts, part_count, deadline);
+    uint64_t now = keel_now_ns();
+    rank_check(me, status == KEEL_TIMEOUT && now >= deadline);
+    rank_check(me, keel_group_lost(group, &lost) && lost == VICTIM);
+    rank_say(me, 't');
+    rank_hear(me);
+    keel_group_close(group);
+    free_parts(parts, part_count);
+    sum_without(me, 2, VICTIM);
+    return 0;
+}
+
+START_TEST(a_stopped_rank_is_named_at_the_deadline_and_the_next_epoch_is_right)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 4, 1, NULL, stopped_body);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        ranks_listen(&ranks, rank);
+    kill(ranks.pids[VICTIM], SIGSTOP);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        if (rank != VICTIM)
+            ck_assert_int_eq(ranks_listen(&ranks, rank), 't');
+    for (uint32_t rank = 0; rank < 4; rank++)
+        if (rank != VICTIM)
+            ranks_tell(&ranks, rank, 'c');
+    for (uint32_t rank = 0; rank < 4; rank++)
+        if (rank != VICTIM)
+            ck_assert_int_eq(waitid(P_PID, (id_t)ranks.pids[rank], &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    kill(ranks.pids[VICTIM], SIGKILL);
+    ranks_end(&ranks, VICTIM);
+}
+END_TEST
+
+static int dead_before_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    rank_say(me, 'r');
+    rank_hear(me);
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    uint32_t lost = 99;
+    rank_check(me, keel_group_barrier(group, 1, in_seconds(20)) == KEEL_PEER_LOST);
+    rank_check(me, keel_group_lost(group, &lost) && lost == 0);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(a_lower_rank_that_died_before_it_dialed_is_noticed)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, dead_before_body);
+    ranks_listen(&ranks, 0);
+    ranks_listen(&ranks, 1);
+    kill(ranks.pids[0], SIGKILL);
+    waitid(P_PID, (id_t)ranks.pids[0], &(siginfo_t){0}, WEXITED | WNOWAIT);
+    ranks_tell(&ranks, 1, 'g');
+    ranks_end(&ranks, 0);
+}
+END_TEST
+
+static const uint8_t key_a[32] = "the key of the job, 32 bytes....",
+                     key_b[32] = "another key that is no good here";
+
+static int keyed_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    sum_without(me, 1, 99);
+    struct keel_group *group = rank_group(me, 2, 1, shard_rank);
+    rank_ok(me, keel_group_barrier(group, 1, in_seconds(20)));
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(ranks_that_share_the_key_work_together)
+{
+    struct ranks ranks;
+    const uint8_t *keys[] = {key_a, key_a, key_a};
+    ranks_start(&ranks, 3, 1, keys, keyed_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static int wrong_key_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    uint8_t data[100] = {0};
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    struct keel_operation *operation = NULL;
+    struct keel_transport_stats stats;
+    if (me->rank == (uint32_t)me->seed)
+        memset(data, 0xee, sizeof data);
+    rank_ok(me, keel_group_broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
+    enum keel_status status = keel_operation_wait(operation, in_seconds(1));
+    rank_check(me, status == KEEL_PEER_LOST || status == KEEL_TIMEOUT);
+    for (uint32_t k = 0; k < sizeof data; k++)
+        rank_check(me, data[k] == (me->rank == (uint32_t)me->seed ? 0xee : 0));
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_endpoint_stats(me->endpoint, &stats);
+    rank_check(me, stats.connections == 0);
+    rank_check(me, me->rank == 0 || stats.stale_dropped > 0);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(a_rank_with_another_key_changes_no_byte_and_is_counted)
+{
+    struct ranks ranks;
+    const uint8_t *keys[] = {key_a, key_b};
+    ranks_start(&ranks, 2, (uint64_t)_i, keys, wrong_key_body);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+/* Rank `seed` is still in epoch 4 when the other is in 5. */
+static int old_epoch_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    bool old = me->rank == (uint32_t)me->seed;
+    uint8_t data[100] = {0};
+    struct keel_operation *operation = NULL;
+    struct keel_transport_stats stats;
+    struct keel_group *group = rank_group(me, old ? 4 : 5, 1, shard_rank);
+    if (old)
+        memset(data, 0xee, sizeof data);
+    rank_ok(me, keel_group_broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
+    enum keel_status status = keel_operation_wait(operation, in_seconds(1));
+    rank_check(me, status == (old ? KEEL_REVOKED : KEEL_TIMEOUT));
+    for (uint32_t k = 0; k < sizeof data; k++)
+        rank_check(me, data[k] == (old ? 0xee : 0));
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_endpoint_stats(me->endpoint, &stats);
+    rank_check(me, old || stats.stale_dropped > 0);
+    keel_group_close(group);
+    if (old) {
+        struct keel_group_config config = {.epoch = 4,
+                                           .rank_count = 1,
+                                           .addresses = me->addresses,
+                                           .shard_count = 1,
+                                           .shard_rank = shard_rank};
+        rank_check(me, keel_group_open(me->endpoint, &config, &group) == KEEL_INVALID);
+    }
+    sum_without(me, 6, 99);
+    return 0;
+}
+
+START_TEST(a_rank_of_an_old_epoch_changes_no_byte_and_is_counted)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, (uint64_t)_i, NULL, old_epoch_body);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static void *revoker(void *group)
+{
+    keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
+    keel_group_revoke(group);
+    return NULL;
+}
+
+static int revoked_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    uint32_t lost = 99;
+    uint8_t byte = 0;
+    struct keel_thread thread;
+    struct keel_operation *operation = NULL;
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    if (me->rank == 0) {
+        rank_ok(me, keel_thread_create(&thread, "revoker", revoker, group));
+        rank_check(me, keel_group_barrier(group, 1, in_seconds(60)) == KEEL_REVOKED);
+        keel_thread_join(&thread);
+        rank_check(me, !keel_group_lost(group, &lost));
+        rank_check(me, keel_group_broadcast_begin(group, 2, 0, &byte, 1, &operation) == KEEL_REVOKED);
+        keel_group_revoke(group);
+    }
+    keel_group_close(group);
+    sum_without(me, 2, 99);
+    return 0;
+}
+
+START_TEST(a_revoked_group_wakes_its_waiters_and_begins_nothing)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, revoked_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static uint32_t entries_of(const char *path)
+{
+    uint32_t count = 0;
+    DIR *directory = opendir(path);
+    while (directory != NULL && readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+enum { CYCLES = 50 };
+
+/* Each epoch ends with a sum in flight that is never waited for. */
+static int cycles_body(struct rank *me)
+{
+    uint16_t shard_rank[SHARDS] = {0, 1, 2, 0, 1, 2};
+    float *parts[SHARDS], *result = malloc(FLOATS * sizeof *result), *other = malloc(FLOATS * sizeof *other);
+    uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, FLOATS, parts);
+    uint32_t fds = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+    uint64_t bytes = keel_memory_stats().live_bytes;
+    for (uint64_t epoch = 1; epoch <= CYCLES; epoch++) {
+        struct keel_group *group = rank_group(me, epoch, SHARDS, shard_rank);
+        rank_ok(me, keel_operation_wait(begin_sum(me, group, 1, parts, part_count, result), in_seconds(20)));
+        if (epoch % 10 == 0)
+            rank_check(me, first_wrong(result, SHARDS, FLOATS) == FLOATS);
+        rank_ok(me, keel_group_barrier(group, 2, in_seconds(20)));
+        begin_sum(me, group, 3, parts, part_count, other);
+        keel_group_close(group);
+        memset(other, 0, FLOATS * sizeof *other);
+    }
+    for (uint64_t deadline = in_seconds(10);
+         keel_remaining_ns(deadline) > 0 &&
+         (entries_of("/proc/self/fd") > fds || keel_memory_stats().live_bytes > bytes);)
+        keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS));
+    rank_check(me, entries_of("/proc/self/fd") == fds);
+    rank_check(me, entries_of("/proc/self/task") == threads);
+    rank_check(me, keel_memory_stats().live_bytes == bytes);
+    for (uint32_t k = 0; k < FLOATS; k++)
+        rank_check(me, other[k] == 0.0f);
+    free_parts(parts, part_count);
+    free(result);
+    free(other);
+    rank_say(me, 'd');
+    rank_hear(me);
+    return 0;
+}
+
+START_TEST(fifty_epochs_leave_no_descriptor_thread_or_byte_behind)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 3, 1, NULL, cycles_body);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * KEEL_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+/* Connected, and waiting two seconds for what never comes. */
+static int idle_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    uint8_t byte = 0;
+    struct keel_operation *operation = NULL;
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    rank_ok(me, keel_group_barrier(group, 1, in_seconds(20)));
+    uint64_t before = cpu_ns();
+    rank_ok(me, keel_group_receive_begin(group, 2, 1 - me->rank, &byte, 1, &operation));
+    uint64_t deadline = in_seconds(2);
+    rank_check(me, keel_operation_wait(operation, deadline) == KEEL_TIMEOUT && keel_now_ns() >= deadline);
+    rank_check(me, cpu_ns() - before < 50 * KEEL_NS_PER_MS);
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(waiting_takes_no_processor)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, idle_body);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static int mismatch_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    uint8_t data[64] = {0};
+    struct keel_operation *operation = NULL;
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    rank_ok(me, keel_group_broadcast_begin(group, 1, 0, data, 32 + me->rank, &operation));
+    rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_MISMATCH);
+    rank_check(me, keel_group_send_begin(group, 2, me->rank, data, 1, &operation) == KEEL_INVALID);
+    rank_check(me, keel_group_send_begin(group, 2, 7, data, 1, &operation) == KEEL_INVALID);
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(ranks_that_disagree_about_an_operation_are_told)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, mismatch_body);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, a_killed_rank_is_lost_to_all_and_the_next_epoch_is_right, 0, 6);
+    tcase_add_test(tc, a_stopped_rank_is_named_at_the_deadline_and_the_next_epoch_is_right);
+    tcase_add_test(tc, a_lower_rank_that_died_before_it_dialed_is_noticed);
+    tcase_add_test(tc, ranks_that_share_the_key_work_together);
+    tcase_add_loop_test(tc, a_rank_with_another_key_changes_no_byte_and_is_counted, 0, 2);
+    tcase_add_loop_test(tc, a_rank_of_an_old_epoch_changes_no_byte_and_is_counted, 0, 2);
+    tcase_add_test(tc, a_revoked_group_wakes_its_waiters_and_begins_nothing);
+    tcase_add_test(tc, fifty_epochs_leave_no_descriptor_thread_or_byte_behind);
+    tcase_add_test(tc, waiting_takes_no_processor);
+    tcase_add_test(tc, ranks_that_disagree_about_an_operation_are_told);
+}
+KEEL_TEST_MAIN("transport failures", cases, 120)

@@ -1,0 +1,625 @@
+/* session.c - connections as conversations: who dials, the handshake, company, farewell and loss.
+ *
+ * States, and who moves them:
+ *   outgoing   DIALING --challenge--> PROVING --welcome--> UP
+ *   incoming   CALLED --hello, proven--> UP, or EARLY (epoch not open here yet) --group opens--> UP
+ *   any        --close, refusal--> LEAVING (only a last word is sent, all that comes is dropped) --> gone
+ *
+ * Who dials. The lower rank, as soon as an operation wants the pair; the higher rank only when the lower one
+ * has not after a head start, so that a lower rank that died or has not begun is noticed. When both dial at
+ * once the lower rank's connection stays: it refuses the other, and the higher rank gives its own up.
+ *
+ * Nothing that a caller says is believed before its proof: until then it can only be dropped. */
+#include "group.h"
+#include "handshake.h"
+
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <string.h>
+
+static struct keel_peer *peer_of(const struct keel_session *session)
+{
+    return &session->group->peers[session->rank];
+}
+
+static void due(struct keel_session *session, enum keel_message_kind kind)
+{
+    session->due |= UINT32_C(1) << kind;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------------------
+ */
+
+static struct keel_session *session_create(struct keel_endpoint *endpoint, enum keel_session_state state)
+{
+    struct keel_session *session;
+    if (keel_alloc(1, sizeof *session, &session) != KEEL_OK)
+        return NULL;
+    session->endpoint = endpoint;
+    session->state = state;
+    session->next = endpoint->sessions;
+    if (endpoint->sessions != NULL)
+        endpoint->sessions->previous = session;
+    endpoint->sessions = session;
+    return session;
+}
+
+static void session_destroy(struct keel_session *session)
+{
+    struct keel_endpoint *endpoint = session->endpoint;
+    if (session->link != NULL)
+        keel_link_close(session->link);
+    if (session->state == KEEL_SESSION_UP)
+        atomic_fetch_sub(&endpoint->connections, 1);
+    if (session->group != NULL && peer_of(session)->session == session)
+        peer_of(session)->session = NULL;
+    if (session->previous != NULL)
+        session->previous->next = session->next;
+    else
+        endpoint->sessions = session->next;
+    if (session->next != NULL)
+        session->next->previous = session->previous;
+    keel_free(session);
+}
+
+/* From now on it only says its last word. */
+static void leave(struct keel_session *session)
+{
+    struct keel_endpoint *endpoint = session->endpoint;
+    if (session->state == KEEL_SESSION_UP)
+        atomic_fetch_sub(&endpoint->connections, 1);
+    if (session->group != NULL && peer_of(session)->session == session)
+        peer_of(session)->session = NULL;
+    session->group = NULL;
+    session->state = KEEL_SESSION_LEAVING;
+    session->deadline_ns = keel_deadline_after_ns(KEEL_LINGER_NS);
+    keel_endpoint_at(endpoint, session->deadline_ns);
+}
+
+static void peer_lost(struct keel_group *group, uint32_t rank, const char *why)
+{
+    struct keel_endpoint *endpoint = group->endpoint;
+    struct keel_peer *peer = &group->peers[rank];
+    if (peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
+        return;
+    peer->state = KEEL_PEER_LOST_STATE;
+    peer->redial_ns = 0;
+    group->accused = (uint16_t)(rank + 1);
+    keel_log(KEEL_LOG_INFO, "epoch %llu: rank %u lost rank %u: %s", (unsigned long long)group->epoch,
+             group->rank, rank, why);
+    keel_mutex_lock(&endpoint->lock);
+    if (!group->has_lost)
+        group->lost_rank = rank;
+    group->has_lost = true;
+    void (*told)(void *, uint32_t) = group->close_ns == 0 ? group->on_lost : NULL;
+    void *context = group->on_lost_context;
+    keel_mutex_unlock(&endpoint->lock);
+    keel_flow_without(group, rank, KEEL_PEER_LOST);
+    if (told != NULL)
+        told(context, rank);
+}
+
+/* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
+ * hears of the farewell before it notices the death itself still names the right rank. */
+static void peer_left(struct keel_group *group, uint32_t rank, uint32_t accused)
+{
+    struct keel_endpoint *endpoint = group->endpoint;
+    struct keel_peer *peer = &group->peers[rank];
+    bool loss = accused > 0 && accused <= group->rank_count && accused - 1 != group->rank;
+    if (peer->state == KEEL_PEER_LOST_STATE)
+        return;
+    peer->state = KEEL_PEER_LEFT;
+    peer->redial_ns = 0;
+    keel_mutex_lock(&endpoint->lock);
+    if (loss && !group->has_lost) {
+        group->has_lost = true;
+        group->lost_rank = accused - 1;
+    }
+    keel_mutex_unlock(&endpoint->lock);
+    peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
+    keel_flow_without(group, rank, peer->parting);
+}
+
+void keel_session_break(struct keel_session *session, const char *why)
+{
+    struct keel_group *group = session->group;
+    uint32_t rank = session->rank;
+    session_destroy(session);
+    if (group != NULL)
+        peer_lost(group, rank, why);
+}
+
+/* A stranger, or one who broke the rules of the handshake. */
+static void drop(struct keel_session *session, const char *why)
+{
+    keel_log(KEEL_LOG_INFO, "connection dropped: %s", why);
+    atomic_fetch_add(&session->endpoint->stale_dropped, 1);
+    keel_session_break(session, why);
+}
+
+/* ---- sending
+ * ----------------------------------------------------------------------------------------------- */
+
+static uint32_t compose(struct keel_session *session, enum keel_message_kind kind,
+                        struct keel_message *message, struct keel_handshake *payload)
+{
+    const struct keel_endpoint *endpoint = session->endpoint;
+    *message = (struct keel_message){.kind = (uint16_t)kind, .epoch = session->epoch};
+    memset(payload, 0, sizeof *payload);
+    if (kind == KEEL_MESSAGE_REFUSE)
+        message->part = (uint16_t)session->refusal;
+    if (kind == KEEL_MESSAGE_BYE)
+        message->part = session->accused;
+    if (kind == KEEL_MESSAGE_CHALLENGE) {
+        memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
+    } else if (kind == KEEL_MESSAGE_HELLO) {
+        memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
+        payload->epoch = session->epoch;
+        payload->from = session->group->rank;
+        payload->to = session->rank;
+        if (endpoint->has_key)
+            keel_handshake_prove(endpoint->key, KEEL_ROLE_DIALER, session->theirs, session->challenge,
+                                 session->epoch, payload->from, payload->to, payload->proof);
+    } else if (kind == KEEL_MESSAGE_WELCOME) {
+        payload->epoch = session->epoch;
+        if (endpoint->has_key)
+            keel_handshake_prove(endpoint->key, KEEL_ROLE_LISTENER, session->challenge, session->theirs,
+                                 session->epoch, session->rank, session->group->rank, payload->proof);
+    } else {
+        return 0;
+    }
+    return sizeof *payload;
+}
+
+static enum keel_flow_send send_due(struct keel_session *session, bool *out_retry)
+{
+    enum keel_message_kind kind = (enum keel_message_kind)__builtin_ctz(session->due);
+    struct keel_message message;
+    struct keel_handshake payload;
+    uint32_t bytes = compose(session, kind, &message, &payload);
+    message.bytes = bytes;
+    enum keel_send result = keel_link_send(session->link, &message, &payload, false, NULL, out_retry);
+    if (result == KEEL_SEND_OK)
+        session->due &= ~(UINT32_C(1) << kind);
+    if (result == KEEL_SEND_BROKEN)
+        return KEEL_FLOW_BROKEN;
+    return result == KEEL_SEND_OK ? KEEL_FLOW_SENT : KEEL_FLOW_LATER;
+}
+
+static enum keel_flow_send send_one(struct keel_session *session, bool *out_retry)
+{
+    if (session->due != 0)
+        return send_due(session, out_retry);
+    if (session->state != KEEL_SESSION_UP || session->group->close_ns != 0)
+        return KEEL_FLOW_NOTHING;
+    struct keel_leg *leg = peer_of(session)->work;
+    if (leg == NULL)
+        return KEEL_FLOW_NOTHING;
+    enum keel_flow_send result = keel_flow_send(leg, session->link, out_retry);
+    if (result != KEEL_FLOW_NOTHING)
+        return result;
+    keel_flow_unqueue(leg);
+    return KEEL_FLOW_SENT;
+}
+
+void keel_session_pump(struct keel_session *session)
+{
+    bool retry = false;
+    enum keel_flow_send result;
+    if (session->link->state != KEEL_LINK_OPEN)
+        return;
+    do {
+        result = send_one(session, &retry);
+        if (result == KEEL_FLOW_SENT)
+            session->stuck_ns = 0;
+    } while (result == KEEL_FLOW_SENT);
+    session->retry_ns = 0;
+    if (result == KEEL_FLOW_BROKEN) {
+        keel_session_break(session, "sending failed");
+        return;
+    }
+    if (!retry)
+        return;
+    session->retry_ns = keel_deadline_after_ns(KEEL_RETRY_NS);
+    if (session->stuck_ns == 0)
+        session->stuck_ns = keel_deadline_after_ns(KEEL_STUCK_NS);
+    keel_endpoint_at(session->endpoint, session->retry_ns);
+}
+
+/* Whatever an event made sendable to anybody. */
+static void pump_group(struct keel_group *group)
+{
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        if (group->peers[rank].work != NULL && group->peers[rank].session != NULL)
+            keel_session_pump(group->peers[rank].session);
+}
+
+/* ---- dialing
+ * ------------------------------------------------------------------------------------------------- */
+
+static void dial(struct keel_group *group, uint32_t rank)
+{
+    struct keel_endpoint *endpoint = group->endpoint;
+    struct keel_peer *peer = &group->peers[rank];
+    struct keel_session *session = session_create(endpoint, KEEL_SESSION_DIALING);
+    peer->redial_ns = 0;
+    if (session == NULL) {
+        peer_lost(group, rank, "no memory to dial it");
+        return;
+    }
+    session->group = group;
+    session->rank = rank;
+    session->epoch = group->epoch;
+    peer->session = session;
+    keel_handshake_challenge(session->challenge);
+    if (keel_link_dial(&endpoint->fabric, &group->addresses[rank], session, &session->link) != KEEL_OK)
+        keel_session_break(session, keel_detail());
+}
+
+void keel_session_need(struct keel_group *group, uint32_t rank)
+{
+    struct keel_peer *peer = &group->peers[rank];
+    peer->needed = true;
+    if (peer->session != NULL) {
+        keel_session_pump(peer->session);
+    } else if (peer->state == KEEL_PEER_ABSENT && group->rank < rank) {
+        dial(group, rank);
+    } else if (peer->state == KEEL_PEER_ABSENT && peer->redial_ns == 0) {
+        peer->redial_ns = keel_deadline_after_ns(KEEL_HEAD_START_NS);
+        keel_endpoint_at(group->endpoint, peer->redial_ns);
+    }
+}
+
+/* ---- the handshake
+ * ---------------------------------------------------------------------------------------------- */
+
+static void come_up(struct keel_session *session)
+{
+    struct keel_peer *peer = peer_of(session);
+    session->state = KEEL_SESSION_UP;
+    session->deadline_ns = 0;
+    peer->session = session;
+    peer->state = KEEL_PEER_UP;
+    peer->redial_ns = 0;
+    atomic_store(&peer->heard_ns, keel_now_ns());
+    atomic_fetch_add(&session->endpoint->connections, 1);
+    keel_session_pump(session);
+}
+
+static void refuse(struct keel_session *session, enum keel_refusal refusal)
+{
+    session->refusal = refusal;
+    due(session, KEEL_MESSAGE_REFUSE);
+    leave(session);
+    keel_session_pump(session);
+}
+
+static void refuse_stale(struct keel_session *session)
+{
+    atomic_fetch_add(&session->endpoint->stale_dropped, 1);
+    refuse(session, KEEL_REFUSE_STALE);
+}
+
+/* A proven caller whose epoch is the one open here. */
+static void admit(struct keel_session *session, struct keel_group *group)
+{
+    if (session->rank >= group->rank_count || session->rank == group->rank || session->to != group->rank) {
+        drop(session, "the caller's view is another one");
+        return;
+    }
+    struct keel_peer *peer = &group->peers[session->rank];
+    if (group->close_ns != 0 || peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT) {
+        refuse_stale(session);
+        return;
+    }
+    struct keel_session *other = peer->session;
+    if (other != NULL && other->state == KEEL_SESSION_UP) {
+        refuse_stale(session);
+        keel_session_break(other, "it connected again");
+        return;
+    }
+    if (other != NULL && group->rank < session->rank) {
+        refuse(session, KEEL_REFUSE_DUPLICATE);
+        return;
+    }
+    if (other != NULL)
+        session_destroy(other);
+    session->group = group;
+    due(session, KEEL_MESSAGE_WELCOME);
+    come_up(session);
+}
+
+static bool proven(const struct keel_session *session, enum keel_handshake_role role, uint32_t dialer,
+                   uint32_t listener, const uint8_t proof[KEEL_PROOF_BYTES])
+{
+    const struct keel_endpoint *endpoint = session->endpoint;
+    bool dialed = role == KEEL_ROLE_LISTENER;
+    uint8_t wanted[KEEL_PROOF_BYTES];
+    if (!endpoint->has_key)
+        return true;
+    keel_handshake_prove(endpoint->key, role, dialed ? session->theirs : session->challenge,
+                         dialed ? session->challenge : session->theirs, session->epoch, dialer, listener,
+                         wanted);
+    return keel_handshake_equal(wanted, proof);
+}
+
+static void hello_arrived(struct keel_session *session, const struct keel_handshake *hello)
+{
+    struct keel_endpoint *endpoint = session->endpoint;
+    struct keel_group *group = endpoint->current;
+    memcpy(session->theirs, hello->challenge, sizeof session->theirs);
+    session->epoch = hello->epoch;
+    session->rank = hello->from;
+    if (!proven(session, KEEL_ROLE_DIALER, hello->from, hello->to, hello->proof)) {
+        drop(session, "the caller does not know the job key");
+        return;
+    }
+    session->to = hello->to;
+    session->deadline_ns = 0;
+    if (group != NULL && hello->epoch == group->epoch)
+        admit(session, group);
+    else if (endpoint->seen_epoch && hello->epoch <= endpoint->current_epoch)
+        refuse_stale(session);
+    else
+        session->state = KEEL_SESSION_EARLY;
+}
+
+static void welcome_arrived(struct keel_session *session, const struct keel_handshake *welcome)
+{
+    if (!proven(session, KEEL_ROLE_LISTENER, session->group->rank, session->rank, welcome->proof))
+        drop(session, "the called one does not know the job key");
+    else
+        come_up(session);
+}
+
+static void refusal_arrived(struct keel_session *session, uint16_t refusal)
+{
+    struct keel_group *group = session->group;
+    uint32_t rank = session->rank;
+    session_destroy(session);
+    if (refusal == KEEL_REFUSE_DUPLICATE) {
+        group->peers[rank].redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
+        keel_endpoint_at(group->endpoint, group->peers[rank].redial_ns);
+    } else {
+        peer_left(group, rank, 0);
+    }
+}
+
+/* False when this is no time for that message. */
+static bool handshake_arrived(struct keel_session *session, const struct keel_message *message,
+                              const uint8_t *payload)
+{
+    struct keel_handshake handshake;
+    if (message->kind == KEEL_MESSAGE_REFUSE && session->state == KEEL_SESSION_PROVING) {
+        refusal_arrived(session, message->part);
+        return true;
+    }
+    if (message->bytes != sizeof handshake)
+        return false;
+    memcpy(&handshake, payload, sizeof handshake);
+    if (message->kind == KEEL_MESSAGE_CHALLENGE && session->state == KEEL_SESSION_DIALING) {
+        memcpy(session->theirs, handshake.challenge, sizeof session->theirs);
+        session->state = KEEL_SESSION_PROVING;
+        due(session, KEEL_MESSAGE_HELLO);
+        keel_session_pump(session);
+    } else if (message->kind == KEEL_MESSAGE_HELLO && session->state == KEEL_SESSION_CALLED) {
+        hello_arrived(session, &handshake);
+    } else if (message->kind == KEEL_MESSAGE_WELCOME && session->state == KEEL_SESSION_PROVING) {
+        welcome_arrived(session, &handshake);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* ---- what the fabric tells
+ * ------------------------------------------------------------------------------------------ */
+
+static bool on_asked(void *context, struct keel_link *link)
+{
+    struct keel_endpoint *endpoint = context;
+    uint32_t pending = 0;
+    for (struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
+        pending += at->group == NULL;
+    if (pending >= KEEL_PENDING_MAX) {
+        atomic_fetch_add(&endpoint->stale_dropped, 1);
+        return false;
+    }
+    struct keel_session *session = session_create(endpoint, KEEL_SESSION_CALLED);
+    if (session == NULL)
+        return false;
+    session->link = link;
+    link->owner = session;
+    keel_handshake_challenge(session->challenge);
+    due(session, KEEL_MESSAGE_CHALLENGE);
+    session->deadline_ns = keel_deadline_after_ns(KEEL_HANDSHAKE_NS);
+    keel_endpoint_at(endpoint, session->deadline_ns);
+    return true;
+}
+
+static void on_opened(void *context, struct keel_link *link)
+{
+    (void)context;
+    keel_session_pump(link->owner);
+}
+
+static void up_arrived(struct keel_session *session, const struct keel_message *message,
+                       const uint8_t *payload)
+{
+    struct keel_group *group = session->group;
+    atomic_store(&peer_of(session)->heard_ns, keel_now_ns());
+    if (message->epoch != group->epoch) {
+        drop(session, "a message of another epoch");
+    } else if (message->kind == KEEL_MESSAGE_BYE) {
+        uint32_t rank = session->rank;
+        session_destroy(session);
+        peer_left(group, rank, message->part);
+    } else if (message->kind == KEEL_MESSAGE_PING) {
+        due(session, KEEL_MESSAGE_PONG);
+        keel_session_pump(session);
+    } else if (message->kind != KEEL_MESSAGE_PONG) {
+        if (!keel_flow_arrived(group, session->rank, message, payload))
+            keel_session_break(session, "a message that fits no operation");
+        else
+            pump_group(group);
+    }
+}
+
+static void on_arrived(void *context, struct keel_link *link, const struct keel_message *message,
+                       const uint8_t *payload)
+{
+    struct keel_endpoint *endpoint = context;
+    struct keel_session *session = link->owner;
+    if (session->state == KEEL_SESSION_UP)
+        up_arrived(session, message, payload);
+    else if (session->state == KEEL_SESSION_LEAVING && message->kind == KEEL_MESSAGE_BYE)
+        session_destroy(session);
+    else if (session->state == KEEL_SESSION_LEAVING)
+        atomic_fetch_add(&endpoint->stale_dropped, 1);
+    else if (!handshake_arrived(session, message, payload))
+        drop(session, "a message out of turn");
+}
+
+static void on_sent(void *context, struct keel_link *link, void *owner)
+{
+    (void)context;
+    struct keel_session *session = link->owner;
+    struct keel_group *group = session->group;
+    if (owner != NULL && session->state == KEEL_SESSION_UP)
+        keel_flow_sent(owner);
+    keel_session_pump(session);
+    if (group != NULL)
+        pump_group(group);
+}
+
+static void on_broke(void *context, struct keel_link *link, const char *why)
+{
+    (void)context;
+    keel_session_break(link->owner, why);
+}
+
+const struct keel_fabric_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
+
+/* ---- time
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+static void tick_session(struct keel_session *session, uint64_t now_ns)
+{
+    if (session->deadline_ns != 0 && now_ns >= session->deadline_ns) {
+        if (session->state == KEEL_SESSION_CALLED)
+            drop(session, "the caller did not prove itself in time");
+        else
+            session_destroy(session);
+        return;
+    }
+    if (session->deadline_ns != 0)
+        keel_endpoint_at(session->endpoint, session->deadline_ns);
+    if (session->stuck_ns != 0 && now_ns >= session->stuck_ns)
+        keel_session_break(session, "the fabric took nothing for too long");
+    else if (session->retry_ns != 0)
+        keel_session_pump(session);
+}
+
+/* Ask those that have been silent while operations are under way for a sign of life. */
+static void tick_company(struct keel_group *group, uint64_t now_ns)
+{
+    if (group->active == 0)
+        return;
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct keel_peer *peer = &group->peers[rank];
+        if (peer->state != KEEL_PEER_UP || peer->session == NULL ||
+            now_ns < atomic_load(&peer->heard_ns) + KEEL_PING_NS)
+            continue;
+        due(peer->session, KEEL_MESSAGE_PING);
+        keel_session_pump(peer->session);
+    }
+    keel_endpoint_at(group->endpoint, now_ns + KEEL_PING_NS);
+}
+
+static void tick_dials(struct keel_group *group, uint64_t now_ns)
+{
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct keel_peer *peer = &group->peers[rank];
+        if (peer->redial_ns == 0 || peer->session != NULL || peer->state != KEEL_PEER_ABSENT)
+            continue;
+        if (now_ns >= peer->redial_ns)
+            dial(group, rank);
+        else
+            keel_endpoint_at(group->endpoint, peer->redial_ns);
+    }
+}
+
+void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns)
+{
+    struct keel_session *next;
+    for (struct keel_session *at = endpoint->sessions; at != NULL; at = next) {
+        next = at->next;
+        tick_session(at, now_ns);
+    }
+    struct keel_group *group = endpoint->current;
+    if (group == NULL)
+        return;
+    if (group->close_ns != 0) {
+        keel_endpoint_at(endpoint, group->close_ns);
+        return;
+    }
+    tick_dials(group, now_ns);
+    tick_company(group, now_ns);
+}
+
+/* ---- a group comes and goes
+ * ------------------------------------------------------------------------------------------ */
+
+void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group)
+{
+    struct keel_session *next;
+    for (struct keel_session *at = endpoint->sessions; at != NULL; at = next) {
+        next = at->next;
+        if (at->state == KEEL_SESSION_EARLY && at->epoch == group->epoch)
+            admit(at, group);
+        else if (at->state == KEEL_SESSION_EARLY && at->epoch < group->epoch)
+            refuse_stale(at);
+    }
+}
+
+void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
+{
+    group->close_ns = now_ns + KEEL_CLOSE_NS;
+    keel_endpoint_at(group->endpoint, group->close_ns);
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct keel_session *session = group->peers[rank].session;
+        if (session == NULL)
+            continue;
+        if (session->state != KEEL_SESSION_UP) {
+            session_destroy(session);
+            continue;
+        }
+        session->accused = group->accused;
+        due(session, KEEL_MESSAGE_BYE);
+        keel_session_pump(session);
+    }
+}
+
+bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns)
+{
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        const struct keel_session *session = group->peers[rank].session;
+        if (session != NULL && session->link->bulk_in_flight > 0 && now_ns < group->close_ns)
+            return false;
+    }
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct keel_session *session = group->peers[rank].session;
+        if (session != NULL && session->link->bulk_in_flight > 0)
+            session_destroy(session);
+        else if (session != NULL)
+            leave(session);
+    }
+    return true;
+}
+
+void keel_session_close_all(struct keel_endpoint *endpoint)
+{
+    while (endpoint->sessions != NULL)
+        session_destroy(endpoint->sessions);
+}

@@ -1,0 +1,166 @@
+/* tree.c - leaves, plan and sum of the shard tree. */
+#include "tree.h"
+
+#include <string.h>
+
+enum { BLOCK_FLOATS = 1024 }; /* 4 KiB: all temporaries of a sum stay in the first-level cache */
+
+static uint32_t first_shard(uint32_t level, uint32_t index)
+{
+    return index << level;
+}
+
+static uint32_t end_shard(uint32_t level, uint32_t index, uint32_t shard_count)
+{
+    uint32_t end = (index + 1) << level;
+    return end < shard_count ? end : shard_count;
+}
+
+static uint32_t root_level(uint32_t shard_count)
+{
+    uint32_t level = 0;
+    while ((UINT32_C(1) << level) < shard_count)
+        level++;
+    return level;
+}
+
+static bool held_by_one(uint32_t level, uint32_t index, uint32_t shard_count, const uint16_t *shard_rank)
+{
+    uint32_t first = first_shard(level, index);
+    for (uint32_t shard = first + 1; shard < end_shard(level, index, shard_count); shard++)
+        if (shard_rank[shard] != shard_rank[first])
+            return false;
+    return true;
+}
+
+/* Visits the leaves in ascending order: a stack of nodes still to look at. */
+enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_rank, uint32_t rank,
+                                 struct keel_tree_node *out, uint32_t capacity, uint32_t *out_count)
+{
+    if (shard_count == 0 || shard_count > KEEL_GROUP_SHARDS_MAX)
+        return keel_fail(KEEL_INVALID, "tree: %u shards; the limit is %d", shard_count,
+                         KEEL_GROUP_SHARDS_MAX);
+    struct keel_tree_node stack[2 * KEEL_TREE_DEPTH_MAX] = {{root_level(shard_count), 0}};
+    uint32_t depth = 1, count = 0;
+    while (depth > 0) {
+        struct keel_tree_node node = stack[--depth];
+        uint32_t first = first_shard(node.level, node.index);
+        if (first >= shard_count)
+            continue;
+        if (!held_by_one(node.level, node.index, shard_count, shard_rank)) {
+            stack[depth++] = (struct keel_tree_node){node.level - 1, 2 * node.index + 1};
+            stack[depth++] = (struct keel_tree_node){node.level - 1, 2 * node.index};
+            continue;
+        }
+        if (shard_rank[first] != rank)
+            continue;
+        if (count == capacity)
+            return keel_fail(KEEL_LIMIT, "tree: rank %u holds more than %u nodes", rank, capacity);
+        out[count++] = node;
+    }
+    *out_count = count;
+    return KEEL_OK;
+}
+
+static void plan_leaf(struct keel_tree_plan *plan, struct keel_tree_node node, uint16_t rank)
+{
+    uint16_t ordinal = 0;
+    for (uint32_t k = 0; k < plan->leaf_count; k++)
+        ordinal = (uint16_t)(ordinal + (plan->leaf_rank[k] == rank));
+    plan->leaf_rank[plan->leaf_count] = rank;
+    plan->leaf_ordinal[plan->leaf_count] = ordinal;
+    plan->leaf_node[plan->leaf_count] = node;
+    plan->steps[plan->step_count++] = (uint16_t)plan->leaf_count++;
+}
+
+/* As keel_tree_nodes, in post-order: a node that is split comes back, marked, once its children are done. */
+void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank)
+{
+    KEEL_ASSERT(shard_count > 0 && shard_count <= KEEL_GROUP_SHARDS_MAX);
+    memset(plan, 0, sizeof *plan);
+    struct {
+        struct keel_tree_node node;
+        bool add;
+    } stack[3 * KEEL_TREE_DEPTH_MAX] = {{{root_level(shard_count), 0}, false}};
+    uint32_t depth = 1;
+    while (depth > 0) {
+        struct keel_tree_node node = stack[--depth].node;
+        if (stack[depth].add) {
+            plan->steps[plan->step_count++] = KEEL_TREE_ADD;
+            continue;
+        }
+        if (held_by_one(node.level, node.index, shard_count, shard_rank)) {
+            plan_leaf(plan, node, shard_rank[first_shard(node.level, node.index)]);
+            continue;
+        }
+        struct keel_tree_node left = {node.level - 1, 2 * node.index};
+        struct keel_tree_node right = {node.level - 1, 2 * node.index + 1};
+        if (first_shard(right.level, right.index) < shard_count) {
+            stack[depth].node = node;
+            stack[depth++].add = true;
+            stack[depth].node = right;
+            stack[depth++].add = false;
+        }
+        stack[depth].node = left;
+        stack[depth++].add = false;
+    }
+}
+
+/* Four lanes at a time: one IEEE addition per element, whatever the compiler's options. */
+typedef float lanes __attribute__((vector_size(16)));
+
+static void add_block(float *out, const float *left, const float *right, uint64_t count)
+{
+    uint64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        lanes a, b;
+        memcpy(&a, left + i, sizeof a);
+        memcpy(&b, right + i, sizeof b);
+        a += b;
+        memcpy(out + i, &a, sizeof a);
+    }
+    for (; i < count; i++)
+        out[i] = left[i] + right[i];
+}
+
+static void sum_block(const struct keel_tree_plan *plan, const float *const *leaves, uint64_t first,
+                      float *out, uint64_t count)
+{
+    float temporary[KEEL_TREE_DEPTH_MAX][BLOCK_FLOATS];
+    const float *stack[KEEL_TREE_DEPTH_MAX];
+    uint32_t depth = 0;
+    for (uint32_t k = 0; k < plan->step_count; k++) {
+        if (plan->steps[k] != KEEL_TREE_ADD) {
+            KEEL_ASSERT(depth < KEEL_TREE_DEPTH_MAX);
+            stack[depth++] = leaves[plan->steps[k]] + first;
+            continue;
+        }
+        KEEL_ASSERT(depth >= 2);
+        depth--;
+        float *sum = k + 1 == plan->step_count ? out : temporary[depth - 1];
+        add_block(sum, stack[depth - 1], stack[depth], count);
+        stack[depth - 1] = sum;
+    }
+    KEEL_ASSERT(depth == 1);
+    if (stack[0] != out)
+        memcpy(out, stack[0], count * sizeof *out);
+}
+
+void keel_tree_sum(const struct keel_tree_plan *plan, const float *const *leaves, float *out, uint64_t count)
+{
+    for (uint64_t first = 0; first < count; first += BLOCK_FLOATS) {
+        uint64_t left = count - first;
+        sum_block(plan, leaves, first, out + first, left < BLOCK_FLOATS ? left : BLOCK_FLOATS);
+    }
+}
+
+struct keel_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count)
+{
+    uint64_t units = (count + KEEL_SLICE_ALIGN - 1) / KEEL_SLICE_ALIGN;
+    uint64_t share = (units + rank_count - 1) / rank_count * KEEL_SLICE_ALIGN;
+    struct keel_slice slice = {share * rank, 0};
+    if (slice.first >= count)
+        slice.first = count;
+    slice.count = count - slice.first < share ? count - slice.first : share;
+    return slice;
+}
