@@ -15,7 +15,7 @@ enum {
     SEND_SLOT_BYTES = sizeof(struct keel_message) + KEEL_EAGER_BYTES,
     /* connections at once: a group, one of an older epoch that lingers, strangers; twice for those closed */
     LINKS_MAX = 4 * KEEL_GROUP_RANKS_MAX + 2 * KEEL_PENDING_MAX,
-    QUEUE_ENTRIES = LINKS_MAX * (KEEL_LINK_RECEIVES + KEEL_LINK_SENDS),
+    QUEUE_ENTRIES = LINKS_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
     EVENT_ENTRIES = 2 * LINKS_MAX,
     BATCH = 16,
     EVENT_BYTES = 512
@@ -28,7 +28,7 @@ static enum keel_status fabric_fail(ssize_t error, const char *what)
 
 /* ---- links ------------------------------------------------------------------------------------------ */
 
-static void link_into(struct keel_link **list, struct keel_link *link)
+static void link_into(struct keel_line **list, struct keel_line *link)
 {
     link->previous = NULL;
     link->next = *list;
@@ -37,7 +37,7 @@ static void link_into(struct keel_link **list, struct keel_link *link)
     *list = link;
 }
 
-static void link_out_of(struct keel_link **list, struct keel_link *link)
+static void link_out_of(struct keel_line **list, struct keel_line *link)
 {
     if (link->previous != NULL)
         link->previous->next = link->next;
@@ -47,25 +47,25 @@ static void link_out_of(struct keel_link **list, struct keel_link *link)
         link->next->previous = link->previous;
 }
 
-static bool post_receive(struct keel_slot *slot)
+static bool post_receive(struct keel_line_slot *slot)
 {
     ssize_t result = fi_recv(slot->link->ep, slot->memory, SLOT_BYTES, NULL, FI_ADDR_UNSPEC, slot);
     return result == 0;
 }
 
-static enum keel_status link_slots(struct keel_link *link)
+static enum keel_status link_slots(struct keel_line *link)
 {
-    size_t bytes = (size_t)KEEL_LINK_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINK_SENDS * SEND_SLOT_BYTES;
+    size_t bytes = (size_t)KEEL_LINE_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINE_SENDS * SEND_SLOT_BYTES;
     KEEL_TRY(keel_alloc(1, bytes, &link->memory));
     uint8_t *next = link->memory;
-    for (uint32_t k = 0; k < KEEL_LINK_RECEIVES; k++, next += SLOT_BYTES)
-        link->receives[k] = (struct keel_slot){.link = link, .memory = next, .receive = true};
-    for (uint32_t k = 0; k < KEEL_LINK_SENDS; k++, next += SEND_SLOT_BYTES)
-        link->sends[k] = (struct keel_slot){.link = link, .memory = next};
+    for (uint32_t k = 0; k < KEEL_LINE_RECEIVES; k++, next += SLOT_BYTES)
+        link->receives[k] = (struct keel_line_slot){.link = link, .memory = next, .receive = true};
+    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++, next += SEND_SLOT_BYTES)
+        link->sends[k] = (struct keel_line_slot){.link = link, .memory = next};
     return KEEL_OK;
 }
 
-static enum keel_status link_endpoint(struct keel_fabric *fabric, struct keel_link *link,
+static enum keel_status link_endpoint(struct keel_fabric *fabric, struct keel_line *link,
                                       struct fi_info *info)
 {
     int result = fi_endpoint(fabric->domain, info, &link->ep, link);
@@ -76,35 +76,35 @@ static enum keel_status link_endpoint(struct keel_fabric *fabric, struct keel_li
         result = fi_ep_bind(link->ep, &fabric->cq->fid, FI_TRANSMIT | FI_RECV);
     if (result == 0)
         result = fi_enable(link->ep);
-    for (uint32_t k = 0; result == 0 && k < KEEL_LINK_RECEIVES; k++)
+    for (uint32_t k = 0; result == 0 && k < KEEL_LINE_RECEIVES; k++)
         if (!post_receive(&link->receives[k]))
             result = -FI_EAGAIN;
     return result == 0 ? KEEL_OK : fabric_fail(result, "preparing an endpoint");
 }
 
-static enum keel_status link_create(struct keel_fabric *fabric, struct fi_info *info, struct keel_link **out)
+static enum keel_status link_create(struct keel_fabric *fabric, struct fi_info *info, struct keel_line **out)
 {
-    struct keel_link *link;
+    struct keel_line *link;
     KEEL_TRY(keel_alloc(1, sizeof *link, &link));
     link->fabric = fabric;
-    link->state = KEEL_LINK_OPENING;
+    link->state = KEEL_LINE_OPENING;
     link_into(&fabric->links, link);
     enum keel_status status = link_slots(link);
     if (status == KEEL_OK)
         status = link_endpoint(fabric, link, info);
     if (status != KEEL_OK) {
-        keel_link_close(link);
+        keel_line_close(link);
         return status;
     }
     *out = link;
     return KEEL_OK;
 }
 
-void keel_link_close(struct keel_link *link)
+void keel_line_close(struct keel_line *link)
 {
-    if (link->state == KEEL_LINK_CLOSED)
+    if (link->state == KEEL_LINE_CLOSED)
         return;
-    link->state = KEEL_LINK_CLOSED;
+    link->state = KEEL_LINE_CLOSED;
     if (link->ep != NULL)
         fi_close(&link->ep->fid);
     link->ep = NULL;
@@ -112,42 +112,42 @@ void keel_link_close(struct keel_link *link)
     link_into(&link->fabric->dying, link);
 }
 
-static void bury(struct keel_link **list)
+static void bury(struct keel_line **list)
 {
     while (*list != NULL) {
-        struct keel_link *link = *list;
+        struct keel_line *link = *list;
         link_out_of(list, link);
         keel_free(link->memory);
         keel_free(link);
     }
 }
 
-enum keel_status keel_link_dial(struct keel_fabric *fabric, const struct keel_address *address, void *owner,
-                                struct keel_link **out)
+enum keel_status keel_line_dial(struct keel_fabric *fabric, const struct keel_address *address, void *owner,
+                                struct keel_line **out)
 {
-    struct keel_link *link;
+    struct keel_line *link;
     KEEL_TRY(link_create(fabric, fabric->info, &link));
     link->owner = owner;
     int result = fi_connect(link->ep, address->data, NULL, 0);
     if (result != 0) {
-        keel_link_close(link);
+        keel_line_close(link);
         return keel_fail(KEEL_PEER_LOST, "fabric: connecting: %s", fi_strerror(-result));
     }
     *out = link;
     return KEEL_OK;
 }
 
-static struct keel_slot *free_send(struct keel_link *link, bool bulk)
+static struct keel_line_slot *free_send(struct keel_line *link, bool bulk)
 {
-    if (bulk && link->bulk_in_flight == KEEL_LINK_BULK_SENDS)
+    if (bulk && link->bulk_in_flight == KEEL_LINE_BULK_SENDS)
         return NULL;
-    for (uint32_t k = 0; k < KEEL_LINK_SENDS; k++)
+    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++)
         if (!link->sends[k].busy)
             return &link->sends[k];
     return NULL;
 }
 
-static ssize_t post_send(struct keel_slot *slot, const void *payload, uint32_t bytes, bool lent)
+static ssize_t post_send(struct keel_line_slot *slot, const void *payload, uint32_t bytes, bool lent)
 {
     struct iovec parts[2] = {{slot->memory, sizeof(struct keel_message)}, {NULL, bytes}};
     if (lent) {
@@ -160,13 +160,13 @@ static ssize_t post_send(struct keel_slot *slot, const void *payload, uint32_t b
                    slot);
 }
 
-enum keel_send keel_link_send(struct keel_link *link, struct keel_message *message, const void *payload,
+enum keel_send keel_line_send(struct keel_line *link, struct keel_message *message, const void *payload,
                               bool lent, void *owner, bool *out_retry)
 {
-    if (link->state != KEEL_LINK_OPEN)
+    if (link->state != KEEL_LINE_OPEN)
         return KEEL_SEND_LATER;
     KEEL_ASSERT(lent ? message->bytes <= KEEL_CHUNK_BYTES : message->bytes <= KEEL_EAGER_BYTES);
-    struct keel_slot *slot = free_send(link, lent);
+    struct keel_line_slot *slot = free_send(link, lent);
     if (slot == NULL)
         return KEEL_SEND_LATER;
     message->magic = KEEL_MESSAGE_MAGIC;
@@ -189,17 +189,17 @@ enum keel_send keel_link_send(struct keel_link *link, struct keel_message *messa
 
 /* ---- completions -------------------------------------------------------------------------------------- */
 
-static void link_broke(struct keel_link *link, const char *why)
+static void link_broke(struct keel_line *link, const char *why)
 {
-    if (link->state == KEEL_LINK_CLOSED)
+    if (link->state == KEEL_LINE_CLOSED)
         return;
     link->fabric->calls->broke(link->fabric->context, link, why);
-    KEEL_ASSERT(link->state == KEEL_LINK_CLOSED);
+    KEEL_ASSERT(link->state == KEEL_LINE_CLOSED);
 }
 
-static void receive_done(struct keel_slot *slot, size_t bytes)
+static void receive_done(struct keel_line_slot *slot, size_t bytes)
 {
-    struct keel_link *link = slot->link;
+    struct keel_line *link = slot->link;
     struct keel_fabric *fabric = link->fabric;
     struct keel_message message;
     if (bytes < sizeof message) {
@@ -214,13 +214,13 @@ static void receive_done(struct keel_slot *slot, size_t bytes)
     fabric->bytes_received += bytes;
     fabric->messages_received++;
     fabric->calls->arrived(fabric->context, link, &message, slot->memory + sizeof message);
-    if (link->state != KEEL_LINK_CLOSED && !post_receive(slot))
+    if (link->state != KEEL_LINE_CLOSED && !post_receive(slot))
         link_broke(link, "a receive could not be posted");
 }
 
-static void send_done(struct keel_slot *slot)
+static void send_done(struct keel_line_slot *slot)
 {
-    struct keel_link *link = slot->link;
+    struct keel_line *link = slot->link;
     struct keel_fabric *fabric = link->fabric;
     slot->busy = false;
     link->sends_in_flight--;
@@ -232,8 +232,8 @@ static void send_done(struct keel_slot *slot)
 
 static void completion(struct fi_cq_msg_entry *entry)
 {
-    struct keel_slot *slot = entry->op_context;
-    if (slot->link->state == KEEL_LINK_CLOSED)
+    struct keel_line_slot *slot = entry->op_context;
+    if (slot->link->state == KEEL_LINE_CLOSED)
         return;
     if (slot->receive)
         receive_done(slot, entry->len);
@@ -246,7 +246,7 @@ static void failed_completion(struct keel_fabric *fabric)
     struct fi_cq_err_entry error = {0};
     if (fi_cq_readerr(fabric->cq, &error, 0) <= 0 || error.op_context == NULL)
         return;
-    struct keel_slot *slot = error.op_context;
+    struct keel_line_slot *slot = error.op_context;
     link_broke(slot->link, fi_strerror(error.err));
 }
 
@@ -266,9 +266,9 @@ static void drain_completions(struct keel_fabric *fabric)
 
 /* ---- connection events -------------------------------------------------------------------------------- */
 
-static struct keel_link *link_of(struct keel_fabric *fabric, fid_t fid)
+static struct keel_line *link_of(struct keel_fabric *fabric, fid_t fid)
 {
-    for (struct keel_link *link = fabric->links; link != NULL; link = link->next)
+    for (struct keel_line *link = fabric->links; link != NULL; link = link->next)
         if (link->ep != NULL && &link->ep->fid == fid)
             return link;
     return NULL;
@@ -277,20 +277,20 @@ static struct keel_link *link_of(struct keel_fabric *fabric, fid_t fid)
 static uint32_t link_count(const struct keel_fabric *fabric)
 {
     uint32_t count = 0;
-    for (const struct keel_link *link = fabric->links; link != NULL; link = link->next)
+    for (const struct keel_line *link = fabric->links; link != NULL; link = link->next)
         count++;
     return count;
 }
 
 static void connection_asked(struct keel_fabric *fabric, struct fi_info *info)
 {
-    struct keel_link *link;
+    struct keel_line *link;
     if (link_count(fabric) >= LINKS_MAX || link_create(fabric, info, &link) != KEEL_OK) {
         fi_reject(fabric->pep, info->handle, NULL, 0);
     } else if (!fabric->calls->asked(fabric->context, link) || fi_accept(link->ep, NULL, 0) != 0) {
         if (link->owner != NULL)
             link_broke(link, "it could not be accepted");
-        keel_link_close(link);
+        keel_line_close(link);
     }
     fi_freeinfo(info);
 }
@@ -301,11 +301,11 @@ static void event_arrived(struct keel_fabric *fabric, uint32_t event, const stru
         connection_asked(fabric, entry->info);
         return;
     }
-    struct keel_link *link = link_of(fabric, entry->fid);
+    struct keel_line *link = link_of(fabric, entry->fid);
     if (link == NULL)
         return;
     if (event == FI_CONNECTED) {
-        link->state = KEEL_LINK_OPEN;
+        link->state = KEEL_LINE_OPEN;
         fabric->calls->opened(fabric->context, link);
     } else if (event == FI_SHUTDOWN) {
         link_broke(link, "the other side is gone");
@@ -317,7 +317,7 @@ static void failed_event(struct keel_fabric *fabric)
     struct fi_eq_err_entry error = {0};
     if (fi_eq_readerr(fabric->eq, &error, 0) <= 0)
         return;
-    struct keel_link *link = link_of(fabric, error.fid);
+    struct keel_line *link = link_of(fabric, error.fid);
     if (link != NULL)
         link_broke(link, fi_strerror(error.err));
 }
@@ -326,7 +326,7 @@ static void failed_event(struct keel_fabric *fabric)
  * former is always drained before an event is acted upon. */
 void keel_fabric_progress(struct keel_fabric *fabric)
 {
-    struct keel_link *dead = fabric->dying;
+    struct keel_line *dead = fabric->dying;
     fabric->dying = NULL;
     for (;;) {
         drain_completions(fabric);
@@ -350,6 +350,8 @@ void keel_fabric_progress(struct keel_fabric *fabric)
 bool keel_fabric_may_sleep(struct keel_fabric *fabric)
 {
     struct fid *fids[2] = {&fabric->eq->fid, &fabric->cq->fid};
+    if (fabric->dying != NULL)
+        return false;
     return fi_trywait(fabric->fabric, fids, 2) == 0;
 }
 
@@ -441,7 +443,7 @@ static void close_fid(struct fid *fid)
 void keel_fabric_close(struct keel_fabric *fabric)
 {
     while (fabric->links != NULL)
-        keel_link_close(fabric->links);
+        keel_line_close(fabric->links);
     if (fabric->pep != NULL)
         close_fid(&fabric->pep->fid);
     if (fabric->cq != NULL)

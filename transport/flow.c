@@ -151,7 +151,7 @@ static enum keel_flow_send flow_result(enum keel_send result)
     return result == KEEL_SEND_LATER ? KEEL_FLOW_LATER : KEEL_FLOW_BROKEN;
 }
 
-static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_link *link, bool *out_retry)
+static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     const struct keel_operation *operation = leg->operation;
     uint8_t packed[KEEL_EAGER_BYTES];
@@ -165,7 +165,7 @@ static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_link *li
         message.bytes = keel_reduce_pack(leg, packed);
         payload = packed;
     }
-    enum keel_send result = keel_link_send(link, &message, payload, false, NULL, out_retry);
+    enum keel_send result = keel_line_send(link, &message, payload, false, NULL, out_retry);
     if (result == KEEL_SEND_OK) {
         leg->first_sent = true;
         if (operation->kind != KEEL_OPERATION_REDUCE)
@@ -176,23 +176,23 @@ static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_link *li
     return flow_result(result);
 }
 
-static enum keel_flow_send send_grant(struct keel_leg *leg, struct keel_link *link, bool *out_retry)
+static enum keel_flow_send send_grant(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     struct keel_message message = message_of(leg, KEEL_MESSAGE_GRANT);
     message.offset = leg->grant;
-    enum keel_send result = keel_link_send(link, &message, NULL, false, NULL, out_retry);
+    enum keel_send result = keel_line_send(link, &message, NULL, false, NULL, out_retry);
     if (result == KEEL_SEND_OK)
         leg->grant_told = leg->grant;
     return flow_result(result);
 }
 
-static enum keel_flow_send send_part(struct keel_leg *leg, struct keel_link *link, bool *out_retry)
+static enum keel_flow_send send_part(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     struct keel_message message = message_of(leg, KEEL_MESSAGE_PART);
     message.part = (uint16_t)leg->give_node;
     message.offset = leg->give_chunk;
     const float *chunk = keel_reduce_chunk(leg, &message.bytes);
-    enum keel_send result = keel_link_send(link, &message, chunk, true, leg, out_retry);
+    enum keel_send result = keel_line_send(link, &message, chunk, true, leg, out_retry);
     if (result == KEEL_SEND_OK) {
         leg->in_flight++;
         if (++leg->give_node == leg->give_nodes) {
@@ -203,13 +203,13 @@ static enum keel_flow_send send_part(struct keel_leg *leg, struct keel_link *lin
     return flow_result(result);
 }
 
-static enum keel_flow_send send_body(struct keel_leg *leg, struct keel_link *link, bool *out_retry)
+static enum keel_flow_send send_body(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     struct keel_message message = message_of(leg, KEEL_MESSAGE_BODY);
     uint64_t left = leg->body_ready - leg->body_sent;
     message.offset = leg->body_sent;
     message.bytes = left < KEEL_CHUNK_BYTES ? (uint32_t)left : KEEL_CHUNK_BYTES;
-    enum keel_send result = keel_link_send(link, &message, leg->body + leg->body_sent, true, leg, out_retry);
+    enum keel_send result = keel_line_send(link, &message, leg->body + leg->body_sent, true, leg, out_retry);
     if (result == KEEL_SEND_OK) {
         leg->in_flight++;
         leg->body_sent += message.bytes;
@@ -217,7 +217,7 @@ static enum keel_flow_send send_body(struct keel_leg *leg, struct keel_link *lin
     return flow_result(result);
 }
 
-enum keel_flow_send keel_flow_send(struct keel_leg *leg, struct keel_link *link, bool *out_retry)
+enum keel_flow_send keel_flow_send(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     enum keel_flow_send result = KEEL_FLOW_NOTHING;
     if (!leg->first_sent)

@@ -28,7 +28,7 @@ struct keel_session {
     struct keel_endpoint *endpoint;
     struct keel_group *group; /* while it is dialing, proving or up */
     struct keel_session *next, *previous;
-    struct keel_link *link;
+    struct keel_line *link;
     enum keel_session_state state;
     uint32_t rank; /* of the other side, once known */
     uint32_t to;   /* incoming: the rank that it called */
@@ -204,7 +204,7 @@ bool keel_flow_arrived(struct keel_group *group, uint32_t rank, const struct kee
 void keel_flow_sent(struct keel_leg *leg);
 /* Send one message of this leg. NOTHING: there is none to send now. */
 enum keel_flow_send { KEEL_FLOW_SENT, KEEL_FLOW_NOTHING, KEEL_FLOW_LATER, KEEL_FLOW_BROKEN };
-enum keel_flow_send keel_flow_send(struct keel_leg *leg, struct keel_link *link, bool *out_retry);
+enum keel_flow_send keel_flow_send(struct keel_leg *leg, struct keel_line *link, bool *out_retry);
 /* The rank will say nothing more: end what still awaits it with this status. */
 void keel_flow_without(struct keel_group *group, uint32_t rank, enum keel_status status);
 void keel_flow_end(struct keel_operation *operation, enum keel_status status);

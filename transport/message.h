@@ -19,9 +19,9 @@ enum {
     KEEL_STAGING_BYTES_MAX = 64 * 1024 * 1024, /* receive space of all exact sums of a group */
     KEEL_STAGING_ONE_BYTES = 16 * 1024 * 1024, /* and what one sum asks for at most */
     KEEL_WINDOW_CHUNKS = 4,   /* chunks of each tree node that may be under way to an owner */
-    KEEL_LINK_RECEIVES = 4,   /* posted receives of a connection */
-    KEEL_LINK_SENDS = 8,      /* sends in flight of a connection, of which */
-    KEEL_LINK_BULK_SENDS = 4, /* so many may carry bulk data */
+    KEEL_LINE_RECEIVES = 4,   /* posted receives of a connection */
+    KEEL_LINE_SENDS = 8,      /* sends in flight of a connection, of which */
+    KEEL_LINE_BULK_SENDS = 4, /* so many may carry bulk data */
     KEEL_PENDING_MAX = 128,   /* incoming connections that are not part of a group */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,

@@ -48,7 +48,7 @@ static void session_destroy(struct keel_session *session)
 {
     struct keel_endpoint *endpoint = session->endpoint;
     if (session->link != NULL)
-        keel_link_close(session->link);
+        keel_line_close(session->link);
     if (session->state == KEEL_SESSION_UP)
         atomic_fetch_sub(&endpoint->connections, 1);
     if (session->group != NULL && peer_of(session)->session == session)
@@ -178,7 +178,7 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     struct keel_handshake payload;
     uint32_t bytes = compose(session, kind, &message, &payload);
     message.bytes = bytes;
-    enum keel_send result = keel_link_send(session->link, &message, &payload, false, NULL, out_retry);
+    enum keel_send result = keel_line_send(session->link, &message, &payload, false, NULL, out_retry);
     if (result == KEEL_SEND_OK)
         session->due &= ~(UINT32_C(1) << kind);
     if (result == KEEL_SEND_BROKEN)
@@ -206,7 +206,7 @@ void keel_session_pump(struct keel_session *session)
 {
     bool retry = false;
     enum keel_flow_send result;
-    if (session->link->state != KEEL_LINK_OPEN)
+    if (session->link->state != KEEL_LINE_OPEN)
         return;
     do {
         result = send_one(session, &retry);
@@ -252,7 +252,7 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->epoch = group->epoch;
     peer->session = session;
     keel_handshake_challenge(session->challenge);
-    if (keel_link_dial(&endpoint->fabric, &group->addresses[rank], session, &session->link) != KEEL_OK)
+    if (keel_line_dial(&endpoint->fabric, &group->addresses[rank], session, &session->link) != KEEL_OK)
         keel_session_break(session, keel_detail());
 }
 
@@ -415,7 +415,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 /* ---- what the fabric tells
  * ------------------------------------------------------------------------------------------ */
 
-static bool on_asked(void *context, struct keel_link *link)
+static bool on_asked(void *context, struct keel_line *link)
 {
     struct keel_endpoint *endpoint = context;
     uint32_t pending = 0;
@@ -437,7 +437,7 @@ static bool on_asked(void *context, struct keel_link *link)
     return true;
 }
 
-static void on_opened(void *context, struct keel_link *link)
+static void on_opened(void *context, struct keel_line *link)
 {
     (void)context;
     keel_session_pump(link->owner);
@@ -465,7 +465,7 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
     }
 }
 
-static void on_arrived(void *context, struct keel_link *link, const struct keel_message *message,
+static void on_arrived(void *context, struct keel_line *link, const struct keel_message *message,
                        const uint8_t *payload)
 {
     struct keel_endpoint *endpoint = context;
@@ -480,7 +480,7 @@ static void on_arrived(void *context, struct keel_link *link, const struct keel_
         drop(session, "a message out of turn");
 }
 
-static void on_sent(void *context, struct keel_link *link, void *owner)
+static void on_sent(void *context, struct keel_line *link, void *owner)
 {
     (void)context;
     struct keel_session *session = link->owner;
@@ -492,7 +492,7 @@ static void on_sent(void *context, struct keel_link *link, void *owner)
         pump_group(group);
 }
 
-static void on_broke(void *context, struct keel_link *link, const char *why)
+static void on_broke(void *context, struct keel_line *link, const char *why)
 {
     (void)context;
     keel_session_break(link->owner, why);

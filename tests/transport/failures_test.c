@@ -216,10 +216,7 @@ START_TEST(a_rank_with_another_key_changes_no_byte_and_is_counted)
     struct ranks ranks;
     const uint8_t *keys[] = {key_a, key_b};
     ranks_start(&ranks, 2, (uint64_t)_i, keys, wrong_key_body);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_listen(&ranks, rank);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_tell(&ranks, rank, 'c');
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST
@@ -261,10 +258,7 @@ START_TEST(a_rank_of_an_old_epoch_changes_no_byte_and_is_counted)
 {
     struct ranks ranks;
     ranks_start(&ranks, 2, (uint64_t)_i, NULL, old_epoch_body);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_listen(&ranks, rank);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_tell(&ranks, rank, 'c');
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST
@@ -325,6 +319,8 @@ static int cycles_body(struct rank *me)
     uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, FLOATS, parts);
     uint32_t fds = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     uint64_t bytes = keel_memory_stats().live_bytes;
+    rank_say(me, 'b'); /* nobody dials before all have counted */
+    rank_hear(me);
     for (uint64_t epoch = 1; epoch <= CYCLES; epoch++) {
         struct keel_group *group = rank_group(me, epoch, SHARDS, shard_rank);
         rank_ok(me, keel_operation_wait(begin_sum(me, group, 1, parts, part_count, result), in_seconds(20)));
@@ -356,10 +352,8 @@ START_TEST(fifty_epochs_leave_no_descriptor_thread_or_byte_behind)
 {
     struct ranks ranks;
     ranks_start(&ranks, 3, 1, NULL, cycles_body);
-    for (uint32_t rank = 0; rank < 3; rank++)
-        ranks_listen(&ranks, rank);
-    for (uint32_t rank = 0; rank < 3; rank++)
-        ranks_tell(&ranks, rank, 'c');
+    ranks_together(&ranks);
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST
@@ -394,10 +388,7 @@ START_TEST(waiting_takes_no_processor)
 {
     struct ranks ranks;
     ranks_start(&ranks, 2, 1, NULL, idle_body);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_listen(&ranks, rank);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_tell(&ranks, rank, 'c');
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST
@@ -422,10 +413,7 @@ START_TEST(ranks_that_disagree_about_an_operation_are_told)
 {
     struct ranks ranks;
     ranks_start(&ranks, 2, 1, NULL, mismatch_body);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_listen(&ranks, rank);
-    for (uint32_t rank = 0; rank < 2; rank++)
-        ranks_tell(&ranks, rank, 'c');
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST

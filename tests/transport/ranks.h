@@ -91,6 +91,15 @@ static inline uint8_t ranks_listen(struct ranks *ranks, uint32_t rank)
     return word;
 }
 
+/* Everybody has spoken before anybody goes on. */
+static inline void ranks_together(struct ranks *ranks)
+{
+    for (uint32_t rank = 0; rank < ranks->count; rank++)
+        ranks_listen(ranks, rank);
+    for (uint32_t rank = 0; rank < ranks->count; rank++)
+        ranks_tell(ranks, rank, 'c');
+}
+
 static inline void rank_run(struct rank *me, int (*body)(struct rank *), const uint8_t *keys[])
 {
     struct keel_endpoint_config config = {.key = keys != NULL ? keys[me->rank] : NULL};
