@@ -1,7 +1,7 @@
-/* engine.c - life of an engine, its parameters, and facts about it.
+/* engine.c - life of an engine, what its parameters are, and facts about it.
  *
  * Owns everything in struct keel_engine but the device and the kernels. Leaves building to
- * engine_compile.c and running to engine_run.c. */
+ * engine_compile.c, first weights to engine_init.c and running to engine_run.c. */
 #include "engine_internal.h"
 #include "ops.h"
 
@@ -11,7 +11,6 @@
 #include <string.h>
 
 static const uint64_t slot_wait_default_ns = 60 * KEEL_NS_PER_S;
-static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S; /* of initialize, which has no deadline */
 
 /* ---- life
  * -------------------------------------------------------------------------------------------------- */
@@ -95,7 +94,7 @@ static void destroy_buffers(struct keel_engine *engine)
                                      engine->flat[KEEL_FLAT_GRADIENTS],
                                      engine->flat[KEEL_FLAT_M],
                                      engine->flat[KEEL_FLAT_V]};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
 }
@@ -167,64 +166,6 @@ struct keel_queue *keel_engine_queue(struct keel_engine *engine)
 struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
 {
     return engine->loss;
-}
-
-/* ---- initial weights
- * ------------------------------------------------------------------------------------------ */
-
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* Draw one parameter in chunks; each is written before the next is drawn into the same memory. */
-static enum keel_status draw_param(struct keel_engine *engine, const struct keel_control *control,
-                                   uint32_t number, float *chunk, uint64_t chunk_count, uint64_t deadline_ns)
-{
-    const struct keel_engine_param *param = &engine->layout.params[number];
-    for (uint64_t done = 0; done < param->count; done += chunk_count) {
-        uint64_t count = param->count - done < chunk_count ? param->count - done : chunk_count;
-        for (uint64_t i = 0; i < count; i++)
-            chunk[i] = keel_random_normal(control, number, done + i) * engine->inits[number].deviation;
-        KEEL_TRY(keel_queue_write(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
-                                  (param->offset + done) * sizeof(float), chunk, count * sizeof(float), NULL,
-                                  NULL));
-        KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
-    }
-    return KEEL_OK;
-}
-
-static enum keel_status draw_params(struct keel_engine *engine, uint64_t seed, float *chunk,
-                                    uint64_t chunk_count, uint64_t deadline_ns)
-{
-    struct keel_control control = {.seed_lo = (uint32_t)seed, .seed_hi = (uint32_t)(seed >> 32)};
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        const struct keel_engine_param *param = &engine->layout.params[i];
-        if (engine->inits[i].deviation > 0.0F)
-            KEEL_TRY(draw_param(engine, &control, i, chunk, chunk_count, deadline_ns));
-        else
-            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
-                                     param->offset * sizeof(float), param->count * sizeof(float),
-                                     float_bits(engine->inits[i].fill), NULL, NULL));
-    }
-    return keel_queue_finish(engine->queue, deadline_ns);
-}
-
-enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t seed)
-{
-    enum { CHUNK = 1 << 20 };
-    uint64_t deadline_ns = keel_deadline_after_ns(blocking_limit_ns);
-    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
-        if (engine->flat[i] != NULL)
-            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[i], 0,
-                                     engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
-    float *chunk = NULL;
-    KEEL_TRY(keel_alloc(CHUNK, sizeof *chunk, (void *)&chunk));
-    enum keel_status status = draw_params(engine, seed, chunk, CHUNK, deadline_ns);
-    keel_free(chunk);
-    return status;
 }
 
 /* ---- facts

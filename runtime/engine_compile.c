@@ -233,13 +233,13 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *
 static struct keel_emit emitter(struct keel_engine *engine, struct keel_program *program)
 {
     bool train = program == &engine->train;
-    float rows = (float)(engine->ids_bytes / sizeof(int32_t));
+    uint64_t rows = engine->ids_bytes / sizeof(int32_t);
     return (struct keel_emit){.graph = program->graph,
                               .kernels = engine->kernels,
                               .buffer = program->buffers,
                               .control = engine->control,
                               .workspace = engine->workspace,
-                              .scale = train ? engine->loss_scale : 1.0F / rows};
+                              .scale = train ? engine->loss_scale : 1.0F / (float)rows};
 }
 
 static enum keel_status measure(struct keel_engine *engine, struct keel_program *program, uint64_t *bytes)

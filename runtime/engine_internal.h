@@ -3,6 +3,7 @@
  * engine.c         life, parameters, facts
  * engine_layout.c  where parameters lie, and buckets
  * engine_compile.c graph -> passes -> buffers -> lists
+ * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
 #ifndef KEEL_RUNTIME_ENGINE_INTERNAL_H

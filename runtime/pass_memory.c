@@ -121,8 +121,8 @@ static uint64_t find_floor(const struct keel_graph *graph, const struct place *p
 }
 
 /* With `places` by value and room for as many in `placed`. */
-static void plan(const struct keel_graph *graph, const struct keel_memory_options *options,
-                 struct place *places, struct place *placed, struct keel_memory_plan *out)
+static void make_plan(const struct keel_graph *graph, const struct keel_memory_options *options,
+                      struct place *places, struct place *placed, struct keel_memory_plan *out)
 {
     find_lifetimes(graph, options, places);
     for (uint32_t i = 0; i < graph->value_count; i++)
@@ -153,7 +153,7 @@ enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct k
     if (status == KEEL_OK)
         status = keel_alloc(graph->value_count, sizeof *made.storage, (void *)&made.storage);
     if (status == KEEL_OK) {
-        plan(graph, options, places, places + graph->value_count, &made);
+        make_plan(graph, options, places, places + graph->value_count, &made);
         *out = made;
     } else {
         keel_memory_plan_fini(&made);
@@ -162,9 +162,9 @@ enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct k
     return status;
 }
 
-void keel_memory_plan_fini(struct keel_memory_plan *memory)
+void keel_memory_plan_fini(struct keel_memory_plan *plan)
 {
-    keel_free(memory->offset);
-    keel_free(memory->storage);
-    *memory = (struct keel_memory_plan){.offset = NULL};
+    keel_free(plan->offset);
+    keel_free(plan->storage);
+    *plan = (struct keel_memory_plan){.offset = NULL};
 }

@@ -6,6 +6,7 @@ runtime_SRC += data.c
 runtime_SRC += drill.c
 runtime_SRC += engine.c
 runtime_SRC += engine_compile.c
+runtime_SRC += engine_init.c
 runtime_SRC += engine_layout.c
 runtime_SRC += engine_profile.c
 runtime_SRC += engine_run.c

@@ -2,7 +2,8 @@
  *
  * One JSON object a line. A step is: zero, one microbatch, norm, clip, AdamW, digest. Device: the first
  * argument, else "auto". The share counts 6 FLOPs a parameter and token (forward, backward) over the FMA
- * rate measured on the same device in the same run; optimizer and attention count as overhead. */
+ * rate of the same device, measured before each step; optimizer and attention count as overhead. All
+ * figures are medians. */
 #include "fma_peak.h"
 
 #include <keel/engine.h>
@@ -61,11 +62,17 @@ static void print_figure(const char *shape, const char *figure, double value, co
     fflush(stdout);
 }
 
-static int compare_times(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
-    const uint64_t *x = a;
-    const uint64_t *y = b;
+    const double *x = a;
+    const double *y = b;
     return *x < *y ? -1 : *x > *y;
+}
+
+static double median(double *values, uint32_t count)
+{
+    qsort(values, count, sizeof *values, compare_doubles);
+    return values[count / 2];
 }
 
 static enum keel_status step(struct keel_engine *engine, const int32_t *tokens, uint32_t number)
@@ -84,38 +91,52 @@ static enum keel_status step(struct keel_engine *engine, const int32_t *tokens, 
     return keel_engine_update(engine, &update, soon(), &updated);
 }
 
-static enum keel_status time_steps(struct keel_engine *engine, const struct shape *shape, double peak)
+static enum keel_status time_steps(struct keel_engine *engine, const struct shape *shape,
+                                   const int32_t *tokens, struct fma_bench *fma)
 {
     uint32_t rows = shape->gpt.batch * shape->gpt.block;
     struct keel_engine_facts facts;
-    uint64_t ns[STEPS_MAX];
-    int32_t *tokens = NULL;
-    KEEL_TRY(keel_alloc((size_t)rows + 1, sizeof *tokens, (void *)&tokens));
-    for (uint32_t i = 0; i <= rows; i++)
-        tokens[i] = (int32_t)(((uint64_t)i * 7919 + 13) % shape->gpt.vocab);
-    enum keel_status status = step(engine, tokens, 0); /* compiles for its sizes */
-    for (uint32_t i = 0; i < shape->steps && status == KEEL_OK; i++) {
+    double seconds[STEPS_MAX];
+    double peak[STEPS_MAX];
+    KEEL_TRY(step(engine, tokens, 0)); /* compiles for its sizes */
+    for (uint32_t i = 0; i < shape->steps; i++) {
+        KEEL_TRY(fma_measure(fma, &peak[i]));
         uint64_t since = keel_now_ns();
-        status = step(engine, tokens, i + 1);
-        ns[i] = keel_now_ns() - since;
+        KEEL_TRY(step(engine, tokens, i + 1));
+        seconds[i] = (double)(keel_now_ns() - since) * 1e-9;
     }
-    keel_free(tokens);
-    KEEL_TRY(status);
-    qsort(ns, shape->steps, sizeof *ns, compare_times);
-    double seconds = (double)ns[shape->steps / 2] * 1e-9;
+    double time = median(seconds, shape->steps);
+    double best = median(peak, shape->steps);
     keel_engine_facts(engine, &facts);
-    print_figure(shape->name, "step", seconds * 1e3, "ms", 0.0);
-    print_figure(shape->name, "throughput", rows / seconds, "tokens/s", 0.0);
-    if (peak > 0.0)
-        print_figure(shape->name, "share of FMA peak", 6.0 * (double)facts.parameters * rows / seconds / peak,
+    print_figure(shape->name, "step", time * 1e3, "ms", 0.0);
+    print_figure(shape->name, "throughput", rows / time, "tokens/s", 0.0);
+    if (best > 0.0) {
+        print_figure(shape->name, "FMA peak", best * 1e-9, "GFLOP/s", 0.0);
+        print_figure(shape->name, "share of FMA peak", 6.0 * (double)facts.parameters * rows / time / best,
                      "", shape->goal);
+    }
     print_figure(shape->name, "device memory", (double)facts.planned_peak_bytes / 1048576.0, "MiB", 0.0);
     print_figure(shape->name, "arena", (double)facts.activation_bytes / 1048576.0, "MiB", 0.0);
     return KEEL_OK;
 }
 
+/* Random text: one token more than a batch, since targets are the ids one further. */
+static enum keel_status time_random_text(struct keel_engine *engine, const struct shape *shape,
+                                         struct fma_bench *fma)
+{
+    uint32_t count = shape->gpt.batch * shape->gpt.block + 1;
+    struct keel_control control = {.seed_lo = 1};
+    int32_t *tokens = NULL;
+    KEEL_TRY(keel_alloc(count, sizeof *tokens, (void *)&tokens));
+    for (uint32_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(keel_random_u32(&control, 0, i) % shape->gpt.vocab);
+    enum keel_status status = time_steps(engine, shape, tokens, fma);
+    keel_free(tokens);
+    return status;
+}
+
 static enum keel_status bench(struct keel_device *device, struct keel_kernels *kernels,
-                              const struct shape *shape, double peak)
+                              const struct shape *shape, struct fma_bench *fma)
 {
     struct keel_graph *graph = NULL;
     struct keel_engine *engine = NULL;
@@ -134,7 +155,7 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
         status = keel_engine_initialize(engine, 1);
     if (status == KEEL_OK) {
         print_figure(shape->name, "initial weights", (double)(keel_now_ns() - since) * 1e-9, "s", 0.0);
-        status = time_steps(engine, shape, peak);
+        status = time_random_text(engine, shape, fma);
     }
     keel_engine_destroy(engine);
     return status;
@@ -145,19 +166,18 @@ int main(int argc, char **argv)
 {
     struct keel_device *device = NULL;
     struct keel_kernels *kernels = NULL;
-    double peak = 0.0;
+    struct fma_bench fma = {.kernel = NULL};
     enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", NULL, &device);
     if (status == KEEL_OK)
-        status = fma_peak(device, &peak);
+        status = fma_open(device, &fma);
     if (status == KEEL_OK)
         status = keel_kernels_create(device, &kernels);
-    if (status == KEEL_OK && peak > 0.0)
-        print_figure("device", "FMA peak", peak * 1e-9, "GFLOP/s", 0.0);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && status == KEEL_OK; i++)
         if (argc < 3 || strcmp(argv[2], shapes[i].name) == 0)
-            status = bench(device, kernels, &shapes[i], peak);
+            status = bench(device, kernels, &shapes[i], &fma);
     if (status != KEEL_OK)
         fprintf(stderr, "step_bench: %s: %s\n", keel_status_text(status), keel_detail());
+    fma_close(&fma);
     if (kernels != NULL)
         keel_kernels_destroy(kernels);
     if (device != NULL)
