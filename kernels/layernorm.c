@@ -2,10 +2,11 @@
  * The kernels are in layernorm.cl. */
 #include "kernels_internal.h"
 
-/* One work-item for each 16 columns. */
+enum { COLUMNS = 64 }; /* of one work-item, as in layernorm.cl */
+
 static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n)
 {
-    return keel_kernels_range(kernels, ((uint64_t)n + KEEL_LANES - 1) / KEEL_LANES);
+    return keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
 }
 
 static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)
