@@ -111,8 +111,10 @@ static void skip_hole(struct keel_node *node)
     uint64_t lowest = keel_records_first(&node->records, lead->next_step);
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
-        if (seen->heard && !seen->exited && seen->first_record < lowest)
-            lowest = seen->first_record;
+        if (seen->exited || seen->ended || keel_node_due(node, seen->heard_ns + node->times.orphan_ns))
+            continue; /* dead, or by its own rule ended */
+        uint64_t first = seen->heard ? seen->first_record : lead->next_step; /* unknown: it may hold all */
+        lowest = first < lowest ? first : lowest;
     }
     if (lowest == UINT64_MAX || lowest <= lead->next_step) {
         lead->hole_ns = 0;
@@ -461,6 +463,7 @@ void keel_lead_start(struct keel_node *node)
 void keel_lead_forgive(struct keel_node *node)
 {
     keel_membership_forgive(&node->membership, node->now_ns);
+    node->lead.hole_ns = node->lead.over_ns = 0;
 }
 
 static int take_node_exit(struct keel_node *node, uint16_t which)

@@ -7,7 +7,9 @@
  *
  * What holds: once a value is committed (accepted by a majority under one ballot), every later read phase
  * that completes sees it or one that was made from it. For that an acceptor's state must be durable before
- * its answer leaves (keel_register_store), and no two proposers may share a number. */
+ * its answer leaves (keel_register_store), no two proposers may share a number, and a proposer, itself a
+ * holder, gives every ask to its own acceptor before anybody else: so that a restart finds the ballot used.
+ */
 #ifndef KEEL_REGISTER_H
 #define KEEL_REGISTER_H
 

@@ -1,0 +1,177 @@
+/* view_test.c - how views follow from one another. */
+#include "harness.h"
+#include "view.h"
+
+#include <string.h>
+
+static struct keel_member worker(uint16_t node, uint8_t local, uint32_t incarnation)
+{
+    struct keel_member m = {.node = node, .local = local, .incarnation = incarnation, .data = {.bytes = 6}};
+    m.data.data[0] = (uint8_t)node;
+    m.data.data[5] = local;
+    return m;
+}
+
+static struct keel_view first_view(uint16_t workers, uint16_t ranks, uint16_t shards)
+{
+    struct keel_member joins[KEEL_MEMBERS_MAX];
+    for (uint16_t i = 0; i < workers; i++)
+        joins[i] = worker((uint16_t)(1 + i / 4), (uint8_t)(i % 4), 0);
+    const struct keel_view none = {.epoch = 0};
+    const struct keel_view_change change = {
+        .joins = joins, .join_count = workers, .rank_count = ranks, .shard_count = shards};
+    struct keel_view view;
+    ck_assert(keel_view_next(&none, &change, &view));
+    return view;
+}
+
+static void loads(const struct keel_view *view, uint32_t *out)
+{
+    memset(out, 0, KEEL_MEMBERS_MAX * sizeof *out);
+    for (uint32_t s = 0; s < view->shard_count; s++)
+        out[view->shard_rank[s]]++;
+}
+
+static void check_balance(const struct keel_view *view)
+{
+    uint32_t load[KEEL_MEMBERS_MAX], least = UINT32_MAX, most = 0;
+    loads(view, load);
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        if (view->members[i].spare)
+            continue;
+        uint32_t mine = load[view->members[i].rank];
+        least = mine < least ? mine : least;
+        most = mine > most ? mine : most;
+    }
+    ck_assert_uint_le(most - least, 1);
+}
+
+START_TEST(the_first_view_ranks_workers_by_node_and_lays_shards_in_balanced_blocks)
+{
+    struct keel_view view = first_view(6, 5, 13);
+    ck_assert_uint_eq(view.epoch, 1);
+    ck_assert_uint_eq(view.member_count, 6);
+    ck_assert_uint_eq(keel_view_active_count(&view), 5);
+    ck_assert_uint_eq(view.members[5].spare, 1);
+    ck_assert_uint_eq(view.members[5].rank, 5);
+    ck_assert_uint_eq(view.members[4].node, 2);
+    for (uint32_t s = 1; s < 13; s++)
+        ck_assert_uint_ge(view.shard_rank[s], view.shard_rank[s - 1]);
+    check_balance(&view);
+}
+END_TEST
+
+START_TEST(a_lost_ranks_shards_go_to_the_emptiest_and_first_to_neighbours)
+{
+    struct keel_view view = first_view(4, 4, 8), next;
+    const struct keel_view_change change = {.gone = 1U << 1, .rank_count = 4, .shard_count = 8};
+    ck_assert(keel_view_next(&view, &change, &next));
+    ck_assert_uint_eq(next.epoch, 2);
+    ck_assert_uint_eq(next.shard_rank[2], 0); /* beside shard 1 of rank 0 */
+    ck_assert_uint_eq(next.shard_rank[3], 2); /* beside shard 4 of rank 2 */
+    for (uint32_t s = 0; s < 8; s++)
+        if (view.shard_rank[s] != 1)
+            ck_assert_uint_eq(next.shard_rank[s], view.shard_rank[s]);
+}
+END_TEST
+
+START_TEST(a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks)
+{
+    struct keel_view view = first_view(4, 4, 8), less, more;
+    struct keel_view_change change = {.gone = 1U << 1, .rank_count = 4, .shard_count = 8};
+    ck_assert(keel_view_next(&view, &change, &less));
+    const struct keel_member join = worker(1, 1, 1);
+    change = (struct keel_view_change){.joins = &join, .join_count = 1, .rank_count = 4, .shard_count = 8};
+    ck_assert(keel_view_next(&less, &change, &more));
+    ck_assert_int_eq(keel_view_find_rank(&more, 1), 1);
+    ck_assert_uint_eq(more.members[1].incarnation, 1);
+    uint32_t moved = 0;
+    for (uint32_t s = 0; s < 8; s++)
+        moved += more.shard_rank[s] != less.shard_rank[s] ? 1 : 0;
+    ck_assert_uint_eq(moved, 2);
+    check_balance(&more);
+}
+END_TEST
+
+START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement)
+{
+    uint64_t state = 7;
+    for (uint32_t history = 0; history < 300; history++) {
+        uint16_t ranks = (uint16_t)(1 + history % 16), shards = (uint16_t)(ranks + history % 50);
+        struct keel_view view = first_view((uint16_t)(ranks + history % 3), ranks, shards);
+        for (uint32_t i = 1; i < 30; i++) {
+            state = state * UINT64_C(6364136223846793005) + 1;
+            uint64_t gone = (state >> 20) & (state >> 40) & ((UINT64_C(1) << view.member_count) - 1);
+            struct keel_member joins[3];
+            uint16_t count = (uint16_t)(state >> 61) % 4;
+            for (uint16_t j = 0; j < count; j++)
+                joins[j] = worker((uint16_t)(20 + i), (uint8_t)j, i);
+            const struct keel_view_change change = {.gone = gone,
+                                                    .joins = joins,
+                                                    .join_count = count,
+                                                    .rank_count = ranks,
+                                                    .shard_count = shards};
+            struct keel_view next, again;
+            if (!keel_view_next(&view, &change, &next))
+                continue;
+            ck_assert(keel_view_valid(&next));
+            ck_assert(keel_view_next(&view, &change, &again) && keel_view_equal(&next, &again));
+            check_balance(&next);
+            ck_assert_uint_eq(next.epoch, view.epoch + 1);
+            for (uint16_t m = 0; m < view.member_count; m++) {
+                const struct keel_member *old = &view.members[m];
+                int at = keel_view_find_worker(&next, old->node, old->local, old->incarnation);
+                ck_assert((at < 0) == ((gone >> m & 1) != 0));
+                if (at >= 0 && !old->spare)
+                    ck_assert_uint_eq(next.members[at].rank, old->rank);
+            }
+            uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+            ck_assert(keel_view_decode(bytes, keel_view_encode(&next, bytes), &again));
+            ck_assert(keel_view_equal(&next, &again));
+            view = next;
+        }
+    }
+}
+END_TEST
+
+START_TEST(nobody_left_makes_no_view)
+{
+    struct keel_view view = first_view(3, 3, 3), next;
+    const struct keel_view_change change = {.gone = 7, .rank_count = 3, .shard_count = 3};
+    ck_assert(!keel_view_next(&view, &change, &next));
+}
+END_TEST
+
+START_TEST(a_view_that_breaks_a_rule_is_not_valid)
+{
+    const struct keel_view good = first_view(6, 5, 13);
+    struct keel_view bad = good;
+    ck_assert(keel_view_valid(&good));
+    bad.shard_rank[3] = 5; /* a spare */
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
+    bad.shard_rank[3] = 60; /* nobody */
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
+    bad.members[2].rank = 1; /* twice */
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
+    bad.members[2].local = bad.members[1].local; /* one process, two ranks */
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
+    bad.epoch = 0;
+    ck_assert(!keel_view_valid(&bad));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, the_first_view_ranks_workers_by_node_and_lays_shards_in_balanced_blocks);
+    tcase_add_test(tc, a_lost_ranks_shards_go_to_the_emptiest_and_first_to_neighbours);
+    tcase_add_test(tc, a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks);
+    tcase_add_test(tc, random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement);
+    tcase_add_test(tc, nobody_left_makes_no_view);
+    tcase_add_test(tc, a_view_that_breaks_a_rule_is_not_valid);
+}
+
+KEEL_TEST_MAIN("view", cases, 60)
