@@ -1,0 +1,126 @@
+/* job_test.c - job files: defaults, overrides, and errors that name file, line and the nearest key. */
+#include "harness.h"
+#include <keel/job.h>
+#include <string.h>
+#include <unistd.h>
+
+static char path[] = "/tmp/keel-job-XXXXXX";
+
+static void write_text(const char *text)
+{
+    strcpy(path, "/tmp/keel-job-XXXXXX");
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static enum keel_status load(const char *text, const char *override, struct keel_job *job)
+{
+    write_text(text);
+    enum keel_status status = keel_job_load(path, &override, override != NULL, job);
+    unlink(path);
+    return status;
+}
+
+START_TEST(an_empty_file_gives_the_defaults)
+{
+    struct keel_job job;
+    ck_ok(load("", NULL, &job));
+    ck_assert_uint_eq(job.layers, 4);
+    ck_assert_uint_eq(job.decay_steps, job.steps);
+    ck_assert_str_eq(job.device, "auto");
+}
+END_TEST
+
+START_TEST(an_override_wins_over_the_file)
+{
+    struct keel_job job;
+    ck_ok(load("[train]\nsteps = 10\n", "train.steps=20", &job));
+    ck_assert_uint_eq(job.steps, 20);
+}
+END_TEST
+
+START_TEST(what_is_written_loads_to_the_same_job)
+{
+    struct keel_job job, again;
+    ck_ok(load("[train]\nlr = 0.000123\n[model]\ndropout = 0.1\nbias = no\n[data]\nvocab = byte\n", NULL,
+               &job));
+    char *text = NULL;
+    size_t bytes;
+    FILE *memory = open_memstream(&text, &bytes);
+    ck_ok(keel_job_write(&job, memory));
+    fclose(memory);
+    ck_ok(load(text, NULL, &again));
+    free(text);
+    ck_assert_mem_eq(&job, &again, sizeof job);
+}
+END_TEST
+
+struct bad {
+    const char *text, *override, *names; /* what the message must name */
+};
+static const struct bad bad[] = {
+    {"[train]\nstep = 10\n", NULL, ":2: unknown key train.step; the nearest known key is train.steps"},
+    {"[model]\n\nwidth = 100000000\n", NULL, ":3: model.width = 100000000: out of range"},
+    {"[model]\nlayers = -1\n", NULL, "a whole number is wanted"},
+    {"[model]\nlayers = 4x\n", NULL, "a whole number is wanted"},
+    {"[model]\ndropout = nan\n", NULL, "a number is wanted"},
+    {"[model]\nbias = maybe\n", NULL, "true or false"},
+    {"[data]\nvocab = words\n", NULL, "one of char|byte"},
+    {"[model]\nwidth = 130\n", NULL, "does not divide"},
+    {"[cluster]\nranks = 5\n", NULL, "cluster.ranks = 5 is more than job.shards = 4"},
+    {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
+    {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
+    {"[job]\nname = a/b\n", NULL, "job.name"},
+    {"[job]\nnumerics = native\n", NULL, "one of canonical"},
+    {"nonsense\n", NULL, ":1:"},
+    {"", "train.steps", "section.key=value"},
+    {"", "train.stepz=3", "nearest known key is train.steps"},
+};
+
+START_TEST(bad_input_is_refused_by_name)
+{
+    struct keel_job job;
+    ck_status(load(bad[_i].text, bad[_i].override, &job), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), bad[_i].names) != NULL, "%s does not say %s", keel_detail(),
+                  bad[_i].names);
+}
+END_TEST
+
+START_TEST(a_missing_file_is_named)
+{
+    struct keel_job job;
+    ck_status(keel_job_load("/nonexistent/x.conf", NULL, 0, &job), KEEL_NOT_FOUND);
+    ck_assert(strstr(keel_detail(), "/nonexistent/x.conf") != NULL);
+}
+END_TEST
+
+START_TEST(identity_follows_what_the_bits_depend_on)
+{
+    struct keel_job a, b, c;
+    char ia[KEEL_IDENTITY_BYTES], ib[KEEL_IDENTITY_BYTES], ic[KEEL_IDENTITY_BYTES];
+    ck_ok(load("", NULL, &a));
+    ck_ok(load("[cluster]\nranks = 3\n[snapshot]\nevery = 7\n", NULL, &b));
+    ck_ok(load("[train]\nlr = 0.002\n", NULL, &c));
+    keel_job_identity(&a, 1, ia);
+    keel_job_identity(&b, 1, ib);
+    keel_job_identity(&c, 1, ic);
+    ck_assert_str_eq(ia, ib);
+    ck_assert_str_ne(ia, ic);
+    keel_job_identity(&a, 2, ic);
+    ck_assert_str_ne(ia, ic);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, an_empty_file_gives_the_defaults);
+    tcase_add_test(tc, an_override_wins_over_the_file);
+    tcase_add_test(tc, what_is_written_loads_to_the_same_job);
+    tcase_add_loop_test(tc, bad_input_is_refused_by_name, 0, sizeof bad / sizeof bad[0]);
+    tcase_add_test(tc, a_missing_file_is_named);
+    tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
+}
+
+KEEL_TEST_MAIN("job", cases, 10)
