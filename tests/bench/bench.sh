@@ -1,0 +1,27 @@
+#!/bin/sh
+# Run the benches (ROOM narrows), print a table, write build/bench.json: a list of
+# {room, figure, value, unit, peer, peer_value, ratio, goal, met}.
+set -u
+BUILD=${BUILD:-build}
+out=$BUILD/bench.json
+lines=$(mktemp) || exit 1
+trap 'rm -f "$lines"' EXIT
+for program in "$BUILD"/bench/*_bench tests/bench/*_bench.sh; do
+    [ -e "$program" ] || continue
+    case $program in *.sh) set -- sh "$program" ;; *) set -- "$program" ;; esac
+    # The first line of a bench names its room.
+    if [ -n "${ROOM:-}" ] && ! "$@" --room | grep -qx "$ROOM"; then continue; fi
+    echo "bench: $(basename "$program")" >&2
+    BUILD=$BUILD "$@" | grep '^{' >>"$lines"
+done
+{ echo '['; sed '$!s/$/,/' "$lines"; echo ']'; } >"$out"
+awk '
+    function field(key,   rest) {
+        if (!match($0, "\"" key "\": *")) return ""
+        rest = substr($0, RSTART + RLENGTH)
+        if (substr(rest, 1, 1) == "\"") { rest = substr(rest, 2); sub(/".*/, "", rest) } else sub(/[,}].*/, "", rest)
+        return rest == "null" ? "-" : rest
+    }
+    BEGIN { printf "%-10s %-58s %12s %-10s %-14s %10s %7s %7s %s\n", "room", "figure", "value", "unit", "peer", "peer", "ratio", "goal", "met" }
+    { printf "%-10s %-58s %12s %-10s %-14s %10s %7s %7s %s\n", field("room"), field("figure"), field("value"), field("unit"), field("peer"), field("peer_value"), field("ratio"), field("goal"), field("met") }' "$lines"
+echo "written: $out"
