@@ -40,7 +40,8 @@ struct keel_output {
     uint64_t last_snapshot;
     struct outage outage;
     struct keel_step_record newest;
-    bool terminal, resumed;
+    bool terminal;
+    uint64_t steps_before, first_step; /* on file when opened; the first that came in this life */
     uint16_t members, spares;
     uint64_t epoch;
 };
@@ -210,6 +211,20 @@ static void close_outage(struct keel_output *output, const struct keel_step_reco
     outage->open = false;
 }
 
+/* The first new step after the run was started again: what the interruption cost. */
+static void tell_restart(struct keel_output *output, uint64_t step)
+{
+    uint64_t again = output->steps_before + 1 - output->first_step;
+    double spent = seconds(keel_now_ns() - output->started_ns);
+    write_event(output, "restarted",
+                json_pack("{s:I, s:I, s:I, s:f}", "step", (json_int_t)step, "snapshot",
+                          (json_int_t)(output->first_step - 1), "steps_again", (json_int_t)again, "seconds",
+                          spent));
+    say(output, "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
+        step, spent, again);
+    output->steps_before = 0;
+}
+
 static void on_step(void *context, const struct keel_step_record *record)
 {
     struct keel_output *output = context;
@@ -223,13 +238,17 @@ static void on_step(void *context, const struct keel_step_record *record)
     } else if (remember(output, record->step, seen) == KEEL_OK) {
         keel_jsonl_write(output->metrics, metric_of(record));
     }
-    if (output->steps_now++ == 0)
+    if (output->steps_now++ == 0) {
         output->first_step_ns = keel_now_ns();
-    else
+        output->first_step = record->step;
+    } else {
         output->tokens_now += record->tokens - output->newest.tokens;
+    }
     output->newest = *record;
     if (output->outage.open && record->epoch >= output->outage.epoch)
         close_outage(output, record);
+    if (output->steps_before > 0 && record->step > output->steps_before)
+        tell_restart(output, record->step);
     tell_progress(output, record);
 }
 
@@ -389,6 +408,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
         keel_output_close(output);
         return status;
     }
+    output->steps_before = output->seen_count;
     write_event(output, "start",
                 json_pack("{s:I, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output), "ranks",
                           (int)job->ranks, "spares", (int)job->spares));

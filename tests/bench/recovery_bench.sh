@@ -2,7 +2,6 @@
 # Kill of one rank of four to the next committed step, seconds by cause: medians over several runs of the
 # demo model. One JSON object per line.
 set -u
-[ "${1:-}" = --room ] && { echo runtime; exit 0; }
 . "$(dirname "$0")/../demo/lib.sh"
 BUILD=${BUILD:-build}
 root=$BUILD/bench-runs
