@@ -111,7 +111,7 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
                                      .shard_count = (uint16_t)job->shards,
                                      .timeout_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S),
                                      .incarnation = incarnation,
-                                     .last_step = job->steps,
+                                     .last_step = job->steps + 1, /* steps are numbered from 1 */
                                      .respawn = job->respawn,
                                      .launcher = node == 0};
     return KEEL_OK;

@@ -71,6 +71,8 @@ static void work_on_end(struct keel_node *node)
 /* ---- steps ------------------------------------------------------------------------------------------------
  */
 
+static void commit_snapshots(struct keel_node *node);
+
 static void deliver_steps(struct keel_node *node)
 {
     const struct keel_record_slot *slot;
@@ -79,6 +81,7 @@ static void deliver_steps(struct keel_node *node)
         node->lead.over_ns = 0; /* progress: the last ones may take their time */
         node->env->step_commit(node->env->context, &slot->record);
     }
+    commit_snapshots(node);
 }
 
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
@@ -165,7 +168,26 @@ static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step,
     return oldest;
 }
 
-/* Invariant 6. */
+/* Invariant 6. A snapshot waits for the records of the steps before it: after a resume nobody could
+ * deliver them any more. */
+static void commit_snapshots(struct keel_node *node)
+{
+    struct keel_lead *lead = &node->lead;
+    uint16_t active = keel_view_active_count(&node->view);
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
+        struct keel_snapshot_set *set = &lead->snapshots[i];
+        bool delivered = lead->next_step > set->step || lead->next_step >= node->config.last_step;
+        if (!set->used || !delivered || __builtin_popcountll(set->have) != active)
+            continue;
+        lead->committed_any = true;
+        lead->committed_step = set->step;
+        set->used = false;
+        keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
+                        set->attempt);
+        node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);
+    }
+}
+
 static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
 {
     struct keel_lead *lead = &node->lead;
@@ -178,14 +200,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
         return;
     set->have |= UINT64_C(1) << shard->summary.rank;
     set->shards[shard->summary.rank] = shard->summary;
-    if (__builtin_popcountll(set->have) != active)
-        return;
-    lead->committed_any = true;
-    lead->committed_step = set->step;
-    set->used = false;
-    keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
-                    set->attempt);
-    node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);
+    commit_snapshots(node);
 }
 
 /* ---- changing the view ------------------------------------------------------------------------------------

@@ -247,6 +247,25 @@ static void show_sample(const struct run *run)
     keel_free(text);
 }
 
+/* The first step that this life of the run commits: behind the snapshot that workers will resume from. */
+static uint64_t first_step(const struct run *run)
+{
+    if (run->resume != NULL && strcmp(run->resume, "auto") != 0)
+        return strtoull(run->resume, NULL, 10) + 1; /* "none" is step 1 */
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store;
+    struct keel_snapshot_info newest;
+    uint32_t count = 0;
+    if (keel_path_join(root, run->directory, "ckpt") != KEEL_OK || !keel_path_exists(root))
+        return 1;
+    struct keel_store_config config = {.root = root, .run = run->job.name, .read_only = true};
+    if (keel_store_open(&config, &store) != KEEL_OK)
+        return 1;
+    enum keel_status status = keel_store_list(store, &newest, 1, &count, NULL);
+    keel_store_close(store);
+    return status == KEEL_OK && count > 0 ? newest.step + 1 : 1;
+}
+
 static enum keel_status run_job(struct run *run)
 {
     struct keel_output *output;
@@ -258,6 +277,7 @@ static enum keel_status run_job(struct run *run)
                                         .drills = run->drills,
                                         .drill_count = run->drill_count,
                                         .resume = run->resume,
+                                        .first_step = first_step(run),
                                         .report = keel_output_report(output)};
     enum keel_status status = keel_launch(&config);
     if (status == KEEL_OK && keel_output_mismatches(output) > 0)

@@ -105,7 +105,7 @@ struct keel_node_config {
     uint32_t incarnation; /* of this node: counts its restarts, below 2^24; an agent that is started
                              again within one life of the launcher must get a larger one */
     uint64_t first_step;  /* launcher: step_commit is wanted from this step on */
-    uint64_t last_step;   /* the run is over when this many steps are committed */
+    uint64_t last_step;   /* the run is over when all steps below this one are committed */
     bool respawn;         /* start workers (agent) and agents (launcher) again when they end; at most
                              five times each, with back-off */
     bool launcher;        /* delivers records and events, ends the run; always node 0 */
