@@ -30,13 +30,14 @@ static const uint64_t stranger_pause_ns = KEEL_NS_PER_S;
 struct place {
     uint32_t ip; /* network order; 0: not known */
     uint16_t port;
+    uint32_t tag; /* of the process there */
 };
 
 struct entry { /* of a directory message */
     uint16_t node, port;
-    uint32_t ip;
+    uint32_t ip, tag;
 };
-_Static_assert(sizeof(struct entry) == 8, "entries have no padding");
+_Static_assert(sizeof(struct entry) == 12, "entries have no padding");
 
 struct keel_mailbox {
     int fd;
@@ -99,7 +100,7 @@ static void send_on(struct keel_mailbox *mailbox, uint16_t node, uint16_t channe
         return;
     }
     const struct keel_seal_label label = {
-        .to = node, .channel = channel, .version = mailbox->directory_version};
+        .to = node, .channel = channel, .version = mailbox->directory_version, .tag = place.tag};
     uint8_t datagram[KEEL_DATAGRAM_BYTES];
     uint32_t sealed = keel_seal_wrap(&mailbox->seal, &label, data, bytes, datagram);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = place.port, .sin_addr.s_addr = place.ip};
@@ -125,8 +126,10 @@ static void send_directory(struct keel_mailbox *mailbox, uint16_t node)
     uint32_t count = 0;
     for (int i = 1; i < KEEL_NODES_MAX; i++)
         if (mailbox->places[i].ip != 0)
-            entries[count++] = (struct entry){
-                .node = (uint16_t)i, .port = mailbox->places[i].port, .ip = mailbox->places[i].ip};
+            entries[count++] = (struct entry){.node = (uint16_t)i,
+                                              .port = mailbox->places[i].port,
+                                              .ip = mailbox->places[i].ip,
+                                              .tag = mailbox->places[i].tag};
     mailbox->told_ns[node] = keel_now_ns();
     send_on(mailbox, node, CHANNEL_DIRECTORY, entries, count * (uint32_t)sizeof entries[0]);
 }
@@ -135,7 +138,7 @@ static void send_directory(struct keel_mailbox *mailbox, uint16_t node)
 static void learn(struct keel_mailbox *mailbox, uint16_t node, struct place place, uint32_t version)
 {
     struct place *known = &mailbox->places[node];
-    if (known->ip != place.ip || known->port != place.port) {
+    if (known->ip != place.ip || known->port != place.port || known->tag != place.tag) {
         *known = place;
         mailbox->directory_version++;
         for (int i = 1; i < KEEL_NODES_MAX; i++)
@@ -156,7 +159,8 @@ static void adopt(struct keel_mailbox *mailbox, const uint8_t *data, uint32_t by
     for (uint32_t at = 0; at < bytes; at += (uint32_t)sizeof entry) {
         memcpy(&entry, data + at, sizeof entry);
         if (entry.node != LAUNCHER && entry.node != mailbox->seal.node && entry.node < KEEL_NODES_MAX)
-            mailbox->places[entry.node] = (struct place){.ip = entry.ip, .port = entry.port};
+            mailbox->places[entry.node] =
+                (struct place){.ip = entry.ip, .port = entry.port, .tag = entry.tag};
     }
     mailbox->directory_version = version;
 }
@@ -211,6 +215,7 @@ bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint
             refuse(mailbox, from, verdict);
             continue;
         }
+        from.tag = keel_seal_peer_tag(&mailbox->seal, label.from);
         if (mailbox->seal.node == LAUNCHER)
             learn(mailbox, label.from, from, label.version);
         else if (label.channel == CHANNEL_DIRECTORY && label.from == LAUNCHER)

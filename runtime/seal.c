@@ -20,7 +20,7 @@ struct header {
     uint16_t from, to;
     uint32_t incarnation;
     uint32_t label_version;
-    uint32_t reserved; /* zero */
+    uint32_t tag; /* of the receiver's process */
 };
 _Static_assert(sizeof(struct header) == KEEL_SEAL_HEAD_BYTES, "header");
 _Static_assert(offsetof(struct header, run) == 8 && offsetof(struct header, from) == 32, "header");
@@ -39,20 +39,31 @@ const char *keel_seal_verdict_text(enum keel_seal_verdict verdict)
     return texts[verdict];
 }
 
-static uint64_t random_nonzero(void)
+/* Its lower half is the tag, and 0 stands for none. */
+static uint64_t draw_boot(void)
 {
     uint64_t number = 0;
-    while (number == 0)
+    while ((uint32_t)number == 0)
         randombytes_buf(&number, sizeof number);
     return number;
+}
+
+uint32_t keel_seal_tag(const struct keel_seal *seal)
+{
+    return seal->node == 0 ? 0 : (uint32_t)seal->boot;
+}
+
+uint32_t keel_seal_peer_tag(const struct keel_seal *seal, uint16_t node)
+{
+    KEEL_ASSERT(node < KEEL_NODES_MAX);
+    return node == 0 ? 0 : (uint32_t)seal->peers[node].boot;
 }
 
 void keel_seal_init(struct keel_seal *seal, const uint8_t key[KEEL_SEAL_KEY_BYTES], uint64_t run,
                     uint16_t node, uint32_t incarnation)
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX && sodium_init() >= 0);
-    *seal =
-        (struct keel_seal){.run = run, .boot = random_nonzero(), .node = node, .incarnation = incarnation};
+    *seal = (struct keel_seal){.run = run, .boot = draw_boot(), .node = node, .incarnation = incarnation};
     memcpy(seal->key, key, sizeof seal->key);
 }
 
@@ -69,7 +80,8 @@ uint32_t keel_seal_wrap(struct keel_seal *seal, const struct keel_seal_label *la
                                   .from = seal->node,
                                   .to = label->to,
                                   .incarnation = seal->incarnation,
-                                  .label_version = label->version};
+                                  .label_version = label->version,
+                                  .tag = label->tag};
     memcpy(out, &header, sizeof header);
     unsigned long long sealed;
     KEEL_ASSERT(crypto_aead_xchacha20poly1305_ietf_encrypt(
@@ -115,12 +127,12 @@ static void remember(struct keel_seal_peer *peer, const struct header *header)
 /* What the clear header alone tells. */
 static enum keel_seal_verdict check_header(const struct keel_seal *seal, const struct header *header)
 {
-    if (header->magic != SEAL_MAGIC || header->version != SEAL_VERSION || header->reserved != 0 ||
-        header->from >= KEEL_NODES_MAX || header->boot == 0)
+    if (header->magic != SEAL_MAGIC || header->version != SEAL_VERSION || header->from >= KEEL_NODES_MAX ||
+        header->boot == 0)
         return KEEL_SEAL_GARBAGE;
     if (header->run != seal->run)
         return KEEL_SEAL_FOREIGN;
-    if (header->to != seal->node || header->from == seal->node)
+    if (header->to != seal->node || header->tag != keel_seal_tag(seal) || header->from == seal->node)
         return KEEL_SEAL_ASTRAY;
     return KEEL_SEAL_OPENED;
 }

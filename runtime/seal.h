@@ -1,10 +1,11 @@
 /* seal.h - datagrams that prove who sent them, once.
  *
  * A datagram is a header in the clear, the sealed message, and a tag over both (XChaCha20-Poly1305, IETF
- * construction, libsodium). The header says the run, the sender and its incarnation, the receiver, and a
- * counter. What opens is: of this run, from who it says, for us, and new. The same datagram is never
- * opened twice (a window of 64 counters per sender, RFC 6479's idea), and once a sender's new incarnation
- * was heard, its old one no longer is: a node that was replaced cannot speak.
+ * construction, libsodium). The header says the run, the sender and its incarnation, the receiver and its
+ * process, and a counter. What opens is: of this run, from who it says, for this very process, and new.
+ * The same datagram is never opened twice (a window of 64 counters per sender, RFC 6479's idea; a process
+ * that was started again is another receiver), and once a sender's new incarnation was heard, its old one
+ * no longer is: a node that was replaced cannot speak.
  * Not thread-safe: one owner. Little-endian hosts of one kind: headers go as they are. */
 #ifndef KEEL_SEAL_H
 #define KEEL_SEAL_H
@@ -25,7 +26,7 @@ enum {
     X(OPENED, "opened")                                                                                      \
     X(GARBAGE, "not a datagram of Keel")                                                                     \
     X(FOREIGN, "of another run")                                                                             \
-    X(ASTRAY, "addressed to another node")                                                                   \
+    X(ASTRAY, "addressed to another process")                                                                \
     X(FORGED, "wrong key or altered on the way")                                                             \
     X(REPLAYED, "seen before, or too old to tell")                                                           \
     X(REPLACED, "from an incarnation that was replaced")
@@ -60,10 +61,16 @@ struct keel_seal_label {
     uint16_t from, to;
     uint16_t channel; /* the mailbox's use */
     uint32_t version; /* the mailbox's use */
+    uint32_t tag;     /* of the receiver's process (keel_seal_tag) */
 };
 
 void keel_seal_init(struct keel_seal *seal, const uint8_t key[KEEL_SEAL_KEY_BYTES], uint64_t run,
                     uint16_t node, uint32_t incarnation);
+
+/* What tells this process from others of its node: 0 for the launcher, which the run's number tells. */
+uint32_t keel_seal_tag(const struct keel_seal *seal);
+/* The tag of the process that spoke for a node last, as far as heard; 0: none. */
+uint32_t keel_seal_peer_tag(const struct keel_seal *seal, uint16_t node);
 
 /* Seal `bytes` (at most KEEL_MESSAGE_BYTES) for node label->to; label->from is set here. Returns the
  * bytes written to `out`. */

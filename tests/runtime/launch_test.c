@@ -560,6 +560,26 @@ START_TEST(a_view_that_cannot_be_made_durable_is_told_to_nobody)
 }
 END_TEST
 
+START_TEST(an_agent_that_is_called_wrongly_says_how_and_starts_nothing)
+{
+    char self[KEEL_PATH_BYTES];
+    ck_ok(keel_self_path(self, sizeof self));
+    char *calls[][16] = {
+        {self, "agent", "job.conf", "--node", "1", NULL},
+        {self, "agent", "job.conf", "--dir", directory, "--node", "64", NULL},
+        {self, "agent", "job.conf", "--dir", directory, "--node", "x", NULL},
+        {self, "agent", "job.conf", "--dir", directory, "--speed", "9", NULL},
+        {self, "agent", "job.conf", "--dir", directory, "--node", NULL},
+        {self, "agent", "job.conf", "--dir", directory, "--node", "1", "--launcher", "127.0.0.1:9", "--run",
+         "0", "--incarnation", "1", NULL},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        ck_ok(keel_process_spawn(calls[i], NULL, 0, -1, &launcher));
+        expect_exit(keel_status_exit_code(KEEL_INVALID));
+    }
+}
+END_TEST
+
 /* ---- strangers -------------------------------------------------------------------------------------------
  */
 
@@ -652,6 +672,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, snapshots_are_committed_beside_the_run_the_last_one_too);
     tcase_add_test(tc, a_snapshot_that_fails_is_told_and_harms_nothing);
     tcase_add_test(tc, a_view_that_cannot_be_made_durable_is_told_to_nobody);
+    tcase_add_test(tc, an_agent_that_is_called_wrongly_says_how_and_starts_nothing);
     tcase_add_test(tc, strangers_change_nothing_and_the_key_is_nowhere_to_be_read);
 }
 

@@ -140,6 +140,21 @@ START_TEST(a_replaced_incarnation_is_no_longer_heard)
 }
 END_TEST
 
+START_TEST(a_datagram_for_a_process_does_not_open_in_the_one_that_replaced_it)
+{
+    struct keel_seal first, second;
+    keel_seal_init(&first, key, RUN, AGENT, 1);
+    keel_seal_init(&second, key, RUN, AGENT, 2);
+    keel_seal_init(&sender, key, RUN, LAUNCHER, 1);
+    const struct keel_seal_label to = {.to = AGENT, .tag = keel_seal_tag(&first)};
+    uint32_t bytes = keel_seal_wrap(&sender, &to, (const uint8_t *)"x", 1, datagram);
+    ck_assert_int_eq(keel_seal_open(&second, datagram, bytes, &label, opened, &opened_bytes),
+                     KEEL_SEAL_ASTRAY);
+    ck_assert_int_eq(keel_seal_open(&first, datagram, bytes, &label, opened, &opened_bytes),
+                     KEEL_SEAL_OPENED);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, NULL);
@@ -149,6 +164,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, garbage_does_not_open);
     tcase_add_test(tc, another_key_run_or_receiver_does_not_open);
     tcase_add_test(tc, nothing_opens_twice_and_late_ones_open_within_the_window);
+    tcase_add_test(tc, a_datagram_for_a_process_does_not_open_in_the_one_that_replaced_it);
     tcase_add_test(tc, a_replaced_incarnation_is_no_longer_heard);
 }
 
