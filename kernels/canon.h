@@ -10,4 +10,14 @@
 
 #include "canon_tree.h"
 
+/* Put before a host kernel that multiplies and adds in one: it is built twice, and the loader takes the
+ * build whose fma is an instruction where the processor has it; the other calls the library, with the
+ * same bits. Sanitizers start too late for a loader's choice. */
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                          \
+    !defined(__SANITIZE_THREAD__)
+#define KEEL_HOST_KERNEL __attribute__((target_clones("fma", "default"), flatten))
+#else
+#define KEEL_HOST_KERNEL
+#endif
+
 #endif

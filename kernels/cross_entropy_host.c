@@ -5,7 +5,8 @@
 extern const char keel_cl_cross_entropy[];
 
 /* One row; d is NULL without gradient. Returns the loss. */
-static float row_cross_entropy(const float *x, float *d, uint32_t vocab, int32_t target, float scale)
+KEEL_HOST_KERNEL static float row_cross_entropy(const float *x, float *d, uint32_t vocab, int32_t target,
+                                                float scale)
 {
     const float at_target = x[target];
     float m = x[0], lanes[KEEL_LANES] = {0};

@@ -16,7 +16,7 @@ static void host_add(void *const *arguments, const struct keel_range *range)
         y[i] = a[i] + b[i];
 }
 
-static void host_gelu(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_gelu(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0];
@@ -26,7 +26,7 @@ static void host_gelu(void *const *arguments, const struct keel_range *range)
         y[i] = canon_gelu(x[i]);
 }
 
-static void host_gelu_grad(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_gelu_grad(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0], *dy = arguments[1];

@@ -34,6 +34,21 @@ static bool seen_before(const int32_t *ids, uint32_t row)
     return false;
 }
 
+/* Columns [column, column + width) of the gradient of the id at row `first`. */
+static void add_rows(const int32_t *ids, const float *dy, float *target, uint32_t first, uint32_t rows,
+                     size_t stride, uint32_t width)
+{
+    float s[KEEL_LANES] = {0};
+    for (uint32_t row = first; row < rows; row++) {
+        if (ids[row] != ids[first])
+            continue;
+        for (uint32_t i = 0; i < width; i++)
+            s[i] += dy[row * stride + i];
+    }
+    for (uint32_t i = 0; i < width; i++)
+        target[i] += s[i];
+}
+
 static void host_embedding_grad(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -44,13 +59,10 @@ static void host_embedding_grad(void *const *arguments, const struct keel_range 
     for (uint32_t first = 0; first < rows; first++) {
         if (seen_before(ids, first))
             continue;
-        for (uint32_t i = 0; i < width; i++) {
-            float s = 0.0f;
-            for (uint32_t row = first; row < rows; row++) {
-                if (ids[row] == ids[first])
-                    s += dy[(size_t)row * width + i];
-            }
-            dtable[(size_t)ids[first] * width + i] += s;
+        for (uint32_t column = 0; column < width; column += KEEL_LANES) {
+            uint32_t left = width - column < KEEL_LANES ? width - column : KEEL_LANES;
+            add_rows(ids, dy + column, dtable + (size_t)ids[first] * width + column, first, rows, width,
+                     left);
         }
     }
 }

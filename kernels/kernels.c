@@ -129,7 +129,7 @@ enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_l
                                      const struct keel_range *range, const struct keel_arg *args,
                                      uint32_t arg_count)
 {
-    struct keel_kernel *kernel;
+    struct keel_kernel *kernel = NULL;
     KEEL_TRY(keel_kernels_find(kernels, module, name, &kernel));
     return keel_launch_list_append(list, kernel, range, args, arg_count);
 }

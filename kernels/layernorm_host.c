@@ -9,8 +9,8 @@ static uint32_t u32_at(void *const *arguments, int index)
     return *(const uint32_t *)arguments[index];
 }
 
-static void row_forward(const float *x, const float *gamma, const float *beta, float *y, uint32_t n,
-                        float epsilon, float *mean_out, float *rstd_out)
+KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, const float *beta, float *y,
+                                         uint32_t n, float epsilon, float *mean_out, float *rstd_out)
 {
     const float mean = canon_divide(canon_sum_run(x, n), (float)n);
     float lanes[KEEL_LANES] = {0};
@@ -41,8 +41,8 @@ static void host_layernorm(void *const *arguments, const struct keel_range *rang
     }
 }
 
-static void row_backward(const float *x, const float *gamma, float mean, float rstd, const float *dy,
-                         const float *residual, float *dx, uint32_t n)
+KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, float mean, float rstd,
+                                          const float *dy, const float *residual, float *dx, uint32_t n)
 {
     float sum_g[KEEL_LANES] = {0}, sum_gt[KEEL_LANES] = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -73,7 +73,8 @@ static void host_layernorm_grad(void *const *arguments, const struct keel_range 
     }
 }
 
-static void host_layernorm_grad_columns(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_layernorm_grad_columns(void *const *arguments,
+                                                         const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3];

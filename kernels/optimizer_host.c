@@ -15,7 +15,7 @@ static uint32_t block_length(uint64_t start, uint64_t count)
     return count - start < KEEL_BLOCK_ELEMENTS ? (uint32_t)(count - start) : KEEL_BLOCK_ELEMENTS;
 }
 
-static void host_block_squares(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_block_squares(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0];
@@ -52,7 +52,7 @@ static void host_norm_finish(void *const *arguments, const struct keel_range *ra
     norm[1] = (canon_as_bits(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor;
 }
 
-static void host_adamw(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_adamw(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     float *w = arguments[0], *m = arguments[2], *v = arguments[3];
