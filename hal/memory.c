@@ -58,7 +58,7 @@ enum keel_status keel_realloc(void *pointer_address, size_t old_count, size_t ne
 {
     void *old;
     memcpy(&old, pointer_address, sizeof old);
-    void *fresh;
+    void *fresh = NULL;
     KEEL_TRY(keel_alloc(new_count, item_bytes, &fresh));
     size_t kept = old_count < new_count ? old_count : new_count;
     if (old != NULL && kept > 0)
@@ -79,7 +79,7 @@ void keel_free(void *pointer)
 enum keel_status keel_strdup(const char *text, char **out)
 {
     size_t bytes = strlen(text) + 1;
-    char *copy;
+    char *copy = NULL;
     KEEL_TRY(keel_alloc(1, bytes, &copy));
     memcpy(copy, text, bytes);
     *out = copy;

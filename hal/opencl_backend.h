@@ -16,7 +16,8 @@ struct opencl_device {
     struct keel_device head;
     cl_device_id id;
     cl_context context;
-    struct keel_queue *zero_queue; /* zeroes new buffers */
+    struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
+    struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
 };
 
 struct opencl_buffer {

@@ -53,10 +53,12 @@ static void device_close(struct keel_device *device)
     struct opencl_device *own = opencl_device(device);
     if (own->zero_queue != NULL)
         keel_opencl_queue_destroy(own->zero_queue);
+    keel_mutex_fini(&own->zero_lock);
     clReleaseContext(own->context);
     keel_free(own);
 }
 
+/* Caller holds zero_lock. */
 static enum keel_status zero(struct opencl_device *device, struct opencl_buffer *buffer)
 {
     struct keel_queue *queue = device->zero_queue;
@@ -90,7 +92,9 @@ static enum keel_status buffer_create(struct keel_device *device, uint64_t bytes
         return keel_opencl_fail(error, device->info.selector, what);
     }
     buffer->head.bytes = bytes;
+    keel_mutex_lock(&own->zero_lock);
     enum keel_status status = zero(own, buffer);
+    keel_mutex_unlock(&own->zero_lock);
     if (status != KEEL_OK) {
         buffer_destroy(&buffer->head);
         return status;
@@ -242,6 +246,7 @@ static enum keel_status device_open(const struct keel_candidate *candidate, stru
         keel_free(device);
         return keel_opencl_fail(error, candidate->info.selector, "clCreateContext");
     }
+    keel_mutex_init(&device->zero_lock);
     enum keel_status status = keel_opencl_queue_create(&device->head, &device->zero_queue);
     if (status != KEEL_OK) {
         device_close(&device->head);

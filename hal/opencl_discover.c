@@ -34,7 +34,7 @@ static void short_name(cl_platform_id platform, const char *platform_name, char 
 {
     char text[64] = "";
     if (clGetPlatformInfo(platform, SUFFIX_QUERY, sizeof text, text, NULL) != CL_SUCCESS || text[0] == '\0')
-        snprintf(text, sizeof text, "%s", platform_name);
+        snprintf(text, sizeof text, "%.63s", platform_name);
     size_t used = 0;
     for (const char *at = text; *at != '\0' && *at != ' ' && used < 31; at++)
         if (isalnum((unsigned char)*at))

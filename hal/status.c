@@ -102,10 +102,10 @@ const char *keel_detail(void)
     return detail;
 }
 
-void keel_detail_set(const char *text)
+void keel_detail_set(const char *new_detail)
 {
-    size_t length = strnlen(text, sizeof detail - 1);
-    memmove(detail, text, length); /* it may be our own detail */
+    size_t length = strnlen(new_detail, sizeof detail - 1);
+    memmove(detail, new_detail, length); /* it may be our own detail */
     detail[length] = '\0';
 }
 

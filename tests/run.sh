@@ -2,6 +2,14 @@
 # Run test programs and scripts, one after the other, and close with one line: N passed, N failed.
 # A program built with Check says "..%: Checks: N, Failures: N, Errors: N"; a script says "N passed, N failed".
 # ONLY=word runs those whose path holds the word. A program that says nothing or dies counts as one failure.
+#
+# Sanitizers: an allocation that cannot be is an answer (NO_MEMORY), not an error of the test. Suppressions
+# are for races in the drivers' own code alone; leaks need none. libfabric brings libinfinipath, which would put handlers on SIGABRT
+# and others and write .btr files; its variable says no.
+here=$(dirname "$0")
+export ASAN_OPTIONS="allocator_may_return_null=1:${ASAN_OPTIONS:-}"
+export TSAN_OPTIONS="allocator_may_return_null=1:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
+export IPATH_NO_BACKTRACE=1
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT

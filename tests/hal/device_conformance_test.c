@@ -2,6 +2,7 @@
  *
  * Runs on the host device and on PoCL's threads here, and on PoCL's blocking `basic` device in a process
  * of its own, because PoCL reads POCL_DEVICES once per process. */
+#include "device_backend.h"
 #include "harness.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -581,6 +582,127 @@ START_TEST(a_buffer_that_does_not_fit_names_size_and_limit)
 }
 END_TEST
 
+/* No driver here fails on demand, so the failure is put in where a backend reports it. */
+START_TEST(a_lost_queue_stays_lost_and_can_still_be_destroyed)
+{
+    struct keel_buffer *buffer = buffer_of(64);
+    struct keel_kernel *visit = kernel_of("visit");
+    struct keel_arg args[] = {buffer_arg(buffer)};
+    struct keel_range range = line(16, 16);
+    struct keel_event *event = NULL;
+    uint32_t data = 0;
+    ck_status(keel_queue_lose(queue, "a test", -5), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_launch(queue, visit, args, 1, &range, NULL, &event), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_write(queue, buffer, 0, &data, 4, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_read(queue, buffer, 0, &data, 4, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_fill(queue, buffer, 0, 4, 1, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_copy(queue, buffer, 0, buffer, 32, 4, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_flush(queue), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_mark(queue, &event), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_finish(queue, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_ptr_null(event);
+    keel_kernel_destroy(visit);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
+/* Each thread: own queue, own kernel, buffers that come and go on the one device. */
+static void *work_alone(void *wrong)
+{
+    struct keel_queue *own = NULL;
+    struct keel_kernel *visit = NULL;
+    struct keel_range range = line(16, 16);
+    bool good =
+        keel_queue_create(device, &own) == KEEL_OK && keel_kernel_create(program, "visit", &visit) == KEEL_OK;
+    for (int round = 0; good && round < 20; round++) {
+        struct keel_buffer *buffer = NULL;
+        uint32_t out[16] = {0};
+        good = keel_buffer_create(device, sizeof out, &buffer) == KEEL_OK;
+        if (!good)
+            break;
+        struct keel_arg args[] = {buffer_arg(buffer)};
+        good = keel_queue_launch(own, visit, args, 1, &range, NULL, NULL) == KEEL_OK &&
+               keel_queue_read(own, buffer, 0, out, sizeof out, NULL, NULL) == KEEL_OK &&
+               keel_queue_finish(own, keel_deadline_after_ns(LIMIT_NS)) == KEEL_OK;
+        for (uint32_t i = 0; i < 16; i++)
+            good = good && out[i] == i + 1;
+        keel_buffer_destroy(buffer);
+    }
+    keel_kernel_destroy(visit);
+    keel_queue_destroy(own);
+    return good ? NULL : wrong;
+}
+
+START_TEST(threads_share_a_device)
+{
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, work_alone, &queue), 0);
+    for (int i = 0; i < 3; i++) {
+        void *result = NULL;
+        ck_assert_int_eq(pthread_join(threads[i], &result), 0);
+        ck_assert_ptr_null(result);
+    }
+}
+END_TEST
+
+/* What one thread enqueues another waits for, as copies to the host are drained. */
+enum { HANDED_OVER = 300 };
+static struct {
+    struct keel_mutex mutex; /* guards what follows */
+    struct keel_cond cond;
+    struct keel_event *events[HANDED_OVER];
+    int count;
+} ring;
+
+static void *wait_for_all(void *wrong)
+{
+    uint64_t deadline_ns = keel_deadline_after_ns(LIMIT_NS);
+    for (int i = 0; i < HANDED_OVER; i++) {
+        keel_mutex_lock(&ring.mutex);
+        while (ring.count <= i && keel_cond_wait(&ring.cond, &ring.mutex, deadline_ns)) {
+        }
+        struct keel_event *event = ring.count > i ? ring.events[i] : NULL;
+        keel_mutex_unlock(&ring.mutex);
+        if (event == NULL || keel_event_wait(event, deadline_ns) != KEEL_OK)
+            return wrong;
+        keel_event_destroy(event);
+    }
+    return NULL;
+}
+
+START_TEST(one_thread_enqueues_what_another_waits_for)
+{
+    struct keel_buffer *buffer = buffer_of(ITEMS * sizeof(uint32_t));
+    struct keel_kernel *visit = kernel_of("visit");
+    struct keel_arg args[] = {buffer_arg(buffer)};
+    struct keel_range range = line(ITEMS, 64);
+    pthread_t waiter;
+    void *result = NULL;
+    keel_mutex_init(&ring.mutex);
+    keel_cond_init(&ring.cond);
+    ck_assert_int_eq(pthread_create(&waiter, NULL, wait_for_all, buffer), 0);
+    for (int i = 0; i < HANDED_OVER; i++) {
+        struct keel_event *event = NULL;
+        ck_ok(keel_queue_launch(queue, visit, args, 1, &range, NULL, &event));
+        keel_mutex_lock(&ring.mutex);
+        ring.events[ring.count++] = event;
+        keel_cond_signal(&ring.cond);
+        keel_mutex_unlock(&ring.mutex);
+    }
+    ck_assert_int_eq(pthread_join(waiter, &result), 0);
+    ck_assert_ptr_null(result);
+    static uint32_t out[ITEMS];
+    read_back(buffer, 0, out, sizeof out);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        ck_assert_uint_eq(out[i], HANDED_OVER * (i + 1));
+    keel_cond_fini(&ring.cond);
+    keel_mutex_fini(&ring.mutex);
+    keel_kernel_destroy(visit);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -607,6 +729,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, build_options_reach_the_compiler);
     tcase_add_test(tc, device_memory_is_counted);
     tcase_add_test(tc, a_buffer_that_does_not_fit_names_size_and_limit);
+    tcase_add_test(tc, a_lost_queue_stays_lost_and_can_still_be_destroyed);
+    tcase_add_test(tc, threads_share_a_device);
+    tcase_add_test(tc, one_thread_enqueues_what_another_waits_for);
 }
 
 /* One suite on one device; the number that failed. */

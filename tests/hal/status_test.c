@@ -87,7 +87,8 @@ END_TEST
 START_TEST(a_false_assertion_aborts)
 {
     int null_fd = open("/dev/null", O_WRONLY);
-    dup2(null_fd, 2); /* the message is not for the test's reader */
+    dup2(null_fd, 2);         /* the message is not for the test's reader */
+    signal(SIGABRT, SIG_DFL); /* a library that we are linked with may have put a handler */
     KEEL_ASSERT(1 + 1 == 3);
 }
 END_TEST

@@ -73,7 +73,7 @@ enum keel_status keel_fail_errno(int error_number, const char *format, ...)
 const char *keel_detail(void);
 
 /* Replace this thread's detail with that of another thread or process (copied). */
-void keel_detail_set(const char *detail);
+void keel_detail_set(const char *new_detail);
 
 enum { KEEL_DETAIL_BYTES = 512 };
 
