@@ -81,7 +81,7 @@ void keel_membership_clear_evidence(struct keel_membership *m)
 
 void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns)
 {
-    for (uint16_t i = 0; i < KEEL_NODES_MAX; i++)
+    for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
         m->nodes[i].heard_ns = now_ns;
 }
 

@@ -8,6 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+static uint8_t worker_count(const struct keel_node *node)
+{
+    return (uint8_t)node->config.worker_count; /* at most KEEL_WORKERS_PER_NODE, by keel_node_init */
+}
+
 /* ---- workers: start, end, restart ---------------------------------------------------------------------- */
 
 static void start_worker(struct keel_node *node, uint8_t local)
@@ -262,8 +267,8 @@ static void send_report(struct keel_node *node, bool ended)
     status->has_newest = newest != NULL;
     if (newest)
         status->newest = *newest;
-    status->worker_count = (uint8_t)node->config.worker_count;
-    for (uint8_t i = 0; i < node->config.worker_count; i++)
+    status->worker_count = worker_count(node);
+    for (uint8_t i = 0; i < worker_count(node); i++)
         fill_worker(node, i, &status->workers[i]);
     memcpy(status->detail, agent->failure_detail, sizeof status->detail);
     keel_node_send(node, 0);
@@ -304,7 +309,7 @@ static void adopt_view(struct keel_node *node, const struct keel_view *view)
     node->view = *view;
     node->agent.report_due = true;
     find_neighbours(node);
-    for (uint8_t local = 0; local < node->config.worker_count; local++) {
+    for (uint8_t local = 0; local < worker_count(node); local++) {
         struct keel_local *w = &node->agent.locals[local];
         bool live = w->running && !w->killed && w->state == KEEL_WORKER_READY;
         if (!live)
@@ -399,7 +404,7 @@ void keel_agent_start(struct keel_node *node)
     struct keel_agent *agent = &node->agent;
     agent->lead_ns = agent->beat_ns = node->now_ns;
     keel_node_trace(node, "agent %u starts, incarnation %u", node->config.node, node->config.incarnation);
-    for (uint8_t local = 0; local < node->config.worker_count; local++)
+    for (uint8_t local = 0; local < worker_count(node); local++)
         start_worker(node, local);
 }
 
@@ -407,7 +412,7 @@ void keel_agent_forgive(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
     agent->lead_ns = agent->behind_ns = node->now_ns;
-    for (uint8_t local = 0; local < node->config.worker_count; local++)
+    for (uint8_t local = 0; local < worker_count(node); local++)
         agent->locals[local].beat_ns = node->now_ns;
 }
 
@@ -455,7 +460,7 @@ static void send_pending_shards(struct keel_node *node)
 
 static void finish_agent(struct keel_node *node, enum keel_status status, const char *detail)
 {
-    for (uint8_t local = 0; local < node->config.worker_count; local++)
+    for (uint8_t local = 0; local < worker_count(node); local++)
         kill_worker(node, local, KEEL_CAUSE_FINISHED);
     send_report(node, true);
     keel_node_finish(node, status, detail);
@@ -463,7 +468,7 @@ static void finish_agent(struct keel_node *node, enum keel_status status, const 
 
 static bool any_running(const struct keel_node *node)
 {
-    for (uint8_t local = 0; local < node->config.worker_count; local++)
+    for (uint8_t local = 0; local < worker_count(node); local++)
         if (node->agent.locals[local].running)
             return true;
     return false;
@@ -485,7 +490,7 @@ void keel_agent_work(struct keel_node *node)
         finish_agent(node, KEEL_PEER_LOST, "the launcher is silent; run the same command again to resume");
         return;
     }
-    for (uint8_t local = 0; local < node->config.worker_count; local++) {
+    for (uint8_t local = 0; local < worker_count(node); local++) {
         watch_worker(node, local);
         if (agent->stopping)
             tell_stop(node, local);

@@ -140,7 +140,7 @@ static bool records_settled(const struct keel_node *node)
 {
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
-        if (seen->heard && !seen->exited && !seen->ended && seen->first_record != UINT64_MAX)
+        if (!seen->exited && !seen->ended && (!seen->heard || seen->first_record != UINT64_MAX))
             return false;
     }
     return true;
@@ -317,7 +317,7 @@ void keel_lead_register(struct keel_node *node, enum keel_register_outcome outco
 static uint32_t pending_respawns(const struct keel_lead *lead)
 {
     uint32_t count = 0;
-    for (uint16_t i = 0; i < KEEL_NODES_MAX; i++)
+    for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
         count += lead->respawns[i].due_ns != 0 ? 1 : 0;
     return count;
 }

@@ -143,13 +143,15 @@ static uint64_t env_random(void *context)
     return draw(((struct sim_context *)context)->sim);
 }
 
-static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *data, uint32_t bytes)
+/* `late_ns`: how much later than usual at most; for copies of long ago. */
+static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *data, uint32_t bytes,
+                    uint64_t late_ns)
 {
     if (sim->blocked[from][to] || chance(sim, sim->loss_ppm))
         return;
     uint64_t spread_ns = sim->config.delay_max_ns - sim->config.delay_min_ns;
     struct sim_event event = {.kind = SIM_MESSAGE, .node = to, .from = from, .bytes = bytes};
-    event.at_ns = sim->now_ns + sim->config.delay_min_ns + sim_random(sim, spread_ns + 1);
+    event.at_ns = sim->now_ns + sim->config.delay_min_ns + sim_random(sim, spread_ns + 1 + late_ns);
     enum keel_status status = keel_alloc(bytes, 1, &event.data);
     KEEL_ASSERT(status == KEEL_OK);
     memcpy(event.data, data, bytes);
@@ -164,9 +166,9 @@ static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t
         violate(sim, "node %u sends %u bytes to %u", c->node, bytes, node);
         return;
     }
-    deliver(sim, c->node, node, data, bytes);
+    deliver(sim, c->node, node, data, bytes, 0);
     if (chance(sim, sim->duplicate_ppm))
-        deliver(sim, c->node, node, data, bytes);
+        deliver(sim, c->node, node, data, bytes, chance(sim, 100000) ? 4 * sim->config.timeout_ns : 0);
 }
 
 static void env_timer(void *context, uint64_t deadline_ns)

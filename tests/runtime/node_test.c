@@ -623,12 +623,26 @@ static void restart_everything(struct sim *sim)
     sim_start_all(sim);
 }
 
+/* A rack: several at once, and again while the change is under way. */
+static void kill_in_a_burst(struct sim *sim)
+{
+    uint64_t count = 1 + sim_random(sim, 5);
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
+        if (sim_random(sim, 3) == 0)
+            sim_kill_node(sim, node);
+        else
+            sim_kill_worker(sim, node, (uint8_t)sim_random(sim, sim->config.workers_per_node));
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 40 * SIM_MS));
+    }
+}
+
 static void inject(struct sim *sim)
 {
     uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
     uint16_t other = (uint16_t)sim_random(sim, sim->config.nodes);
     uint8_t local = (uint8_t)sim_random(sim, sim->config.workers_per_node);
-    switch (sim_random(sim, 16)) {
+    switch (sim_random(sim, 20)) {
     case 0:
     case 1:
     case 2:
@@ -672,9 +686,23 @@ static void inject(struct sim *sim)
         (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
         sim_wake_node(sim, 0);
         break;
-    default:
+    case 15:
         if (sim_random(sim, 4) == 0)
             restart_everything(sim);
+        break;
+    case 16:
+        if (sim->view_changes > 0 && sim_random(sim, 4) == 0)
+            sim_fail_worker(sim, node, local, KEEL_DEVICE_LOST);
+        break;
+    case 17:
+        if (sim_random(sim, 8) == 0)
+            sim_user_stop(sim);
+        break;
+    case 18:
+        kill_in_a_burst(sim);
+        break;
+    default:
+        sim->duplicate_ppm = (uint32_t)sim_random(sim, 500000);
         break;
     }
 }
