@@ -258,11 +258,13 @@ static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, co
 {
     struct bits bits = *out;
     size_t i = 0;
-    for (; i + 4 <= bytes; i += 4) { /* 4 x 12 + 7 bits */
-        put_code(&bits, codes[data[i]]);
-        put_code(&bits, codes[data[i + 1]]);
-        put_code(&bits, codes[data[i + 2]]);
-        put_code(&bits, codes[data[i + 3]]);
+    for (; i + 4 <= bytes; i += 4) { /* joined as a tree, so that codes do not wait for each other */
+        uint32_t a = codes[data[i]], b = codes[data[i + 1]], c = codes[data[i + 2]], d = codes[data[i + 3]];
+        uint32_t ab_bits = (a & 15) + (b & 15), cd_bits = (c & 15) + (d & 15);
+        uint64_t ab = a >> 4 | (uint64_t)(b >> 4) << (a & 15);
+        uint64_t cd = c >> 4 | (uint64_t)(d >> 4) << (c & 15);
+        bits.word |= (ab | cd << ab_bits) << bits.count; /* 4 x 12 + 7 bits at most */
+        bits.count += ab_bits + cd_bits;
         flush(&bits);
     }
     for (; i < bytes; i++) {

@@ -154,6 +154,13 @@ static enum keel_status damaged(const char *label, const char *what)
     return keel_fail(KEEL_CORRUPT, "%s: %s; use another snapshot or a copy of this file", label, what);
 }
 
+/* A name of a file's struct: ended by NUL, and nothing behind it. */
+static bool name_padded(const char *name, size_t capacity)
+{
+    size_t length = strnlen(name, capacity);
+    return length < capacity && keel_format_all_zero(name + length, capacity - length);
+}
+
 enum keel_status keel_format_header_open(const uint8_t *block, const char *label,
                                          struct keel_format_header *out)
 {
@@ -172,7 +179,7 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
                               sizeof header.reserved) ||
         !keel_format_all_zero(block + sizeof header, KEEL_FORMAT_BLOCK_BYTES - sizeof header))
         return newer(label, "its header uses fields that version 1 does not have");
-    if (header.run[sizeof header.run - 1] != '\0' || !keel_run_name_valid(header.run))
+    if (!name_padded(header.run, sizeof header.run) || !keel_run_name_valid(header.run))
         return damaged(label, "its header holds no valid run name");
     if (header.rank_count == 0 || header.rank_count > KEEL_SNAPSHOT_RANKS_MAX ||
         header.rank >= header.rank_count)
@@ -239,7 +246,8 @@ static enum keel_status check_record(const struct keel_format_record *record,
         return newer(label, "a record uses fields that version 1 does not have");
     struct keel_region region;
     keel_record_region(record, &region);
-    if (keel_region_check(&region) != KEEL_OK || !unused_dims_are_zero(record))
+    if (!name_padded(record->name, sizeof record->name) || keel_region_check(&region) != KEEL_OK ||
+        !unused_dims_are_zero(record))
         return damaged(label, "a record's region makes no sense");
     uint64_t size = record->chunk_bytes;
     if (record->raw_bytes != keel_region_bytes(&region) || size < KEEL_FORMAT_CHUNK_BYTES_MIN ||

@@ -48,7 +48,9 @@ struct keel_save {
     uint8_t *index; /* owned; records are set by begin, chunk entries by whoever appends the chunk */
     struct keel_format_record *records;
     struct keel_format_chunk *chunks;
-    uint8_t *arena; /* owned */
+    struct keel_store *store;        /* borrowed: outlives its saves */
+    struct keel_workspace workspace; /* owned; blocks of the stream, then the arena */
+    uint8_t *arena;                  /* in it */
     uint64_t arena_bytes;
     struct chunk_job *jobs; /* owned; under the lock but for the constants in it */
     struct keel_thread threads[DRAIN_THREADS_MAX + 2];
@@ -377,7 +379,10 @@ static enum keel_status plan(struct keel_save *save, const struct keel_save_conf
         first_chunk += save->records[i].chunk_count;
     }
     fill_jobs(save, config->arena_bytes);
-    return keel_alloc(save->arena_bytes, 1, &save->arena);
+    KEEL_TRY(keel_store_take_workspace(save->store, KEEL_STREAM_MEMORY_BYTES + save->arena_bytes,
+                                       &save->workspace));
+    save->arena = save->workspace.data + KEEL_STREAM_MEMORY_BYTES;
+    return KEEL_OK;
 }
 
 /* The shard's file, new; and an attempt that was committed takes no more files. */
@@ -404,7 +409,8 @@ static void remove_file(struct keel_save *save)
 
 static void destroy(struct keel_save *save)
 {
-    keel_free(save->arena);
+    if (save->workspace.memory != NULL)
+        keel_store_give_workspace(save->store, &save->workspace);
     keel_free(save->jobs);
     keel_free(save->index);
     keel_cond_fini(&save->moved);
@@ -452,11 +458,7 @@ static enum keel_status open_stream(struct keel_save *save, const struct keel_sa
     int fd = -1;
     uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
     KEEL_TRY(create_file(save, &fd));
-    enum keel_status status = keel_save_stream_init(&save->stream, fd, save->path, config->bandwidth_bytes_s);
-    if (status != KEEL_OK) {
-        remove_file(save);
-        return status;
-    }
+    keel_save_stream_init(&save->stream, fd, save->path, config->bandwidth_bytes_s, save->workspace.data);
     keel_format_header_seal(&save->header, block);
     memcpy(&save->header, block, sizeof save->header);
     return keel_save_stream_append(&save->stream, block, sizeof block, 0);
@@ -472,6 +474,7 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     keel_mutex_init(&save->lock);
     keel_cond_init(&save->moved);
     save->place.fd = -1;
+    save->store = store;
     save->codec = config->codec;
     save->read = config->read;
     save->context = config->context;
@@ -481,7 +484,7 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
                                                .attempt = config->attempt,
                                                .rank = config->rank,
                                                .rank_count = config->rank_count};
-    memcpy(save->header.run, store->run, sizeof save->header.run);
+    memcpy(save->header.run, store->run, strlen(store->run)); /* zeros behind it */
     keel_shard_name(config->rank, save->shard_name);
     enum keel_status status = plan(save, config);
     if (status == KEEL_OK)

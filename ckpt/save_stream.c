@@ -21,29 +21,20 @@ static void set_direct(int fd, bool direct)
         (void)fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
-enum keel_status keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
-                                       uint64_t cap_bytes_s)
+void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path, uint64_t cap_bytes_s,
+                           uint8_t *memory)
 {
     *stream = (struct keel_save_stream){
         .fd = fd, .path = path, .cap_bytes_s = cap_bytes_s <= cap_max_bytes_s ? cap_bytes_s : 0};
     keel_mutex_init(&stream->lock);
     keel_cond_init(&stream->moved);
     set_direct(fd, true);
-    for (int i = 0; i < KEEL_STREAM_BLOCKS; i++) {
-        enum keel_status status =
-            keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_STREAM_BLOCK_BYTES, &stream->blocks[i].data);
-        if (status != KEEL_OK) {
-            keel_save_stream_fini(stream);
-            return status;
-        }
-    }
-    return KEEL_OK;
+    for (size_t i = 0; i < KEEL_STREAM_BLOCKS; i++)
+        stream->blocks[i].data = memory + i * KEEL_STREAM_BLOCK_BYTES;
 }
 
 void keel_save_stream_fini(struct keel_save_stream *stream)
 {
-    for (int i = 0; i < KEEL_STREAM_BLOCKS; i++)
-        keel_free(stream->blocks[i].data);
     keel_cond_fini(&stream->moved);
     keel_mutex_fini(&stream->lock);
     if (stream->fd >= 0)

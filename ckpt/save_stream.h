@@ -9,10 +9,14 @@
 #include <keel/file.h>
 #include <keel/thread.h>
 
-enum { KEEL_STREAM_BLOCKS = 4, KEEL_STREAM_BLOCK_BYTES = 4 << 20 };
+enum {
+    KEEL_STREAM_BLOCKS = 4,
+    KEEL_STREAM_BLOCK_BYTES = 4 << 20,
+    KEEL_STREAM_MEMORY_BYTES = KEEL_STREAM_BLOCKS * KEEL_STREAM_BLOCK_BYTES
+};
 
 struct keel_stream_block {
-    uint8_t *data;      /* owned, page aligned */
+    uint8_t *data;      /* borrowed, page aligned */
     uint32_t used;      /* bytes; full but for the last block */
     uint64_t raw_bytes; /* raw bytes whose last stored byte lies in here, for the progress */
 };
@@ -33,9 +37,9 @@ struct keel_save_stream {
     _Atomic uint64_t progress_bytes; /* raw bytes written */
 };
 
-/* Takes over `fd`, an empty file, also when it fails. */
-enum keel_status keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
-                                       uint64_t cap_bytes_s);
+/* Takes over `fd`, an empty file; borrows `memory` for the blocks, page aligned. */
+void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path, uint64_t cap_bytes_s,
+                           uint8_t *memory);
 void keel_save_stream_fini(struct keel_save_stream *stream);
 
 /* Append; waits while all blocks are full. INTERRUPTED after keel_save_stream_stop. */

@@ -7,6 +7,7 @@
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -96,6 +97,7 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
         close(fd);
         return status;
     }
+    keel_mutex_init(&store->lock);
     store->run_fd = fd;
     store->read_only = config->read_only;
     memcpy(store->run, run, sizeof run);
@@ -109,6 +111,8 @@ void keel_store_close(struct keel_store *store)
     if (store == NULL)
         return;
     close(store->run_fd);
+    keel_free(store->spare.memory);
+    keel_mutex_fini(&store->lock);
     keel_free(store);
 }
 
@@ -116,6 +120,43 @@ enum keel_status keel_store_writable(const struct keel_store *store)
 {
     return store->read_only ? keel_fail(KEEL_INVALID, "%s: the store was opened read-only", store->path)
                             : KEEL_OK;
+}
+
+/* ---- workspaces
+ * -------------------------------------------------------------------------------------------- */
+
+enum { HUGE_FROM_BYTES = 64 << 20 };
+
+static struct keel_workspace swap_spare(struct keel_store *store, struct keel_workspace fresh)
+{
+    keel_mutex_lock(&store->lock);
+    struct keel_workspace old = store->spare;
+    store->spare = fresh;
+    keel_mutex_unlock(&store->lock);
+    return old;
+}
+
+enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes, struct keel_workspace *out)
+{
+    struct keel_workspace workspace = swap_spare(store, (struct keel_workspace){0});
+    if (workspace.bytes < bytes) {
+        keel_free(workspace.memory);
+        uint8_t *memory; /* not touched before it is used, as memory allocated with alignment would be */
+        KEEL_TRY(keel_alloc(bytes + KEEL_PAGE_BYTES, 1, &memory));
+        size_t skip = -(uintptr_t)memory % KEEL_PAGE_BYTES;
+        workspace = (struct keel_workspace){memory, memory + skip, bytes};
+        if (bytes >= HUGE_FROM_BYTES) /* a hint: fewer page faults while capturing */
+            (void)madvise(workspace.data, bytes, MADV_HUGEPAGE);
+    }
+    *out = workspace;
+    return KEEL_OK;
+}
+
+void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace)
+{
+    struct keel_workspace old = swap_spare(store, *workspace);
+    keel_free(old.memory);
+    *workspace = (struct keel_workspace){0};
 }
 
 /* ---- attempts ---------------------------------------------------------------------------------------------

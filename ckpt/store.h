@@ -5,17 +5,32 @@
 
 #include <keel/ckpt.h>
 #include <keel/file.h>
+#include <keel/thread.h>
 
 enum { KEEL_STEP_NAME_BYTES = 64, KEEL_SHARD_NAME_BYTES = 32 };
 
 #define KEEL_MANIFEST_NAME "manifest.json"
+
+/* Memory of a save: blocks of the stream, then the arena. The newest one that ended leaves it to the next, so
+ * that only the first pays for fresh pages. */
+struct keel_workspace {
+    void *memory;  /* owned */
+    uint8_t *data; /* the first page in it */
+    size_t bytes;  /* from data on */
+};
 
 struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];
     char path[KEEL_PATH_BYTES]; /* root/run */
     int run_fd;
     bool read_only;
+    struct keel_mutex lock; /* guards: */
+    struct keel_workspace spare;
 };
+/* At least `bytes` from `data` on; contents unspecified. Give it back when the save ends. NO_MEMORY. */
+enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes,
+                                           struct keel_workspace *out);
+void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace);
 
 /* Names and paths of one attempt. */
 struct keel_step_place {
