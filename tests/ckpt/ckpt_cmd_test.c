@@ -1,0 +1,188 @@
+/* ckpt_cmd_test.c - `keel ckpt`: what it prints, in both ways, and its exit codes. */
+#include "sample.h"
+#include <jansson.h>
+
+struct output {
+    int code;
+    char text[16384], errors[4096];
+};
+
+static void slurp(FILE *file, char *out, size_t capacity)
+{
+    rewind(file);
+    size_t got = fread(out, 1, capacity - 1, file);
+    out[got] = '\0';
+    fclose(file);
+}
+
+/* Run the command in this process with both outputs redirected. */
+static struct output run_command(int count, char **words)
+{
+    struct output result;
+    char *argv[16] = {"ckpt"};
+    for (int i = 0; i < count; i++)
+        argv[i + 1] = words[i];
+    fflush(NULL);
+    int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
+    FILE *text = tmpfile(), *errors = tmpfile();
+    ck_assert(text != NULL && errors != NULL);
+    dup2(fileno(text), STDOUT_FILENO);
+    dup2(fileno(errors), STDERR_FILENO);
+    result.code = keel_ckpt_main(count + 1, argv);
+    fflush(NULL);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    close(out);
+    close(err);
+    slurp(text, result.text, sizeof result.text);
+    slurp(errors, result.errors, sizeof result.errors);
+    return result;
+}
+#define COMMAND(...)                                                                                         \
+    run_command((int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), (char *[]){__VA_ARGS__})
+
+struct fixture {
+    char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
+};
+
+static struct fixture make_fixture(void)
+{
+    struct fixture f;
+    struct keel_region tensors[4];
+    uint64_t state = 41;
+    make_directory(f.root);
+    struct keel_store *store = open_store(f.root, true);
+    for (uint64_t step = 100; step <= 200; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = step, .rank_count = 2, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 4, &state));
+    }
+    keel_store_close(store);
+    ck_ok(keel_path_join(f.run, f.root, "sample/"));
+    ck_ok(keel_path_join(f.step, f.root, "sample/step-100.3"));
+    return f;
+}
+
+static void damage(const struct fixture *f, const char *name, off_t at)
+{
+    char path[KEEL_PATH_BYTES];
+    uint8_t byte;
+    ck_ok(keel_path_join(path, f->root, name));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+static json_t *parse(const struct output *output)
+{
+    json_error_t error;
+    json_t *root = json_loads(output->text, JSON_REJECT_DUPLICATES, &error);
+    ck_assert_msg(root != NULL, "no JSON: %s: %s", error.text, output->text);
+    return root;
+}
+
+START_TEST(ls_lists_newest_first_by_store_and_by_run)
+{
+    struct fixture f = make_fixture();
+    char *paths[] = {f.root, f.run};
+    for (int i = 0; i < 2; i++) {
+        struct output o = COMMAND("ls", paths[i]);
+        ck_assert_int_eq(o.code, 0);
+        const char *newest = strstr(o.text, "200  3"), *oldest = strstr(o.text, "100  3");
+        ck_assert(newest != NULL && oldest != NULL && newest < oldest);
+        o = COMMAND("ls", paths[i], "--json");
+        ck_assert_int_eq(o.code, 0);
+        json_t *root = parse(&o), *first = json_array_get(json_object_get(root, "snapshots"), 0);
+        ck_assert_str_eq(json_string_value(json_object_get(root, "run")), "sample");
+        ck_assert_int_eq(json_integer_value(json_object_get(first, "step")), 200);
+        ck_assert_int_eq(json_integer_value(json_object_get(first, "shards")), 2);
+        json_decref(root);
+    }
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(show_lists_tensors_of_the_chosen_snapshot)
+{
+    struct fixture f = make_fixture();
+    struct output o = COMMAND("show", f.root);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "step 200, attempt 3"));
+    ck_assert_ptr_nonnull(strstr(o.text, "f32   wte [37 x 24]"));
+    ck_assert_ptr_nonnull(strstr(o.text, "c0ffee"));
+    o = COMMAND("show", f.step, "--json");
+    ck_assert_int_eq(o.code, 0);
+    json_t *root = parse(&o), *tensors = json_object_get(root, "tensors");
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "step")), 100);
+    ck_assert_uint_eq(json_array_size(tensors), 4);
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(tensors, 0), "name")), "blocks.0.attn");
+    ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(root, "metadata"), "seed")), 7);
+    json_decref(root);
+    o = COMMAND("show", "--step", "100", f.root);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "step 100, attempt 3"));
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(verify_tells_sound_from_damaged_by_its_exit_code)
+{
+    struct fixture f = make_fixture();
+    struct output o = COMMAND("verify", f.root);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "all chunks are sound"));
+    damage(&f, "sample/step-100.3/rank-0.keel", 4096 + 5);
+    o = COMMAND("verify", f.root);
+    ck_assert_int_eq(o.code, 0); /* the newest is another */
+    o = COMMAND("verify", f.root, "--step", "100");
+    ck_assert_int_eq(o.code, 4);
+    ck_assert_ptr_nonnull(strstr(o.errors, "rank-0.keel: tensor "));
+    o = COMMAND("verify", f.step, "--json");
+    ck_assert_int_eq(o.code, 4);
+    json_t *root = parse(&o);
+    ck_assert_str_eq(json_string_value(json_object_get(root, "status")), "CORRUPT");
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "damaged_parts")), 1);
+    json_decref(root);
+    damage(&f, "sample/step-100.3/rank-1.keel", 9);
+    ck_assert_int_eq(COMMAND("show", f.step).code, 4);
+    damage(&f, "sample/step-200.3/manifest.json", 40);
+    ck_assert_int_eq(COMMAND("ls", f.root).code, 4);
+    ck_assert_int_eq(COMMAND("verify", f.root, "--step", "200").code, 4);
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(wrong_use_and_missing_things_have_their_own_codes)
+{
+    struct fixture f = make_fixture();
+    ck_assert_int_eq(run_command(0, NULL).code, 2);
+    ck_assert_int_eq(COMMAND("frobnicate", f.root).code, 2);
+    ck_assert_int_eq(COMMAND("ls").code, 2);
+    ck_assert_int_eq(COMMAND("ls", f.root, f.root).code, 2);
+    ck_assert_int_eq(COMMAND("ls", f.root, "--fast").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step", "-3").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step", "1x").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.step, "--step", "200").code, 2);
+    ck_assert_int_eq(COMMAND("ls", "/nonexistent/store").code, 3);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step", "300").code, 3);
+    struct output o = COMMAND("--help");
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "examples:"));
+    ck_assert_int_eq(COMMAND("verify", "--help").code, 0);
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, ls_lists_newest_first_by_store_and_by_run);
+    tcase_add_test(tc, show_lists_tensors_of_the_chosen_snapshot);
+    tcase_add_test(tc, verify_tells_sound_from_damaged_by_its_exit_code);
+    tcase_add_test(tc, wrong_use_and_missing_things_have_their_own_codes);
+}
+
+KEEL_TEST_MAIN("ckpt_cmd", cases, 60)

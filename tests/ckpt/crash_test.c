@@ -1,0 +1,181 @@
+/* crash_test.c - a process that saves, commits and retains in a loop is killed at any moment: what it had
+ * committed is there and right. And retention, which must never be the one that loses it. */
+#include "sample.h"
+#include "store.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { KILLS = 200, RANKS = 2, LISTED_MAX = 16 };
+
+static uint32_t crash_tensors(struct keel_region out[5])
+{
+    uint32_t count = small_tensors(out);
+    out[count++] = whole("large", KEEL_CKPT_F32, 2, (const uint64_t[]){60, 500});
+    return count;
+}
+
+/* The loop that is killed. *committed is memory shared with the parent. */
+static void save_until_killed(const char *root, uint64_t step, uint64_t attempt, _Atomic uint64_t *committed)
+{
+    struct keel_region tensors[5];
+    uint64_t state = step * 1000 + attempt;
+    struct keel_store *store = open_store(root, true);
+    uint32_t count = crash_tensors(tensors);
+    for (;; step++) {
+        struct sample_save how = {.step = step,
+                                  .attempt = attempt,
+                                  .salt = step,
+                                  .rank_count = RANKS,
+                                  .codec = step % 2 == 0 ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, count, 4, &state));
+        *committed = step;
+        ck_ok(keel_store_retain(store, 2, NULL));
+    }
+}
+
+/* Everything that is listed loads right; returns the newest step, 0 when there is none. */
+static uint64_t check_store(struct keel_store *store)
+{
+    struct keel_snapshot_info infos[LISTED_MAX];
+    uint32_t count, damaged;
+    ck_ok(keel_store_list(store, infos, LISTED_MAX, &count, &damaged));
+    ck_assert_uint_eq(damaged, 0);
+    ck_assert_uint_lt(count, LISTED_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        struct keel_snapshot *snapshot;
+        ck_ok(keel_snapshot_open(store, infos[i].step, infos[i].attempt, &snapshot));
+        ck_assert_uint_eq(keel_snapshot_tensor_count(snapshot), 5);
+        ck_ok(check_all(snapshot, infos[i].step));
+        keel_snapshot_close(snapshot);
+    }
+    return count > 0 ? infos[0].step : 0;
+}
+
+START_TEST(a_kill_at_any_moment_loses_no_committed_snapshot)
+{
+    char root[KEEL_PATH_BYTES];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    _Atomic uint64_t *committed =
+        mmap(NULL, sizeof *committed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(committed, MAP_FAILED);
+    uint64_t state = 31, newest = 0;
+    for (uint64_t i = 1; i <= KILLS; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            save_until_killed(root, newest + 1, i, committed);
+            _exit(0);
+        }
+        ck_assert_int_gt(child, 0);
+        keel_sleep_until_ns(keel_deadline_after_ns(draw(&state, 60 * KEEL_NS_PER_MS)));
+        ck_assert_int_eq(kill(child, SIGKILL), 0);
+        int result;
+        ck_assert_int_eq(waitpid(child, &result, 0), child);
+        ck_assert_msg(WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL, "the child ended by itself: %d",
+                      result);
+        uint64_t now = check_store(store);
+        ck_assert_uint_ge(now, newest);
+        ck_assert_uint_ge(now, *committed);
+        newest = now;
+    }
+    ck_assert_uint_gt(newest, 20); /* the kills did not all come before the first commit */
+    munmap((void *)committed, sizeof *committed);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+/* ---- retention
+ * -------------------------------------------------------------------------------------------------- */
+
+static void save_step(struct keel_store *store, uint64_t step, uint64_t attempt, bool commit)
+{
+    struct keel_region tensor = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){50});
+    struct keel_shard_summary shard;
+    struct sample_save how = {.step = step, .attempt = attempt, .salt = step, .rank_count = 1};
+    ck_ok(save_rank(store, &how, &tensor, 1, &shard));
+    if (commit)
+        ck_ok(commit_all(store, step, attempt, &shard, 1));
+}
+
+static bool there(struct keel_store *store, uint64_t step, uint64_t attempt)
+{
+    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES];
+    keel_step_name(step, attempt, name);
+    ck_ok(keel_path_join(path, store->path, name));
+    return keel_path_exists(path);
+}
+
+START_TEST(retention_keeps_the_newest_and_what_may_be_on_its_way)
+{
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    uint32_t removed = 9;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    ck_status(keel_store_retain(store, 1, &removed), KEEL_INVALID);
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert_uint_eq(removed, 0);
+    save_step(store, 5, 1, false);
+    ck_ok(keel_store_retain(store, 2, &removed)); /* nothing is committed yet: nothing goes */
+    ck_assert(there(store, 5, 1));
+    save_step(store, 10, 1, true);
+    save_step(store, 20, 1, true);
+    save_step(store, 20, 7, true);
+    save_step(store, 30, 1, true);
+    save_step(store, 15, 3, false); /* left by a crash */
+    save_step(store, 30, 2, false); /* of the newest step */
+    save_step(store, 40, 1, false); /* on its way */
+    ck_ok(keel_path_join(path, root, "sample/notes"));
+    ck_ok(keel_mkdir_all(path));
+    ck_ok(keel_store_retain(store, 3, &removed));
+    ck_assert_uint_eq(removed, 3);
+    ck_assert(!there(store, 5, 1) && !there(store, 10, 1) && !there(store, 15, 3));
+    ck_assert(there(store, 20, 1) && there(store, 20, 7) && there(store, 30, 1));
+    ck_assert(there(store, 30, 2) && there(store, 40, 1));
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert_uint_eq(removed, 1);
+    ck_assert(!there(store, 20, 1) && there(store, 20, 7) && there(store, 30, 1));
+    ck_assert(keel_path_exists(path)); /* what is none of ours stays */
+    struct keel_snapshot *snapshot;
+    ck_ok(keel_snapshot_open(store, 20, 0, &snapshot));
+    ck_assert_uint_eq(keel_snapshot_info(snapshot)->attempt, 7);
+    ck_ok(check_all(snapshot, 20));
+    keel_snapshot_close(snapshot);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+START_TEST(a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing)
+{
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    uint32_t removed, count, damaged;
+    struct keel_snapshot_info infos[4];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 10; step <= 40; step += 10)
+        save_step(store, step, 1, true);
+    ck_ok(keel_path_join(path, root, "sample/step-30.1/manifest.json"));
+    ck_ok(keel_file_append(path, " ", 1, false));
+    ck_ok(keel_store_list(store, infos, 4, &count, &damaged));
+    ck_assert_uint_eq(count, 3);
+    ck_assert_uint_eq(damaged, 1);
+    struct keel_snapshot *snapshot;
+    ck_status(keel_snapshot_open(store, 30, 0, &snapshot), KEEL_CORRUPT);
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert_uint_eq(removed, 1);
+    ck_assert(!there(store, 10, 1) && there(store, 20, 1) && there(store, 30, 1) && there(store, 40, 1));
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_kill_at_any_moment_loses_no_committed_snapshot);
+    tcase_add_test(tc, retention_keeps_the_newest_and_what_may_be_on_its_way);
+    tcase_add_test(tc, a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing);
+}
+
+KEEL_TEST_MAIN("crash", cases, 240)
