@@ -167,7 +167,7 @@ static enum keel_status open_path(struct options *options, struct keel_store **o
 static enum keel_status list_all(struct keel_store *store, struct keel_snapshot_info **out,
                                  uint32_t *out_count, uint32_t *out_damaged)
 {
-    struct keel_snapshot_info *infos;
+    struct keel_snapshot_info *infos = NULL;
     KEEL_TRY(keel_alloc(LIST_MAX, sizeof *infos, &infos));
     enum keel_status status = keel_store_list(store, infos, LIST_MAX, out_count, out_damaged);
     if (status != KEEL_OK) {
@@ -226,7 +226,7 @@ static void list_text(const struct keel_store *store, const struct keel_snapshot
 
 static int command_ls(struct keel_store *store, const struct options *options)
 {
-    struct keel_snapshot_info *infos;
+    struct keel_snapshot_info *infos = NULL;
     uint32_t count, damaged;
     enum keel_status status = list_all(store, &infos, &count, &damaged);
     if (status != KEEL_OK)
@@ -292,7 +292,7 @@ static void show_text(const struct keel_snapshot *snapshot)
 
 static int command_show(struct keel_store *store, const struct options *options)
 {
-    struct keel_snapshot *snapshot;
+    struct keel_snapshot *snapshot = NULL;
     enum keel_status status = open_chosen(store, options, &snapshot);
     if (status != KEEL_OK)
         return report(status);
@@ -416,8 +416,8 @@ int keel_ckpt_main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(argv[1], commands[i].name) != 0)
             continue;
-        struct options options;
-        struct keel_store *store;
+        struct options options = {0};
+        struct keel_store *store = NULL;
         int code = parse_options(argc, argv, &options);
         if (code != 0)
             return code;

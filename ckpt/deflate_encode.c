@@ -66,10 +66,10 @@ static void sort_leaves(struct leaf *leaves, uint32_t count)
  * leaves and joined nodes, both ascending. Depths beyond 63 cannot be: counts sum to less than 2^32. */
 static void tree_depths(const struct leaf *leaves, uint32_t count, uint32_t per_depth[64])
 {
-    uint32_t weight[LITERALS], parent[2 * LITERALS]; /* nodes: leaves 0 .. count, then the joined ones */
+    uint32_t weight[LITERALS] = {0},
+             parent[2 * LITERALS]; /* nodes: leaves 0 .. count, then the joined ones */
     uint32_t next_leaf = 0, next_joined = 0;
     for (uint32_t made = 0; made < count - 1; made++) {
-        weight[made] = 0;
         for (int side = 0; side < 2; side++) {
             bool take_leaf =
                 next_leaf < count && (next_joined == made || leaves[next_leaf].count <= weight[next_joined]);

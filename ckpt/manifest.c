@@ -20,17 +20,23 @@ static void to_hex(const uint8_t digest[KEEL_DIGEST_BYTES], char out[HEX_BYTES +
         snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
+/* 16 for what is no lower-case hexadecimal digit. */
+static uint32_t hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return (uint32_t)(c - '0');
+    return c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a') + 10 : 16;
+}
+
 static bool from_hex(const char *text, uint8_t out[KEEL_DIGEST_BYTES])
 {
-    static const char digits[] = "0123456789abcdef";
     if (strlen(text) != HEX_BYTES)
         return false;
-    for (size_t i = 0; i < HEX_BYTES; i++) {
-        const char *digit = memchr(digits, text[i], 16);
-        if (digit == NULL)
+    for (size_t i = 0; i < KEEL_DIGEST_BYTES; i++) {
+        uint32_t high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        if (high == 16 || low == 16)
             return false;
-        uint8_t value = (uint8_t)(digit - digits);
-        out[i / 2] = (uint8_t)(i % 2 == 0 ? value << 4 : out[i / 2] | value);
+        out[i] = (uint8_t)(high << 4 | low);
     }
     return true;
 }
@@ -99,10 +105,9 @@ static enum keel_status append_check(const char *body, char **out, size_t *out_b
     KEEL_ASSERT(strcmp(body + kept, "\n}") == 0);
     if (covered + TAIL_BYTES > KEEL_MANIFEST_BYTES_MAX)
         return keel_fail(KEEL_LIMIT, "the manifest would be larger than %d bytes", KEEL_MANIFEST_BYTES_MAX);
-    char *text;
+    char *text = NULL;
     KEEL_TRY(keel_alloc(covered + TAIL_BYTES + 1, 1, &text));
-    memcpy(text, body, kept);
-    memcpy(text + kept, check_member, strlen(check_member));
+    snprintf(text, covered + 1, "%.*s%s", (int)kept, body, check_member);
     uint8_t digest[KEEL_DIGEST_BYTES];
     keel_format_digest(text, covered, digest);
     to_hex(digest, text + covered);
@@ -114,7 +119,7 @@ static enum keel_status append_check(const char *body, char **out, size_t *out_b
 
 enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char **out, size_t *out_bytes)
 {
-    json_t *metadata;
+    json_t *metadata = NULL;
     KEEL_TRY(parse_metadata(manifest->metadata, &metadata));
     json_t *root = manifest_to_json(manifest, metadata);
     char *body = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
@@ -281,16 +286,16 @@ static enum keel_status read_text(const struct keel_step_place *place, const cha
 enum keel_status keel_manifest_read(const struct keel_store *store, const struct keel_step_place *place,
                                     struct keel_manifest *out)
 {
-    char label[KEEL_PATH_BYTES], *text;
-    size_t bytes;
-    struct keel_manifest manifest;
+    char label[KEEL_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    struct keel_manifest manifest = {0};
     KEEL_TRY(keel_path_join(label, place->path, KEEL_MANIFEST_NAME));
     KEEL_TRY(read_text(place, label, &text, &bytes));
     enum keel_status status = keel_manifest_decode(text, bytes, label, &manifest);
     keel_free(text);
     if (status != KEEL_OK)
         return status;
-    uint64_t step, attempt;
+    uint64_t step = 0, attempt = 0;
     KEEL_ASSERT(keel_step_name_parse(place->name, &step, &attempt));
     if (strcmp(manifest.run, store->run) != 0 || manifest.info.step != step ||
         manifest.info.attempt != attempt) {
