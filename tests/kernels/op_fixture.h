@@ -8,15 +8,18 @@
 #define KEEL_TESTS_OP_FIXTURE_H
 
 #include "harness.h"
+#include "kernels_internal.h"
 
 #include <keel/clock.h>
 #include <keel/kernels.h>
+#include <keel/memory.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* RIG_HOST is the reference; the others are OpenCL devices, passed over with a note where missing. */
-enum rig_kind { RIG_PTHREAD, RIG_BASIC, RIG_DEVICES, RIG_HOST = RIG_DEVICES };
+/* RIG_HOST is the reference; the others are PoCL's devices. RIG_NARROW launches as devices with many narrow
+ * lanes are served: groups of 64 work-items, 16 elements each. */
+enum rig_kind { RIG_PTHREAD, RIG_BASIC, RIG_NARROW, RIG_DEVICES, RIG_HOST = RIG_DEVICES };
 enum { RIG_BUFFERS_MAX = 24, RIG_RESULTS_MAX = 8, RIG_LIMIT_S = 120 };
 
 struct rig {
@@ -29,6 +32,7 @@ struct rig {
     void *results[RIG_RESULTS_MAX]; /* malloc, what the body handed in */
     size_t result_bytes[RIG_RESULTS_MAX];
     uint32_t result_count;
+    bool narrow;
 };
 
 static inline void rig_open(struct rig *rig, enum rig_kind kind)
@@ -39,6 +43,7 @@ static inline void rig_open(struct rig *rig, enum rig_kind kind)
     ck_ok(keel_device_open(kind == RIG_HOST ? "host" : "pocl", NULL, &rig->device));
     ck_ok(keel_kernels_create(rig->device, &rig->kernels));
     ck_ok(keel_queue_create(rig->device, &rig->queue));
+    rig->narrow = kind == RIG_NARROW;
 }
 
 static inline void rig_clear(struct rig *rig)
@@ -92,9 +97,28 @@ static inline struct keel_buffer *rig_random(struct rig *rig, uint64_t count, ui
     return buffer;
 }
 
+/* Recut a launch for narrow lanes; a second time changes nothing. */
+static inline void narrow_launch(struct keel_launch *launch)
+{
+    if (launch->range.local[0] == KEEL_GROUP_ITEMS_MANY)
+        return;
+    ck_assert_uint_eq(launch->range.local[0], 1);
+    for (uint32_t i = 0; i < launch->arg_count; i++) {
+        struct keel_arg *arg = &launch->args[i];
+        if (arg->kind == KEEL_ARG_U32 && arg->as.u32 == KEEL_ITEM_ELEMENTS_WIDE) {
+            arg->as.u32 = KEEL_LANES;
+            launch->range.global[0] *= KEEL_ITEM_ELEMENTS_WIDE / KEEL_LANES;
+        }
+    }
+    launch->range.global[0] = keel_round_up(launch->range.global[0], KEEL_GROUP_ITEMS_MANY);
+    launch->range.local[0] = KEEL_GROUP_ITEMS_MANY;
+}
+
 /* Run what the list holds and wait. */
 static inline void rig_run(struct rig *rig)
 {
+    for (uint32_t i = 0; rig->narrow && i < rig->list.count; i++)
+        narrow_launch(&rig->list.items[i]);
     ck_ok(keel_launch_list_run(&rig->list, rig->queue));
     ck_ok(keel_queue_finish(rig->queue, keel_deadline_after_ns(RIG_LIMIT_S * KEEL_NS_PER_S)));
 }
