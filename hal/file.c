@@ -2,16 +2,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMES_MAX = 1 << 20 };
+enum { NAMES_MAX = 1 << 20, LOCK_POLL_NS = 20 * 1000 * 1000 };
 
 enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name)
 {
@@ -339,4 +341,31 @@ enum keel_status keel_remove_tree(const char *path)
     if (unlink(path) != 0 && errno != ENOENT)
         return keel_fail_errno(errno, "%s: cannot be removed", path);
     return KEEL_OK;
+}
+
+enum keel_status keel_file_lock(const char *path, bool shared, uint64_t deadline_ns, int *out_fd)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be opened to be locked", path);
+    /* flock(2) has no deadline; who holds such a lock holds it for seconds, so asking seldom is enough. */
+    while (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
+        int error = errno;
+        if (error != EWOULDBLOCK && error != EINTR) {
+            close(fd);
+            return keel_fail_errno(error, "%s: cannot be locked", path);
+        }
+        if (keel_remaining_ns(deadline_ns) == 0) {
+            close(fd);
+            return keel_fail(KEEL_BUSY, "%s: somebody else holds the lock", path);
+        }
+        keel_sleep_until_ns(keel_deadline_after_ns(LOCK_POLL_NS));
+    }
+    *out_fd = fd;
+    return KEEL_OK;
+}
+
+void keel_file_unlock(int fd)
+{
+    close(fd);
 }

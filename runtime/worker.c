@@ -121,16 +121,36 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
     return status;
 }
 
-static enum keel_status set_up(struct keel_worker *worker)
+/* Build the trainer and run it once. Workers that start together would all compile the same kernels: the
+ * first one does, and the others come when the driver's cache has them. */
+static enum keel_status build_trainer(struct keel_worker *worker)
 {
-    KEEL_TRY(keel_data_open(&worker->job, &worker->data));
-    KEEL_TRY(open_device(worker));
+    char path[KEEL_PATH_BYTES];
+    int fd;
     struct keel_trainer_config config = {.job = &worker->job,
                                          .data = worker->data,
                                          .device = worker->device,
                                          .stall_ns = worker->stall_ns,
                                          .progress = &worker->inbox.progress};
-    KEEL_TRY(keel_trainer_create(&config, &worker->trainer));
+    KEEL_TRY(keel_path_join(path, worker->directory, "kernels.lock"));
+    bool first = keel_file_lock(path, false, 0, &fd) == KEEL_OK;
+    if (!first) {
+        KEEL_TRY(keel_file_lock(path, true, keel_deadline_after_ns(worker->stall_ns), &fd));
+        keel_file_unlock(fd);
+    }
+    enum keel_status status = keel_trainer_create(&config, &worker->trainer);
+    if (status == KEEL_OK)
+        status = keel_trainer_warm(worker->trainer);
+    if (first)
+        keel_file_unlock(fd);
+    return status;
+}
+
+static enum keel_status set_up(struct keel_worker *worker)
+{
+    KEEL_TRY(keel_data_open(&worker->job, &worker->data));
+    KEEL_TRY(open_device(worker));
+    KEEL_TRY(build_trainer(worker));
     KEEL_TRY(open_store(worker));
     return open_endpoint(worker);
 }
@@ -243,7 +263,6 @@ static enum keel_status finish(struct keel_worker *worker, bool interrupted)
 static enum keel_status work(struct keel_worker *worker)
 {
     KEEL_TRY(set_up(worker));
-    KEEL_TRY(keel_trainer_warm(worker->trainer));
     say_ready(worker);
     enum keel_status status = live(worker);
     if (status != KEEL_OK && status != KEEL_INTERRUPTED)

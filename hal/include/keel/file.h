@@ -43,6 +43,12 @@ enum keel_status keel_sync_path(const char *path);
 enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void *context, const char *name),
                                void *context);
 
+/* Take an advisory lock on a file, which is created when missing: exclusive, or shared with others that
+ * take it shared. BUSY when the deadline passes (0: do not wait). The lock goes with the process, however
+ * that ends, or with keel_file_unlock. */
+enum keel_status keel_file_lock(const char *path, bool shared, uint64_t deadline_ns, int *out_fd);
+void keel_file_unlock(int fd);
+
 /* Remove a directory tree (symbolic links are removed, never followed). Fine when it is not there. */
 enum keel_status keel_remove_tree(const char *path);
 
