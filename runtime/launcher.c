@@ -1,8 +1,8 @@
 /* launcher.c - starts the agents, keeps the register, reports, commits, ends.
  *
- * Owns the agents' processes, the run's lock, the committer and one poll loop. Promises that one directory
- * has one run, that nothing of the run outlives it, and that neither a disk nor an agent can hold up the
- * loop. What is decided is decided in node.c; what people see is the caller's. */
+ * Owns the agents' processes, the run's lock file, the committer and one poll loop. Promises that nothing of
+ * the run outlives it, and that neither a disk nor an agent can hold up the loop. What is decided is decided
+ * in node.c; what people see is the caller's. */
 #include "launcher.h"
 
 #include "control.h"
@@ -29,6 +29,8 @@ enum { DRILLS_MAX = 64, AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
 static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
 static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
+/* A second signal counts when it comes so long after the first. */
+static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
 struct agent {
     struct keel_process process;
@@ -46,9 +48,10 @@ struct launcher {
     struct keel_committer *committer; /* NULL: the job makes no snapshots */
     char self[KEEL_PATH_BYTES];
     uint64_t run;
-    int lock_fd, signal_fd;
+    int signal_fd;
     sigset_t signals_before;
-    uint32_t signals_seen;
+    bool stopping, hurried; /* by a signal; by a second one */
+    uint64_t stopped_ns;
     uint16_t node_count;
     struct agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
 };
@@ -197,10 +200,12 @@ static void report_snapshots(struct launcher *launcher)
 static enum keel_status take_signals(struct launcher *launcher)
 {
     sigset_t ours;
+    struct sigaction hangup;
     sigemptyset(&ours);
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGTERM);
-    sigaddset(&ours, SIGHUP);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&ours, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &ours, &launcher->signals_before);
     launcher->signal_fd = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->signal_fd >= 0)
@@ -210,19 +215,26 @@ static enum keel_status take_signals(struct launcher *launcher)
     return keel_fail_errno(error, "launcher: no signalfd");
 }
 
-/* Signals that still wait were meant for this run: read before they are unblocked. */
-static bool read_signal(struct launcher *launcher)
+/* Take the signals that wait. One that comes right after the first is the same request: timeout(1) and
+ * service managers signal a process and then its group. */
+static void read_signals(struct launcher *launcher)
 {
     struct signalfd_siginfo info;
-    return read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info;
+    while (read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (!launcher->stopping)
+            launcher->stopped_ns = keel_now_ns();
+        else if (keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
+            launcher->hurried = true;
+        launcher->stopping = true;
+    }
 }
 
+/* Signals that still wait were meant for this run: read before they are unblocked. */
 static void give_signals_back(struct launcher *launcher)
 {
     if (launcher->signal_fd < 0)
         return;
-    while (read_signal(launcher))
-        launcher->signals_seen++;
+    read_signals(launcher);
     close(launcher->signal_fd);
     launcher->signal_fd = -1;
     pthread_sigmask(SIG_SETMASK, &launcher->signals_before, NULL);
@@ -230,9 +242,10 @@ static void give_signals_back(struct launcher *launcher)
 
 static void serve_signals(struct launcher *launcher)
 {
-    while (read_signal(launcher))
-        if (++launcher->signals_seen == 1)
-            keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+    bool before = launcher->stopping;
+    read_signals(launcher);
+    if (launcher->stopping && !before)
+        keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
 /* ---- loop --------------------------------------------------------------------------------------------- */
@@ -266,7 +279,7 @@ static bool some_unstarted(const struct launcher *launcher)
 static void loop(struct launcher *launcher)
 {
     struct pollfd fds[FD_MAX];
-    while (!launcher->control.finished && launcher->signals_seen < 2) {
+    while (!launcher->control.finished && !launcher->hurried) {
         nfds_t count = prepare(launcher, fds);
         int wait_ms = some_unstarted(launcher) ? 0 : keel_remaining_poll_ms(launcher->control.timer_ns);
         if (poll(fds, count, wait_ms) < 0)
@@ -287,8 +300,8 @@ static void loop(struct launcher *launcher)
 
 /* ---- end ---------------------------------------------------------------------------------------------- */
 
-/* Wait until the agents have ended, at most until the deadline or a signal that loses patience. */
-static void await_agents(struct launcher *launcher, uint64_t deadline_ns)
+/* Wait until the agents have ended, at most until the deadline; a `patient` wait ends at a second signal. */
+static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool patient)
 {
     struct pollfd fds[FD_MAX];
     for (;;) {
@@ -299,7 +312,9 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns)
             some = some || launcher->agents[node].running;
         if (!some || poll(fds, count, keel_remaining_poll_ms(deadline_ns)) == 0)
             return;
-        if (fds[FD_SIGNALS].revents != 0 && read_signal(launcher) && ++launcher->signals_seen >= 2)
+        if (fds[FD_SIGNALS].revents != 0)
+            read_signals(launcher);
+        if (patient && launcher->hurried)
             return;
         for (uint16_t node = 1; node < launcher->node_count; node++) {
             struct agent *agent = &launcher->agents[node];
@@ -315,9 +330,9 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns)
 
 static void end_agents(struct launcher *launcher)
 {
-    bool patient = launcher->control.finished && launcher->signals_seen < 2;
+    bool patient = launcher->control.finished && !launcher->hurried;
     if (patient)
-        await_agents(launcher, keel_deadline_after_ns(end_grace_ns));
+        await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
     for (uint16_t node = 1; node < launcher->node_count; node++) {
         if (!launcher->agents[node].running)
             continue;
@@ -325,8 +340,7 @@ static void end_agents(struct launcher *launcher)
             keel_log(KEEL_LOG_WARN, "agent %u does not end: killed", node);
         keel_process_signal(&launcher->agents[node].process, SIGKILL);
     }
-    launcher->signals_seen = 0; /* what is killed ends soon: no more patience to lose */
-    await_agents(launcher, keel_deadline_after_ns(kill_grace_ns));
+    await_agents(launcher, keel_deadline_after_ns(kill_grace_ns), false);
 }
 
 /* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
@@ -346,8 +360,7 @@ static void end_snapshots(struct launcher *launcher)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-/* One run per directory. The lock goes with the process, however that ends. */
-static enum keel_status lock_directory(const char *directory, int *out_fd)
+enum keel_status keel_launch_lock(const char *directory, int *out_fd)
 {
     char path[KEEL_PATH_BYTES], text[32] = "";
     KEEL_TRY(keel_path_join(path, directory, "run.lock"));
@@ -424,7 +437,6 @@ static enum keel_status open_control(struct launcher *launcher)
 static enum keel_status start(struct launcher *launcher)
 {
     KEEL_TRY(keel_self_path(launcher->self, sizeof launcher->self));
-    KEEL_TRY(lock_directory(launcher->config->directory, &launcher->lock_fd));
     KEEL_TRY(open_mailbox(launcher));
     KEEL_TRY(open_snapshots(launcher));
     KEEL_TRY(open_control(launcher));
@@ -454,7 +466,7 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;
     launcher->report = &config->report;
-    launcher->lock_fd = launcher->signal_fd = -1;
+    launcher->signal_fd = -1;
     enum keel_status status = start(launcher);
     char start_detail[KEEL_DETAIL_BYTES];
     snprintf(start_detail, sizeof start_detail, "%s", keel_detail());
@@ -469,8 +481,6 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     keel_committer_close(launcher->committer);
     keel_store_close(launcher->store);
     keel_mailbox_close(launcher->mailbox);
-    if (launcher->lock_fd >= 0)
-        close(launcher->lock_fd);
     keel_free(launcher);
     return status;
 }

@@ -43,10 +43,16 @@ struct keel_launch_config {
     struct keel_launch_report report;
 };
 
-/* Run the job to its end. Blocks; call from the main thread; SIGINT, SIGTERM and SIGHUP are taken over
- * meanwhile: the first ends the run in order (INTERRUPTED), the second kills it (INTERRUPTED too).
- * OK: all steps are done. BUSY: another process runs in this directory (names its pid). What else ended
- * the run comes as its status, with the detail of who decided it. No process of the run is left. */
+/* One run per directory: lock it before anything in it is opened or written. The lock is DIR/run.lock, with
+ * our pid in it; it goes when *out_fd is closed or the process ends, however that ends. BUSY names the
+ * process that has it. */
+enum keel_status keel_launch_lock(const char *directory, int *out_fd);
+
+/* Run the job to its end, in a directory that the caller has locked. Blocks; call from the main thread;
+ * SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) are taken over meanwhile: the first ends
+ * the run in order (INTERRUPTED), another one, a quarter of a second later or more, kills it (INTERRUPTED
+ * too). OK: all steps are done. What else ended the run comes as its status, with the detail of who decided
+ * it. No process of the run is left. */
 enum keel_status keel_launch(const struct keel_launch_config *config);
 
 #endif

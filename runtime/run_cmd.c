@@ -10,6 +10,7 @@
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OVERRIDES_MAX = 256, JOB_TEXT_BYTES = 1 << 16 };
 
@@ -25,6 +26,7 @@ struct run {
     struct keel_job job;
     char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
     char identity[KEEL_IDENTITY_BYTES];
+    int lock_fd; /* of the directory; -1: not locked */
 };
 
 static void print_help(void)
@@ -229,6 +231,7 @@ static enum keel_status prepare(struct run *run)
         snprintf(run->directory, sizeof run->directory, "runs/%s", run->job.name);
     if (keel_mkdir_all(run->directory) != KEEL_OK)
         return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
+    KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
     KEEL_TRY(check_identity(run));
     return write_job(run);
 }
@@ -304,6 +307,7 @@ int keel_run_main(int argc, char **argv)
     bool help = false;
     if (keel_alloc(1, sizeof *run, &run) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
+    run->lock_fd = -1;
     enum keel_status status = parse_arguments(run, argc, argv, &help);
     if (help)
         print_help();
@@ -313,6 +317,8 @@ int keel_run_main(int argc, char **argv)
         status = run_job(run);
     if (status != KEEL_OK)
         fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
+    if (run->lock_fd >= 0)
+        close(run->lock_fd);
     keel_free(run);
     return keel_status_exit_code(status);
 }

@@ -98,6 +98,8 @@ static int run_main(int argc, char **argv)
         keel_path_join(report_path, run_directory, "report") != KEEL_OK ||
         keel_job_load(job_path, NULL, 0, &job) != KEEL_OK)
         return 90;
+    int lock_fd; /* goes with the process */
+    enum keel_status lock_status = keel_launch_lock(run_directory, &lock_fd);
     report_file = fopen(report_path, "ae");
     if (report_file == NULL)
         return 91;
@@ -117,7 +119,7 @@ static int run_main(int argc, char **argv)
                                                          .snapshot = on_snapshot,
                                                          .agent_exit = on_agent_exit,
                                                          .stranger = on_stranger}};
-    enum keel_status status = keel_launch(&config);
+    enum keel_status status = lock_status == KEEL_OK ? keel_launch(&config) : lock_status;
     fprintf(report_file, "end %s %s\n", keel_status_name(status), status == KEEL_OK ? "" : keel_detail());
     fclose(report_file);
     return keel_status_exit_code(status);
@@ -427,10 +429,13 @@ START_TEST(an_interrupt_ends_the_run_in_order)
     write_job("100000", "ranks = 4\n");
     start_run(NULL, NULL);
     await("step 20 ");
+    hit(launcher.pid, SIGINT); /* as timeout(1) does: the process, then its group */
+    hit(launcher.pid, SIGTERM);
     hit(launcher.pid, SIGINT);
     expect_exit(5);
     expect_all_gone();
     expect("end INTERRUPTED");
+    expect_not("second signal");
     expect_not("agent-exit");
 }
 END_TEST
@@ -442,7 +447,7 @@ START_TEST(a_second_interrupt_does_not_wait)
     await("step 20 ");
     hit(shared->worker_pid[1][0], SIGSTOP); /* it will never say DONE */
     hit(launcher.pid, SIGTERM);
-    keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
+    keel_sleep_until_ns(keel_deadline_after_ns(400 * KEEL_NS_PER_MS));
     hit(launcher.pid, SIGTERM);
     expect_exit(5);
     expect_all_gone();
