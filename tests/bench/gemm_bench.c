@@ -1,0 +1,319 @@
+/* gemm_bench.c - what the matrix product reaches, as a share of the device's FMA peak of the same minute.
+ *
+ * One JSON object a line. Shapes: every product of a GPT-2 124M step on 4 x 64 tokens, and of the demo
+ * model; packing and launches are inside the times. Peers run in turn with ours: OpenBLAS (any
+ * libopenblas.so.0 that the loader finds) on the same numbers, and CLBlast, untuned as it comes, on its
+ * own OpenCL context of the same driver (small shapes only: it is slow on CPUs). The peak is measured
+ * anew beside each shape. Device: the first argument, else "auto". Medians of ROUNDS. */
+#define CL_TARGET_OPENCL_VERSION 120
+#include "fma_peak.h"
+
+#include <clblast_c.h>
+#include <dlfcn.h>
+#include <keel/kernels.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 5, SHORT_NS = 2000000 };
+#define CLBLAST_MAX_FLOPS 0.5e9
+
+struct shape {
+    const char *name;
+    uint32_t m, n, k;
+    bool transpose_a, transpose_b, accumulate;
+    uint32_t times; /* in a step of GPT-2 124M */
+};
+static const struct shape shapes[] = {
+    {"gpt2 qkv", 256, 2304, 768, false, false, false, 12},
+    {"gpt2 projection", 256, 768, 768, false, false, false, 12},
+    {"gpt2 up", 256, 3072, 768, false, false, false, 12},
+    {"gpt2 down", 256, 768, 3072, false, false, false, 12},
+    {"gpt2 logits", 256, 50257, 768, false, true, false, 1},
+    {"gpt2 qkv, dx", 256, 768, 2304, false, true, false, 12},
+    {"gpt2 projection, dx", 256, 768, 768, false, true, false, 12},
+    {"gpt2 up, dx", 256, 768, 3072, false, true, false, 12},
+    {"gpt2 down, dx", 256, 3072, 768, false, true, false, 12},
+    {"gpt2 logits, dx", 256, 768, 50257, false, false, false, 1},
+    {"gpt2 qkv, dw", 768, 2304, 256, true, false, true, 12},
+    {"gpt2 projection, dw", 768, 768, 256, true, false, true, 12},
+    {"gpt2 up, dw", 768, 3072, 256, true, false, true, 12},
+    {"gpt2 down, dw", 3072, 768, 256, true, false, true, 12},
+    {"gpt2 logits, dw", 50257, 768, 256, true, false, true, 1},
+    {"demo qkv", 256, 384, 128, false, false, false, 0},
+    {"demo qkv, dw", 128, 384, 256, true, false, true, 0},
+    {"demo logits", 256, 75, 128, false, true, false, 0},
+    {"demo projection, 64 rows", 64, 128, 128, false, false, false, 0},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+static const uint64_t matrix_floats = UINT64_C(50257) * 768; /* the largest of all */
+
+typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
+                               const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                               int ldc);
+
+/* One way to multiply: run(shape) computes once and returns when it is done. */
+struct contender {
+    const char *name;
+    enum keel_status (*run)(const struct shape *shape);
+    double max_flops;       /* larger shapes are left out; 0: none are */
+    double seconds[SHAPES]; /* medians; 0: left out */
+};
+static double peaks[SHAPES]; /* FLOP/s */
+
+static struct keel_kernels *kernels;
+static struct keel_queue *queue;
+static struct keel_buffer *a, *b, *c;
+static float *host_a, *host_b, *host_c;
+static sgemm_function sgemm;
+static cl_command_queue cl_queue;
+static cl_mem cl_a, cl_b, cl_c;
+
+static uint32_t lda_of(const struct shape *s)
+{
+    return s->transpose_a ? s->m : s->k;
+}
+static uint32_t ldb_of(const struct shape *s)
+{
+    return s->transpose_b ? s->k : s->n;
+}
+
+static enum keel_status run_keel(const struct shape *s)
+{
+    struct keel_gemm op = {.m = s->m,
+                           .n = s->n,
+                           .k = s->k,
+                           .batch = 1,
+                           .transpose_a = s->transpose_a,
+                           .transpose_b = s->transpose_b,
+                           .accumulate = s->accumulate,
+                           .lda = lda_of(s),
+                           .ldb = ldb_of(s),
+                           .ldc = s->n,
+                           .a = a,
+                           .b = b,
+                           .c = c};
+    struct keel_launch_list list = {0};
+    enum keel_status status = keel_op_gemm(kernels, &op, &list);
+    if (status == KEEL_OK)
+        status = keel_launch_list_run(&list, queue);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S));
+    keel_launch_list_fini(&list);
+    return status;
+}
+
+enum { CBLAS_ROW_MAJOR = 101, CBLAS_PLAIN = 111, CBLAS_TRANSPOSED = 112 };
+static enum keel_status run_openblas(const struct shape *s)
+{
+    sgemm(CBLAS_ROW_MAJOR, s->transpose_a ? CBLAS_TRANSPOSED : CBLAS_PLAIN,
+          s->transpose_b ? CBLAS_TRANSPOSED : CBLAS_PLAIN, (int)s->m, (int)s->n, (int)s->k, 1.0F, host_a,
+          (int)lda_of(s), host_b, (int)ldb_of(s), s->accumulate ? 1.0F : 0.0F, host_c, (int)s->n);
+    return KEEL_OK;
+}
+
+static enum keel_status run_clblast(const struct shape *s)
+{
+    CLBlastStatusCode code = CLBlastSgemm(
+        CLBlastLayoutRowMajor, s->transpose_a ? CLBlastTransposeYes : CLBlastTransposeNo,
+        s->transpose_b ? CLBlastTransposeYes : CLBlastTransposeNo, s->m, s->n, s->k, 1.0F, cl_a, 0, lda_of(s),
+        cl_b, 0, ldb_of(s), s->accumulate ? 1.0F : 0.0F, cl_c, 0, s->n, &cl_queue, NULL);
+    if (code != CLBlastSuccess || clFinish(cl_queue) != CL_SUCCESS)
+        return keel_fail(KEEL_UNSUPPORTED, "CLBlast: status %d", (int)code);
+    return KEEL_OK;
+}
+
+/* ---- set-up --------------------------------------------------------------------------------------- */
+
+static enum keel_status host_matrix(float **out)
+{
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, matrix_floats * sizeof(float), out));
+    for (uint64_t i = 0; i < matrix_floats; i++)
+        (*out)[i] = (float)((i * 2654435761U >> 20) % 2048) / 1024.0F - 1.0F;
+    return KEEL_OK;
+}
+
+static enum keel_status device_matrix(struct keel_device *device, const float *data, struct keel_buffer **out)
+{
+    KEEL_TRY(keel_buffer_create(device, matrix_floats * sizeof(float), out));
+    KEEL_TRY(keel_queue_write(queue, *out, 0, data, matrix_floats * sizeof(float), NULL, NULL));
+    return keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S));
+}
+
+static enum keel_status open_keel(struct keel_device *device)
+{
+    KEEL_TRY(keel_queue_create(device, &queue));
+    KEEL_TRY(keel_kernels_create(device, &kernels));
+    KEEL_TRY(host_matrix(&host_a));
+    KEEL_TRY(host_matrix(&host_b));
+    KEEL_TRY(host_matrix(&host_c));
+    KEEL_TRY(device_matrix(device, host_a, &a));
+    KEEL_TRY(device_matrix(device, host_b, &b));
+    return device_matrix(device, host_c, &c);
+}
+
+/* Debian's OpenBLAS takes a slow kernel on new processors unless told (kernels/README.md). */
+static bool open_openblas(void)
+{
+    if (__builtin_cpu_supports("avx512f"))
+        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW);
+    if (library == NULL)
+        return false;
+    void *symbol = dlsym(library, "cblas_sgemm");
+    memcpy(&sgemm, &symbol, sizeof sgemm);
+    return symbol != NULL;
+}
+
+/* The first device of the first platform: on a machine with PoCL alone, that of "auto". */
+static bool open_clblast(void)
+{
+    cl_platform_id platform;
+    cl_device_id id;
+    cl_int error = CL_SUCCESS;
+    if (clGetPlatformIDs(1, &platform, NULL) != CL_SUCCESS ||
+        clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &id, NULL) != CL_SUCCESS)
+        return false;
+    cl_context context = clCreateContext(NULL, 1, &id, NULL, NULL, &error);
+    if (error != CL_SUCCESS)
+        return false;
+    cl_queue = clCreateCommandQueue(context, id, 0, &error);
+    size_t bytes = matrix_floats * sizeof(float);
+    cl_mem_flags flags = CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR;
+    cl_a = clCreateBuffer(context, flags, bytes, host_a, &error);
+    cl_b = clCreateBuffer(context, flags, bytes, host_b, &error);
+    cl_c = clCreateBuffer(context, flags, bytes, host_c, &error);
+    return error == CL_SUCCESS;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------- */
+
+static int compare_doubles(const void *x, const void *y)
+{
+    double d = *(const double *)x - *(const double *)y;
+    return (d > 0) - (d < 0);
+}
+
+/* Seconds of one run, as the mean of a stretch of at least SHORT_NS. */
+static enum keel_status time_once(const struct contender *contender, const struct shape *shape, double *out)
+{
+    uint64_t since = keel_now_ns(), spent = 0;
+    uint32_t runs = 0;
+    while (spent < SHORT_NS) {
+        KEEL_TRY(contender->run(shape));
+        runs++;
+        spent = keel_now_ns() - since;
+    }
+    *out = (double)spent * 1e-9 / runs;
+    return KEEL_OK;
+}
+
+static double flops_of(const struct shape *s)
+{
+    return 2.0 * s->m * s->n * s->k;
+}
+
+static bool takes_part(const struct contender *contender, int shape)
+{
+    return contender->max_flops == 0 || flops_of(&shapes[shape]) <= contender->max_flops;
+}
+
+/* All contenders in turn, ROUNDS times; the first run of each, which may compile, is not counted. */
+static enum keel_status measure(struct contender *contenders, int count, int shape)
+{
+    double seconds[3][ROUNDS] = {{0}};
+    for (int round = -1; round < ROUNDS; round++)
+        for (int i = 0; i < count; i++) {
+            double once = 0;
+            if (takes_part(&contenders[i], shape))
+                KEEL_TRY(time_once(&contenders[i], &shapes[shape], &once));
+            if (round >= 0)
+                seconds[i][round] = once;
+        }
+    for (int i = 0; i < count; i++) {
+        qsort(seconds[i], ROUNDS, sizeof seconds[i][0], compare_doubles);
+        contenders[i].seconds[shape] = seconds[i][ROUNDS / 2];
+    }
+    return KEEL_OK;
+}
+
+static void print_line(const char *figure, double value, const char *unit, const char *peer,
+                       double peer_value, double goal)
+{
+    printf("{\"room\":\"kernels\",\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",", figure, value, unit);
+    if (peer != NULL)
+        printf("\"peer\":\"%s\",\"peer_value\":%.4g,\"ratio\":%.3g,", peer, peer_value, value / peer_value);
+    else
+        printf("\"peer\":null,\"peer_value\":null,\"ratio\":null,");
+    if (goal > 0)
+        printf("\"goal\":%.3g,\"met\":%s}\n", goal, value >= goal ? "true" : "false");
+    else
+        printf("\"goal\":null,\"met\":null}\n");
+}
+
+static void report_shape(const struct contender *contenders, int count, int shape)
+{
+    char figure[160];
+    const struct shape *s = &shapes[shape];
+    double rate = flops_of(s) / contenders[0].seconds[shape];
+    bool alone = true;
+    snprintf(figure, sizeof figure, "%s, %ux%ux%u, %.0f%% of peak", s->name, s->m, s->n, s->k,
+             100 * rate / peaks[shape]);
+    for (int i = 1; i < count; i++)
+        if (contenders[i].seconds[shape] > 0) {
+            print_line(figure, rate * 1e-9, "GFLOP/s", contenders[i].name,
+                       flops_of(s) / contenders[i].seconds[shape] * 1e-9, 0);
+            alone = false;
+        }
+    if (alone)
+        print_line(figure, rate * 1e-9, "GFLOP/s", NULL, 0, 0);
+}
+
+/* The whole step; beside OpenBLAS where it ran. */
+static void report_step(const struct contender *contenders, int count)
+{
+    double flops = 0, at_peak = 0, seconds[2] = {0};
+    bool openblas = count > 1 && contenders[1].max_flops == 0;
+    for (int s = 0; s < SHAPES; s++) {
+        flops += shapes[s].times * flops_of(&shapes[s]);
+        at_peak += shapes[s].times * flops_of(&shapes[s]) / peaks[s];
+        for (int i = 0; i < 1 + openblas; i++)
+            seconds[i] += shapes[s].times * contenders[i].seconds[s];
+    }
+    print_line("FMA peak, mean over the shapes", flops / at_peak * 1e-9, "GFLOP/s", NULL, 0, 0);
+    print_line("gpt2-124m, all products of a step", flops / seconds[0] * 1e-9, "GFLOP/s",
+               openblas ? contenders[1].name : NULL, openblas ? flops / seconds[1] * 1e-9 : 0, 0);
+    print_line("gpt2-124m, all products of a step, share of peak", at_peak / seconds[0], "share", NULL, 0,
+               0.5);
+}
+
+static enum keel_status bench(struct keel_device *device)
+{
+    struct contender contenders[3] = {{.name = "keel", .run = run_keel}};
+    int count = 1;
+    KEEL_TRY(open_keel(device));
+    if (open_openblas())
+        contenders[count++] = (struct contender){.name = "OpenBLAS", .run = run_openblas};
+    if (open_clblast())
+        contenders[count++] =
+            (struct contender){.name = "CLBlast", .run = run_clblast, .max_flops = CLBLAST_MAX_FLOPS};
+    for (int s = 0; s < SHAPES; s++) {
+        KEEL_TRY(fma_peak(device, &peaks[s]));
+        KEEL_TRY(measure(contenders, count, s));
+        report_shape(contenders, count, s);
+    }
+    report_step(contenders, count);
+    return KEEL_OK;
+}
+
+int main(int argc, char **argv)
+{
+    struct keel_device *device = NULL;
+    enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", NULL, &device);
+    if (status == KEEL_OK)
+        status = bench(device);
+    if (status != KEEL_OK)
+        fprintf(stderr, "gemm_bench: %s: %s\n", keel_status_name(status), keel_detail());
+    return keel_status_exit_code(status);
+}
