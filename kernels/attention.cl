@@ -173,7 +173,7 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
         for (uint j = 0; j < count; j++) {
             float16 s = vload16(j, scores) * scale;
             vstore16(s, j, scores);
-            largest = (query >= (int)(j0 + j)) & (s > largest) ? s : largest;
+            largest = ((query >= (int)(j0 + j)) & (s > largest)) ? s : largest;
         }
     }
     largest = largest + 0.0f;

@@ -3,8 +3,8 @@
  * One JSON object a line. Shapes: every product of a GPT-2 124M step on 4 x 64 tokens, and of the demo
  * model; packing and launches are inside the times. Peers run in turn with ours: OpenBLAS (any
  * libopenblas.so.0 that the loader finds) on the same numbers, and CLBlast, untuned as it comes, on its
- * own OpenCL context of the same driver (small shapes only: it is slow on CPUs). The peak is measured
- * anew beside each shape. Device: the first argument, else "auto". Medians of ROUNDS. */
+ * own OpenCL context of the same driver (small shapes only: it is slow on CPUs). The peak is measured in
+ * the same rounds. Device: the first argument, else "auto". Medians of ROUNDS. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "fma_peak.h"
 
@@ -61,6 +61,7 @@ struct contender {
     double seconds[SHAPES]; /* medians; 0: left out */
 };
 static double peaks[SHAPES]; /* FLOP/s */
+static struct fma_bench yardstick;
 
 static struct keel_kernels *kernels;
 static struct keel_queue *queue;
@@ -222,8 +223,9 @@ static bool takes_part(const struct contender *contender, int shape)
 /* All contenders in turn, ROUNDS times; the first run of each, which may compile, is not counted. */
 static enum keel_status measure(struct contender *contenders, int count, int shape)
 {
-    double seconds[3][ROUNDS] = {{0}};
-    for (int round = -1; round < ROUNDS; round++)
+    double seconds[3][ROUNDS] = {{0}}, peak[ROUNDS] = {0};
+    for (int round = -1; round < ROUNDS; round++) {
+        KEEL_TRY(fma_measure(&yardstick, &peak[round < 0 ? 0 : round]));
         for (int i = 0; i < count; i++) {
             double once = 0;
             if (takes_part(&contenders[i], shape))
@@ -231,6 +233,9 @@ static enum keel_status measure(struct contender *contenders, int count, int sha
             if (round >= 0)
                 seconds[i][round] = once;
         }
+    }
+    qsort(peak, ROUNDS, sizeof peak[0], compare_doubles);
+    peaks[shape] = peak[ROUNDS / 2];
     for (int i = 0; i < count; i++) {
         qsort(seconds[i], ROUNDS, sizeof seconds[i][0], compare_doubles);
         contenders[i].seconds[shape] = seconds[i][ROUNDS / 2];
@@ -293,17 +298,18 @@ static enum keel_status bench(struct keel_device *device)
     struct contender contenders[3] = {{.name = "keel", .run = run_keel}};
     int count = 1;
     KEEL_TRY(open_keel(device));
+    KEEL_TRY(fma_open(device, &yardstick));
     if (open_openblas())
         contenders[count++] = (struct contender){.name = "OpenBLAS", .run = run_openblas};
     if (open_clblast())
         contenders[count++] =
             (struct contender){.name = "CLBlast", .run = run_clblast, .max_flops = CLBLAST_MAX_FLOPS};
     for (int s = 0; s < SHAPES; s++) {
-        KEEL_TRY(fma_peak(device, &peaks[s]));
         KEEL_TRY(measure(contenders, count, s));
         report_shape(contenders, count, s);
     }
     report_step(contenders, count);
+    fma_close(&yardstick);
     return KEEL_OK;
 }
 

@@ -1,6 +1,7 @@
 /* attention_test.c - attention and its gradient: the formula by finite differences, the kernels by the
  * formula in double, and the same bits on every device. */
 #include "device_rig.h"
+#include "kernels_internal.h"
 #include <float.h>
 #include <math.h>
 
@@ -152,7 +153,8 @@ struct result {
     float *out, *stats, *dqkv;
 };
 
-static struct result attend(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout)
+static struct result attend_as(const struct shape *s, struct rig_device *on, bool small_local,
+                               const float *qkv, const float *dout)
 {
     uint64_t out_bytes = out_count(s) * sizeof(float), stats_bytes = 2 * row_count(s) * sizeof(float);
     struct result r = {rig_numbers(0, out_count(s)), rig_numbers(0, 2 * row_count(s)),
@@ -174,12 +176,22 @@ static struct result attend(const struct shape *s, struct rig_device *on, const 
     ck_ok(keel_op_attention(on->kernels, &op.forward, &list));
     op.forward.workspace = rig_buffer(on, NULL, keel_attention_grad_workspace_bytes(on->kernels, &op));
     ck_ok(keel_op_attention_grad(on->kernels, &op, &list));
+    struct rig_small small = {0};
+    if (small_local)
+        small = rig_small_init(on, &keel_module_attention, &list);
     rig_run(on, &list);
     rig_read(on, op.forward.out, r.out);
     rig_read(on, op.forward.stats, r.stats);
     rig_read(on, op.dqkv, r.dqkv);
+    if (small_local)
+        rig_small_fini(&small);
     rig_clear(on);
     return r;
+}
+
+static struct result attend(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout)
+{
+    return attend_as(s, on, false, qkv, dout);
 }
 
 static void result_fini(struct result *r)
@@ -278,6 +290,23 @@ START_TEST(every_shape_is_right_and_has_the_same_bits_on_every_device)
 }
 END_TEST
 
+START_TEST(small_local_memory_changes_no_bit)
+{
+    rig_open();
+    const struct shape s = {1, 200, 2, 24, 0.2}; /* four blocks of 64, one of 256 */
+    float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+    struct result large = attend(&s, &rig[1], qkv, dout), small = attend_as(&s, &rig[1], true, qkv, dout);
+    rig_same_bits("out in 32 KiB", 1, small.out, large.out, out_count(&s));
+    rig_same_bits("stats in 32 KiB", 1, small.stats, large.stats, 2 * row_count(&s));
+    rig_same_bits("dqkv in 32 KiB", 1, small.dqkv, large.dqkv, 3 * out_count(&s));
+    result_fini(&large);
+    result_fini(&small);
+    free(qkv);
+    free(dout);
+    rig_close();
+}
+END_TEST
+
 START_TEST(what_comes_later_changes_no_bit_of_what_came_before)
 {
     rig_open();
@@ -355,6 +384,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, the_gradient_formula_agrees_with_finite_differences, 0, 2);
     tcase_add_test(tc, every_shape_is_right_and_has_the_same_bits_on_every_device);
+    tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, what_comes_later_changes_no_bit_of_what_came_before);
     tcase_add_test(tc, a_thousand_tokens_attend);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);

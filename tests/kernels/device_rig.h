@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define RIG_LIMIT_NS (60 * KEEL_NS_PER_S)
-enum { RIG_DEVICES = 3, RIG_BUFFERS_MAX = 16 };
+enum { RIG_DEVICES = 3, RIG_BUFFERS_MAX = 16, RIG_KERNELS_MAX = 4 };
 
 struct rig_device {
     struct keel_device *device;
@@ -79,6 +79,33 @@ static void rig_run(struct rig_device *on, struct keel_launch_list *list)
     ck_ok(keel_launch_list_run(list, on->queue));
     ck_ok(keel_queue_finish(on->queue, keel_deadline_after_ns(RIG_LIMIT_NS)));
     keel_launch_list_fini(list);
+}
+
+/* The kernels of a list as a device with small local memory builds them. */
+struct rig_small {
+    struct keel_program *program;
+    struct keel_kernel *kernels[RIG_KERNELS_MAX];
+    uint32_t count;
+};
+
+static struct rig_small rig_small_init(struct rig_device *on, const struct keel_module *module,
+                                       struct keel_launch_list *list)
+{
+    struct rig_small small = {.count = list->count};
+    ck_assert_uint_le(list->count, RIG_KERNELS_MAX);
+    ck_ok(keel_program_create(on->device, module, "", &small.program));
+    for (uint32_t i = 0; i < list->count; i++) {
+        ck_ok(keel_kernel_create(small.program, keel_kernel_name(list->items[i].kernel), &small.kernels[i]));
+        list->items[i].kernel = small.kernels[i];
+    }
+    return small;
+}
+
+static void rig_small_fini(struct rig_small *small)
+{
+    for (uint32_t i = 0; i < small->count; i++)
+        keel_kernel_destroy(small->kernels[i]);
+    keel_program_destroy(small->program);
 }
 
 /* Float i of a series, in (-1, 1), with all bits of the mantissa in use. */

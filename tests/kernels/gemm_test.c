@@ -1,5 +1,6 @@
 /* gemm_test.c - the matrix product: right, in the stated order, with the same bits on every device. */
 #include "device_rig.h"
+#include "kernels_internal.h"
 #include <float.h>
 #include <math.h>
 
@@ -65,25 +66,40 @@ static void product_fini(struct product *p)
     free(p->bias_row);
 }
 
+/* For a device with small local memory: groups of at most 64 rows, other depths of k. */
+static struct rig_small use_small_local(struct rig_device *on, struct keel_launch_list *list)
+{
+    enum { M_ARGUMENT = 5, ROW_BLOCK_ARGUMENT = 12, ROWS = 64 };
+    struct keel_launch *launch = &list->items[0];
+    launch->args[ROW_BLOCK_ARGUMENT].as.u32 = ROWS;
+    launch->range.global[1] = (launch->args[M_ARGUMENT].as.u32 + ROWS - 1) / ROWS;
+    return rig_small_init(on, &keel_module_gemm, list);
+}
+
 /* Computes on one device; c and pre have c_count. Pre begins as c does, so that gaps compare. */
-static void product_run(const struct product *p, struct rig_device *on, float *c, float *pre)
+static void product_run(const struct product *p, struct rig_device *on, bool small_local, float *c,
+                        float *pre)
 {
     struct keel_gemm op = p->op;
     struct keel_launch_list list = {0};
+    struct rig_small small = {0};
     op.a = rig_buffer(on, p->a, p->a_count * sizeof(float));
     op.b = rig_buffer(on, p->b, p->b_count * sizeof(float));
     op.c = rig_buffer(on, p->c, p->c_count * sizeof(float));
     op.bias = p->bias ? rig_buffer(on, p->bias_row, op.n * sizeof(float)) : NULL;
     op.pre = p->pre ? rig_buffer(on, p->c, p->c_count * sizeof(float)) : NULL;
-    uint64_t workspace_bytes = keel_gemm_workspace_bytes(on->kernels, &op);
-    op.workspace = workspace_bytes > 0 ? rig_buffer(on, NULL, workspace_bytes) : NULL;
+    ck_assert_uint_eq(keel_gemm_workspace_bytes(on->kernels, &op), 0);
     ck_ok(keel_op_gemm(on->kernels, &op, &list));
+    if (small_local)
+        small = use_small_local(on, &list);
     rig_run(on, &list);
     rig_read(on, op.c, c);
     if (p->pre)
         rig_read(on, op.pre, pre);
     else
         memcpy(pre, p->c, p->c_count * sizeof(float));
+    if (small_local)
+        rig_small_fini(&small);
     rig_clear(on);
 }
 
@@ -152,7 +168,7 @@ static void check_shape(const struct shape *shape, bool transpose_a, bool transp
     for (int d = 0; d < RIG_DEVICES; d++) {
         c[d] = rig_numbers(0, p.c_count);
         pre[d] = rig_numbers(0, p.c_count);
-        product_run(&p, &rig[d], c[d], pre[d]);
+        product_run(&p, &rig[d], false, c[d], pre[d]);
     }
     char what[96];
     snprintf(what, sizeof what, "%u x %u x %u, batch %u, transposed %d %d, form %d", shape->m, shape->n,
@@ -194,14 +210,38 @@ START_TEST(the_number_of_rows_changes_no_bit)
     struct product p = product_init(&(struct shape){200, 100, 300, 1, 0}, false, true, 0);
     float *whole = rig_numbers(0, p.c_count), *part = rig_numbers(0, p.c_count),
           *pre = rig_numbers(0, p.c_count);
-    product_run(&p, &rig[1], whole, pre);
+    product_run(&p, &rig[1], false, whole, pre);
     p.op.m = 3;
-    product_run(&p, &rig[1], part, pre);
+    product_run(&p, &rig[1], false, part, pre);
     rig_same_bits("3 of 200 rows", 1, part, whole, (uint64_t)3 * p.op.ldc);
     free(whole);
     free(part);
     free(pre);
     product_fini(&p);
+    rig_close();
+}
+END_TEST
+
+START_TEST(small_local_memory_changes_no_bit)
+{
+    rig_open();
+    for (int layout = 0; layout < 4; layout++) {
+        struct product p = product_init(&(struct shape){203, 150, 200, 2, 3}, layout & 1, layout & 2,
+                                        ACCUMULATE | BIAS | PRE);
+        float *c[2], *pre[2];
+        for (int small = 0; small < 2; small++) {
+            c[small] = rig_numbers(0, p.c_count);
+            pre[small] = rig_numbers(0, p.c_count);
+            product_run(&p, &rig[1], small != 0, c[small], pre[small]);
+        }
+        rig_same_bits("C in 32 KiB", 1, c[1], c[0], p.c_count);
+        rig_same_bits("pre in 32 KiB", 1, pre[1], pre[0], p.c_count);
+        for (int small = 0; small < 2; small++) {
+            free(c[small]);
+            free(pre[small]);
+        }
+        product_fini(&p);
+    }
     rig_close();
 }
 END_TEST
@@ -241,6 +281,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_shape_has_the_stated_chain_on_every_device);
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
+    tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
 }
 
