@@ -77,7 +77,8 @@ static void zero_row(uint32_t width, float *y)
         y[d] = 0.0F;
 }
 
-static void forward_row(const struct head *head, const float *qkv, uint32_t i, float *out, float *stats)
+KEEL_HOST_KERNEL static void forward_row(const struct head *head, const float *qkv, uint32_t i, float *out,
+                                         float *stats)
 {
     const float *q = qkv + head->at + i * head->step;
     const float *k = qkv + head->at + head->out_step, *v = k + head->out_step;
@@ -137,8 +138,8 @@ static struct pair pair_gradient(const struct head *head, const struct gradient 
     return pair;
 }
 
-static void query_row(const struct head *head, const struct gradient *gradient, const float *out, uint32_t i,
-                      float *dqkv)
+KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gradient *gradient,
+                                       const float *out, uint32_t i, float *dqkv)
 {
     uint64_t row = head->row + i, out_at = head->out_at + i * head->out_step;
     const float *k = gradient->qkv + head->at + head->out_step;
@@ -164,7 +165,8 @@ static void host_attention_grad_query(void *const *arguments, const struct keel_
         }
 }
 
-static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j, float *dqkv)
+KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j,
+                                     float *dqkv)
 {
     const float *q = gradient->qkv + head->at, *g = gradient->dout + head->out_at;
     float *dk = dqkv + head->at + j * head->step + head->out_step, *dv = dk + head->out_step;

@@ -17,32 +17,6 @@ struct host_gemm {
     uint64_t a_step_i, a_step_p, b_step_p, b_step_j; /* elements from one to the next of op(A), op(B) */
 };
 
-/* s[j] = fma(x, b[j], s[j]) along a row of the block, in the widest fma that the machine has. */
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static void fma_row_wide(float x, const float *b, float *s)
-{
-    for (int j = 0; j < BLOCK_COLUMNS; j++)
-        s[j] = __builtin_fmaf(x, b[j], s[j]);
-}
-#endif
-
-static void fma_row_plain(float x, const float *b, float *s)
-{
-    for (int j = 0; j < BLOCK_COLUMNS; j++)
-        s[j] = fmaf(x, b[j], s[j]);
-}
-
-typedef void (*fma_row_function)(float x, const float *b, float *s);
-
-static fma_row_function fma_row_best(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return fma_row_wide;
-#endif
-    return fma_row_plain;
-}
-
 /* Columns past the end are zero. */
 static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, uint32_t j0, uint32_t columns,
                        float panel[BLOCK_DEPTH][BLOCK_COLUMNS])
@@ -71,7 +45,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0, fma_row_function fma_row)
+KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0)
 {
     float sums[BLOCK_ROWS][BLOCK_COLUMNS] = {{0}};
     float panel[BLOCK_DEPTH][BLOCK_COLUMNS];
@@ -80,8 +54,11 @@ static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0, 
         uint32_t depth = smaller(BLOCK_DEPTH, g->k - p0);
         copy_panel(g, p0, depth, j0, columns, panel);
         for (uint32_t i = 0; i < rows; i++)
-            for (uint32_t p = 0; p < depth; p++)
-                fma_row(g->a[(i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p], panel[p], sums[i]);
+            for (uint32_t p = 0; p < depth; p++) {
+                float x = g->a[(i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p];
+                for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
+                    sums[i][j] = fmaf(x, panel[p][j], sums[i][j]);
+            }
     }
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t j = 0; j < columns; j++)
@@ -109,7 +86,6 @@ static void host_gemm(void *const *arguments, const struct keel_range *range)
         .b_step_p = flags & GEMM_TRANSPOSE_B ? 1 : ldb,
         .b_step_j = flags & GEMM_TRANSPOSE_B ? ldb : 1,
     };
-    fma_row_function fma_row = fma_row_best();
     for (uint64_t batch = 0; batch < range->global[2]; batch++) {
         g.a = (const float *)arguments[0] + batch * *(const uint64_t *)arguments[13];
         g.b = (const float *)arguments[1] + batch * *(const uint64_t *)arguments[14];
@@ -117,7 +93,7 @@ static void host_gemm(void *const *arguments, const struct keel_range *range)
         g.pre = (float *)arguments[4] + batch * *(const uint64_t *)arguments[15];
         for (uint32_t i = 0; i < g.m; i += BLOCK_ROWS)
             for (uint32_t j = 0; j < g.n; j += BLOCK_COLUMNS)
-                multiply_block(&g, i, j, fma_row);
+                multiply_block(&g, i, j);
     }
 }
 

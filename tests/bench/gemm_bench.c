@@ -263,8 +263,10 @@ static void report_shape(const struct contender *contenders, int count, int shap
     const struct shape *s = &shapes[shape];
     double rate = flops_of(s) / contenders[0].seconds[shape];
     bool alone = true;
-    snprintf(figure, sizeof figure, "%s, %ux%ux%u, %.0f%% of peak", s->name, s->m, s->n, s->k,
-             100 * rate / peaks[shape]);
+    int length = snprintf(figure, sizeof figure, "%s, %ux%ux%u", s->name, s->m, s->n, s->k);
+    if (peaks[shape] > 0) /* the host device has none */
+        snprintf(figure + length, sizeof figure - (size_t)length, ", %.0f%% of peak",
+                 100 * rate / peaks[shape]);
     for (int i = 1; i < count; i++)
         if (contenders[i].seconds[shape] > 0) {
             print_line(figure, rate * 1e-9, "GFLOP/s", contenders[i].name,
@@ -286,11 +288,13 @@ static void report_step(const struct contender *contenders, int count)
         for (int i = 0; i < 1 + openblas; i++)
             seconds[i] += shapes[s].times * contenders[i].seconds[s];
     }
-    print_line("FMA peak, mean over the shapes", flops / at_peak * 1e-9, "GFLOP/s", NULL, 0, 0);
     print_line("gpt2-124m, all products of a step", flops / seconds[0] * 1e-9, "GFLOP/s",
                openblas ? contenders[1].name : NULL, openblas ? flops / seconds[1] * 1e-9 : 0, 0);
-    print_line("gpt2-124m, all products of a step, share of peak", at_peak / seconds[0], "share", NULL, 0,
-               0.5);
+    if (peaks[0] > 0) {
+        print_line("FMA peak, mean over the shapes", flops / at_peak * 1e-9, "GFLOP/s", NULL, 0, 0);
+        print_line("gpt2-124m, all products of a step, share of peak", at_peak / seconds[0], "share", NULL, 0,
+                   0.5);
+    }
 }
 
 static enum keel_status bench(struct keel_device *device)
