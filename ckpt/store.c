@@ -48,12 +48,43 @@ static enum keel_status only_run(const char *root, char out[KEEL_RUN_NAME_BYTES]
     return KEEL_OK;
 }
 
+static enum keel_status sync_parent(const char *path)
+{
+    char parent[KEEL_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return keel_sync_path(".");
+    snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return keel_sync_path(parent);
+}
+
+/* Make the root and its parents, each durable before what lies in it: a committed snapshot must not go with
+ * a directory above it. */
+static enum keel_status make_root(const char *root)
+{
+    char prefix[KEEL_PATH_BYTES];
+    size_t length = strlen(root);
+    if (length >= sizeof prefix)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", root, KEEL_PATH_BYTES);
+    for (size_t i = 1; i <= length; i++) {
+        if (i < length && root[i] != '/')
+            continue;
+        memcpy(prefix, root, i);
+        prefix[i] = '\0';
+        if (keel_path_exists(prefix))
+            continue;
+        KEEL_TRY(keel_mkdir_all(prefix));
+        KEEL_TRY(sync_parent(prefix));
+    }
+    return KEEL_OK;
+}
+
 /* The root may be reached through a link, that is its owner's choice; the run may not be one. */
 static enum keel_status open_run(const char *root, const char *path, const char *run, bool create,
                                  int *out_fd)
 {
     if (create)
-        KEEL_TRY(keel_mkdir_all(root));
+        KEEL_TRY(make_root(root));
     int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root_fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened", root);

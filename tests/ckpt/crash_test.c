@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { KILLS = 200, RANKS = 2, LISTED_MAX = 16 };
+enum { KILLS = 200, RANKS = 2, LISTED_MAX = 256 };
 
 static uint32_t crash_tensors(struct keel_region out[5])
 {
@@ -204,4 +204,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing);
 }
 
-KEEL_TEST_MAIN("crash", cases, 240)
+KEEL_TEST_MAIN("crash", cases, 600)

@@ -376,4 +376,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, links_out_of_the_store_are_not_followed);
 }
 
-KEEL_TEST_MAIN("damage", cases, 240)
+KEEL_TEST_MAIN("damage", cases, 600)

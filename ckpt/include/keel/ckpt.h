@@ -62,6 +62,7 @@ struct keel_store_config {
 };
 /* NOT_FOUND, DENIED, INVALID (several runs and none named). Thread-safe afterwards. */
 enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out);
+/* After all saves of it have ended; snapshots may stay open. */
 void keel_store_close(struct keel_store *store);
 
 /* ---- save (each rank) --------------------------------------------------------------------------- */
@@ -97,7 +98,8 @@ struct keel_shard_summary {
 /* Start; returns at once (the file is opened here, so that NO_SPACE or DENIED are told early). */
 enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
                                  struct keel_save **out);
-/* Until all regions are read: then their memory may change again. */
+/* Until all regions are read: then their memory may change again. On a failure the save has failed; it is
+ * still to be given to keel_save_finish or keel_save_cancel. */
 enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns);
 bool keel_save_done(const struct keel_save *save); /* ended, well or not; never blocks */
 /* Progress, 0 .. raw bytes. */
@@ -119,11 +121,14 @@ struct keel_commit {
     const char *metadata; /* a JSON object for the owner's use (seed, digest, ...); NULL is {} */
 };
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
- * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. */
+ * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. Refused: INVALID (committed
+ * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
+ * covered), MISMATCH (a shard that is not the one of its summary). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
 /* Keep the newest `keep` (at least 2) committed snapshots; remove older ones, manifest first, and the
- * leftovers of attempts older than the newest committed one. */
+ * leftovers of attempts of earlier steps than the newest committed one. *out_removed (may be NULL) counts
+ * directories. */
 enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed);
 
 /* ---- read ------------------------------------------------------------------------------------------ */
@@ -136,7 +141,7 @@ struct keel_snapshot_info {
     char identity[KEEL_IDENTITY_BYTES];
 };
 /* Committed snapshots, newest (highest step, then attempt) first. Damaged manifests are skipped and
- * counted in *out_damaged (may be NULL). */
+ * counted in *out_damaged (may be NULL). *out_count is at most `capacity`. */
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged);
 
