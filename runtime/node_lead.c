@@ -168,20 +168,32 @@ static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step,
     return oldest;
 }
 
+/* The lowest step whose set is whole and whose records are delivered. */
+static struct keel_snapshot_set *ready_set(struct keel_node *node, uint16_t active)
+{
+    struct keel_lead *lead = &node->lead;
+    struct keel_snapshot_set *ready = NULL;
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
+        struct keel_snapshot_set *set = &lead->snapshots[i];
+        bool delivered = lead->next_step > set->step || lead->next_step >= node->config.last_step;
+        bool whole = set->used && __builtin_popcountll(set->have) == active;
+        if (whole && delivered && (!ready || set->step < ready->step))
+            ready = set;
+    }
+    return ready;
+}
+
 /* Invariant 6. A snapshot waits for the records of the steps before it: after a resume nobody could
  * deliver them any more. */
 static void commit_snapshots(struct keel_node *node)
 {
     struct keel_lead *lead = &node->lead;
     uint16_t active = keel_view_active_count(&node->view);
-    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &lead->snapshots[i];
-        bool delivered = lead->next_step > set->step || lead->next_step >= node->config.last_step;
-        if (!set->used || !delivered || __builtin_popcountll(set->have) != active)
-            continue;
+    struct keel_snapshot_set *set;
+    while ((set = ready_set(node, active)) != NULL) {
+        set->used = false;
         lead->committed_any = true;
         lead->committed_step = set->step;
-        set->used = false;
         keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
                         set->attempt);
         node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);

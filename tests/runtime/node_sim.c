@@ -332,7 +332,7 @@ static void pass_over(struct sim *sim, uint64_t until)
 static void env_step_commit(void *context, const struct keel_step_record *record)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
-    if (record->step < sim->delivered_next || record->step >= sim->config.last_step)
+    if (record->step < sim->delivered_next || record->step > sim->config.last_step)
         violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
     pass_over(sim, record->step);
     sim->delivered_next = record->step + 1;
@@ -379,7 +379,7 @@ static void env_finish(void *context, enum keel_status status, const char *detai
     if (n->finished)
         violate(c->sim, "node %u finishes twice", c->node);
     if (c->node == 0 && status == KEEL_OK)
-        pass_over(c->sim, c->sim->config.last_step);
+        pass_over(c->sim, c->sim->config.last_step + 1);
     n->finished = true;
     n->finish_status = status;
     (void)snprintf(n->finish_detail, sizeof n->finish_detail, "%s", detail);
@@ -490,7 +490,7 @@ static uint64_t agree_on_step(struct sim *sim, const struct keel_view *view)
         any = true;
         next = w->next_step > next ? w->next_step : next;
     }
-    return any ? next : sim->snapshot_step;
+    return any ? next : sim->snapshot_step + 1;
 }
 
 static void run_group(struct sim *sim, uint64_t epoch)
@@ -521,14 +521,13 @@ static void run_group(struct sim *sim, uint64_t epoch)
         struct sim_event event = {.node = m->node, .local = m->local, .life = w->life, .epoch = epoch};
         event.value = step;
         event.from = position++;
-        event.kind = stop || step >= sim->config.last_step ? SIM_DONE : SIM_COMMIT;
+        event.kind = stop || step > sim->config.last_step ? SIM_DONE : SIM_COMMIT;
         event.at_ns = later(sim, sim->config.step_ns / 2);
         if (event.kind == SIM_DONE)
             event.at_ns += 2 * sim->config.step_ns; /* not before its snapshots are finished */
         push(sim, event);
-        if (event.kind == SIM_COMMIT && (step + 1) % sim->config.snapshot_every == 0) {
+        if (event.kind == SIM_COMMIT && step % sim->config.snapshot_every == 0) {
             event.kind = SIM_SHARD;
-            event.value = step + 1;
             event.at_ns = sim->now_ns + sim->config.step_ns + sim_random(sim, sim->config.step_ns);
             push(sim, event);
         }
@@ -732,6 +731,7 @@ struct sim *sim_create(const struct sim_config *config)
     sim->loss_ppm = config->loss_ppm;
     sim->duplicate_ppm = config->duplicate_ppm;
     sim->bad_digest_node = -1;
+    sim->delivered_next = 1;
     sim->now_ns = 1000 * SIM_MS;
     for (uint16_t i = 0; i < config->nodes; i++) {
         status = keel_alloc(1, keel_node_bytes(), &sim->nodes[i].state);
@@ -768,7 +768,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .timeout_ns = c->timeout_ns,
                                             .incarnation = incarnation,
                                             .first_step = sim->delivered_next,
-                                            .last_step = c->last_step,
+                                            .last_step = c->last_step + 1,
                                             .respawn = c->respawn,
                                             .launcher = node == 0};
     n->running = true;

@@ -2,8 +2,8 @@
  *
  * Drives the same object code as the agents do, from a seed. Workers are modelled: told a view, they wait
  * for one another, agree on the newest state that one of them holds (else the newest committed snapshot),
- * and commit steps together, each a little later than the other. What must always hold is checked
- * while it runs; the first violation is kept as text. One world per thread. */
+ * and commit steps (numbered from 1) together, each a little later than the other. What must always hold is
+ * checked while it runs; the first violation is kept as text. One world per thread. */
 #ifndef KEEL_TESTS_NODE_SIM_H
 #define KEEL_TESTS_NODE_SIM_H
 
@@ -18,7 +18,7 @@ struct sim_config {
     uint16_t nodes; /* launcher included */
     uint16_t workers_per_node, ranks, spares, shards, holders;
     uint64_t timeout_ns, step_ns, ready_ns;
-    uint64_t last_step, snapshot_every;
+    uint64_t last_step, snapshot_every; /* steps 1 .. last_step */
     uint32_t loss_ppm, duplicate_ppm;
     uint64_t delay_min_ns, delay_max_ns;
     bool respawn;

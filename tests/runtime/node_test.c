@@ -10,7 +10,7 @@
 
 static bool delivered(const struct sim *sim, uint64_t steps)
 {
-    return sim->delivered_next >= steps;
+    return sim->delivered_next > steps;
 }
 
 static bool views(const struct sim *sim, uint64_t count)
@@ -33,7 +33,7 @@ static void check_end(struct sim *sim)
     ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered, epoch %" PRIu64, sim->delivered_next,
                   sim->newest_epoch);
     ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);
-    ck_assert_uint_eq(sim->delivered_next, sim->config.last_step);
+    ck_assert_uint_eq(sim->delivered_next, sim->config.last_step + 1);
 }
 
 static struct sim *begin(struct sim_config config)
@@ -233,7 +233,7 @@ END_TEST
 START_TEST(agents_without_a_launcher_end_with_their_workers)
 {
     struct sim_config config = sim_default(11);
-    config.last_step = SIM_STEPS_MAX;
+    config.last_step = SIM_STEPS_MAX - 1;
     struct sim *sim = begin(config);
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
     sim_kill_node(sim, 0);
@@ -448,7 +448,7 @@ END_TEST
 START_TEST(a_worker_that_keeps_dying_is_given_up_after_five_restarts)
 {
     struct sim_config config = sim_default(25);
-    config.last_step = SIM_STEPS_MAX;
+    config.last_step = SIM_STEPS_MAX - 1;
     struct sim *sim = begin(config);
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
     for (uint32_t i = 0; i < 10; i++) {
@@ -501,7 +501,7 @@ START_TEST(ranks_that_disagree_on_bits_are_reported_once)
     config.workers_per_node = 2;
     struct sim *sim = begin(config);
     sim->bad_digest_node = 2;
-    sim->bad_digest_step = 99; /* the newest, which every status carries */
+    sim->bad_digest_step = 100; /* the newest, which every status carries */
     check_end(sim);
     ck_assert_uint_eq(sim->mismatches, 1);
     sim_destroy(sim);
