@@ -30,7 +30,7 @@ static void host_discover(struct keel_candidate *out, uint32_t capacity, uint32_
     out[(*count)++].info = (struct keel_device_info){.selector = "host",
                                                      .name = "plain C, one thread",
                                                      .platform = "host",
-                                                     .version = "Keel " KEEL_RELEASE,
+                                                     .version = "C11 reference",
                                                      .kind = KEEL_DEVICE_HOST,
                                                      .compute_units = 1,
                                                      .base_align_bytes = HOST_ALIGN_BYTES,
