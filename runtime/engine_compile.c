@@ -279,6 +279,11 @@ static enum keel_status emit_update(struct keel_engine *engine)
     }
     if (!engine->training)
         return KEEL_OK;
+    /* By kernels: drivers of CPUs fill with one thread. */
+    struct keel_fill gradients = {.count = engine->layout.flat_count, .y = engine->flat[KEEL_FLAT_GRADIENTS]};
+    struct keel_fill loss = {.count = 1, .y = engine->loss};
+    KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
+    KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
     struct keel_norm norm = {.count = engine->layout.flat_count,
                              .x = engine->flat[KEEL_FLAT_GRADIENTS],
                              .scratch = engine->scratch,
@@ -385,6 +390,7 @@ enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weigh
 void keel_update_lists_fini(struct keel_update_lists *update)
 {
     drop_adamw(update);
+    keel_launch_list_fini(&update->zero);
     keel_launch_list_fini(&update->norm);
     keel_launch_list_fini(&update->digest);
 }

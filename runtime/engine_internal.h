@@ -44,9 +44,10 @@ struct keel_program {
     uint32_t list_count; /* 1, or one a bucket and the rest */
 };
 
-/* The update, in three lists: the host looks at the norm after the first. */
+/* What is not of the graph: zeroing, and the update in three lists (the host looks at the norm after the
+ * first). */
 struct keel_update_lists {
-    struct keel_launch_list norm, adamw, digest;
+    struct keel_launch_list zero, norm, adamw, digest;
     float weight_decay;          /* that `adamw` was built with */
     struct keel_buffer **slices; /* four a run of parameters alike in decay */
     uint32_t slice_count;

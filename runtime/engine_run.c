@@ -65,9 +65,7 @@ static enum keel_status feed_control(struct keel_engine *engine, const struct ke
 enum keel_status keel_engine_zero(struct keel_engine *engine)
 {
     KEEL_ASSERT(engine->training);
-    KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_GRADIENTS], 0,
-                             engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
-    return keel_queue_fill(engine->queue, engine->loss, 0, sizeof(float), 0, NULL, NULL);
+    return run_list(engine, &engine->update.zero);
 }
 
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,

@@ -158,6 +158,35 @@ START_TEST(the_first_loss_is_the_logarithm_of_the_vocabulary)
 }
 END_TEST
 
+START_TEST(first_weights_are_the_generator_s_numbers_however_many_threads_draw)
+{
+    struct engine_rig rig;
+    struct keel_gpt_config gpt = tiny_gpt;
+    gpt.vocab = 9001; /* large enough to be split */
+    engine_rig_open(&rig, "host", gpt, (struct keel_engine_config){.training = false});
+    ck_ok(keel_engine_initialize(rig.engine, UINT64_C(0x700000003)));
+    struct keel_control control = {.seed_lo = 3, .seed_hi = 7};
+    for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
+        const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
+        bool projection = strstr(param->name, "c_proj") != NULL;
+        float deviation = projection ? 0.02F / sqrtf(4.0F) : 0.02F;
+        float *values = calloc(param->count, sizeof *values);
+        ck_assert_ptr_nonnull(values);
+        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS), param->offset, values,
+                    param->count);
+        for (uint64_t e = 0; e < param->count; e++) {
+            float expected = strstr(param->name, "ln_") != NULL && strstr(param->name, "weight") != NULL;
+            if (param->decay) /* matrices */
+                expected = keel_random_normal(&control, i, e) * deviation;
+            ck_assert_msg(values[e] == expected, "%s[%llu] is %g, not %g", param->name, (unsigned long long)e,
+                          (double)values[e], (double)expected);
+        }
+        free(values);
+    }
+    engine_rig_close(&rig);
+}
+END_TEST
+
 START_TEST(a_tiny_batch_is_learnt_by_heart)
 {
     struct engine_rig rig;
@@ -568,6 +597,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, five_steps_have_the_host_s_bits_on_pocl_basic);
     tcase_add_test(tc, switching_passes_off_leaves_the_bits);
     tcase_add_test(tc, the_first_loss_is_the_logarithm_of_the_vocabulary);
+    tcase_add_test(tc, first_weights_are_the_generator_s_numbers_however_many_threads_draw);
     tcase_add_test(tc, a_tiny_batch_is_learnt_by_heart);
     tcase_add_test(tc, dropout_depends_on_step_and_microbatch_alone);
     tcase_add_test(tc, the_planned_peak_is_the_observed_peak);
