@@ -1,7 +1,8 @@
 /* launcher.c - starts the agents, keeps the register, reports, commits, ends.
  *
  * Owns the agents' processes, the run's lock file, the committer and one poll loop. Promises that nothing of
- * the run outlives it, and that neither a disk nor an agent can hold up the loop. What is decided is decided
+ * the run outlives it, and that no snapshot and no agent can hold up the loop (a view's few kilobytes are
+ * synced in it: nobody may hear of a view that is not durable). What is decided is decided
  * in node.c; what people see is the caller's. */
 #include "launcher.h"
 
@@ -120,7 +121,8 @@ static void reap(struct launcher *launcher, uint16_t node)
         keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
     keel_process_close(&agent->process);
     agent->running = false;
-    if (end.signaled || (end.code != 0 && end.code != keel_status_exit_code(KEEL_INTERRUPTED)))
+    int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
+    if (end.signaled || (end.code != 0 && end.code != stopped_code))
         launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
     tell_exit(launcher, node);
 }

@@ -440,6 +440,21 @@ START_TEST(an_interrupt_ends_the_run_in_order)
 }
 END_TEST
 
+START_TEST(agents_of_a_silent_launcher_end_by_themselves_with_their_workers)
+{
+    write_job("100000", "ranks = 3\nrespawn = false\ntimeout_s = 0.5\n");
+    start_run(NULL, NULL);
+    await("step 20 ");
+    hit(launcher.pid, SIGSTOP);
+    expect_all_gone();
+    hit(launcher.pid, SIGCONT);
+    struct keel_process_end end = await_end();
+    ck_assert(!end.signaled && end.code != 0);
+    expect("agent-exit");
+    expect("end ");
+}
+END_TEST
+
 START_TEST(a_second_interrupt_does_not_wait)
 {
     write_job("100000", "ranks = 4\ntimeout_s = 600\n");
@@ -669,6 +684,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_stopped_worker_is_replaced_and_never_left_behind);
     tcase_add_test(tc, a_stopped_agent_is_replaced_and_never_left_behind);
     tcase_add_test(tc, an_interrupt_ends_the_run_in_order);
+    tcase_add_test(tc, agents_of_a_silent_launcher_end_by_themselves_with_their_workers);
     tcase_add_test(tc, a_second_interrupt_does_not_wait);
     tcase_add_test(tc, a_worker_that_cannot_begin_ends_the_run_with_its_words);
     tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
