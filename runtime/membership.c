@@ -162,6 +162,21 @@ static uint32_t count_accusers(const struct keel_membership *m, const struct kee
     return count;
 }
 
+/* Does somebody whom `index` accuses accuse it too, and is more accused (higher in rank among equals)? Then
+ * that one is to go first, and its word does not count until it is decided. */
+static bool yields_to_other(const struct keel_membership *m, const struct keel_view *view, int index,
+                            uint32_t accusers)
+{
+    for (int i = 0; i < view->member_count; i++) {
+        if (!accuses(m, view, i, index) || !accuses(m, view, index, i))
+            continue;
+        uint32_t more = count_accusers(m, view, i);
+        if (more > accusers || (more == accusers && i > index))
+            return true;
+    }
+    return false;
+}
+
 static void convict_node(struct keel_membership *m, const struct keel_view *view, uint16_t node,
                          uint64_t now_ns)
 {
@@ -198,7 +213,8 @@ static bool weigh_accused(struct keel_membership *m, const struct keel_view *vie
         convict_node(m, view, member->node, now_ns);
         return false;
     }
-    return accusers * 2 >= others || since_ns >= times->silence_ns;
+    return (accusers * 2 >= others || since_ns >= times->silence_ns) &&
+           !yields_to_other(m, view, index, accusers);
 }
 
 static void judge_accusations(struct keel_membership *m, const struct keel_view *view,
@@ -300,7 +316,9 @@ static void collect_members(const struct keel_membership *m, const struct keel_v
         }
         if (is_done(m, member))
             out->done |= UINT64_C(1) << i;
-        else if (!member->spare && m->convicted[i] == KEEL_CAUSE_NONE)
+        else if (m->convicted[i] == KEEL_CAUSE_NONE && member->spare)
+            out->spares++;
+        else if (m->convicted[i] == KEEL_CAUSE_NONE)
             out->remaining++;
     }
 }

@@ -53,6 +53,7 @@ struct keel_verdict {
     uint64_t evidence_ns;  /* first evidence against an active one; 0: none is gone */
     uint64_t done;         /* members that finished all steps */
     uint16_t remaining;    /* active members neither gone nor done */
+    uint16_t spares;       /* spare members neither gone nor done */
     uint16_t coming;       /* workers that may still become ready, on nodes that are heard */
     uint16_t unheard;      /* nodes never heard, not known to be dead */
     uint64_t probe;        /* nodes to be asked now: one of theirs is accused */

@@ -93,7 +93,6 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     memset(node, 0, sizeof *node);
     node->config = *config;
     keel_times_derive(config->timeout_ns, &node->times);
-    keel_register_init(&node->reg, config->node, config->holder_count);
     return KEEL_OK;
 }
 
@@ -192,6 +191,8 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
     if (node->started)
         return KEEL_INVALID;
     node->started = true;
+    keel_register_init(&node->reg, node->config.node, node->config.holder_count,
+                       node->env->random(node->env->context));
     bool holder = node->config.node < node->config.holder_count;
     if (holder && event->bytes > 0 && keel_register_load(&node->reg, event->data, event->bytes) != KEEL_OK) {
         keel_node_finish(node, KEEL_CORRUPT, keel_detail());

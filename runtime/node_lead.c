@@ -86,6 +86,8 @@ static void deliver_steps(struct keel_node *node)
 
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
+    if (record->epoch == node->view.epoch && record->step > node->lead.front_step)
+        node->lead.front_step = record->step;
     if (record->step >= node->lead.next_step + KEEL_RECORDS_MAX)
         return; /* would push out what is still wanted; it is sent again */
     if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
@@ -106,8 +108,8 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
     tell(node, from, false, true);
 }
 
-/* When nobody who lives holds the next record, and later ones are there, the run went on without it: it
- * is lost, and delivery goes on behind the hole after a timeout. */
+/* When nobody who lives holds the next record and the present epoch is past it, the run went on without it:
+ * it is lost, and delivery goes on behind the hole after a timeout. */
 static void skip_hole(struct keel_node *node)
 {
     struct keel_lead *lead = &node->lead;
@@ -119,7 +121,7 @@ static void skip_hole(struct keel_node *node)
         uint64_t first = seen->heard ? seen->first_record : lead->next_step; /* unknown: it may hold all */
         lowest = first < lowest ? first : lowest;
     }
-    if (lowest == UINT64_MAX || lowest <= lead->next_step) {
+    if (lowest == UINT64_MAX || lowest <= lead->next_step || lead->front_step <= lead->next_step) {
         lead->hole_ns = 0;
         return;
     }
@@ -293,7 +295,7 @@ static void install(struct keel_node *node)
     node->view = next;
     lead->mustering = lead->changing = false;
     lead->first_ready_ns = 0;
-    lead->over_ns = 0;
+    lead->over_ns = lead->front_step = 0;
     memset(lead->snapshots, 0, sizeof lead->snapshots);
     lead->committed_any = false;
     keel_membership_clear_evidence(&node->membership);
@@ -450,14 +452,14 @@ void keel_lead_work(struct keel_node *node)
         if (verdict.remaining > 0 && !lead->mustering)
             lead->start_ns = node->now_ns;
         bool failed = lead->mustering && node->membership.failure != KEEL_OK;
-        bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0);
+        bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
         if (failed)
             end_run(node, node->membership.failure, node->membership.failure_detail);
         else if (lead->stopping && (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
         else if (idle)
             muster_workers(node, &verdict);
-        else if (verdict.remaining == 0)
+        else if (verdict.remaining == 0 && verdict.done != 0)
             conclude(node);
         else
             watch_view(node, &verdict);

@@ -81,7 +81,9 @@ struct keel_lead {
     enum keel_cause change_cause;
     uint64_t evidence_ns;
     /* steps */
-    uint64_t next_step, hole_ns, hole_step, hole_asked_ns;
+    uint64_t next_step;
+    uint64_t front_step; /* highest committed in the present epoch, as far as heard */
+    uint64_t hole_ns, hole_step, hole_asked_ns;
     /* snapshots of the present epoch */
     struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
     bool committed_any;

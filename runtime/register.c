@@ -15,11 +15,11 @@ int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b)
     return 0;
 }
 
-void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holder_count)
+void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holder_count, uint64_t nonce)
 {
     KEEL_ASSERT(holder_count > 0 && holder_count <= KEEL_HOLDERS_MAX);
     memset(reg, 0, sizeof *reg);
-    reg->node = node;
+    reg->identity = nonce << 16 | node;
     reg->holder_count = holder_count;
 }
 
@@ -74,7 +74,7 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
         return keel_fail(KEEL_CORRUPT,
                          "register of node %u: the stored state of the view is damaged; "
                          "start with a new output directory, or restore the file",
-                         reg->node);
+                         (unsigned)(reg->identity & UINT16_MAX));
     reg->promised = promised;
     reg->accepted = accepted;
     reg->value = value;
@@ -119,10 +119,10 @@ void keel_register_begin(struct keel_register *reg)
         counter = reg->promised.counter;
     if (reg->seen.counter > counter)
         counter = reg->seen.counter;
-    reg->ballot = (struct keel_ballot){.counter = counter + 1, .node = reg->node};
+    reg->ballot = (struct keel_ballot){.counter = counter + 1, .node = reg->identity};
     reg->newest = (struct keel_ballot){0};
     reg->proposal.bytes = 0;
-    reg->answers = 0;
+    reg->answers = reg->grown = 0;
     reg->phase = KEEL_REGISTER_READING;
 }
 
@@ -153,9 +153,16 @@ bool keel_register_ask(const struct keel_register *reg, struct keel_register_mes
     return true;
 }
 
-static bool majority(const struct keel_register *reg)
+static bool majority(const struct keel_register *reg, uint32_t holders)
 {
-    return __builtin_popcount(reg->answers) * 2 > reg->holder_count;
+    return __builtin_popcount(holders) * 2 > reg->holder_count;
+}
+
+static bool phase_is_over(const struct keel_register *reg)
+{
+    if (reg->phase == KEEL_REGISTER_WRITING)
+        return majority(reg, reg->answers);
+    return majority(reg, reg->grown) || __builtin_popcount(reg->answers) == reg->holder_count;
 }
 
 enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_t from,
@@ -173,11 +180,13 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
         return KEEL_REGISTER_REFUSED;
     }
     reg->answers |= UINT32_C(1) << from;
+    if (reading && reply->accepted.counter > 0)
+        reg->grown |= UINT32_C(1) << from;
     if (reading && keel_ballot_compare(reply->accepted, reg->newest) > 0) {
         reg->newest = reply->accepted;
         reg->proposal = reply->value;
     }
-    if (!majority(reg))
+    if (!phase_is_over(reg))
         return KEEL_REGISTER_WAIT;
     reg->phase = reading ? KEEL_REGISTER_READ : KEEL_REGISTER_IDLE;
     return reading ? KEEL_REGISTER_HAVE : KEEL_REGISTER_COMMITTED;

@@ -7,9 +7,10 @@
  *
  * What holds: once a value is committed (accepted by a majority under one ballot), every later read phase
  * that completes sees it or one that was made from it. For that an acceptor's state must be durable before
- * its answer leaves (keel_register_store), no two proposers may share a number, and a proposer, itself a
- * holder, gives every ask to its own acceptor before anybody else: so that a restart finds the ballot used.
- */
+ * its answer leaves (keel_register_store), and no two lives of proposers may share a number: hence the
+ * nonce in each. A holder that lost its disk answers like one that is new; since it may have forgotten
+ * the newest value, a read phase needs a majority of holders that accepted something, or all holders. So
+ * the value outlives the disks of any minority, and the very first change needs every holder. */
 #ifndef KEEL_REGISTER_H
 #define KEEL_REGISTER_H
 
@@ -22,7 +23,7 @@ enum {
 
 struct keel_ballot {
     uint64_t counter; /* 0: none */
-    uint64_t node;
+    uint64_t node;    /* nonce of the proposer's life << 16 | its node */
 };
 int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b); /* <0, 0, >0 */
 
@@ -55,7 +56,8 @@ enum keel_register_phase {
 };
 
 struct keel_register {
-    uint16_t node, holder_count;
+    uint16_t holder_count;
+    uint64_t identity; /* of this life of the proposer */
     /* acceptor; durable */
     struct keel_ballot promised, accepted;
     struct keel_register_value value;
@@ -64,10 +66,12 @@ struct keel_register {
     struct keel_ballot ballot, newest;   /* mine; of the newest value that a promise carried */
     struct keel_ballot seen;             /* highest that refused me */
     struct keel_register_value proposal; /* READING: newest value so far; WRITING: what is written */
-    uint32_t answers;                    /* bit per holder that said yes in this phase */
+    uint32_t grown;   /* bit per holder that answered the read phase and had accepted something */
+    uint32_t answers; /* bit per holder that said yes in this phase */
 };
 
-void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holder_count);
+/* `nonce`: random, another for each life of the process. */
+void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holder_count, uint64_t nonce);
 
 /* The acceptor's state as bytes (at most KEEL_REGISTER_STORE_BYTES), and back. A load that fails (other
  * magic, length or checksum) returns CORRUPT and leaves the register as it was. */

@@ -106,6 +106,26 @@ START_TEST(a_spare_takes_the_number_and_all_shards_of_a_lost_rank)
 }
 END_TEST
 
+START_TEST(spares_take_over_at_once_when_all_active_ranks_die_together)
+{
+    struct sim_config config = sim_default(34);
+    config.nodes = 4;
+    config.workers_per_node = 2;
+    config.ranks = 2;
+    config.spares = 4;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    uint64_t killed_ns = sim->now_ns;
+    sim_kill_node(sim, 1);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_lt(sim->now_ns - killed_ns, 40 * SIM_MS);
+    ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_EXIT);
+    ck_assert_uint_eq(node_of_rank(sim, 0), 2);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(without_a_spare_survivors_share_and_keep_what_they_had)
 {
     struct sim_config config = sim_default(4);
@@ -807,6 +827,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_run_without_faults_has_one_view_and_delivers_every_step_once);
     tcase_add_test(tc, a_killed_worker_leaves_and_comes_back_to_its_place);
     tcase_add_test(tc, a_spare_takes_the_number_and_all_shards_of_a_lost_rank);
+    tcase_add_test(tc, spares_take_over_at_once_when_all_active_ranks_die_together);
     tcase_add_test(tc, without_a_spare_survivors_share_and_keep_what_they_had);
     tcase_add_test(tc, a_node_with_all_its_workers_is_lost_in_one_change_and_comes_back);
     tcase_add_test(tc, workers_lost_within_the_gathering_time_make_one_change);

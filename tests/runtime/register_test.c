@@ -25,7 +25,8 @@ struct world {
     uint64_t committed[CHANGES_MAX];   /* by count: who made it, plus one; 0: not seen committed */
     uint64_t highest;                  /* committed count */
     uint64_t begun_after[HOLDERS_MAX]; /* highest committed when this proposer began to read */
-    uint32_t commits, refusals;
+    uint64_t lives;
+    uint32_t commits, refusals, wipes;
 };
 
 static uint64_t draw(struct world *w, uint64_t below)
@@ -135,9 +136,22 @@ static void deliver(struct world *w)
 /* The process is lost, its disk stays. */
 static void restart(struct world *w, uint16_t node)
 {
-    keel_register_init(&w->nodes[node], node, w->holders);
+    keel_register_init(&w->nodes[node], node, w->holders, ++w->lives);
     if (w->disk_bytes[node] > 0)
         ck_ok(keel_register_load(&w->nodes[node], w->disks[node], w->disk_bytes[node]));
+}
+
+/* The disk is lost too; never those of half of the holders at a time. */
+static void wipe(struct world *w, uint16_t node)
+{
+    int grown = 0;
+    for (uint16_t i = 0; i < w->holders; i++)
+        grown += i != node && w->nodes[i].accepted.counter > 0 ? 1 : 0;
+    if (grown * 2 <= w->holders || w->nodes[node].accepted.counter == 0)
+        return;
+    w->disk_bytes[node] = 0;
+    w->wipes++;
+    restart(w, node);
 }
 
 static void compete(uint16_t holders, uint64_t seed, uint32_t loss_percent, struct world *w)
@@ -147,7 +161,7 @@ static void compete(uint16_t holders, uint64_t seed, uint32_t loss_percent, stru
     w->loss_percent = loss_percent;
     w->holders = holders;
     for (uint16_t i = 0; i < holders; i++)
-        keel_register_init(&w->nodes[i], i, holders);
+        keel_register_init(&w->nodes[i], i, holders, ++w->lives);
     for (uint32_t turn = 0; turn < 20000; turn++) {
         uint16_t proposer = (uint16_t)draw(w, holders);
         uint64_t what = draw(w, 200);
@@ -159,21 +173,25 @@ static void compete(uint16_t holders, uint64_t seed, uint32_t loss_percent, stru
             ask_all(w, proposer);
         if (what == 5 && draw(w, 20) == 0)
             restart(w, proposer);
+        if (what == 6 && draw(w, 20) == 0)
+            wipe(w, proposer);
         deliver(w);
     }
 }
 
-START_TEST(competing_proposers_under_loss_commit_one_value_for_each_change)
+START_TEST(competing_proposers_under_loss_and_lost_disks_commit_one_value_for_each_change)
 {
     static struct world w;
-    uint64_t commits = 0, refusals = 0;
+    uint64_t commits = 0, refusals = 0, wipes = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         compete(_i == 0 ? 3 : 5, seed, (uint32_t)(seed % 4) * 10, &w);
         commits += w.commits;
         refusals += w.refusals;
+        wipes += w.wipes;
     }
     ck_assert_uint_gt(commits, 1000);
     ck_assert_uint_gt(refusals, 500); /* they did compete */
+    ck_assert_uint_gt(wipes, 20);
 }
 END_TEST
 
@@ -182,7 +200,7 @@ START_TEST(a_lone_holder_commits_at_once)
     static struct keel_register reg;
     struct keel_register_message ask, reply;
     bool changed = false;
-    keel_register_init(&reg, 0, 1);
+    keel_register_init(&reg, 0, 1, 9);
     keel_register_begin(&reg);
     ck_assert(keel_register_ask(&reg, &ask));
     keel_register_answer(&reg, &ask, &reply, &changed);
@@ -204,7 +222,7 @@ START_TEST(an_acceptor_never_takes_back_a_promise)
     static struct keel_register reg;
     struct keel_register_message reply;
     bool changed = false;
-    keel_register_init(&reg, 0, 3);
+    keel_register_init(&reg, 0, 3, 9);
     struct keel_register_message ask = {.kind = KEEL_REGISTER_PREPARE, .ballot = {5, 1}};
     keel_register_answer(&reg, &ask, &reply, &changed);
     ck_assert(reply.ok && changed);
@@ -226,18 +244,18 @@ START_TEST(a_stored_state_comes_back_or_is_refused_as_a_whole)
 {
     static struct keel_register reg, back;
     uint8_t bytes[KEEL_REGISTER_STORE_BYTES];
-    keel_register_init(&reg, 2, 3);
+    keel_register_init(&reg, 2, 3, 9);
     reg.promised = (struct keel_ballot){7, 2};
     reg.accepted = (struct keel_ballot){6, 1};
     reg.value.bytes = 100;
     memset(reg.value.data, 0x5a, 100);
     uint32_t count = keel_register_store(&reg, bytes);
-    keel_register_init(&back, 2, 3);
+    keel_register_init(&back, 2, 3, 9);
     ck_ok(keel_register_load(&back, bytes, count));
     ck_assert_int_eq(keel_ballot_compare(back.promised, reg.promised), 0);
     ck_assert_int_eq(keel_ballot_compare(back.accepted, reg.accepted), 0);
     ck_assert_mem_eq(back.value.data, reg.value.data, 100);
-    keel_register_init(&back, 2, 3);
+    keel_register_init(&back, 2, 3, 9);
     for (uint32_t i = 0; i < count; i++) {
         bytes[i] ^= 0x10;
         ck_status(keel_register_load(&back, bytes, count), KEEL_CORRUPT);
@@ -251,7 +269,8 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, competing_proposers_under_loss_commit_one_value_for_each_change, 0, 2);
+    tcase_add_loop_test(tc, competing_proposers_under_loss_and_lost_disks_commit_one_value_for_each_change, 0,
+                        2);
     tcase_add_test(tc, a_lone_holder_commits_at_once);
     tcase_add_test(tc, an_acceptor_never_takes_back_a_promise);
     tcase_add_test(tc, a_stored_state_comes_back_or_is_refused_as_a_whole);
