@@ -114,7 +114,7 @@ $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $(sim)))
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
-run-tests: all $(test_programs)
+run-tests: all data $(test_programs)
 	@BUILD=$(BUILD) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
 
 test: deps
@@ -135,7 +135,7 @@ deps:
 lint-deps:
 	@sh tests/setup/deps.sh lint
 data: deps
-	@sh tests/setup/data.sh $(BUILD)/data/english.txt
+	@sh tests/setup/data.sh build/data/english.txt
 demo: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data
 	@BUILD=$(BUILD) sh tests/demo/demo.sh

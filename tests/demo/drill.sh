@@ -1,11 +1,12 @@
 #!/bin/sh
 # Same bits under faults: for each seed, an undisturbed run on one rank is the reference; then 2, 3 and 4
 # ranks undisturbed, and one kill at each phase with a victim, a step and a world drawn from the seed.
-# SEEDS="1 2 3" chooses the seeds (1 to 20 by default).
+# SEEDS="1 2 3" chooses the seeds (1 to 20 by default), DEVICE the device (that of the job by default).
 set -u
 . "$(dirname "$0")/lib.sh"
 job=$(dirname "$0")/drill.conf
-root=${BUILD:-build}/drill
+root=${ROOT:-${BUILD:-build}/drill}
+device=${DEVICE:-auto}
 seeds=${SEEDS:-$(seq 1 20)}
 passed=0 failed=0 schedules=0
 rm -rf "$root"
@@ -22,7 +23,7 @@ run() {
     name=$1
     shift
     for life in 1 2 3; do
-        sh -c '"$@"; exit $?' sh "$KEEL" run "$job" --set "job.seed=$seed" --out "$root/$seed/$name" "$@" \
+        sh -c '"$@"; exit $?' sh "$KEEL" run "$job" --set "job.seed=$seed" --set "cluster.device=$device" --out "$root/$seed/$name" "$@" \
             >>"$root/$seed/$name.log" 2>&1
         code=$?
         [ $code -eq 137 ] || return $code

@@ -1,0 +1,102 @@
+#!/bin/sh
+# Every bad input gets one clear message that names the thing and the next move, and the right exit code;
+# nothing that was there is lost.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$root" 2>/dev/null; umount "$root/small" 2>/dev/null; rm -rf "$root"' EXIT
+passed=0 failed=0 skipped=0
+job=$here/../demo/drill.conf
+text=$root/text
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+
+keel() { timeout 120 "$KEEL" "$@" --set "data.path=$text" --set cluster.device=host; }
+
+# expect NAME CODE WORDS: the last command (output in $root/log) ended with CODE and said WORDS, in one line.
+expect() {
+    if [ "$code" -eq "$2" ] && { [ -z "$3" ] || grep -qF -- "$3" "$root/log"; }; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $1: exit $code, wanted $2 and \"$3\":"
+        sed 's/^/    /' "$root/log" | tail -n 8
+    fi
+}
+try() { keel "$@" >"$root/log" 2>&1; code=$?; }
+
+# ---- the job ----
+printf '[train]\nstep = 3\n' >"$root/unknown.conf"
+try run "$root/unknown.conf" --out "$root/x";              expect "unknown key" 2 "unknown.conf:2: unknown key train.step; the nearest known key is train.steps"
+try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not divide" 2 "does not divide into model.heads"
+try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
+try run "$job" --ranks 9 --out "$root/x";                  expect "more ranks than shards" 2 "more than job.shards"
+try run "$job" --ranks 4 --nodes 3 --out "$root/x";        expect "a world that does not divide" 2 "does not divide over cluster.nodes"
+try run "$root/nowhere.conf" --out "$root/x";              expect "missing job file" 3 "nowhere.conf"
+try run "$job" --drill kill:rank=1 --out "$root/x";        expect "bad drill" 2 "a target (rank, node or all) and a step are wanted"
+try run "$job" --drill kill:rank=7,step=3 --out "$root/x"; expect "drill of no rank" 2 "the ranks are 0 to"
+try run "$job" --resume yesterday --out "$root/x";         expect "bad resume" 2 "auto, none or a step"
+try run;                                                   expect "no job" 2 "keel run --help"
+timeout 60 "$KEEL" run "$job" --set data.path=/nowhere.txt --out "$root/x" >"$root/log" 2>&1; code=$?
+expect "missing data" 3 "data.path = /nowhere.txt: no such file"
+printf 'tiny' >"$root/tiny"
+timeout 60 "$KEEL" run "$job" --set "data.path=$root/tiny" --out "$root/x" >"$root/log" 2>&1; code=$?
+expect "short data" 2 "give a longer text"
+timeout 60 "$KEEL" run "$job" --set "data.path=$text" --set cluster.device=fpga:7 --out "$root/board" >"$root/log" 2>&1; code=$?
+expect "a board that is not there" 3 "fpga:7"
+timeout 60 "$KEEL" dance >"$root/log" 2>&1; code=$?
+expect "unknown command" 2 "no command"
+
+# ---- the directory ----
+try run "$job" --out /proc/nowhere;                        expect "a directory that cannot be made" 3 "/proc/nowhere"
+try run "$job" --out "$root/run";                          expect "a good run" 0 "done: 12 steps"
+cp "$root/run/metrics.jsonl" "$root/metrics.before"
+try run "$job" --out "$root/run" --set train.lr=0.002;     expect "a directory of another job" 4 "another job"
+try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 ""
+cmp -s "$root/run/metrics.jsonl" "$root/metrics.before";   code=$?; : >"$root/log"; expect "and its metrics are untouched" 0 ""
+try run "$job" --out "$root/run" --set train.steps=14 --set train.decay_steps=12
+expect "a run can be made longer, its schedule as it was" 0 "done: 14 steps"
+
+# ---- snapshots ----
+newest() { find "$root/run/ckpt" -type d -name "step-14.*" | head -n 1; }
+shard=$(find "$(newest)" -name 'rank-0.keel')
+timeout 60 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify a good store" 0 ""
+cp "$shard" "$root/shard"
+printf '\377' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
+timeout 60 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify finds a flipped byte" 4 "rank-0.keel"
+cp "$root/run/metrics.jsonl" "$root/metrics.long"
+: >"$root/run/metrics.jsonl"
+longer="--set train.steps=14 --set train.decay_steps=12"
+try run "$job" --out "$root/run" $longer;                  expect "a flipped bit: the older snapshot is taken" 0 "snapshot-refused"
+same_bits_tail() { steps "$root/run" >"$root/a"; sed 's/.*"step":\([0-9]*\),.*"loss_bits":"\([0-9a-f]*\)".*"digest":"\([0-9a-f]*\)".*/\1 \2 \3/' "$root/metrics.long" | tail -n "$(wc -l <"$root/a")" | cmp -s - "$root/a"; }
+same_bits_tail; code=$?; : >"$root/log";                   expect "and the bits are those of the first life" 0 ""
+
+copy_store() { rm -rf "$root/copy"; mkdir "$root/copy"; cp -r "$root/run/ckpt" "$root/copy/ckpt"; cp "$root/run/identity" "$root/copy/"; }
+copy_store
+for file in $(find "$root/copy/ckpt" -name 'rank-0.keel'); do truncate -s 4000 "$file"; done
+try run "$job" --out "$root/copy" $longer;                         expect "all snapshots cut short" 4 "rank-0.keel"
+copy_store
+for file in $(find "$root/copy/ckpt" -name 'rank-0.keel'); do printf '\143' | dd of="$file" bs=1 seek=8 conv=notrunc 2>/dev/null; done
+try run "$job" --out "$root/copy" $longer;                         expect "a damaged or newer header" 4 "rank-0.keel"
+copy_store
+rm "$root/copy/identity"
+try run "$job" --out "$root/copy" $longer --set train.lr=0.002;    expect "snapshots of another job" 4 "another job"
+
+# ---- the disk ----
+mkdir "$root/small"
+if mount -t tmpfs -o size=400k tmpfs "$root/small" 2>/dev/null; then
+    try run "$job" --out "$root/small/run";                expect "a full disk ends no training" 0 "snapshot-failed"
+    grep -q '"step":12,' "$root/small/run/metrics.jsonl";  code=$?; expect "and all steps are on record" 0 ""
+    umount "$root/small"
+else
+    skipped=$((skipped + 2))
+    echo "note: a small file system could not be mounted here; the full-disk cases were skipped"
+fi
+
+# ---- strangers ----
+chmod 644 "$root/run/job.key"
+try run "$job" --out "$root/run";                          expect "a key that others can read" 3 "chmod 600"
+chmod 600 "$root/run/job.key"
+
+if [ $skipped -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
+[ "$failed" -eq 0 ]
