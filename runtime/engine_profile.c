@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 256, SIZES = 4, LABEL_BYTES = 64 };
+enum { ROWS_MAX = 256, SIZES = 3, LABEL_BYTES = 64 };
 
 struct row {
     const char *kernel; /* owned by the kernel object */
@@ -87,8 +87,8 @@ void keel_profile_print(const struct keel_profile *profile)
     for (uint32_t i = 0; i < sorted.count; i++) {
         const struct row *row = &sorted.rows[i];
         char label[LABEL_BYTES];
-        snprintf(label, sizeof label, "%s %u %u %u %u", row->kernel, row->sizes[0], row->sizes[1],
-                 row->sizes[2], row->sizes[3]);
+        snprintf(label, sizeof label, "%s %u %u %u", row->kernel, row->sizes[0], row->sizes[1],
+                 row->sizes[2]);
         fprintf(stderr, "%-48s %10llu %12.3f %10.1f %6.1f%%\n", label, (unsigned long long)row->launches,
                 (double)row->ns / 1e6, (double)row->ns / 1e3 / (double)row->launches,
                 100.0 * (double)row->ns / (double)total_ns);
