@@ -5,7 +5,7 @@
 
 void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
 {
-    const uint64_t gather_min_ns = UINT64_C(5000000), gather_max_ns = UINT64_C(50000000);
+    const uint64_t gather_min_ns = UINT64_C(5000000), gather_max_ns = UINT64_C(20000000);
     out->beat_ns = timeout_ns / 10;
     out->gather_ns = timeout_ns / 50;
     out->gather_ns = out->gather_ns < gather_min_ns ? gather_min_ns : out->gather_ns;

@@ -12,7 +12,7 @@
 /* All that is derived from the user's one timeout. */
 struct keel_times {
     uint64_t beat_ns;    /* timeout / 10: heartbeats, and every retransmission */
-    uint64_t gather_ns;  /* timeout / 50, within 5 .. 50 ms: evidence that comes together makes one change */
+    uint64_t gather_ns;  /* timeout / 50, within 5 .. 20 ms: evidence that comes together makes one change */
     uint64_t record_ns;  /* timeout / 64: a record that the launcher lacks for so long is sent by others */
     uint64_t probe_ns;   /* timeout / 4: an accused node has so long to answer */
     uint64_t silence_ns; /* timeout: silent for so long is dead */
