@@ -8,7 +8,8 @@
  *   writer thread    save_stream.c
  *
  * The first failure, or a cancel, sets `stopping` and wakes everybody; all threads then end by themselves,
- * and the file is removed by finish or cancel. Invariant, under the lock:
+ * and the file is removed by finish or cancel. So the waits between the threads need no deadline: each ends
+ * by progress of another one, or by `stopping`. Callers' waits have theirs. Invariant, under the lock:
  *     tail <= placed <= taken <= captured <= chunk_count,   captured - tail chunks lie in the arena. */
 #include "codec.h"
 #include "format.h"

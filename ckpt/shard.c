@@ -111,21 +111,23 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
 /* ---- chunks
  * ---------------------------------------------------------------------------------------------------- */
 
-enum { BUFFER_BYTES = KEEL_FORMAT_CHUNK_BYTES + KEEL_FORMAT_BLOCK_BYTES };
-
 enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, const struct keel_shard *shard,
-                                        struct keel_chunk_reader *out)
+                                        uint64_t chunk_bytes, struct keel_chunk_reader *out)
 {
+    KEEL_ASSERT(chunk_bytes <= KEEL_FORMAT_CHUNK_BYTES);
+    uint64_t buffer_bytes =
+        chunk_bytes + KEEL_FORMAT_BLOCK_BYTES; /* stored chunks are read with their padding */
     char path[KEEL_PATH_BYTES];
     uint64_t file_bytes;
-    struct keel_chunk_reader reader = {.place = place, .shard = shard, .fd = -1, .loaded = UINT64_MAX};
+    struct keel_chunk_reader reader = {
+        .place = place, .shard = shard, .fd = -1, .chunk_bytes = chunk_bytes, .loaded = UINT64_MAX};
     KEEL_TRY(shard_path(place, shard->header.rank, path));
     KEEL_TRY(open_shard(place, shard->header.rank, path, &reader.fd, &file_bytes));
-    enum keel_status status = keel_alloc(1, BUFFER_BYTES, &reader.stored);
+    enum keel_status status = keel_alloc(1, buffer_bytes, &reader.stored);
     if (status == KEEL_OK)
-        status = keel_alloc(1, BUFFER_BYTES, &reader.scratch);
+        status = keel_alloc(1, buffer_bytes, &reader.scratch);
     if (status == KEEL_OK)
-        status = keel_alloc(1, BUFFER_BYTES, &reader.raw);
+        status = keel_alloc(1, buffer_bytes, &reader.raw);
     if (status != KEEL_OK) {
         keel_chunk_reader_close(&reader);
         return status;
@@ -168,6 +170,7 @@ enum keel_status keel_chunk_reader_load(struct keel_chunk_reader *reader,
 {
     KEEL_ASSERT(number < record->chunk_count);
     uint64_t wanted = record->first_chunk + number;
+    KEEL_ASSERT(reader->shard->chunks[wanted].raw_bytes <= reader->chunk_bytes);
     if (reader->loaded == wanted)
         return KEEL_OK;
     reader->loaded = UINT64_MAX;

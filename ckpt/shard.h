@@ -28,12 +28,14 @@ struct keel_chunk_reader {
     const struct keel_step_place *place; /* borrowed */
     const struct keel_shard *shard;      /* borrowed */
     int fd;
+    uint64_t chunk_bytes;      /* the largest that the buffers hold */
     uint8_t *stored, *scratch; /* owned */
     uint8_t *raw;              /* owned; the chunk read last */
     uint64_t loaded;           /* its number in the shard's chunk table, UINT64_MAX when none */
 };
+/* `chunk_bytes`: raw size of the largest chunk that will be loaded. */
 enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, const struct keel_shard *shard,
-                                        struct keel_chunk_reader *out);
+                                        uint64_t chunk_bytes, struct keel_chunk_reader *out);
 void keel_chunk_reader_close(struct keel_chunk_reader *reader);
 /* Make chunk `number` of `record` the loaded one, checked. CORRUPT names file, tensor and chunk. */
 enum keel_status keel_chunk_reader_load(struct keel_chunk_reader *reader,

@@ -151,9 +151,10 @@ static enum keel_status read_part(void *context, uint32_t piece, const struct ke
     uint64_t at[KEEL_TENSOR_DIMS_MAX];
     memcpy(at, part->offset, sizeof at);
 
+    uint64_t largest = record->raw_bytes < record->chunk_bytes ? record->raw_bytes : record->chunk_bytes;
     struct keel_chunk_reader reader;
-    KEEL_TRY(
-        keel_chunk_reader_open(&snapshot->place, &snapshot->shards[snapshot->pieces[piece].shard], &reader));
+    KEEL_TRY(keel_chunk_reader_open(&snapshot->place, &snapshot->shards[snapshot->pieces[piece].shard],
+                                    largest, &reader));
     enum keel_status status;
     do
         status = copy_bytes(&reader, record, keel_box_index(&held, at, record->dims) * element, row * element,
@@ -225,7 +226,8 @@ static enum keel_status verify_shard(const struct keel_snapshot *snapshot, const
                                      struct verify *verify)
 {
     struct keel_chunk_reader reader;
-    enum keel_status status = keel_chunk_reader_open(&snapshot->place, shard, &reader);
+    enum keel_status status =
+        keel_chunk_reader_open(&snapshot->place, shard, KEEL_FORMAT_CHUNK_BYTES, &reader);
     if (status == KEEL_CORRUPT) {
         note_damage(verify, status);
         return KEEL_OK;

@@ -2,14 +2,29 @@
 #include "sample.h"
 #include "snapshot.h"
 
+struct seen {
+    uint64_t calls, done_bytes, total_bytes;
+};
+
+static void see_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct seen *seen = context;
+    ck_assert_uint_gt(done_bytes, seen->done_bytes);
+    *seen = (struct seen){seen->calls + 1, done_bytes, total_bytes};
+}
+
 static void open_and_check(struct keel_store *store, uint64_t step, uint64_t salt)
 {
     struct keel_snapshot *snapshot;
     ck_ok(keel_snapshot_open(store, step, 0, &snapshot));
     ck_ok(check_all(snapshot, salt));
     uint32_t damaged = 1;
-    ck_ok(keel_snapshot_verify(snapshot, NULL, NULL, &damaged));
+    struct seen seen = {0};
+    ck_ok(keel_snapshot_verify(snapshot, see_progress, &seen, &damaged));
     ck_assert_uint_eq(damaged, 0);
+    ck_assert_uint_gt(seen.calls, 0);
+    ck_assert_uint_eq(seen.done_bytes, seen.total_bytes);
+    ck_assert_uint_eq(seen.total_bytes, keel_snapshot_info(snapshot)->raw_bytes);
     keel_snapshot_close(snapshot);
 }
 
@@ -335,6 +350,25 @@ START_TEST(the_only_run_is_found_and_several_must_be_named)
 }
 END_TEST
 
+START_TEST(a_store_is_created_with_all_directories_above_it)
+{
+    char base[KEEL_PATH_BYTES], root[KEEL_PATH_BYTES];
+    make_directory(base);
+    ck_ok(keel_path_join(root, base, "a//b/c/"));
+    struct keel_store_config config = {.root = root, .run = "sample"};
+    struct keel_store *store;
+    ck_status(keel_store_open(&config, &store), KEEL_NOT_FOUND);
+    config.create = true;
+    for (int i = 0; i < 2; i++) { /* new, then there already */
+        ck_ok(keel_store_open(&config, &store));
+        keel_store_close(store);
+    }
+    ck_ok(keel_path_join(root, base, "a/b/c/sample"));
+    ck_assert(keel_path_exists(root));
+    ck_ok(keel_remove_tree(base));
+}
+END_TEST
+
 START_TEST(a_shard_of_no_regions_and_of_empty_ones_is_a_shard)
 {
     char root[KEEL_PATH_BYTES];
@@ -370,6 +404,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, ranks_that_disagree_about_a_tensor_are_not_committed);
     tcase_add_test(tc, bad_names_and_regions_are_refused);
     tcase_add_test(tc, the_only_run_is_found_and_several_must_be_named);
+    tcase_add_test(tc, a_store_is_created_with_all_directories_above_it);
     tcase_add_test(tc, a_shard_of_no_regions_and_of_empty_ones_is_a_shard);
 }
 
