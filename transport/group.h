@@ -117,7 +117,7 @@ struct keel_operation {
     struct keel_slice mine;
     uint64_t chunk_floats, chunks, summed;
     uint32_t begun_legs;
-    bool eager, waits_for_staging;
+    bool eager;
     float *staging;
     uint64_t staging_bytes, window;
     struct keel_operation *next_waiting;

@@ -12,7 +12,7 @@
 
 enum {
     KEEL_MESSAGE_MAGIC = 0x4b454c31, /* "KEL1" */
-    KEEL_CHUNK_BYTES = 256 * 1024,   /* largest payload of one message */
+    KEEL_CHUNK_BYTES = 64 * 1024,    /* largest payload of one message */
     KEEL_CHUNK_MIN_BYTES = 16 * 1024,
     KEEL_EAGER_BYTES = 16 * 1024,              /* payload that may ride on an operation's first message */
     KEEL_OPERATIONS_MAX = 256,                 /* operations of a group not yet consumed or failed */
@@ -52,8 +52,7 @@ enum keel_message_kind {
     /* keeping company */
     KEEL_MESSAGE_PING,
     KEEL_MESSAGE_PONG,
-    KEEL_MESSAGE_BYE, /* last message of a sender that closed its group */
-    KEEL_MESSAGE_KINDS
+    KEEL_MESSAGE_BYE /* last message of a sender that closed its group */
 };
 
 enum keel_refusal { KEEL_REFUSE_STALE = 1, KEEL_REFUSE_DUPLICATE };

@@ -169,36 +169,34 @@ enum keel_status keel_group_all_gather_begin(struct keel_group *group, uint64_t 
 }
 
 static enum keel_status point_to_point(struct keel_group *group, enum keel_operation_kind kind,
-                                       uint64_t sequence, uint32_t peer, uint64_t bytes,
-                                       struct keel_operation **out)
+                                       uint64_t sequence, uint32_t peer, const void *body, void *into,
+                                       uint64_t bytes, struct keel_operation **out)
 {
+    struct keel_operation *operation;
     if (peer >= group->rank_count || peer == group->rank)
         return keel_fail(KEEL_INVALID, "operation %llu: rank %u cannot talk to rank %u of %u",
                          (unsigned long long)sequence, group->rank, peer, group->rank_count);
-    KEEL_TRY(operation_create(group, kind, sequence, bytes, out));
-    (*out)->legs[peer].used = true;
-    (*out)->lane = (kind == KEEL_OPERATION_SEND) == (group->rank < peer) ? 1 : 2;
-    return KEEL_OK;
+    KEEL_TRY(operation_create(group, kind, sequence, bytes, &operation));
+    struct keel_leg *leg = &operation->legs[peer];
+    leg->used = true;
+    leg->body = body;
+    leg->body_bytes = body != NULL ? bytes : 0;
+    leg->into = into;
+    leg->into_bytes = into != NULL ? bytes : 0;
+    operation->lane = (kind == KEEL_OPERATION_SEND) == (group->rank < peer) ? 1 : 2;
+    return begin(operation, out);
 }
 
 enum keel_status keel_group_send_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
                                        const void *data, uint64_t bytes, struct keel_operation **out)
 {
-    struct keel_operation *operation = NULL;
-    KEEL_TRY(point_to_point(group, KEEL_OPERATION_SEND, sequence, peer, bytes, &operation));
-    operation->legs[peer].body = data;
-    operation->legs[peer].body_bytes = bytes;
-    return begin(operation, out);
+    return point_to_point(group, KEEL_OPERATION_SEND, sequence, peer, data, NULL, bytes, out);
 }
 
 enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
                                           void *data, uint64_t bytes, struct keel_operation **out)
 {
-    struct keel_operation *operation = NULL;
-    KEEL_TRY(point_to_point(group, KEEL_OPERATION_RECEIVE, sequence, peer, bytes, &operation));
-    operation->legs[peer].into = data;
-    operation->legs[peer].into_bytes = bytes;
-    return begin(operation, out);
+    return point_to_point(group, KEEL_OPERATION_RECEIVE, sequence, peer, NULL, data, bytes, out);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------

@@ -149,7 +149,6 @@ static void serve_waiting(struct keel_group *group)
         group->waiting = operation->next_waiting;
         if (group->waiting == NULL)
             group->waiting_last = &group->waiting;
-        operation->waits_for_staging = false;
     }
 }
 
@@ -158,7 +157,6 @@ void keel_reduce_all_begun(struct keel_operation *operation)
     struct keel_group *group = operation->group;
     if (operation->eager || operation->chunks == 0 || group->stage_count == 0)
         return;
-    operation->waits_for_staging = true;
     operation->next_waiting = NULL;
     *group->waiting_last = operation;
     group->waiting_last = &operation->next_waiting;

@@ -48,6 +48,7 @@ enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_ran
         if (first >= shard_count)
             continue;
         if (!held_by_one(node.level, node.index, shard_count, shard_rank)) {
+            KEEL_ASSERT(node.level > 0);
             stack[depth++] = (struct keel_tree_node){node.level - 1, 2 * node.index + 1};
             stack[depth++] = (struct keel_tree_node){node.level - 1, 2 * node.index};
             continue;
@@ -93,6 +94,7 @@ void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, cons
             plan_leaf(plan, node, shard_rank[first_shard(node.level, node.index)]);
             continue;
         }
+        KEEL_ASSERT(node.level > 0);
         struct keel_tree_node left = {node.level - 1, 2 * node.index};
         struct keel_tree_node right = {node.level - 1, 2 * node.index + 1};
         if (first_shard(right.level, right.index) < shard_count) {

@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <time.h>
 
 enum { FLOATS = 300007, SHARDS = 6 };
@@ -418,6 +420,70 @@ START_TEST(ranks_that_disagree_about_an_operation_are_told)
 }
 END_TEST
 
+enum { LIMIT_OPERATIONS = 256 };
+
+/* Every operation that was begun is freed by the close. */
+static int limit_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    static uint8_t bytes[LIMIT_OPERATIONS + 1];
+    struct keel_operation *operation = NULL;
+    uint64_t live = keel_memory_stats().live_bytes;
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    for (uint64_t k = 0; k < LIMIT_OPERATIONS; k++)
+        rank_ok(me, keel_group_receive_begin(group, k, 1 - me->rank, &bytes[k], 1, &operation));
+    rank_check(me, keel_group_receive_begin(group, LIMIT_OPERATIONS, 1 - me->rank, &bytes[LIMIT_OPERATIONS],
+                                            1, &operation) == KEEL_LIMIT);
+    keel_group_close(group);
+    rank_say(me, 'd');
+    rank_hear(me);
+    for (uint64_t deadline = in_seconds(10);
+         keel_remaining_ns(deadline) > 0 && keel_memory_stats().live_bytes > live;)
+        keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS));
+    rank_check(me, keel_memory_stats().live_bytes <= live);
+    return 0;
+}
+
+START_TEST(more_operations_than_the_limit_are_refused_and_all_are_freed)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, limit_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static int call_raw(const struct keel_address *address, const char *words, size_t bytes)
+{
+    struct sockaddr_in where;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memcpy(&where, address->data, sizeof where);
+    if (connect(fd, (struct sockaddr *)&where, sizeof where) != 0 ||
+        send(fd, words, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+        return -1;
+    return fd;
+}
+
+static int stranger_body(struct rank *me)
+{
+    int silent = call_raw(&me->addresses[1 - me->rank], "", 0);
+    int noisy = call_raw(&me->addresses[1 - me->rank], "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n", 37);
+    rank_check(me, silent >= 0 && noisy >= 0);
+    sum_without(me, 1, 99);
+    close(silent);
+    close(noisy);
+    sum_without(me, 2, 99);
+    return 0;
+}
+
+START_TEST(strangers_that_speak_another_language_disturb_nothing)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, stranger_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, a_killed_rank_is_lost_to_all_and_the_next_epoch_is_right, 0, 6);
@@ -430,5 +496,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, fifty_epochs_leave_no_descriptor_thread_or_byte_behind);
     tcase_add_test(tc, waiting_takes_no_processor);
     tcase_add_test(tc, ranks_that_disagree_about_an_operation_are_told);
+    tcase_add_test(tc, more_operations_than_the_limit_are_refused_and_all_are_freed);
+    tcase_add_test(tc, strangers_that_speak_another_language_disturb_nothing);
 }
 KEEL_TEST_MAIN("transport failures", cases, 120)
