@@ -43,29 +43,34 @@ struct drop {
     float rate, keep_scale;
 };
 
-static struct drop drop_init(float rate, float keep_scale, uint stream, __global const uint *control)
+static void drop_init(struct drop *drop, float rate, float keep_scale, uint stream,
+                      __global const uint *control)
 {
-    struct drop drop = {0, 0, stream, 0, 0, rate, keep_scale};
+    drop->rate = rate;
+    drop->keep_scale = keep_scale;
+    drop->stream = stream;
     if (rate > 0.0f) {
-        drop.seed_lo = control[0];
-        drop.seed_hi = control[1];
-        drop.step = control[2];
-        drop.microbatch = control[3];
+        drop->seed_lo = control[0];
+        drop->seed_hi = control[1];
+        drop->step = control[2];
+        drop->microbatch = control[3];
     }
-    return drop;
 }
 
-static float16 drop_apply(const struct drop *drop, ulong16 element, float16 x)
+/* Which of sixteen probabilities are kept: all ones, else 0. Not called without dropout. */
+static int16 drop_kept(const struct drop *drop, ulong16 element)
 {
-    if (drop->rate == 0.0f)
-        return x;
     uint16 c[4] = {convert_uint16(element >> 2), (uint16)(drop->stream), (uint16)(drop->microbatch),
                    (uint16)(drop->step)};
     canon_philox_x16(c, drop->seed_lo, drop->seed_hi);
     const uint16 word = convert_uint16(element) & 3u;
     const uint16 pair0 = word == 0u ? c[0] : c[1], pair1 = word == 2u ? c[2] : c[3];
-    const float16 uniform = canon_uniform_x16(word < 2u ? pair0 : pair1);
-    return uniform >= drop->rate ? x * drop->keep_scale : (float16)(0.0f);
+    return canon_uniform_x16(word < 2u ? pair0 : pair1) >= drop->rate;
+}
+
+static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
+{
+    return drop->rate == 0.0f ? x : kept ? x * drop->keep_scale : (float16)(0.0f);
 }
 
 /* lanes[d][l] = row first + l, the last row of all again where there are fewer than 16. */
@@ -162,7 +167,8 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
     const int16 query = LANE_NUMBERS + (int)first;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     const ulong16 element0 = (row0 + convert_ulong16(query)) * tokens;
-    const struct drop drop = drop_init(rate, keep_scale, stream, control);
+    struct drop drop;
+    drop_init(&drop, rate, keep_scale, stream, control);
 
     load_lanes(qs, step, first, last, width, q);
     zero_lanes(sums, width);
@@ -188,7 +194,8 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
             s = again ? s * scale : s;
             float16 e = query >= (int)(j0 + j) ? canon_exp_x16(s - largest) : (float16)(0.0f);
             sum = sum + e;
-            vstore16(drop_apply(&drop, element0 + (ulong)(j0 + j), e), j, scores);
+            const int16 kept = rate > 0.0f ? drop_kept(&drop, element0 + (ulong)(j0 + j)) : (int16)(-1);
+            vstore16(drop_apply(&drop, kept, e), j, scores);
         }
         sum_rows(vs + j0 * step, step, count, width, scores, sums);
     }
@@ -223,7 +230,8 @@ __kernel void keel_attention_grad_query(__global const float *qkv, __global cons
     const int16 query = LANE_NUMBERS + (int)first;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     const ulong16 element0 = (row0 + convert_ulong16(query)) * tokens;
-    const struct drop drop = drop_init(rate, keep_scale, stream, control);
+    struct drop drop;
+    drop_init(&drop, rate, keep_scale, stream, control);
 
     load_lanes(qkv + at, step, first, last, width, q);
     load_lanes(dout + out_at, out_step, first, last, width, g);
@@ -245,7 +253,8 @@ __kernel void keel_attention_grad_query(__global const float *qkv, __global cons
         dot_rows(vs + j0 * step, step, count, width, g, gains);
         for (uint j = 0; j < count; j++) {
             float16 p = canon_exp_x16(vload16(j, scores) * scale - largest) * inverse;
-            float16 dp = drop_apply(&drop, element0 + (ulong)(j0 + j), vload16(j, gains));
+            const int16 kept = rate > 0.0f ? drop_kept(&drop, element0 + (ulong)(j0 + j)) : (int16)(-1);
+            float16 dp = drop_apply(&drop, kept, vload16(j, gains));
             float16 ds = p * (dp - delta);
             vstore16(query >= (int)(j0 + j) ? ds : (float16)(0.0f), j, scores);
         }
@@ -275,7 +284,8 @@ __kernel void keel_attention_grad_key(__global const float *qkv, __global const 
     const uint last = min(first + 15, tokens - 1);
     const int16 key = LANE_NUMBERS + (int)first;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
-    const struct drop drop = drop_init(rate, keep_scale, stream, control);
+    struct drop drop;
+    drop_init(&drop, rate, keep_scale, stream, control);
 
     load_lanes(qs + out_step, step, first, last, width, k);
     load_lanes(qs + 2 * out_step, step, first, last, width, v);
@@ -288,13 +298,14 @@ __kernel void keel_attention_grad_key(__global const float *qkv, __global const 
         for (uint r = 0; r < count; r++) {
             const ulong row = row0 + i0 + r;
             const ulong16 element = row * tokens + convert_ulong16(key);
+            const int16 kept = rate > 0.0f ? drop_kept(&drop, element) : (int16)(-1);
             const int16 active = key <= (int)(i0 + r);
             const float16 zero = (float16)(0.0f);
             float16 p = canon_exp_x16(vload16(r, scores) * scale - stats[row * 2]) * rows[row * 2];
-            float16 dp = drop_apply(&drop, element, vload16(r, gains));
+            float16 dp = drop_apply(&drop, kept, vload16(r, gains));
             float16 ds = p * (dp - rows[row * 2 + 1]);
             vstore16(active ? ds : zero, r, scores);
-            vstore16(active ? drop_apply(&drop, element, p) : zero, r, gains);
+            vstore16(active ? drop_apply(&drop, kept, p) : zero, r, gains);
         }
         sum_rows(gs + i0 * out_step, out_step, count, width, gains, dv);
         sum_rows(qs + i0 * step, step, count, width, scores, dk);
