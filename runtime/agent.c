@@ -27,7 +27,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PASSED_ON_MAX = 160, PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096, WORKER_ARGS = 12 };
+enum { PASSED_ON_MAX = 160, PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096 };
 
 /* From the end of a link to SIGKILL; and for all workers to go once the node is finished. */
 static const uint64_t link_grace_ns = KEEL_NS_PER_S;

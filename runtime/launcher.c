@@ -7,6 +7,7 @@
 #include "launcher.h"
 
 #include "control.h"
+#include "drill.h"
 #include "secret.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { DRILLS_MAX = 64, AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
+enum { AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
@@ -72,19 +73,19 @@ static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t
     snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
     snprintf(run_text, sizeof run_text, "%016" PRIx64, launcher->run);
     keel_mailbox_place(launcher->mailbox, place);
-    char *argv[AGENT_ARGS + 2 * DRILLS_MAX] = {launcher->self,
-                                               "agent",
-                                               (char *)config->job_path,
-                                               "--dir",
-                                               (char *)config->directory,
-                                               "--node",
-                                               node_text,
-                                               "--launcher",
-                                               place,
-                                               "--run",
-                                               run_text,
-                                               "--incarnation",
-                                               incarnation_text};
+    char *argv[AGENT_ARGS + 2 * KEEL_DRILLS_MAX] = {launcher->self,
+                                                    "agent",
+                                                    (char *)config->job_path,
+                                                    "--dir",
+                                                    (char *)config->directory,
+                                                    "--node",
+                                                    node_text,
+                                                    "--launcher",
+                                                    place,
+                                                    "--run",
+                                                    run_text,
+                                                    "--incarnation",
+                                                    incarnation_text};
     uint32_t count = 13;
     for (uint32_t i = 0; i < config->drill_count; i++) {
         argv[count++] = "--drill";
@@ -463,7 +464,7 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
 
 enum keel_status keel_launch(const struct keel_launch_config *config)
 {
-    KEEL_ASSERT(config->drill_count <= DRILLS_MAX);
+    KEEL_ASSERT(config->drill_count <= KEEL_DRILLS_MAX);
     struct launcher *launcher;
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;
