@@ -399,6 +399,18 @@ static void env_trace(void *context, const char *line)
 /* ---- giving events
  * -------------------------------------------------------------------------------------------- */
 
+/* Invariant 4: who was told a view and is not in the newest that its agent knows does not live. */
+static void check_evicted(struct sim *sim, uint16_t node)
+{
+    const struct keel_view *view = keel_node_view(sim->nodes[node].state);
+    for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
+        const struct sim_worker *w = &sim->nodes[node].workers[local];
+        if (w->running && !w->done && w->told_epoch > 0 && w->told_epoch < view->epoch)
+            violate(sim, "worker %u.%u of epoch %" PRIu64 " lives in epoch %" PRIu64, node, local,
+                    w->told_epoch, view->epoch);
+    }
+}
+
 int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
 {
     struct sim_node *n = &sim->nodes[node];
@@ -424,6 +436,8 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .finish = env_finish,
                                  .trace = env_trace};
     int result = keel_node_step(n->state, &env, event);
+    if (node != 0)
+        check_evicted(sim, node);
     if (n->finished && n->running && node != 0)
         sim_kill_node(sim, node); /* the process ends after this call */
     return result;

@@ -538,6 +538,7 @@ START_TEST(under_heavy_loss_and_duplication_every_step_still_arrives_once)
     check_end(sim);
     ck_assert_uint_eq(sim->delivered_count, 100);
     ck_assert_uint_eq(sim->gaps, 0);
+    ck_assert_uint_eq(sim->snapshot_step, 100); /* the last one too, before the workers are done */
     sim_destroy(sim);
 }
 END_TEST

@@ -1,0 +1,139 @@
+/* membership_test.c - the launcher's picture of the nodes, and the judgement over it, one rule at a time. */
+#include "harness.h"
+#include "membership.h"
+
+#include <string.h>
+
+enum { NODES = 4 };
+#define MS UINT64_C(1000000)
+
+static struct keel_membership m;
+static struct keel_times times;
+static struct keel_view view;
+static uint64_t now_ns;
+
+/* Three nodes with one worker each, all in the view of epoch 1. */
+static void set_up(void)
+{
+    now_ns = 1000 * MS;
+    keel_times_derive(1000 * MS, &times);
+    keel_membership_init(&m, NODES, now_ns);
+    struct keel_member joins[3];
+    for (uint16_t i = 0; i < 3; i++)
+        joins[i] = (struct keel_member){.node = (uint16_t)(i + 1), .incarnation = 256};
+    const struct keel_view none = {.epoch = 0};
+    const struct keel_view_change change = {
+        .joins = joins, .join_count = 3, .rank_count = 3, .shard_count = 3};
+    ck_assert(keel_view_next(&none, &change, &view));
+}
+
+static bool report(uint16_t node, uint32_t incarnation, uint64_t sequence, enum keel_worker_state state)
+{
+    struct keel_wire_status status = {.incarnation = incarnation,
+                                      .sequence = sequence,
+                                      .silent_node = KEEL_RANK_NONE,
+                                      .first_record = UINT64_MAX,
+                                      .worker_count = 1};
+    status.workers[0] = (struct keel_wire_worker){
+        .incarnation = incarnation << 8, .state = state, .told_epoch = incarnation == 1 ? 1 : 0};
+    return keel_membership_report(&m, node, &status, now_ns);
+}
+
+static struct keel_verdict judge(void)
+{
+    struct keel_verdict verdict;
+    keel_membership_judge(&m, &view, &times, now_ns, &verdict);
+    return verdict;
+}
+
+START_TEST(late_and_repeated_reports_change_nothing)
+{
+    set_up();
+    ck_assert(report(1, 1, 5, KEEL_WORKER_OFF));
+    ck_assert(!report(1, 1, 5, KEEL_WORKER_READY));
+    ck_assert(!report(1, 1, 4, KEEL_WORKER_READY));
+    ck_assert_int_eq(m.nodes[1].workers[0].state, KEEL_WORKER_OFF);
+    ck_assert(report(1, 2, 1, KEEL_WORKER_READY)); /* the next life begins to count anew */
+    ck_assert(!report(1, 1, 99, KEEL_WORKER_OFF));
+    ck_assert_int_eq(m.nodes[1].workers[0].state, KEEL_WORKER_READY);
+}
+END_TEST
+
+START_TEST(a_dead_process_says_nothing_any_more)
+{
+    set_up();
+    ck_assert(report(2, 1, 1, KEEL_WORKER_READY));
+    keel_membership_node_exit(&m, 2);
+    ck_assert(!report(2, 1, 2, KEEL_WORKER_READY));
+    ck_assert_uint_eq(judge().gone, 1U << 1);
+    ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
+    ck_assert(!m.nodes[2].exited);
+}
+END_TEST
+
+START_TEST(a_conviction_stays_until_the_view_changes)
+{
+    set_up();
+    for (uint16_t node = 1; node < NODES; node++)
+        ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
+    ck_assert_uint_eq(judge().gone, 0);
+    ck_assert(report(3, 1, 2, KEEL_WORKER_OFF));
+    struct keel_verdict verdict = judge();
+    ck_assert_uint_eq(verdict.gone, 1U << 2);
+    ck_assert_int_eq(verdict.cause, KEEL_CAUSE_EXIT);
+    ck_assert_uint_eq(verdict.evidence_ns, now_ns);
+    ck_assert_uint_eq(verdict.remaining, 2);
+    ck_assert(report(3, 1, 3, KEEL_WORKER_READY));
+    ck_assert_uint_eq(judge().gone, 1U << 2);
+    keel_membership_clear_evidence(&m);
+    ck_assert_uint_eq(judge().gone, 0);
+}
+END_TEST
+
+START_TEST(silence_convicts_after_the_timeout_and_after_half_when_the_ring_agrees)
+{
+    set_up();
+    for (uint16_t node = 1; node < NODES; node++)
+        ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
+    now_ns += 600 * MS;
+    ck_assert(report(1, 1, 2, KEEL_WORKER_READY));
+    ck_assert(report(2, 1, 2, KEEL_WORKER_READY));
+    ck_assert_uint_eq(judge().gone, 0);
+    m.nodes[2].silent_node = 3;
+    ck_assert_uint_eq(judge().gone, 1U << 2);
+    ck_assert_int_eq(judge().cause, KEEL_CAUSE_SILENCE);
+    keel_membership_clear_evidence(&m);
+    m.nodes[2].silent_node = KEEL_RANK_NONE;
+    now_ns += 399 * MS;
+    ck_assert_uint_eq(judge().gone, 0);
+    now_ns += MS;
+    ck_assert_uint_eq(judge().gone, 1U << 2);
+}
+END_TEST
+
+START_TEST(only_fresh_workers_outside_the_view_may_join)
+{
+    set_up();
+    for (uint16_t node = 1; node < NODES; node++)
+        ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
+    ck_assert_uint_eq(judge().join_count, 0);
+    ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
+    struct keel_verdict verdict = judge();
+    ck_assert_uint_eq(verdict.gone, 1U << 1);
+    ck_assert_uint_eq(verdict.join_count, 1);
+    ck_assert_uint_eq(verdict.joins[0].incarnation, 512);
+    m.nodes[2].workers[0].told_epoch = 1; /* was told a view: it is somebody voted out */
+    ck_assert_uint_eq(judge().join_count, 0);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, late_and_repeated_reports_change_nothing);
+    tcase_add_test(tc, a_dead_process_says_nothing_any_more);
+    tcase_add_test(tc, a_conviction_stays_until_the_view_changes);
+    tcase_add_test(tc, silence_convicts_after_the_timeout_and_after_half_when_the_ring_agrees);
+    tcase_add_test(tc, only_fresh_workers_outside_the_view_may_join);
+}
+
+KEEL_TEST_MAIN("membership", cases, 60)
