@@ -183,6 +183,7 @@ static enum keel_status heal(struct keel_worker *worker, const struct sync_recor
     for (uint32_t p = 0; p < worker->rank_count; p++)
         if (all[p].has_state && all[p].next_step == all[best].next_step)
             sources[source_count++] = p;
+    KEEL_ASSERT(source_count > 0);
     if (source_count == worker->rank_count)
         return KEEL_OK;
     void *chunk;
