@@ -160,7 +160,7 @@ lint: lint-deps
 	@printf '%s\n' $(foreach room,$(ROOMS),$(foreach f,$($(room)_SRC),$(room)/$(f))) | \
 	  xargs -P$$(nproc) -I{} sh -c 'room=$${1%%/*}; case $$room in \
 	    hal) i="-Ihal/include";; runtime) i="$(call include_of,runtime)";; *) i="-I$$room/include -Ihal/include";; esac; \
-	    clang-tidy --quiet "$$1" -- $(CSTD) $$i 2>/dev/null || { echo "clang-tidy: $$1"; exit 1; }' sh {}
+	    clang-tidy --quiet "$$1" -- $(CSTD) -DKEEL_RELEASE=\"0\" $$i 2>/dev/null || { echo "clang-tidy: $$1"; exit 1; }' sh {}
 	@echo "lint: clean"
 format:
 	@clang-format -i $(c_files)
