@@ -260,7 +260,7 @@ static void write_next(struct keel_node *node)
     struct keel_register_value *value = &node->reg.proposal;
     struct keel_view base = {.epoch = 0}, next;
     bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
-    if (!fine || base.epoch < node->view.epoch) {
+    if (!fine || base.epoch < node->view.epoch || base.epoch == KEEL_EPOCH_MAX) {
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
     }

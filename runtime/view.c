@@ -221,8 +221,9 @@ static bool members_valid(const struct keel_view *view)
 
 bool keel_view_valid(const struct keel_view *view)
 {
-    if (view->epoch == 0 || view->member_count == 0 || view->member_count > KEEL_MEMBERS_MAX ||
-        view->shard_count == 0 || view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
+    if (view->epoch == 0 || view->epoch > KEEL_EPOCH_MAX || view->member_count == 0 ||
+        view->member_count > KEEL_MEMBERS_MAX || view->shard_count == 0 ||
+        view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
         return false;
     bool active[KEEL_MEMBERS_MAX] = {false};
     for (uint16_t i = 0; i < view->member_count; i++)

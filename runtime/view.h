@@ -13,6 +13,8 @@ enum {
     KEEL_VIEW_BYTES_MAX = 12 + KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
 };
 
+#define KEEL_EPOCH_MAX (UINT64_C(1) << 62) /* out of reach by counting: what is above is damage */
+
 /* What is to change. `joins` are borrowed; of a join only node, local, incarnation and data are read; they
  * must be sorted by (node, local) and not be members that stay. */
 struct keel_view_change {
@@ -33,8 +35,8 @@ struct keel_view_change {
 bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change,
                     struct keel_view *out);
 
-/* Ranks below 64, unique and ascending; spares carry nothing; every shard is owned by one active member;
- * (node, local) unique; addresses within their size. */
+/* Epoch 1 .. KEEL_EPOCH_MAX; ranks below 64, unique and ascending; spares carry nothing; every shard is owned
+ * by one active member; (node, local) unique; addresses within their size. */
 bool keel_view_valid(const struct keel_view *view);
 
 /* Index of the member with this rank, or of this worker; -1 when there is none. */

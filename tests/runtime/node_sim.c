@@ -158,6 +158,21 @@ static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *
     push(sim, event);
 }
 
+/* What no network with seals lets through: only to see that it breaks nothing in memory. */
+static void deliver_garbled(struct sim *sim, uint16_t to, const uint8_t *data, uint32_t bytes)
+{
+    uint8_t copy[KEEL_MESSAGE_BYTES];
+    memcpy(copy, data, bytes);
+    for (uint64_t flips = 1 + sim_random(sim, 6); flips > 0; flips--)
+        copy[13 + sim_random(sim, bytes - 13)] = (uint8_t)draw(sim);
+    uint16_t from = (uint16_t)sim_random(sim, KEEL_NODES_MAX);
+    if (from == to)
+        return;
+    bool blocked = from < SIM_NODES && sim->blocked[from][to];
+    if (!blocked)
+        deliver(sim, from < SIM_NODES ? from : 1, to, copy, bytes, 0);
+}
+
 static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
 {
     struct sim_context *c = context;
@@ -167,6 +182,8 @@ static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t
         return;
     }
     deliver(sim, c->node, node, data, bytes, 0);
+    if (bytes > 13 && chance(sim, sim->garble_ppm))
+        deliver_garbled(sim, node, data, bytes);
     if (chance(sim, sim->duplicate_ppm))
         deliver(sim, c->node, node, data, bytes, chance(sim, 100000) ? 4 * sim->config.timeout_ns : 0);
 }

@@ -57,6 +57,7 @@ struct sim {
     struct sim_node nodes[SIM_NODES];
     bool blocked[SIM_NODES][SIM_NODES];
     uint32_t loss_ppm, duplicate_ppm; /* now */
+    uint32_t garble_ppm;              /* copies with a few bytes changed, from anybody */
     /* what was seen */
     uint64_t view_hash[SIM_EPOCHS_MAX]; /* by epoch; 0: none */
     uint64_t newest_epoch;              /* of view_change */

@@ -796,6 +796,31 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     return hash;
 }
 
+/* Well-formed lies from those who hold the key are outside of the promise to train right, not of the promise
+ * to stay within memory and bounds: no assertion fails, no sanitizer speaks, queues stay bounded. */
+START_TEST(lies_in_messages_crash_nobody)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct sim_config config = sim_default(seed);
+        config.holders = seed % 2 == 0 ? 1 : 3;
+        config.workers_per_node = 2;
+        config.ranks = 6;
+        config.spares = 2;
+        struct sim *sim = sim_create(&config);
+        sim->garble_ppm = 300000;
+        sim_start_all(sim);
+        for (uint32_t i = 0; i < 2000; i++) {
+            (void)sim_run(sim, sim->now_ns + 2 * SIM_MS);
+            sim->violation[0] = '\0';
+            if (i % 400 == 399)
+                sim_kill_worker(sim, (uint16_t)(1 + sim_random(sim, 4)), 0);
+        }
+        ck_assert_uint_lt(sim->queue_count, 20000);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
 static uint64_t setting(const char *name, uint64_t fallback)
 {
     const char *text = getenv(name);
@@ -860,6 +885,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, late_workers_join_after_the_grace_and_the_run_does_not_wait_for_ever);
     tcase_add_test(tc, nonsense_from_the_network_or_the_caller_changes_nothing);
     tcase_add_loop_test(tc, random_faults_break_no_invariant_and_the_run_ends_once_they_stop, 0, 4);
+    tcase_add_test(tc, lies_in_messages_crash_nobody);
     tcase_add_test(tc, the_same_seed_gives_the_same_trace);
 }
 
