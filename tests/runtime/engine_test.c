@@ -84,13 +84,25 @@ static void expect_same(const struct step_result *a, const struct step_result *b
 
 static void expect_host_bits(const char *selector, const char *what)
 {
-    for (int variant = 0; variant < 4; variant++) {
-        struct keel_gpt_config gpt = (variant & 1) != 0 ? with_dropout(tiny_gpt) : tiny_gpt;
-        gpt.tied = gpt.bias = (variant & 2) == 0;
+    struct keel_gpt_config shapes[5];
+    for (int i = 0; i < 4; i++) {
+        shapes[i] = (i & 1) != 0 ? with_dropout(tiny_gpt) : tiny_gpt;
+        shapes[i].tied = shapes[i].bias = (i & 2) == 0;
+    }
+    /* Nothing a multiple of the width of a vector. */
+    shapes[4] = (struct keel_gpt_config){.layers = 1,
+                                         .heads = 3,
+                                         .width = 21,
+                                         .block = 5,
+                                         .vocab = 13,
+                                         .batch = 2,
+                                         .dropout = 0.3F,
+                                         .bias = true};
+    for (int i = 0; i < 5; i++) {
         struct step_result host[STEPS];
         struct step_result device[STEPS];
-        trace("host", gpt, NULL, host);
-        trace(selector, gpt, NULL, device);
+        trace("host", shapes[i], NULL, host);
+        trace(selector, shapes[i], NULL, device);
         expect_same(host, device, what);
     }
 }
@@ -313,6 +325,43 @@ START_TEST(more_microbatches_than_slots_may_be_enqueued_at_once)
         sum += one; /* left to right, as the accumulator */
     }
     ck_assert(read_loss(&rig) == sum);
+    engine_rig_close(&rig);
+}
+END_TEST
+
+START_TEST(a_full_ring_times_out_and_the_microbatch_can_be_tried_again)
+{
+    enum { BALLAST_BYTES = 64 << 20, COPIES = 48 };
+    struct engine_rig rig;
+    setenv("POCL_DEVICES", "pthread", 1);
+    engine_rig_open(&rig, "pocl", tiny_gpt,
+                    (struct keel_engine_config){.training = true, .slot_wait_ns = KEEL_NS_PER_MS});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
+    ck_ok(keel_engine_zero(rig.engine));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    float one = read_loss(&rig);
+
+    /* Work that keeps the queue for a second or so: the slots behind it are not read meanwhile. */
+    struct keel_buffer *ballast = NULL;
+    ck_ok(keel_buffer_create(rig.device, 2 * BALLAST_BYTES, &ballast));
+    for (int i = 0; i < COPIES; i++)
+        ck_ok(keel_queue_copy(keel_engine_queue(rig.engine), ballast, 0, ballast, BALLAST_BYTES,
+                              BALLAST_BYTES, NULL, NULL));
+    ck_ok(keel_engine_zero(rig.engine));
+    float sum = 0.0F;
+    for (uint32_t i = 0; i < KEEL_ENGINE_SLOTS; i++) {
+        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        sum += one;
+    }
+    ck_status(keel_engine_microbatch(rig.engine, &batch, NULL, NULL), KEEL_TIMEOUT);
+    ck_ok(keel_queue_finish(keel_engine_queue(rig.engine), soon()));
+    ck_assert(read_loss(&rig) == sum); /* the refused one left nothing behind */
+    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    ck_assert(read_loss(&rig) == sum + one);
+    keel_buffer_destroy(ballast);
     engine_rig_close(&rig);
 }
 END_TEST
@@ -603,6 +652,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_planned_peak_is_the_observed_peak);
     tcase_add_test(tc, nothing_is_allocated_after_the_first_replay);
     tcase_add_test(tc, more_microbatches_than_slots_may_be_enqueued_at_once);
+    tcase_add_test(tc, a_full_ring_times_out_and_the_microbatch_can_be_tried_again);
     tcase_add_test(tc, buckets_cover_all_and_are_final_when_they_are_said_to_be);
     tcase_add_test(tc, gaps_between_parameters_stay_zero);
     tcase_add_test(tc, the_digest_is_that_of_the_weights_by_parameter_and_index);
