@@ -43,8 +43,9 @@ static int sums_body(struct rank *me)
 
 START_TEST(exact_sums_have_the_oracles_bits_for_any_placement)
 {
+    const uint32_t rank_counts[] = {1, 2, 3, 4, 5, 9};
     struct ranks ranks;
-    ranks_start(&ranks, (uint32_t)_i, (uint64_t)_i * 1000 + 7, NULL, sums_body);
+    ranks_start(&ranks, rank_counts[_i], (uint64_t)_i * 1000 + 7, NULL, sums_body);
     ranks_end(&ranks, -1);
 }
 END_TEST
@@ -230,7 +231,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, exact_sums_have_the_oracles_bits_for_any_placement, 1, 6);
+    tcase_add_loop_test(tc, exact_sums_have_the_oracles_bits_for_any_placement, 0, 6);
     tcase_add_test(tc, a_sum_of_a_million_and_three_is_exact);
     tcase_add_loop_test(tc, broadcast_gather_ring_and_barrier_move_every_byte, 1, 6);
     tcase_add_loop_test(tc, operations_begun_in_any_order_all_end, 1, 4);

@@ -453,8 +453,9 @@ START_TEST(more_operations_than_the_limit_are_refused_and_all_are_freed)
 }
 END_TEST
 
-static int call_raw(const struct keel_address *address, const char *words, size_t bytes)
+static int call_raw(const struct keel_address *address, const char *words)
 {
+    size_t bytes = strlen(words);
     struct sockaddr_in where;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     memcpy(&where, address->data, sizeof where);
@@ -466,8 +467,8 @@ static int call_raw(const struct keel_address *address, const char *words, size_
 
 static int stranger_body(struct rank *me)
 {
-    int silent = call_raw(&me->addresses[1 - me->rank], "", 0);
-    int noisy = call_raw(&me->addresses[1 - me->rank], "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n", 37);
+    int silent = call_raw(&me->addresses[1 - me->rank], "");
+    int noisy = call_raw(&me->addresses[1 - me->rank], "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
     rank_check(me, silent >= 0 && noisy >= 0);
     sum_without(me, 1, 99);
     close(silent);
