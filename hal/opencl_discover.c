@@ -5,6 +5,7 @@
 #include "opencl_backend.h"
 #include <ctype.h>
 #include <dlfcn.h>
+#include <keel/file.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -185,6 +186,13 @@ static void add_platform(cl_platform_id platform, struct keel_candidate *out, ui
 
 void keel_opencl_discover(struct keel_candidate *out, uint32_t capacity, uint32_t *count)
 {
+    /* PoCL 3.1 learns the processors from sysfs, and aborts the process where there is none (a bare chroot).
+     */
+    if (!keel_path_exists("/sys/devices/system/cpu")) {
+        keel_opencl_add_failure(out, capacity, count, "OpenCL",
+                                "not asked: /sys is not mounted; run mount -t sysfs sysfs /sys");
+        return;
+    }
     cl_platform_id platforms[PLATFORMS_MAX];
     cl_uint found = 0;
     cl_int error = clGetPlatformIDs(PLATFORMS_MAX, platforms, &found);
