@@ -173,7 +173,6 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
     struct keel_engine_update request = {.beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
     struct keel_engine_updated updated;
     float loss;
-    KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
     KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, NULL, NULL));
     KEEL_TRY(keel_engine_update(trainer->engine, &request, deadline_ns, &updated));

@@ -200,6 +200,8 @@ static void accuse(struct keel_worker *worker, enum keel_status status)
 static enum keel_status live_in_view(struct keel_worker *worker)
 {
     enum keel_status status = keel_worker_join_view(worker);
+    if (worker->committed_ns == 0)
+        worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
         status = keel_worker_run_steps(worker);
     if (ends_view(status)) {
@@ -314,7 +316,6 @@ int keel_worker_main(int argc, char **argv)
     worker->stall_ns = timeout_ns * KEEL_STALL_TIMEOUTS;
     status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, timeout_ns / KEEL_BEATS_PER_TIMEOUT);
     if (status == KEEL_OK) {
-        worker->committed_ns = keel_now_ns();
         status = work(worker);
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
