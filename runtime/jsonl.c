@@ -37,27 +37,31 @@ static enum keel_status walk(const char *path, const char *text, size_t bytes,
     return KEEL_OK;
 }
 
+static enum keel_status walk_file(const char *path,
+                                  enum keel_status (*take)(void *, const json_t *, uint64_t), void *context,
+                                  size_t *whole_bytes, size_t *bytes)
+{
+    char *text;
+    KEEL_TRY(keel_file_read(path, FILE_BYTES_MAX, &text, bytes));
+    enum keel_status status = walk(path, text, *bytes, take, context, whole_bytes);
+    keel_free(text);
+    return status;
+}
+
 enum keel_status keel_jsonl_read(const char *path, enum keel_status (*take)(void *, const json_t *, uint64_t),
                                  void *context)
 {
-    char *text;
-    size_t bytes, whole;
-    KEEL_TRY(keel_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    enum keel_status status = walk(path, text, bytes, take, context, &whole);
-    keel_free(text);
-    return status;
+    size_t whole, bytes;
+    return walk_file(path, take, context, &whole, &bytes);
 }
 
 static enum keel_status mend(const char *path, enum keel_status (*take)(void *, const json_t *, uint64_t),
                              void *context)
 {
-    char *text;
-    size_t bytes, whole;
-    KEEL_TRY(keel_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    enum keel_status status = walk(path, text, bytes, take, context, &whole);
-    keel_free(text);
-    if (status != KEEL_OK || whole == bytes)
-        return status;
+    size_t whole, bytes;
+    KEEL_TRY(walk_file(path, take, context, &whole, &bytes));
+    if (whole == bytes)
+        return KEEL_OK;
     keel_log(KEEL_LOG_INFO, "%s: cut off a torn last line of %zu bytes", path, bytes - whole);
     return truncate(path, (off_t)whole) == 0 ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be mended", path);
 }
