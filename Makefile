@@ -42,20 +42,24 @@ CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvi
 
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
-kernels_LIBS := -lclblast
+kernels_LIBS := -lm
 transport_LIBS := -lfabric -lsodium
-ckpt_LIBS := -lz -lxxhash -lsodium -ljansson
-runtime_LIBS := -linih -ljansson -lsodium
-ALL_LIBS := $(runtime_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS) -lm
+ckpt_LIBS := -lz -lxxhash -ljansson
+runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
+ALL_LIBS := $(runtime_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
 ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
+# A library names all that it calls, and asks for nothing that it does not.
+LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,--as-needed $(LDFLAGS)
+LDFLAGS_SO = $(LDFLAGS_ALL) -shared -Wl,-z,defs -Wl,-soname,$(@F).0
 
 include_of = $(foreach r,$(1) $($(1)_MAY),-I$(r)/include) -I$(BUILD)/gen
 objects_of = $(patsubst %.c,$(BUILD)/obj/$(1)/%.o,$($(1)_SRC)) $(patsubst %.cl,$(BUILD)/obj/gen/$(1)/%.cl.o,$($(1)_CL))
 
-LIB_OBJ := $(foreach room,$(ROOMS),$(call objects_of,$(room)))
+MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
+LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all deps lint-deps demo test run-tests drill bench run-bench asan ubsan tsan lint format layers install clean data help
+.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench run-bench asan ubsan tsan lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -90,13 +94,13 @@ $(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ)
 	$(Q)$(AR) rcs $@ $^
 $(BUILD)/libkeel.so: $(LIB_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel.so.0 -o $@ $^ $(ALL_LIBS)
+	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ALL_LIBS)
 $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(SANFLAGS) -shared -pthread -Wl,-soname,libkeel-ckpt.so.0 -o $@ $^ $(ckpt_LIBS)
-$(BUILD)/keel: $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a
+	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ckpt_LIBS)
+$(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(SANFLAGS) -pthread -o $@ $(BUILD)/obj/runtime/keel_main.o $(BUILD)/libkeel.a $(ALL_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(ALL_LIBS)
 
 # ---- tests -------------------------------------------------------------------------------------------
 # tests/ROOM/NAME_test.c is one program; it sees the doors of its room's allowed rooms and the room's own headers.
@@ -107,7 +111,7 @@ define test_rules
 $(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $$(wildcard $$(<:_test.c=_sim.c)) $(BUILD)/libkeel.a $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $$(wildcard $$(<:_test.c=_sim.c)) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 # A NAME_sim.c beside NAME_test.c belongs to that program.
@@ -115,7 +119,7 @@ $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
 run-tests: all data $(test_programs)
-	@BUILD=$(BUILD) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
+	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
 
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) run-tests
@@ -127,13 +131,15 @@ ubsan: deps
 tsan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/tsan SAN=thread OPT="-O1 -g" run-tests
 
--include $(LIB_OBJ:.o=.d) $(test_programs:=.d) $(BUILD)/obj/runtime/keel_main.d
+-include $(LIB_OBJ:.o=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
 
 # ---- set-up, data, demo, drills, benches ---------------------------------------------------------------
 deps:
 	@sh tests/setup/deps.sh build
 lint-deps:
 	@sh tests/setup/deps.sh lint
+bench-deps:
+	@sh tests/setup/deps.sh bench
 data: deps
 	@sh tests/setup/data.sh build/data/english.txt
 demo: deps
@@ -142,7 +148,7 @@ demo: deps
 drill: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data
 	@BUILD=$(BUILD) sh tests/demo/drill.sh
-bench: deps
+bench: deps bench-deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
 	@BUILD=$(BUILD) ROOM=$(ROOM) sh tests/bench/bench.sh
 bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
@@ -150,23 +156,41 @@ bench-programs: $(bench_programs)
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a -Wl,--as-needed $(BENCH_LIBS) $(ALL_LIBS)
+$(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
+tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
+door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
-	@$(MAKE) --no-print-directory layers
-	@printf '%s\n' $(foreach room,$(ROOMS),$(foreach f,$($(room)_SRC),$(room)/$(f))) | \
-	  xargs -P$$(nproc) -I{} sh -c 'room=$${1%%/*}; case $$room in \
-	    hal) i="-Ihal/include";; runtime) i="$(call include_of,runtime)";; *) i="-I$$room/include -Ihal/include";; esac; \
-	    clang-tidy --quiet "$$1" -- $(CSTD) -DKEEL_RELEASE=\"0\" $$i 2>/dev/null || { echo "clang-tidy: $$1"; exit 1; }' sh {}
+	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes doors tidy
 	@echo "lint: clean"
 format:
 	@clang-format -i $(c_files)
 # The layer rule again, on the text: no room reaches another by a relative path.
 layers:
 	@! git grep -nE '#include "(\.\./|[a-z]+/)' -- $(ROOMS) || { echo "layers: include doors as <keel/x.h>"; exit 1; }
+# No file that people read grows beyond 1000 lines.
+sizes:
+	@git ls-files '*.c' '*.h' '*.cl' '*.sh' '*.mk' '*.md' Makefile | xargs wc -l | \
+	  awk '$$1 > 1000 && $$2 != "total" { print "sizes: " $$2 ": " $$1 " lines, 1000 at most: split it"; bad = 1 } END { exit bad }'
+# Every door opens alone: a public header compiles with nothing before it and its room's -I flags only.
+doors: $(door_stamps)
+# What a file's checks depend on is its room's headers and the doors below: an unchanged file is not checked again.
+tidy: $(tidy_stamps)
+define lint_rules
+$(1)_HEADERS := $(wildcard $(1)/*.h $(foreach r,$(1) $($(1)_MAY),$(r)/include/keel/*.h))
+$(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile $$($(1)_HEADERS)
+	@mkdir -p $$(@D)
+	$$(call say,TIDY,$$<)
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) 2>/dev/null && touch $$@
+$(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile $$($(1)_HEADERS)
+	@mkdir -p $$(@D)
+	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -xc /dev/null && touch $$@
+endef
+$(foreach room,$(ROOMS),$(eval $(call lint_rules,$(room))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs
