@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINTS_MAX = 1000, WIDTH = 860, HEIGHT = 260, LEFT = 60, RIGHT = 10, TOP = 12, BOTTOM = 30 };
+enum { POINTS_MAX = 1000, WIDTH = 860, HEIGHT = 260, LEFT = 70, RIGHT = 10, TOP = 12, BOTTOM = 30 };
 
 struct point {
     double step, loss, val_loss, rate; /* val_loss NaN where not evaluated; rate: tokens/s */
@@ -116,7 +116,7 @@ static void draw_frame(FILE *out, const struct axes *axes, const char *title)
         double step = axes->first + (axes->last - axes->first) * i / 4;
         fprintf(out,
                 "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\"/>"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>"
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.5g</text>"
                 "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n",
                 LEFT, y, WIDTH - RIGHT, y, LEFT - 6, y + 4, value, x_of(axes, step), HEIGHT - 10, step);
     }
@@ -228,7 +228,19 @@ static void put_recoveries(FILE *out, const struct report *report)
             put_cell(out, json_object_get(event, columns[c]));
         fputs("</tr>\n", out);
     }
-    fprintf(out, "</table>\n<p>%" PRIu32 " losses of ranks while the run was alive.</p>\n", rows);
+    fprintf(out, "</table>\n<p>Losses of ranks while the run was alive: %" PRIu32 ".</p>\n", rows);
+}
+
+/* The field that tells most about an event. */
+static const json_t *what_of(const json_t *event)
+{
+    static const char *const fields[] = {"detail", "cause", "from", "how", "seconds"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const json_t *value = json_object_get(event, fields[i]);
+        if (value != NULL && !(json_is_string(value) && json_string_length(value) == 0))
+            return value;
+    }
+    return NULL;
 }
 
 static void put_events(FILE *out, const struct report *report)
@@ -236,14 +248,13 @@ static void put_events(FILE *out, const struct report *report)
     size_t i;
     json_t *event;
     fputs("<h2>Events</h2>\n<table><tr><th>time</th><th>event</th><th>step</th><th>what</th></tr>\n", out);
-    double start = number(json_array_get(report->events, 0), "wall_s");
+    double start_ns = number(json_array_get(report->events, 0), "wall_ns");
     json_array_foreach(report->events, i, event)
     {
-        const json_t *detail = json_object_get(event, "detail");
-        fprintf(out, "<tr><td>%.2f s</td>", number(event, "wall_s") - start);
+        fprintf(out, "<tr><td>%.2f s</td>", (number(event, "wall_ns") - start_ns) / 1e9);
         put_cell(out, json_object_get(event, "event"));
         put_cell(out, json_object_get(event, "step"));
-        put_cell(out, detail != NULL ? detail : json_object_get(event, "cause"));
+        put_cell(out, what_of(event));
         fputs("</tr>\n", out);
     }
     fputs("</table>\n", out);

@@ -72,10 +72,10 @@ START_TEST(the_page_shows_curves_and_incidents_and_escapes_text)
                                 "{\"step\":2,\"loss\":3.0,\"seconds\":0.5,\"tokens\":200,\"digest\":\"cd\","
                                 "\"val_loss\":3.5}\n");
     write_file("events.jsonl",
-               "{\"event\":\"start\",\"wall_s\":1.0}\n"
-               "{\"event\":\"recovery\",\"wall_s\":2.0,\"step\":2,\"cause\":\"process-exit\","
+               "{\"event\":\"start\",\"wall_ns\":1000000000}\n"
+               "{\"event\":\"recovery\",\"wall_ns\":2000000000,\"step\":2,\"cause\":\"process-exit\","
                "\"lost_ranks\":1,\"total_s\":0.25}\n"
-               "{\"event\":\"note\",\"wall_s\":3.0,\"detail\":\"<script>alert(1)</script>\"}\n");
+               "{\"event\":\"note\",\"wall_ns\":3000000000,\"detail\":\"<script>alert(1)</script>\"}\n");
     ck_ok(keel_report_write(directory));
     char *text;
     size_t bytes;
