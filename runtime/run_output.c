@@ -53,7 +53,7 @@ struct keel_output {
 static void write_event(struct keel_output *output, const char *name, json_t *fields)
 {
     json_t *line = json_pack("{s:s, s:I, s:f}", "event", name, "monotonic_ns", (json_int_t)keel_now_ns(),
-                             "wall_s", (json_int_t)keel_wall_ns());
+                             "wall_ns", (json_int_t)keel_wall_ns());
     if (line != NULL && fields != NULL)
         json_object_update(line, fields);
     json_decref(fields);
