@@ -35,7 +35,8 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .kernels = trainer->kernels,
                                         .graph = graph,
                                         .loss_scale = (float)(1.0 / rows),
-                                        .training = true};
+                                        .training = true,
+                                        .slot_wait_ns = trainer->stall_ns};
     enum keel_status status = keel_model_gpt(graph, &gpt);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &trainer->engine);
@@ -125,10 +126,8 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
         return;
     if (trainer->bucket_events != NULL)
         forget_events(trainer);
-    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++) {
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
         destroy_slot(trainer, &trainer->slots[i]);
-        keel_free(trainer->parts[i]);
-    }
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
@@ -136,6 +135,8 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
         keel_queue_destroy(trainer->copy_queue);
     keel_engine_destroy(trainer->engine);
     keel_kernels_destroy(trainer->kernels);
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++) /* the queues are gone: nobody writes there */
+        keel_free(trainer->parts[i]);
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
     keel_free(trainer->operations);
@@ -317,7 +318,10 @@ static enum keel_status compute_missing(struct keel_trainer *trainer, const stru
         if (owned[s] && !keel_hold_covers(&trainer->hold, s))
             KEEL_TRY(compute_shard(trainer, step->step, s, --missing == 0));
     }
-    return KEEL_OK;
+    if (*out_microbatches > 0)
+        return KEEL_OK;
+    /* All is held from an attempt that may have ended before the device did: no bucket has an event. */
+    return keel_queue_finish(keel_engine_queue(trainer->engine), keel_deadline_after_ns(trainer->stall_ns));
 }
 
 /* ---- the sum over ranks
@@ -425,7 +429,7 @@ static enum keel_status check_records(const struct keel_trainer *trainer,
     return KEEL_OK;
 }
 
-/* Sum over the group and put the sum where the optimizer reads it. */
+/* Sum over the group, into trainer->result. */
 static enum keel_status sum_ranks(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *result)
 {
@@ -440,9 +444,7 @@ static enum keel_status sum_ranks(struct keel_trainer *trainer, const struct kee
     }
     KEEL_TRY(check_records(trainer, step));
     result->loss = trainer->result[trainer->flat_count];
-    struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    return keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0, trainer->result,
-                            keel_flat_bytes(trainer), NULL, NULL);
+    return KEEL_OK;
 }
 
 static enum keel_status sum_alone(struct keel_trainer *trainer, const struct keel_trainer_step *step,
@@ -468,18 +470,24 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
 /* ---- the step
  * ---------------------------------------------------------------------------------------------------- */
 
+/* A snapshot still reads the weights. */
+static enum keel_status await_capture(struct keel_trainer *trainer, const struct keel_trainer_step *step,
+                                      struct keel_trainer_result *result)
+{
+    if (step->save == NULL)
+        return KEEL_OK;
+    uint64_t since = keel_now_ns();
+    enum keel_status captured =
+        keel_save_wait_captured(step->save, keel_deadline_after_ns(trainer->stall_ns));
+    result->snapshot_stall_ns = keel_now_ns() - since;
+    return captured == KEEL_TIMEOUT ? captured : KEEL_OK; /* a save that failed is its owner's to report */
+}
+
 static enum keel_status update(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                struct keel_trainer_result *result)
 {
     const struct keel_job *job = trainer->job;
-    if (step->save != NULL) {
-        uint64_t since = keel_now_ns();
-        enum keel_status captured =
-            keel_save_wait_captured(step->save, keel_deadline_after_ns(trainer->stall_ns));
-        result->snapshot_stall_ns = keel_now_ns() - since;
-        if (captured == KEEL_TIMEOUT) /* else the save failed: its owner reports that, training goes on */
-            return captured;
-    }
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
     result->learning_rate = keel_learning_rate(job, step->step);
     struct keel_engine_update request = {.learning_rate = result->learning_rate,
                                          .beta1 = job->beta1,
@@ -489,6 +497,9 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
                                          .clip = job->clip,
                                          .step = (uint32_t)step->step};
     struct keel_engine_updated updated;
+    if (step->group != NULL) /* the sum goes where the optimizer reads it, and a held node may lie */
+        KEEL_TRY(keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
+                                  trainer->result, keel_flat_bytes(trainer), NULL, NULL));
     KEEL_TRY(
         keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
     result->grad_norm = updated.grad_norm;
@@ -505,7 +516,13 @@ enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct kee
     KEEL_TRY(compute_missing(trainer, step, &result.computed_microbatches));
     KEEL_TRY(step->group != NULL ? sum_ranks(trainer, step, &result) : sum_alone(trainer, step, &result));
     result.compute_ns = keel_now_ns() - since - result.exposed_comm_ns;
-    KEEL_TRY(update(trainer, step, &result));
+    KEEL_TRY(await_capture(trainer, step, &result));
+    enum keel_status status = update(trainer, step, &result);
+    if (status == KEEL_TIMEOUT) /* no way back: held nodes and weights may be half overwritten */
+        return keel_fail(KEEL_DEVICE_LOST, "step %llu: the device did not end the update in time",
+                         (unsigned long long)step->step);
+    if (status != KEEL_OK)
+        return status;
     atomic_fetch_add(trainer->progress, 1);
     keel_trainer_drop(trainer);
     *out = result;
