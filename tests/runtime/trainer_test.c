@@ -1,247 +1,256 @@
-/* trainer_test.c - a step that was cut short and is begun again ends with the bits of one that was not. */
+/* trainer_test.c - one rank's part of a step, on the host device: no allocation after the first step, state
+ * that is split and put together again, rates and text that depend on nothing but their numbers. */
+#include "data.h"
 #include "harness.h"
 #include "trainer.h"
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>
-#include <keel/thread.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SHARDS = 2, STEPS = 2 };
-#define LONG_NS  (60 * KEEL_NS_PER_S)
-#define SHORT_NS (5 * KEEL_NS_PER_S)
-
 struct rig {
+    char directory[32];
     struct keel_job job;
     struct keel_data *data;
     struct keel_device *device;
     struct keel_trainer *trainer;
-    struct keel_endpoint *endpoint;
     atomic_uint_fast64_t progress;
 };
 
-static void make_text(char path[])
+static void set_up(struct rig *rig, uint32_t shards)
 {
-    int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    for (uint32_t i = 0; i < 4096; i++) {
-        char letter = (char)('a' + (i * i + i / 7) % 26);
-        ck_assert_int_eq(write(fd, &letter, 1), 1);
-    }
-    close(fd);
-}
-
-/* Large enough that the device is still at work when the calls that feed it have returned. */
-static void rig_open(struct rig *rig, uint64_t stall_ns)
-{
-    *rig = (struct rig){.job = {.seed = 5,
-                                .shards = SHARDS,
-                                .layers = 3,
-                                .heads = 2,
-                                .width = 128,
-                                .block = 64,
-                                .dropout = 0.1F,
-                                .bias = true,
-                                .tied = true,
-                                .val_fraction = 0.1F,
-                                .steps = STEPS,
-                                .microbatches = 1,
-                                .batch = 8,
-                                .learning_rate = 1e-2F,
-                                .decay_steps = STEPS,
-                                .beta1 = 0.9F,
-                                .beta2 = 0.99F,
-                                .epsilon = 1e-8F,
-                                .weight_decay = 0.1F,
-                                .clip = 1.0F}};
-    char path[] = "/tmp/keel-trainer-XXXXXX";
-    make_text(path);
-    strcpy(rig->job.path, path);
+    *rig = (struct rig){.directory = "/tmp/keel-trainer-XXXXXX"};
+    ck_assert_ptr_nonnull(mkdtemp(rig->directory));
+    rig->job = (struct keel_job){.seed = 3,
+                                 .shards = shards,
+                                 .layers = 1,
+                                 .heads = 2,
+                                 .width = 16,
+                                 .block = 8,
+                                 .bias = true,
+                                 .tied = true,
+                                 .dropout = 0.1f,
+                                 .val_fraction = 0.2f,
+                                 .steps = 100,
+                                 .microbatches = 2,
+                                 .batch = 2,
+                                 .learning_rate = 1e-2f,
+                                 .min_learning_rate = 1e-3f,
+                                 .warmup_steps = 10,
+                                 .decay_steps = 100,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.99f,
+                                 .epsilon = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .clip = 1,
+                                 .eval_batches = 2};
+    ck_ok(keel_path_join(rig->job.path, rig->directory, "text"));
+    char text[3000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "it was the best of times\n"[i % 25];
+    ck_ok(keel_file_replace(rig->job.path, text, sizeof text, 0666));
     ck_ok(keel_data_open(&rig->job, &rig->data));
-    unlink(path);
-    ck_ok(keel_device_open("auto", NULL, &rig->device));
+    ck_ok(keel_device_open("host", NULL, &rig->device));
     struct keel_trainer_config config = {.job = &rig->job,
                                          .data = rig->data,
                                          .device = rig->device,
-                                         .stall_ns = stall_ns,
+                                         .stall_ns = 60 * KEEL_NS_PER_S,
                                          .progress = &rig->progress};
     ck_ok(keel_trainer_create(&config, &rig->trainer));
-    ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rig->endpoint));
-}
-
-static void rig_begin(struct rig *rig)
-{
-    uint64_t digest;
     ck_ok(keel_trainer_initialize(rig->trainer));
-    ck_ok(keel_trainer_digest(rig->trainer, &digest));
 }
 
-static void rig_close(struct rig *rig)
+static void tear_down(struct rig *rig)
 {
-    keel_endpoint_close(rig->endpoint);
     keel_trainer_destroy(rig->trainer);
     keel_device_close(rig->device);
     keel_data_close(rig->data);
+    ck_ok(keel_remove_tree(rig->directory));
 }
 
-/* One rank carries all shards, without a group. */
-static struct keel_trainer_step alone(uint64_t step)
+static struct keel_trainer_result run_step(struct rig *rig, uint64_t number)
 {
-    static const uint16_t all_mine[SHARDS] = {0};
-    return (struct keel_trainer_step){.step = step, .epoch = 1, .rank_count = 1, .shard_position = all_mine};
+    uint16_t mine[KEEL_GROUP_SHARDS_MAX] = {0};
+    struct keel_trainer_step step = {.step = number, .rank_count = 1, .shard_position = mine};
+    struct keel_trainer_result result;
+    ck_ok(keel_trainer_run(rig->trainer, &step, &result));
+    return result;
 }
 
-static uint64_t undisturbed(struct rig *rig)
+START_TEST(nothing_is_allocated_after_the_first_step)
 {
-    struct keel_trainer_result result = {.loss = 0};
-    rig_begin(rig);
-    for (uint64_t n = 0; n < STEPS; n++) {
-        struct keel_trainer_step step = alone(n);
-        ck_ok(keel_trainer_run(rig->trainer, &step, &result));
-    }
-    return result.digest;
-}
-
-static struct keel_group *group_of(struct rig *rig, uint64_t epoch, struct rig *const *ranks, uint32_t count,
-                                   const uint16_t *shard_rank)
-{
-    struct keel_address addresses[2];
-    struct keel_group_config config = {.epoch = epoch,
-                                       .rank_count = count,
-                                       .addresses = addresses,
-                                       .shard_count = SHARDS,
-                                       .shard_rank = shard_rank};
-    for (uint32_t r = 0; r < count; r++) {
-        keel_endpoint_address(ranks[r]->endpoint, &addresses[r]);
-        if (ranks[r] == rig)
-            config.rank = r;
-    }
-    struct keel_group *group = NULL;
-    ck_ok(keel_group_open(rig->endpoint, &config, &group));
-    return group;
-}
-
-/* The epoch ends while the device still computes; the next attempt finds every node held. */
-START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
-{
-    static struct rig rig;
-    struct rig *only[] = {&rig};
-    rig_open(&rig, LONG_NS);
-    uint64_t wanted = undisturbed(&rig), epoch = 1;
-    struct keel_trainer_result result = {.loss = 0};
-    rig_begin(&rig);
-    for (uint64_t n = 0; n < STEPS; n++) {
-        struct keel_trainer_step step = alone(n);
-        step.group = group_of(&rig, epoch, only, 1, step.shard_position);
-        step.epoch = epoch++;
-        keel_group_revoke(step.group);
-        ck_status(keel_trainer_run(rig.trainer, &step, &result), KEEL_REVOKED);
-        keel_group_close(step.group);
-        step.group = group_of(&rig, epoch, only, 1, step.shard_position);
-        step.epoch = epoch++;
-        ck_ok(keel_trainer_run(rig.trainer, &step, &result));
-        ck_assert_uint_eq(result.computed_microbatches, 0);
-        keel_group_close(step.group);
-    }
-    ck_assert_uint_eq(result.digest, wanted);
-    rig_close(&rig);
+    struct rig rig;
+    set_up(&rig, 5);
+    run_step(&rig, 0);
+    uint64_t host = keel_memory_stats().allocations, device = keel_device_stats(rig.device).allocations;
+    for (uint64_t step = 1; step < 6; step++)
+        run_step(&rig, step);
+    ck_assert_uint_eq(keel_memory_stats().allocations, host);
+    ck_assert_uint_eq(keel_device_stats(rig.device).allocations, device);
+    tear_down(&rig);
 }
 END_TEST
 
-/* ---- two ranks ----------------------------------------------------------------------------------------- */
+START_TEST(a_step_learns_and_its_digest_is_that_of_the_weights)
+{
+    struct rig rig;
+    set_up(&rig, 2);
+    float first = run_step(&rig, 0).loss;
+    struct keel_trainer_result last = {.loss = 0};
+    for (uint64_t step = 1; step < 40; step++)
+        last = run_step(&rig, step);
+    ck_assert_float_lt(last.loss, first - 0.3f);
+    uint64_t digest;
+    ck_ok(keel_trainer_digest(rig.trainer, &digest));
+    ck_assert_uint_eq(digest, last.digest);
+    tear_down(&rig);
+}
+END_TEST
 
-static const uint16_t one_each[SHARDS] = {0, 1};
+START_TEST(ranks_write_every_byte_of_the_state_once)
+{
+    struct rig rig;
+    set_up(&rig, 1);
+    uint64_t bytes = keel_trainer_state_bytes(rig.trainer), wanted = 0;
+    struct keel_engine *engine = keel_trainer_engine(rig.trainer);
+    for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
+        wanted += 3 * keel_engine_param(engine, i)->count * sizeof(float);
+    uint8_t *seen;
+    ck_ok(keel_alloc(bytes, 1, &seen));
+    for (uint32_t ranks = 1; ranks <= 9; ranks++) {
+        uint64_t covered = 0;
+        memset(seen, 0, bytes);
+        for (uint32_t position = 0; position < ranks; position++) {
+            struct keel_region *regions;
+            uint64_t *place;
+            uint32_t count;
+            ck_ok(keel_trainer_regions(rig.trainer, position, ranks, &regions, &place, &count));
+            for (uint32_t r = 0; r < count; r++) {
+                uint64_t size = keel_region_bytes(&regions[r]);
+                for (uint64_t b = 0; b < size; b++)
+                    ck_assert_uint_eq(seen[place[r] + b]++, 0);
+                covered += size;
+            }
+            keel_free(regions);
+            keel_free(place);
+        }
+        ck_assert_uint_eq(covered, wanted);
+    }
+    keel_free(seen);
+    tear_down(&rig);
+}
+END_TEST
 
-struct other { /* rank 1, on a thread of its own */
+struct source {
     struct rig *rig;
-    struct keel_trainer_step step;
-    enum keel_status status;
+    struct keel_queue *queue;
+    uint64_t *place;
 };
 
-static void *run_other(void *argument)
+static enum keel_status read_region(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
-    struct other *other = argument;
-    struct keel_trainer_result result;
-    other->status = keel_trainer_run(other->rig->trainer, &other->step, &result);
-    return NULL;
+    struct source *source = context;
+    return keel_trainer_read_state(source->rig->trainer, source->queue, source->place[index] + offset, bytes,
+                                   out);
 }
 
-static atomic_bool reading_ends;
-
-/* A capture that gets no further than its first byte while the flag is down. */
-static enum keel_status read_late(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
-                                  void *out)
+static void save_state(struct rig *rig, struct keel_store *store, uint32_t ranks)
 {
-    (void)context, (void)index, (void)offset_bytes;
-    while (!atomic_load(&reading_ends))
-        keel_sleep_until_ns(keel_deadline_after_ns(10 * KEEL_NS_PER_MS));
-    memset(out, 0, bytes);
-    return KEEL_OK;
-}
-
-static struct keel_save *begin_late_save(struct keel_store *store)
-{
-    struct keel_region region = {
-        .name = "t", .dtype = KEEL_CKPT_F32, .dims = 1, .shape = {16}, .extent = {16}};
-    struct keel_save_config config = {
-        .step = 1, .attempt = 1, .rank_count = 1, .regions = &region, .region_count = 1, .read = read_late};
-    struct keel_save *save = NULL;
-    ck_ok(keel_save_begin(store, &config, &save));
-    return save;
-}
-
-/* Both ranks have the sum, but a snapshot still holds the weights of one of them until it gives up. What it
- * holds for the redo must still be its own shard, not the sum. */
-START_TEST(a_capture_that_hangs_spoils_no_held_node)
-{
-    static struct rig rigs[2];
-    struct rig *pair[] = {&rigs[0], &rigs[1]};
-    char root[] = "/tmp/keel-trainer-XXXXXX";
-    struct keel_store *store = NULL;
-    ck_assert_ptr_nonnull(mkdtemp(root));
-    ck_ok(keel_store_open(&(struct keel_store_config){.root = root, .run = "r", .create = true}, &store));
-    rig_open(&rigs[0], SHORT_NS);
-    rig_open(&rigs[1], LONG_NS); /* it also has the kernels built, which takes its time */
-    uint64_t wanted = undisturbed(&rigs[1]);
-    rig_begin(&rigs[0]);
-    rig_begin(&rigs[1]);
-    struct other other = {.rig = &rigs[1]};
-    other.step =
-        (struct keel_trainer_step){.epoch = 1, .position = 1, .rank_count = 2, .shard_position = one_each};
-    other.step.group = group_of(&rigs[1], 1, pair, 2, one_each);
-    struct keel_trainer_step step = other.step;
-    step.position = 0;
-    step.group = group_of(&rigs[0], 1, pair, 2, one_each);
-    atomic_store(&reading_ends, false);
-    step.save = begin_late_save(store);
-    struct keel_thread thread;
-    struct keel_trainer_result result;
-    ck_ok(keel_thread_create(&thread, "other", run_other, &other));
-    ck_status(keel_trainer_run(rigs[0].trainer, &step, &result), KEEL_TIMEOUT);
-    keel_thread_join(&thread);
-    ck_ok(other.status);
-    atomic_store(&reading_ends, true);
-    keel_save_cancel(step.save);
-    keel_group_close(step.group);
-    keel_group_close(other.step.group);
-    for (uint64_t n = 0; n < STEPS; n++) { /* the other is gone: its shard is computed here now */
-        struct keel_trainer_step again = alone(n);
-        ck_ok(keel_trainer_run(rigs[0].trainer, &again, &result));
-        ck_assert_uint_eq(result.computed_microbatches, n == 0 ? 1 : SHARDS);
+    struct keel_shard_summary summaries[8];
+    struct source source = {.rig = rig};
+    ck_ok(keel_queue_create(rig->device, &source.queue));
+    for (uint32_t position = 0; position < ranks; position++) {
+        struct keel_save_config config = {.step = 7,
+                                          .attempt = 1,
+                                          .rank = position,
+                                          .rank_count = ranks,
+                                          .codec = KEEL_CODEC_PLANES,
+                                          .read = read_region,
+                                          .context = &source};
+        struct keel_region *regions;
+        ck_ok(keel_trainer_regions(rig->trainer, position, ranks, &regions, &source.place,
+                                   &config.region_count));
+        config.regions = regions;
+        struct keel_save *save;
+        ck_ok(keel_save_begin(store, &config, &save));
+        ck_ok(keel_save_finish(save, keel_deadline_after_ns(60 * KEEL_NS_PER_S), &summaries[position]));
+        keel_free(regions);
+        keel_free(source.place);
     }
-    ck_assert_uint_eq(result.digest, wanted);
-    rig_close(&rigs[0]);
-    rig_close(&rigs[1]);
+    keel_queue_destroy(source.queue);
+    struct keel_commit commit = {.step = 7, .attempt = 1, .shards = summaries, .shard_count = ranks};
+    memset(commit.identity, 'a', 64);
+    ck_ok(keel_store_commit(store, &commit));
+}
+
+START_TEST(a_snapshot_of_three_ranks_gives_one_rank_the_same_future)
+{
+    struct rig rig;
+    set_up(&rig, 2);
+    struct keel_store *store;
+    struct keel_store_config config = {.root = rig.directory, .run = "r", .create = true};
+    ck_ok(keel_store_open(&config, &store));
+    for (uint64_t step = 0; step < 3; step++)
+        run_step(&rig, step);
+    save_state(&rig, store, 3);
+    struct keel_trainer_result next = run_step(&rig, 3);
+    ck_ok(keel_trainer_initialize(rig.trainer)); /* lose it all */
+    struct keel_snapshot *snapshot;
+    ck_ok(keel_snapshot_open(store, 7, 0, &snapshot));
+    ck_ok(keel_trainer_load(rig.trainer, snapshot));
+    keel_snapshot_close(snapshot);
+    struct keel_trainer_result again = run_step(&rig, 3);
+    ck_assert_uint_eq(next.digest, again.digest);
+    ck_assert_mem_eq(&next.loss, &again.loss, sizeof(float));
     keel_store_close(store);
-    ck_ok(keel_remove_tree(root));
+    tear_down(&rig);
+}
+END_TEST
+
+START_TEST(rates_warm_up_and_decay)
+{
+    struct keel_job job = {
+        .learning_rate = 1.0f, .min_learning_rate = 0.1f, .warmup_steps = 10, .decay_steps = 110};
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 0), 0.1f, 1e-6f);
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 9), 1.0f, 1e-6f);
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 10), 1.0f, 1e-6f);
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 60), 0.55f, 1e-5f);
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 110), 0.1f, 1e-6f);
+    ck_assert_float_eq_tol(keel_learning_rate(&job, 5000), 0.1f, 1e-6f);
+}
+END_TEST
+
+START_TEST(text_is_drawn_by_the_seed_alone)
+{
+    struct rig rig;
+    set_up(&rig, 1);
+    char *first, *second;
+    ck_ok(keel_trainer_sample(rig.trainer, 40, &first));
+    ck_ok(keel_trainer_sample(rig.trainer, 40, &second));
+    ck_assert_uint_eq(strlen(first), 40);
+    ck_assert_str_eq(first, second);
+    ck_assert(strspn(first, "it was the best of times\n") == 40);
+    float loss;
+    bool has;
+    ck_ok(keel_trainer_eval(rig.trainer, &loss, &has));
+    ck_assert(has);
+    ck_assert_float_eq_tol(loss, logf((float)keel_data_vocab(rig.data)), 0.2f);
+    keel_free(first);
+    keel_free(second);
+    tear_down(&rig);
 }
 END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, a_redo_waits_for_what_the_device_has_not_ended);
-    tcase_add_test(tc, a_capture_that_hangs_spoils_no_held_node);
+    tcase_add_test(tc, nothing_is_allocated_after_the_first_step);
+    tcase_add_test(tc, a_step_learns_and_its_digest_is_that_of_the_weights);
+    tcase_add_test(tc, ranks_write_every_byte_of_the_state_once);
+    tcase_add_test(tc, a_snapshot_of_three_ranks_gives_one_rank_the_same_future);
+    tcase_add_test(tc, rates_warm_up_and_decay);
+    tcase_add_test(tc, text_is_drawn_by_the_seed_alone);
 }
 
-KEEL_TEST_MAIN("trainer", cases, 240)
+KEEL_TEST_MAIN("trainer", cases, 60)
