@@ -162,6 +162,7 @@ $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(wildcard tests/*/*_sim.c))
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
@@ -191,6 +192,14 @@ $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile $$($(1)_HEA
 	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -xc /dev/null && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call lint_rules,$(room))))
+define test_lint_rules
+$(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile $$($(2)_HEADERS) $(wildcard tests/*.h tests/$(1)/*.h)
+	@mkdir -p $$(@D)
+	$$(call say,TIDY,$$<)
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(2) -Itests 2>/dev/null && touch $$@
+endef
+$(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
+$(eval $(call test_lint_rules,bench,runtime))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs

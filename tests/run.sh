@@ -4,15 +4,22 @@
 # ONLY=word runs those whose path holds the word. A program that says nothing or dies counts as one failure.
 #
 # Sanitizers: an allocation that cannot be is an answer (NO_MEMORY), not an error of the test. Suppressions
-# are for races in the drivers' own code alone; leaks need none. libfabric brings libinfinipath, which would put handlers on SIGABRT
-# and others and write .btr files; its variable says no.
-here=$(dirname "$0")
-export ASAN_OPTIONS="allocator_may_return_null=1:${ASAN_OPTIONS:-}"
-export TSAN_OPTIONS="allocator_may_return_null=1:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
-export IPATH_NO_BACKTRACE=1
+# are for races in the drivers' own code alone; leaks need none. Reports go to files, for a run outlives a
+# worker that a sanitizer ended and its exit code tells nothing: any report of any process is a failure.
+# libfabric brings libinfinipath, which would put handlers on SIGABRT and others and write .btr files; its
+# variable says no.
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
 passed=0 failed=0 skipped=0
-log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+log=$scratch/log
+reports=$scratch/reports
+mkdir "$reports"
+common="allocator_may_return_null=1:print_suppressions=0:log_path=$reports/report"
+export ASAN_OPTIONS="$common:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="$common:print_stacktrace=1:${UBSAN_OPTIONS:-}"
+export TSAN_OPTIONS="$common:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
+export IPATH_NO_BACKTRACE=1
 for program in "$@"; do
     case $program in *"${ONLY:-}"*) ;; *) continue ;; esac
     case $program in
@@ -27,6 +34,12 @@ for program in "$@"; do
     set -- $counts
     p=${1:-0} f=${2:-0} s=${3:-0}
     if [ -z "$counts" ] || { [ "$code" -ne 0 ] && [ "$f" -eq 0 ]; }; then f=$((f + 1)); fi
+    for report in "$reports"/*; do
+        [ -s "$report" ] || continue
+        f=$((f + 1))
+        head -n 50 "$report" >>"$log"
+        rm -f "$report"
+    done
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -gt 0 ]; then
         printf 'FAIL  %s (%d passed, %d failed, exit %d)\n' "$program" "$p" "$f" "$code"

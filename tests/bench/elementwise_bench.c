@@ -91,14 +91,14 @@ static double copy_gb_s(uint64_t limit_bytes)
     uint32_t threads = keel_cpu_count() < THREADS_MAX ? keel_cpu_count() : THREADS_MAX;
     struct keel_thread running[THREADS_MAX];
     struct copy_part parts[THREADS_MAX];
-    uint64_t start = keel_now_ns();
+    uint64_t part_bytes = limit_bytes / threads, start = keel_now_ns();
     for (uint32_t t = 0; t < threads; t++) {
-        parts[t] = (struct copy_part){limit_bytes / threads * t, limit_bytes / threads};
+        parts[t] = (struct copy_part){part_bytes * t, part_bytes};
         must(keel_thread_create(&running[t], "copy", copy_part, &parts[t]));
     }
     for (uint32_t t = 0; t < threads; t++)
         keel_thread_join(&running[t]);
-    return 2.0 * (double)(limit_bytes / threads * threads) / (double)(keel_now_ns() - start);
+    return 2.0 * (double)(part_bytes * threads) / (double)(keel_now_ns() - start);
 }
 
 static int by_value(const void *a, const void *b)

@@ -305,7 +305,8 @@ static uint32_t entries_of(const char *path)
 {
     uint32_t count = 0;
     DIR *directory = opendir(path);
-    while (directory != NULL && readdir(directory) != NULL)
+    ck_assert_ptr_nonnull(directory);
+    while (readdir(directory) != NULL)
         count++;
     closedir(directory);
     return count;
