@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again, on such a node */
+
 /* ---- arguments -------------------------------------------------------------------------------------------
  */
 
@@ -84,6 +86,8 @@ static enum keel_status parse_arguments(struct keel_worker *worker, int argc, ch
     }
     if (optind + 1 != argc || worker->directory == NULL)
         return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
+    if (worker->incarnation > FIRST_INCARNATION) /* --resume says how a run begins, and this one has begun */
+        worker->resume = KEEL_RESUME_AUTO;
     return keel_job_load(argv[optind], NULL, 0, &worker->job);
 }
 
@@ -146,9 +150,29 @@ static enum keel_status build_trainer(struct keel_worker *worker)
     return status;
 }
 
+/* Who joins a run that began long ago must read what the others read. */
+static enum keel_status check_identity(const struct keel_worker *worker)
+{
+    char path[KEEL_PATH_BYTES], mine[KEEL_IDENTITY_BYTES], *theirs;
+    size_t bytes;
+    KEEL_TRY(keel_path_join(path, worker->directory, "identity"));
+    KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES, &theirs, &bytes));
+    keel_job_identity(&worker->job, keel_data_digest(worker->data), mine);
+    bool same = strcmp(theirs, mine) == 0;
+    keel_free(theirs);
+    if (!same)
+        return keel_fail(
+            KEEL_MISMATCH,
+            "data.path = %s: is not the text that the run began with; put it back, then give the "
+            "same command again",
+            worker->job.path);
+    return KEEL_OK;
+}
+
 static enum keel_status set_up(struct keel_worker *worker)
 {
     KEEL_TRY(keel_data_open(&worker->job, &worker->data));
+    KEEL_TRY(check_identity(worker));
     KEEL_TRY(open_device(worker));
     KEEL_TRY(build_trainer(worker));
     KEEL_TRY(open_store(worker));
@@ -184,17 +208,26 @@ static bool ends_view(enum keel_status status)
     return status == KEEL_REVOKED || status == KEEL_PEER_LOST || status == KEEL_TIMEOUT;
 }
 
-static void accuse(struct keel_worker *worker, enum keel_status status)
+/* Say who is missed. A deadline that passed while nobody is missed was this worker's own: its device or its
+ * disk hangs, and it ends, so that the others can go on without it. */
+static enum keel_status accuse(struct keel_worker *worker, enum keel_status status)
 {
     uint32_t position;
-    if (status == KEEL_REVOKED || worker->group == NULL || !keel_group_lost(worker->group, &position))
-        return;
+    bool missed = worker->group != NULL && keel_group_lost(worker->group, &position);
+    if (status == KEEL_TIMEOUT && !missed) {
+        char detail[KEEL_DETAIL_BYTES];
+        snprintf(detail, sizeof detail, "%s", keel_detail());
+        return keel_fail(KEEL_DEVICE_LOST, "nothing moves here, and no peer is missed: %s", detail);
+    }
+    if (status == KEEL_REVOKED || !missed)
+        return status;
     struct keel_link_message message = {.kind = KEEL_LINK_ACCUSE,
                                         .rank = worker->position_rank[position],
                                         .cause =
                                             status == KEEL_TIMEOUT ? KEEL_CAUSE_STUCK : KEEL_CAUSE_CONNECTION,
                                         .value = worker->view.epoch};
     keel_inbox_say(&worker->inbox, &message);
+    return status;
 }
 
 static enum keel_status live_in_view(struct keel_worker *worker)
@@ -207,8 +240,11 @@ static enum keel_status live_in_view(struct keel_worker *worker)
     if (ends_view(status)) {
         keel_log(KEEL_LOG_INFO, "epoch %" PRIu64 " ends at step %" PRIu64 ": %s", worker->view.epoch,
                  worker->next_step, keel_detail());
-        accuse(worker, status);
+        status = accuse(worker, status);
     }
+    if (!worker
+             ->active) /* others have begun the run: should it ever be begun here, then from what they left */
+        worker->resume = KEEL_RESUME_AUTO;
     keel_worker_leave_view(worker);
     return status;
 }
@@ -222,7 +258,7 @@ static enum keel_status live(struct keel_worker *worker)
         do
             status = keel_inbox_wait(&worker->inbox, worker->view.epoch,
                                      keel_deadline_after_ns(worker->stall_ns), &worker->view, &stop);
-        while (status == KEEL_TIMEOUT && !worker->interrupted); /* a spare has all the time there is */
+        while (status == KEEL_TIMEOUT && !worker->active); /* a spare has all the time there is */
         KEEL_TRY(status);
         if (stop)
             return keel_fail(KEEL_INTERRUPTED, "stopped at step %" PRIu64, worker->next_step);
@@ -319,6 +355,8 @@ int keel_worker_main(int argc, char **argv)
         status = work(worker);
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
+        if (status != KEEL_OK)
+            keel_worker_note(worker, "worker-failed", worker->next_step, status, detail);
         tear_down(worker);
         say_end(worker, status, detail);
         keel_inbox_end(&worker->inbox);

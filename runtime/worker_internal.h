@@ -17,12 +17,20 @@ enum {
 /* `--resume`: the newest snapshot, none, or that of a step. */
 enum keel_resume_kind { KEEL_RESUME_AUTO, KEEL_RESUME_NONE, KEEL_RESUME_STEP };
 
-struct keel_worker_snapshot { /* at most one at a time */
+/* At most one at a time. All but `save` is set before the capture thread starts and stays until it ended. */
+struct keel_worker_snapshot {
     struct keel_save *save;   /* NULL: none under way */
     struct keel_queue *queue; /* of the capture thread */
     struct keel_region *regions;
     uint64_t *place;
     uint64_t step, attempt;
+    uint32_t rank; /* of this worker in the view that it began in, */
+    bool lead;     /* and whether it was the first there */
+};
+
+/* What a rank says when a view begins; over the wire between equal binaries. */
+struct keel_sync_record {
+    uint64_t has_state, next_step, digest, snapshot_step;
 };
 
 struct keel_worker {
@@ -54,7 +62,10 @@ struct keel_worker {
     bool active;         /* carries shards; a spare waits */
     uint16_t position_rank[KEEL_MEMBERS_MAX];
     uint16_t shard_position[KEEL_SHARDS_MAX];
-    struct keel_group *group;             /* NULL when alone */
+    struct keel_group *group; /* NULL when alone */
+    /* Lent to the group's operations: after one that failed the transport may use them until it is closed. */
+    struct keel_sync_record sync_mine, sync_all[KEEL_MEMBERS_MAX];
+    void *heal_chunk;                     /* owned; NULL when nobody is healed */
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
 
@@ -72,8 +83,9 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 void keel_worker_snapshot_begin(struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
-/* The newest snapshot that resume may take (0: none), and taking it. */
-uint64_t keel_worker_snapshot_newest(struct keel_worker *worker);
+/* The newest snapshot that resume may take (0: none), and taking it. A store that cannot be read is an error:
+ * nothing is begun anew because of a disk that does not answer. */
+enum keel_status keel_worker_snapshot_newest(struct keel_worker *worker, uint64_t *out_step);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LISTED_MAX = 256 };
+enum { LISTED_MAX = 1024 }; /* more than snapshot.keep may ask for */
 
 static enum keel_status read_region(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
                                     void *out)
@@ -17,9 +17,9 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
     struct keel_worker *worker = context;
     struct keel_drill_place place = {.step = worker->snapshot.step,
                                      .phase = KEEL_AT_SNAPSHOT,
-                                     .rank = worker->rank,
+                                     .rank = worker->snapshot.rank,
                                      .node = worker->node,
-                                     .lead = worker->position == 0};
+                                     .lead = worker->snapshot.lead};
     keel_drill_fire(&worker->drills, &place);
     return keel_trainer_read_state(worker->trainer, worker->snapshot.queue,
                                    worker->snapshot.place[index] + offset_bytes, bytes, out);
@@ -44,6 +44,8 @@ static enum keel_status begin(struct keel_worker *worker)
                                   &snapshot->place, &count));
     snapshot->step = worker->next_step;
     snapshot->attempt = worker->view.epoch;
+    snapshot->rank = worker->rank;
+    snapshot->lead = worker->position == 0;
     struct keel_save_config config = {.step = snapshot->step,
                                       .attempt = snapshot->attempt,
                                       .rank = worker->position,
@@ -104,14 +106,19 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
     return KEEL_OK;
 }
 
-uint64_t keel_worker_snapshot_newest(struct keel_worker *worker)
+enum keel_status keel_worker_snapshot_newest(struct keel_worker *worker, uint64_t *out_step)
 {
     struct keel_snapshot_info list[LISTED_MAX];
-    uint32_t count;
-    if (worker->store == NULL || worker->resume == KEEL_RESUME_NONE ||
-        candidates(worker, list, &count) != KEEL_OK || count == 0)
-        return 0;
-    return list[0].step;
+    uint32_t count = 0;
+    if (worker->store != NULL && worker->resume != KEEL_RESUME_NONE)
+        KEEL_TRY(candidates(worker, list, &count));
+    if (count == 0 && worker->resume == KEEL_RESUME_STEP)
+        return keel_fail(KEEL_NOT_FOUND,
+                         "--resume %" PRIu64 ": no snapshot of that step is committed; keel ckpt ls %s/ckpt "
+                         "shows which there are",
+                         worker->resume_step, worker->directory);
+    *out_step = count > 0 ? list[0].step : 0;
+    return KEEL_OK;
 }
 
 static enum keel_status restore_one(struct keel_worker *worker, const struct keel_snapshot_info *info)

@@ -12,10 +12,6 @@
 
 enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_HEAL = 16, HEAL_CHUNK_BYTES = 8 << 20 };
 
-struct sync_record { /* what a rank has; over the wire between equal binaries */
-    uint64_t has_state, next_step, digest, snapshot_step;
-};
-
 /* ---- the view as this worker sees it ----------------------------------------------------------------------
  */
 
@@ -83,29 +79,35 @@ void keel_worker_leave_view(struct keel_worker *worker)
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
+    keel_free(worker->heal_chunk);
+    worker->heal_chunk = NULL;
 }
 
 /* ---- agreeing
  * ------------------------------------------------------------------------------------------------ */
 
-static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, struct sync_record *all)
+/* Fill worker->sync_all. */
+static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
 {
-    struct sync_record mine = {.has_state = worker->has_state,
-                               .next_step = worker->next_step,
-                               .digest = worker->digest,
-                               .snapshot_step = worker->has_state ? 0 : keel_worker_snapshot_newest(worker)};
+    struct keel_sync_record *mine = &worker->sync_mine;
+    *mine = (struct keel_sync_record){
+        .has_state = worker->has_state, .next_step = worker->next_step, .digest = worker->digest};
+    if (!worker->has_state && worker->position == 0) /* who would restore it */
+        KEEL_TRY(keel_worker_snapshot_newest(worker, &mine->snapshot_step));
     if (worker->group == NULL) {
-        all[0] = mine;
+        worker->sync_all[0] = *mine;
         return KEEL_OK;
     }
     struct keel_operation *operation;
-    KEEL_TRY(keel_group_all_gather_begin(worker->group, sequence, &mine, sizeof mine, all, &operation));
+    KEEL_TRY(keel_group_all_gather_begin(worker->group, sequence, mine, sizeof *mine, worker->sync_all,
+                                         &operation));
     return keel_operation_wait(operation, keel_deadline_after_ns(worker->stall_ns));
 }
 
 /* The lowest position with the most steps, or rank_count when nobody has state. */
-static uint32_t furthest(const struct keel_worker *worker, const struct sync_record *all)
+static uint32_t furthest(const struct keel_worker *worker)
 {
+    const struct keel_sync_record *all = worker->sync_all;
     uint32_t best = worker->rank_count;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         if (all[p].has_state && (best == worker->rank_count || all[p].next_step > all[best].next_step))
@@ -131,9 +133,9 @@ static uint64_t chunk_bytes(const struct keel_worker *worker, uint64_t offset)
     return left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
 }
 
-static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give,
-                                   void *chunk)
+static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give)
 {
+    void *chunk = worker->heal_chunk;
     uint64_t total = keel_trainer_state_bytes(worker->trainer);
     struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
     uint64_t sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32);
@@ -155,15 +157,15 @@ static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, ui
     return KEEL_OK;
 }
 
-static enum keel_status receive_state(struct keel_worker *worker, uint32_t source,
-                                      const struct sync_record *record, void *chunk)
+static enum keel_status receive_state(struct keel_worker *worker, uint32_t source)
 {
+    const struct keel_sync_record *record = &worker->sync_all[source];
     /* Half a state is no state, until the digest says otherwise. */
     if (worker->snapshot.save != NULL) /* a capture still reads what is about to be replaced */
         keel_worker_snapshot_poll(worker, true);
     worker->has_state = false;
     keel_trainer_drop(worker->trainer);
-    KEEL_TRY(move_state(worker, source, worker->position, false, chunk));
+    KEEL_TRY(move_state(worker, source, worker->position, false));
     KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
     if (worker->digest != record->digest)
         return keel_fail(KEEL_MISMATCH, "healing from rank %u: digest %016llx, wanted %016llx",
@@ -177,8 +179,9 @@ static enum keel_status receive_state(struct keel_worker *worker, uint32_t sourc
 }
 
 /* Everybody behind the furthest step is healed by one that has it, sources taking turns. */
-static enum keel_status heal(struct keel_worker *worker, const struct sync_record *all, uint32_t best)
+static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 {
+    const struct keel_sync_record *all = worker->sync_all;
     uint32_t sources[KEEL_MEMBERS_MAX], source_count = 0, turn = 0;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         if (all[p].has_state && all[p].next_step == all[best].next_step)
@@ -186,39 +189,35 @@ static enum keel_status heal(struct keel_worker *worker, const struct sync_recor
     KEEL_ASSERT(source_count > 0);
     if (source_count == worker->rank_count)
         return KEEL_OK;
-    void *chunk;
-    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, HEAL_CHUNK_BYTES, &chunk));
-    enum keel_status status = KEEL_OK;
-    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++) {
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, HEAL_CHUNK_BYTES, &worker->heal_chunk));
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
         if (all[p].has_state && all[p].next_step == all[best].next_step)
             continue;
         uint32_t source = sources[turn++ % source_count];
         if (worker->position == source)
-            status = move_state(worker, p, p, true, chunk);
+            KEEL_TRY(move_state(worker, p, p, true));
         else if (worker->position == p)
-            status = receive_state(worker, source, &all[source], chunk);
+            KEEL_TRY(receive_state(worker, source));
     }
-    if (status != KEEL_OK && worker->group != NULL) /* the transport may still use the chunk */
-        keel_worker_leave_view(worker);
-    keel_free(chunk);
-    return status;
+    keel_free(worker->heal_chunk);
+    worker->heal_chunk = NULL;
+    return KEEL_OK;
 }
 
 static enum keel_status agree(struct keel_worker *worker)
 {
-    struct sync_record all[KEEL_MEMBERS_MAX];
     uint64_t since = keel_now_ns();
-    KEEL_TRY(exchange(worker, SEQUENCE_FIRST, all));
-    if (furthest(worker, all) == worker->rank_count) {
-        if (all[0].snapshot_step == 0)
+    KEEL_TRY(exchange(worker, SEQUENCE_FIRST));
+    if (furthest(worker) == worker->rank_count) {
+        if (worker->sync_all[0].snapshot_step == 0)
             KEEL_TRY(initialize(worker));
         else if (worker->position == 0)
             KEEL_TRY(keel_worker_restore(worker));
-        KEEL_TRY(exchange(worker, SEQUENCE_SECOND, all));
+        KEEL_TRY(exchange(worker, SEQUENCE_SECOND));
     }
     worker->sync_ns = keel_now_ns() - since;
     since = keel_now_ns();
-    KEEL_TRY(heal(worker, all, furthest(worker, all)));
+    KEEL_TRY(heal(worker, furthest(worker)));
     worker->heal_ns = keel_now_ns() - since;
     return KEEL_OK;
 }

@@ -71,6 +71,7 @@ static void leave(struct keel_session *session)
     if (session->group != NULL && peer_of(session)->session == session)
         peer_of(session)->session = NULL;
     session->group = NULL;
+    session->due &= UINT32_C(1) << KEEL_MESSAGE_BYE | UINT32_C(1) << KEEL_MESSAGE_REFUSE;
     session->state = KEEL_SESSION_LEAVING;
     session->deadline_ns = keel_deadline_after_ns(KEEL_LINGER_NS);
     keel_endpoint_at(endpoint, session->deadline_ns);

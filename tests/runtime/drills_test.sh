@@ -23,5 +23,14 @@ POCL_DEVICES=basic "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out
 for other in host-1 basic-1; do
     if same_bits "$root/auto/1/reference" "$root/$other"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL: $other differs from PoCL"; fi
 done
+# --resume says how a run begins: one that loses all its workers at once goes on from its own snapshots.
+"$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --resume none --drill kill:rank=0,step=12 \
+    --drill kill:rank=1,step=12 --out "$root/all" >/dev/null 2>&1
+if same_bits "$root/auto/1/reference" "$root/all" && grep -q '"event":"resumed"' "$root/all/events.jsonl"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: begun anew, or with other bits, after all workers were lost"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
