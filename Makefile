@@ -5,6 +5,7 @@
 #   make demo       the three stories, on real text       make test      all tests
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
+#   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make install DESTDIR= PREFIX=/usr/local
 
 BUILD ?= build
@@ -59,7 +60,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench run-bench asan ubsan tsan lint format layers sizes doors tidy install clean data help
+.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -131,7 +132,28 @@ ubsan: deps
 tsan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/tsan SAN=thread OPT="-O1 -g" run-tests
 
--include $(LIB_OBJ:.o=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
+# SEED=n replays one random run of the control plane with its trace; without it, four times SIM_RUNS seeds.
+sim: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/node_test
+	@CK_FORK=no $(if $(SEED),SIM_SEED=$(SEED),SIM_RUNS=$(or $(SIM_RUNS),2500)) $(BUILD)/tests/runtime/node_test
+
+# Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
+# Everything is built again by clang; neither OpenCL nor libfabric is linked.
+FUZZ_LIBS := -linih -ljansson -lsodium -lz -lxxhash -lm
+fuzz_programs := $(patsubst tests/%.c,$(BUILD)/%,$(fuzz_SRC))
+fuzz-programs: $(fuzz_programs)
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Iruntime -Itests/fuzz -o $@ $< \
+	  $(BUILD)/libkeel.a $(FUZZ_LIBS)
+fuzz: deps
+	@sh tests/setup/deps.sh fuzz
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
+	  OPT="-O1 -g" fuzz-programs
+	@BUILD=build/fuzz sh tests/fuzz/fuzz.sh
+
+-include $(LIB_OBJ:.o=.d) $(fuzz_programs:=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
 
 # ---- set-up, data, demo, drills, benches ---------------------------------------------------------------
 deps:
@@ -217,4 +239,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,9s/^# //p' Makefile
+	@sed -n '4,10s/^# //p' Makefile

@@ -1,0 +1,74 @@
+/* wire_fuzz.c - any bytes as a control message and as a view: refused, or within every limit that those who
+ * use it as an index rely on; encoding it gives a message that decodes to the same. */
+#include "fuzz.h"
+#include "node_wire.h"
+#include "view.h"
+
+static void check_worker(const struct keel_wire_worker *worker)
+{
+    KEEL_ASSERT((unsigned)worker->state < KEEL_WORKER_STATE_COUNT &&
+                (unsigned)worker->cause < KEEL_CAUSE_COUNT);
+    KEEL_ASSERT((unsigned)worker->failure < KEEL_STATUS_COUNT);
+    KEEL_ASSERT(worker->address.bytes <= KEEL_ADDRESS_BYTES);
+}
+
+static void check_limits(const struct keel_wire_message *m)
+{
+    KEEL_ASSERT(m->kind >= KEEL_WIRE_STATUS && m->kind < KEEL_WIRE_KIND_COUNT);
+    switch (m->kind) {
+    case KEEL_WIRE_STATUS:
+        KEEL_ASSERT(m->as.status.worker_count <= KEEL_WORKERS_PER_NODE);
+        KEEL_ASSERT(m->as.status.silent_node < KEEL_NODES_MAX || m->as.status.silent_node == KEEL_RANK_NONE);
+        for (uint8_t i = 0; i < m->as.status.worker_count; i++)
+            check_worker(&m->as.status.workers[i]);
+        KEEL_ASSERT(memchr(m->as.status.detail, '\0', sizeof m->as.status.detail) != NULL);
+        break;
+    case KEEL_WIRE_LEAD:
+        KEEL_ASSERT((unsigned)m->as.lead.status < KEEL_STATUS_COUNT);
+        KEEL_ASSERT(memchr(m->as.lead.detail, '\0', sizeof m->as.lead.detail) != NULL);
+        KEEL_ASSERT(!m->as.lead.has_view || keel_view_valid(&m->as.lead.view));
+        break;
+    case KEEL_WIRE_SHARD:
+    case KEEL_WIRE_SHARD_ACK:
+        KEEL_ASSERT(m->as.shard.local < KEEL_WORKERS_PER_NODE);
+        break;
+    case KEEL_WIRE_NOTE:
+        KEEL_ASSERT(m->as.note.local < KEEL_WORKERS_PER_NODE && m->as.note.bytes <= KEEL_WIRE_NOTE_BYTES);
+        break;
+    case KEEL_WIRE_REGISTER:
+        KEEL_ASSERT(m->as.reg.value.bytes <= KEEL_REGISTER_BYTES_MAX);
+        break;
+    default:
+        break;
+    }
+}
+
+static void try_message(const uint8_t *data, uint32_t bytes)
+{
+    static struct keel_wire_message first, second;
+    static uint8_t a[KEEL_MESSAGE_BYTES], b[KEEL_MESSAGE_BYTES];
+    if (!keel_wire_decode(data, bytes, &first))
+        return;
+    check_limits(&first);
+    uint32_t a_bytes = keel_wire_encode(&first, a);
+    KEEL_ASSERT(keel_wire_decode(a, a_bytes, &second));
+    uint32_t b_bytes = keel_wire_encode(&second, b);
+    KEEL_ASSERT(a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0);
+}
+
+static void try_view(const uint8_t *data, uint32_t bytes)
+{
+    static struct keel_view view;
+    static uint8_t again[KEEL_VIEW_BYTES_MAX];
+    if (!keel_view_decode(data, bytes, &view))
+        return;
+    KEEL_ASSERT(view.epoch == 0 || keel_view_valid(&view));
+    KEEL_ASSERT(keel_view_encode(&view, again) == bytes && memcmp(again, data, bytes) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    try_message(data, (uint32_t)bytes);
+    try_view(data, (uint32_t)bytes);
+    return 0;
+}
