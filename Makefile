@@ -134,7 +134,7 @@ tsan: deps
 
 # SEED=n replays one random run of the control plane with its trace; without it, four times SIM_RUNS seeds.
 sim: deps
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/node_test
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/node_test
 	@CK_FORK=no $(if $(SEED),SIM_SEED=$(SEED),SIM_RUNS=$(or $(SIM_RUNS),2500)) $(BUILD)/tests/runtime/node_test
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.

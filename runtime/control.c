@@ -194,7 +194,7 @@ void keel_control_step(struct keel_control *control, const struct keel_node_even
     if (control->finished)
         return;
     control->env.now_ns = keel_now_ns();
-    enum keel_status status = keel_node_step(control->node, &control->env, event);
+    enum keel_status status = (enum keel_status)keel_node_step(control->node, &control->env, event);
     if (status != KEEL_OK)
         keel_log(KEEL_LOG_DEBUG, "event %d: %s", (int)event->kind, keel_status_name(status));
     empty_outbox(control);

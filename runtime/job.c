@@ -175,12 +175,31 @@ static enum keel_status set_number(struct keel_job *job, const struct key *key, 
     return KEEL_OK;
 }
 
+/* Whether inih reads `name = value` back as it is: it takes blanks off the ends and what follows " ;", and
+ * its lines are short. */
+static bool fits_in_line(const struct key *key, const char *value)
+{
+    static const char blanks[] = " \t\v\f\r\n";
+    size_t length = strlen(value);
+    if (strlen(key->name) + strlen(" = \n") + length >= INI_MAX_LINE || strpbrk(value, "\r\n") != NULL)
+        return false;
+    if (length > 0 && (strspn(value, blanks) > 0 || strchr(blanks, value[length - 1]) != NULL))
+        return false;
+    for (const char *at = value; (at = strchr(at, ';')) != NULL; at++)
+        if (at == value || strchr(blanks, at[-1]) != NULL)
+            return false;
+    return true;
+}
+
 static enum keel_status set_text(struct keel_job *job, const struct key *key, const char *value,
                                  const char *where)
 {
     size_t length = strlen(value);
-    if (length < (size_t)key->minimum || length >= key->bytes || strpbrk(value, "\r\n") != NULL)
+    if (length < (size_t)key->minimum || length >= key->bytes)
         return bad_value(key, value, where, "empty, or too long");
+    if (!fits_in_line(key, value))
+        return bad_value(key, value, where,
+                         "too long for a line of a job file, or with a blank at an end or before ';'");
     memcpy(field_text(job, key), value, length + 1);
     return KEEL_OK;
 }
@@ -426,6 +445,9 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
             fprintf(out, "[%s]\n", section);
         }
         format_value(job, &keys[i], value);
+        if (!fits_in_line(&keys[i], value))
+            return bad_value(&keys[i], value, "the job file cannot be written",
+                             "too long for a line, or with blanks that would be lost; use another path");
         fprintf(out, "%s = %s\n", keys[i].name, value);
     }
     return ferror(out) ? keel_fail(KEEL_IO, "the job file cannot be written") : KEEL_OK;

@@ -15,7 +15,7 @@
 enum { BAR_CELLS = 24, FILE_NAME_BYTES = KEEL_PATH_BYTES };
 
 struct seen_step { /* what metrics.jsonl says of a step */
-    uint64_t digest;
+    uint64_t step, digest;
     uint32_t loss_bits;
 };
 
@@ -32,7 +32,7 @@ struct keel_output {
     const struct keel_job *job;
     char directory[KEEL_PATH_BYTES];
     FILE *metrics, *events;
-    struct seen_step *seen; /* index: step - 1 */
+    struct seen_step *seen; /* ascending; a step that nobody had a record of is missing */
     uint64_t seen_count, seen_capacity;
     uint64_t mismatches;
     uint64_t last_drill_ns; /* of a drill that was accounted for */
@@ -89,17 +89,36 @@ static double seconds(uint64_t ns)
 /* ---- metrics ----------------------------------------------------------------------------------------------
  */
 
-static enum keel_status remember(struct keel_output *output, uint64_t step, struct seen_step seen)
+/* The last step on file, 0 for none. */
+static uint64_t last_step(const struct keel_output *output)
 {
-    while (step > output->seen_capacity) {
+    return output->seen_count > 0 ? output->seen[output->seen_count - 1].step : 0;
+}
+
+/* As much memory as there are lines, whatever steps they claim. */
+static enum keel_status remember(struct keel_output *output, struct seen_step seen)
+{
+    KEEL_ASSERT(seen.step > last_step(output));
+    if (output->seen_count == output->seen_capacity) {
         uint64_t more = output->seen_capacity * 2 + 1024;
         KEEL_TRY(keel_realloc(&output->seen, output->seen_capacity, more, sizeof *output->seen));
         output->seen_capacity = more;
     }
-    output->seen[step - 1] = seen;
-    if (step > output->seen_count)
-        output->seen_count = step;
+    output->seen[output->seen_count++] = seen;
     return KEEL_OK;
+}
+
+static const struct seen_step *find_seen(const struct keel_output *output, uint64_t step)
+{
+    uint64_t low = 0, high = output->seen_count;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (output->seen[middle].step < step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < output->seen_count && output->seen[low].step == step ? &output->seen[low] : NULL;
 }
 
 static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
@@ -108,13 +127,16 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     const char *loss = json_string_value(json_object_get(line, "loss_bits"));
     const char *digest = json_string_value(json_object_get(line, "digest"));
     json_int_t step = json_integer_value(json_object_get(line, "step"));
-    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX)
+    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX ||
+        (uint64_t)step <= last_step(output))
         return keel_fail(KEEL_CORRUPT,
-                         "%s/metrics.jsonl:%" PRIu64 ": not a metric of Keel; move the file away",
+                         "%s/metrics.jsonl:%" PRIu64
+                         ": not a metric of Keel, or out of order; move the file away",
                          output->directory, number);
-    struct seen_step seen = {.digest = strtoull(digest, NULL, 16),
+    struct seen_step seen = {.step = (uint64_t)step,
+                             .digest = strtoull(digest, NULL, 16),
                              .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
-    return remember(output, (uint64_t)step, seen);
+    return remember(output, seen);
 }
 
 static json_t *metric_of(const struct keel_step_record *record)
@@ -228,14 +250,15 @@ static void tell_restart(struct keel_output *output, uint64_t step)
 static void on_step(void *context, const struct keel_step_record *record)
 {
     struct keel_output *output = context;
-    struct seen_step seen = {.digest = record->digest, .loss_bits = record->loss_bits};
+    const struct seen_step seen = {
+        .step = record->step, .digest = record->digest, .loss_bits = record->loss_bits};
     if (record->step == 0)
         return;
-    if (record->step <= output->seen_count) {
-        const struct seen_step *old = &output->seen[record->step - 1];
-        if (old->digest != seen.digest || old->loss_bits != seen.loss_bits)
+    if (record->step <= last_step(output)) {
+        const struct seen_step *old = find_seen(output, record->step);
+        if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
             tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
-    } else if (remember(output, record->step, seen) == KEEL_OK) {
+    } else if (remember(output, seen) == KEEL_OK) {
         keel_jsonl_write(output->metrics, metric_of(record));
     }
     if (output->steps_now++ == 0) {
@@ -408,7 +431,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
         keel_output_close(output);
         return status;
     }
-    output->steps_before = output->seen_count;
+    output->steps_before = last_step(output);
     write_event(output, "start",
                 json_pack("{s:I, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output), "ranks",
                           (int)job->ranks, "spares", (int)job->spares));
@@ -430,7 +453,7 @@ void keel_output_close(struct keel_output *output)
 
 uint64_t keel_output_next_step(const struct keel_output *output)
 {
-    return output->seen_count + 1;
+    return last_step(output) + 1;
 }
 
 uint64_t keel_output_mismatches(const struct keel_output *output)

@@ -88,6 +88,25 @@ START_TEST(bad_input_is_refused_by_name)
 }
 END_TEST
 
+START_TEST(text_that_a_job_file_cannot_hold_is_refused)
+{
+    static const char *const overrides[] = {"data.path=a ;b", "data.path=;a", "data.path= a", "data.path=a ",
+                                            "data.path=a\nb"};
+    struct keel_job job;
+    for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)
+        ck_status(load("", overrides[i], &job), KEEL_INVALID);
+    char longest[256] = "data.path=";
+    memset(longest + strlen(longest), 'x', 199 - strlen("path = \n"));
+    ck_ok(load("", longest, &job));
+    strcat(longest, "x");
+    ck_status(load("", longest, &job), KEEL_INVALID);
+    strcat(job.path, "xx"); /* as a path that was made absolute */
+    FILE *file = tmpfile();
+    ck_status(keel_job_write(&job, file), KEEL_INVALID);
+    fclose(file);
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     struct keel_job job;
@@ -119,6 +138,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_override_wins_over_the_file);
     tcase_add_test(tc, what_is_written_loads_to_the_same_job);
     tcase_add_loop_test(tc, bad_input_is_refused_by_name, 0, sizeof bad / sizeof bad[0]);
+    tcase_add_test(tc, text_that_a_job_file_cannot_hold_is_refused);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
 }

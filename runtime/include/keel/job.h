@@ -59,7 +59,8 @@ struct keel_job {
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
                                struct keel_job *out);
 
-/* Write it all, defaults included, as a job file that loads to the same job. */
+/* Write it all, defaults included, as a job file that loads to the same job. A job that was loaded can be
+ * written; INVALID when a text was changed since to one that a line cannot hold. */
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
 
 /* What the bits of the run depend on (model, data contents, train, seed, shards; not ranks, not

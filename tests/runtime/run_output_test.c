@@ -1,0 +1,77 @@
+/* run_output_test.c - what an earlier run left in metrics.jsonl is believed no further than it goes. */
+#include "harness.h"
+#include "run_output.h"
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct keel_job job = {.ranks = 2};
+static char directory[64], metrics[KEEL_PATH_BYTES];
+
+static void begin(const char *text)
+{
+    strcpy(directory, "/tmp/keel-output-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_path_join(metrics, directory, "metrics.jsonl"));
+    ck_ok(keel_file_replace(metrics, text, strlen(text), 0644));
+}
+
+static void give(struct keel_output *output, uint64_t step, uint64_t digest)
+{
+    const struct keel_launch_report report = keel_output_report(output);
+    const struct keel_step_record record = {.step = step, .loss_bits = 1, .digest = digest};
+    report.step(report.context, &record);
+}
+
+START_TEST(memory_follows_the_lines_on_file_not_the_steps_they_claim)
+{
+    struct keel_output *output;
+    begin("{\"step\":4294967295,\"loss_bits\":\"1\",\"digest\":\"1\"}\n");
+    uint64_t before = keel_memory_stats().live_bytes;
+    ck_ok(keel_output_open(directory, &job, &output));
+    ck_assert_uint_lt(keel_memory_stats().live_bytes - before, 1 << 20);
+    ck_assert_uint_eq(keel_output_next_step(output), UINT64_C(4294967296));
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(steps_out_of_order_are_refused_with_their_line)
+{
+    struct keel_output *output;
+    begin("{\"step\":2,\"loss_bits\":\"1\",\"digest\":\"1\"}\n{\"step\":2,\"loss_bits\":\"1\",\"digest\":"
+          "\"1\"}\n");
+    ck_status(keel_output_open(directory, &job, &output), KEEL_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "metrics.jsonl:2"));
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(a_step_run_again_is_compared_with_its_line_and_with_none_where_there_was_none)
+{
+    struct keel_output *output;
+    begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n{\"step\":3,\"loss_bits\":\"1\",\"digest\":"
+          "\"c\"}\n");
+    ck_ok(keel_output_open(directory, &job, &output));
+    give(output, 1, 0xa);
+    give(output, 2, 0xb); /* nobody had its record when the run was lost */
+    ck_assert_uint_eq(keel_output_mismatches(output), 0);
+    give(output, 3, 0xd);
+    ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    give(output, 4, 0xe);
+    ck_assert_uint_eq(keel_output_next_step(output), 5);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
+    tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
+    tcase_add_test(tc, a_step_run_again_is_compared_with_its_line_and_with_none_where_there_was_none);
+}
+
+KEEL_TEST_MAIN("run_output", cases, 60)
