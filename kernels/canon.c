@@ -71,15 +71,11 @@ float keel_random_uniform(const struct keel_control *control, uint32_t stream, u
     return canon_uniform(keel_random_u32(control, stream, element));
 }
 
-/* Box and Muller (1958): sqrt(-2 ln(u)) cos(2 pi v), u in (0, 1]; cos(2 pi v) = -cos(2 pi |v - 1/2|).
- * Element i takes words 2 (i % 2) and the next of counter i / 2. */
+/* Element i takes words 2 (i % 2) and the next of counter i / 2. */
 float keel_random_normal(const struct keel_control *control, uint32_t stream, uint64_t element)
 {
     uint32_t words[4];
     draw(control, stream, element / 2, words);
     const uint32_t *pair = &words[2 * (element % 2)];
-    float u = canon_uniform(pair[0]) + 0x1p-24f;
-    float turn = canon_uniform(pair[1]) - 0.5f;
-    float angle = 0x1.921fb6p+2f * (turn < 0.0f ? -turn : turn);
-    return canon_sqrt(-2.0f * canon_log(u)) * -canon_cos(angle);
+    return canon_normal(pair[0], pair[1]);
 }

@@ -21,3 +21,12 @@ static inline canon_real canon_uniform(canon_bits word)
 {
     return canon_to_real(word >> 8) * 0x1p-24f;
 }
+
+/* Standard normal from two words: Box and Muller (1958), sqrt(-2 ln(u)) cos(2 pi v), u in (0, 1];
+ * cos(2 pi v) = -cos(2 pi |v - 1/2|). */
+static inline canon_real canon_normal(canon_bits first, canon_bits second)
+{
+    canon_real u = canon_uniform(first) + 0x1p-24f;
+    canon_real turn = canon_as_real(canon_as_bits(canon_uniform(second) - 0.5f) & 0x7fffffffu);
+    return canon_sqrt(-2.0f * canon_log(u)) * -canon_cos(0x1.921fb6p+2f * turn);
+}

@@ -30,6 +30,7 @@
 #undef canon_gelu_slope
 #undef canon_philox
 #undef canon_uniform
+#undef canon_normal
 #define canon_bits         uint
 #define canon_to_real(x)   convert_float(x)
 #define canon_as_real(x)   as_float(x)

@@ -24,6 +24,7 @@
 #define canon_gelu_slope   canon_gelu_slope_x16
 #define canon_philox       canon_philox_x16
 #define canon_uniform      canon_uniform_x16
+#define canon_normal       canon_normal_x16
 
 /* Upper halves of a * b: two lanes lie in each ulong and are multiplied in turn, which compilers turn into
  * one instruction each; mul_hi of sixteen they often take apart. Either byte order gives the same. */

@@ -15,6 +15,7 @@
     X(gemm)                                                                                                  \
     X(attention)                                                                                             \
     X(dropout)                                                                                               \
+    X(normal)                                                                                                \
     X(digest)                                                                                                \
     X(layernorm)                                                                                             \
     X(optimizer)                                                                                             \

@@ -6,6 +6,7 @@ kernels_CL := \
 	gemm.cl \
 	attention.cl \
 	dropout.cl \
+	normal.cl \
 	digest.cl \
 	layernorm.cl \
 	optimizer.cl \
@@ -24,6 +25,8 @@ kernels_SRC := \
 	attention_host.c \
 	dropout.c \
 	dropout_host.c \
+	normal.c \
+	normal_host.c \
 	digest.c \
 	digest_host.c \
 	layernorm.c \

@@ -150,6 +150,16 @@ struct keel_dropout {
 enum keel_status keel_op_dropout(struct keel_kernels *, const struct keel_dropout *,
                                  struct keel_launch_list *);
 
+/* y_i = deviation * normal(stream, i), the numbers of keel_random_normal: first weights. At most 2^33
+ * elements. */
+struct keel_normal {
+    uint64_t count;
+    float deviation;
+    uint32_t stream;
+    struct keel_buffer *y, *control;
+};
+enum keel_status keel_op_normal(struct keel_kernels *, const struct keel_normal *, struct keel_launch_list *);
+
 enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
 /* Element type conversion, round to nearest even; f32 <-> bf16 and f32 <-> f16. */
 struct keel_cast {

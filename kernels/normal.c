@@ -1,0 +1,20 @@
+/* normal.c - normal numbers: descriptor to launches. The kernel is in normal.cl. */
+#include "kernels_internal.h"
+
+enum keel_status keel_op_normal(struct keel_kernels *kernels, const struct keel_normal *op,
+                                struct keel_launch_list *list)
+{
+    if (op->count > KEEL_RANDOM_ELEMENTS_MAX / 2)
+        return keel_fail(KEEL_LIMIT, "normal: %llu elements, at most 2^33 have a counter of their own",
+                         (unsigned long long)op->count);
+    KEEL_TRY(keel_check_buffer("normal", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("normal", "control", op->control, sizeof(struct keel_control)));
+    uint32_t block = keel_kernels_item_elements(kernels);
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->y), keel_arg_buffer(op->control), keel_arg_u64(op->count),
+        keel_arg_u32(block),    keel_arg_u32(op->stream),     keel_arg_f32(op->deviation),
+    };
+    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_normal, "keel_normal", &range, args,
+                               KEEL_ARG_COUNT(args));
+}

@@ -1,0 +1,21 @@
+/* normal_host.c - normal.cl in C: the reference, and what the host device runs. */
+#include "kernels_internal.h"
+
+extern const char keel_cl_normal[];
+
+static void host_normal(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    float *y = arguments[0];
+    const struct keel_control *control = arguments[1];
+    uint64_t count = *(const uint64_t *)arguments[2];
+    uint32_t stream = *(const uint32_t *)arguments[4];
+    float deviation = *(const float *)arguments[5];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = keel_random_normal(control, stream, i) * deviation;
+}
+
+static const struct keel_module_kernel normal_kernels[] = {{"keel_normal", host_normal}};
+
+const struct keel_module keel_module_normal = {
+    .name = "normal", .source = keel_cl_normal, .kernels = normal_kernels, .kernel_count = 1};
