@@ -128,6 +128,8 @@ static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
 static void flow_status(struct flow *f, struct keel_wire_status *status)
 {
     flow_u32(f, &status->incarnation);
+    if (status->incarnation > KEEL_WIRE_INCARNATION_MAX)
+        refuse(f);
     flow_u64(f, &status->sequence);
     flow_bool(f, &status->ended);
     flow_u16(f, &status->silent_node);

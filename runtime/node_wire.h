@@ -10,7 +10,9 @@
 
 enum {
     KEEL_WIRE_DETAIL_BYTES = 200, /* text of a failure, NUL included */
-    KEEL_WIRE_NOTE_BYTES = 1024
+    KEEL_WIRE_NOTE_BYTES = 1024,
+    /* Of a node, in a status: out of reach by counting restarts, and its successor can still be started. */
+    KEEL_WIRE_INCARNATION_MAX = 1 << 23
 };
 
 enum keel_wire_kind {

@@ -151,6 +151,20 @@ START_TEST(fields_survive_the_way_one_by_one)
 }
 END_TEST
 
+/* A launcher that believed it would start the node's successor under a number that no node can have. */
+START_TEST(a_status_of_a_node_that_was_never_counted_up_so_far_is_refused)
+{
+    static struct keel_wire_message in, out;
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    state = 4;
+    fill(&in, KEEL_WIRE_STATUS);
+    in.as.status.incarnation = KEEL_WIRE_INCARNATION_MAX;
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    in.as.status.incarnation++;
+    ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+}
+END_TEST
+
 /* What a decode accepts must be safe to use and to send on. */
 static void check_accepted(const struct keel_wire_message *m)
 {
@@ -205,6 +219,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_message_comes_back_as_it_went);
     tcase_add_test(tc, fields_survive_the_way_one_by_one);
+    tcase_add_test(tc, a_status_of_a_node_that_was_never_counted_up_so_far_is_refused);
     tcase_add_test(tc, a_hundred_thousand_mutations_are_dropped_or_harmless);
 }
 
