@@ -58,9 +58,10 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
 }
 
 /* Whole parameters, until a bucket is as large as aimed at. */
-static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
+static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
     uint64_t begin = 0;
+    layout->bucket_count = 0;
     for (uint32_t i = 0; i < layout->param_count; i++) {
         bool last = i + 1 == layout->param_count;
         uint64_t end = last ? layout->flat_count : layout->params[layout->order[i + 1]].offset;
@@ -70,6 +71,17 @@ static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
             (struct keel_engine_bucket){.offset = begin, .count = end - begin};
         layout->bucket_end[layout->bucket_count++] = i + 1;
         begin = end;
+    }
+}
+
+/* Each bucket is an event and a sum under way at once: a model of many large parameters gets larger buckets
+ * instead of more. */
+static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
+{
+    cut_buckets(layout, bucket_bytes);
+    while (layout->bucket_count > KEEL_ENGINE_BUCKETS_MAX) {
+        bucket_bytes *= 2;
+        cut_buckets(layout, bucket_bytes);
     }
 }
 

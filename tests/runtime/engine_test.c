@@ -430,6 +430,22 @@ START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
 }
 END_TEST
 
+START_TEST(a_deep_model_has_no_more_buckets_than_a_group_can_sum_at_once)
+{
+    struct engine_rig rig;
+    struct keel_gpt_config deep = tiny_gpt;
+    deep.layers = 40;
+    engine_rig_open(&rig, "host", deep, (struct keel_engine_config){.training = true, .bucket_bytes = 4096});
+    ck_assert_uint_gt(keel_engine_param_count(rig.engine), 2 * KEEL_ENGINE_BUCKETS_MAX);
+    uint32_t buckets = keel_engine_bucket_count(rig.engine);
+    ck_assert_uint_le(buckets, KEEL_ENGINE_BUCKETS_MAX);
+    ck_assert_uint_gt(buckets, KEEL_ENGINE_BUCKETS_MAX / 4);
+    const struct keel_engine_bucket *last = keel_engine_bucket(rig.engine, buckets - 1);
+    ck_assert_uint_eq(last->offset + last->count, keel_engine_flat_count(rig.engine));
+    engine_rig_close(&rig);
+}
+END_TEST
+
 START_TEST(gaps_between_parameters_stay_zero)
 {
     struct engine_rig rig;
@@ -654,6 +670,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, more_microbatches_than_slots_may_be_enqueued_at_once);
     tcase_add_test(tc, a_full_ring_times_out_and_the_microbatch_can_be_tried_again);
     tcase_add_test(tc, buckets_cover_all_and_are_final_when_they_are_said_to_be);
+    tcase_add_test(tc, a_deep_model_has_no_more_buckets_than_a_group_can_sum_at_once);
     tcase_add_test(tc, gaps_between_parameters_stay_zero);
     tcase_add_test(tc, the_digest_is_that_of_the_weights_by_parameter_and_index);
     tcase_add_test(tc, eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits);

@@ -70,6 +70,8 @@ enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t see
 struct keel_engine_bucket {
     uint64_t offset, count; /* elements of the flat buffers */
 };
+/* At most so many: their sums are all in flight at once, and a group bounds what is. */
+enum { KEEL_ENGINE_BUCKETS_MAX = 192 };
 uint32_t keel_engine_bucket_count(const struct keel_engine *engine);
 const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index);
 
