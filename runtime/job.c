@@ -281,6 +281,7 @@ struct reading {
 static char *next_line(char *out, int capacity, void *stream)
 {
     struct reading *reading = stream;
+    reading->at += strspn(reading->at, " \t"); /* inih takes an indented line for more of the value above */
     if (*reading->at == '\0')
         return NULL;
     const char *end = strchr(reading->at, '\n');
@@ -316,6 +317,11 @@ static enum keel_status read_job_file(const char *path, struct keel_job *job)
     char *text;
     size_t bytes;
     KEEL_TRY(keel_file_read(path, JOB_FILE_BYTES_MAX, &text, &bytes));
+    if (strlen(text) != bytes) {
+        size_t whole = strlen(text);
+        keel_free(text);
+        return keel_fail(KEEL_INVALID, "%s: byte %zu is NUL; a job file is text", path, whole);
+    }
     struct reading reading = {.job = job, .path = path, .at = text, .status = KEEL_OK};
     int line = ini_parse_stream(next_line, &reading, take_entry, &reading);
     if (reading.status == KEEL_OK && line != 0)

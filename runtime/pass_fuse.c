@@ -6,7 +6,7 @@
 
 #include <keel/memory.h>
 
-enum { NOBODY = UINT32_MAX };
+#define NOBODY UINT32_MAX
 
 /* By value: the node that makes it, how many nodes read it, and the last of them. */
 struct links {

@@ -85,8 +85,8 @@ static void on_commit(void *context, uint64_t step, uint64_t attempt, const stru
                       uint32_t count)
 {
     (void)context;
-    (void)attempt;
-    KEEL_ASSERT(step > 0 && count > 0 && count <= KEEL_MEMBERS_MAX);
+    (void)step;
+    KEEL_ASSERT(attempt == keel_node_view(world.node)->epoch && count > 0 && count <= KEEL_MEMBERS_MAX);
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(shards[i].rank < count);
 }

@@ -107,6 +107,27 @@ START_TEST(text_that_a_job_file_cannot_hold_is_refused)
 }
 END_TEST
 
+START_TEST(an_indented_line_is_a_key_and_not_more_of_the_value_above)
+{
+    struct keel_job job;
+    ck_ok(load("[data]\n  path = some/text\n  vocab = byte\n", NULL, &job));
+    ck_assert_str_eq(job.path, "some/text");
+    ck_assert_uint_eq(job.vocab_kind, KEEL_VOCAB_BYTE);
+}
+END_TEST
+
+START_TEST(a_file_with_a_nul_is_refused_and_not_read_up_to_there)
+{
+    static const char text[] = "[train]\nsteps = 5\n\0lr = 1\n";
+    struct keel_job job;
+    write_text("");
+    ck_ok(keel_file_replace(path, text, sizeof text - 1, 0600));
+    ck_status(keel_job_load(path, NULL, 0, &job), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "byte 18 is NUL"));
+    unlink(path);
+}
+END_TEST
+
 START_TEST(a_missing_file_is_named)
 {
     struct keel_job job;
@@ -139,6 +160,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_is_written_loads_to_the_same_job);
     tcase_add_loop_test(tc, bad_input_is_refused_by_name, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, text_that_a_job_file_cannot_hold_is_refused);
+    tcase_add_test(tc, an_indented_line_is_a_key_and_not_more_of_the_value_above);
+    tcase_add_test(tc, a_file_with_a_nul_is_refused_and_not_read_up_to_there);
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
 }
