@@ -52,7 +52,7 @@ struct keel_output {
 /* Write {"event": name, times, fields}; takes the reference of `fields`. */
 static void write_event(struct keel_output *output, const char *name, json_t *fields)
 {
-    json_t *line = json_pack("{s:s, s:I, s:f}", "event", name, "monotonic_ns", (json_int_t)keel_now_ns(),
+    json_t *line = json_pack("{s:s, s:I, s:I}", "event", name, "monotonic_ns", (json_int_t)keel_now_ns(),
                              "wall_ns", (json_int_t)keel_wall_ns());
     if (line != NULL && fields != NULL)
         json_object_update(line, fields);

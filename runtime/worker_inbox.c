@@ -112,6 +112,14 @@ bool keel_inbox_stopping(struct keel_inbox *inbox)
     return stop;
 }
 
+bool keel_inbox_newer(struct keel_inbox *inbox, uint64_t epoch)
+{
+    keel_mutex_lock(&inbox->mutex);
+    bool newer = inbox->view.epoch > epoch;
+    keel_mutex_unlock(&inbox->mutex);
+    return newer;
+}
+
 void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64_t epoch)
 {
     keel_mutex_lock(&inbox->mutex);

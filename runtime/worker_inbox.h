@@ -32,6 +32,8 @@ void keel_inbox_end(struct keel_inbox *inbox);
 enum keel_status keel_inbox_wait(struct keel_inbox *inbox, uint64_t epoch, uint64_t deadline_ns,
                                  struct keel_view *out, bool *stop);
 bool keel_inbox_stopping(struct keel_inbox *inbox);
+/* Has a view newer than `epoch` arrived? */
+bool keel_inbox_newer(struct keel_inbox *inbox, uint64_t epoch);
 
 /* The group to be revoked by newer views; NULL to take it back before it is closed. If a newer view is
  * already here the group is revoked at once. */

@@ -108,6 +108,10 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         if (keel_inbox_stopping(&worker->inbox))
             return keel_fail(KEEL_INTERRUPTED, "stopped before step %llu",
                              (unsigned long long)worker->next_step);
+        if (keel_inbox_newer(&worker->inbox,
+                             worker->view.epoch)) /* who is alone has no group to be revoked */
+            return keel_fail(KEEL_REVOKED, "a newer view came before step %llu",
+                             (unsigned long long)worker->next_step);
         KEEL_TRY(one_step(worker));
         bool last = worker->next_step == worker->job.steps;
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));

@@ -32,5 +32,15 @@ else
     failed=$((failed + 1))
     echo "FAIL: begun anew, or with other bits, after all workers were lost"
 fi
+# A survivor that is alone takes the newcomer in, and goes no step back for it.
+"$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set train.decay_steps=12 --set train.steps=600 --set cluster.device=host \
+    --ranks 2 --drill kill:rank=1,step=5 --out "$root/back" >/dev/null 2>&1
+if grep '"event":"view"' "$root/back/events.jsonl" | tail -n 1 | grep -q '"cause":"join".*"ranks":\[0,1\]' &&
+    grep -q '"step":600,.*"view":3,' "$root/back/metrics.jsonl" && ! grep -q '"event":"resumed"' "$root/back/events.jsonl"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: a survivor that is alone left the newcomer waiting"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -50,6 +50,8 @@ expect "unknown command" 2 "no command"
 # ---- the directory ----
 try run "$job" --out /proc/nowhere;                        expect "a directory that cannot be made" 3 "/proc/nowhere"
 try run "$job" --out "$root/run";                          expect "a good run" 0 "done: 12 steps"
+grep -q '"event":"end","monotonic_ns":[0-9]*,"wall_ns":[0-9]\{19\},' "$root/run/events.jsonl"; code=$?
+expect "events say when they were" 0 ""
 cp "$root/run/metrics.jsonl" "$root/metrics.before"
 try run "$job" --out "$root/run" --set train.lr=0.002;     expect "a directory of another job" 4 "another job"
 try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 ""
