@@ -127,6 +127,7 @@ struct scan {
     struct keel_store *store;
     struct attempt *attempts; /* owned */
     size_t count, capacity;
+    uint64_t last_made_step; /* for retain: of the committed attempt that was made last; 0: none is */
 };
 
 static enum keel_status look_at(struct keel_store *store, uint64_t step, uint64_t number, struct attempt *out)
@@ -262,22 +263,46 @@ static enum keel_status remove_attempt(struct keel_store *store, const struct ke
     return keel_remove_tree(path);
 }
 
-/* Of the attempts that are not committed only those of earlier steps than the newest committed one go: one of
- * the same or a later step may be on its way. One whose manifest is damaged stays, for repair. */
-static enum keel_status retain_one(struct keel_store *store, const struct attempt *attempt, uint32_t keep,
-                                   uint64_t newest_step, uint32_t committed_before, bool *out_removed)
+/* How many committed attempts were made after this one. */
+static uint32_t made_later(const struct scan *scan, const struct attempt *attempt)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < scan->count; i++)
+        count += scan->attempts[i].state == ATTEMPT_COMMITTED &&
+                 scan->attempts[i].info.created_wall_ns > attempt->info.created_wall_ns;
+    return count;
+}
+
+/* A run that was begun anew, or went back behind a damaged snapshot, makes snapshots of earlier steps than
+ * some that are there. So two orders count, by step and by time: what is among the newest in either stays,
+ * and of the attempts that are not committed only those of earlier steps than the one made last go, since
+ * another may be on its way. One whose manifest is damaged stays, for repair. */
+static enum keel_status retain_one(struct keel_store *store, const struct scan *scan,
+                                   const struct attempt *attempt, uint32_t keep, uint32_t committed_before,
+                                   bool *out_removed)
 {
     *out_removed = false;
     if (attempt->state == ATTEMPT_COMMITTED) {
-        if (committed_before < keep)
+        if (committed_before < keep || made_later(scan, attempt) < keep)
             return KEEL_OK;
         KEEL_TRY(uncommit(store, &attempt->info));
-    } else if (attempt->state == ATTEMPT_DAMAGED || committed_before == 0 ||
-               attempt->info.step >= newest_step) {
+    } else if (attempt->state == ATTEMPT_DAMAGED || attempt->info.step >= scan->last_made_step) {
         return KEEL_OK;
     }
     *out_removed = true;
     return remove_attempt(store, &attempt->info);
+}
+
+static void find_last_made(struct scan *scan)
+{
+    uint64_t last_ns = 0;
+    for (size_t i = 0; i < scan->count; i++) {
+        const struct attempt *attempt = &scan->attempts[i];
+        if (attempt->state != ATTEMPT_COMMITTED || attempt->info.created_wall_ns < last_ns)
+            continue;
+        last_ns = attempt->info.created_wall_ns;
+        scan->last_made_step = attempt->info.step;
+    }
 }
 
 enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed)
@@ -288,15 +313,14 @@ enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint
         return keel_fail(KEEL_INVALID, "at least 2 snapshots are kept: one may turn out to be damaged");
     KEEL_TRY(scan_store(store, &scan));
     uint32_t committed = 0, removed = 0;
-    uint64_t newest_step = 0;
     enum keel_status status = KEEL_OK;
+    find_last_made(&scan);
     for (size_t i = 0; i < scan.count && status == KEEL_OK; i++) {
         const struct attempt *attempt = &scan.attempts[i];
         bool gone;
-        status = retain_one(store, attempt, keep, newest_step, committed, &gone);
+        status = retain_one(store, &scan, attempt, keep, committed, &gone);
         removed += gone && status == KEEL_OK;
-        if (attempt->state == ATTEMPT_COMMITTED && committed++ == 0)
-            newest_step = attempt->info.step;
+        committed += attempt->state == ATTEMPT_COMMITTED;
     }
     keel_free(scan.attempts);
     if (status == KEEL_OK && removed > 0 && fsync(store->run_fd) != 0)

@@ -173,6 +173,31 @@ START_TEST(retention_keeps_the_newest_and_what_may_be_on_its_way)
 }
 END_TEST
 
+START_TEST(what_a_run_begun_anew_makes_does_not_go_first)
+{
+    char root[KEEL_PATH_BYTES];
+    uint32_t removed;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 130; step += 10)
+        save_step(store, step, 1, true);
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert(there(store, 120, 1) && there(store, 130, 1));
+    save_step(store, 10, 2, true);
+    save_step(store, 20, 2, false); /* on its way, below what is there */
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert_uint_eq(removed, 0);
+    save_step(store, 30, 2, true);
+    save_step(store, 40, 2, true);
+    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_assert(!there(store, 10, 2) && !there(store, 20, 2));
+    ck_assert(there(store, 30, 2) && there(store, 40, 2));
+    ck_assert(there(store, 120, 1) && there(store, 130, 1)); /* still the furthest */
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing)
 {
     char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
@@ -201,6 +226,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_kill_at_any_moment_loses_no_committed_snapshot);
     tcase_add_test(tc, retention_keeps_the_newest_and_what_may_be_on_its_way);
+    tcase_add_test(tc, what_a_run_begun_anew_makes_does_not_go_first);
     tcase_add_test(tc, a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing);
 }
 

@@ -126,9 +126,9 @@ struct keel_commit {
  * covered), MISMATCH (a shard that is not the one of its summary). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
-/* Keep the newest `keep` (at least 2) committed snapshots; remove older ones, manifest first, and the
- * leftovers of attempts of earlier steps than the newest committed one. *out_removed (may be NULL) counts
- * directories. */
+/* Keep the newest `keep` (at least 2) committed snapshots, by step and by the time they were made (a run that
+ * was begun anew makes earlier steps later); remove the others, manifest first, and the leftovers of attempts
+ * of earlier steps than the one committed last. *out_removed (may be NULL) counts directories. */
 enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed);
 
 /* ---- read ------------------------------------------------------------------------------------------ */
