@@ -145,7 +145,7 @@ fuzz-programs: $(fuzz_programs)
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Iruntime -Itests/fuzz -o $@ $< \
+	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Itransport -Iruntime -Itests/fuzz -o $@ $< \
 	  $(BUILD)/libkeel.a $(FUZZ_LIBS)
 fuzz: deps
 	@sh tests/setup/deps.sh fuzz

@@ -4,6 +4,7 @@
  * The input is a list of orders, each a byte and what it takes; see `obey`. */
 #include "fuzz.h"
 #include "seal.h"
+#include <sodium.h>
 
 enum { RUN = 77, RECEIVER = 0, SENDERS = 3, KEPT = 64, TEXT_BYTES = 32 };
 
@@ -20,11 +21,12 @@ static struct world {
     uint32_t kept_count;
 } world;
 
-static const uint8_t key[KEEL_SEAL_KEY_BYTES] = {1, 2, 3}, other_key[KEEL_SEAL_KEY_BYTES] = {9};
-
-static void begin(void)
+/* Each input has its own key: else what one of them shows of a datagram, the next could deliver. */
+static void begin(const uint8_t *data, size_t bytes)
 {
+    uint8_t key[KEEL_SEAL_KEY_BYTES], other_key[KEEL_SEAL_KEY_BYTES] = {9};
     memset(&world, 0, sizeof world);
+    KEEL_ASSERT(crypto_generichash(key, sizeof key, data, bytes, NULL, 0) == 0);
     keel_seal_init(&world.receiver, key, RUN, RECEIVER, 1);
     for (uint16_t i = 0; i < SENDERS; i++) {
         /* The last one is a stranger, who guesses the key. */
@@ -96,8 +98,8 @@ static struct kept *find_kept(const uint8_t *data, uint32_t bytes)
     return NULL;
 }
 
-/* Bytes of the input behind a header that is right as far as anybody can know it. What is sealed alike every
- * time can be learned from runs before: then it is a true datagram. */
+/* Bytes of the input behind a header that is right as far as anybody can know it; it may be one that was
+ * sealed, in the end. */
 static void deliver_invented(const struct kept *like, struct fuzz_input *in)
 {
     static uint8_t datagram[KEEL_DATAGRAM_BYTES], out[KEEL_MESSAGE_BYTES];
@@ -151,7 +153,7 @@ static void obey(uint8_t order, struct fuzz_input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct fuzz_input in = {.data = data, .bytes = bytes};
-    begin();
+    begin(data, bytes);
     while (in.at < in.bytes)
         obey(fuzz_take_u8(&in), &in);
     return 0;
