@@ -38,6 +38,16 @@ fi
 printf '\nall %d losses and weights are equal, bit for bit; final weights %s\n' \
     "$(wc -l <"$calm/bits.txt")" "$(last_field "$storm" digest)"
 printf 'what the incidents cost:\n'
-sed -n 's/.*"event":"recovery".*"step":\([0-9]*\),.*"detect_s":\([0-9.e-]*\),"reconfigure_s":\([0-9.e-]*\),"sync_s":\([0-9.e-]*\),"heal_s":\([0-9.e-]*\),"redo_s":\([0-9.e-]*\),.*"total_s":\([0-9.e-]*\).*/  loss of a node: step \1 committed \7 s after the kill (detect \2, reconfigure \3, agree \4, heal \5, redo \6)/p' "$storm/events.jsonl"
-sed -n 's/.*"event":"restarted".*"snapshot":\([0-9]*\),"steps_again":\([0-9]*\),"seconds":\([0-9.e-]*\).*/  loss of everything: resumed from the snapshot of step \1, \2 steps again, \3 s from the command to the next new step/p' "$storm/events.jsonl"
+# field EVENT KEY...: the values of some keys of the first such event, blanks between.
+field() {
+    line=$(grep "\"event\":\"$1\"" "$storm/events.jsonl" | head -n 1)
+    shift
+    for key in "$@"; do printf '%s ' "$(printf '%s' "$line" | sed -n "s/.*\"$key\":\([0-9.e-]*\).*/\1/p")"; done
+}
+field recovery step total_s detect_s reconfigure_s sync_s heal_s redo_s | awk '{ printf \
+    "  loss of a node: step %d committed %.3f s after the kill (detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, redo %.3f)\n",
+    $1, $2, $3, $4, $5, $6, $7 }'
+field restarted snapshot steps_again seconds | awk '{ printf \
+    "  loss of everything: resumed from the snapshot of step %d, %d steps again, %.1f s from the command to the next new step\n",
+    $1, $2, $3 }'
 printf '\nreports: %s/report.html  %s/report.html\n' "$calm" "$storm"
