@@ -208,8 +208,8 @@ static void put_cell(FILE *out, const json_t *value)
 static void put_recoveries(FILE *out, const struct report *report)
 {
     static const char *const columns[] = {
-        "step",   "cause",  "lost_ranks", "detect_s",          "reconfigure_s",
-        "sync_s", "heal_s", "redo_s",     "redo_microbatches", "total_s"};
+        "step",   "cause",  "lost_ranks",        "detect_s", "reconfigure_s", "sync_s",
+        "heal_s", "redo_s", "redo_microbatches", "wait_s",   "total_s"};
     size_t i;
     json_t *event;
     fputs("<h2>Losses and what they cost</h2>\n<table><tr>", out);

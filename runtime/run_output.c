@@ -218,18 +218,19 @@ static void close_outage(struct keel_output *output, const struct keel_step_reco
            detect = seconds(outage->evidence_ns - outage->failure_ns);
     double reconfigure = seconds(outage->view_ns - outage->evidence_ns);
     double sync = seconds(record->sync_ns), heal = seconds(record->heal_ns), redo = seconds(record->redo_ns);
+    double wait = seconds(record->exposed_comm_ns); /* for what the other ranks compute again */
     write_event(output, "recovery",
-                json_pack("{s:I, s:I, s:s, s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "step",
+                json_pack("{s:I, s:I, s:s, s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "step",
                           (json_int_t)record->step, "view", (json_int_t)record->epoch, "cause",
                           keel_cause_name(outage->cause), "lost_ranks", (int)outage->lost, "injected",
                           outage->injected, "detect_s", detect, "reconfigure_s", reconfigure, "sync_s", sync,
-                          "heal_s", heal, "redo_s", redo, "redo_microbatches", (int)record->redo_microbatches,
-                          "total_s", total));
+                          "heal_s", heal, "redo_s", redo, "wait_s", wait, "redo_microbatches",
+                          (int)record->redo_microbatches, "total_s", total));
     say(output,
         "step %" PRIu64
         " committed again %.3f s after the loss (detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, "
-        "redo %.3f: %u microbatches)",
-        record->step, total, detect, reconfigure, sync, heal, redo, record->redo_microbatches);
+        "redo %.3f: %u microbatches, wait for others %.3f)",
+        record->step, total, detect, reconfigure, sync, heal, redo, record->redo_microbatches, wait);
     outage->open = false;
 }
 

@@ -14,7 +14,7 @@ for i in $(seq 1 "$runs"); do
         { echo "recovery_bench: run $i failed; see $root/$i.log" >&2; exit 1; }
 done
 median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)]; else print "null" }'; }
-for part in detect reconfigure sync heal redo total; do
+for part in detect reconfigure sync heal redo wait total; do
     value=$(cat "$root"/*/events.jsonl | grep '"event":"recovery"' | sed -n "s/.*\"${part}_s\":\([0-9.e-]*\).*/\1/p" | median)
     goal=null met=null
     if [ $part = total ]; then
