@@ -160,9 +160,11 @@ static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, ui
 static enum keel_status receive_state(struct keel_worker *worker, uint32_t source)
 {
     const struct keel_sync_record *record = &worker->sync_all[source];
+    uint64_t deadline_ns = keel_deadline_after_ns(worker->stall_ns);
+    if (worker->snapshot.save != NULL && /* a capture may still read what is about to be replaced */
+        keel_save_wait_captured(worker->snapshot.save, deadline_ns) == KEEL_TIMEOUT)
+        return KEEL_TIMEOUT;
     /* Half a state is no state, until the digest says otherwise. */
-    if (worker->snapshot.save != NULL) /* a capture still reads what is about to be replaced */
-        keel_worker_snapshot_poll(worker, true);
     worker->has_state = false;
     keel_trainer_drop(worker->trainer);
     KEEL_TRY(move_state(worker, source, worker->position, false));

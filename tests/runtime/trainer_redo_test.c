@@ -1,0 +1,248 @@
+/* trainer_redo_test.c - a step that was cut short and is begun again ends with the bits of one that was not.
+ */
+#include "harness.h"
+#include "trainer.h"
+#include <keel/clock.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHARDS = 2, STEPS = 2 };
+#define LONG_NS  (60 * KEEL_NS_PER_S)
+#define SHORT_NS (5 * KEEL_NS_PER_S)
+
+struct rig {
+    struct keel_job job;
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_trainer *trainer;
+    struct keel_endpoint *endpoint;
+    atomic_uint_fast64_t progress;
+};
+
+static void make_text(char path[])
+{
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    for (uint32_t i = 0; i < 4096; i++) {
+        char letter = (char)('a' + (i * i + i / 7) % 26);
+        ck_assert_int_eq(write(fd, &letter, 1), 1);
+    }
+    close(fd);
+}
+
+/* Large enough that the device is still at work when the calls that feed it have returned. */
+static void rig_open(struct rig *rig, uint64_t stall_ns)
+{
+    *rig = (struct rig){.job = {.seed = 5,
+                                .shards = SHARDS,
+                                .layers = 3,
+                                .heads = 2,
+                                .width = 128,
+                                .block = 64,
+                                .dropout = 0.1F,
+                                .bias = true,
+                                .tied = true,
+                                .val_fraction = 0.1F,
+                                .steps = STEPS,
+                                .microbatches = 1,
+                                .batch = 8,
+                                .learning_rate = 1e-2F,
+                                .decay_steps = STEPS,
+                                .beta1 = 0.9F,
+                                .beta2 = 0.99F,
+                                .epsilon = 1e-8F,
+                                .weight_decay = 0.1F,
+                                .clip = 1.0F}};
+    char path[] = "/tmp/keel-trainer-XXXXXX";
+    make_text(path);
+    strcpy(rig->job.path, path);
+    ck_ok(keel_data_open(&rig->job, &rig->data));
+    unlink(path);
+    ck_ok(keel_device_open("auto", NULL, &rig->device));
+    struct keel_trainer_config config = {.job = &rig->job,
+                                         .data = rig->data,
+                                         .device = rig->device,
+                                         .stall_ns = stall_ns,
+                                         .progress = &rig->progress};
+    ck_ok(keel_trainer_create(&config, &rig->trainer));
+    ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rig->endpoint));
+}
+
+static void rig_begin(struct rig *rig)
+{
+    uint64_t digest;
+    ck_ok(keel_trainer_initialize(rig->trainer));
+    ck_ok(keel_trainer_digest(rig->trainer, &digest));
+}
+
+static void rig_close(struct rig *rig)
+{
+    keel_endpoint_close(rig->endpoint);
+    keel_trainer_destroy(rig->trainer);
+    keel_device_close(rig->device);
+    keel_data_close(rig->data);
+}
+
+/* One rank carries all shards, without a group. */
+static struct keel_trainer_step alone(uint64_t step)
+{
+    static const uint16_t all_mine[SHARDS] = {0};
+    return (struct keel_trainer_step){.step = step, .epoch = 1, .rank_count = 1, .shard_position = all_mine};
+}
+
+static uint64_t undisturbed(struct rig *rig)
+{
+    struct keel_trainer_result result = {.loss = 0};
+    rig_begin(rig);
+    for (uint64_t n = 0; n < STEPS; n++) {
+        struct keel_trainer_step step = alone(n);
+        ck_ok(keel_trainer_run(rig->trainer, &step, &result));
+    }
+    return result.digest;
+}
+
+static struct keel_group *group_of(struct rig *rig, uint64_t epoch, struct rig *const *ranks, uint32_t count,
+                                   const uint16_t *shard_rank)
+{
+    struct keel_address addresses[2];
+    struct keel_group_config config = {.epoch = epoch,
+                                       .rank_count = count,
+                                       .addresses = addresses,
+                                       .shard_count = SHARDS,
+                                       .shard_rank = shard_rank};
+    for (uint32_t r = 0; r < count; r++) {
+        keel_endpoint_address(ranks[r]->endpoint, &addresses[r]);
+        if (ranks[r] == rig)
+            config.rank = r;
+    }
+    struct keel_group *group = NULL;
+    ck_ok(keel_group_open(rig->endpoint, &config, &group));
+    return group;
+}
+
+/* The epoch ends while the device still computes; the next attempt finds every node held. */
+START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
+{
+    static struct rig rig;
+    struct rig *only[] = {&rig};
+    rig_open(&rig, LONG_NS);
+    uint64_t wanted = undisturbed(&rig), epoch = 1;
+    struct keel_trainer_result result = {.loss = 0};
+    rig_begin(&rig);
+    for (uint64_t n = 0; n < STEPS; n++) {
+        struct keel_trainer_step step = alone(n);
+        step.group = group_of(&rig, epoch, only, 1, step.shard_position);
+        step.epoch = epoch++;
+        keel_group_revoke(step.group);
+        ck_status(keel_trainer_run(rig.trainer, &step, &result), KEEL_REVOKED);
+        keel_group_close(step.group);
+        step.group = group_of(&rig, epoch, only, 1, step.shard_position);
+        step.epoch = epoch++;
+        ck_ok(keel_trainer_run(rig.trainer, &step, &result));
+        ck_assert_uint_eq(result.computed_microbatches, 0);
+        keel_group_close(step.group);
+    }
+    ck_assert_uint_eq(result.digest, wanted);
+    rig_close(&rig);
+}
+END_TEST
+
+/* ---- two ranks ----------------------------------------------------------------------------------------- */
+
+static const uint16_t one_each[SHARDS] = {0, 1};
+
+struct other { /* rank 1, on a thread of its own */
+    struct rig *rig;
+    struct keel_trainer_step step;
+    enum keel_status status;
+};
+
+static void *run_other(void *argument)
+{
+    struct other *other = argument;
+    struct keel_trainer_result result;
+    other->status = keel_trainer_run(other->rig->trainer, &other->step, &result);
+    return NULL;
+}
+
+static atomic_bool reading_ends;
+
+/* A capture that gets no further than its first byte while the flag is down. */
+static enum keel_status read_late(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+                                  void *out)
+{
+    (void)context, (void)index, (void)offset_bytes;
+    while (!atomic_load(&reading_ends))
+        keel_sleep_until_ns(keel_deadline_after_ns(10 * KEEL_NS_PER_MS));
+    memset(out, 0, bytes);
+    return KEEL_OK;
+}
+
+static struct keel_save *begin_late_save(struct keel_store *store)
+{
+    struct keel_region region = {
+        .name = "t", .dtype = KEEL_CKPT_F32, .dims = 1, .shape = {16}, .extent = {16}};
+    struct keel_save_config config = {
+        .step = 1, .attempt = 1, .rank_count = 1, .regions = &region, .region_count = 1, .read = read_late};
+    struct keel_save *save = NULL;
+    ck_ok(keel_save_begin(store, &config, &save));
+    return save;
+}
+
+/* Both ranks have the sum, but a snapshot still holds the weights of one of them until it gives up. What it
+ * holds for the redo must still be its own shard, not the sum. */
+START_TEST(a_capture_that_hangs_spoils_no_held_node)
+{
+    static struct rig rigs[2];
+    struct rig *pair[] = {&rigs[0], &rigs[1]};
+    char root[] = "/tmp/keel-trainer-XXXXXX";
+    struct keel_store *store = NULL;
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    ck_ok(keel_store_open(&(struct keel_store_config){.root = root, .run = "r", .create = true}, &store));
+    rig_open(&rigs[0], SHORT_NS);
+    rig_open(&rigs[1], LONG_NS); /* it also has the kernels built, which takes its time */
+    uint64_t wanted = undisturbed(&rigs[1]);
+    rig_begin(&rigs[0]);
+    rig_begin(&rigs[1]);
+    struct other other = {.rig = &rigs[1]};
+    other.step =
+        (struct keel_trainer_step){.epoch = 1, .position = 1, .rank_count = 2, .shard_position = one_each};
+    other.step.group = group_of(&rigs[1], 1, pair, 2, one_each);
+    struct keel_trainer_step step = other.step;
+    step.position = 0;
+    step.group = group_of(&rigs[0], 1, pair, 2, one_each);
+    atomic_store(&reading_ends, false);
+    step.save = begin_late_save(store);
+    struct keel_thread thread;
+    struct keel_trainer_result result;
+    ck_ok(keel_thread_create(&thread, "other", run_other, &other));
+    ck_status(keel_trainer_run(rigs[0].trainer, &step, &result), KEEL_TIMEOUT);
+    keel_thread_join(&thread);
+    ck_ok(other.status);
+    atomic_store(&reading_ends, true);
+    keel_save_cancel(step.save);
+    keel_group_close(step.group);
+    keel_group_close(other.step.group);
+    for (uint64_t n = 0; n < STEPS; n++) { /* the other is gone: its shard is computed here now */
+        struct keel_trainer_step again = alone(n);
+        ck_ok(keel_trainer_run(rigs[0].trainer, &again, &result));
+        ck_assert_uint_eq(result.computed_microbatches, n == 0 ? 1 : SHARDS);
+    }
+    ck_assert_uint_eq(result.digest, wanted);
+    rig_close(&rigs[0]);
+    rig_close(&rigs[1]);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_redo_waits_for_what_the_device_has_not_ended);
+    tcase_add_test(tc, a_capture_that_hangs_spoils_no_held_node);
+}
+
+KEEL_TEST_MAIN("trainer_redo", cases, 240)
