@@ -155,7 +155,9 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
             return keel_trainer_digest(worker->trainer, &worker->digest);
         }
         keel_worker_note(worker, "snapshot-refused", list[i].step, status, keel_detail());
-        if (status != KEEL_CORRUPT && status != KEEL_NOT_FOUND) /* an older one would fare no better */
+        bool its_own = status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
+                       status == KEEL_IO; /* a sector that cannot be read, say */
+        if (!its_own) /* an older one would fare no better */
             return status;
     }
     return status;

@@ -84,6 +84,9 @@ copy_store
 for file in $(find "$root/copy/ckpt" -name 'rank-0.keel'); do printf '\143' | dd of="$file" bs=1 seek=8 conv=notrunc 2>/dev/null; done
 try run "$job" --out "$root/copy" $longer;                         expect "a damaged or newer header" 4 "rank-0.keel"
 copy_store
+for step in "$root"/copy/ckpt/*/step-14.*; do cp "$(find "$root/copy/ckpt" -path '*/step-12.*/rank-0.keel' | head -n 1)" "$step/rank-0.keel"; done
+try run "$job" --out "$root/copy" $longer;                         expect "a file of another snapshot: the older one is taken" 0 "snapshot-refused"
+copy_store
 rm "$root/copy/identity"
 try run "$job" --out "$root/copy" $longer --set train.lr=0.002;    expect "snapshots of another job" 4 "another job"
 
