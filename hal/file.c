@@ -32,6 +32,12 @@ bool keel_path_exists(const char *path)
     return stat(path, &info) == 0;
 }
 
+bool keel_path_is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 static enum keel_status make_one(const char *path)
 {
     if (mkdir(path, 0777) == 0)

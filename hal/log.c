@@ -49,8 +49,10 @@ void keel_log(enum keel_log_level level, const char *format, ...)
         return;
     char line[LINE_BYTES];
     uint64_t ms = keel_now_ns() / KEEL_NS_PER_MS;
-    int used = snprintf(line, sizeof line, "keel%s%s [%llu.%03llu] %s: ", speaker[0] ? " " : "", speaker,
-                        (unsigned long long)(ms / 1000), (unsigned long long)(ms % 1000), level_names[level]);
+    const char *clear = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* over a progress bar */
+    int used =
+        snprintf(line, sizeof line, "%skeel%s%s [%llu.%03llu] %s: ", clear, speaker[0] ? " " : "", speaker,
+                 (unsigned long long)(ms / 1000), (unsigned long long)(ms % 1000), level_names[level]);
     va_list arguments;
     va_start(arguments, format);
     int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);

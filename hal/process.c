@@ -193,3 +193,27 @@ enum keel_status keel_self_path(char *out, uint64_t out_bytes)
     out[length] = '\0';
     return KEEL_OK;
 }
+
+void keel_process_begin(void)
+{
+    static const int taken[] = {
+        SIGINT,
+        SIGTERM,
+        SIGABRT,
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        SIGSEGV,
+        SIGBUS,
+        SIGILL
+#endif
+    };
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        struct sigaction action;
+        if (sigaction(taken[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            signal(taken[i], SIG_DFL);
+    }
+    int fd = 0;
+    while (fd >= 0 && fd <= STDERR_FILENO)
+        fd = open("/dev/null", O_RDWR);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}

@@ -49,7 +49,10 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
         result->stored_bytes += order->shards[i].stored_bytes;
     }
     uint64_t begin_ns = keel_now_ns();
-    result->status = keel_store_commit(committer->config.store, &commit);
+    if (committer->config.settle != NULL)
+        result->status = committer->config.settle(committer->config.context);
+    if (result->status == KEEL_OK)
+        result->status = keel_store_commit(committer->config.store, &commit);
     result->duration_ns = keel_now_ns() - begin_ns;
     if (result->status != KEEL_OK) {
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());

@@ -16,6 +16,9 @@ struct keel_committer_config {
     const char *identity;     /* of the job, KEEL_IDENTITY_BYTES; copied */
     const char *metadata;     /* JSON object for the manifest; NULL is {}; borrowed likewise */
     uint32_t keep;            /* newest snapshots that stay */
+    /* Called on the thread before each commit; what fails there fails the commit. NULL: nothing. */
+    enum keel_status (*settle)(void *context);
+    void *context;
 };
 
 struct keel_committed {

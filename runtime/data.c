@@ -51,6 +51,10 @@ enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **o
 {
     char *text;
     size_t bytes;
+    if (keel_path_exists(job->path) && !keel_path_is_file(job->path))
+        return keel_fail(KEEL_INVALID,
+                         "data.path = %s: no regular file (every worker reads it anew); name a text file",
+                         job->path);
     enum keel_status status = keel_file_read(job->path, TEXT_BYTES_MAX, &text, &bytes);
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,

@@ -35,7 +35,7 @@ struct key {
 
 static const struct key keys[] = {
     {"job", "name", TYPE_TEXT, FIELD(name), "run", 1, 0, NULL, false, "name of the run and of its snapshots"},
-    {"job", "seed", TYPE_U64, FIELD(seed), "1337", 0, 1.8e19, NULL, true,
+    {"job", "seed", TYPE_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, true,
      "seed of weights, data order, dropout"},
     {"job", "numerics", TYPE_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical", true,
      "canonical: the same bits on every board"},
@@ -256,6 +256,8 @@ static const struct key *find_key(const char *section, const char *name)
 
 static enum keel_status unknown_key(const char *section, const char *name, const char *where)
 {
+    if (section[0] == '\0')
+        return keel_fail(KEEL_INVALID, "%s: %s stands in no section; a [section] comes first", where, name);
     const struct key *nearest = &keys[0];
     unsigned best = UINT32_MAX;
     for (size_t i = 0; i < KEY_COUNT; i++) {
@@ -274,8 +276,8 @@ static enum keel_status unknown_key(const char *section, const char *name, const
 struct reading {
     struct keel_job *job;
     const char *path, *at;
-    unsigned line;
-    enum keel_status status; /* of the first bad line */
+    unsigned line, given[KEY_COUNT]; /* given: the line that each key was in, 0 for none */
+    enum keel_status status;         /* of the first bad line */
 };
 
 static char *next_line(char *out, int capacity, void *stream)
@@ -289,8 +291,8 @@ static char *next_line(char *out, int capacity, void *stream)
     reading->line++;
     if (length >= (size_t)capacity) {
         if (reading->status == KEEL_OK)
-            reading->status = keel_fail(KEEL_INVALID, "%s:%u: line longer than %d bytes", reading->path,
-                                        reading->line, capacity - 1);
+            reading->status = keel_fail(KEEL_INVALID, "%s:%u: line longer than %d bytes; shorten it",
+                                        reading->path, reading->line, capacity - 1);
         length = (size_t)capacity - 1;
     }
     memcpy(out, reading->at, length);
@@ -307,8 +309,17 @@ static int take_entry(void *user, const char *section, const char *name, const c
     char where[KEEL_PATH_BYTES + 16];
     snprintf(where, sizeof where, "%s:%u", reading->path, reading->line);
     const struct key *key = find_key(section, name);
-    reading->status =
-        key != NULL ? set_value(reading->job, key, value, where) : unknown_key(section, name, where);
+    if (key == NULL) {
+        reading->status = unknown_key(section, name, where);
+        return 1;
+    }
+    unsigned *given = &reading->given[key - keys];
+    if (*given != 0)
+        reading->status = keel_fail(KEEL_INVALID, "%s: %s.%s was given in line %u already; keep one of them",
+                                    where, section, name, *given);
+    else
+        reading->status = set_value(reading->job, key, value, where);
+    *given = reading->line;
     return 1;
 }
 
@@ -323,8 +334,11 @@ static enum keel_status read_job_file(const char *path, struct keel_job *job)
         return keel_fail(KEEL_INVALID, "%s: byte %zu is NUL; a job file is text", path, whole);
     }
     struct reading reading = {.job = job, .path = path, .at = text, .status = KEEL_OK};
+    if (strlen(text) != bytes)
+        reading.status = keel_fail(KEEL_INVALID, "%s: holds a zero byte after %zu others: not a text file",
+                                   path, strlen(text));
     int line = ini_parse_stream(next_line, &reading, take_entry, &reading);
-    if (reading.status == KEEL_OK && line != 0)
+    if (line != 0 && (reading.status == KEEL_OK || (unsigned)line < reading.line))
         reading.status = keel_fail(KEEL_INVALID, "%s:%d: not `key = value`, nor a [section]", path, line);
     keel_free(text);
     return reading.status;

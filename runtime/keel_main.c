@@ -4,6 +4,7 @@
 #include "worker.h"
 #include <keel/board_cmd.h>
 #include <keel/ckpt.h>
+#include <keel/process.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static void print_help(FILE *out)
 
 int main(int argc, char **argv)
 {
+    keel_process_begin();
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);

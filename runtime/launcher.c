@@ -200,15 +200,28 @@ static void report_snapshots(struct launcher *launcher)
 
 /* ---- signals ------------------------------------------------------------------------------------------ */
 
+static void our_signals(sigset_t *out)
+{
+    struct sigaction hangup;
+    sigemptyset(out);
+    sigaddset(out, SIGINT);
+    sigaddset(out, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(out, SIGHUP);
+}
+
+void keel_launch_hold_signals(void)
+{
+    sigset_t ours;
+    our_signals(&ours);
+    pthread_sigmask(SIG_BLOCK, &ours, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
 static enum keel_status take_signals(struct launcher *launcher)
 {
     sigset_t ours;
-    struct sigaction hangup;
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-        sigaddset(&ours, SIGHUP);
+    our_signals(&ours);
     pthread_sigmask(SIG_BLOCK, &ours, &launcher->signals_before);
     launcher->signal_fd = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->signal_fd >= 0)
@@ -369,7 +382,7 @@ enum keel_status keel_launch_lock(const char *directory, int *out_fd)
     KEEL_TRY(keel_path_join(path, directory, "run.lock"));
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        return keel_fail_errno(errno, "%s: cannot be opened", path);
+        return keel_fail_errno(errno, "%s: cannot be opened; give another --out", path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         ssize_t got = pread(fd, text, sizeof text - 1, 0);
         close(fd);
@@ -417,7 +430,9 @@ static enum keel_status open_snapshots(struct launcher *launcher)
     const struct keel_committer_config config = {.store = launcher->store,
                                                  .identity = launcher->config->identity,
                                                  .metadata = launcher->config->metadata,
-                                                 .keep = job->snapshot_keep};
+                                                 .keep = job->snapshot_keep,
+                                                 .settle = launcher->report->settle,
+                                                 .context = launcher->report->context};
     return keel_committer_open(&config, &launcher->committer);
 }
 
@@ -445,7 +460,7 @@ static enum keel_status start(struct launcher *launcher)
     KEEL_TRY(open_control(launcher));
     KEEL_TRY(take_signals(launcher));
     KEEL_TRY(keel_control_start(&launcher->control));
-    for (uint16_t node = 1; node < launcher->node_count; node++)
+    for (uint16_t node = 1; node < launcher->node_count && !launcher->control.finished; node++)
         KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
     return KEEL_OK;
 }

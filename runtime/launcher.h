@@ -28,6 +28,9 @@ struct keel_launch_report {
                        const struct keel_process_end *end);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
+    /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a
+     * hole. On the committer's thread, may block; what fails fails the snapshot. NULL: nothing to do. */
+    enum keel_status (*settle)(void *context);
 };
 
 struct keel_launch_config {
@@ -47,6 +50,11 @@ struct keel_launch_config {
  * our pid in it; it goes when *out_fd is closed or the process ends, however that ends. BUSY names the
  * process that has it. */
 enum keel_status keel_launch_lock(const char *directory, int *out_fd);
+
+/* Hold SIGINT, SIGTERM and SIGHUP back until keel_launch takes them, so that a run is ended in order however
+ * early it is asked to; and take a reader of our output that goes away as no reason to end. Call it when the
+ * lock is held. */
+void keel_launch_hold_signals(void);
 
 /* Run the job to its end, in a directory that the caller has locked. Blocks; call from the main thread;
  * SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) are taken over meanwhile: the first ends

@@ -72,8 +72,8 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
     uint64_t sum = keel_reader_number(&r, 8);
     if (magic != STORE_MAGIC || !keel_reader_complete(&r) || sum != checksum(data, bytes - 8))
         return keel_fail(KEEL_CORRUPT,
-                         "register of node %u: the stored state of the view is damaged; "
-                         "start with a new output directory, or restore the file",
+                         "register of node %u: the stored state of the view (register.state) is damaged; "
+                         "remove it: the view is made anew, snapshots and metrics stay",
                          (unsigned)(reg->identity & UINT16_MAX));
     reg->promised = promised;
     reg->accepted = accepted;

@@ -22,7 +22,8 @@ struct report {
     uint64_t count, capacity;
     double last_tokens;
     char last_digest[24];
-    json_t *events; /* array of what the page shows */
+    uint64_t events_skipped; /* lines that could not be read */
+    json_t *events;          /* array of what the page shows */
 };
 
 static double number(const json_t *line, const char *key)
@@ -286,6 +287,9 @@ static void put_page(FILE *out, const struct report *report, const char *directo
     draw(out, report, "Tokens per second by step", rate_of, false);
     put_recoveries(out, report);
     put_events(out, report);
+    if (report->events_skipped > 0)
+        fprintf(out, "<p>%" PRIu64 " damaged lines of events.jsonl are not shown.</p>\n",
+                report->events_skipped);
     fputs("</body></html>\n", out);
 }
 
@@ -293,9 +297,9 @@ static enum keel_status read_run(struct report *report, const char *directory)
 {
     char path[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(path, directory, "metrics.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_metric, report));
+    KEEL_TRY(keel_jsonl_read(path, take_metric, report, NULL));
     KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_event, report));
+    KEEL_TRY(keel_jsonl_read(path, take_event, report, &report->events_skipped));
     if (report->count == 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: no step was committed yet, so there is nothing to draw",
                          directory);

@@ -12,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OVERRIDES_MAX = 256, JOB_TEXT_BYTES = 1 << 16 };
+enum { OVERRIDES_MAX = 256 };
+enum made { MADE_RANKS, MADE_NODES, MADE_SPARES, MADE_SAMPLE, MADE_COUNT };
 
 struct run {
     const char *job_path;
     const char *overrides[OVERRIDES_MAX];
     uint32_t override_count;
-    char made[4][64]; /* overrides made from --ranks and its like */
-    uint32_t made_count;
+    char made[MADE_COUNT][64]; /* overrides made from --ranks and its like; "": not given */
     const char *drills[KEEL_DRILLS_MAX];
     uint32_t drill_count;
     const char *out, *resume;
@@ -71,14 +71,15 @@ static enum keel_status add_override(struct run *run, const char *text)
     return KEEL_OK;
 }
 
-static enum keel_status make_override(struct run *run, const char *key, const char *value)
+/* An option that is given again replaces what it said before. */
+static enum keel_status make_override(struct run *run, enum made which, const char *key, const char *value)
 {
-    KEEL_ASSERT(run->made_count < sizeof run->made / sizeof run->made[0]);
-    char *text = run->made[run->made_count++];
+    char *text = run->made[which];
+    bool before = text[0] != '\0';
     int length = snprintf(text, sizeof run->made[0], "%s=%s", key, value);
     if (length < 0 || (size_t)length >= sizeof run->made[0])
-        return keel_fail(KEEL_INVALID, "%s=%s: a number is wanted", key, value);
-    return add_override(run, text);
+        return keel_fail(KEEL_INVALID, "%s: a number is wanted, not %.100s", key, value);
+    return before ? KEEL_OK : add_override(run, text);
 }
 
 static enum keel_status add_drill(struct run *run, const char *text)
@@ -93,24 +94,26 @@ static enum keel_status add_drill(struct run *run, const char *text)
 
 static enum keel_status take_resume(struct run *run, const char *text)
 {
-    bool number = text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
+    size_t digits = strspn(text, "0123456789");
+    bool number = digits > 0 && digits < 20 && text[digits] == '\0';
     if (!number && strcmp(text, "auto") != 0 && strcmp(text, "none") != 0)
         return keel_fail(KEEL_INVALID, "--resume %s: auto, none or a step is wanted", text);
     run->resume = text;
     return KEEL_OK;
 }
 
-static enum keel_status take_option(struct run *run, int option, const char *value)
+/* `word`: the argument that the option stands in. */
+static enum keel_status take_option(struct run *run, int option, const char *value, const char *word)
 {
     switch (option) {
     case 'n':
-        return make_override(run, "cluster.ranks", value);
+        return make_override(run, MADE_RANKS, "cluster.ranks", value);
     case 'N':
-        return make_override(run, "cluster.nodes", value);
+        return make_override(run, MADE_NODES, "cluster.nodes", value);
     case 'p':
-        return make_override(run, "cluster.spares", value);
+        return make_override(run, MADE_SPARES, "cluster.spares", value);
     case 'a':
-        return make_override(run, "train.sample", value);
+        return make_override(run, MADE_SAMPLE, "train.sample", value);
     case 's':
         return add_override(run, value);
     case 'd':
@@ -120,8 +123,10 @@ static enum keel_status take_option(struct run *run, int option, const char *val
     case 'o':
         run->out = value;
         return KEEL_OK;
+    case ':':
+        return keel_fail(KEEL_INVALID, "%s wants a value; see keel run --help", word);
     default:
-        return keel_fail(KEEL_INVALID, "keel run: see keel run --help");
+        return keel_fail(KEEL_INVALID, "%s is no option, or short for several; see keel run --help", word);
     }
 }
 
@@ -135,15 +140,15 @@ static enum keel_status parse_arguments(struct run *run, int argc, char **argv, 
         {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
     int option;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
         if (option == 'h') {
             *help = true;
             return KEEL_OK;
         }
-        KEEL_TRY(take_option(run, option, optarg));
+        KEEL_TRY(take_option(run, option, optarg, argv[optind - 1]));
     }
     if (optind + 1 != argc)
-        return keel_fail(KEEL_INVALID, "keel run: one job file is wanted; see keel run --help");
+        return keel_fail(KEEL_INVALID, "one job file is wanted; see keel run --help");
     run->job_path = argv[optind];
     return KEEL_OK;
 }
@@ -192,9 +197,17 @@ static enum keel_status check_identity(const struct run *run)
     KEEL_TRY(keel_path_join(path, run->directory, "identity"));
     if (!keel_path_exists(path))
         return keel_file_replace(path, run->identity, strlen(run->identity), 0666);
-    KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES, &old, &bytes));
-    bool same = strcmp(old, run->identity) == 0;
-    keel_free(old);
+    enum keel_status status = keel_file_read(path, KEEL_IDENTITY_BYTES, &old, &bytes);
+    if (status != KEEL_OK && status != KEEL_LIMIT)
+        return status;
+    bool whole = status == KEEL_OK && strlen(old) == KEEL_IDENTITY_BYTES - 1;
+    bool same = whole && strcmp(old, run->identity) == 0;
+    if (status == KEEL_OK)
+        keel_free(old);
+    if (!whole)
+        return keel_fail(KEEL_CORRUPT,
+                         "%s: is damaged; remove it to have it made anew (the snapshots name their job too)",
+                         path);
     if (!same)
         return keel_fail(
             KEEL_MISMATCH,
@@ -225,6 +238,9 @@ static enum keel_status prepare(struct run *run)
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
     KEEL_TRY(check_drills(run));
     KEEL_TRY(check_data(run));
+    if (run->out != NULL && (run->out[0] == '\0' || strlen(run->out) >= sizeof run->directory))
+        return keel_fail(KEEL_INVALID, "--out: a directory is wanted, of less than %d bytes",
+                         KEEL_PATH_BYTES);
     if (run->out != NULL)
         snprintf(run->directory, sizeof run->directory, "%s", run->out);
     else
@@ -232,12 +248,10 @@ static enum keel_status prepare(struct run *run)
     if (keel_mkdir_all(run->directory) != KEEL_OK)
         return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
+    keel_launch_hold_signals();
     KEEL_TRY(check_identity(run));
     return write_job(run);
 }
-
-/* ---- the run
- * --------------------------------------------------------------------------------------------------- */
 
 static void show_sample(const struct run *run)
 {
@@ -250,42 +264,132 @@ static void show_sample(const struct run *run)
     keel_free(text);
 }
 
-/* The first step that this life of the run commits: behind the snapshot that workers will resume from. */
-static uint64_t first_step(const struct run *run)
+/* ---- snapshots that are there ----------------------------------------------------------------------------
+ */
+
+enum { LISTED_MAX = 256, LIVES_MAX = 3 };
+
+/* NULL in *out: nothing is there yet. */
+static enum keel_status open_store(const struct run *run, struct keel_store **out)
 {
-    if (run->resume != NULL && strcmp(run->resume, "auto") != 0)
-        return strtoull(run->resume, NULL, 10) + 1; /* "none" is step 1 */
     char root[KEEL_PATH_BYTES];
-    struct keel_store *store;
-    struct keel_snapshot_info newest;
-    uint32_t count = 0;
-    if (keel_path_join(root, run->directory, "ckpt") != KEEL_OK || !keel_path_exists(root))
-        return 1;
+    *out = NULL;
+    KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
     struct keel_store_config config = {.root = root, .run = run->job.name, .read_only = true};
-    if (keel_store_open(&config, &store) != KEEL_OK)
-        return 1;
-    enum keel_status status = keel_store_list(store, &newest, 1, &count, NULL);
-    keel_store_close(store);
-    return status == KEEL_OK && count > 0 ? newest.step + 1 : 1;
+    enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
+    return status == KEEL_NOT_FOUND ? KEEL_OK : status;
 }
 
-static enum keel_status run_job(struct run *run)
+/* The step of the newest committed snapshot whose shards are whole, 0 when there is none: what workers will
+ * resume from, unless a chunk turns out to be damaged. */
+static uint64_t newest_whole(struct keel_store *store)
 {
-    struct keel_output *output;
-    KEEL_TRY(keel_output_open(run->directory, &run->job, &output));
+    struct keel_snapshot_info list[LISTED_MAX];
+    uint32_t count = 0, damaged = 0;
+    if (keel_store_list(store, list, LISTED_MAX, &count, &damaged) != KEEL_OK)
+        return 0;
+    if (damaged > 0)
+        keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
+    for (uint32_t i = 0; i < count; i++) {
+        struct keel_snapshot *snapshot;
+        if (keel_snapshot_open(store, list[i].step, list[i].attempt, &snapshot) != KEEL_OK)
+            continue;
+        keel_snapshot_close(snapshot);
+        return list[i].step;
+    }
+    return 0;
+}
+
+/* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
+ */
+static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t *out)
+{
+    struct keel_store *store;
+    *out = 1;
+    if (resume != NULL && strcmp(resume, "none") == 0)
+        return KEEL_OK;
+    bool newest = resume == NULL || strcmp(resume, "auto") == 0;
+    uint64_t step = newest ? 0 : strtoull(resume, NULL, 10);
+    KEEL_TRY(open_store(run, &store));
+    enum keel_status status = KEEL_OK;
+    struct keel_snapshot *asked = NULL;
+    if (store != NULL && newest)
+        step = newest_whole(store);
+    else if (!newest)
+        status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
+                               : keel_snapshot_open(store, step, 0, &asked);
+    keel_snapshot_close(asked);
+    keel_store_close(store);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.200s", keel_detail());
+        return keel_fail(status, "--resume %s: %s (keel ckpt ls %s/ckpt lists what there is)", resume, why,
+                         run->directory);
+    }
+    *out = step + 1;
+    return KEEL_OK;
+}
+
+/* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. */
+static bool end_is_kept(const struct run *run)
+{
+    struct keel_store *store;
+    if (run->job.snapshot_every == 0)
+        return true;
+    if (open_store(run, &store) != KEEL_OK || store == NULL)
+        return false;
+    uint64_t step = newest_whole(store);
+    keel_store_close(store);
+    return step >= run->job.steps;
+}
+
+/* ---- the run
+ * --------------------------------------------------------------------------------------------------- */
+
+/* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
+ * with him, and *again says that it is to be made once more. */
+static enum keel_status live(struct run *run, struct keel_output *output, const char *resume, bool *again)
+{
     struct keel_launch_config config = {.job = &run->job,
                                         .job_path = run->job_copy,
                                         .directory = run->directory,
                                         .identity = run->identity,
                                         .drills = run->drills,
                                         .drill_count = run->drill_count,
-                                        .resume = run->resume,
-                                        .first_step = first_step(run),
+                                        .resume = resume,
                                         .report = keel_output_report(output)};
-    enum keel_status status = keel_launch(&config);
-    if (status == KEEL_OK && keel_output_mismatches(output) > 0)
-        status = keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
-                           keel_output_mismatches(output), run->directory);
+    *again = false;
+    KEEL_TRY(find_first_step(run, resume, &config.first_step));
+    KEEL_TRY(keel_launch(&config));
+    if (keel_output_mismatches(output) > 0)
+        return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
+                         keel_output_mismatches(output), run->directory);
+    KEEL_TRY(keel_output_settle(output));
+    if (end_is_kept(run))
+        return KEEL_OK;
+    const char *failure = keel_output_snapshot_failure(output);
+    *again = failure[0] == '\0';
+    return keel_fail(*again ? KEEL_INTERRUPTED : KEEL_IO,
+                     "all steps are done, but their end is not kept: %s; the same command makes it again",
+                     *again ? "the last snapshot was lost with its node" : failure);
+}
+
+static enum keel_status run_lives(struct run *run, struct keel_output *output)
+{
+    bool again;
+    enum keel_status status = live(run, output, run->resume, &again);
+    for (uint32_t lives = 1; again && lives < LIVES_MAX; lives++) {
+        keel_log(KEEL_LOG_WARN, "the last snapshot was lost with its node: it is made again");
+        status = live(run, output, "auto", &again);
+    }
+    return status;
+}
+
+static enum keel_status run_job(struct run *run)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_output_open(run->directory, &run->job, &output));
+    enum keel_status status = run_lives(run, output);
     char detail[KEEL_DETAIL_BYTES];
     snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());
     keel_output_finish(output, status, detail);

@@ -9,6 +9,7 @@
 #include <keel/memory.h>
 #include <math.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ struct outage { /* from the first evidence to the next commit */
 struct keel_output {
     const struct keel_job *job;
     char directory[KEEL_PATH_BYTES];
-    FILE *metrics, *events;
+    struct keel_jsonl *metrics, *events;
     struct seen_step *seen; /* ascending; a step that nobody had a record of is missing */
     uint64_t seen_count, seen_capacity;
     uint64_t mismatches;
@@ -41,7 +42,9 @@ struct keel_output {
     struct outage outage;
     struct keel_step_record newest;
     bool terminal;
-    uint64_t steps_before, first_step; /* on file when opened; the first that came in this life */
+    uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
+    char snapshot_failure[KEEL_DETAIL_BYTES]; /* of the newest snapshot that failed; "" when one came through
+                                               */
     uint16_t members, spares;
     uint64_t epoch;
 };
@@ -179,11 +182,18 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
 /* ---- the bar
  * ----------------------------------------------------------------------------------------------- */
 
+static int columns(void)
+{
+    struct winsize size;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? size.ws_col : 80;
+}
+
 static void draw_bar(struct keel_output *output)
 {
     const struct keel_step_record *r = &output->newest;
     uint64_t steps = output->job->steps;
-    uint64_t done = r->step * BAR_CELLS / steps;
+    uint64_t done = r->step < steps ? r->step * BAR_CELLS / steps : BAR_CELLS;
     char bar[BAR_CELLS + 1];
     for (uint64_t i = 0; i < BAR_CELLS; i++)
         bar[i] = i < done ? '#' : '.';
@@ -191,10 +201,13 @@ static void draw_bar(struct keel_output *output)
     double elapsed = seconds(keel_now_ns() - output->first_step_ns);
     double rate = elapsed > 0 ? (double)output->tokens_now / elapsed : 0;
     double left = output->steps_now > 0 ? elapsed / (double)output->steps_now * (double)(steps - r->step) : 0;
-    printf("\r\033[K[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  snapshot %" PRIu64
-           "  view %" PRIu64 " (%u ranks)  %.0f s left",
-           bar, r->step, steps, (double)float_of(r->loss_bits), rate, output->last_snapshot, output->epoch,
-           output->members, left);
+    char line[256];
+    snprintf(line, sizeof line,
+             "[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  snapshot %" PRIu64 "  view %" PRIu64
+             " (%u ranks)  %.0f s left",
+             bar, r->step, steps, (double)float_of(r->loss_bits), rate, output->last_snapshot, output->epoch,
+             output->members, left);
+    printf("\r\033[K%.*s", columns() - 1, line); /* a bar that wraps cannot be drawn over */
     fflush(stdout);
 }
 
@@ -237,7 +250,8 @@ static void close_outage(struct keel_output *output, const struct keel_step_reco
 /* The first new step after the run was started again: what the interruption cost. */
 static void tell_restart(struct keel_output *output, uint64_t step)
 {
-    uint64_t again = output->steps_before + 1 - output->first_step;
+    uint64_t next = output->steps_before + 1;
+    uint64_t again = next > output->first_step ? next - output->first_step : 0;
     double spent = seconds(keel_now_ns() - output->started_ns);
     write_event(output, "restarted",
                 json_pack("{s:I, s:I, s:I, s:f}", "step", (json_int_t)step, "snapshot",
@@ -246,6 +260,15 @@ static void tell_restart(struct keel_output *output, uint64_t step)
     say(output, "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
         step, spent, again);
     output->steps_before = 0;
+}
+
+/* Steps that no line tells of: the file was lost or cut, and the snapshot is newer than what is left. */
+static void tell_hole(struct keel_output *output, uint64_t first, uint64_t last)
+{
+    write_event(output, "metrics-hole",
+                json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
+    say(output, "metrics.jsonl says nothing of steps %" PRIu64 " to %" PRIu64 ", and goes on behind them",
+        first, last);
 }
 
 static void on_step(void *context, const struct keel_step_record *record)
@@ -259,12 +282,15 @@ static void on_step(void *context, const struct keel_step_record *record)
         const struct seen_step *old = find_seen(output, record->step);
         if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
             tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
-    } else if (remember(output, seen) == KEEL_OK) {
-        keel_jsonl_write(output->metrics, metric_of(record));
+    } else {
+        if (record->step > last_step(output) + 1)
+            tell_hole(output, last_step(output) + 1, record->step - 1);
+        if (remember(output, seen) == KEEL_OK)
+            keel_jsonl_write(output->metrics, metric_of(record));
     }
     if (output->steps_now++ == 0) {
         output->first_step_ns = keel_now_ns();
-        output->first_step = record->step;
+        output->first_step = output->first_step > 0 ? output->first_step : record->step;
     } else {
         output->tokens_now += record->tokens - output->newest.tokens;
     }
@@ -352,8 +378,13 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
         return;
     }
     const char *detail = json_string_value(json_object_get(note, "detail"));
-    say(output, "node %u: %s at step %lld: %s", node, event,
-        (long long)json_integer_value(json_object_get(note, "step")), detail != NULL ? detail : "");
+    json_int_t step = json_integer_value(json_object_get(note, "step"));
+    if (strcmp(event, "resumed") == 0)
+        output->first_step = (uint64_t)step + 1;
+    if (strcmp(event, "snapshot-failed") == 0)
+        snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s",
+                 detail != NULL ? detail : event);
+    say(output, "node %u: %s at step %lld: %s", node, event, (long long)step, detail != NULL ? detail : "");
     char name[64];
     snprintf(name, sizeof name, "%s", event);
     json_object_set_new(note, "node", json_integer(node));
@@ -367,6 +398,7 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
     bool good = snapshot->status == KEEL_OK;
     if (good)
         output->last_snapshot = snapshot->step;
+    snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s", good ? "" : snapshot->detail);
     write_event(output, good ? "snapshot" : "snapshot-failed",
                 json_pack("{s:I, s:I, s:s, s:s}", "step", (json_int_t)snapshot->step, "attempt",
                           (json_int_t)snapshot->attempt, "status", keel_status_name(snapshot->status),
@@ -394,6 +426,11 @@ static void on_stranger(void *context, const char *place, const char *reason, ui
     say(output, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
 }
 
+static enum keel_status on_settle(void *context)
+{
+    return keel_output_settle(context);
+}
+
 struct keel_launch_report keel_output_report(struct keel_output *output)
 {
     return (struct keel_launch_report){.context = output,
@@ -403,7 +440,8 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .note = on_note,
                                        .snapshot = on_snapshot,
                                        .agent_exit = on_agent_exit,
-                                       .stranger = on_stranger};
+                                       .stranger = on_stranger,
+                                       .settle = on_settle};
 }
 
 /* ---- open and close
@@ -444,10 +482,8 @@ void keel_output_close(struct keel_output *output)
 {
     if (output == NULL)
         return;
-    if (output->metrics != NULL)
-        fclose(output->metrics);
-    if (output->events != NULL)
-        fclose(output->events);
+    keel_jsonl_close(output->metrics);
+    keel_jsonl_close(output->events);
     keel_free(output->seen);
     keel_free(output);
 }
@@ -457,9 +493,36 @@ uint64_t keel_output_next_step(const struct keel_output *output)
     return last_step(output) + 1;
 }
 
+enum keel_status keel_output_settle(struct keel_output *output)
+{
+    return keel_jsonl_sync(output->metrics);
+}
+
 uint64_t keel_output_mismatches(const struct keel_output *output)
 {
     return output->mismatches;
+}
+
+const char *keel_output_snapshot_failure(const struct keel_output *output)
+{
+    return output->snapshot_failure;
+}
+
+static void tell_done(struct keel_output *output)
+{
+    const struct keel_step_record *newest = &output->newest;
+    if (newest->step > 0) {
+        say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
+            (double)float_of(newest->loss_bits), newest->digest);
+    } else if (output->seen_count > 0) {
+        const struct seen_step *last = &output->seen[output->seen_count - 1];
+        say(output,
+            "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64
+            "; for more, raise train.steps (and set train.decay_steps to what train.steps was)",
+            last->step, (double)float_of(last->loss_bits), last->digest);
+    } else {
+        say(output, "done before: the newest snapshot is of the last step");
+    }
 }
 
 void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
@@ -469,8 +532,7 @@ void keel_output_finish(struct keel_output *output, enum keel_status status, con
                 json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail, "seconds",
                           elapsed));
     if (status == KEEL_OK)
-        say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, output->newest.step,
-            (double)float_of(output->newest.loss_bits), output->newest.digest);
+        tell_done(output);
     else
         say(output, "%s: %s", status == KEEL_INTERRUPTED ? "interrupted" : "failed", detail);
 }

@@ -24,6 +24,12 @@ uint64_t keel_output_next_step(const struct keel_output *output);
 /* The callbacks of the launcher. */
 struct keel_launch_report keel_output_report(struct keel_output *output);
 
+/* Why the newest snapshot failed; "" when it did not. Valid until the next callback. */
+const char *keel_output_snapshot_failure(const struct keel_output *output);
+
+/* All metrics are on the disk, or why not. Blocks; any thread. */
+enum keel_status keel_output_settle(struct keel_output *output);
+
 /* Steps that came with other bits than before, or differed between ranks. */
 uint64_t keel_output_mismatches(const struct keel_output *output);
 

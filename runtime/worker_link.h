@@ -41,7 +41,7 @@ struct keel_link_message {
 
 /* Agents and workers call this first: SIGINT, SIGTERM and SIGHUP are ignored from then on. On a terminal or
  * under a service manager they reach all processes of a run at once; the launcher turns them into an
- * orderly end. */
+ * orderly end. SIGPIPE too: a reader of the log that goes away ends nobody. */
 void keel_link_ignore_signals(void);
 
 /* A connected pair with buffers for many views; both close-on-exec, the caller's to close. */

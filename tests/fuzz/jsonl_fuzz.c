@@ -19,14 +19,14 @@ static void resume(const char *directory, const char *metrics)
     static struct keel_job job;
     struct keel_output *output;
     uint64_t mended = 0, again = 0;
-    FILE *file;
+    struct keel_jsonl *file;
     if (keel_output_open(directory, &job, &output) != KEEL_OK)
         return;
     KEEL_ASSERT(keel_output_next_step(output) >= 1);
     keel_output_close(output);
     KEEL_ASSERT(keel_jsonl_open(metrics, count_line, &mended, &file) == KEEL_OK);
-    KEEL_ASSERT(fclose(file) == 0);
-    KEEL_ASSERT(keel_jsonl_read(metrics, count_line, &again) == KEEL_OK && again == mended);
+    keel_jsonl_close(file);
+    KEEL_ASSERT(keel_jsonl_read(metrics, count_line, &again, NULL) == KEEL_OK && again == mended);
     enum keel_status status = keel_report_write(directory);
     KEEL_ASSERT(status == KEEL_OK || status == KEEL_NOT_FOUND);
 }

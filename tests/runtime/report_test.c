@@ -39,11 +39,11 @@ START_TEST(a_torn_last_line_is_cut_off_and_the_rest_kept)
     make_directory();
     write_file("a.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"st");
     uint64_t lines = 0;
-    FILE *file;
+    struct keel_jsonl *file;
     ck_ok(keel_jsonl_open(in_directory("a.jsonl"), count, &lines, &file));
     ck_assert_uint_eq(lines, 2);
     keel_jsonl_write(file, json_pack("{s:i}", "step", 3));
-    fclose(file);
+    keel_jsonl_close(file);
     char *text;
     size_t bytes;
     ck_ok(keel_file_read(in_directory("a.jsonl"), 1000, &text, &bytes));
@@ -58,7 +58,7 @@ START_TEST(a_line_that_is_no_json_is_named)
     make_directory();
     write_file("a.jsonl", "{\"step\":1}\nnonsense\n");
     uint64_t lines = 0;
-    FILE *file;
+    struct keel_jsonl *file;
     ck_status(keel_jsonl_open(in_directory("a.jsonl"), count, &lines, &file), KEEL_CORRUPT);
     ck_assert(strstr(keel_detail(), "a.jsonl:2") != NULL);
     ck_ok(keel_remove_tree(directory));

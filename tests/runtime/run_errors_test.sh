@@ -28,6 +28,12 @@ try() { keel "$@" >"$root/log" 2>&1; code=$?; }
 # ---- the job ----
 printf '[train]\nstep = 3\n' >"$root/unknown.conf"
 try run "$root/unknown.conf" --out "$root/x";              expect "unknown key" 2 "unknown.conf:2: unknown key train.step; the nearest known key is train.steps"
+printf '[train]\nsteps = 3\nsteps = 4\n' >"$root/twice.conf"
+try run "$root/twice.conf" --out "$root/x";                expect "a key given twice" 2 "twice.conf:3: train.steps was given in line 2 already"
+printf 'steps = 3\n' >"$root/bare.conf"
+try run "$root/bare.conf" --out "$root/x";                 expect "a key in no section" 2 "bare.conf:1: steps stands in no section"
+printf '[train]\nsteps = 3\0\n' >"$root/zero.conf"
+try run "$root/zero.conf" --out "$root/x";                 expect "a job file with a zero byte" 2 "not a text file"
 try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not divide" 2 "does not divide into model.heads"
 try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
 try run "$job" --ranks 9 --out "$root/x";                  expect "more ranks than shards" 2 "more than job.shards"
@@ -36,6 +42,12 @@ try run "$root/nowhere.conf" --out "$root/x";              expect "missing job f
 try run "$job" --drill kill:rank=1 --out "$root/x";        expect "bad drill" 2 "a target (rank, node or all) and a step are wanted"
 try run "$job" --drill kill:rank=7,step=3 --out "$root/x"; expect "drill of no rank" 2 "the ranks are 0 to"
 try run "$job" --resume yesterday --out "$root/x";         expect "bad resume" 2 "auto, none or a step"
+try run "$job" --resume 4 --out "$root/x";                 expect "a step to resume that is not there" 3 "--resume 4: "
+try run "$job" --frob --out "$root/x";                     expect "an unknown option" 2 "--frob is no option"
+try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9; expect "an option given often" 2 "cluster.ranks = 9"
+mkfifo "$root/fifo"
+timeout 60 "$KEEL" run "$job" --set "data.path=$root/fifo" --out "$root/x" >"$root/log" 2>&1; code=$?
+expect "data that cannot be read twice" 2 "no regular file"
 try run;                                                   expect "no job" 2 "keel run --help"
 timeout 60 "$KEEL" run "$job" --set data.path=/nowhere.txt --out "$root/x" >"$root/log" 2>&1; code=$?
 expect "missing data" 3 "data.path = /nowhere.txt: no such file"
@@ -53,8 +65,9 @@ try run "$job" --out "$root/run";                          expect "a good run" 0
 grep -q '"event":"end","monotonic_ns":[0-9]*,"wall_ns":[0-9]\{19\},' "$root/run/events.jsonl"; code=$?
 expect "events say when they were" 0 ""
 cp "$root/run/metrics.jsonl" "$root/metrics.before"
+steps "$root/run" >"$root/metrics.first"
 try run "$job" --out "$root/run" --set train.lr=0.002;     expect "a directory of another job" 4 "another job"
-try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 ""
+try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 "done before: 12 steps"
 cmp -s "$root/run/metrics.jsonl" "$root/metrics.before";   code=$?; : >"$root/log"; expect "and its metrics are untouched" 0 ""
 try run "$job" --out "$root/run" --set train.steps=14 --set train.decay_steps=12
 expect "a run can be made longer, its schedule as it was" 0 "done: 14 steps"
@@ -90,14 +103,39 @@ copy_store
 rm "$root/copy/identity"
 try run "$job" --out "$root/copy" $longer --set train.lr=0.002;    expect "snapshots of another job" 4 "another job"
 
+# ---- what a crash or a person left in the directory ----
+copy_run() { rm -rf "$root/copy"; cp -r "$root/run" "$root/copy"; }
+copy_run; echo junk >"$root/copy/identity"
+try run "$job" --out "$root/copy" $longer;                 expect "a damaged identity" 4 "remove it to have it made anew"
+copy_run; echo junk >"$root/copy/register.state"
+try run "$job" --out "$root/copy" $longer;                 expect "a damaged register" 4 "register.state"
+copy_run; rm "$root/copy/register.state"
+try run "$job" --out "$root/copy" $longer;                 expect "a register that was removed" 0 "done"
+copy_run; echo junk >>"$root/copy/events.jsonl"
+try run "$job" --out "$root/copy" $longer;                 expect "a damaged line of events" 0 "report.html"
+copy_run; echo junk >"$(find "$root/copy/ckpt" -type d -name 'step-14.*' | head -n 1)/manifest.json"
+try run "$job" --out "$root/copy" $longer;                 expect "a damaged manifest is told" 0 "snapshots are passed over"
+
+# ---- the terminal ----
+keel run "$job" --ranks 2 --out "$root/closed" <&- >&- 2>&-; code=$?
+steps "$root/closed" | cmp -s - "$root/metrics.first" || code=1; : >"$root/log"; expect "closed descriptors tear no file" 0 ""
+keel run "$job" --ranks 2 --out "$root/piped" --drill kill:rank=1,step=5 2>&1 | head -n 1 >"$root/log"
+steps "$root/piped" | cmp -s - "$root/metrics.first"; code=$?; expect "a reader that goes away ends no run" 0 "view 1"
+
+# ---- the end of a run ----
+try run "$job" --ranks 4 --out "$root/last" --drill kill:rank=2,step=12,at=snapshot; expect "a rank that dies at the very end" 0 "done: 12 steps"
+ls "$root/last/ckpt/drill/"step-12.*/manifest.json >"$root/log" 2>&1; code=$?; expect "and the end is kept all the same" 0 "manifest.json"
+
 # ---- the disk ----
 mkdir "$root/small"
 if mount -t tmpfs -o size=400k tmpfs "$root/small" 2>/dev/null; then
-    try run "$job" --out "$root/small/run";                expect "a full disk ends no training" 0 "snapshot-failed"
-    grep -q '"step":12,' "$root/small/run/metrics.jsonl";  code=$?; expect "and all steps are on record" 0 ""
+    try run "$job" --out "$root/small/run";                expect "a full disk ends no training, and is no success" 1 "No space left"
+    mount -o remount,size=8m "$root/small"
+    try run "$job" --out "$root/small/run";                expect "and with space again the same command ends it" 0 "done: 12 steps"
+    steps "$root/small/run" | cmp -s - "$root/metrics.first"; code=$?; expect "with every step on record, once" 0 ""
     umount "$root/small"
 else
-    skipped=$((skipped + 2))
+    skipped=$((skipped + 3))
     echo "note: a small file system could not be mounted here; the full-disk cases were skipped"
 fi
 

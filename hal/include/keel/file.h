@@ -16,6 +16,8 @@ enum { KEEL_PATH_BYTES = 1024 };
 enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name);
 
 bool keel_path_exists(const char *path);
+/* A regular file, by itself or through links: what can be read again, and ends. */
+bool keel_path_is_file(const char *path);
 
 /* Make a directory and its parents; fine when it is there. DENIED, NO_SPACE, IO. */
 enum keel_status keel_mkdir_all(const char *path);

@@ -38,6 +38,11 @@ enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadli
 /* Close the pidfd (after keel_process_wait). */
 void keel_process_close(struct keel_process *process);
 
+/* First thing in main(). Standard descriptors that are closed become /dev/null, lest the next file that is
+ * opened takes what is printed; handlers that libraries installed before main are taken out (PSM's turn a
+ * crash into exit code 1, with a file in the working directory), so that a signal ends us as itself. */
+void keel_process_begin(void);
+
 /* The path of the running executable (/proc/self/exe). */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
 
