@@ -280,9 +280,21 @@ static enum keel_status open_store(const struct run *run, struct keel_store **ou
     return status == KEEL_NOT_FOUND ? KEEL_OK : status;
 }
 
-/* The step of the newest committed snapshot whose shards are whole, 0 when there is none: what workers will
- * resume from, unless a chunk turns out to be damaged. */
-static uint64_t newest_whole(struct keel_store *store)
+/* Will workers take it? Every chunk is read only when it lies behind the metrics: records of steps before
+ * the first one are not delivered, and none that is missing there may be passed over. */
+static bool is_whole(struct keel_store *store, const struct keel_snapshot_info *info, uint64_t on_record)
+{
+    struct keel_snapshot *snapshot;
+    uint32_t damaged;
+    if (keel_snapshot_open(store, info->step, info->attempt, &snapshot) != KEEL_OK)
+        return false;
+    bool whole = info->step <= on_record || keel_snapshot_verify(snapshot, NULL, NULL, &damaged) == KEEL_OK;
+    keel_snapshot_close(snapshot);
+    return whole;
+}
+
+/* The step of the newest committed snapshot that is whole, 0 when there is none; metrics go to on_record. */
+static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
 {
     struct keel_snapshot_info list[LISTED_MAX];
     uint32_t count = 0, damaged = 0;
@@ -290,19 +302,16 @@ static uint64_t newest_whole(struct keel_store *store)
         return 0;
     if (damaged > 0)
         keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
-    for (uint32_t i = 0; i < count; i++) {
-        struct keel_snapshot *snapshot;
-        if (keel_snapshot_open(store, list[i].step, list[i].attempt, &snapshot) != KEEL_OK)
-            continue;
-        keel_snapshot_close(snapshot);
-        return list[i].step;
-    }
+    for (uint32_t i = 0; i < count; i++)
+        if (is_whole(store, &list[i], on_record))
+            return list[i].step;
     return 0;
 }
 
 /* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
  */
-static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t *out)
+static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t on_record,
+                                        uint64_t *out)
 {
     struct keel_store *store;
     *out = 1;
@@ -314,7 +323,7 @@ static enum keel_status find_first_step(const struct run *run, const char *resum
     enum keel_status status = KEEL_OK;
     struct keel_snapshot *asked = NULL;
     if (store != NULL && newest)
-        step = newest_whole(store);
+        step = newest_whole(store, on_record);
     else if (!newest)
         status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
                                : keel_snapshot_open(store, step, 0, &asked);
@@ -338,7 +347,7 @@ static bool end_is_kept(const struct run *run)
         return true;
     if (open_store(run, &store) != KEEL_OK || store == NULL)
         return false;
-    uint64_t step = newest_whole(store);
+    uint64_t step = newest_whole(store, run->job.steps);
     keel_store_close(store);
     return step >= run->job.steps;
 }
@@ -359,7 +368,7 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .resume = resume,
                                         .report = keel_output_report(output)};
     *again = false;
-    KEEL_TRY(find_first_step(run, resume, &config.first_step));
+    KEEL_TRY(find_first_step(run, resume, keel_output_next_step(output) - 1, &config.first_step));
     KEEL_TRY(keel_launch(&config));
     if (keel_output_mismatches(output) > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
@@ -379,7 +388,7 @@ static enum keel_status run_lives(struct run *run, struct keel_output *output)
     bool again;
     enum keel_status status = live(run, output, run->resume, &again);
     for (uint32_t lives = 1; again && lives < LIVES_MAX; lives++) {
-        keel_log(KEEL_LOG_WARN, "the last snapshot was lost with its node: it is made again");
+        keel_output_tell_end_again(output);
         status = live(run, output, "auto", &again);
     }
     return status;

@@ -503,6 +503,12 @@ uint64_t keel_output_mismatches(const struct keel_output *output)
     return output->mismatches;
 }
 
+void keel_output_tell_end_again(struct keel_output *output)
+{
+    write_event(output, "end-again", json_pack("{s:I}", "step", (json_int_t)output->newest.step));
+    say(output, "the snapshot of the last step was lost with its node: it is made again");
+}
+
 const char *keel_output_snapshot_failure(const struct keel_output *output)
 {
     return output->snapshot_failure;

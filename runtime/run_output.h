@@ -24,6 +24,9 @@ uint64_t keel_output_next_step(const struct keel_output *output);
 /* The callbacks of the launcher. */
 struct keel_launch_report keel_output_report(struct keel_output *output);
 
+/* The end of the run is made once more: the last snapshot was lost with its node. */
+void keel_output_tell_end_again(struct keel_output *output);
+
 /* Why the newest snapshot failed; "" when it did not. Valid until the next callback. */
 const char *keel_output_snapshot_failure(const struct keel_output *output);
 

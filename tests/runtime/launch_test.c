@@ -149,15 +149,16 @@ static void remove_directory(void)
     ck_ok(keel_remove_tree(directory));
 }
 
+/* `cluster`: lines of that section, and sections behind it; what it says itself is not said before. */
 static void write_job(const char *steps, const char *cluster)
 {
+    const char *snapshot = strstr(cluster, "[snapshot]") == NULL ? "[snapshot]\nevery = 0\n" : "";
+    const char *timeout = strstr(cluster, "timeout_s") == NULL ? "timeout_s = 1\n" : "";
     char path[KEEL_PATH_BYTES], text[512];
     ck_ok(keel_path_join(path, directory, "job.conf"));
-    int length =
-        snprintf(text, sizeof text,
-                 "[job]\nname = launch-test\nshards = 8\n[train]\nsteps = %s\n[snapshot]\nevery = 0\n"
-                 "[cluster]\ntimeout_s = 1\n%s",
-                 steps, cluster);
+    int length = snprintf(text, sizeof text,
+                          "[job]\nname = launch-test\nshards = 8\n[train]\nsteps = %s\n%s[cluster]\n%s%s",
+                          steps, snapshot, timeout, cluster);
     ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
 }
 

@@ -80,7 +80,7 @@ cp "$shard" "$root/shard"
 printf '\377' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
 timeout 60 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify finds a flipped byte" 4 "rank-0.keel"
 try run "$job" --out "$root/run" --set train.steps=15 --set train.decay_steps=12 --resume 5
-expect "a step that no snapshot is of" 3 "--resume 5: no snapshot of that step is committed"
+expect "a step that no snapshot is of" 3 "holds no committed snapshot of step 5"
 cp "$root/run/metrics.jsonl" "$root/metrics.long"
 : >"$root/run/metrics.jsonl"
 longer="--set train.steps=14 --set train.decay_steps=12"
