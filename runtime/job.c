@@ -334,9 +334,6 @@ static enum keel_status read_job_file(const char *path, struct keel_job *job)
         return keel_fail(KEEL_INVALID, "%s: byte %zu is NUL; a job file is text", path, whole);
     }
     struct reading reading = {.job = job, .path = path, .at = text, .status = KEEL_OK};
-    if (strlen(text) != bytes)
-        reading.status = keel_fail(KEEL_INVALID, "%s: holds a zero byte after %zu others: not a text file",
-                                   path, strlen(text));
     int line = ini_parse_stream(next_line, &reading, take_entry, &reading);
     if (line != 0 && (reading.status == KEEL_OK || (unsigned)line < reading.line))
         reading.status = keel_fail(KEEL_INVALID, "%s:%d: not `key = value`, nor a [section]", path, line);

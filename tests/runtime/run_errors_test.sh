@@ -33,7 +33,7 @@ try run "$root/twice.conf" --out "$root/x";                expect "a key given t
 printf 'steps = 3\n' >"$root/bare.conf"
 try run "$root/bare.conf" --out "$root/x";                 expect "a key in no section" 2 "bare.conf:1: steps stands in no section"
 printf '[train]\nsteps = 3\0\n' >"$root/zero.conf"
-try run "$root/zero.conf" --out "$root/x";                 expect "a job file with a zero byte" 2 "not a text file"
+try run "$root/zero.conf" --out "$root/x";                 expect "a job file with a zero byte" 2 "is NUL; a job file is text"
 try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not divide" 2 "does not divide into model.heads"
 try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
 try run "$job" --ranks 9 --out "$root/x";                  expect "more ranks than shards" 2 "more than job.shards"
@@ -85,7 +85,7 @@ cp "$root/run/metrics.jsonl" "$root/metrics.long"
 : >"$root/run/metrics.jsonl"
 longer="--set train.steps=14 --set train.decay_steps=12"
 try run "$job" --out "$root/run" $longer;                  expect "a flipped bit: the older snapshot is taken" 0 "snapshot-refused"
-same_bits_tail() { steps "$root/run" >"$root/a"; sed 's/.*"step":\([0-9]*\),.*"loss_bits":"\([0-9a-f]*\)".*"digest":"\([0-9a-f]*\)".*/\1 \2 \3/' "$root/metrics.long" | tail -n "$(wc -l <"$root/a")" | cmp -s - "$root/a"; }
+same_bits_tail() { steps "$root/run" >"$root/a"; [ -s "$root/a" ] && sed 's/.*"step":\([0-9]*\),.*"loss_bits":"\([0-9a-f]*\)".*"digest":"\([0-9a-f]*\)".*/\1 \2 \3/' "$root/metrics.long" | tail -n "$(wc -l <"$root/a")" | cmp -s - "$root/a"; }
 same_bits_tail; code=$?; : >"$root/log";                   expect "and the bits are those of the first life" 0 ""
 
 try run "$job" --out "$root/run" $longer --resume none;    expect "steps whose records are gone are no mismatch" 0 "done: 14 steps"
