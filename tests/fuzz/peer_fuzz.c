@@ -360,6 +360,91 @@ static void call_us(void)
     keel_session_calls.opened(world.endpoint, line);
 }
 
+/* A peer proves itself, by calling or by answering. */
+static void connect_peer(uint32_t rank)
+{
+    const struct keel_endpoint *endpoint = world.endpoint;
+    struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC, .bytes = sizeof(struct keel_handshake)};
+    const struct keel_handshake handshake = {.epoch = world.epoch, .from = rank, .to = ME};
+    const struct keel_session *session = world.group->peers[rank].session;
+    if (session == NULL) {
+        call_us();
+        session = endpoint->sessions;
+        message.kind = KEEL_MESSAGE_HELLO;
+    } else {
+        message.kind = session->state == KEEL_SESSION_DIALING ? KEEL_MESSAGE_CHALLENGE : KEEL_MESSAGE_WELCOME;
+    }
+    if (session != NULL && session->link->state == KEEL_LINE_OPEN)
+        keel_session_calls.arrived(world.endpoint, session->link, &message, (const uint8_t *)&handshake);
+}
+
+/* What the leg's rank would send next of that kind. */
+static struct keel_message fitting(const struct keel_leg *leg, enum keel_message_kind kind)
+{
+    const struct keel_operation *operation = leg->operation;
+    struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
+                                   .kind = (uint16_t)kind,
+                                   .epoch = world.epoch,
+                                   .sequence = operation->sequence,
+                                   .lane = operation->lane};
+    uint64_t left = leg->into_bytes - leg->into_got, begun = leg->take_chunk * operation->chunk_floats;
+    uint64_t mine = operation->mine.count > begun ? operation->mine.count - begun : 0;
+    switch (kind) {
+    case KEEL_MESSAGE_FIRST:
+        message.part = (uint16_t)operation->kind;
+        if (operation->kind == KEEL_OPERATION_SEND || operation->kind == KEEL_OPERATION_RECEIVE)
+            message.part = KEEL_OPERATION_SEND + KEEL_OPERATION_RECEIVE - message.part;
+        message.offset = operation->signature;
+        if (operation->kind != KEEL_OPERATION_REDUCE)
+            message.bytes = left <= KEEL_EAGER_BYTES ? (uint32_t)left : 0;
+        else if (operation->eager)
+            message.bytes = (uint32_t)(operation->mine.count * leg->take_nodes * sizeof(float));
+        break;
+    case KEEL_MESSAGE_GRANT:
+        message.offset = leg->give_chunks;
+        break;
+    case KEEL_MESSAGE_PART:
+        message.part = (uint16_t)leg->take_node;
+        message.offset = leg->take_chunk;
+        message.bytes =
+            (uint32_t)((mine < operation->chunk_floats ? mine : operation->chunk_floats) * sizeof(float));
+        break;
+    default:
+        message.offset = leg->into_got;
+        message.bytes = left < KEEL_CHUNK_BYTES ? (uint32_t)left : KEEL_CHUNK_BYTES;
+    }
+    return message;
+}
+
+/* A peer that keeps to the rules, mostly. */
+static void give_fitting(struct fuzz_input *in)
+{
+    static const enum keel_message_kind kinds[] = {KEEL_MESSAGE_FIRST, KEEL_MESSAGE_GRANT, KEEL_MESSAGE_PART,
+                                                   KEEL_MESSAGE_BODY};
+    uint32_t rank = fuzz_take_u8(in) % RANKS;
+    if (rank == ME)
+        return;
+    const struct keel_session *session = world.group->peers[rank].session;
+    if (session == NULL || session->state != KEEL_SESSION_UP) {
+        connect_peer(rank);
+        return;
+    }
+    uint8_t which = fuzz_take_u8(in), kind = fuzz_take_u8(in);
+    if (world.running_count == 0 || session->link->state != KEEL_LINE_OPEN)
+        return;
+    const struct keel_leg *leg = &world.running[which % world.running_count].operation->legs[rank];
+    if (!leg->used)
+        return;
+    struct keel_message message = fitting(leg, kinds[kind % 4]);
+    if (kind >= 240)
+        message.bytes = fuzz_take_u16(in);
+    else if (kind >= 224)
+        message.offset += fuzz_take_u8(in);
+    uint8_t *payload = take(message.bytes);
+    keel_session_calls.arrived(world.endpoint, session->link, &message, payload);
+    keel_free(payload);
+}
+
 static void open_or_break(struct line *line, bool breaks)
 {
     if (line->line.state == KEEL_LINE_CLOSED)
@@ -408,6 +493,9 @@ static void obey(uint8_t order, struct fuzz_input *in)
         } else if (order >= 200) {
             world.refusals = fuzz_take_u8(in) % 8;
         }
+        break;
+    case 6:
+        give_fitting(in);
         break;
     default:
         if (line != NULL && line->line.state == KEEL_LINE_OPEN)
