@@ -168,9 +168,13 @@ static enum keel_status set_number(struct keel_job *job, const struct key *key, 
     double number = strtod(value, &end);
     if (end == value || *end != '\0' || !isfinite(number))
         return bad_value(key, value, where, "a number is wanted");
-    if (number < key->minimum || number > key->maximum)
-        return out_of_range(key, value, where);
     float narrow = (float)number;
+    bool is_float = key->type == TYPE_FLOAT; /* compared as it is kept: what is written reads back */
+    double low = is_float ? (double)(float)key->minimum : key->minimum;
+    double high = is_float ? (double)(float)key->maximum : key->maximum;
+    double kept = is_float ? (double)narrow : number;
+    if (kept < low || kept > high)
+        return out_of_range(key, value, where);
     memcpy(field_text(job, key), key->type == TYPE_FLOAT ? (void *)&narrow : (void *)&number, key->bytes);
     return KEEL_OK;
 }

@@ -53,6 +53,8 @@ struct launcher {
     int signal_fd;
     sigset_t signals_before;
     bool stopping, hurried; /* by a signal; by a second one */
+    bool began;             /* there was a view */
+    int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
     uint16_t node_count;
     struct agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
@@ -122,6 +124,7 @@ static void reap(struct launcher *launcher, uint16_t node)
         keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
     keel_process_close(&agent->process);
     agent->running = false;
+    launcher->refused_code = end.signaled ? 0 : end.code;
     int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
     if (end.signaled || (end.code != 0 && end.code != stopped_code))
         launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
@@ -173,6 +176,7 @@ static void effect_view_change(void *context, const struct keel_view *old_view,
     const struct keel_launch_report *report = launcher_of(context)->report;
     if (((struct keel_control *)context)->undurable)
         return; /* it never comes to be: nobody is told */
+    launcher_of(context)->began = true;
     report->view(report->context, old_view, new_view, cause, evidence_ns);
 }
 
@@ -472,6 +476,13 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
     if (!launcher->control.finished)
         return keel_fail(KEEL_INTERRUPTED, "killed by a second signal; the same command goes on from the "
                                            "newest snapshot");
+    static const enum keel_status refusals[] = {
+        [2] = KEEL_INVALID, [3] = KEEL_UNSUPPORTED, [4] = KEEL_CORRUPT};
+    int code = launcher->refused_code;
+    if (!launcher->began && !launcher->stopping && launcher->control.status == KEEL_INTERRUPTED &&
+        code >= 2 && code <= 4) /* the same command would end the same way */
+        return keel_fail(refusals[code],
+                         "no agent stays: each ends with exit code %d, for the reason that it logs", code);
     return launcher->control.status == KEEL_OK
                ? KEEL_OK
                : keel_fail(launcher->control.status, "%s", launcher->control.detail);

@@ -189,6 +189,28 @@ static enum keel_status check_data(struct run *run)
     return KEEL_OK;
 }
 
+/* Temporary files of a process that was killed between writing and renaming: NAME.PID.NUMBER.tmp. */
+static enum keel_status sweep_one(void *context, const char *name)
+{
+    static const char suffix[] = ".tmp";
+    const struct run *run = context;
+    size_t length = strlen(name), digits = sizeof suffix - 1;
+    if (length < digits || strcmp(name + length - digits, suffix) != 0)
+        return KEEL_OK;
+    for (int number = 0; number < 2; number++) {
+        size_t before = digits;
+        while (digits < length && name[length - digits - 1] >= '0' && name[length - digits - 1] <= '9')
+            digits++;
+        if (digits == before || digits + 1 >= length || name[length - digits - 1] != '.')
+            return KEEL_OK;
+        digits++;
+    }
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(path, run->directory, name));
+    unlink(path); /* one that stays harms nobody */
+    return KEEL_OK;
+}
+
 /* A directory belongs to one job for ever. */
 static enum keel_status check_identity(const struct run *run)
 {
@@ -249,6 +271,7 @@ static enum keel_status prepare(struct run *run)
         return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
     keel_launch_hold_signals();
+    KEEL_TRY(keel_dir_list(run->directory, sweep_one, run));
     KEEL_TRY(check_identity(run));
     return write_job(run);
 }

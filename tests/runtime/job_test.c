@@ -41,6 +41,14 @@ START_TEST(an_override_wins_over_the_file)
 }
 END_TEST
 
+START_TEST(the_end_of_a_range_is_in_it_as_written_too)
+{
+    struct keel_job job;
+    ck_ok(load("[train]\neps = 1e-20\n", NULL, &job));
+    ck_ok(load("[train]\neps = 9.99999968e-21\n", NULL, &job)); /* as a float it is the same */
+}
+END_TEST
+
 START_TEST(what_is_written_loads_to_the_same_job)
 {
     struct keel_job job, again;
@@ -157,6 +165,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, an_empty_file_gives_the_defaults);
     tcase_add_test(tc, an_override_wins_over_the_file);
+    tcase_add_test(tc, the_end_of_a_range_is_in_it_as_written_too);
     tcase_add_test(tc, what_is_written_loads_to_the_same_job);
     tcase_add_loop_test(tc, bad_input_is_refused_by_name, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, text_that_a_job_file_cannot_hold_is_refused);

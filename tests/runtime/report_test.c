@@ -4,7 +4,9 @@
 #include "report.h"
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static char directory[] = "/tmp/keel-report-XXXXXX";
@@ -46,6 +48,40 @@ START_TEST(a_torn_last_line_is_cut_off_and_the_rest_kept)
     keel_jsonl_close(file);
     char *text;
     size_t bytes;
+    ck_ok(keel_file_read(in_directory("a.jsonl"), 1000, &text, &bytes));
+    ck_assert_str_eq(text, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+    keel_free(text);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+static void limit_files_to(rlim_t bytes)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+START_TEST(a_full_disk_tears_no_line_and_loses_none)
+{
+    make_directory();
+    struct keel_jsonl *file;
+    signal(SIGXFSZ, SIG_IGN);
+    ck_ok(keel_jsonl_open(in_directory("a.jsonl"), NULL, NULL, &file));
+    keel_jsonl_write(file, json_pack("{s:i}", "step", 1));
+    limit_files_to(15); /* in the middle of the second line */
+    keel_jsonl_write(file, json_pack("{s:i}", "step", 2));
+    ck_status(keel_jsonl_sync(file), KEEL_NO_SPACE);
+    char *text;
+    size_t bytes;
+    ck_ok(keel_file_read(in_directory("a.jsonl"), 1000, &text, &bytes));
+    ck_assert_str_eq(text, "{\"step\":1}\n");
+    keel_free(text);
+    limit_files_to(RLIM_INFINITY);
+    keel_jsonl_write(file, json_pack("{s:i}", "step", 3));
+    ck_ok(keel_jsonl_sync(file));
+    keel_jsonl_close(file);
     ck_ok(keel_file_read(in_directory("a.jsonl"), 1000, &text, &bytes));
     ck_assert_str_eq(text, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
     keel_free(text);
@@ -105,6 +141,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_torn_last_line_is_cut_off_and_the_rest_kept);
+    tcase_add_test(tc, a_full_disk_tears_no_line_and_loses_none);
     tcase_add_test(tc, a_line_that_is_no_json_is_named);
     tcase_add_test(tc, the_page_shows_curves_and_incidents_and_escapes_text);
     tcase_add_test(tc, a_run_without_steps_has_no_page);

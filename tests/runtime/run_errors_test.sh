@@ -107,6 +107,9 @@ try run "$job" --out "$root/copy" $longer --set train.lr=0.002;    expect "snaps
 copy_run() { rm -rf "$root/copy"; cp -r "$root/run" "$root/copy"; }
 copy_run; echo junk >"$root/copy/identity"
 try run "$job" --out "$root/copy" $longer;                 expect "a damaged identity" 4 "remove it to have it made anew"
+copy_run; touch "$root/copy/job.conf.123.4.tmp" "$root/copy/my.tmp"
+try run "$job" --out "$root/copy" $longer;                 expect "a run after a kill" 0 "done"
+[ ! -e "$root/copy/job.conf.123.4.tmp" ] && [ -e "$root/copy/my.tmp" ]; code=$?; expect "what a kill left behind is swept, and nothing else" 0 ""
 copy_run; echo junk >"$root/copy/register.state"
 try run "$job" --out "$root/copy" $longer;                 expect "a damaged register" 4 "register.state"
 copy_run; rm "$root/copy/register.state"
