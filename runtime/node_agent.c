@@ -19,9 +19,10 @@ static void start_worker(struct keel_node *node, uint8_t local)
 {
     struct keel_local *w = &node->agent.locals[local];
     KEEL_ASSERT(!w->running);
-    uint32_t restarts = w->restarts;
+    uint32_t restarts = w->restarts, strikes = w->strikes;
     memset(w, 0, sizeof *w);
     w->restarts = restarts;
+    w->strikes = strikes;
     w->incarnation = (node->config.incarnation << 8) + restarts;
     w->state = KEEL_WORKER_STARTING;
     w->running = true;
@@ -45,13 +46,15 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
             node->agent.pending[i].used = false;
     if (w->state == KEEL_WORKER_DONE || w->state == KEEL_WORKER_FAILED)
         return;
-    bool again = node->config.respawn && w->restarts < KEEL_RESTARTS_MAX && !node->agent.stopping &&
-                 !node->agent.ending;
+    if (node->now_ns - w->started_ns >= node->times.muster_ns)
+        w->strikes = 0;
+    bool left = w->strikes < KEEL_RESTARTS_MAX && w->restarts < KEEL_RESTARTS_EVER;
+    bool again = node->config.respawn && left && !node->agent.stopping && !node->agent.ending;
     w->state = again ? KEEL_WORKER_OFF : KEEL_WORKER_GONE;
-    w->restart_ns = node->now_ns + (node->times.backoff_ns << w->restarts);
+    w->restart_ns = node->now_ns + (node->times.backoff_ns << w->strikes);
     keel_node_trace(node, "worker %u.%u incarnation %u out: %s, %s", node->config.node, local, w->incarnation,
                     keel_cause_name(cause), again ? "will restart" : "no restart");
-    if (node->config.respawn && w->restarts == KEEL_RESTARTS_MAX) {
+    if (node->config.respawn && !left) {
         struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
         note->local = local;
         note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
@@ -423,6 +426,7 @@ static void watch_worker(struct keel_node *node, uint8_t local)
     if (w->state == KEEL_WORKER_OFF && !w->running && !node->agent.stopping) {
         if (keel_node_due(node, w->restart_ns)) {
             w->restarts++;
+            w->strikes++;
             start_worker(node, local);
         } else {
             keel_node_wake(node, w->restart_ns);

@@ -430,6 +430,7 @@ static void start_nodes_again(struct keel_node *node)
             continue;
         }
         respawn->due_ns = 0;
+        respawn->started_ns = node->now_ns;
         uint32_t incarnation = node->membership.nodes[i].incarnation + 1;
         keel_membership_node_started(&node->membership, i, incarnation, node->now_ns);
         keel_node_trace(node, "start node %u again, incarnation %u", i, incarnation);
@@ -505,6 +506,9 @@ static int take_node_exit(struct keel_node *node, uint16_t which)
     keel_node_trace(node, "node %u ended", which);
     keel_membership_node_exit(&node->membership, which);
     struct keel_respawn *respawn = &lead->respawns[which];
+    uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : lead->start_ns;
+    if (node->now_ns - born_ns >= node->times.muster_ns)
+        respawn->count = 0;
     if (!node->config.respawn || !node->env->node_start || respawn->count >= KEEL_RESTARTS_MAX ||
         lead->stopping || lead->ending)
         return KEEL_OK;

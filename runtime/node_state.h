@@ -10,9 +10,10 @@
 #include "node_wire.h"
 
 enum {
-    KEEL_RESTARTS_MAX = 5,   /* of one worker, and of one agent */
-    KEEL_SHARDS_PENDING = 4, /* snapshots in flight, per worker and at the launcher */
-    KEEL_RECORD_BURST = 64   /* records sent again at once */
+    KEEL_RESTARTS_MAX = 5,    /* in a row, of one worker, and of one agent: a long life is forgiven */
+    KEEL_RESTARTS_EVER = 255, /* of one worker in its agent's life: they fill a byte of its incarnation */
+    KEEL_SHARDS_PENDING = 4,  /* snapshots in flight, per worker and at the launcher */
+    KEEL_RECORD_BURST = 64    /* records sent again at once */
 };
 
 /* ---- agent ------------------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ struct keel_local {
     bool stop_told;
     enum keel_cause cause;
     enum keel_status failure;
-    uint32_t incarnation, restarts;
+    uint32_t incarnation, restarts, strikes;  /* strikes: restarts in a row */
     uint64_t started_ns, beat_ns, restart_ns; /* restart_ns: when OFF, not before */
     uint64_t told_epoch, progress;
     uint64_t accused_epoch;
@@ -67,8 +68,9 @@ struct keel_snapshot_set {
 };
 
 struct keel_respawn {
-    uint32_t count;
-    uint64_t due_ns; /* 0: none pends */
+    uint32_t count;      /* in a row */
+    uint64_t due_ns;     /* 0: none pends */
+    uint64_t started_ns; /* the present life; 0: since the launcher's start */
 };
 
 struct keel_lead {

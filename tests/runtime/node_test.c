@@ -465,6 +465,37 @@ START_TEST(failures_of_all_workers_end_the_run_with_their_status)
 }
 END_TEST
 
+static bool has_active(const struct sim *sim, uint64_t ranks)
+{
+    return active(sim) == ranks;
+}
+
+static bool never(const struct sim *sim, uint64_t value)
+{
+    (void)sim, (void)value;
+    return false;
+}
+
+START_TEST(a_worker_that_lived_long_between_its_deaths_is_never_given_up)
+{
+    struct sim_config config = sim_default(35);
+    config.step_ns = config.timeout_ns; /* a run long enough for eight long lives */
+    config.last_step = SIM_STEPS_MAX - 1;
+    struct sim *sim = begin(config);
+    for (uint32_t life = 0; life < 8; life++) {
+        ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, has_active, 4));
+        uint64_t until_ns = sim->now_ns + 61 * config.timeout_ns;
+        sim_run_until(sim, until_ns, never, 0);
+        sim_kill_worker(sim, 2, 0);
+        sim_run_until(sim, sim->now_ns + 10 * config.timeout_ns, never, 0);
+    }
+    ck_fine(sim);
+    ck_assert_uint_eq(active(sim), 4);
+    ck_assert_uint_eq(sim->worker_starts, 4 + 8);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(a_worker_that_keeps_dying_is_given_up_after_five_restarts)
 {
     struct sim_config config = sim_default(25);
@@ -888,6 +919,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_later_failure_of_one_worker_costs_that_worker_alone);
     tcase_add_test(tc, failures_of_all_workers_end_the_run_with_their_status);
     tcase_add_test(tc, a_worker_that_keeps_dying_is_given_up_after_five_restarts);
+    tcase_add_test(tc, a_worker_that_lived_long_between_its_deaths_is_never_given_up);
     tcase_add_test(tc, a_stop_ends_at_a_step_and_the_run_resumes_there);
     tcase_add_test(tc, a_stop_is_bounded_even_when_no_worker_obeys);
     tcase_add_test(tc, ranks_that_disagree_on_bits_are_reported_once);
