@@ -1,5 +1,5 @@
 /* ckpt_cmd.c - `keel ckpt ls|show|verify PATH`: a person's, or a script's, look into a store.
- * PATH is a store's root, a run's directory, or the directory of one snapshot. Reads only. */
+ * PATH is a store's root, a run in it, the directory of one snapshot, or that of a `keel run`. Reads only. */
 #include "store.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -24,7 +24,8 @@ static const char usage[] =
     "       keel ckpt show   PATH [--step N] [--json]  tensors and shards of one snapshot\n"
     "       keel ckpt verify PATH [--step N] [--json]  check every chunk of one snapshot\n"
     "\n"
-    "PATH is a store, a run in it, or one snapshot; without --step the newest snapshot is meant.\n"
+    "PATH is a store, a run in it, one snapshot, or the directory of a keel run; without --step\n"
+    "the newest snapshot is meant.\n"
     "Exit codes: 0 done, 2 wrong use, 3 could not run here, 4 data is damaged.\n"
     "\n"
     "examples:\n"
@@ -161,7 +162,9 @@ static enum keel_status open_path(struct options *options, struct keel_store **o
     KEEL_TRY(keel_dir_list(real, see_step, &search));
     if (search.found)
         return open_at(parent[0] == '\0' ? "/" : parent, name, out);
-    return open_at(real, NULL, out);
+    char inside[KEEL_PATH_BYTES]; /* the directory of a `keel run` keeps its store in ckpt/ */
+    bool of_run = keel_path_join(inside, real, "ckpt") == KEEL_OK && keel_path_exists(inside);
+    return open_at(of_run ? inside : real, NULL, out);
 }
 
 static enum keel_status list_all(struct keel_store *store, struct keel_snapshot_info **out,

@@ -111,9 +111,10 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     float norm = engine->landing.norm[0];
     if (!isfinite(norm))
-        return keel_fail(KEEL_CORRUPT,
-                         "step %u: the norm of the gradients is %g; the weights were left as they are",
-                         update->step, (double)norm);
+        return keel_fail(KEEL_DIVERGED,
+                         "step %u: the norm of the gradients is %g, the weights were left as they are; lower "
+                         "train.lr, set train.clip, or warm up longer, in a new --out",
+                         update->step + 1, (double)norm);
     KEEL_TRY(run_list(engine, &engine->update.adamw));
     KEEL_TRY(enqueue_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));

@@ -39,7 +39,8 @@ enum keel_next {
     X(DEVICE_LOST, 16, RESTART, 1, "the device failed")                                                      \
     X(LIMIT, 17, FIX, 2, "a stated limit would be passed")                                                   \
     X(MISMATCH, 18, FIX, 4, "two things that must agree do not")                                             \
-    X(INTERNAL, 19, FATAL, 1, "an invariant of Keel does not hold; please report it")
+    X(INTERNAL, 19, FATAL, 1, "an invariant of Keel does not hold; please report it")                        \
+    X(DIVERGED, 20, FIX, 1, "the training diverges")
 
 enum keel_status {
 #define KEEL_STATUS_ENUM(name, value, next, code, text) KEEL_##name = (value),

@@ -111,7 +111,7 @@ struct keel_engine_updated {
     uint64_t digest; /* of all weights after the update: position of an element = its parameter's number
                         and its index, so gaps and layout do not matter */
 };
-/* Norm, clip, AdamW, digest; blocks until done. FAILS with CORRUPT when the norm is not finite (nothing
+/* Norm, clip, AdamW, digest; blocks until done. DIVERGED when the norm is not finite (nothing
  * is changed then). After TIMEOUT the update may still happen: end the worker. */
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
                                     uint64_t deadline_ns, struct keel_engine_updated *out);
