@@ -184,7 +184,7 @@ $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
-tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(wildcard tests/*/*_sim.c))
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(wildcard tests/*/*_sim.c))
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
@@ -201,27 +201,30 @@ sizes:
 	  awk '$$1 > 1000 && $$2 != "total" { print "sizes: " $$2 ": " $$1 " lines, 1000 at most: split it"; bad = 1 } END { exit bad }'
 # Every door opens alone: a public header compiles with nothing before it and its room's -I flags only.
 doors: $(door_stamps)
-# What a file's checks depend on is its room's headers and the doors below: an unchanged file is not checked again.
+# A file is checked again when it, what it includes, or the rules have changed.
 tidy: $(tidy_stamps)
 define lint_rules
-$(1)_HEADERS := $(wildcard $(1)/*.h $(foreach r,$(1) $($(1)_MAY),$(r)/include/keel/*.h))
-$(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile $$($(1)_HEADERS)
+$(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) 2>/dev/null && touch $$@
-$(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile $$($(1)_HEADERS)
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+$(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
-	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -xc /dev/null && touch $$@
+	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc /dev/null && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call lint_rules,$(room))))
 define test_lint_rules
-$(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile $$($(2)_HEADERS) $(wildcard tests/*.h tests/$(1)/*.h)
+$(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(2) -Itests 2>/dev/null && touch $$@
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(2) -Itests $(3) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) -I$(2) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime))
+$(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Itests/fuzz))
+-include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs

@@ -59,10 +59,10 @@ enum keel_status keel_line_dial(struct keel_fabric *fabric, const struct keel_ad
     return KEEL_OK;
 }
 
-void keel_line_close(struct keel_line *line)
+void keel_line_close(struct keel_line *link)
 {
-    line->state = KEEL_LINE_CLOSED;
-    line->bulk_in_flight = 0;
+    link->state = KEEL_LINE_CLOSED;
+    link->bulk_in_flight = 0;
 }
 
 enum keel_send keel_line_send(struct keel_line *link, struct keel_message *message, const void *payload,
