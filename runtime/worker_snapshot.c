@@ -157,7 +157,7 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
         keel_worker_note(worker, "snapshot-refused", list[i].step, status, keel_detail());
         bool its_own = status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
                        status == KEEL_IO; /* a sector that cannot be read, say */
-        if (!its_own) /* an older one would fare no better */
+        if (!its_own)                     /* an older one would fare no better */
             return status;
     }
     return status;
