@@ -188,9 +188,7 @@ void keel_operation_free_all(struct keel_group *group); /* nobody uses the group
 extern const struct keel_fabric_calls keel_session_calls;
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group);
 void keel_session_need(struct keel_group *group, uint32_t rank); /* an operation wants this rank */
-void keel_session_pump(struct keel_session *session);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);
-void keel_session_break(struct keel_session *session, const char *why);
 void keel_session_close_all(struct keel_endpoint *endpoint);
 /* Say BYE on all sessions of the group; true once no user memory is lent any more (or time is up). */
 void keel_session_group_closing(struct keel_group *group, uint64_t now_ns);

@@ -272,15 +272,6 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch, keel_status_text(status));
 }
 
-bool keel_operation_done(const struct keel_operation *operation)
-{
-    struct keel_endpoint *endpoint = operation->group->endpoint;
-    keel_mutex_lock(&endpoint->lock);
-    bool done = operation->done || operation->group->revoked;
-    keel_mutex_unlock(&endpoint->lock);
-    return done;
-}
-
 enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns)
 {
     struct keel_operation *operation;

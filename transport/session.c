@@ -121,7 +121,7 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint32_t accused)
     keel_flow_without(group, rank, peer->parting);
 }
 
-void keel_session_break(struct keel_session *session, const char *why)
+static void break_session(struct keel_session *session, const char *why)
 {
     struct keel_group *group = session->group;
     uint32_t rank = session->rank;
@@ -135,7 +135,7 @@ static void drop(struct keel_session *session, const char *why)
 {
     keel_log(KEEL_LOG_INFO, "connection dropped: %s", why);
     atomic_fetch_add(&session->endpoint->stale_dropped, 1);
-    keel_session_break(session, why);
+    break_session(session, why);
 }
 
 /* ---- sending
@@ -203,7 +203,7 @@ static enum keel_flow_send send_one(struct keel_session *session, bool *out_retr
     return KEEL_FLOW_SENT;
 }
 
-void keel_session_pump(struct keel_session *session)
+static void pump_session(struct keel_session *session)
 {
     bool retry = false;
     enum keel_flow_send result;
@@ -216,7 +216,7 @@ void keel_session_pump(struct keel_session *session)
     } while (result == KEEL_FLOW_SENT);
     session->retry_ns = 0;
     if (result == KEEL_FLOW_BROKEN) {
-        keel_session_break(session, "sending failed");
+        break_session(session, "sending failed");
         return;
     }
     if (!retry)
@@ -232,7 +232,7 @@ static void pump_group(struct keel_group *group)
 {
     for (uint32_t rank = 0; rank < group->rank_count; rank++)
         if (group->peers[rank].work != NULL && group->peers[rank].session != NULL)
-            keel_session_pump(group->peers[rank].session);
+            pump_session(group->peers[rank].session);
 }
 
 /* ---- dialing
@@ -254,7 +254,7 @@ static void dial(struct keel_group *group, uint32_t rank)
     peer->session = session;
     keel_handshake_challenge(session->challenge);
     if (keel_line_dial(&endpoint->fabric, &group->addresses[rank], session, &session->link) != KEEL_OK)
-        keel_session_break(session, keel_detail());
+        break_session(session, keel_detail());
 }
 
 void keel_session_need(struct keel_group *group, uint32_t rank)
@@ -262,7 +262,7 @@ void keel_session_need(struct keel_group *group, uint32_t rank)
     struct keel_peer *peer = &group->peers[rank];
     peer->needed = true;
     if (peer->session != NULL) {
-        keel_session_pump(peer->session);
+        pump_session(peer->session);
     } else if (peer->state == KEEL_PEER_ABSENT && group->rank < rank) {
         dial(group, rank);
     } else if (peer->state == KEEL_PEER_ABSENT && peer->redial_ns == 0) {
@@ -284,7 +284,7 @@ static void come_up(struct keel_session *session)
     peer->redial_ns = 0;
     atomic_store(&peer->heard_ns, keel_now_ns());
     atomic_fetch_add(&session->endpoint->connections, 1);
-    keel_session_pump(session);
+    pump_session(session);
 }
 
 static void refuse(struct keel_session *session, enum keel_refusal refusal)
@@ -292,7 +292,7 @@ static void refuse(struct keel_session *session, enum keel_refusal refusal)
     session->refusal = refusal;
     due(session, KEEL_MESSAGE_REFUSE);
     leave(session);
-    keel_session_pump(session);
+    pump_session(session);
 }
 
 static void refuse_stale(struct keel_session *session)
@@ -316,7 +316,7 @@ static void admit(struct keel_session *session, struct keel_group *group)
     struct keel_session *other = peer->session;
     if (other != NULL && other->state == KEEL_SESSION_UP) {
         refuse_stale(session);
-        keel_session_break(other, "it connected again");
+        break_session(other, "it connected again");
         return;
     }
     if (other != NULL && group->rank < session->rank) {
@@ -402,7 +402,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
         memcpy(session->theirs, handshake.challenge, sizeof session->theirs);
         session->state = KEEL_SESSION_PROVING;
         due(session, KEEL_MESSAGE_HELLO);
-        keel_session_pump(session);
+        pump_session(session);
     } else if (message->kind == KEEL_MESSAGE_HELLO && session->state == KEEL_SESSION_CALLED) {
         hello_arrived(session, &handshake);
     } else if (message->kind == KEEL_MESSAGE_WELCOME && session->state == KEEL_SESSION_PROVING) {
@@ -441,7 +441,7 @@ static bool on_asked(void *context, struct keel_line *link)
 static void on_opened(void *context, struct keel_line *link)
 {
     (void)context;
-    keel_session_pump(link->owner);
+    pump_session(link->owner);
 }
 
 static void up_arrived(struct keel_session *session, const struct keel_message *message,
@@ -457,10 +457,10 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
         peer_left(group, rank, message->part);
     } else if (message->kind == KEEL_MESSAGE_PING) {
         due(session, KEEL_MESSAGE_PONG);
-        keel_session_pump(session);
+        pump_session(session);
     } else if (message->kind != KEEL_MESSAGE_PONG) {
         if (!keel_flow_arrived(group, session->rank, message, payload))
-            keel_session_break(session, "a message that fits no operation");
+            break_session(session, "a message that fits no operation");
         else
             pump_group(group);
     }
@@ -488,7 +488,7 @@ static void on_sent(void *context, struct keel_line *link, void *owner)
     struct keel_group *group = session->group;
     if (owner != NULL && session->state == KEEL_SESSION_UP)
         keel_flow_sent(owner);
-    keel_session_pump(session);
+    pump_session(session);
     if (group != NULL)
         pump_group(group);
 }
@@ -496,7 +496,7 @@ static void on_sent(void *context, struct keel_line *link, void *owner)
 static void on_broke(void *context, struct keel_line *link, const char *why)
 {
     (void)context;
-    keel_session_break(link->owner, why);
+    break_session(link->owner, why);
 }
 
 const struct keel_fabric_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
@@ -517,9 +517,9 @@ static void tick_session(struct keel_session *session, uint64_t now_ns)
     if (session->deadline_ns != 0)
         keel_endpoint_at(session->endpoint, session->deadline_ns);
     if (session->stuck_ns != 0 && now_ns >= session->stuck_ns)
-        keel_session_break(session, "the fabric took nothing for too long");
+        break_session(session, "the fabric took nothing for too long");
     else if (session->retry_ns != 0)
-        keel_session_pump(session);
+        pump_session(session);
 }
 
 /* Ask those that have been silent while operations are under way for a sign of life. */
@@ -533,7 +533,7 @@ static void tick_company(struct keel_group *group, uint64_t now_ns)
             now_ns < atomic_load(&peer->heard_ns) + KEEL_PING_NS)
             continue;
         due(peer->session, KEEL_MESSAGE_PING);
-        keel_session_pump(peer->session);
+        pump_session(peer->session);
     }
     keel_endpoint_at(group->endpoint, now_ns + KEEL_PING_NS);
 }
@@ -598,7 +598,7 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
         }
         session->accused = group->accused;
         due(session, KEEL_MESSAGE_BYE);
-        keel_session_pump(session);
+        pump_session(session);
     }
 }
 

@@ -112,8 +112,6 @@ enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t seq
 /* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
  * group: close it). NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
-/* Has it ended, well or not? Never blocks. */
-bool keel_operation_done(const struct keel_operation *operation);
 
 /* Wait until every rank of the group has arrived. */
 enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns);
