@@ -305,9 +305,11 @@ static void find_last_made(struct scan *scan)
     }
 }
 
-enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed)
+enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
+                                   uint32_t *out_removed)
 {
     struct scan scan;
+    const uint32_t keep = retention->keep_last;
     KEEL_TRY(keel_store_writable(store));
     if (keep < 2)
         return keel_fail(KEEL_INVALID, "at least 2 snapshots are kept: one may turn out to be damaged");

@@ -179,6 +179,14 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
                               sizeof header.reserved) ||
         !keel_format_all_zero(block + sizeof header, KEEL_FORMAT_BLOCK_BYTES - sizeof header))
         return newer(label, "its header uses fields that version 1 does not have");
+    if ((header.flags & ~(uint32_t)(KEEL_HEADER_BASE | KEEL_HEADER_SEALED)) != 0 || header.zero != 0)
+        return newer(label, "its header uses flags that version 1 does not have");
+    bool based = (header.flags & KEEL_HEADER_BASE) != 0, sealed = (header.flags & KEEL_HEADER_SEALED) != 0;
+    if ((!based && (header.base_step != 0 || header.base_attempt != 0)) ||
+        (based && header.base_step == header.step && header.base_attempt == header.attempt) ||
+        (!sealed && (!keel_format_all_zero(header.salt, sizeof header.salt) ||
+                     !keel_format_all_zero(header.key_check, sizeof header.key_check))))
+        return damaged(label, "its header contradicts itself");
     if (!name_padded(header.run, sizeof header.run) || !keel_run_name_valid(header.run))
         return damaged(label, "its header holds no valid run name");
     if (header.rank_count == 0 || header.rank_count > KEEL_SNAPSHOT_RANKS_MAX ||
@@ -199,8 +207,6 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
         return damaged(label, "its footer is damaged");
     if (footer.version != KEEL_FORMAT_VERSION || footer.footer_bytes != sizeof footer)
         return newer(label, "its format is of another version than 1");
-    if (!keel_format_all_zero(footer.reserved, sizeof footer.reserved))
-        return newer(label, "its footer uses fields that version 1 does not have");
     uint64_t index_bytes = footer.record_count * (uint64_t)sizeof(struct keel_format_record) +
                            footer.chunk_count * (uint64_t)sizeof(struct keel_format_chunk);
     if (footer.record_count > KEEL_FORMAT_RECORDS_MAX || footer.chunk_count > KEEL_FORMAT_CHUNKS_MAX ||
@@ -215,19 +221,72 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
 
 /* ---- index -------------------------------------------------------------------------------------------- */
 
-static enum keel_status check_chunk(const struct keel_format_chunk *chunk, uint64_t index_offset,
+bool keel_format_rounds(uint32_t copy_dtype, uint32_t master_dtype)
+{
+    bool narrow = copy_dtype == KEEL_CKPT_BF16 || copy_dtype == KEEL_CKPT_F16;
+    return (narrow && (master_dtype == KEEL_CKPT_F32 || master_dtype == KEEL_CKPT_F64)) ||
+           (copy_dtype == KEEL_CKPT_F32 && master_dtype == KEEL_CKPT_F64);
+}
+
+/* A chunk that refers to a base, or does not. */
+static bool base_makes_sense(const struct keel_format_chunk *chunk, const struct keel_format_header *header)
+{
+    if (chunk->codec == KEEL_CODEC_DELTA)
+        return (header->flags & KEEL_HEADER_BASE) != 0 && chunk->chain > 0 &&
+               chunk->chain <= KEEL_FORMAT_CHAIN_MAX && chunk->base_rank < KEEL_SNAPSHOT_RANKS_MAX &&
+               chunk->base_chunk < KEEL_FORMAT_CHUNKS_MAX;
+    return chunk->chain == 0 && chunk->base_rank == 0 && chunk->base_chunk == 0 && chunk->base_check == 0;
+}
+
+/* What is stored lies between header and index, and is no larger than its codec allows. */
+static bool storage_makes_sense(const struct keel_format_chunk *chunk, uint64_t index_offset)
+{
+    if (chunk->codec == KEEL_CODEC_SAME)
+        return chunk->stored_bytes == 0 && chunk->file_offset == 0 && chunk->flags == 0;
+    uint32_t seal = (chunk->flags & KEEL_CHUNK_SEALED) != 0 ? KEEL_FORMAT_SEAL_BYTES : 0;
+    uint32_t largest = chunk->raw_bytes + seal;
+    return chunk->stored_bytes > seal && chunk->stored_bytes <= largest &&
+           (chunk->codec != KEEL_CODEC_RAW || chunk->stored_bytes == largest) &&
+           chunk->file_offset % KEEL_FORMAT_BLOCK_BYTES == 0 &&
+           chunk->file_offset >= KEEL_FORMAT_BLOCK_BYTES && chunk->file_offset <= index_offset &&
+           chunk->stored_bytes <= index_offset - chunk->file_offset;
+}
+
+static enum keel_status check_chunk(const struct keel_format_chunk *chunk,
+                                    const struct keel_format_header *header, uint64_t index_offset,
                                     const char *label)
 {
-    if (chunk->codec >= KEEL_CODEC_COUNT || chunk->flags != 0 ||
-        !keel_format_all_zero(chunk->reserved, sizeof chunk->reserved))
+    if (chunk->codec >= KEEL_CODEC_COUNT || (chunk->flags & ~(uint32_t)KEEL_CHUNK_SEALED) != 0 ||
+        chunk->zero != 0)
         return newer(label, "a chunk uses a codec or fields that version 1 does not have");
-    if (chunk->raw_bytes == 0 || chunk->raw_bytes > KEEL_FORMAT_CHUNK_BYTES || chunk->stored_bytes == 0 ||
-        chunk->stored_bytes > chunk->raw_bytes ||
-        (chunk->codec == KEEL_CODEC_RAW && chunk->stored_bytes != chunk->raw_bytes) ||
-        chunk->file_offset % KEEL_FORMAT_BLOCK_BYTES != 0 || chunk->file_offset < KEEL_FORMAT_BLOCK_BYTES ||
-        chunk->file_offset > index_offset || chunk->stored_bytes > index_offset - chunk->file_offset)
+    bool sealed = (chunk->flags & KEEL_CHUNK_SEALED) != 0;
+    if (chunk->raw_bytes == 0 || chunk->raw_bytes > KEEL_FORMAT_CHUNK_BYTES ||
+        !storage_makes_sense(chunk, index_offset) || !base_makes_sense(chunk, header) ||
+        (chunk->codec != KEEL_CODEC_SAME && sealed != ((header->flags & KEEL_HEADER_SEALED) != 0)) ||
+        (sealed && (chunk->raw_check != 0 || chunk->base_check != 0)))
         return damaged(label, "a chunk's entry makes no sense");
     return KEEL_OK;
+}
+
+/* A record that says to be a rounded copy: of a record of the same box that is no copy itself. Only its
+ * chunks may have the codec same. */
+static bool same_makes_sense(const struct keel_format_record *records, uint32_t count, uint32_t number,
+                             const struct keel_format_chunk *chunks)
+{
+    const struct keel_format_record *record = &records[number];
+    if (record->same_record == 0) {
+        for (uint32_t i = 0; i < record->chunk_count; i++)
+            if (chunks[record->first_chunk + i].codec == KEEL_CODEC_SAME)
+                return false;
+        return true;
+    }
+    if (record->same_record > count)
+        return false;
+    const struct keel_format_record *master = &records[record->same_record - 1];
+    return master->same_record == 0 && keel_format_rounds(record->dtype, master->dtype) &&
+           record->dims == master->dims &&
+           memcmp(record->offset, master->offset, sizeof master->offset) == 0 &&
+           memcmp(record->extent, master->extent, sizeof master->extent) == 0;
 }
 
 static bool unused_dims_are_zero(const struct keel_format_record *record)
@@ -242,7 +301,7 @@ static enum keel_status check_record(const struct keel_format_record *record,
                                      const struct keel_format_chunk *chunks, uint64_t first_chunk,
                                      uint32_t chunk_count, const char *label)
 {
-    if (!keel_format_all_zero(record->reserved, sizeof record->reserved))
+    if (!keel_format_all_zero(record->reserved, sizeof record->reserved) || record->zero != 0)
         return newer(label, "a record uses fields that version 1 does not have");
     struct keel_region region;
     keel_record_region(record, &region);
@@ -263,8 +322,8 @@ static enum keel_status check_record(const struct keel_format_record *record,
     return KEEL_OK;
 }
 
-enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_footer *footer,
-                                         const char *label)
+enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_header *header,
+                                         const struct keel_format_footer *footer, const char *label)
 {
     uint8_t digest[KEEL_DIGEST_BYTES];
     keel_format_digest(index, footer->index_bytes, digest);
@@ -274,7 +333,7 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
     const struct keel_format_chunk *chunks = keel_format_chunks(index, footer->record_count);
     uint64_t raw_bytes = 0, stored_bytes = 0, next_chunk = 0;
     for (uint32_t i = 0; i < footer->chunk_count; i++) {
-        KEEL_TRY(check_chunk(&chunks[i], footer->index_offset, label));
+        KEEL_TRY(check_chunk(&chunks[i], header, footer->index_offset, label));
         raw_bytes += chunks[i].raw_bytes;
         stored_bytes += chunks[i].stored_bytes;
     }
@@ -282,6 +341,9 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
         KEEL_TRY(check_record(&records[i], chunks, next_chunk, footer->chunk_count, label));
         next_chunk += records[i].chunk_count;
     }
+    for (uint32_t i = 0; i < footer->record_count; i++)
+        if (!same_makes_sense(records, footer->record_count, i, chunks))
+            return damaged(label, "a record refers to one that it cannot be a copy of");
     if (next_chunk != footer->chunk_count || raw_bytes != footer->raw_bytes ||
         stored_bytes != footer->stored_bytes)
         return damaged(label, "its index and its footer disagree");

@@ -25,8 +25,12 @@ enum {
     KEEL_FORMAT_CHUNK_BYTES = 1 << 20, /* of the writer; the largest that readers take */
     KEEL_FORMAT_RECORDS_MAX = 1 << 20,
     KEEL_FORMAT_CHUNKS_MAX = 1 << 24,
+    KEEL_FORMAT_CHAIN_MAX = 16,  /* bases under a delta chunk */
+    KEEL_FORMAT_SEAL_BYTES = 32, /* what sealing adds to a chunk: two checks of 8, a tag of 16 */
     KEEL_DIGEST_BYTES = 16
 };
+
+enum { KEEL_HEADER_BASE = 1, KEEL_HEADER_SEALED = 2 }; /* flags */
 
 struct keel_format_header {
     char magic[8]; /* KEELSHRD */
@@ -37,7 +41,13 @@ struct keel_format_header {
     uint32_t rank;
     uint32_t rank_count;
     char run[KEEL_RUN_NAME_BYTES]; /* padded with NUL, at least one */
-    uint8_t reserved[144];
+    uint32_t flags;                /* KEEL_HEADER_* */
+    uint32_t zero;
+    uint64_t base_step,
+        base_attempt;      /* with KEEL_HEADER_BASE: the snapshot that delta chunks refer to; else 0 */
+    uint8_t salt[32];      /* with KEEL_HEADER_SEALED: random, of this file's key; else 0 */
+    uint8_t key_check[16]; /* with KEEL_HEADER_SEALED: tells a wrong key; else 0 */
+    uint8_t reserved[72];
     uint64_t check; /* XXH3-64 of the whole block, this field taken as zero */
 };
 _Static_assert(sizeof(struct keel_format_header) == 256, "header");
@@ -48,7 +58,12 @@ _Static_assert(offsetof(struct keel_format_header, attempt) == 24, "header.attem
 _Static_assert(offsetof(struct keel_format_header, rank) == 32, "header.rank");
 _Static_assert(offsetof(struct keel_format_header, rank_count) == 36, "header.rank_count");
 _Static_assert(offsetof(struct keel_format_header, run) == 40, "header.run");
-_Static_assert(offsetof(struct keel_format_header, reserved) == 104, "header.reserved");
+_Static_assert(offsetof(struct keel_format_header, flags) == 104, "header.flags");
+_Static_assert(offsetof(struct keel_format_header, base_step) == 112, "header.base_step");
+_Static_assert(offsetof(struct keel_format_header, base_attempt) == 120, "header.base_attempt");
+_Static_assert(offsetof(struct keel_format_header, salt) == 128, "header.salt");
+_Static_assert(offsetof(struct keel_format_header, key_check) == 160, "header.key_check");
+_Static_assert(offsetof(struct keel_format_header, reserved) == 176, "header.reserved");
 _Static_assert(offsetof(struct keel_format_header, check) == 248, "header.check");
 
 /* One region of one tensor. Its dense row-major bytes are cut into chunks of chunk_bytes (the last one may
@@ -64,7 +79,10 @@ struct keel_format_record {
     uint64_t first_chunk;
     uint32_t chunk_count;
     uint32_t chunk_bytes;
-    uint8_t reserved[32];
+    uint32_t same_record; /* 0, or 1 + the number of the record in this shard whose rounding this one is */
+    uint32_t zero;
+    uint64_t nonfinite; /* elements that are NaN or infinite */
+    uint8_t reserved[16];
 };
 _Static_assert(sizeof(struct keel_format_record) == 384, "record");
 _Static_assert(offsetof(struct keel_format_record, dtype) == 128, "record.dtype");
@@ -76,18 +94,28 @@ _Static_assert(offsetof(struct keel_format_record, raw_bytes) == 328, "record.ra
 _Static_assert(offsetof(struct keel_format_record, first_chunk) == 336, "record.first_chunk");
 _Static_assert(offsetof(struct keel_format_record, chunk_count) == 344, "record.chunk_count");
 _Static_assert(offsetof(struct keel_format_record, chunk_bytes) == 348, "record.chunk_bytes");
-_Static_assert(offsetof(struct keel_format_record, reserved) == 352, "record.reserved");
+_Static_assert(offsetof(struct keel_format_record, same_record) == 352, "record.same_record");
+_Static_assert(offsetof(struct keel_format_record, nonfinite) == 360, "record.nonfinite");
+_Static_assert(offsetof(struct keel_format_record, reserved) == 368, "record.reserved");
 
+/* The base of a delta chunk is chunk base_chunk of the chunk table of rank base_rank's shard in the header's
+ * base snapshot, and has as many raw bytes. Sealed chunks keep raw_check and base_check in the seal, zero
+ * here. */
 struct keel_format_chunk {
-    uint64_t file_offset; /* a multiple of 4096 */
+    uint64_t file_offset; /* a multiple of 4096; zero when nothing is stored (same) */
     uint32_t raw_bytes;
     uint32_t stored_bytes;
     uint32_t codec;        /* enum keel_codec */
-    uint32_t flags;        /* zero */
+    uint32_t flags;        /* KEEL_CHUNK_* */
     uint64_t raw_check;    /* XXH3-64 of the raw bytes */
     uint64_t stored_check; /* XXH3-64 of the stored bytes */
-    uint8_t reserved[24];
+    uint64_t base_check;   /* delta: the base's raw_check; else 0 */
+    uint32_t base_rank;    /* delta; else 0 */
+    uint32_t base_chunk;   /* delta; else 0 */
+    uint32_t chain;        /* delta: bases under it, 1 .. KEEL_FORMAT_CHAIN_MAX; else 0 */
+    uint32_t zero;
 };
+enum { KEEL_CHUNK_SEALED = 1 }; /* flags */
 _Static_assert(sizeof(struct keel_format_chunk) == 64, "chunk");
 _Static_assert(offsetof(struct keel_format_chunk, raw_bytes) == 8, "chunk.raw_bytes");
 _Static_assert(offsetof(struct keel_format_chunk, stored_bytes) == 12, "chunk.stored_bytes");
@@ -95,7 +123,10 @@ _Static_assert(offsetof(struct keel_format_chunk, codec) == 16, "chunk.codec");
 _Static_assert(offsetof(struct keel_format_chunk, flags) == 20, "chunk.flags");
 _Static_assert(offsetof(struct keel_format_chunk, raw_check) == 24, "chunk.raw_check");
 _Static_assert(offsetof(struct keel_format_chunk, stored_check) == 32, "chunk.stored_check");
-_Static_assert(offsetof(struct keel_format_chunk, reserved) == 40, "chunk.reserved");
+_Static_assert(offsetof(struct keel_format_chunk, base_check) == 40, "chunk.base_check");
+_Static_assert(offsetof(struct keel_format_chunk, base_rank) == 48, "chunk.base_rank");
+_Static_assert(offsetof(struct keel_format_chunk, base_chunk) == 52, "chunk.base_chunk");
+_Static_assert(offsetof(struct keel_format_chunk, chain) == 56, "chunk.chain");
 
 struct keel_format_footer {
     char magic[8]; /* KEELFOOT */
@@ -110,8 +141,8 @@ struct keel_format_footer {
     uint64_t file_bytes;
     uint8_t index_digest[KEEL_DIGEST_BYTES]; /* XXH3-128 of the index, in its canonical (big-endian) form */
     uint64_t header_check;                   /* the header's */
-    uint8_t reserved[32];
-    uint64_t check; /* XXH3-64 of the 120 bytes before it */
+    uint8_t mac[32]; /* sealed: keyed over header, index and the 88 bytes before it; else 0 */
+    uint64_t check;  /* XXH3-64 of the 120 bytes before it */
 };
 _Static_assert(sizeof(struct keel_format_footer) == 128, "footer");
 _Static_assert(offsetof(struct keel_format_footer, version) == 8, "footer.version");
@@ -125,7 +156,7 @@ _Static_assert(offsetof(struct keel_format_footer, stored_bytes) == 48, "footer.
 _Static_assert(offsetof(struct keel_format_footer, file_bytes) == 56, "footer.file_bytes");
 _Static_assert(offsetof(struct keel_format_footer, index_digest) == 64, "footer.index_digest");
 _Static_assert(offsetof(struct keel_format_footer, header_check) == 80, "footer.header_check");
-_Static_assert(offsetof(struct keel_format_footer, reserved) == 88, "footer.reserved");
+_Static_assert(offsetof(struct keel_format_footer, mac) == 88, "footer.mac");
 _Static_assert(offsetof(struct keel_format_footer, check) == 120, "footer.check");
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -146,10 +177,13 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
                                          struct keel_format_header *out);
 enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label,
                                          struct keel_format_footer *out);
-/* The whole index against the footer: every field of every record and chunk within its bounds, so that
+/* The whole index against header and footer: every field of every record and chunk within its bounds, so that
  * whoever reads it afterwards need not check again. `index` is 8-byte aligned. */
-enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_footer *footer,
-                                         const char *label);
+enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_header *header,
+                                         const struct keel_format_footer *footer, const char *label);
+/* The size of a rounded copy's elements tells its master's: may records of these dtypes be copy and master?
+ */
+bool keel_format_rounds(uint32_t copy_dtype, uint32_t master_dtype);
 static inline const struct keel_format_record *keel_format_records(const uint8_t *index)
 {
     return (const struct keel_format_record *)(const void *)index;

@@ -300,7 +300,7 @@ static void *writer_main(void *argument)
 static enum keel_status check_config(const struct keel_save_config *config)
 {
     if (config->rank_count == 0 || config->rank_count > KEEL_SNAPSHOT_RANKS_MAX ||
-        config->rank >= config->rank_count || config->read == NULL || config->codec >= KEEL_CODEC_COUNT ||
+        config->rank >= config->rank_count || config->read == NULL || config->codec > KEEL_CODEC_DELTA ||
         config->drain_threads > DRAIN_THREADS_MAX || config->region_count > KEEL_FORMAT_RECORDS_MAX)
         return keel_fail(KEEL_INVALID,
                          "a save needs rank < rank_count <= %d, a read function, a known codec, "
@@ -476,7 +476,7 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     keel_cond_init(&save->moved);
     save->place.fd = -1;
     save->store = store;
-    save->codec = config->codec;
+    save->codec = config->codec == KEEL_CODEC_RAW ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES;
     save->read = config->read;
     save->context = config->context;
     save->drain_count = config->drain_threads > 0 ? config->drain_threads : 1;

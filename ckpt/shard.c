@@ -50,7 +50,7 @@ static enum keel_status read_index(int fd, const char *path, struct keel_shard *
     uint64_t bytes = footer->file_bytes - sizeof *footer - footer->index_offset;
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &shard->index));
     KEEL_TRY(keel_pread_all(fd, shard->index, bytes, footer->index_offset, path));
-    KEEL_TRY(keel_format_index_check(shard->index, footer, path));
+    KEEL_TRY(keel_format_index_check(shard->index, &shard->header, footer, path));
     if (!keel_format_all_zero(shard->index + footer->index_bytes, bytes - footer->index_bytes))
         return keel_fail(KEEL_CORRUPT, "%s: bytes behind its index are damaged; use another snapshot", path);
     shard->records = keel_format_records(shard->index);

@@ -58,7 +58,8 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
         return;
     }
-    if (keel_store_retain(committer->config.store, committer->config.keep, &result->removed) != KEEL_OK)
+    const struct keel_retention retention = {.keep_last = committer->config.keep};
+    if (keel_store_retain(committer->config.store, &retention, &result->removed) != KEEL_OK)
         snprintf(result->detail, sizeof result->detail, "older snapshots stay: %s", keel_detail());
 }
 

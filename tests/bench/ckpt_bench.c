@@ -218,7 +218,7 @@ static struct save_times save_once(struct keel_store *store, uint8_t *data, uint
     struct keel_commit commit = {.step = step, .attempt = 1, .shards = &shard, .shard_count = 1};
     must(keel_store_commit(store, &commit));
     times.durable = gb_s(bytes, from_ns);
-    must(keel_store_retain(store, 2, NULL));
+    must(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
     return times;
 }
 

@@ -30,7 +30,7 @@ static void save_until_killed(const char *root, uint64_t step, uint64_t attempt,
                                   .codec = step % 2 == 0 ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES};
         ck_ok(save_snapshot(store, &how, tensors, count, 4, &state));
         *committed = step;
-        ck_ok(keel_store_retain(store, 2, NULL));
+        ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
     }
 }
 
@@ -139,11 +139,12 @@ START_TEST(retention_keeps_the_newest_and_what_may_be_on_its_way)
     uint32_t removed = 9;
     make_directory(root);
     struct keel_store *store = open_store(root, true);
-    ck_status(keel_store_retain(store, 1, &removed), KEEL_INVALID);
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_status(keel_store_retain(store, &(struct keel_retention){.keep_last = 1}, &removed), KEEL_INVALID);
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert_uint_eq(removed, 0);
     save_step(store, 5, 1, false);
-    ck_ok(keel_store_retain(store, 2, &removed)); /* nothing is committed yet: nothing goes */
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2},
+                            &removed)); /* nothing is committed yet: nothing goes */
     ck_assert(there(store, 5, 1));
     save_step(store, 10, 1, true);
     save_step(store, 20, 1, true);
@@ -154,12 +155,12 @@ START_TEST(retention_keeps_the_newest_and_what_may_be_on_its_way)
     save_step(store, 40, 1, false); /* on its way */
     ck_ok(keel_path_join(path, root, "sample/notes"));
     ck_ok(keel_mkdir_all(path));
-    ck_ok(keel_store_retain(store, 3, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 3}, &removed));
     ck_assert_uint_eq(removed, 3);
     ck_assert(!there(store, 5, 1) && !there(store, 10, 1) && !there(store, 15, 3));
     ck_assert(there(store, 20, 1) && there(store, 20, 7) && there(store, 30, 1));
     ck_assert(there(store, 30, 2) && there(store, 40, 1));
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert_uint_eq(removed, 1);
     ck_assert(!there(store, 20, 1) && there(store, 20, 7) && there(store, 30, 1));
     ck_assert(keel_path_exists(path)); /* what is none of ours stays */
@@ -181,15 +182,15 @@ START_TEST(what_a_run_begun_anew_makes_does_not_go_first)
     struct keel_store *store = open_store(root, true);
     for (uint64_t step = 100; step <= 130; step += 10)
         save_step(store, step, 1, true);
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert(there(store, 120, 1) && there(store, 130, 1));
     save_step(store, 10, 2, true);
     save_step(store, 20, 2, false); /* on its way, below what is there */
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert_uint_eq(removed, 0);
     save_step(store, 30, 2, true);
     save_step(store, 40, 2, true);
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert(!there(store, 10, 2) && !there(store, 20, 2));
     ck_assert(there(store, 30, 2) && there(store, 40, 2));
     ck_assert(there(store, 120, 1) && there(store, 130, 1)); /* still the furthest */
@@ -214,7 +215,7 @@ START_TEST(a_damaged_manifest_is_kept_for_repair_and_counts_for_nothing)
     ck_assert_uint_eq(damaged, 1);
     struct keel_snapshot *snapshot;
     ck_status(keel_snapshot_open(store, 30, 0, &snapshot), KEEL_CORRUPT);
-    ck_ok(keel_store_retain(store, 2, &removed));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, &removed));
     ck_assert_uint_eq(removed, 1);
     ck_assert(!there(store, 10, 1) && there(store, 20, 1) && there(store, 30, 1) && there(store, 40, 1));
     keel_store_close(store);

@@ -199,15 +199,17 @@ static void index_with(struct fixture *f, size_t offset, uint8_t value, enum kee
 {
     struct open_file shard = open_part(f, "rank-0.keel");
     struct keel_format_footer footer;
+    struct keel_format_header header;
     uint8_t *bytes = shard.bytes;
+    memcpy(&header, bytes, sizeof header);
     memcpy(&footer, bytes + shard.size - sizeof footer, sizeof footer);
     uint8_t *index;
     ck_ok(keel_alloc_aligned(64, footer.index_bytes, &index));
     memcpy(index, bytes + footer.index_offset, footer.index_bytes);
-    ck_ok(keel_format_index_check(index, &footer, "index"));
+    ck_ok(keel_format_index_check(index, &header, &footer, "index"));
     index[offset] = value;
     keel_format_digest(index, footer.index_bytes, footer.index_digest);
-    ck_status(keel_format_index_check(index, &footer, "index"), wanted);
+    ck_status(keel_format_index_check(index, &header, &footer, "index"), wanted);
     keel_free(index);
     close_part(&shard);
 }
@@ -231,9 +233,17 @@ START_TEST(an_index_that_makes_no_sense_is_refused_even_with_right_checksums)
     index_with(&f, offsetof(struct keel_format_record, chunk_count), 77, KEEL_CORRUPT);
     index_with(&f, offsetof(struct keel_format_record, chunk_bytes) + 2, 0, KEEL_CORRUPT);
     index_with(&f, offsetof(struct keel_format_record, reserved), 1, KEEL_VERSION);
-    index_with(&f, chunks + offsetof(struct keel_format_chunk, codec), 2, KEEL_VERSION);
-    index_with(&f, chunks + offsetof(struct keel_format_chunk, flags), 1, KEEL_VERSION);
-    index_with(&f, chunks + offsetof(struct keel_format_chunk, reserved), 1, KEEL_VERSION);
+    index_with(&f, offsetof(struct keel_format_record, same_record), 1, KEEL_CORRUPT); /* of itself */
+    index_with(&f, offsetof(struct keel_format_record, same_record), 77, KEEL_CORRUPT);
+    header_with(&f, offsetof(struct keel_format_header, flags), 4, KEEL_VERSION);
+    header_with(&f, offsetof(struct keel_format_header, base_step), 1, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, codec), KEEL_CODEC_COUNT, KEEL_VERSION);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, codec), KEEL_CODEC_DELTA, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, codec), KEEL_CODEC_SAME, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, flags), 2, KEEL_VERSION);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, flags), KEEL_CHUNK_SEALED, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, base_rank), 1, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, zero), 1, KEEL_VERSION);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, file_offset), 1, KEEL_CORRUPT);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, file_offset) + 5, 1, KEEL_CORRUPT);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, stored_bytes) + 3, 1, KEEL_CORRUPT);
@@ -349,7 +359,7 @@ START_TEST(links_out_of_the_store_are_not_followed)
     /* nor removed through */
     ck_ok(keel_path_join(inside, f.root, "sample/step-1.1"));
     ck_assert_int_eq(symlink(outside.step, inside), 0);
-    ck_ok(keel_store_retain(f.store, 2, NULL));
+    ck_ok(keel_store_retain(f.store, &(struct keel_retention){.keep_last = 2}, NULL));
     ck_assert(keel_path_exists(target));
     ck_ok(keel_path_join(inside, f.root, "linked"));
     ck_ok(keel_path_join(target, outside.root, "sample"));

@@ -120,7 +120,7 @@ START_TEST(any_layout_is_read_into_any_other)
             ck_ok(check_box(snapshot, &box, layout));
         }
         keel_snapshot_close(snapshot);
-        ck_ok(keel_store_retain(store, 2, NULL));
+        ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
     }
     keel_store_close(store);
     ck_ok(keel_remove_tree(root));
@@ -340,7 +340,7 @@ START_TEST(the_only_run_is_found_and_several_must_be_named)
     struct sample_source source = {&tensor, 0};
     struct sample_save how = {.step = 1, .attempt = 1, .rank_count = 1};
     ck_status(begin_rank(store, &how, &source, 1, &save), KEEL_INVALID); /* read-only */
-    ck_status(keel_store_retain(store, 2, NULL), KEEL_INVALID);
+    ck_status(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL), KEEL_INVALID);
     keel_store_close(store);
     ck_ok(keel_path_join(other, root, "other"));
     ck_ok(keel_mkdir_all(other));

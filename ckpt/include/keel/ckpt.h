@@ -59,30 +59,56 @@ struct keel_store_config {
     const char *run;  /* directory name of the run: [A-Za-z0-9._-]; NULL takes the only run there is */
     bool create;
     bool read_only;
+    /* A file of 32 bytes, or of 64 hex digits and a newline, that nobody but its owner may read: what is
+     * saved is sealed with it, and what is read may be. NULL: nothing is sealed. */
+    const char *key_file;
 };
-/* NOT_FOUND, DENIED, INVALID (several runs and none named). Thread-safe afterwards. */
+/* NOT_FOUND, DENIED (also a key file that others may read), INVALID (several runs and none named; no key in
+ * the key file). Thread-safe afterwards. */
 enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out);
 /* After all saves of it have ended; snapshots may stay open. */
 void keel_store_close(struct keel_store *store);
 
 /* ---- save (each rank) --------------------------------------------------------------------------- */
 
-enum keel_codec { KEEL_CODEC_RAW = 0, KEEL_CODEC_PLANES = 1, KEEL_CODEC_COUNT };
+enum keel_codec {
+    KEEL_CODEC_RAW = 0,
+    KEEL_CODEC_PLANES = 1, /* byte planes, compressed */
+    KEEL_CODEC_DELTA = 2,  /* XOR with the same chunk of an earlier snapshot, then planes */
+    KEEL_CODEC_SAME = 3,   /* nothing stored: the rounding of a master in the same shard */
+    KEEL_CODEC_COUNT
+};
+
+enum { KEEL_SAME_AS_NONE = UINT32_MAX };
 
 struct keel_save_config {
     uint64_t step;    /* state after this many optimizer steps */
     uint64_t attempt; /* unique for this step: epoch of the view, or a random number */
     uint32_t rank, rank_count;
+    /* The most that is tried: RAW, PLANES, or DELTA (where this store has captured the same regions before,
+     * in a snapshot that is committed; otherwise, and every `chain_max` deltas, PLANES). What does not get
+     * smaller is stored raw. */
     enum keel_codec codec;
+    uint32_t chain_max; /* DELTA: bases that one chunk may need, 1 .. 16; 0: 4 */
+    bool adaptive; /* choose chunk by chunk what drains faster, by the rates of encoding and writing measured
+                    */
     const struct keel_region *regions; /* copied */
     uint32_t region_count;
+    /* For each region the index of the region of which it is a copy rounded to nearest even (bfloat16 or
+     * float16 of float32 or float64, float32 of float64; same box), or KEEL_SAME_AS_NONE; copied. Verified
+     * while capturing: a chunk that is not exactly that is stored like any other. NULL: none. */
+    const uint32_t *same_as;
     /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`.
-     * Called from the capture thread, ascending; must return by itself within reasonable time. */
+     * Called from the capture thread, ascending (and masters again for their copies); must return by itself
+     * within reasonable time. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;
     uint64_t arena_bytes;       /* bound of the capture memory; 0: all regions at once */
     uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
     uint32_t drain_threads;     /* 0: 1 */
+    bool background;            /* encode and write only when nobody else wants the processor and the disk */
+    uint32_t retry_max; /* how often a write that failed and may work later (IO, NO_SPACE) is tried again,
+                         * with growing pauses; 0: never */
 };
 
 struct keel_save;
@@ -119,17 +145,31 @@ struct keel_commit {
     uint32_t shard_count;
     char identity[KEEL_IDENTITY_BYTES]; /* of the job: resume refuses another's */
     const char *metadata; /* a JSON object for the owner's use (seed, digest, ...); NULL is {} */
+    bool allow_nonfinite; /* commit although a tensor holds NaN or infinity */
 };
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
  * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. Refused: INVALID (committed
  * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
- * covered), MISMATCH (a shard that is not the one of its summary). */
+ * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary),
+ * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
-/* Keep the newest `keep` (at least 2) committed snapshots, by step and by the time they were made (a run that
- * was begun anew makes earlier steps later); remove the others, manifest first, and the leftovers of attempts
- * of earlier steps than the one committed last. *out_removed (may be NULL) counts directories. */
-enum keel_status keel_store_retain(struct keel_store *store, uint32_t keep, uint32_t *out_removed);
+/* What stays. A committed snapshot goes only when no rule holds it, and no snapshot that stays needs it as
+ * the base of a delta. */
+struct keel_retention {
+    uint32_t keep_last;        /* the newest, by step and by the time they were made; at least 2 */
+    uint64_t keep_every_steps; /* and those of a step that is a multiple of it; 0: none */
+    uint64_t keep_within_ns;   /* and those younger than this; 0: none */
+    uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
+    bool dry_run;              /* remove nothing, tell what would go */
+    /* Called for each directory that goes (may be NULL): committed or a leftover. */
+    void (*removed)(void *context, uint64_t step, uint64_t attempt, bool committed);
+    void *context;
+};
+/* Remove the others, manifest first, and the leftovers of attempts of earlier steps than the one committed
+ * last. *out_removed (may be NULL) counts directories. INVALID: keep_last below 2. */
+enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
+                                   uint32_t *out_removed);
 
 /* ---- read ------------------------------------------------------------------------------------------ */
 
@@ -165,6 +205,29 @@ enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint
  * chunk; nothing is to be used of `out` then. */
 enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct keel_region *box, void *out,
                                     uint64_t out_bytes);
+
+/* Many boxes at once, by several threads: each chunk that is needed is read and decoded once, in the order in
+ * which it lies in its file. Errors as for keel_snapshot_read; the first one ends all. */
+struct keel_load {
+    struct keel_region box;
+    void *out; /* dense, keel_region_bytes(&box) */
+};
+struct keel_load_config {
+    uint32_t threads; /* 0: one per processor, at most 16 */
+    /* May be NULL; called from any of the threads, one at a time. */
+    void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+    void *context;
+};
+struct keel_load_stats {
+    uint64_t wanted_bytes; /* raw bytes of the boxes */
+    uint64_t needed_bytes; /* stored bytes of the chunks that hold them, bases and masters included */
+    uint64_t read_bytes;   /* read from files, padding and repetition included */
+    uint64_t plan_ns;
+};
+/* `config` and `out_stats` may be NULL. */
+enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct keel_load *loads,
+                                    uint32_t count, const struct keel_load_config *config,
+                                    struct keel_load_stats *out_stats);
 
 /* Check every chunk of every shard. `progress` (may be NULL) is called after each chunk; CORRUPT with
  * the first damage as detail, *out_damaged counting all. */
