@@ -79,7 +79,7 @@ enum keel_codec {
     KEEL_CODEC_COUNT
 };
 
-enum { KEEL_SAME_AS_NONE = UINT32_MAX };
+#define KEEL_SAME_AS_NONE UINT32_MAX
 
 struct keel_save_config {
     uint64_t step;    /* state after this many optimizer steps */
