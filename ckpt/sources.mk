@@ -12,4 +12,9 @@ ckpt_SRC := \
 	snapshot.c \
 	snapshot_read.c \
 	commit.c \
-	ckpt_cmd.c
+	ckpt_cmd.c \
+	ckpt_cmd_path.c \
+	ckpt_cmd_out.c \
+	ckpt_cmd_ls.c \
+	ckpt_cmd_show.c \
+	ckpt_cmd_verify.c

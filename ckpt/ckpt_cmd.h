@@ -1,0 +1,120 @@
+/* ckpt_cmd.h - what the subcommands of `keel ckpt` share.
+ *
+ * A subcommand is one file, ckpt_cmd_<name>.c, with one struct keel_cmd_kind: its words, its options as a
+ * table, what it does. ckpt_cmd.c parses by these tables and prints --help from them; ckpt_cmd_path.c finds
+ * what a PATH means; ckpt_cmd_out.c writes for people and for programs. Results go to stdout, errors and
+ * progress to stderr. */
+#ifndef KEEL_CKPT_CMD_H
+#define KEEL_CKPT_CMD_H
+
+#include "store.h"
+#include <jansson.h>
+
+enum {
+    KEEL_CMD_OPERANDS_MAX = 2,
+    KEEL_CMD_TEXTS_MAX = 16,
+    KEEL_CMD_OWN_BYTES = 256,
+    KEEL_CMD_LIST_MAX = 1 << 16, /* snapshots that are listed */
+    KEEL_CMD_DAMAGED = 4         /* exit code */
+};
+
+enum keel_cmd_type {
+    KEEL_CMD_FLAG,     /* bool */
+    KEEL_CMD_COUNT,    /* uint64_t: a whole number */
+    KEEL_CMD_DURATION, /* uint64_t, nanoseconds: 90s, 30m, 12h, 7d */
+    KEEL_CMD_TEXT,     /* const char * */
+    KEEL_CMD_TEXTS     /* struct keel_cmd_texts: may be given several times */
+};
+
+struct keel_cmd_texts {
+    uint32_t count;
+    const char *at[KEEL_CMD_TEXTS_MAX];
+};
+
+struct keel_cmd_option {
+    const char *name;  /* "--keep" */
+    const char *value; /* what --help calls its value; NULL for a flag */
+    enum keel_cmd_type type;
+    size_t offset; /* in the subcommand's own struct */
+    const char *help;
+};
+
+/* The parsed command line. */
+struct keel_cmd {
+    const struct keel_cmd_kind *kind;
+    const char *operands[KEEL_CMD_OPERANDS_MAX]; /* PATH first */
+    bool json;
+    bool has_step; /* --step */
+    uint64_t step;
+    union {
+        uint8_t bytes[KEEL_CMD_OWN_BYTES];
+        uint64_t aligned;
+    } own; /* the subcommand's own struct, zero where no option set it */
+};
+
+struct keel_cmd_kind {
+    const char *name;
+    const char *operands; /* for --help: "PATH" or "PATH FILE" */
+    uint32_t operands_min, operands_max;
+    const char *summary;                   /* a line */
+    const char *details;                   /* further lines for its --help; "" for none */
+    const char *examples;                  /* whole lines */
+    bool takes_step;                       /* --step N */
+    const struct keel_cmd_option *options; /* its own, ended by a name that is NULL; NULL for none */
+    int (*run)(const struct keel_cmd *cmd);
+};
+extern const struct keel_cmd_kind keel_cmd_ls, keel_cmd_show, keel_cmd_verify;
+
+/* Of `cmd` the subcommand's own struct. */
+static inline const void *keel_cmd_own(const struct keel_cmd *cmd)
+{
+    return cmd->own.bytes;
+}
+
+/* ---- ckpt_cmd.c: the command line ---- */
+
+/* Says what is wrong with the command line; returns the exit code. */
+int keel_cmd_wrong_use(const char *why, const char *what);
+
+/* ---- ckpt_cmd_path.c: what a PATH means ---- */
+
+struct keel_cmd_place {
+    struct keel_store *store;
+    const char *path; /* as it was given; borrowed */
+    bool has_step;    /* the PATH or --step names one snapshot */
+    uint64_t step, attempt;
+};
+/* PATH is a store's root, a run in it, the directory of one snapshot, or that of a `keel run`. */
+enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
+                               struct keel_cmd_place *out);
+void keel_cmd_close(struct keel_cmd_place *place);
+/* All committed snapshots, newest first, on the heap (keel_free). */
+enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
+                               uint32_t *out_count, uint32_t *out_damaged);
+/* The snapshot that is named, else the newest. */
+enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out);
+
+/* ---- ckpt_cmd_out.c: what is written ---- */
+
+/* Print the status with its detail; returns its exit code. */
+int keel_cmd_report(enum keel_status status);
+/* Print and release; returns the exit code. `value` may be NULL: no memory. */
+int keel_cmd_print_json(json_t *value);
+json_t *keel_cmd_u64_json(uint64_t value); /* as text, as in the manifest: it may have 64 bits */
+json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
+enum { KEEL_CMD_WORD_BYTES = 32 };
+void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES]);
+void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES]);
+const char *keel_cmd_dtype_name(uint32_t dtype);
+
+/* A line of progress that is written over; only where stderr is a terminal. */
+struct keel_cmd_meter {
+    const char *verb;
+    uint64_t shown_ns;
+    bool terminal;
+};
+struct keel_cmd_meter keel_cmd_meter_of(const char *verb);
+/* Fits the progress callbacks of <keel/ckpt.h>; `meter` is a struct keel_cmd_meter. */
+void keel_cmd_meter_show(void *meter, uint64_t done_bytes, uint64_t total_bytes);
+
+#endif

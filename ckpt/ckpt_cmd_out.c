@@ -1,0 +1,89 @@
+/* ckpt_cmd_out.c - what `keel ckpt` writes: JSON, sizes and times for people, errors, progress. */
+#include "ckpt_cmd.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+int keel_cmd_report(enum keel_status status)
+{
+    fprintf(stderr, "keel ckpt: %s: %s\n", keel_status_text(status), keel_detail());
+    return keel_status_exit_code(status);
+}
+
+int keel_cmd_print_json(json_t *value)
+{
+    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    json_decref(value);
+    if (text == NULL)
+        return keel_cmd_report(keel_fail(KEEL_NO_MEMORY, "no memory for the output"));
+    printf("%s\n", text);
+    free(text);
+    return 0;
+}
+
+json_t *keel_cmd_u64_json(uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return json_string(text);
+}
+
+json_t *keel_cmd_info_json(const struct keel_snapshot_info *info)
+{
+    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:I, s:i}", "step", (json_int_t)info->step, "attempt",
+                     keel_cmd_u64_json(info->attempt), "created_wall_ns",
+                     keel_cmd_u64_json(info->created_wall_ns), "identity", info->identity, "raw_bytes",
+                     (json_int_t)info->raw_bytes, "stored_bytes", (json_int_t)info->stored_bytes, "shards",
+                     (int)info->shard_count);
+}
+
+void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES])
+{
+    time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
+    struct tm parts;
+    if (gmtime_r(&seconds, &parts) == NULL ||
+        strftime(out, KEEL_CMD_WORD_BYTES, "%Y-%m-%d %H:%M:%SZ", &parts) == 0)
+        snprintf(out, KEEL_CMD_WORD_BYTES, "?");
+}
+
+void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    uint32_t unit = 0;
+    uint64_t tenths = bytes * 10;
+    for (; tenths >= 10240 && unit < 5 && bytes < UINT64_C(1) << 60; unit++)
+        tenths /= 1024;
+    if (unit == 0)
+        snprintf(out, KEEL_CMD_WORD_BYTES, "%" PRIu64 " B", bytes);
+    else
+        snprintf(out, KEEL_CMD_WORD_BYTES, "%" PRIu64 ".%" PRIu64 " %s", tenths / 10, tenths % 10,
+                 units[unit]);
+}
+
+const char *keel_cmd_dtype_name(uint32_t dtype)
+{
+    static const char *const names[] = {"?", "f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
+    return dtype <= KEEL_CKPT_U8 ? names[dtype] : names[0];
+}
+
+struct keel_cmd_meter keel_cmd_meter_of(const char *verb)
+{
+    return (struct keel_cmd_meter){.verb = verb, .terminal = isatty(STDERR_FILENO) == 1};
+}
+
+void keel_cmd_meter_show(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct keel_cmd_meter *meter = context;
+    if (!meter->terminal ||
+        (keel_now_ns() - meter->shown_ns < 100 * KEEL_NS_PER_MS && done_bytes < total_bytes))
+        return;
+    char done[KEEL_CMD_WORD_BYTES], total[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(done_bytes, done);
+    keel_cmd_format_bytes(total_bytes, total);
+    meter->shown_ns = keel_now_ns();
+    fprintf(stderr, "\r%s: %s of %s%s", meter->verb, done, total,
+            done_bytes == total_bytes ? "\n" : "        ");
+}

@@ -1,0 +1,119 @@
+/* ckpt_cmd_path.c - what a PATH on the command line means: by what lies there. */
+#include "ckpt_cmd.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void strip_slashes(char *path)
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        path[--length] = '\0';
+}
+
+/* Cut the last component of an absolute path off and return it; the root stays "". */
+static const char *cut(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return NULL;
+    *slash = '\0';
+    strip_slashes(path);
+    return slash + 1;
+}
+
+static enum keel_status real_path(const char *path, char out[KEEL_PATH_BYTES])
+{
+    char *resolved = realpath(path, NULL);
+    if (resolved == NULL)
+        return keel_fail(KEEL_NOT_FOUND, "%s: is not there", path);
+    size_t bytes = strlen(resolved) + 1;
+    if (bytes <= KEEL_PATH_BYTES)
+        memcpy(out, resolved, bytes);
+    free(resolved);
+    return bytes <= KEEL_PATH_BYTES
+               ? KEEL_OK
+               : keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
+}
+
+static enum keel_status see_step(void *context, const char *name)
+{
+    uint64_t step, attempt;
+    if (keel_step_name_parse(name, &step, &attempt))
+        *(bool *)context = true;
+    return KEEL_OK;
+}
+
+static enum keel_status open_at(const char *root, const char *run, bool writable, struct keel_store **out)
+{
+    struct keel_store_config config = {
+        .root = root[0] == '\0' ? "/" : root, .run = run, .read_only = !writable};
+    return keel_store_open(&config, out);
+}
+
+/* A directory called step-N.A is a snapshot, one that holds such is a run. */
+enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
+                               struct keel_cmd_place *out)
+{
+    struct keel_cmd_place place = {.path = path, .has_step = cmd->has_step, .step = cmd->step};
+    char real[KEEL_PATH_BYTES], parent[KEEL_PATH_BYTES], inside[KEEL_PATH_BYTES];
+    KEEL_TRY(real_path(path, real));
+    memcpy(parent, real, sizeof parent);
+    const char *root = parent, *run = cut(parent);
+    uint64_t step, attempt;
+    if (run != NULL && keel_step_name_parse(run, &step, &attempt)) {
+        if (cmd->has_step && cmd->step != step)
+            return keel_fail(KEEL_INVALID, "%s: is not of step %" PRIu64, path, cmd->step);
+        place.has_step = true;
+        place.step = step;
+        place.attempt = attempt;
+        run = cut(parent);
+    } else {
+        bool is_run = false;
+        KEEL_TRY(keel_dir_list(real, see_step, &is_run));
+        if (!is_run) { /* the directory of a `keel run` keeps its store in ckpt/ */
+            bool of_run = keel_path_join(inside, real, "ckpt") == KEEL_OK && keel_path_exists(inside);
+            root = of_run ? inside : real;
+            run = NULL;
+        }
+    }
+    KEEL_TRY(open_at(root, run, writable, &place.store));
+    *out = place;
+    return KEEL_OK;
+}
+
+void keel_cmd_close(struct keel_cmd_place *place)
+{
+    keel_store_close(place->store);
+    place->store = NULL;
+}
+
+enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
+                               uint32_t *out_count, uint32_t *out_damaged)
+{
+    struct keel_snapshot_info *infos = NULL;
+    KEEL_TRY(keel_alloc(KEEL_CMD_LIST_MAX, sizeof *infos, &infos));
+    enum keel_status status = keel_store_list(place->store, infos, KEEL_CMD_LIST_MAX, out_count, out_damaged);
+    if (status != KEEL_OK) {
+        keel_free(infos);
+        return status;
+    }
+    *out = infos;
+    return KEEL_OK;
+}
+
+enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out)
+{
+    if (place->has_step)
+        return keel_snapshot_open(place->store, place->step, place->attempt, out);
+    struct keel_snapshot_info newest;
+    uint32_t count, damaged;
+    KEEL_TRY(keel_store_list(place->store, &newest, 1, &count, &damaged));
+    if (count == 0 && damaged > 0)
+        return keel_fail(KEEL_CORRUPT, "%s: all of its %u manifests are damaged", place->path, damaged);
+    if (count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot", place->path);
+    return keel_snapshot_open(place->store, newest.step, newest.attempt, out);
+}
