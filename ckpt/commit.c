@@ -1,10 +1,10 @@
 /* commit.c - what is committed, and what goes: commit, list, retain.
  *
- * Commit, in this order: every shard is opened and checked like a reader will, every tensor is covered; the
+ * Commit, in this order: every shard is opened and checked like a reader will, and commit_check.c agrees; the
  * step directory's name is made durable; manifest.json is written to a temporary name, synced, renamed, and
  * its directory synced. Before the rename the snapshot is not there, after it is whole. Removal goes the
  * other way: manifest.json first, synced, then the shards. */
-#include "snapshot.h"
+#include "commit_check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <keel/clock.h>
@@ -61,18 +61,6 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
     return KEEL_OK;
 }
 
-/* A snapshot with a hole must not look like a way back. */
-static enum keel_status check_complete(const struct keel_snapshot *snapshot)
-{
-    for (uint32_t i = 0; i < snapshot->tensor_count; i++) {
-        struct keel_region whole;
-        KEEL_TRY(keel_snapshot_tensor(snapshot, i, &whole));
-        struct keel_box box = keel_box_of(&whole);
-        KEEL_TRY(keel_snapshot_cover(snapshot, &snapshot->tensors[i], &box, NULL, NULL));
-    }
-    return KEEL_OK;
-}
-
 static enum keel_status publish(const struct keel_store *store, const struct keel_snapshot *snapshot)
 {
     char path[KEEL_PATH_BYTES], *text;
@@ -106,7 +94,7 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
         return status;
     }
     KEEL_TRY(keel_snapshot_assemble(&place, &manifest, &snapshot));
-    status = check_complete(snapshot);
+    status = keel_commit_check(store, snapshot, commit->allow_nonfinite);
     if (status == KEEL_OK)
         status = publish(store, snapshot);
     keel_snapshot_close(snapshot);

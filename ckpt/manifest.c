@@ -44,6 +44,7 @@ static bool from_hex(const char *text, uint8_t out[KEEL_DIGEST_BYTES])
 void keel_manifest_fini(struct keel_manifest *manifest)
 {
     keel_free(manifest->shards);
+    keel_free(manifest->bases);
     keel_free(manifest->metadata);
     *manifest = (struct keel_manifest){0};
 }
@@ -73,11 +74,15 @@ static json_t *manifest_to_json(const struct keel_manifest *manifest, json_t *me
     json_t *shards = json_array();
     for (uint32_t i = 0; i < manifest->info.shard_count; i++)
         json_array_append_new(shards, shard_to_json(&manifest->shards[i]));
-    return json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:o, s:o}", "format", "keel-manifest", "version",
-                     KEEL_FORMAT_VERSION, "run", manifest->run, "step", u64_text(manifest->info.step),
-                     "attempt", u64_text(manifest->info.attempt), "created_wall_ns",
-                     u64_text(manifest->info.created_wall_ns), "identity", manifest->info.identity,
-                     "metadata", metadata, "shards", shards);
+    json_t *bases = manifest->base_count > 0 ? json_array() : NULL; /* without any there is no member */
+    for (uint32_t i = 0; i < manifest->base_count; i++)
+        json_array_append_new(bases, json_pack("{s:o, s:o}", "step", u64_text(manifest->bases[i].step),
+                                               "attempt", u64_text(manifest->bases[i].attempt)));
+    return json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:o, s:o*, s:o}", "format", "keel-manifest",
+                     "version", KEEL_FORMAT_VERSION, "run", manifest->run, "step",
+                     u64_text(manifest->info.step), "attempt", u64_text(manifest->info.attempt),
+                     "created_wall_ns", u64_text(manifest->info.created_wall_ns), "identity",
+                     manifest->info.identity, "metadata", metadata, "bases", bases, "shards", shards);
 }
 
 static enum keel_status parse_metadata(const char *text, json_t **out)
@@ -183,6 +188,11 @@ static enum keel_status damaged(const char *label)
     return keel_fail(KEEL_CORRUPT, "%s: is damaged; use another snapshot or a copy of this file", label);
 }
 
+static enum keel_status newer(const char *label)
+{
+    return keel_fail(KEEL_VERSION, "%s: has members that version 1 does not have; use a newer Keel", label);
+}
+
 static enum keel_status shards_from(const json_t *root, const char *label, struct keel_manifest *out)
 {
     const json_t *shards = json_object_get(root, "shards");
@@ -196,6 +206,37 @@ static enum keel_status shards_from(const json_t *root, const char *label, struc
             return damaged(label);
         out->info.raw_bytes += out->shards[i].raw_bytes;
         out->info.stored_bytes += out->shards[i].stored_bytes;
+    }
+    return KEEL_OK;
+}
+
+/* Ascending, none twice, none the snapshot itself: one text for one set. */
+static bool base_follows(const struct keel_manifest *manifest, uint32_t number)
+{
+    const struct keel_manifest_base *base = &manifest->bases[number], *before = base - 1;
+    if (base->step == manifest->info.step && base->attempt == manifest->info.attempt)
+        return false;
+    return number == 0 || base->step > before->step ||
+           (base->step == before->step && base->attempt > before->attempt);
+}
+
+static enum keel_status bases_from(const json_t *root, const char *label, struct keel_manifest *out)
+{
+    const json_t *bases = json_object_get(root, "bases");
+    if (bases == NULL)
+        return KEEL_OK;
+    size_t count = json_array_size(bases);
+    if (count == 0 || count > out->info.shard_count)
+        return damaged(label);
+    KEEL_TRY(keel_alloc(count, sizeof *out->bases, &out->bases));
+    for (; out->base_count < count; out->base_count++) {
+        const json_t *entry = json_array_get(bases, out->base_count);
+        struct keel_manifest_base *base = &out->bases[out->base_count];
+        if (!u64_from(entry, "step", &base->step) || !u64_from(entry, "attempt", &base->attempt) ||
+            !base_follows(out, out->base_count))
+            return damaged(label);
+        if (json_object_size(entry) != 2)
+            return newer(label);
     }
     return KEEL_OK;
 }
@@ -229,10 +270,10 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
         !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
         !text_from(root, "identity", out->info.identity, sizeof out->info.identity))
         return damaged(label);
-    if (json_object_size(root) != 10)
-        return keel_fail(KEEL_VERSION, "%s: has members that version 1 does not have; use a newer Keel",
-                         label);
+    if (json_object_size(root) != 10 + (json_object_get(root, "bases") != NULL ? 1 : 0))
+        return newer(label);
     KEEL_TRY(shards_from(root, label, out));
+    KEEL_TRY(bases_from(root, label, out));
     return metadata_from(root, label, out);
 }
 

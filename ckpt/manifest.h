@@ -10,10 +10,18 @@
 
 enum { KEEL_MANIFEST_BYTES_MAX = 8 << 20, KEEL_METADATA_BYTES_MAX = 1 << 20 };
 
+/* A snapshot that delta chunks of another refer to. */
+struct keel_manifest_base {
+    uint64_t step, attempt;
+};
+
 struct keel_manifest {
     char run[KEEL_RUN_NAME_BYTES];
     struct keel_snapshot_info info;
     struct keel_shard_summary *shards; /* info.shard_count of them, by rank; owned */
+    struct keel_manifest_base *bases;  /* base_count, at most one a shard, ascending without repetition; owned
+                                        */
+    uint32_t base_count;               /* direct bases: theirs are in their own manifests */
     char *metadata;                    /* JSON object; owned */
 };
 void keel_manifest_fini(struct keel_manifest *manifest);

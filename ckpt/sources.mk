@@ -11,6 +11,7 @@ ckpt_SRC := \
 	box.c \
 	snapshot.c \
 	snapshot_read.c \
+	commit_check.c \
 	commit.c \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \

@@ -1,0 +1,122 @@
+/* manifest_test.c - a manifest's list of bases: written as it is read, and nothing else is taken for one. */
+#include "format.h"
+#include "harness.h"
+#include "manifest.h"
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TAIL = 36, TEXT_MAX = 8192 };
+
+static enum keel_status decode(const char *text, struct keel_manifest *out)
+{
+    return keel_manifest_decode(text, strlen(text), "manifest", out);
+}
+
+/* `text` with `from` replaced, under a right check. */
+static void rewrite(const char *text, const char *from, const char *to, char out[TEXT_MAX])
+{
+    const char *at = strstr(text, from);
+    ck_assert_msg(at != NULL, "%s is not in %s", from, text);
+    int before = (int)(at - text);
+    snprintf(out, TEXT_MAX, "%.*s%s%s", before, text, to, at + strlen(from));
+    size_t covered = strlen(out) - TAIL;
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    keel_format_digest(out, covered, digest);
+    for (size_t i = 0; i < sizeof digest; i++) {
+        char hex[3];
+        snprintf(hex, sizeof hex, "%02x", digest[i]);
+        memcpy(out + covered + 2 * i, hex, 2);
+    }
+}
+
+static void encode(struct keel_manifest_base *bases, uint32_t count, char out[TEXT_MAX])
+{
+    static char no_metadata[] = "{}";
+    struct keel_shard_summary shards[3] = {
+        {.rank = 0, .file_bytes = 4096}, {.rank = 1, .file_bytes = 4096}, {.rank = 2, .file_bytes = 4096}};
+    struct keel_manifest manifest = {.run = "sample",
+                                     .info = {.step = 9, .attempt = 4, .shard_count = 3},
+                                     .shards = shards,
+                                     .bases = bases,
+                                     .base_count = count,
+                                     .metadata = no_metadata};
+    char *text;
+    size_t bytes;
+    ck_ok(keel_manifest_encode(&manifest, &text, &bytes));
+    ck_assert_uint_lt(bytes, TEXT_MAX);
+    memcpy(out, text, bytes);
+    out[bytes] = '\0';
+    keel_free(text);
+}
+
+START_TEST(bases_come_back_as_they_were_written)
+{
+    struct keel_manifest_base bases[2] = {{7, UINT64_MAX}, {8, 1}};
+    char text[TEXT_MAX];
+    for (uint32_t count = 0; count <= 2; count++) {
+        struct keel_manifest back;
+        encode(bases, count, text);
+        ck_assert_int_eq(strstr(text, "\"bases\"") != NULL, count > 0);
+        ck_ok(decode(text, &back));
+        ck_assert_uint_eq(back.base_count, count);
+        for (uint32_t i = 0; i < count; i++) {
+            ck_assert_uint_eq(back.bases[i].step, bases[i].step);
+            ck_assert_uint_eq(back.bases[i].attempt, bases[i].attempt);
+        }
+        keel_manifest_fini(&back);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *from, *to;
+    enum keel_status wanted;
+} refused[] = {
+    {"\"step\": \"7\"", "\"step\": \"07\"", KEEL_CORRUPT},
+    {"\"step\": \"7\"", "\"step\": 7", KEEL_CORRUPT},
+    {"\"step\": \"7\"", "\"stop\": \"7\"", KEEL_CORRUPT},
+    {"\"step\": \"7\"", "\"step\": \"8\"", KEEL_CORRUPT}, /* the second one's step, and a later attempt */
+    {"\"attempt\": \"5\"", "\"attempt\": \"18446744073709551616\"", KEEL_CORRUPT},
+    {"\"step\": \"8\",\n   \"attempt\": \"1\"", "\"step\": \"7\",\n   \"attempt\": \"5\"", KEEL_CORRUPT},
+    {"\"step\": \"8\",\n   \"attempt\": \"1\"", "\"step\": \"9\",\n   \"attempt\": \"4\"", KEEL_CORRUPT},
+    {"\"attempt\": \"5\"", "\"attempt\": \"5\", \"more\": 1", KEEL_VERSION},
+    {"\"bases\"", "\"roots\"", KEEL_VERSION},
+    {"\"bases\": [", "\"bases\": [1, ", KEEL_CORRUPT},
+    {"\"bases\": [",
+     "\"bases\": [{\"step\": \"1\", \"attempt\": \"1\"}, {\"step\": \"2\", \"attempt\": \"1\"}, ",
+     KEEL_CORRUPT}, /* more bases than shards */
+};
+
+START_TEST(other_lists_of_bases_are_refused_even_with_a_right_check)
+{
+    struct keel_manifest_base bases[2] = {{7, 5}, {8, 1}};
+    char text[TEXT_MAX], changed[TEXT_MAX];
+    struct keel_manifest back;
+    encode(bases, 2, text);
+    rewrite(text, refused[_i].from, refused[_i].to, changed);
+    ck_status(decode(changed, &back), refused[_i].wanted);
+}
+END_TEST
+
+START_TEST(an_empty_list_of_bases_is_refused)
+{
+    char text[TEXT_MAX], changed[TEXT_MAX];
+    struct keel_manifest back;
+    encode(NULL, 0, text);
+    rewrite(text, "\"metadata\"", "\"bases\": [], \"metadata\"", changed);
+    ck_status(decode(changed, &back), KEEL_CORRUPT);
+    rewrite(text, "\"metadata\"", "\"bases\": {}, \"metadata\"", changed);
+    ck_status(decode(changed, &back), KEEL_CORRUPT);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, bases_come_back_as_they_were_written);
+    tcase_add_loop_test(tc, other_lists_of_bases_are_refused_even_with_a_right_check, 0,
+                        (int)(sizeof refused / sizeof refused[0]));
+    tcase_add_test(tc, an_empty_list_of_bases_is_refused);
+}
+
+KEEL_TEST_MAIN("manifest", cases, 60)
