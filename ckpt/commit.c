@@ -6,14 +6,12 @@
  * other way: manifest.json first, synced, then the shards. */
 #include "commit_check.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- commit
  * ---------------------------------------------------------------------------------------------------- */
@@ -68,7 +66,7 @@ static enum keel_status publish(const struct keel_store *store, const struct kee
     KEEL_TRY(keel_path_join(path, snapshot->place.path, KEEL_MANIFEST_NAME));
     KEEL_TRY(keel_manifest_encode(&snapshot->manifest, &text, &bytes));
     enum keel_status status = KEEL_OK;
-    if (fsync(snapshot->place.fd) != 0 || fsync(store->run_fd) != 0)
+    if (keel_disk_fsync(snapshot->place.fd) != 0 || keel_disk_fsync(store->run_fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", snapshot->place.path);
     if (status == KEEL_OK)
         status = keel_file_replace(path, text, bytes, 0666);
@@ -84,9 +82,7 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
     KEEL_TRY(keel_store_writable(store));
     KEEL_TRY(check_commit(commit));
     KEEL_TRY(keel_step_open(store, commit->step, commit->attempt, false, &place));
-    enum keel_status status = KEEL_OK;
-    if (faccessat(place.fd, KEEL_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-        status = keel_fail(KEEL_INVALID, "%s: is committed already", place.path);
+    enum keel_status status = keel_step_uncommitted(&place);
     if (status == KEEL_OK)
         status = draft(store, commit, &manifest);
     if (status != KEEL_OK) {
@@ -235,9 +231,9 @@ static enum keel_status uncommit(struct keel_store *store, const struct keel_sna
     struct keel_step_place place;
     KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
     enum keel_status status = KEEL_OK;
-    if (unlinkat(place.fd, KEEL_MANIFEST_NAME, 0) != 0 && errno != ENOENT)
+    if (keel_disk_unlink(place.fd, KEEL_MANIFEST_NAME, 0) != 0 && errno != ENOENT)
         status = keel_fail_errno(errno, "%s: its manifest cannot be removed", place.path);
-    if (status == KEEL_OK && fsync(place.fd) != 0)
+    if (status == KEEL_OK && keel_disk_fsync(place.fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", place.path);
     keel_step_close(&place);
     return status;
@@ -313,7 +309,7 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
         committed += attempt->state == ATTEMPT_COMMITTED;
     }
     keel_free(scan.attempts);
-    if (status == KEEL_OK && removed > 0 && fsync(store->run_fd) != 0)
+    if (status == KEEL_OK && removed > 0 && keel_disk_fsync(store->run_fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", store->path);
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;

@@ -3,11 +3,11 @@
 #include "format.h"
 #include <inttypes.h>
 #include <jansson.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The file's end: the check's value and what closes the object. */
 enum { HEX_BYTES = 2 * KEEL_DIGEST_BYTES, TAIL_BYTES = HEX_BYTES + 4 };
@@ -314,7 +314,7 @@ static enum keel_status read_text(const struct keel_step_place *place, const cha
     enum keel_status status = bytes > KEEL_MANIFEST_BYTES_MAX ? damaged(label) : keel_alloc(bytes, 1, &text);
     if (status == KEEL_OK)
         status = keel_pread_all(fd, text, bytes, 0, label);
-    close(fd);
+    keel_disk_close(fd);
     if (status != KEEL_OK) {
         keel_free(text);
         return status;

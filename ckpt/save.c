@@ -16,15 +16,14 @@
 #include "save_stream.h"
 #include "store.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { DRAIN_THREADS_MAX = 64, ARENA_ALIGNMENT_BYTES = 64 };
 
@@ -289,7 +288,7 @@ static void *writer_main(void *argument)
 {
     struct keel_save *save = argument;
     enum keel_status status = keel_save_stream_drain(&save->stream);
-    if (status == KEEL_OK && fsync(save->place.fd) != 0)
+    if (status == KEEL_OK && keel_disk_fsync(save->place.fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", save->place.path);
     return leave(save, status);
 }
@@ -389,11 +388,9 @@ static enum keel_status plan(struct keel_save *save, const struct keel_save_conf
 /* The shard's file, new; and an attempt that was committed takes no more files. */
 static enum keel_status create_file(struct keel_save *save, int *out_fd)
 {
-    if (faccessat(save->place.fd, KEEL_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-        return keel_fail(KEEL_INVALID, "%s: is committed already; save under a new attempt number",
-                         save->place.path);
-    int fd =
-        openat(save->place.fd, save->shard_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    KEEL_TRY(keel_step_uncommitted(&save->place));
+    int fd = keel_disk_open(save->place.fd, save->shard_name,
+                            O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST)
         return keel_fail(KEEL_INVALID, "%s: was used before; save under a new attempt number", save->path);
     if (fd < 0)
@@ -405,7 +402,7 @@ static enum keel_status create_file(struct keel_save *save, int *out_fd)
 /* The directory stays, as other ranks may be about to write there; retention removes it. */
 static void remove_file(struct keel_save *save)
 {
-    unlinkat(save->place.fd, save->shard_name, 0);
+    keel_disk_unlink(save->place.fd, save->shard_name, 0);
 }
 
 static void destroy(struct keel_save *save)

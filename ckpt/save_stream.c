@@ -2,12 +2,11 @@
 #include "save_stream.h"
 #include "format.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { PIECE_BYTES_MIN = 64 << 10, PIECES_PER_SECOND = 32 };
 
@@ -16,9 +15,9 @@ static const uint64_t cap_max_bytes_s = UINT64_C(16) << 30;
 
 static void set_direct(int fd, bool direct)
 {
-    int flags = fcntl(fd, F_GETFL);
+    int flags = keel_disk_get_flags(fd);
     if (flags >= 0) /* a refusal leaves buffered writing, which is right as well */
-        (void)fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+        (void)keel_disk_set_flags(fd, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
 void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path, uint64_t cap_bytes_s,
@@ -38,7 +37,7 @@ void keel_save_stream_fini(struct keel_save_stream *stream)
     keel_cond_fini(&stream->moved);
     keel_mutex_fini(&stream->lock);
     if (stream->fd >= 0)
-        close(stream->fd);
+        keel_disk_close(stream->fd);
     stream->fd = -1;
 }
 
@@ -135,10 +134,7 @@ static bool pay(struct keel_save_stream *stream)
 /* Some file systems take the flag and refuse the write: then without it. */
 static enum keel_status write_piece(struct keel_save_stream *stream, const uint8_t *data, size_t bytes)
 {
-    ssize_t put;
-    do
-        put = pwrite(stream->fd, data, bytes, (off_t)stream->file_bytes);
-    while (put < 0 && errno == EINTR);
+    ssize_t put = keel_disk_pwrite(stream->fd, data, bytes, stream->file_bytes);
     if (put == (ssize_t)bytes)
         return KEEL_OK;
     if (put < 0 && errno != EINVAL)
@@ -196,11 +192,11 @@ enum keel_status keel_save_stream_drain(struct keel_save_stream *stream)
         keel_cond_broadcast(&stream->moved);
         keel_mutex_unlock(&stream->lock);
     }
-    if (fsync(stream->fd) != 0)
+    if (keel_disk_fsync(stream->fd) != 0)
         return keel_fail_errno(errno, "%s: cannot be synced", stream->path);
     int fd = stream->fd;
     stream->fd = -1;
-    if (close(fd) != 0)
+    if (keel_disk_close(fd) != 0)
         return keel_fail_errno(errno, "%s: cannot be closed", stream->path);
     return KEEL_OK;
 }

@@ -2,10 +2,10 @@
 #include "shard.h"
 #include "codec.h"
 #include <errno.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static enum keel_status shard_path(const struct keel_step_place *place, uint32_t rank,
                                    char out[KEEL_PATH_BYTES])
@@ -69,7 +69,7 @@ enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t r
     enum keel_status status = read_ends(fd, file_bytes, path, &shard);
     if (status == KEEL_OK)
         status = read_index(fd, path, &shard);
-    close(fd);
+    keel_disk_close(fd);
     if (status != KEEL_OK) {
         keel_shard_unload(&shard);
         return status;
@@ -139,7 +139,7 @@ enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, con
 void keel_chunk_reader_close(struct keel_chunk_reader *reader)
 {
     if (reader->fd >= 0)
-        close(reader->fd);
+        keel_disk_close(reader->fd);
     keel_free(reader->stored);
     keel_free(reader->scratch);
     keel_free(reader->raw);

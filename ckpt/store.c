@@ -3,13 +3,11 @@
 #include "store.h"
 #include "format.h"
 #include <errno.h>
-#include <fcntl.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- the store ------------------------------------------------------------------------------------------
  */
@@ -28,7 +26,7 @@ static enum keel_status see_run(void *context, const char *name)
     if (!keel_run_name_valid(name))
         return KEEL_OK;
     KEEL_TRY(keel_path_join(path, search->root, name));
-    if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (keel_disk_stat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode))
         return KEEL_OK;
     snprintf(search->found, sizeof search->found, "%s", name);
     search->count++;
@@ -85,22 +83,22 @@ static enum keel_status open_run(const char *root, const char *path, const char 
 {
     if (create)
         KEEL_TRY(make_root(root));
-    int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int root_fd = keel_disk_open(AT_FDCWD, root, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (root_fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened", root);
-    if (create && mkdirat(root_fd, run, 0777) != 0 && errno != EEXIST) {
+    if (create && keel_disk_mkdir(root_fd, run, 0777) != 0 && errno != EEXIST) {
         int error = errno;
-        close(root_fd);
+        keel_disk_close(root_fd);
         return keel_fail_errno(error, "%s: cannot be made", path);
     }
-    int fd = openat(root_fd, run, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = keel_disk_open(root_fd, run, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     int error = errno;
-    if (create && fsync(root_fd) != 0 && fd >= 0) {
+    if (create && keel_disk_fsync(root_fd) != 0 && fd >= 0) {
         error = errno;
-        close(fd);
+        keel_disk_close(fd);
         fd = -1;
     }
-    close(root_fd);
+    keel_disk_close(root_fd);
     if (fd < 0)
         return keel_fail_errno(error, "%s: cannot be opened as a run's directory", path);
     *out_fd = fd;
@@ -125,7 +123,7 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
     struct keel_store *store;
     enum keel_status status = keel_alloc(1, sizeof *store, &store);
     if (status != KEEL_OK) {
-        close(fd);
+        keel_disk_close(fd);
         return status;
     }
     keel_mutex_init(&store->lock);
@@ -141,7 +139,7 @@ void keel_store_close(struct keel_store *store)
 {
     if (store == NULL)
         return;
-    close(store->run_fd);
+    keel_disk_close(store->run_fd);
     keel_free(store->spare.memory);
     keel_mutex_fini(&store->lock);
     keel_free(store);
@@ -241,9 +239,9 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
     struct keel_step_place place;
     keel_step_name(step, attempt, place.name);
     KEEL_TRY(keel_path_join(place.path, store->path, place.name));
-    if (create && mkdirat(store->run_fd, place.name, 0777) != 0 && errno != EEXIST)
+    if (create && keel_disk_mkdir(store->run_fd, place.name, 0777) != 0 && errno != EEXIST)
         return keel_fail_errno(errno, "%s: cannot be made", place.path);
-    place.fd = openat(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    place.fd = keel_disk_open(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (place.fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened as a directory", place.path);
     *out = place;
@@ -252,22 +250,30 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
 
 void keel_step_close(struct keel_step_place *place)
 {
-    close(place->fd);
+    keel_disk_close(place->fd);
     place->fd = -1;
+}
+
+enum keel_status keel_step_uncommitted(const struct keel_step_place *place)
+{
+    struct stat info;
+    if (keel_disk_stat(place->fd, KEEL_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0)
+        return keel_fail(KEEL_INVALID, "%s: is committed already; use a new attempt number", place->path);
+    return errno == ENOENT ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be looked into", place->path);
 }
 
 enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,
                                      uint64_t *out_bytes)
 {
     /* O_NONBLOCK: should a pipe lie there, opening it must not wait for a writer */
-    int fd = openat(place->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = keel_disk_open(place->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0 && errno == ELOOP)
         return keel_fail(KEEL_DENIED, "%s/%s: is a symbolic link; a store holds none", place->path, name);
     if (fd < 0)
         return keel_fail_errno(errno, "%s/%s: cannot be opened", place->path, name);
     struct stat info;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(fd);
+    if (keel_disk_fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        keel_disk_close(fd);
         return keel_fail(KEEL_CORRUPT, "%s/%s: is no regular file", place->path, name);
     }
     *out_fd = fd;

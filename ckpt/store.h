@@ -45,6 +45,8 @@ void keel_step_name(uint64_t step, uint64_t attempt, char out[KEEL_STEP_NAME_BYT
 enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, uint64_t attempt, bool create,
                                 struct keel_step_place *out);
 void keel_step_close(struct keel_step_place *place);
+/* INVALID when it is committed, an error when nobody can tell. */
+enum keel_status keel_step_uncommitted(const struct keel_step_place *place);
 void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES]);
 
 /* A regular file of that directory, for reading; no symbolic link. NOT_FOUND, DENIED, CORRUPT. */

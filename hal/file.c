@@ -1,8 +1,8 @@
 /* file.c - files and directories, durable where file.h says so. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
@@ -29,22 +29,22 @@ enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory
 bool keel_path_exists(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0;
+    return keel_disk_stat(AT_FDCWD, path, &info, 0) == 0;
 }
 
 bool keel_path_is_file(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    return keel_disk_stat(AT_FDCWD, path, &info, 0) == 0 && S_ISREG(info.st_mode);
 }
 
 static enum keel_status make_one(const char *path)
 {
-    if (mkdir(path, 0777) == 0)
+    if (keel_disk_mkdir(AT_FDCWD, path, 0777) == 0)
         return KEEL_OK;
     int error = errno;
     struct stat info;
-    if (stat(path, &info) == 0) {
+    if (keel_disk_stat(AT_FDCWD, path, &info, 0) == 0) {
         if (S_ISDIR(info.st_mode))
             return KEEL_OK;
         error = ENOTDIR;
@@ -69,15 +69,6 @@ enum keel_status keel_mkdir_all(const char *path)
     return make_one(path);
 }
 
-static ssize_t retry_read(int fd, void *data, size_t bytes)
-{
-    ssize_t got;
-    do
-        got = read(fd, data, bytes);
-    while (got < 0 && errno == EINTR);
-    return got;
-}
-
 /* Read to the end into *data, which has room for `capacity` bytes; grows up to max_bytes and two more:
  * one tells that there is too much, one is for the NUL. The caller frees *data in any case. */
 static enum keel_status read_to_end(int fd, const char *path, size_t max_bytes, char **data, size_t capacity,
@@ -92,7 +83,7 @@ static enum keel_status read_to_end(int fd, const char *path, size_t max_bytes, 
             KEEL_TRY(keel_realloc(data, capacity, larger, 1));
             capacity = larger;
         }
-        ssize_t got = retry_read(fd, *data + used, capacity - 1 - used);
+        ssize_t got = keel_disk_read(fd, *data + used, capacity - 1 - used);
         if (got < 0)
             return keel_fail_errno(errno, "%s: cannot be read", path);
         if (got == 0)
@@ -108,7 +99,7 @@ static enum keel_status read_open_file(int fd, const char *path, size_t max_byte
                                        size_t *out_bytes)
 {
     struct stat info;
-    if (fstat(fd, &info) != 0)
+    if (keel_disk_fstat(fd, &info) != 0)
         return keel_fail_errno(errno, "%s: cannot be read", path);
     if (S_ISDIR(info.st_mode))
         return keel_fail(KEEL_INVALID, "%s: is a directory, a file was expected", path);
@@ -129,11 +120,11 @@ static enum keel_status read_open_file(int fd, const char *path, size_t max_byte
 enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes)
 {
     KEEL_ASSERT(max_bytes <= SIZE_MAX - 2);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened", path);
     enum keel_status status = read_open_file(fd, path, max_bytes, out, out_bytes);
-    close(fd);
+    keel_disk_close(fd);
     return status;
 }
 
@@ -141,9 +132,7 @@ enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offse
 {
     char *at = data;
     while (bytes > 0) {
-        ssize_t got = pread(fd, at, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = keel_disk_pread(fd, at, bytes, offset);
         if (got < 0)
             return keel_fail_errno(errno, "%s: cannot be read at byte %llu", path,
                                    (unsigned long long)offset);
@@ -161,9 +150,7 @@ enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_
 {
     const char *at = data;
     while (bytes > 0) {
-        ssize_t put = pwrite(fd, at, bytes, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
+        ssize_t put = keel_disk_pwrite(fd, at, bytes, offset);
         if (put <= 0)
             return keel_fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be written at byte %llu", path,
                                    (unsigned long long)offset);
@@ -176,11 +163,11 @@ enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_
 
 enum keel_status keel_sync_path(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened to be synced", path);
-    int error = fsync(fd) == 0 ? 0 : errno;
-    close(fd);
+    int error = keel_disk_fsync(fd) == 0 ? 0 : errno;
+    keel_disk_close(fd);
     return error == 0 ? KEEL_OK : keel_fail_errno(error, "%s: cannot be synced", path);
 }
 
@@ -206,19 +193,19 @@ enum keel_status keel_file_replace(const char *path, const void *data, size_t by
                           atomic_fetch_add(&serial, 1));
     if (length < 0 || length >= (int)sizeof temporary)
         return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
-    unlink(temporary); /* left by an earlier process of the same number */
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    keel_disk_unlink(AT_FDCWD, temporary, 0); /* left by an earlier process of the same number */
+    int fd = keel_disk_open(AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be created", temporary);
     enum keel_status status = keel_pwrite_all(fd, data, bytes, 0, temporary);
-    if (status == KEEL_OK && fsync(fd) != 0)
+    if (status == KEEL_OK && keel_disk_fsync(fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", temporary);
-    if (close(fd) != 0 && status == KEEL_OK)
+    if (keel_disk_close(fd) != 0 && status == KEEL_OK)
         status = keel_fail_errno(errno, "%s: cannot be closed", temporary);
-    if (status == KEEL_OK && rename(temporary, path) != 0)
+    if (status == KEEL_OK && keel_disk_rename(AT_FDCWD, temporary, AT_FDCWD, path) != 0)
         status = keel_fail_errno(errno, "%s: cannot be replaced", path);
     if (status != KEEL_OK) {
-        unlink(temporary);
+        keel_disk_unlink(AT_FDCWD, temporary, 0);
         return status;
     }
     return sync_parent(path);
@@ -227,9 +214,7 @@ enum keel_status keel_file_replace(const char *path, const void *data, size_t by
 static enum keel_status write_all(int fd, const char *path, const char *at, size_t bytes)
 {
     while (bytes > 0) {
-        ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno == EINTR)
-            continue;
+        ssize_t put = keel_disk_write(fd, at, bytes);
         if (put <= 0)
             return keel_fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be appended to", path);
         at += put;
@@ -240,15 +225,16 @@ static enum keel_status write_all(int fd, const char *path, const char *at, size
 
 enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = keel_disk_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened to append", path);
     struct stat before;
-    bool is_new = fstat(fd, &before) == 0 && before.st_size == 0; /* its name may not be on the disk yet */
+    bool is_new =
+        keel_disk_fstat(fd, &before) == 0 && before.st_size == 0; /* its name may not be on the disk yet */
     enum keel_status status = write_all(fd, path, data, bytes);
-    if (status == KEEL_OK && durable && fsync(fd) != 0)
+    if (status == KEEL_OK && durable && keel_disk_fsync(fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", path);
-    if (close(fd) != 0 && status == KEEL_OK)
+    if (keel_disk_close(fd) != 0 && status == KEEL_OK)
         status = keel_fail_errno(errno, "%s: cannot be closed", path);
     if (status == KEEL_OK && durable && is_new)
         status = sync_parent(path);
@@ -267,58 +253,55 @@ static void free_names(char **names, size_t count)
     keel_free(names);
 }
 
-static enum keel_status collect_names(DIR *directory, const char *path, char ***out, size_t *out_count)
+struct names {
+    const char *path; /* borrowed, for messages */
+    char **names;     /* owned */
+    size_t count, capacity;
+    enum keel_status status;
+};
+
+static enum keel_status take_name(struct names *names, const char *name)
 {
-    size_t count = 0, capacity = 64;
-    char **names;
-    KEEL_TRY(keel_alloc(capacity, sizeof *names, &names));
-    enum keel_status status = KEEL_OK;
-    while (status == KEEL_OK) {
-        errno = 0; /* the only way to tell an error from the end */
-        const struct dirent *entry = readdir(directory);
-        if (entry == NULL) {
-            if (errno != 0)
-                status = keel_fail_errno(errno, "%s: cannot be listed", path);
-            break;
-        }
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        if (count == NAMES_MAX)
-            status = keel_fail(KEEL_LIMIT, "%s: more than %d entries", path, NAMES_MAX);
-        if (status == KEEL_OK && count == capacity) {
-            status = keel_realloc(&names, capacity, capacity * 2, sizeof *names);
-            capacity = status == KEEL_OK ? capacity * 2 : capacity;
-        }
-        if (status == KEEL_OK)
-            status = keel_strdup(entry->d_name, &names[count]);
-        if (status == KEEL_OK)
-            count++;
+    if (names->count == NAMES_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: more than %d entries", names->path, NAMES_MAX);
+    if (names->count == names->capacity) {
+        size_t larger = names->capacity > 0 ? names->capacity * 2 : 64;
+        KEEL_TRY(keel_realloc(&names->names, names->capacity, larger, sizeof *names->names));
+        names->capacity = larger;
     }
-    if (status != KEEL_OK) {
-        free_names(names, count);
-        return status;
-    }
-    qsort(names, count, sizeof *names, compare_names);
-    *out = names;
-    *out_count = count;
+    KEEL_TRY(keel_strdup(name, &names->names[names->count]));
+    names->count++;
     return KEEL_OK;
+}
+
+static int see_name(void *context, const char *name)
+{
+    struct names *names = context;
+    names->status = take_name(names, name);
+    return names->status == KEEL_OK ? 0 : 1;
+}
+
+static enum keel_status collect_names(struct names *names)
+{
+    int fd = keel_disk_open(AT_FDCWD, names->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be listed", names->path);
+    if (keel_disk_list(fd, see_name, names) < 0)
+        names->status = keel_fail_errno(errno, "%s: cannot be listed", names->path);
+    keel_disk_close(fd);
+    return names->status;
 }
 
 enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void *context, const char *name),
                                void *context)
 {
-    DIR *directory = opendir(path);
-    if (directory == NULL)
-        return keel_fail_errno(errno, "%s: cannot be listed", path);
-    char **names;
-    size_t count;
-    enum keel_status status = collect_names(directory, path, &names, &count);
-    closedir(directory);
-    if (status != KEEL_OK)
-        return status;
-    for (size_t i = 0; i < count && status == KEEL_OK; i++)
-        status = visit(context, names[i]);
-    free_names(names, count);
+    struct names names = {.path = path};
+    enum keel_status status = collect_names(&names);
+    if (status == KEEL_OK && names.count > 0)
+        qsort(names.names, names.count, sizeof *names.names, compare_names);
+    for (size_t i = 0; i < names.count && status == KEEL_OK; i++)
+        status = visit(context, names.names[i]);
+    free_names(names.names, names.count);
     return status;
 }
 
@@ -332,7 +315,7 @@ static enum keel_status remove_child(void *context, const char *name)
 enum keel_status keel_remove_tree(const char *path)
 {
     struct stat info;
-    if (lstat(path, &info) != 0)
+    if (keel_disk_stat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be removed", path);
     if (S_ISDIR(info.st_mode)) {
         char copy[KEEL_PATH_BYTES];
@@ -340,11 +323,11 @@ enum keel_status keel_remove_tree(const char *path)
         if (length < 0 || length >= (int)sizeof copy) /* a path cut short would name something else */
             return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
         KEEL_TRY(keel_dir_list(path, remove_child, copy));
-        if (rmdir(path) != 0 && errno != ENOENT)
+        if (keel_disk_unlink(AT_FDCWD, path, AT_REMOVEDIR) != 0 && errno != ENOENT)
             return keel_fail_errno(errno, "%s: cannot be removed", path);
         return KEEL_OK;
     }
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (keel_disk_unlink(AT_FDCWD, path, 0) != 0 && errno != ENOENT)
         return keel_fail_errno(errno, "%s: cannot be removed", path);
     return KEEL_OK;
 }

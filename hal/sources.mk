@@ -5,6 +5,7 @@ hal_HOST_SRC := \
 	clock.c \
 	thread.c \
 	memory.c \
+	disk.c \
 	file.c \
 	process.c
 hal_SRC := $(hal_HOST_SRC) \
