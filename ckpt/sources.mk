@@ -1,5 +1,7 @@
 ckpt_SRC := \
 	format.c \
+	seal_key.c \
+	chunk_seal.c \
 	deflate_encode.c \
 	planes.c \
 	codec.c \

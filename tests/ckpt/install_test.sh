@@ -85,9 +85,9 @@ done
 # A sanitizer's library calls for others of its own.
 if [ -z "${SAN:-}" ]; then
     needs "$lib/libkeel-ckpt.so" >"$root/log"
-    [ "$(cat "$root/log")" = "ld-linux-x86-64 libc libjansson libxxhash libz " ] ||
-        [ "$(cat "$root/log")" = "libc libjansson libxxhash libz " ]
-    check "libkeel-ckpt needs no more than zlib, xxHash and Jansson" $?
+    [ "$(cat "$root/log")" = "ld-linux-x86-64 libc libjansson libsodium libxxhash libz " ] ||
+        [ "$(cat "$root/log")" = "libc libjansson libsodium libxxhash libz " ]
+    check "libkeel-ckpt needs no more than zlib, xxHash, Jansson and libsodium" $?
     needs "$root/static" >"$root/log"
     [ "$(cat "$root/log")" = "libc " ]
     check "a static program needs nothing but the C library" $?

@@ -33,14 +33,15 @@ enum keel_next {
     X(TIMEOUT, 10, RETRY, 1, "the deadline passed")                                                          \
     X(PEER_LOST, 11, RESTART, 5, "a peer is gone")                                                           \
     X(REVOKED, 12, RESTART, 5, "the epoch of this operation is over")                                        \
-    X(AUTH, 13, FIX, 3, "the other side did not prove that it belongs")                                      \
+    X(AUTH, 13, FIX, 3, "the key that proves who belongs is missing or wrong")                               \
     X(BUSY, 14, RETRY, 1, "in use by somebody else")                                                         \
     X(INTERRUPTED, 15, RETRY, 5, "interrupted; the same command goes on from here")                          \
     X(DEVICE_LOST, 16, RESTART, 1, "the device failed")                                                      \
     X(LIMIT, 17, FIX, 2, "a stated limit would be passed")                                                   \
     X(MISMATCH, 18, FIX, 4, "two things that must agree do not")                                             \
     X(INTERNAL, 19, FATAL, 1, "an invariant of Keel does not hold; please report it")                        \
-    X(DIVERGED, 20, FIX, 1, "the training diverges")
+    X(DIVERGED, 20, FIX, 1, "the training diverges")                                                         \
+    X(FORGED, 21, FIX, 4, "data was altered by somebody without the key")
 
 enum keel_status {
 #define KEEL_STATUS_ENUM(name, value, next, code, text) KEEL_##name = (value),
