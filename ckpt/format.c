@@ -263,7 +263,7 @@ static enum keel_status check_chunk(const struct keel_format_chunk *chunk,
     if (chunk->raw_bytes == 0 || chunk->raw_bytes > KEEL_FORMAT_CHUNK_BYTES ||
         !storage_makes_sense(chunk, index_offset) || !base_makes_sense(chunk, header) ||
         (chunk->codec != KEEL_CODEC_SAME && sealed != ((header->flags & KEEL_HEADER_SEALED) != 0)) ||
-        (sealed && (chunk->raw_check != 0 || chunk->base_check != 0)))
+        ((header->flags & KEEL_HEADER_SEALED) != 0 && (chunk->raw_check != 0 || chunk->base_check != 0)))
         return damaged(label, "a chunk's entry makes no sense");
     return KEEL_OK;
 }

@@ -99,8 +99,8 @@ _Static_assert(offsetof(struct keel_format_record, nonfinite) == 360, "record.no
 _Static_assert(offsetof(struct keel_format_record, reserved) == 368, "record.reserved");
 
 /* The base of a delta chunk is chunk base_chunk of the chunk table of rank base_rank's shard in the header's
- * base snapshot, and has as many raw bytes. Sealed chunks keep raw_check and base_check in the seal, zero
- * here. */
+ * base snapshot, and has as many raw bytes. In a sealed shard raw_check and base_check are in the chunk's
+ * seal, zero here (both tell something about what is secret), also of chunks that store nothing. */
 struct keel_format_chunk {
     uint64_t file_offset; /* a multiple of 4096; zero when nothing is stored (same) */
     uint32_t raw_bytes;

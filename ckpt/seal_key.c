@@ -1,14 +1,12 @@
 /* seal_key.c - reads a key file, refuses one that others could have read, and derives from it. */
 #include "seal_key.h"
 #include <errno.h>
-#include <fcntl.h>
+#include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { HEX_BYTES = 2 * KEEL_KEY_BYTES, FILE_BYTES_MAX = HEX_BYTES + 1 };
 
@@ -21,7 +19,7 @@ struct keel_key {
 static enum keel_status check_file(int fd, const char *path, size_t *out_bytes)
 {
     struct stat info;
-    if (fstat(fd, &info) != 0)
+    if (keel_disk_fstat(fd, &info) != 0)
         return keel_fail_errno(errno, "%s: cannot be examined", path);
     if (!S_ISREG(info.st_mode))
         return keel_fail(KEEL_DENIED, "%s: is no regular file; a key is read from nothing else", path);
@@ -71,7 +69,7 @@ static enum keel_status read_key(int fd, const char *path, uint8_t *master)
 static enum keel_status open_key(const char *path, int *out_fd)
 {
     /* O_NONBLOCK: should a pipe lie there, opening it must not wait for a writer */
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0 && errno == ELOOP)
         return keel_fail(KEEL_DENIED, "%s: is a symbolic link; name the key file itself", path);
     if (fd < 0)
@@ -91,7 +89,7 @@ enum keel_status keel_key_load(const char *path, struct keel_key **out)
     KEEL_TRY(open_key(path, &fd));
     enum keel_status status = keel_alloc(1, sizeof *key, &key);
     if (status != KEEL_OK) {
-        close(fd);
+        keel_disk_close(fd);
         return status;
     }
     atomic_init(&key->holders, 1);
@@ -99,7 +97,7 @@ enum keel_status keel_key_load(const char *path, struct keel_key **out)
     key->master = sodium_malloc(KEEL_KEY_BYTES);
     status = key->master == NULL ? keel_fail(KEEL_NO_MEMORY, "no locked memory for a key")
                                  : read_key(fd, path, key->master);
-    close(fd);
+    keel_disk_close(fd);
     if (status != KEEL_OK) {
         keel_key_release(key);
         return status;
