@@ -1,9 +1,9 @@
 /* planes.c - the planes codec, for arrays of numbers of 1, 2, 4 or 8 bytes.
  *
- * Each element, as a little-endian integer, is rotated left by one bit (not those of one byte): the sign goes
- * to the bottom, and the exponent of a float32 or bfloat16 fills the top byte. Byte k of all elements makes
- * plane k. Exponents of trained weights have some 2.75 bits of entropy, mantissas nearly 8: so each plane is
- * stored on its own, in the way that suits it:
+ * Each element (XORed with its base, for a delta), as a little-endian integer, is rotated left by one bit
+ * (not those of one byte): the sign goes to the bottom, and the exponent of a float32 or bfloat16 fills the
+ * top byte. Byte k of all elements makes plane k. Exponents of trained weights have some 2.75 bits of
+ * entropy, mantissas nearly 8: so each plane is stored on its own, in the way that suits it:
  *
  *   element_bytes x 8 bytes   for each plane, lowest byte first: kind, 3 zeros, stored bytes (u32)
  *   ...                       the planes, one behind the other
@@ -15,6 +15,7 @@
 #include "planes.h"
 #include "deflate_encode.h"
 #include "format.h"
+#include "split.h"
 #include <keel/memory.h>
 #include <string.h>
 #include <zlib.h>
@@ -26,108 +27,6 @@ struct plane_entry {
     uint32_t bytes;
 };
 _Static_assert(sizeof(struct plane_entry) == 8, "plane entry");
-
-/* ---- rotate and split ------------------------------------------------------------------------------------
- */
-
-static void split_2(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint16_t x;
-        memcpy(&x, raw + 2 * i, sizeof x);
-        x = (uint16_t)(x << 1 | x >> 15);
-        planes[i] = (uint8_t)x;
-        planes[count + i] = (uint8_t)(x >> 8);
-    }
-}
-
-static void split_4(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t x;
-        memcpy(&x, raw + 4 * i, sizeof x);
-        x = x << 1 | x >> 31;
-        planes[i] = (uint8_t)x;
-        planes[count + i] = (uint8_t)(x >> 8);
-        planes[2 * count + i] = (uint8_t)(x >> 16);
-        planes[3 * count + i] = (uint8_t)(x >> 24);
-    }
-}
-
-static void split_8(const uint8_t *restrict raw, size_t count, uint8_t *restrict planes)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t x;
-        memcpy(&x, raw + 8 * i, sizeof x);
-        x = x << 1 | x >> 63;
-        for (size_t k = 0; k < 8; k++)
-            planes[k * count + i] = (uint8_t)(x >> (8 * k));
-    }
-}
-
-static void split(uint32_t element_bytes, const uint8_t *raw, size_t count, uint8_t *planes)
-{
-    switch (element_bytes) {
-    case 1:
-        memcpy(planes, raw, count);
-        break;
-    case 2:
-        split_2(raw, count, planes);
-        break;
-    case 4:
-        split_4(raw, count, planes);
-        break;
-    default:
-        split_8(raw, count, planes);
-    }
-}
-
-static void join_2(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint16_t x = (uint16_t)(planes[i] | planes[count + i] << 8);
-        x = (uint16_t)(x >> 1 | x << 15);
-        memcpy(raw + 2 * i, &x, sizeof x);
-    }
-}
-
-static void join_4(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t x = planes[i] | (uint32_t)planes[count + i] << 8 | (uint32_t)planes[2 * count + i] << 16 |
-                     (uint32_t)planes[3 * count + i] << 24;
-        x = x >> 1 | x << 31;
-        memcpy(raw + 4 * i, &x, sizeof x);
-    }
-}
-
-static void join_8(const uint8_t *restrict planes, size_t count, uint8_t *restrict raw)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t x = 0;
-        for (size_t k = 0; k < 8; k++)
-            x |= (uint64_t)planes[k * count + i] << (8 * k);
-        x = x >> 1 | x << 63;
-        memcpy(raw + 8 * i, &x, sizeof x);
-    }
-}
-
-static void join(uint32_t element_bytes, const uint8_t *planes, size_t count, uint8_t *raw)
-{
-    switch (element_bytes) {
-    case 1:
-        memcpy(raw, planes, count);
-        break;
-    case 2:
-        join_2(planes, count, raw);
-        break;
-    case 4:
-        join_4(planes, count, raw);
-        break;
-    default:
-        join_8(planes, count, raw);
-    }
-}
 
 /* ---- encode
  * ------------------------------------------------------------------------------------------------ */
@@ -177,16 +76,19 @@ static struct plane_entry encode_plane(const uint8_t *plane, size_t bytes, uint8
     return (struct plane_entry){.kind = PLANE_PLAIN, .bytes = (uint32_t)bytes};
 }
 
-uint32_t keel_planes_encode(uint32_t element_bytes, const uint8_t *raw, uint32_t raw_bytes, uint8_t *out,
-                            uint8_t *scratch)
+uint32_t keel_planes_encode(uint32_t element_bytes, const uint8_t *raw, const uint8_t *base,
+                            uint32_t raw_bytes, uint8_t *out, uint8_t *scratch)
 {
     size_t count = raw_bytes / element_bytes;
     KEEL_ASSERT(count * element_bytes == raw_bytes && count > 0);
-    struct plane_entry entries[8];
+    struct plane_entry entries[KEEL_PLANES_MAX];
+    uint8_t *planes[KEEL_PLANES_MAX] = {NULL};
     size_t used = element_bytes * sizeof entries[0];
-    split(element_bytes, raw, count, scratch);
+    for (uint32_t k = 0; k < element_bytes; k++)
+        planes[k] = scratch + k * count;
+    keel_planes_split(element_bytes, raw, base, count, planes);
     for (uint32_t k = 0; k < element_bytes; k++) {
-        entries[k] = encode_plane(scratch + k * count, count, out + used);
+        entries[k] = encode_plane(planes[k], count, out + used);
         used += entries[k].bytes;
     }
     if (used >= raw_bytes)
@@ -227,14 +129,16 @@ static enum keel_status inflate_plane(const uint8_t *stored, uint32_t stored_byt
     return whole ? KEEL_OK : keel_fail(KEEL_CORRUPT, "a plane cannot be decoded");
 }
 
+/* One plane of `bytes`; *out is where it lies: in `stored` if that is possible, else in `plane`. */
 static enum keel_status decode_plane(struct plane_entry entry, const uint8_t *stored, uint8_t *plane,
-                                     size_t bytes)
+                                     size_t bytes, const uint8_t **out)
 {
+    *out = plane;
     switch (entry.kind) {
     case PLANE_PLAIN:
         if (entry.bytes != bytes)
             break;
-        memcpy(plane, stored, bytes);
+        *out = stored;
         return KEEL_OK;
     case PLANE_DEFLATE:
         return inflate_plane(stored, entry.bytes, plane, bytes);
@@ -250,9 +154,10 @@ static enum keel_status decode_plane(struct plane_entry entry, const uint8_t *st
 }
 
 enum keel_status keel_planes_decode(uint32_t element_bytes, const uint8_t *stored, uint32_t stored_bytes,
-                                    uint8_t *raw, uint32_t raw_bytes, uint8_t *scratch)
+                                    const uint8_t *base, uint8_t *raw, uint32_t raw_bytes, uint8_t *scratch)
 {
-    struct plane_entry entries[8];
+    struct plane_entry entries[KEEL_PLANES_MAX];
+    const uint8_t *planes[KEEL_PLANES_MAX] = {NULL};
     size_t table_bytes = element_bytes * sizeof entries[0], count = raw_bytes / element_bytes;
     if (stored_bytes < table_bytes || raw_bytes % element_bytes != 0)
         return keel_fail(KEEL_CORRUPT, "a chunk of planes has no room for its table");
@@ -261,11 +166,11 @@ enum keel_status keel_planes_decode(uint32_t element_bytes, const uint8_t *store
     for (uint32_t k = 0; k < element_bytes; k++) {
         if (entries[k].bytes > stored_bytes - at || !keel_format_all_zero(entries[k].zero, 3))
             return keel_fail(KEEL_CORRUPT, "a plane's entry makes no sense");
-        KEEL_TRY(decode_plane(entries[k], stored + at, scratch + k * count, count));
+        KEEL_TRY(decode_plane(entries[k], stored + at, scratch + k * count, count, &planes[k]));
         at += entries[k].bytes;
     }
     if (at != stored_bytes)
         return keel_fail(KEEL_CORRUPT, "a chunk of planes has bytes too many");
-    join(element_bytes, scratch, count, raw);
+    keel_planes_join(element_bytes, planes, base, count, raw);
     return KEEL_OK;
 }

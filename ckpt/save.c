@@ -205,8 +205,9 @@ static enum keel_status drain_chunk(struct keel_save *save, struct drain *drain,
     uint32_t dtype = save->records[job->record].dtype, raw_bytes = job->raw_bytes;
     struct keel_format_chunk entry = {.raw_bytes = raw_bytes, .raw_check = keel_format_check(raw, raw_bytes)};
     enum keel_codec codec;
-    entry.stored_bytes = keel_codec_encode(save->codec, keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)dtype),
-                                           raw, raw_bytes, drain->stored, drain->scratch, &codec);
+    entry.stored_bytes = keel_codec_encode(save->codec == KEEL_CODEC_RAW ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES,
+                                           keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)dtype), raw, NULL,
+                                           raw_bytes, drain->stored, drain->scratch, &codec);
     arena_release(save, chunk);
     entry.codec = codec;
     entry.stored_check = keel_format_check(drain->stored, entry.stored_bytes);

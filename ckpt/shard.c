@@ -159,7 +159,7 @@ static enum keel_status decode_checked(struct keel_chunk_reader *reader,
     if (!keel_format_all_zero(reader->stored + chunk->stored_bytes, padded - chunk->stored_bytes))
         return keel_fail(KEEL_CORRUPT, "the zeros behind it are damaged");
     KEEL_TRY(keel_codec_decode((enum keel_codec)chunk->codec, element_bytes, reader->stored,
-                               chunk->stored_bytes, reader->raw, chunk->raw_bytes, reader->scratch));
+                               chunk->stored_bytes, NULL, reader->raw, chunk->raw_bytes, reader->scratch));
     if (keel_format_check(reader->raw, chunk->raw_bytes) != chunk->raw_check)
         return keel_fail(KEEL_CORRUPT, "its decoded bytes are not those that were saved");
     return KEEL_OK;

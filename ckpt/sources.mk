@@ -3,6 +3,8 @@ ckpt_SRC := \
 	seal_key.c \
 	chunk_seal.c \
 	deflate_encode.c \
+	floats.c \
+	split.c \
 	planes.c \
 	codec.c \
 	store.c \

@@ -104,8 +104,8 @@ static double our_encode(struct codec_bench *b)
 {
     uint64_t from_ns = keel_now_ns();
     for (size_t i = 0; i < CHUNKS; i++)
-        b->our_bytes[i] = keel_codec_encode(KEEL_CODEC_PLANES, b->element_bytes, b->raw + i * CHUNK, CHUNK,
-                                            b->ours + i * ROOM, b->scratch, &b->codec[i]);
+        b->our_bytes[i] = keel_codec_encode(KEEL_CODEC_PLANES, b->element_bytes, b->raw + i * CHUNK, NULL,
+                                            CHUNK, b->ours + i * ROOM, b->scratch, &b->codec[i]);
     return gb_s((uint64_t)CHUNKS * CHUNK, from_ns);
 }
 
@@ -113,7 +113,7 @@ static double our_decode(struct codec_bench *b)
 {
     uint64_t from_ns = keel_now_ns();
     for (size_t i = 0; i < CHUNKS; i++)
-        must(keel_codec_decode(b->codec[i], b->element_bytes, b->ours + i * ROOM, b->our_bytes[i],
+        must(keel_codec_decode(b->codec[i], b->element_bytes, b->ours + i * ROOM, b->our_bytes[i], NULL,
                                b->back + i * CHUNK, CHUNK, b->scratch));
     return gb_s((uint64_t)CHUNKS * CHUNK, from_ns);
 }

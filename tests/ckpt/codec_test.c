@@ -76,12 +76,12 @@ static void fill(enum kind kind, uint8_t *out, size_t bytes, uint64_t seed)
 static void round_trip(struct buffers *b, uint32_t element_bytes, uint32_t bytes)
 {
     enum keel_codec codec;
-    uint32_t stored =
-        keel_codec_encode(KEEL_CODEC_PLANES, element_bytes, b->raw, bytes, b->stored, b->scratch, &codec);
+    uint32_t stored = keel_codec_encode(KEEL_CODEC_PLANES, element_bytes, b->raw, NULL, bytes, b->stored,
+                                        b->scratch, &codec);
     ck_assert_uint_le(stored, bytes);
     ck_assert(codec == KEEL_CODEC_RAW ? stored == bytes : stored < bytes);
     memset(b->back, 0xa5, ROOM);
-    ck_ok(keel_codec_decode(codec, element_bytes, b->stored, stored, b->back, bytes, b->scratch));
+    ck_ok(keel_codec_decode(codec, element_bytes, b->stored, stored, NULL, b->back, bytes, b->scratch));
     ck_assert_mem_eq(b->back, b->raw, bytes);
     ck_assert_uint_eq(b->back[bytes], 0xa5);
 }
@@ -108,15 +108,16 @@ START_TEST(trained_weights_get_smaller_and_random_bytes_never_larger)
     struct buffers b = make_buffers();
     enum keel_codec codec;
     fill(TRAINED, b.raw, CHUNK, 1);
-    uint32_t stored = keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, CHUNK, b.stored, b.scratch, &codec);
+    uint32_t stored =
+        keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, NULL, CHUNK, b.stored, b.scratch, &codec);
     ck_assert_uint_eq(codec, KEEL_CODEC_PLANES);
     ck_assert_uint_lt(stored, CHUNK / 100 * 87);
     fill(RANDOM, b.raw, CHUNK, 1);
-    stored = keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, CHUNK, b.stored, b.scratch, &codec);
+    stored = keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, NULL, CHUNK, b.stored, b.scratch, &codec);
     ck_assert_uint_eq(codec, KEEL_CODEC_RAW);
     ck_assert_uint_eq(stored, CHUNK);
     fill(ZERO, b.raw, CHUNK, 1);
-    stored = keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, CHUNK, b.stored, b.scratch, &codec);
+    stored = keel_codec_encode(KEEL_CODEC_PLANES, 4, b.raw, NULL, CHUNK, b.stored, b.scratch, &codec);
     ck_assert_uint_eq(stored, 4 * 8 + 4);
     free_buffers(&b);
 }
@@ -205,7 +206,7 @@ START_TEST(damaged_chunks_are_decoded_within_bounds)
         enum keel_codec codec;
         fill(element == 1 ? SKEWED : TRAINED, b.raw, BYTES, element);
         uint32_t stored =
-            keel_codec_encode(KEEL_CODEC_PLANES, element, b.raw, BYTES, b.stored, b.scratch, &codec);
+            keel_codec_encode(KEEL_CODEC_PLANES, element, b.raw, NULL, BYTES, b.stored, b.scratch, &codec);
         ck_assert_uint_eq(codec, KEEL_CODEC_PLANES);
         uint8_t *copy;
         ck_ok(keel_alloc(stored, 1, &copy));
@@ -215,7 +216,7 @@ START_TEST(damaged_chunks_are_decoded_within_bounds)
             copy[draw(&state, span)] ^= (uint8_t)(1 << draw(&state, 8));
             uint32_t length = i % 5 == 0 ? (uint32_t)draw(&state, stored + 1) : stored;
             enum keel_status status =
-                keel_codec_decode(KEEL_CODEC_PLANES, element, copy, length, b.back, BYTES, b.scratch);
+                keel_codec_decode(KEEL_CODEC_PLANES, element, copy, length, NULL, b.back, BYTES, b.scratch);
             ck_assert(status == KEEL_OK || status == KEEL_CORRUPT);
             refused += status == KEEL_CORRUPT;
         }

@@ -19,7 +19,7 @@ static uint8_t *take(size_t bytes)
 static void decode(uint32_t element_bytes, const uint8_t *stored, uint32_t stored_bytes, uint32_t raw_bytes)
 {
     uint8_t *raw = take(raw_bytes), *scratch = take(raw_bytes + KEEL_CODEC_SLACK_BYTES);
-    (void)keel_planes_decode(element_bytes, stored, stored_bytes, raw, raw_bytes, scratch);
+    (void)keel_planes_decode(element_bytes, stored, stored_bytes, NULL, raw, raw_bytes, scratch);
     keel_free(raw);
     keel_free(scratch);
 }
@@ -31,10 +31,10 @@ static void round_trip(uint32_t element_bytes, const uint8_t *raw, uint32_t raw_
         return;
     uint8_t *out = take(raw_bytes + KEEL_CODEC_SLACK_BYTES), *again = take(raw_bytes);
     uint8_t *scratch = take(raw_bytes + KEEL_CODEC_SLACK_BYTES);
-    uint32_t stored_bytes = keel_planes_encode(element_bytes, raw, raw_bytes, out, scratch);
+    uint32_t stored_bytes = keel_planes_encode(element_bytes, raw, NULL, raw_bytes, out, scratch);
     KEEL_ASSERT(stored_bytes < raw_bytes);
     if (stored_bytes > 0) {
-        KEEL_ASSERT(keel_planes_decode(element_bytes, out, stored_bytes, again, raw_bytes, scratch) ==
+        KEEL_ASSERT(keel_planes_decode(element_bytes, out, stored_bytes, NULL, again, raw_bytes, scratch) ==
                     KEEL_OK);
         KEEL_ASSERT(memcmp(again, raw, raw_bytes) == 0);
     }
