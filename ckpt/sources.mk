@@ -9,6 +9,10 @@ ckpt_SRC := \
 	codec.c \
 	store.c \
 	manifest.c \
+	level.c \
+	level_verify.c \
+	level_memory.c \
+	level_directory.c \
 	shard.c \
 	save_stream.c \
 	save.c \
