@@ -21,6 +21,9 @@ ckpt_SRC := \
 	snapshot_read.c \
 	commit_check.c \
 	commit.c \
+	attempts.c \
+	retain.c \
+	sweep.c \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \
 	ckpt_cmd_out.c \

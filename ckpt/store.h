@@ -48,6 +48,15 @@ void keel_step_close(struct keel_step_place *place);
 /* INVALID when it is committed, an error when nobody can tell. */
 enum keel_status keel_step_uncommitted(const struct keel_step_place *place);
 void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES]);
+bool keel_shard_name_parse(const char *name, uint32_t *out_rank);
+
+/* Whose a file in an attempt's directory is, by its name. */
+enum keel_name_kind {
+    KEEL_NAME_FOREIGN,
+    KEEL_NAME_OWN,      /* the format's: the manifest, a shard, a parity file */
+    KEEL_NAME_TEMPORARY /* on its way to be one of those: keel_file_replace, repair */
+};
+enum keel_name_kind keel_name_kind_of(const char *name);
 
 /* A regular file of that directory, for reading; no symbolic link. NOT_FOUND, DENIED, CORRUPT. */
 enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,

@@ -154,6 +154,18 @@ struct keel_commit {
  * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
+enum keel_removed_kind {
+    KEEL_REMOVED_SNAPSHOT, /* it was committed */
+    KEEL_REMOVED_LEFTOVER, /* directory of an attempt that was not */
+    KEEL_REMOVED_TEMPORARY /* a temporary file of a snapshot that stays */
+};
+struct keel_removed {
+    enum keel_removed_kind kind;
+    uint64_t step, attempt;
+    uint64_t bytes;   /* of its files */
+    const char *path; /* valid during the call */
+};
+
 /* What stays. A committed snapshot goes only when no rule holds it, and no snapshot that stays needs it as
  * the base of a delta. */
 struct keel_retention {
@@ -162,12 +174,13 @@ struct keel_retention {
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
     bool dry_run;              /* remove nothing, tell what would go */
-    /* Called for each directory that goes (may be NULL): committed or a leftover. */
-    void (*removed)(void *context, uint64_t step, uint64_t attempt, bool committed);
+    void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
     void *context;
 };
-/* Remove the others, manifest first, and the leftovers of attempts of earlier steps than the one committed
- * last. *out_removed (may be NULL) counts directories. INVALID: keep_last below 2. */
+/* Remove the others, manifest first, and what killed writers left: directories of attempts of earlier steps
+ * than the one committed last, temporary files. What is not of the format stays, with its directory.
+ * *out_removed (may be NULL) counts directories. Blocks; one process at a time, the one that commits.
+ * INVALID: keep_last below 2. On another failure some are gone, the next call goes on. */
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed);
 
