@@ -60,7 +60,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
+.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -174,7 +174,11 @@ drill: deps
 	@BUILD=$(BUILD) sh tests/demo/drill.sh
 bench: deps bench-deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
+	@$(MAKE) --no-print-directory bench-data
 	@BUILD=$(BUILD) ROOM=$(ROOM) sh tests/bench/bench.sh
+# Trained state for the benches: see tests/bench/bench_data.h.
+bench-data: all data
+	@BUILD=$(BUILD) sh tests/bench/bench_data.sh build/bench-data
 bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
 bench-programs: $(bench_programs)
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
