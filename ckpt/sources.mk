@@ -24,6 +24,7 @@ ckpt_SRC := \
 	attempts.c \
 	retain.c \
 	sweep.c \
+	ranks_commit.c \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \
 	ckpt_cmd_out.c \

@@ -11,7 +11,8 @@
  * Lives. Saving: store open -> save_begin (each rank, with its regions) -> the capture thread reads the
  * regions -> save_wait_captured: sources may change again -> drain threads encode and write ->
  * save_finish gives a shard summary -> summaries of all ranks reach one process (how is the
- * caller's business) -> store_commit there. Reading: store_newest -> snapshot_open -> snapshot_read. */
+ * caller's business) -> store_commit there; or save_commit, which does these three with the caller's gather
+ * and broadcast. Reading: store_list -> snapshot_open -> snapshot_read. */
 #ifndef KEEL_CKPT_H
 #define KEEL_CKPT_H
 
@@ -153,6 +154,25 @@ struct keel_commit {
  * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary),
  * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
+
+/* The ranks of a program, as keel_save_commit sees them: two collective calls that every message library has.
+ * Both are called on every rank, gather first. */
+struct keel_ranks {
+    uint32_t rank, rank_count;
+    /* `bytes` of each rank, in the order of the ranks, into `all` on rank 0 (NULL on the others). */
+    enum keel_status (*gather)(void *context, const void *mine, size_t bytes, void *all);
+    /* `bytes` from rank 0 into `data` on the others. */
+    enum keel_status (*broadcast)(void *context, void *data, size_t bytes);
+    void *context;
+};
+/* keel_save_finish on every rank, and keel_store_commit on rank 0 of `commit` with all summaries (its
+ * `shards` and `shard_count` are not looked at). Collective, also where something failed: all ranks return
+ * the same status, that of the commit or of the first rank that has no shard, and nobody is left waiting.
+ * `save` is freed in any case; NULL says that it could not begin here (with this thread's detail as the
+ * reason). On TIMEOUT it is cancelled. `ranks` NULL: this process is the only rank. */
+enum keel_status keel_save_commit(struct keel_store *store, struct keel_save *save,
+                                  const struct keel_commit *commit, const struct keel_ranks *ranks,
+                                  uint64_t deadline_ns);
 
 enum keel_removed_kind {
     KEEL_REMOVED_SNAPSHOT, /* it was committed */
