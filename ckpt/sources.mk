@@ -14,7 +14,12 @@ ckpt_SRC := \
 	level_memory.c \
 	level_directory.c \
 	shard.c \
+	save_base.c \
+	save_rate.c \
 	save_stream.c \
+	save_plan.c \
+	save_capture.c \
+	save_drain.c \
 	save.c \
 	box.c \
 	snapshot.c \

@@ -2,6 +2,7 @@
  * What is in the directories is the business of save.c, commit.c and snapshot.c. */
 #include "store.h"
 #include "format.h"
+#include "save_base.h"
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
@@ -140,6 +141,7 @@ void keel_store_close(struct keel_store *store)
     if (store == NULL)
         return;
     keel_disk_close(store->run_fd);
+    keel_base_drop_all(store);
     keel_free(store->spare.memory);
     keel_mutex_fini(&store->lock);
     keel_free(store);
@@ -179,6 +181,14 @@ enum keel_status keel_store_take_workspace(struct keel_store *store, size_t byte
     }
     *out = workspace;
     return KEEL_OK;
+}
+
+bool keel_store_has_workspace(struct keel_store *store, size_t bytes)
+{
+    keel_mutex_lock(&store->lock);
+    bool ready = store->spare.bytes >= bytes;
+    keel_mutex_unlock(&store->lock);
+    return ready;
 }
 
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace)

@@ -3,6 +3,7 @@
 #ifndef KEEL_CKPT_STORE_H
 #define KEEL_CKPT_STORE_H
 
+#include "save_rate.h"
 #include <keel/ckpt.h>
 #include <keel/file.h>
 #include <keel/thread.h>
@@ -19,17 +20,23 @@ struct keel_workspace {
     size_t bytes;  /* from data on */
 };
 
+struct keel_base;
+
 struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];
     char path[KEEL_PATH_BYTES]; /* root/run */
     int run_fd;
     bool read_only;
-    struct keel_mutex lock; /* guards: */
+    struct keel_save_rates rates; /* of all saves so far */
+    struct keel_mutex lock;       /* guards: */
     struct keel_workspace spare;
+    struct keel_base *bases; /* list, owned: save_base.h */
 };
 /* At least `bytes` from `data` on; contents unspecified. Give it back when the save ends. NO_MEMORY. */
 enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes,
                                            struct keel_workspace *out);
+/* Whether one of that size lies ready. */
+bool keel_store_has_workspace(struct keel_store *store, size_t bytes);
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace);
 
 /* Names and paths of one attempt. */

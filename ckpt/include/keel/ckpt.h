@@ -99,15 +99,19 @@ struct keel_save_config {
      * float16 of float32 or float64, float32 of float64; same box), or KEEL_SAME_AS_NONE; copied. Verified
      * while capturing: a chunk that is not exactly that is stored like any other. NULL: none. */
     const uint32_t *same_as;
-    /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`.
-     * Called from the capture thread, ascending (and masters again for their copies); must return by itself
-     * within reasonable time. */
+    /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`. Called
+     * from the capture thread, ascending (with a bounded arena, masters again for their copies; with several
+     * capture threads, from all of them at once and in no order); must return by itself within reasonable
+     * time. A call is for at most 65 MiB, with a bounded arena for at most 1 MiB. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;
     uint64_t arena_bytes;       /* bound of the capture memory; 0: all regions at once */
     uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
-    uint32_t drain_threads;     /* 0: 1 */
-    bool background;            /* encode and write only when nobody else wants the processor and the disk */
+    uint32_t capture_threads;   /* 0: 1; at most 16 */
+    uint32_t drain_threads;     /* 0: 1; at most 64 */
+    /* Encode and write only when nobody else wants the processor and the disk (idle priority of both), and
+     * begin when everything is captured (or the arena is full). Capturing is as urgent as its caller. */
+    bool background;
     uint32_t retry_max; /* how often a write that failed and may work later (IO, NO_SPACE) is tried again,
                          * with growing pauses; 0: never */
 };
