@@ -9,30 +9,23 @@ ckpt_SRC := \
 	codec.c \
 	store.c \
 	manifest.c \
-	level.c \
-	level_verify.c \
-	level_memory.c \
-	level_directory.c \
 	shard.c \
-	save_base.c \
-	save_rate.c \
 	save_stream.c \
-	save_plan.c \
-	save_capture.c \
-	save_drain.c \
 	save.c \
 	box.c \
 	snapshot.c \
 	snapshot_read.c \
 	commit_check.c \
 	commit.c \
-	attempts.c \
-	retain.c \
-	sweep.c \
-	ranks_commit.c \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \
 	ckpt_cmd_out.c \
 	ckpt_cmd_ls.c \
 	ckpt_cmd_show.c \
-	ckpt_cmd_verify.c
+	ckpt_cmd_verify.c \
+	json_scan.c \
+	text_out.c \
+	safetensors_header.c \
+	safetensors_index.c \
+	safetensors_read.c \
+	safetensors_write.c
