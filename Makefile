@@ -60,7 +60,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all deps lint-deps bench-deps demo test run-tests drill bench run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test run-tests drill bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -120,8 +120,18 @@ $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 # A NAME_sim.c beside NAME_test.c belongs to that program.
 $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $(sim)))
 
+# The examples are built as a stranger would: the C API's headers and libkeel-ckpt, nothing else.
+MPI_CFLAGS = $(subst -I,-isystem ,$(shell pkg-config --cflags ompi-c))
+examples: $(BUILD)/examples/heat $(BUILD)/examples/heat_mpi
+$(BUILD)/examples/%: ckpt/examples/%.c $(BUILD)/libkeel-ckpt.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(EXAMPLE_CFLAGS) -Ickpt/include -Ihal/include -o $@ $< $(BUILD)/libkeel-ckpt.a -Wl,--as-needed $(ckpt_LIBS) $(EXAMPLE_LIBS)
+$(BUILD)/examples/heat_mpi: EXAMPLE_CFLAGS = $(MPI_CFLAGS)
+$(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell pkg-config --libs ompi-c)
+
 # ROOM=hal narrows to one room, ONLY=name to one program.
-run-tests: all data $(test_programs)
+run-tests: all data examples $(test_programs)
 	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
 
 test: deps
@@ -155,7 +165,7 @@ fuzz: deps
 	  OPT="-O1 -g" fuzz-programs
 	@BUILD=build/fuzz sh tests/fuzz/fuzz.sh
 
--include $(LIB_OBJ:.o=.d) $(fuzz_programs:=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(wildcard $(BUILD)/examples/*.d) $(fuzz_programs:=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
 
 # ---- set-up, data, demo, drills, benches ---------------------------------------------------------------
 deps:
@@ -174,7 +184,11 @@ drill: deps
 	@BUILD=$(BUILD) sh tests/demo/drill.sh
 bench: deps bench-deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
+	@$(MAKE) --no-print-directory bench-data
 	@BUILD=$(BUILD) ROOM=$(ROOM) sh tests/bench/bench.sh
+# Trained state for the benches: see tests/bench/bench_data.h.
+bench-data: all data
+	@BUILD=$(BUILD) sh tests/bench/bench_data.sh build/bench-data
 bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
 bench-programs: $(bench_programs)
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
@@ -187,6 +201,8 @@ $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
 tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(wildcard tests/*/*_sim.c))
+tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
+$(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
@@ -212,8 +228,8 @@ define lint_rules
 $(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc /dev/null && touch $$@
@@ -232,7 +248,7 @@ $(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Itests/fuzz))
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libkeel.a $(BUILD)/libkeel-ckpt.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(BUILD)/libkeel.so $(DESTDIR)$(PREFIX)/lib/libkeel.so.0
@@ -241,6 +257,7 @@ install: all
 	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
 	install -m 644 runtime/jobs/*.conf $(DESTDIR)$(PREFIX)/share/keel/jobs/
+	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc
 	printf 'prefix=%s\nName: keel-ckpt\nDescription: snapshots of training state\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel-ckpt\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ckpt_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel-ckpt.pc
 

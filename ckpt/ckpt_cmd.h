@@ -114,7 +114,7 @@ struct keel_cmd_meter {
     bool terminal;
 };
 struct keel_cmd_meter keel_cmd_meter_of(const char *verb);
-/* Fits the progress callbacks of <keel/ckpt.h>; `meter` is a struct keel_cmd_meter. */
-void keel_cmd_meter_show(void *meter, uint64_t done_bytes, uint64_t total_bytes);
+/* Fits the progress callbacks of <keel/ckpt.h>; `context` is a struct keel_cmd_meter. */
+void keel_cmd_meter_show(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 #endif

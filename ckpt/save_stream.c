@@ -4,11 +4,18 @@
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/disk.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PIECE_BYTES_MIN = 64 << 10, PIECES_PER_SECOND = 32 };
+enum {
+    PIECE_BYTES_MIN = 64 << 10,
+    PIECES_PER_SECOND = 32,
+    CATCH_UP_NS = 100000000,   /* of the cap, by writing faster after a delay */
+    RETRY_FIRST_NS = 50000000, /* then twice as long each time, */
+    RETRY_DOUBLINGS = 7        /* up to 6.4 s */
+};
 
 /* A cap above this is none: no disk is faster, and the arithmetic below stays within 64 bits. */
 static const uint64_t cap_max_bytes_s = UINT64_C(16) << 30;
@@ -20,11 +27,12 @@ static void set_direct(int fd, bool direct)
         (void)keel_disk_set_flags(fd, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
-void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path, uint64_t cap_bytes_s,
-                           uint8_t *memory)
+void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
+                           const struct keel_stream_config *how, uint8_t *memory)
 {
-    *stream = (struct keel_save_stream){
-        .fd = fd, .path = path, .cap_bytes_s = cap_bytes_s <= cap_max_bytes_s ? cap_bytes_s : 0};
+    *stream = (struct keel_save_stream){.fd = fd, .path = path, .how = *how};
+    if (how->cap_bytes_s > cap_max_bytes_s)
+        stream->how.cap_bytes_s = 0;
     keel_mutex_init(&stream->lock);
     keel_cond_init(&stream->moved);
     set_direct(fd, true);
@@ -71,6 +79,8 @@ enum keel_status keel_save_stream_append(struct keel_save_stream *stream, const 
                                          uint64_t raw_bytes)
 {
     const uint8_t *at = data;
+    if (bytes == 0)
+        stream->blocks[stream->filled % KEEL_STREAM_BLOCKS].raw_bytes += raw_bytes;
     while (bytes > 0) {
         struct keel_stream_block *block = &stream->blocks[stream->filled % KEEL_STREAM_BLOCKS];
         size_t room = KEEL_STREAM_BLOCK_BYTES - block->used, part = bytes < room ? bytes : room;
@@ -113,22 +123,42 @@ void keel_save_stream_stop(struct keel_save_stream *stream)
     keel_mutex_unlock(&stream->lock);
 }
 
+uint64_t keel_save_stream_queued_bytes(struct keel_save_stream *stream)
+{
+    keel_mutex_lock(&stream->lock);
+    uint64_t blocks = stream->filled - stream->written;
+    keel_mutex_unlock(&stream->lock);
+    return blocks > 1 ? (blocks - 1) * KEEL_STREAM_BLOCK_BYTES : 0;
+}
+
 /* ---- the writing side
  * -------------------------------------------------------------------------------------- */
 
-/* Sleep, under the cap, until the bytes written so far are paid for. False when stopped. */
-static bool pay(struct keel_save_stream *stream)
+/* Sleep until then; false when stopped. */
+static bool sleep_until(struct keel_save_stream *stream, uint64_t due_ns)
 {
-    uint64_t cap = stream->cap_bytes_s, due_ns = 0;
-    if (cap > 0)
-        due_ns = stream->started_ns + stream->file_bytes / cap * KEEL_NS_PER_S +
-                 stream->file_bytes % cap * KEEL_NS_PER_S / cap;
     keel_mutex_lock(&stream->lock);
     while (!stream->stopped && keel_now_ns() < due_ns)
         keel_cond_wait(&stream->moved, &stream->lock, due_ns);
     bool stopped = stream->stopped;
     keel_mutex_unlock(&stream->lock);
     return !stopped;
+}
+
+/* Sleep, under the cap, until the bytes written so far are paid for; false when stopped. What was not used of
+ * the cap while there was nothing to write is lost, but for a moment's. */
+static bool pay(struct keel_save_stream *stream, size_t bytes)
+{
+    uint64_t cap = stream->how.cap_bytes_s;
+    if (cap == 0)
+        return sleep_until(stream, 0);
+    if (!sleep_until(stream, stream->due_ns))
+        return false;
+    uint64_t now_ns = keel_now_ns();
+    if (stream->due_ns + CATCH_UP_NS < now_ns)
+        stream->due_ns = now_ns - CATCH_UP_NS;
+    stream->due_ns += bytes * KEEL_NS_PER_S / cap;
+    return true;
 }
 
 /* Some file systems take the flag and refuse the write: then without it. */
@@ -144,6 +174,27 @@ static enum keel_status write_piece(struct keel_save_stream *stream, const uint8
     return keel_pwrite_all(stream->fd, data, bytes, stream->file_bytes, stream->path);
 }
 
+static bool may_work_later(enum keel_status status)
+{
+    return status == KEEL_IO || status == KEEL_NO_SPACE;
+}
+
+/* Try again with growing pauses; the first time it is told. */
+static enum keel_status write_stubbornly(struct keel_save_stream *stream, const uint8_t *data, size_t bytes)
+{
+    enum keel_status status = write_piece(stream, data, bytes);
+    for (uint32_t i = 0; i < stream->how.retry_max && may_work_later(status); i++) {
+        if (!stream->told_retry)
+            keel_log(KEEL_LOG_WARN, "a save goes on trying: %s", keel_detail());
+        stream->told_retry = true;
+        uint32_t doublings = i < RETRY_DOUBLINGS ? i : RETRY_DOUBLINGS;
+        if (!sleep_until(stream, keel_deadline_after_ns((uint64_t)RETRY_FIRST_NS << doublings)))
+            return interrupted();
+        status = write_piece(stream, data, bytes);
+    }
+    return status;
+}
+
 static size_t piece_bytes(uint64_t cap_bytes_s)
 {
     uint64_t piece = cap_bytes_s / PIECES_PER_SECOND & ~(uint64_t)(KEEL_FORMAT_BLOCK_BYTES - 1);
@@ -154,12 +205,14 @@ static size_t piece_bytes(uint64_t cap_bytes_s)
 
 static enum keel_status write_block(struct keel_save_stream *stream, const struct keel_stream_block *block)
 {
-    size_t piece = piece_bytes(stream->cap_bytes_s);
+    size_t piece = piece_bytes(stream->how.cap_bytes_s);
     for (size_t at = 0; at < block->used; at += piece) {
         size_t bytes = block->used - at < piece ? block->used - at : piece;
-        if (!pay(stream))
+        if (!pay(stream, bytes))
             return interrupted();
-        KEEL_TRY(write_piece(stream, block->data + at, bytes));
+        uint64_t from_ns = keel_now_ns();
+        KEEL_TRY(write_stubbornly(stream, block->data + at, bytes));
+        keel_rate_add(stream->how.rate, bytes, keel_now_ns() - from_ns);
         stream->file_bytes += bytes;
     }
     atomic_fetch_add(&stream->progress_bytes, block->raw_bytes);
@@ -180,7 +233,7 @@ static enum keel_status wait_for_block(struct keel_save_stream *stream, bool *ou
 
 enum keel_status keel_save_stream_drain(struct keel_save_stream *stream)
 {
-    stream->started_ns = keel_now_ns();
+    stream->due_ns = keel_now_ns();
     for (;;) {
         bool more = false;
         KEEL_TRY(wait_for_block(stream, &more));

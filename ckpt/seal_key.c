@@ -6,6 +6,7 @@
 #include <keel/memory.h>
 #include <sodium.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { HEX_BYTES = 2 * KEEL_KEY_BYTES, FILE_BYTES_MAX = HEX_BYTES + 1 };
@@ -66,6 +67,16 @@ static enum keel_status read_key(int fd, const char *path, uint8_t *master)
     return status;
 }
 
+static enum keel_status fill_key(struct keel_key *key, int fd)
+{
+    key->master = sodium_malloc(KEEL_KEY_BYTES);
+    if (key->master == NULL)
+        return keel_fail(KEEL_NO_MEMORY, "no locked memory for a key");
+    KEEL_TRY(read_key(fd, key->path, key->master));
+    (void)sodium_mprotect_readonly(key->master); /* one more guard; without it the key is as right */
+    return KEEL_OK;
+}
+
 static enum keel_status open_key(const char *path, int *out_fd)
 {
     /* O_NONBLOCK: should a pipe lie there, opening it must not wait for a writer */
@@ -94,15 +105,12 @@ enum keel_status keel_key_load(const char *path, struct keel_key **out)
     }
     atomic_init(&key->holders, 1);
     memcpy(key->path, path, strlen(path) + 1);
-    key->master = sodium_malloc(KEEL_KEY_BYTES);
-    status = key->master == NULL ? keel_fail(KEEL_NO_MEMORY, "no locked memory for a key")
-                                 : read_key(fd, path, key->master);
+    status = fill_key(key, fd);
     keel_disk_close(fd);
     if (status != KEEL_OK) {
         keel_key_release(key);
         return status;
     }
-    (void)sodium_mprotect_readonly(key->master); /* one more guard; without it the key is as right */
     *out = key;
     return KEEL_OK;
 }
@@ -130,12 +138,11 @@ const char *keel_key_path(const struct keel_key *key)
 void keel_key_hash(const struct keel_key *key, const char *label, const void *data, size_t bytes,
                    uint8_t *out, size_t out_bytes)
 {
-    char padded[KEEL_KEY_LABEL_BYTES] = {0};
+    char padded[KEEL_KEY_LABEL_BYTES + 1] = {0};
     crypto_generichash_state state;
-    KEEL_ASSERT(strlen(label) <= sizeof padded);
-    memcpy(padded, label, strlen(label));
+    KEEL_ASSERT(snprintf(padded, sizeof padded, "%s", label) <= KEEL_KEY_LABEL_BYTES);
     KEEL_ASSERT(crypto_generichash_init(&state, key->master, KEEL_KEY_BYTES, out_bytes) == 0);
-    crypto_generichash_update(&state, (const uint8_t *)padded, sizeof padded);
+    crypto_generichash_update(&state, (const uint8_t *)padded, KEEL_KEY_LABEL_BYTES);
     crypto_generichash_update(&state, data, bytes);
     crypto_generichash_final(&state, out, out_bytes);
     sodium_memzero(&state, sizeof state);

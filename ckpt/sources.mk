@@ -9,14 +9,27 @@ ckpt_SRC := \
 	codec.c \
 	store.c \
 	manifest.c \
+	level.c \
+	level_verify.c \
+	level_memory.c \
+	level_directory.c \
 	shard.c \
+	save_base.c \
+	save_rate.c \
 	save_stream.c \
+	save_plan.c \
+	save_capture.c \
+	save_drain.c \
 	save.c \
 	box.c \
 	snapshot.c \
 	snapshot_read.c \
 	commit_check.c \
 	commit.c \
+	attempts.c \
+	retain.c \
+	sweep.c \
+	ranks_commit.c \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \
 	ckpt_cmd_out.c \

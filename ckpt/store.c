@@ -2,6 +2,7 @@
  * What is in the directories is the business of save.c, commit.c and snapshot.c. */
 #include "store.h"
 #include "format.h"
+#include "save_base.h"
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
@@ -140,6 +141,7 @@ void keel_store_close(struct keel_store *store)
     if (store == NULL)
         return;
     keel_disk_close(store->run_fd);
+    keel_base_drop_all(store);
     keel_free(store->spare.memory);
     keel_mutex_fini(&store->lock);
     keel_free(store);
@@ -179,6 +181,14 @@ enum keel_status keel_store_take_workspace(struct keel_store *store, size_t byte
     }
     *out = workspace;
     return KEEL_OK;
+}
+
+bool keel_store_has_workspace(struct keel_store *store, size_t bytes)
+{
+    keel_mutex_lock(&store->lock);
+    bool ready = store->spare.bytes >= bytes;
+    keel_mutex_unlock(&store->lock);
+    return ready;
 }
 
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace)
@@ -231,6 +241,44 @@ void keel_step_name(uint64_t step, uint64_t attempt, char out[KEEL_STEP_NAME_BYT
 void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES])
 {
     snprintf(out, KEEL_SHARD_NAME_BYTES, "rank-%u.keel", rank);
+}
+
+/* "<number>", then `end`, then nothing that belongs to it; where it ends, or NULL. */
+static const char *pass_number(const char *text, const char *end)
+{
+    uint64_t value;
+    const char *at = parse_number(text, &value);
+    return at != NULL && strncmp(at, end, strlen(end)) == 0 ? at + strlen(end) : NULL;
+}
+
+bool keel_shard_name_parse(const char *name, uint32_t *out_rank)
+{
+    uint64_t rank;
+    if (strncmp(name, "rank-", 5) != 0)
+        return false;
+    const char *at = parse_number(name + 5, &rank);
+    if (at == NULL || strcmp(at, ".keel") != 0 || rank >= KEEL_SNAPSHOT_RANKS_MAX)
+        return false;
+    *out_rank = (uint32_t)rank;
+    return true;
+}
+
+enum keel_name_kind keel_name_kind_of(const char *name)
+{
+    const char *at = NULL;
+    if (strncmp(name, KEEL_MANIFEST_NAME, strlen(KEEL_MANIFEST_NAME)) == 0)
+        at = name + strlen(KEEL_MANIFEST_NAME);
+    else if (strncmp(name, "rank-", 5) == 0)
+        at = pass_number(name + 5, ".keel");
+    else if (strncmp(name, "parity-", 7) == 0 && (at = pass_number(name + 7, ".")) != NULL)
+        at = pass_number(at, ".keel");
+    if (at == NULL)
+        return KEEL_NAME_FOREIGN;
+    if (*at == '\0')
+        return KEEL_NAME_OWN;
+    if (*at == '.' && (at = pass_number(at + 1, ".")) != NULL) /* process, serial number */
+        at = pass_number(at, ".tmp");
+    return at != NULL && *at == '\0' ? KEEL_NAME_TEMPORARY : KEEL_NAME_FOREIGN;
 }
 
 enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, uint64_t attempt, bool create,

@@ -3,6 +3,7 @@
 #ifndef KEEL_CKPT_STORE_H
 #define KEEL_CKPT_STORE_H
 
+#include "save_rate.h"
 #include <keel/ckpt.h>
 #include <keel/file.h>
 #include <keel/thread.h>
@@ -19,17 +20,23 @@ struct keel_workspace {
     size_t bytes;  /* from data on */
 };
 
+struct keel_base;
+
 struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];
     char path[KEEL_PATH_BYTES]; /* root/run */
     int run_fd;
     bool read_only;
-    struct keel_mutex lock; /* guards: */
+    struct keel_save_rates rates; /* of all saves so far */
+    struct keel_mutex lock;       /* guards: */
     struct keel_workspace spare;
+    struct keel_base *bases; /* list, owned: save_base.h */
 };
 /* At least `bytes` from `data` on; contents unspecified. Give it back when the save ends. NO_MEMORY. */
 enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes,
                                            struct keel_workspace *out);
+/* Whether one of that size lies ready. */
+bool keel_store_has_workspace(struct keel_store *store, size_t bytes);
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace);
 
 /* Names and paths of one attempt. */
@@ -48,6 +55,15 @@ void keel_step_close(struct keel_step_place *place);
 /* INVALID when it is committed, an error when nobody can tell. */
 enum keel_status keel_step_uncommitted(const struct keel_step_place *place);
 void keel_shard_name(uint32_t rank, char out[KEEL_SHARD_NAME_BYTES]);
+bool keel_shard_name_parse(const char *name, uint32_t *out_rank);
+
+/* Whose a file in an attempt's directory is, by its name. */
+enum keel_name_kind {
+    KEEL_NAME_FOREIGN,
+    KEEL_NAME_OWN,      /* the format's: the manifest, a shard, a parity file */
+    KEEL_NAME_TEMPORARY /* on its way to be one of those: keel_file_replace, repair */
+};
+enum keel_name_kind keel_name_kind_of(const char *name);
 
 /* A regular file of that directory, for reading; no symbolic link. NOT_FOUND, DENIED, CORRUPT. */
 enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,6 +86,14 @@ enum keel_status keel_thread_create(struct keel_thread *thread, const char *name
 void keel_thread_join(struct keel_thread *thread)
 {
     KEEL_ASSERT(pthread_join(thread->native, NULL) == 0);
+}
+
+void keel_thread_to_background(void)
+{
+    enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_IDLE = 3 << 13 };
+    struct sched_param none = {0};
+    (void)sched_setscheduler(0, SCHED_IDLE, &none); /* of this thread alone, as Linux counts them */
+    (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
 }
 
 /* A cgroup v2 quota ("max 100000" or "200000 100000") in whole processors, 0 for none. */

@@ -16,7 +16,7 @@ struct command {
 
 static const struct command commands[] = {
     {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
-    {"ckpt", keel_ckpt_main, "list, show and verify snapshots"},
+    {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"board", keel_board_main, "list the devices, and why some were passed over"},
     {"agent", keel_agent_main, NULL},
     {"worker", keel_worker_main, NULL},

@@ -75,7 +75,7 @@ START_TEST(a_file_that_holds_no_key_is_refused)
     }
     write_key(path, text, 65, 0600); /* 65 digits */
     ck_status(try_key(path), KEEL_INVALID);
-    memcpy(text, hex_key, 65);
+    memcpy(text, hex_key, sizeof hex_key);
     text[10] = 'g';
     write_key(path, text, 64, 0600);
     ck_status(try_key(path), KEEL_INVALID);

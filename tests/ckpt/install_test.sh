@@ -78,6 +78,13 @@ check "a program links the static library" $?
 "$root/static" "$root/a" >"$root/log" 2>&1
 check "and saves and reads" $?
 
+# The example that is installed, as its first lines say to build it.
+gcc ${SAN:+"-fsanitize=$SAN"} "$root/at$prefix/share/keel/examples/heat.c" $(find_keel --cflags --libs) -o "$root/heat" >"$root/log" 2>&1
+check "the example that is installed builds" $?
+LD_LIBRARY_PATH=$lib "$root/heat" "$root/h" 20 10 >"$root/log" 2>&1 &&
+    LD_LIBRARY_PATH=$lib "$root/heat" "$root/h" 40 10 >"$root/log" 2>&1 && grep -q 'going on from step 20' "$root/log"
+check "and goes on from what it has saved" $?
+
 for both in bin/keel:keel lib/libkeel.so:libkeel lib/libkeel-ckpt.so:libkeel-ckpt; do
     [ -e "$root/at$prefix/${both%:*}" ]
     check "${both%:*} is installed" $?

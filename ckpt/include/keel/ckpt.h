@@ -11,7 +11,8 @@
  * Lives. Saving: store open -> save_begin (each rank, with its regions) -> the capture thread reads the
  * regions -> save_wait_captured: sources may change again -> drain threads encode and write ->
  * save_finish gives a shard summary -> summaries of all ranks reach one process (how is the
- * caller's business) -> store_commit there. Reading: store_newest -> snapshot_open -> snapshot_read. */
+ * caller's business) -> store_commit there; or save_commit, which does these three with the caller's gather
+ * and broadcast. Reading: store_list -> snapshot_open -> snapshot_read. */
 #ifndef KEEL_CKPT_H
 #define KEEL_CKPT_H
 
@@ -98,15 +99,19 @@ struct keel_save_config {
      * float16 of float32 or float64, float32 of float64; same box), or KEEL_SAME_AS_NONE; copied. Verified
      * while capturing: a chunk that is not exactly that is stored like any other. NULL: none. */
     const uint32_t *same_as;
-    /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`.
-     * Called from the capture thread, ascending (and masters again for their copies); must return by itself
-     * within reasonable time. */
+    /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`. Called
+     * from the capture thread, ascending (with a bounded arena, masters again for their copies; with several
+     * capture threads, from all of them at once and in no order); must return by itself within reasonable
+     * time. A call is for at most 65 MiB, with a bounded arena for at most 1 MiB. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;
     uint64_t arena_bytes;       /* bound of the capture memory; 0: all regions at once */
     uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
-    uint32_t drain_threads;     /* 0: 1 */
-    bool background;            /* encode and write only when nobody else wants the processor and the disk */
+    uint32_t capture_threads;   /* 0: 1; at most 16 */
+    uint32_t drain_threads;     /* 0: 1; at most 64 */
+    /* Encode and write only when nobody else wants the processor and the disk (idle priority of both), and
+     * begin when everything is captured (or the arena is full). Capturing is as urgent as its caller. */
+    bool background;
     uint32_t retry_max; /* how often a write that failed and may work later (IO, NO_SPACE) is tried again,
                          * with growing pauses; 0: never */
 };
@@ -154,6 +159,37 @@ struct keel_commit {
  * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
+/* The ranks of a program, as keel_save_commit sees them: two collective calls that every message library has.
+ * Both are called on every rank, gather first. */
+struct keel_ranks {
+    uint32_t rank, rank_count;
+    /* `bytes` of each rank, in the order of the ranks, into `all` on rank 0 (NULL on the others). */
+    enum keel_status (*gather)(void *context, const void *mine, size_t bytes, void *all);
+    /* `bytes` from rank 0 into `data` on the others. */
+    enum keel_status (*broadcast)(void *context, void *data, size_t bytes);
+    void *context;
+};
+/* keel_save_finish on every rank, and keel_store_commit on rank 0 of `commit` with all summaries (its
+ * `shards` and `shard_count` are not looked at). Collective, also where something failed: all ranks return
+ * the same status, that of the commit or of the first rank that has no shard, and nobody is left waiting.
+ * `save` is freed in any case; NULL says that it could not begin here (with this thread's detail as the
+ * reason). On TIMEOUT it is cancelled. `ranks` NULL: this process is the only rank. */
+enum keel_status keel_save_commit(struct keel_store *store, struct keel_save *save,
+                                  const struct keel_commit *commit, const struct keel_ranks *ranks,
+                                  uint64_t deadline_ns);
+
+enum keel_removed_kind {
+    KEEL_REMOVED_SNAPSHOT, /* it was committed */
+    KEEL_REMOVED_LEFTOVER, /* directory of an attempt that was not */
+    KEEL_REMOVED_TEMPORARY /* a temporary file of a snapshot that stays */
+};
+struct keel_removed {
+    enum keel_removed_kind kind;
+    uint64_t step, attempt;
+    uint64_t bytes;   /* of its files */
+    const char *path; /* valid during the call */
+};
+
 /* What stays. A committed snapshot goes only when no rule holds it, and no snapshot that stays needs it as
  * the base of a delta. */
 struct keel_retention {
@@ -162,12 +198,13 @@ struct keel_retention {
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
     bool dry_run;              /* remove nothing, tell what would go */
-    /* Called for each directory that goes (may be NULL): committed or a leftover. */
-    void (*removed)(void *context, uint64_t step, uint64_t attempt, bool committed);
+    void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
     void *context;
 };
-/* Remove the others, manifest first, and the leftovers of attempts of earlier steps than the one committed
- * last. *out_removed (may be NULL) counts directories. INVALID: keep_last below 2. */
+/* Remove the others, manifest first, and what killed writers left: directories of attempts of earlier steps
+ * than the one committed last, temporary files. What is not of the format stays, with its directory.
+ * *out_removed (may be NULL) counts directories. Blocks; one process at a time, the one that commits.
+ * INVALID: keep_last below 2. On another failure some are gone, the next call goes on. */
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed);
 

@@ -38,6 +38,11 @@ enum keel_status keel_thread_create(struct keel_thread *thread, const char *name
                                     void *argument);
 void keel_thread_join(struct keel_thread *thread);
 
+/* From now on the calling thread runs, and its reads and writes of disks are served, only when nobody else
+ * wants to: idle scheduling class, and idle class of input and output where the disk's scheduler knows it.
+ * For good; best effort. What it holds a lock for, others may wait for long. */
+void keel_thread_to_background(void);
+
 /* Number of processors this process may use (affinity and cgroup quota), at least 1. */
 uint32_t keel_cpu_count(void);
 

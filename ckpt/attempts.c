@@ -1,0 +1,194 @@
+/* attempts.c - what lies in a run's directory: each attempt's state, the list of those committed. */
+#include "attempts.h"
+#include "format.h"
+#include <keel/disk.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- bases of what is not committed
+ * ------------------------------------------------------------------------- */
+
+struct header_search {
+    const struct keel_step_place *place;
+    struct keel_attempt *attempt;
+};
+
+static enum keel_status add_base(struct keel_attempt *attempt, uint64_t step, uint64_t number)
+{
+    for (uint32_t i = 0; i < attempt->base_count; i++)
+        if (attempt->bases[i].step == step && attempt->bases[i].attempt == number)
+            return KEEL_OK;
+    KEEL_TRY(
+        keel_realloc(&attempt->bases, attempt->base_count, attempt->base_count + 1, sizeof *attempt->bases));
+    attempt->bases[attempt->base_count++] = (struct keel_manifest_base){step, number};
+    return KEEL_OK;
+}
+
+/* A header that is not there yet, or not sound, says nothing; one of a newer version may say anything. */
+static enum keel_status see_shard(void *context, const char *name)
+{
+    struct header_search *search = context;
+    uint32_t rank;
+    int fd;
+    uint64_t bytes;
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
+    struct keel_format_header header;
+    if (!keel_shard_name_parse(name, &rank) ||
+        keel_step_open_file(search->place, name, &fd, &bytes) != KEEL_OK)
+        return KEEL_OK;
+    enum keel_status status = keel_pread_all(fd, block, sizeof block, 0, name);
+    keel_disk_close(fd);
+    if (status == KEEL_OK)
+        status = keel_format_header_open(block, name, &header);
+    if (status == KEEL_VERSION)
+        search->attempt->bases_unknown = true;
+    if (status != KEEL_OK || (header.flags & KEEL_HEADER_BASE) == 0)
+        return KEEL_OK;
+    return add_base(search->attempt, header.base_step, header.base_attempt);
+}
+
+/* ---- scan
+ * ------------------------------------------------------------------------------------------------------ */
+
+struct scan {
+    struct keel_store *store;
+    bool headers;
+    struct keel_attempts *attempts;
+};
+
+static enum keel_status look_inside(const struct scan *scan, const struct keel_step_place *place,
+                                    struct keel_attempt *out)
+{
+    struct keel_manifest manifest;
+    enum keel_status status = keel_manifest_read(scan->store, place, &manifest);
+    if (status == KEEL_NO_MEMORY)
+        return status;
+    if (status == KEEL_OK) {
+        out->state = KEEL_ATTEMPT_COMMITTED;
+        out->info = manifest.info;
+        out->bases = manifest.bases; /* taken over */
+        out->base_count = manifest.base_count;
+        manifest.bases = NULL;
+        keel_manifest_fini(&manifest);
+        return KEEL_OK;
+    }
+    if (status == KEEL_NOT_FOUND)
+        out->state = KEEL_ATTEMPT_UNCOMMITTED;
+    out->bases_unknown = status == KEEL_VERSION;
+    if (!scan->headers)
+        return KEEL_OK;
+    struct header_search search = {place, out};
+    status = keel_dir_list(place->path, see_shard, &search);
+    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+}
+
+static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t number,
+                                struct keel_attempt *out)
+{
+    struct keel_step_place place;
+    *out = (struct keel_attempt){.info = {.step = step, .attempt = number}, .state = KEEL_ATTEMPT_DAMAGED};
+    enum keel_status status = keel_step_open(scan->store, step, number, false, &place);
+    if (status != KEEL_OK) /* no directory, or a link: nothing to read, nothing to remove */
+        return KEEL_OK;
+    status = look_inside(scan, &place, out);
+    keel_step_close(&place);
+    return status;
+}
+
+static enum keel_status see_attempt(void *context, const char *name)
+{
+    const struct scan *scan = context;
+    struct keel_attempts *attempts = scan->attempts;
+    uint64_t step, attempt;
+    if (!keel_step_name_parse(name, &step, &attempt))
+        return KEEL_OK;
+    if (attempts->count == attempts->capacity) {
+        size_t capacity = attempts->capacity > 0 ? attempts->capacity * 2 : 64;
+        KEEL_TRY(keel_realloc(&attempts->at, attempts->capacity, capacity, sizeof *attempts->at));
+        attempts->capacity = capacity;
+    }
+    attempts->count++; /* so that it is freed also when looking at it fails */
+    return look_at(scan, step, attempt, &attempts->at[attempts->count - 1]);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct keel_snapshot_info *x = &((const struct keel_attempt *)a)->info;
+    const struct keel_snapshot_info *y = &((const struct keel_attempt *)b)->info;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
+}
+
+enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, struct keel_attempts *out)
+{
+    struct keel_attempts attempts = {0};
+    struct scan scan = {store, headers, &attempts};
+    enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
+    if (status != KEEL_OK) {
+        keel_attempts_fini(&attempts);
+        return status;
+    }
+    if (attempts.count > 0)
+        qsort(attempts.at, attempts.count, sizeof *attempts.at, newest_first);
+    *out = attempts;
+    return KEEL_OK;
+}
+
+void keel_attempts_fini(struct keel_attempts *attempts)
+{
+    for (size_t i = 0; i < attempts->count; i++)
+        keel_free(attempts->at[i].bases);
+    keel_free(attempts->at);
+    *attempts = (struct keel_attempts){0};
+}
+
+/* ---- list
+ * ------------------------------------------------------------------------------------------------------ */
+
+enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
+                                 uint32_t *out_count, uint32_t *out_damaged)
+{
+    struct keel_attempts attempts;
+    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
+    uint32_t count = 0, damaged = 0;
+    for (size_t i = 0; i < attempts.count; i++) {
+        if (attempts.at[i].state == KEEL_ATTEMPT_DAMAGED)
+            damaged++;
+        if (attempts.at[i].state != KEEL_ATTEMPT_COMMITTED)
+            continue;
+        if (count < capacity)
+            out[count++] = attempts.at[i].info;
+    }
+    keel_attempts_fini(&attempts);
+    *out_count = count;
+    if (out_damaged != NULL)
+        *out_damaged = damaged;
+    return KEEL_OK;
+}
+
+enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt)
+{
+    struct keel_attempts attempts;
+    uint32_t damaged = 0;
+    bool found = false;
+    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
+    for (size_t i = 0; i < attempts.count && !found; i++) {
+        const struct keel_attempt *attempt = &attempts.at[i];
+        if (attempt->info.step != step)
+            continue;
+        damaged += attempt->state == KEEL_ATTEMPT_DAMAGED;
+        found = attempt->state == KEEL_ATTEMPT_COMMITTED;
+        if (found)
+            *out_attempt = attempt->info.attempt;
+    }
+    keel_attempts_fini(&attempts);
+    if (!found && damaged > 0)
+        return keel_fail(KEEL_CORRUPT, "%s: the manifest of step %llu is damaged; use another snapshot",
+                         store->path, (unsigned long long)step);
+    if (!found)
+        return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot of step %llu", store->path,
+                         (unsigned long long)step);
+    return KEEL_OK;
+}

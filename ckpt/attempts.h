@@ -1,0 +1,33 @@
+/* attempts.h - all attempts of a run, as their directories and manifests tell: what listing, opening the
+ * newest and retention begin with. */
+#ifndef KEEL_CKPT_ATTEMPTS_H
+#define KEEL_CKPT_ATTEMPTS_H
+
+#include "manifest.h"
+
+enum keel_attempt_state {
+    KEEL_ATTEMPT_COMMITTED,
+    KEEL_ATTEMPT_DAMAGED,    /* its manifest is there, and cannot be read or belongs elsewhere */
+    KEEL_ATTEMPT_UNCOMMITTED /* on its way, a leftover, or half removed */
+};
+
+struct keel_attempt {
+    struct keel_snapshot_info info; /* step and attempt in any state, the rest when committed */
+    enum keel_attempt_state state;
+    /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
+    struct keel_manifest_base *bases; /* owned by the list */
+    uint32_t base_count;
+    bool bases_unknown; /* it is of a newer version: it may need any */
+};
+
+struct keel_attempts {
+    struct keel_attempt *at; /* owned; newest first: by step, then attempt */
+    size_t count, capacity;
+};
+
+/* Look at all of them; `headers`: also for the bases of those that are not committed, in their shards. Free
+ * with keel_attempts_fini. */
+enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, struct keel_attempts *out);
+void keel_attempts_fini(struct keel_attempts *attempts);
+
+#endif

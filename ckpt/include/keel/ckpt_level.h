@@ -1,0 +1,155 @@
+/* ckpt_level.h - checkpoint levels: where the files of a snapshot may lie, each a sink and a source behind
+ * one interface; copying between them, erasure sets over them, which generation to restore, restoring,
+ * repairing.
+ *
+ * A level holds *objects* of one run: the files of the format (ckpt/README.md), each under a name that is
+ * never used for other contents. Four kinds of level: memory (of this process), remote (the level of another
+ * process, by messages: a partner's memory), directory (a store: local disk or shared), and erasure set (a
+ * source: what lost nodes held, computed from what the others hold).
+ *
+ * Promises. Nothing of an object is visible before its commit; commit reads back what was written and
+ * compares it with the digest that the writer computed, so what is listed has been verified once. What a
+ * level gives is still checked by whoever reads it: keel_level_verify and keel_level_copy check every byte
+ * that the format has a check for.
+ *
+ * Levels may be used by any threads at once; a source or sink by one at a time. Everything here blocks;
+ * remote levels for no longer than their time-out a call. Close sources and sinks before their level. */
+#ifndef KEEL_CKPT_LEVEL_H
+#define KEEL_CKPT_LEVEL_H
+
+#include <keel/ckpt.h>
+
+/* ---- objects ----------------------------------------------------------------------------------- */
+
+enum keel_object_kind { /* values go over the wire */
+                        KEEL_OBJECT_SHARD = 1,
+                        KEEL_OBJECT_PARITY = 2,
+                        KEEL_OBJECT_MANIFEST = 3
+};
+
+struct keel_object {
+    uint64_t step, attempt;
+    enum keel_object_kind kind;
+    uint32_t set;    /* parity: the erasure set; else 0 */
+    uint32_t member; /* shard: rank; parity: member of the set; manifest: 0 */
+};
+
+enum { KEEL_OBJECT_NAME_BYTES = 96, KEEL_OBJECT_DIGEST_BYTES = 16, KEEL_LEVEL_NAME_BYTES = 64 };
+
+/* "step-12.3/rank-0.keel", as a directory level has it. */
+void keel_object_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES]);
+/* By step, attempt, kind, set, member: below, at or above 0. */
+int keel_object_compare(const struct keel_object *a, const struct keel_object *b);
+/* A known kind, and numbers within the format's limits. */
+bool keel_object_valid(const struct keel_object *object);
+
+struct keel_object_info {
+    struct keel_object object;
+    uint64_t bytes;
+    bool digest_known;
+    uint8_t digest[KEEL_OBJECT_DIGEST_BYTES]; /* XXH3-128 of all bytes, canonical form; zero when not known */
+};
+
+/* ---- the interface ------------------------------------------------------------------------------- */
+
+/* How near a level is: the smaller, the sooner it is asked. */
+enum keel_level_near {
+    KEEL_NEAR_MEMORY, /* the partner's memory, or our own */
+    KEEL_NEAR_LOCAL,  /* local disk */
+    KEEL_NEAR_ERASURE,
+    KEEL_NEAR_SHARED,
+    KEEL_NEAR_COUNT
+};
+const char *keel_level_near_text(enum keel_level_near near);
+
+struct keel_level;
+
+/* First member of what a level hands out; the rest is the level's own. */
+struct keel_level_source {
+    struct keel_level *level;
+    struct keel_object_info info;
+};
+struct keel_level_sink {
+    struct keel_level *level;
+    struct keel_object_info info; /* bytes: what was announced */
+    uint64_t written_bytes;
+};
+
+/* What a level does. All are there; one that is only a source refuses to create and to remove: UNSUPPORTED.
+ */
+struct keel_level_ops {
+    enum keel_status (*list)(struct keel_level *level,
+                             enum keel_status (*visit)(void *context, const struct keel_object_info *info),
+                             void *context);
+    enum keel_status (*open)(struct keel_level *level, const struct keel_object *object,
+                             struct keel_level_source **out);
+    enum keel_status (*read)(struct keel_level_source *source, uint64_t offset, void *out, size_t bytes);
+    void (*close)(struct keel_level_source *source);
+    enum keel_status (*create)(struct keel_level *level, const struct keel_object *object, uint64_t bytes,
+                               struct keel_level_sink **out);
+    enum keel_status (*write)(struct keel_level_sink *sink, const void *data, size_t bytes);
+    enum keel_status (*commit)(struct keel_level_sink *sink, const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES]);
+    void (*abort)(struct keel_level_sink *sink);
+    enum keel_status (*remove)(struct keel_level *level, const struct keel_object *object);
+    void (*end)(struct keel_level *level);
+};
+
+/* First member of every level. */
+struct keel_level {
+    const struct keel_level_ops *ops;
+    enum keel_level_near near;
+    char run[KEEL_RUN_NAME_BYTES];    /* objects are of this run */
+    char name[KEEL_LEVEL_NAME_BYTES]; /* for messages: "partner 3's memory" */
+};
+
+/* Call `visit` for every usable object, in no order; it must not call the level. What is not committed, or
+ * not sound as far as header and footer tell, is not usable. Ends with the first status that is not OK. */
+enum keel_status
+keel_level_list(struct keel_level *level,
+                enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context);
+/* NOT_FOUND: not there, or not committed. PEER_LOST, TIMEOUT: of a remote level. */
+enum keel_status keel_level_open(struct keel_level *level, const struct keel_object *object,
+                                 struct keel_level_source **out);
+/* All of [offset, offset + bytes), which must lie within info.bytes, or an error. */
+enum keel_status keel_level_read(struct keel_level_source *source, uint64_t offset, void *out, size_t bytes);
+void keel_level_close_source(struct keel_level_source *source); /* NULL is accepted */
+/* An object of exactly `bytes`. One of that name that is there stays until commit, which then takes its place
+ * (for repair; the contents are the same by name). LIMIT or NO_SPACE when the level is full. */
+enum keel_status keel_level_create(struct keel_level *level, const struct keel_object *object, uint64_t bytes,
+                                   struct keel_level_sink **out);
+/* Append. After a failure only abort is left. */
+enum keel_status keel_level_write(struct keel_level_sink *sink, const void *data, size_t bytes);
+/* Read back, compare, make durable as far as the level can, make visible. MISMATCH: not all bytes were
+ * written. CORRUPT: what was read back has another digest. The sink is gone in any case; on failure nothing
+ * is visible (or still the older object), unless making the name durable failed (IO): write it again then. */
+enum keel_status keel_level_commit(struct keel_level_sink *sink,
+                                   const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES]);
+void keel_level_abort(struct keel_level_sink *sink); /* NULL is accepted */
+/* Fine when it is not there. Sources that are open on it stay readable. */
+enum keel_status keel_level_remove(struct keel_level *level, const struct keel_object *object);
+/* All objects of a generation, its manifest first; *out_removed (may be NULL) counts them. To make room. */
+enum keel_status keel_level_remove_generation(struct keel_level *level, uint64_t step, uint64_t attempt,
+                                              uint32_t *out_removed);
+void keel_level_end(struct keel_level *level); /* NULL is accepted */
+
+/* Read the whole object and check all of it: that it is the object that its name says, of the level's run; a
+ * shard's header, index, footer, every chunk as stored; a manifest's check; a parity file's every cell.
+ * CORRUPT (names level, object, and tensor and chunk or cell), MISMATCH, VERSION, and what reading gives. */
+enum keel_status keel_level_verify(struct keel_level *level, const struct keel_object *object);
+/* Copy an object, verified at both ends: at `from` as by keel_level_verify, at `to` by commit. */
+enum keel_status keel_level_copy(struct keel_level *from, const struct keel_object *object,
+                                 struct keel_level *to);
+
+/* ---- levels -------------------------------------------------------------------------------------- */
+
+/* A store's directories: a snapshot whose objects and manifest are there is a committed one of the store.
+ * `store` is borrowed and must stay open; read-only when it is. Name: for messages, copied. */
+enum keel_status keel_level_directory_open(struct keel_store *store, enum keel_level_near near,
+                                           const char *name, struct keel_level **out);
+
+/* Objects in this process's memory, at most `capacity_bytes` of them, those being written included; LIMIT
+ * when there is no room: remove an older generation. */
+enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes, const char *name,
+                                        struct keel_level **out);
+
+#endif

@@ -1,0 +1,43 @@
+/* level.h - what the levels of this room share: names of objects, sound ends of files, wholes as streams. */
+#ifndef KEEL_CKPT_LEVEL_ROOM_H
+#define KEEL_CKPT_LEVEL_ROOM_H
+
+#include "format.h"
+#include <keel/ckpt_level.h>
+
+enum { KEEL_LEVEL_PIECE_BYTES = 1 << 20 }; /* copies and checks go piece by piece */
+
+_Static_assert((int)KEEL_OBJECT_DIGEST_BYTES == (int)KEEL_DIGEST_BYTES, "one digest");
+
+/* "step-5.2/rank-0.keel of partner 3's memory", for messages. */
+enum { KEEL_LEVEL_LABEL_BYTES = KEEL_OBJECT_NAME_BYTES + KEEL_LEVEL_NAME_BYTES + 8 };
+void keel_level_label(const struct keel_level *level, const struct keel_object *object,
+                      char out[KEEL_LEVEL_LABEL_BYTES]);
+
+/* The file's name, without its directory; and back. The parser fills kind, set and member only. */
+void keel_object_file_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES]);
+bool keel_object_file_parse(const char *name, struct keel_object *out);
+
+/* Fill in what all levels have. INVALID: no valid run name. */
+enum keel_status keel_level_init(struct keel_level *level, const struct keel_level_ops *ops,
+                                 enum keel_level_near near, const char *run, const char *name);
+
+/* Header, footer and index of a shard, checked, and seen to be that of the object. */
+struct keel_frame {
+    struct keel_format_header header;
+    struct keel_format_footer footer;
+    uint8_t *index; /* owned; from index_offset to the footer, zeros included */
+};
+enum keel_status keel_frame_load(struct keel_level_source *source, struct keel_frame *out);
+void keel_frame_unload(struct keel_frame *frame);
+/* Header and footer only; *out.index stays NULL. */
+enum keel_status keel_frame_load_ends(struct keel_level_source *source, struct keel_frame *out);
+
+/* Is it what its name says, as far as header, footer, or a manifest's check tell? */
+enum keel_status keel_source_glance(struct keel_level_source *source);
+/* keel_level_verify on an open source. */
+enum keel_status keel_source_verify(struct keel_level_source *source);
+/* Copy an open source without looking into it. */
+enum keel_status keel_source_copy(struct keel_level_source *source, struct keel_level *to);
+
+#endif

@@ -1,0 +1,191 @@
+/* level_verify.c - is an object of a level what its name says, and sound in every byte that has a check?
+ * Needs no key: chunks are checked as they are stored, not decoded. */
+#include "level.h"
+#include "manifest.h"
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+static enum keel_status foreign(const struct keel_level_source *source, const char *run, uint64_t step,
+                                uint64_t attempt)
+{
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    keel_level_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_MISMATCH, "%s: holds a file of %s/step-%llu.%llu; use another copy", label, run,
+                     (unsigned long long)step, (unsigned long long)attempt);
+}
+
+static enum keel_status damaged(const struct keel_level_source *source, const char *what)
+{
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    keel_level_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_CORRUPT, "%s: %s; use another copy", label, what);
+}
+
+/* ---- shards -------------------------------------------------------------------------------------- */
+
+enum keel_status keel_frame_load_ends(struct keel_level_source *source, struct keel_frame *out)
+{
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES], end[sizeof(struct keel_format_footer)];
+    const struct keel_object *object = &source->info.object;
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    struct keel_frame frame = {0};
+    keel_level_label(source->level, object, label);
+    if (source->info.bytes < sizeof block + sizeof end)
+        return damaged(source, "is cut off");
+    KEEL_TRY(keel_level_read(source, 0, block, sizeof block));
+    KEEL_TRY(keel_format_header_open(block, label, &frame.header));
+    KEEL_TRY(keel_level_read(source, source->info.bytes - sizeof end, end, sizeof end));
+    KEEL_TRY(keel_format_footer_open(end, label, &frame.footer));
+    if (frame.footer.file_bytes != source->info.bytes || frame.footer.header_check != frame.header.check)
+        return damaged(source, "its parts do not belong together");
+    if (strcmp(frame.header.run, source->level->run) != 0 || frame.header.step != object->step ||
+        frame.header.attempt != object->attempt || frame.header.rank != object->member)
+        return foreign(source, frame.header.run, frame.header.step, frame.header.attempt);
+    *out = frame;
+    return KEEL_OK;
+}
+
+static enum keel_status load_index(struct keel_level_source *source, struct keel_frame *frame)
+{
+    const struct keel_format_footer *footer = &frame->footer;
+    uint64_t bytes = footer->file_bytes - sizeof *footer - footer->index_offset;
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    keel_level_label(source->level, &source->info.object, label);
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &frame->index));
+    KEEL_TRY(keel_level_read(source, footer->index_offset, frame->index, bytes));
+    KEEL_TRY(keel_format_index_check(frame->index, &frame->header, footer, label));
+    if (!keel_format_all_zero(frame->index + footer->index_bytes, bytes - footer->index_bytes))
+        return damaged(source, "bytes behind its index are damaged");
+    return KEEL_OK;
+}
+
+enum keel_status keel_frame_load(struct keel_level_source *source, struct keel_frame *out)
+{
+    struct keel_frame frame;
+    KEEL_TRY(keel_frame_load_ends(source, &frame));
+    enum keel_status status = load_index(source, &frame);
+    if (status != KEEL_OK) {
+        keel_frame_unload(&frame);
+        return status;
+    }
+    *out = frame;
+    return KEEL_OK;
+}
+
+void keel_frame_unload(struct keel_frame *frame)
+{
+    keel_free(frame->index);
+    frame->index = NULL;
+}
+
+/* One chunk as it is stored, with the zeros behind it. `buffer`: the largest chunk, sealed, and a block. */
+static enum keel_status check_stored(struct keel_level_source *source, const struct keel_frame *frame,
+                                     const struct keel_format_chunk *chunk, uint8_t *buffer)
+{
+    size_t padded = keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
+    if (chunk->file_offset + padded > frame->footer.index_offset)
+        return keel_fail(KEEL_CORRUPT, "it overlaps the index");
+    KEEL_TRY(keel_level_read(source, chunk->file_offset, buffer, padded));
+    if (keel_format_check(buffer, chunk->stored_bytes) != chunk->stored_check)
+        return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
+    if (!keel_format_all_zero(buffer + chunk->stored_bytes, padded - chunk->stored_bytes))
+        return keel_fail(KEEL_CORRUPT, "the zeros behind it are damaged");
+    return KEEL_OK;
+}
+
+static enum keel_status check_chunks(struct keel_level_source *source, const struct keel_frame *frame,
+                                     uint8_t *buffer)
+{
+    const struct keel_format_record *records = keel_format_records(frame->index);
+    const struct keel_format_chunk *chunks = keel_format_chunks(frame->index, frame->footer.record_count);
+    char label[KEEL_LEVEL_LABEL_BYTES], reason[KEEL_DETAIL_BYTES];
+    for (uint32_t r = 0; r < frame->footer.record_count; r++)
+        for (uint32_t i = 0; i < records[r].chunk_count; i++) {
+            enum keel_status status =
+                check_stored(source, frame, &chunks[records[r].first_chunk + i], buffer);
+            if (status == KEEL_OK)
+                continue;
+            snprintf(reason, sizeof reason, "%s", keel_detail());
+            keel_level_label(source->level, &source->info.object, label);
+            return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another copy", label,
+                             records[r].name, i, records[r].chunk_count, reason);
+        }
+    return KEEL_OK;
+}
+
+static enum keel_status verify_shard(struct keel_level_source *source)
+{
+    struct keel_frame frame;
+    uint8_t *buffer = NULL;
+    KEEL_TRY(keel_frame_load(source, &frame));
+    enum keel_status status =
+        keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES, &buffer);
+    if (status == KEEL_OK)
+        status = check_chunks(source, &frame, buffer);
+    keel_free(buffer);
+    keel_frame_unload(&frame);
+    return status;
+}
+
+/* ---- manifests ------------------------------------------------------------------------------------- */
+
+static enum keel_status verify_manifest(struct keel_level_source *source)
+{
+    struct keel_manifest manifest;
+    char label[KEEL_LEVEL_LABEL_BYTES], *text;
+    const struct keel_object *object = &source->info.object;
+    keel_level_label(source->level, object, label);
+    if (source->info.bytes > KEEL_MANIFEST_BYTES_MAX)
+        return damaged(source, "is too large for a manifest");
+    KEEL_TRY(keel_alloc(source->info.bytes, 1, &text));
+    enum keel_status status = keel_level_read(source, 0, text, source->info.bytes);
+    if (status == KEEL_OK)
+        status = keel_manifest_decode(text, source->info.bytes, label, &manifest);
+    keel_free(text);
+    if (status != KEEL_OK)
+        return status;
+    if (strcmp(manifest.run, source->level->run) != 0 || manifest.info.step != object->step ||
+        manifest.info.attempt != object->attempt)
+        status = foreign(source, manifest.run, manifest.info.step, manifest.info.attempt);
+    keel_manifest_fini(&manifest);
+    return status;
+}
+
+/* ---- all ------------------------------------------------------------------------------------------- */
+
+enum keel_status keel_source_glance(struct keel_level_source *source)
+{
+    struct keel_frame frame;
+    switch (source->info.object.kind) {
+    case KEEL_OBJECT_SHARD:
+        return keel_frame_load_ends(source, &frame);
+    case KEEL_OBJECT_MANIFEST:
+        return verify_manifest(source);
+    case KEEL_OBJECT_PARITY:
+    default:
+        return keel_fail(KEEL_UNSUPPORTED, "%s: parity cannot be checked", source->level->name);
+    }
+}
+
+enum keel_status keel_source_verify(struct keel_level_source *source)
+{
+    switch (source->info.object.kind) {
+    case KEEL_OBJECT_SHARD:
+        return verify_shard(source);
+    case KEEL_OBJECT_MANIFEST:
+        return verify_manifest(source);
+    case KEEL_OBJECT_PARITY:
+    default:
+        return keel_fail(KEEL_UNSUPPORTED, "%s: parity cannot be checked", source->level->name);
+    }
+}
+
+enum keel_status keel_level_verify(struct keel_level *level, const struct keel_object *object)
+{
+    struct keel_level_source *source;
+    KEEL_TRY(keel_level_open(level, object, &source));
+    enum keel_status status = keel_source_verify(source);
+    keel_level_close_source(source);
+    return status;
+}

@@ -1,0 +1,107 @@
+#!/bin/sh
+# The example programs do what they are examples of: killed at any moment, again and again, they go on and end
+# with the same bits as undisturbed; under MPI also with another number of ranks than they were begun with.
+set -u
+BUILD=${BUILD:-build}
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+check() { # check NAME CODE
+    if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $1:"; tail -n 20 "$root/log" | sed 's/^/    /'; fi
+}
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+# A sanitizer makes a step some ten times slower.
+steps=1500 every=10 kills=10
+[ -n "${SAN:-}" ] && steps=300 kills=4
+
+# Sleep between 1/20 and 1/3 of the time of a whole run, drawn anew each time.
+doze() { # doze MS
+    awk -v ms="$1" -v seed="$(od -An -N4 -tu4 /dev/urandom)" 'BEGIN { srand(seed); print (0.05 + 0.28 * rand()) * ms / 1000 }' >"$root/doze"
+    sleep "$(cat "$root/doze")"
+}
+went_on() { grep -c 'going on from step' "$root/log"; }
+
+# ---- one process
+"$BUILD/examples/heat" "$root/whole" $steps $every "$root/whole.field" >"$root/log" 2>&1
+check "heat runs" $?
+from=$(now_ms)
+"$BUILD/examples/heat" "$root/again" $steps $every "$root/again.field" >"$root/log" 2>&1
+whole_ms=$(($(now_ms) - from))
+cmp "$root/whole.field" "$root/again.field" >>"$root/log" 2>&1
+check "heat computes the same bits each time" $?
+
+: >"$root/log"
+killed=0
+for _ in $(seq $kills); do
+    "$BUILD/examples/heat" "$root/killed" $steps $every "$root/killed.field" >>"$root/log" 2>&1 &
+    pid=$!
+    doze "$whole_ms"
+    kill -9 $pid 2>/dev/null && killed=$((killed + 1))
+    wait $pid 2>/dev/null
+done
+"$BUILD/examples/heat" "$root/killed" $steps $every "$root/killed.field" >>"$root/log" 2>&1 &&
+    cmp "$root/whole.field" "$root/killed.field" >>"$root/log" 2>&1
+check "heat, killed again and again, ends with the same bits" $?
+[ $killed -ge 2 ] && [ "$(went_on)" -ge 2 ]
+check "and was killed, and went on" $?
+echo "note: heat was killed $killed times and went on from a snapshot $(went_on) times"
+[ "$(find "$root/killed/heat" -name manifest.json | wc -l)" -le 3 ]
+check "and keeps the newest snapshots alone" $?
+
+# A snapshot that is damaged costs the way to the one before it.
+newest=$(find "$root/killed/heat" -name manifest.json | sort -t- -k2 -n | tail -n 1)
+printf 'x' | dd of="$(dirname "$newest")/rank-0.keel" bs=1 seek=5000 conv=notrunc 2>/dev/null
+"$BUILD/examples/heat" "$root/killed" $steps $every "$root/killed.field" >"$root/log" 2>&1 &&
+    cmp "$root/whole.field" "$root/killed.field" >>"$root/log" 2>&1 && grep -q 'trying an older one' "$root/log"
+check "heat goes back behind a damaged snapshot, to the same bits" $?
+
+# ---- MPI. All of it on this machine, over shared memory and the loopback interface, leaving nothing behind;
+# ranks that wait give their processor away. Its own threads and memory are no business of the sanitizers.
+mkdir "$root/mpi"
+export TMPDIR="$root/mpi" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_oob_tcp_if_include=lo
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_vader_backing_directory="$root/mpi"
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base="$root/mpi"
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
+heat_mpi() { # heat_mpi RANKS STORE
+    exec mpirun --oversubscribe --bind-to none -n "$1" "$BUILD/examples/heat_mpi" "$2" $steps $every
+}
+children() { # of the process that is given
+    awk -v parent="$1" '$4 == parent { print $1 }' /proc/[0-9]*/stat 2>/dev/null
+}
+from=$(now_ms)
+(heat_mpi 4 "$root/ranks") >"$root/log" 2>&1
+check "heat_mpi runs with 4 ranks" $?
+whole_ms=$(($(now_ms) - from))
+# One process reads what four have saved; with no step left to do it writes the field.
+"$BUILD/examples/heat" "$root/ranks" $steps $every "$root/ranks.field" >>"$root/log" 2>&1 &&
+    grep -q "going on from step $steps" "$root/log" && cmp "$root/whole.field" "$root/ranks.field" >>"$root/log" 2>&1
+check "and computes the bits of one process" $?
+
+: >"$root/log"
+killed=0 at=0 tries=0
+for ranks in 4 3 4 3 2 4; do
+    (heat_mpi $ranks "$root/lost") >>"$root/log" 2>&1 &
+    pid=$!
+    # the first one has saved something before it goes
+    while [ $at -eq 0 ] && ! ls "$root"/lost/heat/*/manifest.json >/dev/null 2>&1 && [ $tries -lt 600 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    doze "$whole_ms"
+    at=$((at + 1))
+    victims=$(children $pid)
+    # in turn: one rank, which ends the others; and all at once, with their mpirun
+    if [ $((at % 2)) -eq 1 ]; then victims=$(echo "$victims" | head -n $((1 + at / 2)) | tail -n 1); else victims="$pid $victims"; fi
+    [ -n "$victims" ] && kill -9 $victims 2>/dev/null && killed=$((killed + 1))
+    wait $pid 2>/dev/null
+done
+(heat_mpi 3 "$root/lost") >>"$root/log" 2>&1 &&
+    "$BUILD/examples/heat" "$root/lost" $steps $every "$root/lost.field" >>"$root/log" 2>&1 &&
+    cmp "$root/whole.field" "$root/lost.field" >>"$root/log" 2>&1
+check "heat_mpi, killed again and again and gone on with other numbers of ranks, ends with the same bits" $?
+[ $killed -ge 2 ] && grep -q 'saved by 4 ranks, with 3' "$root/log"
+check "and was killed, and 3 ranks went on from what 4 had saved" $?
+echo "note: heat_mpi was killed $killed times and went on from a snapshot $(went_on) times"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
