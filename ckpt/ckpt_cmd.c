@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct keel_cmd_kind *const kinds[] = {&keel_cmd_ls, &keel_cmd_show, &keel_cmd_verify};
+static const struct keel_cmd_kind *const kinds[] = {&keel_cmd_ls, &keel_cmd_show, &keel_cmd_verify,
+                                                    &keel_cmd_gc};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* What every subcommand, or each that takes it, knows beside its own options. */
@@ -116,9 +117,9 @@ static bool set_option(struct keel_cmd *cmd, const struct keel_cmd_option *optio
         *(bool *)field = true;
         return true;
     case KEEL_CMD_COUNT:
-        return parse_count(text, field);
+        return parse_count(text, field) && *(uint64_t *)field > 0;
     case KEEL_CMD_DURATION:
-        return parse_duration(text, field);
+        return parse_duration(text, field) && *(uint64_t *)field > 0;
     case KEEL_CMD_TEXT:
         *(const char **)field = text;
         return true;

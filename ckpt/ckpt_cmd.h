@@ -20,8 +20,8 @@ enum {
 
 enum keel_cmd_type {
     KEEL_CMD_FLAG,     /* bool */
-    KEEL_CMD_COUNT,    /* uint64_t: a whole number */
-    KEEL_CMD_DURATION, /* uint64_t, nanoseconds: 90s, 30m, 12h, 7d */
+    KEEL_CMD_COUNT,    /* uint64_t: a whole number from 1 on */
+    KEEL_CMD_DURATION, /* uint64_t, nanoseconds, not zero: 90s, 30m, 12h, 7d */
     KEEL_CMD_TEXT,     /* const char * */
     KEEL_CMD_TEXTS     /* struct keel_cmd_texts: may be given several times */
 };
@@ -63,7 +63,7 @@ struct keel_cmd_kind {
     const struct keel_cmd_option *options; /* its own, ended by a name that is NULL; NULL for none */
     int (*run)(const struct keel_cmd *cmd);
 };
-extern const struct keel_cmd_kind keel_cmd_ls, keel_cmd_show, keel_cmd_verify;
+extern const struct keel_cmd_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify;
 
 /* Of `cmd` the subcommand's own struct. */
 static inline const void *keel_cmd_own(const struct keel_cmd *cmd)
@@ -88,6 +88,10 @@ struct keel_cmd_place {
 enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
                                struct keel_cmd_place *out);
 void keel_cmd_close(struct keel_cmd_place *place);
+/* Whoever changes a store that belongs to a `keel run` holds the run's lock meanwhile. BUSY: the run is on.
+ * *out_lock is -1 where there is no run to lock; give it to keel_cmd_unlock_run in any case. */
+enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const char *verb, int *out_lock);
+void keel_cmd_unlock_run(int lock);
 /* All committed snapshots, newest first, on the heap (keel_free). */
 enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
                                uint32_t *out_count, uint32_t *out_damaged);
@@ -105,6 +109,8 @@ json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
 enum { KEEL_CMD_WORD_BYTES = 32 };
 void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES]);
 void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES]);
+/* "1.24x"; "-" when nothing is stored. */
+void keel_cmd_format_ratio(uint64_t raw_bytes, uint64_t stored_bytes, char out[KEEL_CMD_WORD_BYTES]);
 const char *keel_cmd_dtype_name(uint32_t dtype);
 
 /* A line of progress that is written over; only where stderr is a terminal. */

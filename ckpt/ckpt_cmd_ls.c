@@ -1,56 +1,131 @@
-/* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. */
+/* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. Reads manifests, and of each snapshot the
+ * header of one shard. */
+#include "attempts.h"
 #include "ckpt_cmd.h"
+#include "format.h"
 #include <inttypes.h>
-#include <keel/memory.h>
+#include <keel/disk.h>
 #include <stdio.h>
 
-static int list_json(const struct keel_store *store, const struct keel_snapshot_info *infos, uint32_t count,
-                     uint32_t damaged)
+struct counts {
+    uint32_t committed, damaged, uncommitted;
+};
+
+static struct counts count_states(const struct keel_attempts *attempts)
 {
-    json_t *snapshots = json_array();
-    for (uint32_t i = 0; i < count; i++)
-        json_array_append_new(snapshots, keel_cmd_info_json(&infos[i]));
-    return keel_cmd_print_json(
-        json_pack("{s:s, s:i, s:o}", "run", store->run, "damaged", (int)damaged, "snapshots", snapshots));
+    struct counts counts = {0};
+    for (size_t i = 0; i < attempts->count; i++) {
+        counts.committed += attempts->at[i].state == KEEL_ATTEMPT_COMMITTED;
+        counts.damaged += attempts->at[i].state == KEEL_ATTEMPT_DAMAGED;
+        counts.uncommitted += attempts->at[i].state == KEEL_ATTEMPT_UNCOMMITTED;
+    }
+    return counts;
 }
 
-static void list_text(const struct keel_store *store, const struct keel_snapshot_info *infos, uint32_t count,
-                      uint32_t damaged)
+/* "yes", "no", "?" where its first shard does not tell. */
+static const char *sealed_text(const struct keel_store *store, const struct keel_attempt *attempt)
 {
-    printf("run %s: %u committed snapshots\n", store->run, count);
-    if (count > 0)
-        printf("%12s  %-20s  %6s  %12s  %12s  %s\n", "step", "attempt", "shards", "raw", "stored", "created");
-    for (uint32_t i = 0; i < count; i++) {
-        char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], created[KEEL_CMD_WORD_BYTES];
-        keel_cmd_format_bytes(infos[i].raw_bytes, raw);
-        keel_cmd_format_bytes(infos[i].stored_bytes, stored);
-        keel_cmd_format_time(infos[i].created_wall_ns, created);
-        printf("%12" PRIu64 "  %-20" PRIu64 "  %6u  %12s  %12s  %s\n", infos[i].step, infos[i].attempt,
-               infos[i].shard_count, raw, stored, created);
+    struct keel_step_place place;
+    struct keel_format_header header;
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
+    char name[KEEL_SHARD_NAME_BYTES];
+    int fd;
+    uint64_t bytes;
+    if (keel_step_open(store, attempt->info.step, attempt->info.attempt, false, &place) != KEEL_OK)
+        return "?";
+    keel_shard_name(0, name);
+    enum keel_status status = keel_step_open_file(&place, name, &fd, &bytes);
+    if (status == KEEL_OK) {
+        status = keel_pread_all(fd, block, sizeof block, 0, name);
+        keel_disk_close(fd);
     }
-    if (damaged > 0)
-        printf("%u more cannot be read: their manifests are damaged or belong elsewhere\n", damaged);
+    if (status == KEEL_OK)
+        status = keel_format_header_open(block, name, &header);
+    keel_step_close(&place);
+    if (status != KEEL_OK)
+        return "?";
+    return (header.flags & KEEL_HEADER_SEALED) != 0 ? "yes" : "no";
+}
+
+static json_t *attempt_json(const struct keel_store *store, const struct keel_attempt *attempt)
+{
+    json_t *root = keel_cmd_info_json(&attempt->info), *bases = json_array();
+    for (uint32_t i = 0; i < attempt->base_count; i++)
+        json_array_append_new(bases, json_pack("{s:I, s:o}", "step", (json_int_t)attempt->bases[i].step,
+                                               "attempt", keel_cmd_u64_json(attempt->bases[i].attempt)));
+    const char *sealed = sealed_text(store, attempt);
+    json_object_set_new(root, "bases", bases);
+    json_object_set_new(root, "sealed", sealed[0] == '?' ? json_null() : json_boolean(sealed[0] == 'y'));
+    return root;
+}
+
+static int list_json(const struct keel_store *store, const struct keel_attempts *attempts)
+{
+    json_t *snapshots = json_array();
+    struct counts counts = count_states(attempts);
+    for (size_t i = 0; i < attempts->count; i++)
+        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+            json_array_append_new(snapshots, attempt_json(store, &attempts->at[i]));
+    return keel_cmd_print_json(json_pack("{s:s, s:i, s:i, s:o}", "run", store->run, "damaged",
+                                         (int)counts.damaged, "uncommitted", (int)counts.uncommitted,
+                                         "snapshots", snapshots));
+}
+
+static void print_attempt(const struct keel_store *store, const struct keel_attempt *attempt)
+{
+    const struct keel_snapshot_info *info = &attempt->info;
+    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
+        created[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(info->raw_bytes, raw);
+    keel_cmd_format_bytes(info->stored_bytes, stored);
+    keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, ratio);
+    keel_cmd_format_time(info->created_wall_ns, created);
+    printf("%12" PRIu64 "  %-20" PRIu64 "  %6u  %10s  %10s  %6s  %-6s  %s  ", info->step, info->attempt,
+           info->shard_count, raw, stored, ratio, sealed_text(store, attempt), created);
+    for (uint32_t i = 0; i < attempt->base_count; i++)
+        printf("%s%" PRIu64 ".%" PRIu64, i > 0 ? ", " : "", attempt->bases[i].step,
+               attempt->bases[i].attempt);
+    printf("%s\n", attempt->base_count == 0 ? "-" : "");
+}
+
+static void list_text(const struct keel_store *store, const struct keel_attempts *attempts)
+{
+    struct counts counts = count_states(attempts);
+    printf("run %s: %u committed snapshots\n", store->run, counts.committed);
+    if (counts.committed > 0)
+        printf("%12s  %-20s  %6s  %10s  %10s  %6s  %-6s  %-20s  %s\n", "step", "attempt", "shards", "raw",
+               "stored", "ratio", "sealed", "created", "bases");
+    for (size_t i = 0; i < attempts->count; i++)
+        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+            print_attempt(store, &attempts->at[i]);
+    if (counts.uncommitted > 0)
+        printf("%u more are not committed: on their way, or leftovers\n", counts.uncommitted);
+    if (counts.damaged > 0)
+        printf(
+            "%u more cannot be read: their manifests are damaged or belong elsewhere; try keel ckpt repair\n",
+            counts.damaged);
 }
 
 static int run(const struct keel_cmd *cmd)
 {
     struct keel_cmd_place place;
-    struct keel_snapshot_info *infos = NULL;
-    uint32_t count = 0, damaged = 0;
+    struct keel_attempts attempts = {0};
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    status = keel_cmd_list(&place, &infos, &count, &damaged);
+    status = keel_attempts_scan(place.store, false, &attempts);
     int code = 0;
     if (status != KEEL_OK)
         code = keel_cmd_report(status);
     else if (cmd->json)
-        code = list_json(place.store, infos, count, damaged);
+        code = list_json(place.store, &attempts);
     else
-        list_text(place.store, infos, count, damaged);
-    keel_free(infos);
+        list_text(place.store, &attempts);
+    if (code == 0 && count_states(&attempts).damaged > 0)
+        code = KEEL_CMD_DAMAGED;
+    keel_attempts_fini(&attempts);
     keel_cmd_close(&place);
-    return code == 0 && damaged > 0 ? KEEL_CMD_DAMAGED : code;
+    return code;
 }
 
 const struct keel_cmd_kind keel_cmd_ls = {.name = "ls",

@@ -63,6 +63,20 @@ void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES])
                  units[unit]);
 }
 
+void keel_cmd_format_ratio(uint64_t raw_bytes, uint64_t stored_bytes, char out[KEEL_CMD_WORD_BYTES])
+{
+    while (raw_bytes > UINT64_MAX / 100) { /* hundredths need room; nobody sees the digits lost */
+        raw_bytes /= 2;
+        stored_bytes /= 2;
+    }
+    if (stored_bytes == 0) {
+        snprintf(out, KEEL_CMD_WORD_BYTES, "-");
+        return;
+    }
+    uint64_t hundredths = raw_bytes * 100 / stored_bytes;
+    snprintf(out, KEEL_CMD_WORD_BYTES, "%" PRIu64 ".%02" PRIu64 "x", hundredths / 100, hundredths % 100);
+}
+
 const char *keel_cmd_dtype_name(uint32_t dtype)
 {
     static const char *const names[] = {"?", "f32", "f64", "bf16", "f16", "i32", "i64", "u8"};

@@ -90,6 +90,29 @@ void keel_cmd_close(struct keel_cmd_place *place)
     place->store = NULL;
 }
 
+/* The directory of a `keel run` holds run.lock beside ckpt/, which is the store's root. */
+enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const char *verb, int *out_lock)
+{
+    char path[KEEL_PATH_BYTES];
+    *out_lock = -1;
+    if (keel_path_join(path, place->store->path, "../../run.lock") != KEEL_OK || !keel_path_is_file(path))
+        return KEEL_OK;
+    enum keel_status status = keel_file_lock(path, false, 0, out_lock);
+    if (status == KEEL_BUSY)
+        return keel_fail(
+            KEEL_BUSY,
+            "%s: a keel run is writing here, and lets old snapshots go by itself; wait for its end, "
+            "or stop it, then %s",
+            place->path, verb);
+    return status;
+}
+
+void keel_cmd_unlock_run(int lock)
+{
+    if (lock >= 0)
+        keel_file_unlock(lock);
+}
+
 enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
                                uint32_t *out_count, uint32_t *out_damaged)
 {

@@ -1,54 +1,152 @@
-/* ckpt_cmd_show.c - `keel ckpt show`: the tensors of one snapshot. */
+/* ckpt_cmd_show.c - `keel ckpt show`: what one snapshot holds, and how it is stored. Reads manifest and
+ * indexes. */
 #include "ckpt_cmd.h"
+#include "snapshot.h"
 #include <inttypes.h>
 #include <stdio.h>
 
-static json_t *tensor_json(const struct keel_region *tensor)
+/* How a tensor lies in the shards, replicas included. */
+struct stored {
+    struct keel_region tensor;
+    uint64_t raw_bytes, stored_bytes, nonfinite;
+    uint32_t pieces, chunks[KEEL_CODEC_COUNT];
+};
+
+static const char *const codec_names[KEEL_CODEC_COUNT] = {"raw", "planes", "delta", "same"};
+
+static enum keel_status look_at(const struct keel_snapshot *snapshot, uint32_t index, struct stored *out)
 {
-    json_t *shape = json_array();
+    const struct keel_tensor *tensor = &snapshot->tensors[index];
+    *out = (struct stored){.pieces = tensor->piece_count};
+    KEEL_TRY(keel_snapshot_tensor(snapshot, index, &out->tensor));
+    for (uint32_t p = tensor->first_piece; p < tensor->first_piece + tensor->piece_count; p++) {
+        const struct keel_format_record *record = keel_snapshot_record(snapshot, p);
+        const struct keel_format_chunk *chunks =
+            snapshot->shards[snapshot->pieces[p].shard].chunks + record->first_chunk;
+        out->raw_bytes += record->raw_bytes;
+        out->nonfinite += record->nonfinite;
+        for (uint32_t c = 0; c < record->chunk_count; c++) {
+            out->stored_bytes += chunks[c].stored_bytes;
+            out->chunks[chunks[c].codec]++;
+        }
+    }
+    return KEEL_OK;
+}
+
+static bool is_sealed(const struct keel_snapshot *snapshot)
+{
+    for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++)
+        if ((snapshot->shards[i].header.flags & KEEL_HEADER_SEALED) != 0)
+            return true;
+    return false;
+}
+
+/* ---- json -----------------------------------------------------------------------------------------------
+ */
+
+static json_t *tensor_json(const struct stored *stored)
+{
+    const struct keel_region *tensor = &stored->tensor;
+    json_t *shape = json_array(), *chunks = json_object();
     for (uint32_t i = 0; i < tensor->dims; i++)
         json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
-    return json_pack("{s:s, s:s, s:o, s:I}", "name", tensor->name, "dtype",
+    for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
+        json_object_set_new(chunks, codec_names[i], json_integer(stored->chunks[i]));
+    return json_pack("{s:s, s:s, s:o, s:I, s:i, s:o, s:I, s:I, s:I}", "name", tensor->name, "dtype",
                      keel_cmd_dtype_name(tensor->dtype), "shape", shape, "bytes",
-                     (json_int_t)keel_region_bytes(tensor));
+                     (json_int_t)keel_region_bytes(tensor), "pieces", (int)stored->pieces, "chunks", chunks,
+                     "raw_bytes", (json_int_t)stored->raw_bytes, "stored_bytes",
+                     (json_int_t)stored->stored_bytes, "nonfinite", (json_int_t)stored->nonfinite);
+}
+
+static json_t *shards_json(const struct keel_manifest *manifest)
+{
+    json_t *shards = json_array();
+    for (uint32_t i = 0; i < manifest->info.shard_count; i++) {
+        const struct keel_shard_summary *shard = &manifest->shards[i];
+        json_array_append_new(shards, json_pack("{s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)shard->rank,
+                                                "records", (json_int_t)shard->record_count, "file_bytes",
+                                                (json_int_t)shard->file_bytes, "raw_bytes",
+                                                (json_int_t)shard->raw_bytes, "stored_bytes",
+                                                (json_int_t)shard->stored_bytes));
+    }
+    return shards;
+}
+
+static json_t *bases_json(const struct keel_manifest *manifest)
+{
+    json_t *bases = json_array();
+    for (uint32_t i = 0; i < manifest->base_count; i++)
+        json_array_append_new(bases, json_pack("{s:I, s:o}", "step", (json_int_t)manifest->bases[i].step,
+                                               "attempt", keel_cmd_u64_json(manifest->bases[i].attempt)));
+    return bases;
 }
 
 static int show_json(const struct keel_snapshot *snapshot)
 {
-    json_t *tensors = json_array(), *root = keel_cmd_info_json(keel_snapshot_info(snapshot));
-    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
-        struct keel_region tensor;
-        if (keel_snapshot_tensor(snapshot, i, &tensor) == KEEL_OK)
-            json_array_append_new(tensors, tensor_json(&tensor));
-    }
+    json_t *tensors = json_array(), *root = keel_cmd_info_json(&snapshot->manifest.info);
+    struct stored stored;
+    for (uint32_t i = 0; i < snapshot->tensor_count; i++)
+        if (look_at(snapshot, i, &stored) == KEEL_OK)
+            json_array_append_new(tensors, tensor_json(&stored));
+    json_object_set_new(root, "shards", json_integer(snapshot->manifest.info.shard_count));
+    json_object_set_new(root, "files", shards_json(&snapshot->manifest));
+    json_object_set_new(root, "bases", bases_json(&snapshot->manifest));
+    json_object_set_new(root, "sealed", json_boolean(is_sealed(snapshot)));
     json_object_set_new(root, "metadata",
                         json_loads(keel_snapshot_metadata(snapshot), JSON_REJECT_DUPLICATES, NULL));
     json_object_set_new(root, "tensors", tensors);
     return keel_cmd_print_json(root);
 }
 
-static void show_text(const struct keel_snapshot *snapshot)
+/* ---- text -----------------------------------------------------------------------------------------------
+ */
+
+static void print_head(const struct keel_snapshot *snapshot)
 {
-    const struct keel_snapshot_info *info = keel_snapshot_info(snapshot);
-    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], created[KEEL_CMD_WORD_BYTES];
+    const struct keel_manifest *manifest = &snapshot->manifest;
+    const struct keel_snapshot_info *info = &manifest->info;
+    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
+        created[KEEL_CMD_WORD_BYTES];
     keel_cmd_format_bytes(info->raw_bytes, raw);
     keel_cmd_format_bytes(info->stored_bytes, stored);
+    keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, ratio);
     keel_cmd_format_time(info->created_wall_ns, created);
-    printf("step %" PRIu64 ", attempt %" PRIu64
-           ", created %s\n%s in %u shards, %s stored\njob %s\nmetadata %s\n",
-           info->step, info->attempt, created, raw, info->shard_count, stored,
-           info->identity[0] == '\0' ? "-" : info->identity, keel_snapshot_metadata(snapshot));
-    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
-        struct keel_region tensor;
-        char bytes[KEEL_CMD_WORD_BYTES];
-        if (keel_snapshot_tensor(snapshot, i, &tensor) != KEEL_OK)
-            continue;
-        keel_cmd_format_bytes(keel_region_bytes(&tensor), bytes);
-        printf("%12s  %-4s  %s [", bytes, keel_cmd_dtype_name(tensor.dtype), tensor.name);
-        for (uint32_t d = 0; d < tensor.dims; d++)
-            printf("%s%" PRIu64, d > 0 ? " x " : "", tensor.shape[d]);
-        printf("]\n");
-    }
+    printf("step %" PRIu64 ", attempt %" PRIu64 ", created %s\n", info->step, info->attempt, created);
+    printf("%s in %u shards, %s stored (%s)%s\n", raw, info->shard_count, stored, ratio,
+           is_sealed(snapshot) ? ", sealed" : "");
+    for (uint32_t i = 0; i < manifest->base_count; i++)
+        printf("needs step %" PRIu64 ", attempt %" PRIu64 "\n", manifest->bases[i].step,
+               manifest->bases[i].attempt);
+    printf("job %s\nmetadata %s\n", info->identity[0] == '\0' ? "-" : info->identity,
+           keel_snapshot_metadata(snapshot));
+}
+
+static void print_tensor(const struct stored *stored)
+{
+    const struct keel_region *tensor = &stored->tensor;
+    char bytes[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(keel_region_bytes(tensor), bytes);
+    keel_cmd_format_ratio(stored->raw_bytes, stored->stored_bytes, ratio);
+    printf("%12s  %7s  %-4s  %s [", bytes, ratio, keel_cmd_dtype_name(tensor->dtype), tensor->name);
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        printf("%s%" PRIu64, d > 0 ? " x " : "", tensor->shape[d]);
+    printf("] ");
+    for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
+        if (stored->chunks[i] > 0)
+            printf(" %s:%u", codec_names[i], stored->chunks[i]);
+    if (stored->nonfinite > 0)
+        printf("  %" PRIu64 " NaN or infinite", stored->nonfinite);
+    printf("\n");
+}
+
+static void show_text(const struct keel_snapshot *snapshot)
+{
+    struct stored stored;
+    print_head(snapshot);
+    for (uint32_t i = 0; i < snapshot->tensor_count; i++)
+        if (look_at(snapshot, i, &stored) == KEEL_OK)
+            print_tensor(&stored);
 }
 
 static int run(const struct keel_cmd *cmd)
@@ -71,12 +169,15 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-const struct keel_cmd_kind keel_cmd_show = {.name = "show",
-                                            .operands = "PATH",
-                                            .operands_min = 1,
-                                            .operands_max = 1,
-                                            .summary = "tensors and shards of one snapshot",
-                                            .details = "",
-                                            .examples = "  keel ckpt show out/ckpt/demo --step 120\n",
-                                            .takes_step = true,
-                                            .run = run};
+const struct keel_cmd_kind keel_cmd_show = {
+    .name = "show",
+    .operands = "PATH",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "tensors and shards of one snapshot",
+    .details =
+        "Of each tensor: size, how much smaller it is stored, type, name, shape, how many chunks each\n"
+        "codec stores, and how many elements are NaN or infinite, if any.\n",
+    .examples = "  keel ckpt show out/ckpt/demo --step 120\n",
+    .takes_step = true,
+    .run = run};

@@ -33,6 +33,7 @@ ckpt_SRC := \
 	ckpt_cmd.c \
 	ckpt_cmd_path.c \
 	ckpt_cmd_out.c \
+	ckpt_cmd_gc.c \
 	ckpt_cmd_ls.c \
 	ckpt_cmd_show.c \
 	ckpt_cmd_verify.c \

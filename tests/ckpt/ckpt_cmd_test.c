@@ -1,45 +1,5 @@
-/* ckpt_cmd_test.c - `keel ckpt`: what it prints, in both ways, and its exit codes. */
-#include "sample.h"
-#include <jansson.h>
-
-struct output {
-    int code;
-    char text[16384], errors[4096];
-};
-
-static void slurp(FILE *file, char *out, size_t capacity)
-{
-    rewind(file);
-    size_t got = fread(out, 1, capacity - 1, file);
-    out[got] = '\0';
-    fclose(file);
-}
-
-/* Run the command in this process with both outputs redirected. */
-static struct output run_command(int count, char **words)
-{
-    struct output result;
-    char *argv[16] = {"ckpt"};
-    for (int i = 0; i < count; i++)
-        argv[i + 1] = words[i];
-    fflush(NULL);
-    int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
-    FILE *text = tmpfile(), *errors = tmpfile();
-    ck_assert(text != NULL && errors != NULL);
-    dup2(fileno(text), STDOUT_FILENO);
-    dup2(fileno(errors), STDERR_FILENO);
-    result.code = keel_ckpt_main(count + 1, argv);
-    fflush(NULL);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    close(out);
-    close(err);
-    slurp(text, result.text, sizeof result.text);
-    slurp(errors, result.errors, sizeof result.errors);
-    return result;
-}
-#define COMMAND(...)                                                                                         \
-    run_command((int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), (char *[]){__VA_ARGS__})
+/* ckpt_cmd_test.c - `keel ckpt`: what ls, show and verify print, in both ways, and the exit codes of all. */
+#include "command.h"
 
 struct fixture {
     char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
@@ -74,14 +34,6 @@ static void damage(const struct fixture *f, const char *name, off_t at)
     byte ^= 0x10;
     ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
     close(fd);
-}
-
-static json_t *parse(const struct output *output)
-{
-    json_error_t error;
-    json_t *root = json_loads(output->text, JSON_REJECT_DUPLICATES, &error);
-    ck_assert_msg(root != NULL, "no JSON: %s: %s", error.text, output->text);
-    return root;
 }
 
 START_TEST(ls_lists_newest_first_by_store_and_by_run)

@@ -1,0 +1,139 @@
+/* ckpt_cmd_gc.c - `keel ckpt gc`: let old snapshots go, by the rules that are given. */
+#include "attempts.h"
+#include "ckpt_cmd.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { KEEP_DEFAULT = 2 }; /* when another rule is given */
+
+struct gc_options {
+    uint64_t keep, every_steps, within_ns, spaced_ns;
+    bool dry_run;
+};
+
+struct gc {
+    const struct keel_cmd *cmd;
+    bool dry_run;
+    json_t *removed; /* with --json */
+    uint32_t counts[KEEL_REMOVED_TEMPORARY + 1];
+    uint64_t bytes;
+};
+
+static const char *const kind_names[] = {"snapshot", "leftover", "temporary"};
+
+static void see_removed(void *context, const struct keel_removed *what)
+{
+    struct gc *gc = context;
+    gc->counts[what->kind]++;
+    gc->bytes += what->bytes;
+    if (gc->cmd->json) {
+        json_array_append_new(gc->removed,
+                              json_pack("{s:s, s:I, s:o, s:I, s:s}", "kind", kind_names[what->kind], "step",
+                                        (json_int_t)what->step, "attempt", keel_cmd_u64_json(what->attempt),
+                                        "bytes", (json_int_t)what->bytes, "path", what->path));
+        return;
+    }
+    char bytes[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(what->bytes, bytes);
+    printf("%s %-9s  %12s  %s\n", gc->dry_run ? "would remove" : "removed", kind_names[what->kind], bytes,
+           what->path);
+}
+
+static int print_end(const struct gc *gc, const struct keel_store *store, uint32_t left)
+{
+    if (gc->cmd->json)
+        return keel_cmd_print_json(json_pack("{s:s, s:b, s:O, s:I, s:I}", "run", store->run, "dry_run",
+                                             gc->dry_run, "removed", gc->removed, "bytes",
+                                             (json_int_t)gc->bytes, "committed", (json_int_t)left));
+    char bytes[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(gc->bytes, bytes);
+    printf("%u snapshots, %u leftovers, %u temporary files %s, %s; %u committed snapshots %s\n",
+           gc->counts[KEEL_REMOVED_SNAPSHOT], gc->counts[KEEL_REMOVED_LEFTOVER],
+           gc->counts[KEEL_REMOVED_TEMPORARY], gc->dry_run ? "would go" : "went", bytes, left,
+           gc->dry_run ? "would stay" : "stay");
+    return 0;
+}
+
+static enum keel_status count_committed(struct keel_store *store, uint32_t *out)
+{
+    struct keel_attempts attempts;
+    uint32_t count = 0;
+    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
+    for (size_t i = 0; i < attempts.count; i++)
+        count += attempts.at[i].state == KEEL_ATTEMPT_COMMITTED;
+    keel_attempts_fini(&attempts);
+    *out = count;
+    return KEEL_OK;
+}
+
+/* What went is told also when the removal failed on its way. */
+static int collect(struct gc *gc, struct keel_store *store, const struct keel_retention *rules)
+{
+    uint32_t left = 0;
+    enum keel_status status = keel_store_retain(store, rules, NULL);
+    int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
+    status = count_committed(store, &left);
+    if (status != KEEL_OK)
+        return keel_cmd_report(status);
+    if (gc->dry_run)
+        left -= gc->counts[KEEL_REMOVED_SNAPSHOT];
+    int printed = print_end(gc, store, left);
+    return code != 0 ? code : printed;
+}
+
+static int run(const struct keel_cmd *cmd)
+{
+    const struct gc_options *options = keel_cmd_own(cmd);
+    bool ruled = options->every_steps > 0 || options->within_ns > 0 || options->spaced_ns > 0;
+    struct gc gc = {.cmd = cmd, .dry_run = options->dry_run};
+    struct keel_retention rules = {.keep_last = ruled ? KEEP_DEFAULT : UINT32_MAX,
+                                   .keep_every_steps = options->every_steps,
+                                   .keep_within_ns = options->within_ns,
+                                   .keep_spaced_ns = options->spaced_ns,
+                                   .dry_run = options->dry_run,
+                                   .removed = see_removed,
+                                   .context = &gc};
+    if (options->keep > 0)
+        rules.keep_last = options->keep < UINT32_MAX ? (uint32_t)options->keep : UINT32_MAX;
+    struct keel_cmd_place place;
+    int lock = -1;
+    enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], !options->dry_run, &place);
+    if (status != KEEL_OK)
+        return keel_cmd_report(status);
+    if (place.has_step)
+        status = keel_fail(KEEL_INVALID, "%s: is one snapshot; name the run or the store", place.path);
+    else if (!options->dry_run)
+        status = keel_cmd_lock_run(&place, "gc", &lock);
+    gc.removed = json_array();
+    int code = status == KEEL_OK ? collect(&gc, place.store, &rules) : keel_cmd_report(status);
+    json_decref(gc.removed);
+    keel_cmd_unlock_run(lock);
+    keel_cmd_close(&place);
+    return code;
+}
+
+static const struct keel_cmd_option options[] = {
+    {"--keep", "N", KEEL_CMD_COUNT, offsetof(struct gc_options, keep),
+     "the newest N stay, by step and by time; 2 at least"},
+    {"--every", "STEPS", KEEL_CMD_COUNT, offsetof(struct gc_options, every_steps),
+     "and those of a step that is a multiple of STEPS"},
+    {"--within", "TIME", KEEL_CMD_DURATION, offsetof(struct gc_options, within_ns),
+     "and those younger than TIME: 90s, 30m, 12h, 7d"},
+    {"--spaced", "TIME", KEEL_CMD_DURATION, offsetof(struct gc_options, spaced_ns),
+     "and the first of every span of TIME"},
+    {"--dry-run", NULL, KEEL_CMD_FLAG, offsetof(struct gc_options, dry_run),
+     "remove nothing, tell what would go"},
+    {0}};
+
+const struct keel_cmd_kind keel_cmd_gc = {
+    .name = "gc",
+    .operands = "PATH",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "let old snapshots go, and what killed writers left",
+    .details =
+        "What any rule keeps stays, and so does every base that a delta of it needs. Without a rule all\n"
+        "committed snapshots stay, and only leftovers go; with one the newest 2 stay at least.\n",
+    .examples = "  keel ckpt gc out --keep 3 --every 1000 --within 1d --spaced 7d --dry-run\n",
+    .options = options,
+    .run = run};

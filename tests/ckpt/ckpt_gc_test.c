@@ -1,0 +1,161 @@
+/* ckpt_gc_test.c - `keel ckpt gc`: what it lets go, tells, and refuses. */
+#include "command.h"
+
+enum { SNAPSHOTS = 6 };
+
+/* Steps 100 .. 600 of run "sample", and a directory that a killed writer left. */
+static void make_store(char root[KEEL_PATH_BYTES], const char *inside)
+{
+    char path[KEEL_PATH_BYTES], top[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 43;
+    make_directory(top);
+    ck_ok(keel_path_join(root, top, inside));
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 100 * SNAPSHOTS; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = step, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 1, &state));
+    }
+    keel_store_close(store);
+    ck_ok(keel_path_join(path, root, "sample/step-250.9"));
+    ck_ok(keel_mkdir_all(path));
+    ck_ok(keel_path_join(path, root, "sample/step-250.9/rank-0.keel"));
+    ck_ok(keel_file_append(path, "half", 4, false));
+}
+
+static bool has(const char *root, const char *name)
+{
+    char path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(path, root, name));
+    return keel_path_exists(path);
+}
+
+static void remove_store(char root[KEEL_PATH_BYTES])
+{
+    *strrchr(root, '/') = '\0';
+    ck_ok(keel_remove_tree(root));
+}
+
+START_TEST(without_a_rule_only_leftovers_go)
+{
+    char root[KEEL_PATH_BYTES];
+    make_store(root, "store");
+    struct output o = COMMAND("gc", root);
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    ck_assert_ptr_nonnull(strstr(o.text, "removed leftover"));
+    ck_assert_ptr_nonnull(
+        strstr(o.text, "0 snapshots, 1 leftovers, 0 temporary files went, 4 B; 6 committed"));
+    ck_assert(!has(root, "sample/step-250.9") && has(root, "sample/step-100.3/manifest.json"));
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(rules_add_up_and_json_tells_each_with_its_bytes)
+{
+    char root[KEEL_PATH_BYTES];
+    make_store(root, "store");
+    struct output o = COMMAND("gc", "--keep", "2", root, "--every", "300", "--json", "--dry-run");
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    json_t *would = parse(&o);
+    ck_assert(json_is_true(json_object_get(would, "dry_run")));
+    ck_assert(has(root, "sample/step-100.3/manifest.json") && has(root, "sample/step-250.9"));
+    o = COMMAND("gc", "--keep", "2", root, "--every", "300", "--json");
+    ck_assert_int_eq(o.code, 0);
+    json_t *did = parse(&o), *removed = json_object_get(did, "removed");
+    ck_assert(json_equal(json_object_get(would, "removed"), removed));
+    ck_assert_int_eq(json_integer_value(json_object_get(would, "committed")), 3);
+    ck_assert_int_eq(json_integer_value(json_object_get(did, "committed")), 3);
+    ck_assert_uint_eq(json_array_size(removed), 4); /* 100, 200, 400 and the leftover */
+    json_int_t bytes = 0;
+    for (size_t i = 0; i < json_array_size(removed); i++)
+        bytes += json_integer_value(json_object_get(json_array_get(removed, i), "bytes"));
+    ck_assert_int_eq(json_integer_value(json_object_get(did, "bytes")), bytes);
+    ck_assert_int_gt(bytes, 3 * 4096);
+    ck_assert(has(root, "sample/step-300.3") && has(root, "sample/step-500.3") &&
+              has(root, "sample/step-600.3"));
+    ck_assert(!has(root, "sample/step-400.3") && !has(root, "sample/step-250.9"));
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(removed, 0), "kind")), "snapshot");
+    json_decref(would);
+    json_decref(did);
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(young_snapshots_stay_within_and_the_first_of_a_span_stays_spaced)
+{
+    char root[KEEL_PATH_BYTES];
+    make_store(root, "store");
+    struct output o = COMMAND("gc", root, "--within", "7d");
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "6 committed snapshots stay"));
+    o = COMMAND("gc", root, "--spaced", "9999d"); /* all are of one span, or of two */
+    ck_assert_int_eq(o.code, 0);
+    ck_assert(has(root, "sample/step-100.3") && has(root, "sample/step-600.3") &&
+              !has(root, "sample/step-300.3"));
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(a_run_that_goes_on_is_not_swept_and_one_that_ended_is)
+{
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], out[KEEL_PATH_BYTES];
+    int lock;
+    make_store(root, "ckpt");
+    ck_ok(keel_path_join(path, root, "../run.lock"));
+    ck_ok(keel_path_join(out, root, ".."));
+    ck_ok(keel_file_lock(path, false, 0, &lock));
+    struct output o = COMMAND("gc", out, "--keep", "2");
+    ck_assert_int_eq(o.code, 1);
+    ck_assert_ptr_nonnull(strstr(o.errors, "a keel run is writing here"));
+    ck_assert_int_eq(COMMAND("gc", out, "--keep", "2", "--dry-run").code, 0); /* looking is allowed */
+    ck_assert(has(root, "sample/step-100.3/manifest.json"));
+    keel_file_unlock(lock);
+    o = COMMAND("gc", out, "--keep", "2");
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    ck_assert(!has(root, "sample/step-100.3"));
+    ck_ok(keel_file_lock(path, false, 0, &lock)); /* and the lock is free again */
+    keel_file_unlock(lock);
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(wrong_rules_are_wrong_use)
+{
+    char root[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
+    make_store(root, "store");
+    ck_ok(keel_path_join(step, root, "sample/step-300.3"));
+    static char *const bad[][2] = {{"--keep", "0"},
+                                   {"--keep", "1"},
+                                   {"--keep", "-2"},
+                                   {"--keep", "2x"},
+                                   {"--every", "0"},
+                                   {"--within", "7"},
+                                   {"--within", "d"},
+                                   {"--within", "7w"},
+                                   {"--within", "0d"},
+                                   {"--spaced", "-1d"},
+                                   {"--spaced", ""},
+                                   {"--step", "100"},
+                                   {"--within", "99999999999999999999d"},
+                                   {"--within", "99999999999999d"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_msg(COMMAND("gc", root, bad[i][0], bad[i][1]).code == 2, "%s %s", bad[i][0], bad[i][1]);
+    ck_assert_int_eq(COMMAND("gc", root, "--keep").code, 2);
+    ck_assert_int_eq(COMMAND("gc", step, "--keep", "2").code, 2);
+    ck_assert_int_eq(COMMAND("gc", "/nonexistent").code, 3);
+    ck_assert(has(root, "sample/step-100.3/manifest.json") && has(root, "sample/step-250.9"));
+    remove_store(root);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, without_a_rule_only_leftovers_go);
+    tcase_add_test(tc, rules_add_up_and_json_tells_each_with_its_bytes);
+    tcase_add_test(tc, young_snapshots_stay_within_and_the_first_of_a_span_stays_spaced);
+    tcase_add_test(tc, a_run_that_goes_on_is_not_swept_and_one_that_ended_is);
+    tcase_add_test(tc, wrong_rules_are_wrong_use);
+}
+
+KEEL_TEST_MAIN("ckpt_gc", cases, 60)
