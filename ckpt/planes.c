@@ -1,9 +1,8 @@
 /* planes.c - the planes codec, for arrays of numbers of 1, 2, 4 or 8 bytes.
  *
- * Each element (XORed with its base, for a delta), as a little-endian integer, is rotated left by one bit
- * (not those of one byte): the sign goes to the bottom, and the exponent of a float32 or bfloat16 fills the
- * top byte. Byte k of all elements makes plane k. Exponents of trained weights have some 2.75 bits of
- * entropy, mantissas nearly 8: so each plane is stored on its own, in the way that suits it:
+ * split.c makes byte planes of the elements, or of their differences to a base. Exponents of trained weights
+ * have some 2.75 bits of entropy, mantissas nearly 8: so each plane is stored on its own, in the way that
+ * suits it:
  *
  *   element_bytes x 8 bytes   for each plane, lowest byte first: kind, 3 zeros, stored bytes (u32)
  *   ...                       the planes, one behind the other

@@ -1,9 +1,88 @@
 /* split.c - elements to byte planes and back, as fast as memory allows: loops without branches that the
- * compiler vectorises (vector.h), one for each size of element. Left to others: what becomes of a plane. */
+ * compiler vectorises (vector.h), one for each size of element.
+ *
+ * Without a base an element, as an unsigned integer, is rotated left by one bit: the sign goes to the bottom,
+ * and the exponent of a float32 or bfloat16 fills the top byte. With one, what is split is the difference of
+ * the two integers, as a signed one in zigzag (0, -1, 1, -2 ... become 0, 1, 2, 3 ...): a small change up or
+ * down leaves the top bytes zero, where XOR would show every carry. Left to others: what becomes of a plane.
+ */
 #include "split.h"
 #include "vector.h"
 #include <keel/status.h>
 #include <string.h>
+
+/* ---- elements -------------------------------------------------------------------------------------------
+ */
+
+KEEL_VECTOR_BODY uint8_t zigzag_8(uint8_t difference)
+{
+    return (uint8_t)(difference << 1 ^ (0U - (difference >> 7)));
+}
+
+KEEL_VECTOR_BODY uint8_t unzigzag_8(uint8_t x)
+{
+    return (uint8_t)(x >> 1 ^ (0U - (x & 1)));
+}
+
+KEEL_VECTOR_BODY uint16_t rotate_16(uint16_t x)
+{
+    return (uint16_t)(x << 1 | x >> 15);
+}
+
+KEEL_VECTOR_BODY uint16_t rotate_back_16(uint16_t x)
+{
+    return (uint16_t)(x >> 1 | x << 15);
+}
+
+KEEL_VECTOR_BODY uint16_t zigzag_16(uint16_t difference)
+{
+    return (uint16_t)(difference << 1 ^ (0U - (difference >> 15)));
+}
+
+KEEL_VECTOR_BODY uint16_t unzigzag_16(uint16_t x)
+{
+    return (uint16_t)(x >> 1 ^ (0U - (x & 1)));
+}
+
+KEEL_VECTOR_BODY uint32_t rotate_32(uint32_t x)
+{
+    return (uint32_t)(x << 1 | x >> 31);
+}
+
+KEEL_VECTOR_BODY uint32_t rotate_back_32(uint32_t x)
+{
+    return (uint32_t)(x >> 1 | x << 31);
+}
+
+KEEL_VECTOR_BODY uint32_t zigzag_32(uint32_t difference)
+{
+    return (uint32_t)(difference << 1 ^ (0U - (difference >> 31)));
+}
+
+KEEL_VECTOR_BODY uint32_t unzigzag_32(uint32_t x)
+{
+    return (uint32_t)(x >> 1 ^ (0U - (x & 1)));
+}
+
+KEEL_VECTOR_BODY uint64_t rotate_64(uint64_t x)
+{
+    return (uint64_t)(x << 1 | x >> 63);
+}
+
+KEEL_VECTOR_BODY uint64_t rotate_back_64(uint64_t x)
+{
+    return (uint64_t)(x >> 1 | x << 63);
+}
+
+KEEL_VECTOR_BODY uint64_t zigzag_64(uint64_t difference)
+{
+    return (uint64_t)(difference << 1 ^ (UINT64_C(0) - (difference >> 63)));
+}
+
+KEEL_VECTOR_BODY uint64_t unzigzag_64(uint64_t x)
+{
+    return (uint64_t)(x >> 1 ^ (UINT64_C(0) - (x & 1)));
+}
 
 /* ---- split ----------------------------------------------------------------------------------------------
  */
@@ -12,7 +91,7 @@ KEEL_VECTOR_BODY void split_1(const uint8_t *restrict raw, const uint8_t *restri
                               uint8_t *restrict out)
 {
     for (size_t i = 0; i < count; i++)
-        out[i] = base != NULL ? raw[i] ^ base[i] : raw[i];
+        out[i] = base != NULL ? zigzag_8((uint8_t)(raw[i] - base[i])) : raw[i];
 }
 
 KEEL_VECTOR_BODY void split_2(const uint8_t *restrict raw, const uint8_t *restrict base, size_t count,
@@ -23,8 +102,7 @@ KEEL_VECTOR_BODY void split_2(const uint8_t *restrict raw, const uint8_t *restri
         memcpy(&x, raw + 2 * i, sizeof x);
         if (base != NULL)
             memcpy(&y, base + 2 * i, sizeof y);
-        x ^= y;
-        x = (uint16_t)(x << 1 | x >> 15);
+        x = base != NULL ? zigzag_16((uint16_t)(x - y)) : rotate_16(x);
         out_0[i] = (uint8_t)x;
         out_1[i] = (uint8_t)(x >> 8);
     }
@@ -39,8 +117,7 @@ KEEL_VECTOR_BODY void split_4(const uint8_t *restrict raw, const uint8_t *restri
         memcpy(&x, raw + 4 * i, sizeof x);
         if (base != NULL)
             memcpy(&y, base + 4 * i, sizeof y);
-        x ^= y;
-        x = x << 1 | x >> 31;
+        x = base != NULL ? zigzag_32(x - y) : rotate_32(x);
         out_0[i] = (uint8_t)x;
         out_1[i] = (uint8_t)(x >> 8);
         out_2[i] = (uint8_t)(x >> 16);
@@ -57,8 +134,7 @@ KEEL_VECTOR_BODY void split_8(const uint8_t *restrict raw, const uint8_t *restri
         memcpy(&x, raw + 8 * i, sizeof x);
         if (base != NULL)
             memcpy(&y, base + 8 * i, sizeof y);
-        x ^= y;
-        x = x << 1 | x >> 63;
+        x = base != NULL ? zigzag_64(x - y) : rotate_64(x);
         out_0[i] = (uint8_t)(x >> (8 * k));
         out_1[i] = (uint8_t)(x >> (8 * k + 8));
     }
@@ -131,7 +207,7 @@ void keel_planes_split(uint32_t element_bytes, const uint8_t *raw, const uint8_t
 KEEL_VECTOR_BODY void join_1(const uint8_t *restrict in, const uint8_t *base, size_t count, uint8_t *raw)
 {
     for (size_t i = 0; i < count; i++)
-        raw[i] = base != NULL ? in[i] ^ base[i] : in[i];
+        raw[i] = base != NULL ? (uint8_t)(base[i] + unzigzag_8(in[i])) : in[i];
 }
 
 KEEL_VECTOR_BODY void join_2(const uint8_t *restrict in_0, const uint8_t *restrict in_1, const uint8_t *base,
@@ -139,10 +215,9 @@ KEEL_VECTOR_BODY void join_2(const uint8_t *restrict in_0, const uint8_t *restri
 {
     for (size_t i = 0; i < count; i++) {
         uint16_t x = (uint16_t)(in_0[i] | in_1[i] << 8), y = 0;
-        x = (uint16_t)(x >> 1 | x << 15);
         if (base != NULL)
             memcpy(&y, base + 2 * i, sizeof y);
-        x ^= y;
+        x = base != NULL ? (uint16_t)(y + unzigzag_16(x)) : rotate_back_16(x);
         memcpy(raw + 2 * i, &x, sizeof x);
     }
 }
@@ -154,10 +229,9 @@ KEEL_VECTOR_BODY void join_4(const uint8_t *restrict in_0, const uint8_t *restri
     for (size_t i = 0; i < count; i++) {
         uint32_t x = in_0[i] | (uint32_t)in_1[i] << 8 | (uint32_t)in_2[i] << 16 | (uint32_t)in_3[i] << 24,
                  y = 0;
-        x = x >> 1 | x << 31;
         if (base != NULL)
             memcpy(&y, base + 4 * i, sizeof y);
-        x ^= y;
+        x = base != NULL ? y + unzigzag_32(x) : rotate_back_32(x);
         memcpy(raw + 4 * i, &x, sizeof x);
     }
 }
@@ -173,10 +247,9 @@ KEEL_VECTOR_BODY void join_8(const uint8_t *const planes[KEEL_PLANES_MAX], const
         uint32_t low = in_0[i] | (uint32_t)in_1[i] << 8 | (uint32_t)in_2[i] << 16 | (uint32_t)in_3[i] << 24;
         uint32_t high = in_4[i] | (uint32_t)in_5[i] << 8 | (uint32_t)in_6[i] << 16 | (uint32_t)in_7[i] << 24;
         uint64_t x = low | (uint64_t)high << 32, y = 0;
-        x = x >> 1 | x << 63;
         if (base != NULL)
             memcpy(&y, base + 8 * i, sizeof y);
-        x ^= y;
+        x = base != NULL ? y + unzigzag_64(x) : rotate_back_64(x);
         memcpy(raw + 8 * i, &x, sizeof x);
     }
 }

@@ -13,10 +13,12 @@
 #include <string.h>
 
 /* Snapshots of every step from the first to the last are there. */
-enum { BENCH_STEP_FIRST = 150, BENCH_STEP_LAST = 160 };
+enum { BENCH_STEP_FIRST = 150, BENCH_STEP_LAST = 160, BENCH_TENSORS_MAX = 256 };
 
 struct bench_state {
     size_t count; /* elements of each */
+    uint32_t tensor_count;
+    size_t starts[BENCH_TENSORS_MAX + 1]; /* where each tensor begins, in elements; and `count` */
     float *weights, *m, *v;
     uint16_t *half; /* bfloat16 */
 };
@@ -42,12 +44,13 @@ static inline struct keel_store *bench_data_open(void)
 /* Behind the elements lie this many bytes that may be read. */
 enum { BENCH_SLACK_BYTES = 4096 };
 
-static inline void bench_state_take(struct keel_snapshot *snapshot, const char *prefix, size_t count,
-                                    float **out)
+static inline void bench_state_take(struct bench_state *state, struct keel_snapshot *snapshot,
+                                    const char *prefix, float **out)
 {
     struct keel_region tensor;
     size_t at = 0;
-    bench_must(keel_alloc(count * sizeof **out + BENCH_SLACK_BYTES, 1, (void *)out));
+    state->tensor_count = 0;
+    bench_must(keel_alloc(state->count * sizeof **out + BENCH_SLACK_BYTES, 1, (void *)out));
     for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
         bench_must(keel_snapshot_tensor(snapshot, i, &tensor));
         const char *slash = strchr(tensor.name, '/');
@@ -56,9 +59,12 @@ static inline void bench_state_take(struct keel_snapshot *snapshot, const char *
             continue;
         uint64_t bytes = keel_region_bytes(&tensor);
         bench_must(keel_snapshot_read(snapshot, &tensor, *out + at, bytes));
+        KEEL_ASSERT(state->tensor_count < BENCH_TENSORS_MAX);
+        state->starts[state->tensor_count++] = at;
         at += bytes / sizeof **out;
     }
-    KEEL_ASSERT(at == count);
+    KEEL_ASSERT(at == state->count);
+    state->starts[state->tensor_count] = at;
 }
 
 static inline uint16_t *bench_round_bf16(const float *in, size_t count)
@@ -80,9 +86,9 @@ static inline struct bench_state bench_state_load(uint64_t step)
     struct bench_state state = {0};
     bench_must(keel_snapshot_open(store, step, 0, &snapshot));
     state.count = (size_t)keel_snapshot_info(snapshot)->raw_bytes / (3 * sizeof(float));
-    bench_state_take(snapshot, "", state.count, &state.weights);
-    bench_state_take(snapshot, "adam.m/", state.count, &state.m);
-    bench_state_take(snapshot, "adam.v/", state.count, &state.v);
+    bench_state_take(&state, snapshot, "", &state.weights);
+    bench_state_take(&state, snapshot, "adam.m/", &state.m);
+    bench_state_take(&state, snapshot, "adam.v/", &state.v);
     state.half = bench_round_bf16(state.weights, state.count);
     keel_snapshot_close(snapshot);
     keel_store_close(store);
