@@ -11,9 +11,9 @@ enum {
 };
 
 /* Encode `raw_bytes` (1 .. KEEL_FORMAT_CHUNK_BYTES, a multiple of element_bytes: 1, 2, 4 or 8). `wanted` is
- * RAW, PLANES or DELTA; DELTA needs `base`, as many raw bytes (the others ignore it), and gives PLANES where
- * the base does not help. Never expands: what does not get smaller is stored raw. *out_codec says what it
- * became. `scratch` is as large as `out`; no two buffers overlap. Returns the stored size. */
+ * RAW, PLANES or DELTA; DELTA needs `base`, as many raw bytes (the others ignore it). Never expands: what
+ * does not get smaller is stored raw, and *out_codec says so. `scratch` is as large as `out`; no two buffers
+ * overlap. Returns the stored size. */
 uint32_t keel_codec_encode(enum keel_codec wanted, uint32_t element_bytes, const uint8_t *raw,
                            const uint8_t *base, uint32_t raw_bytes, uint8_t *out, uint8_t *scratch,
                            enum keel_codec *out_codec);

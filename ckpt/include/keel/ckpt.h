@@ -75,7 +75,7 @@ void keel_store_close(struct keel_store *store);
 enum keel_codec {
     KEEL_CODEC_RAW = 0,
     KEEL_CODEC_PLANES = 1, /* byte planes, compressed */
-    KEEL_CODEC_DELTA = 2,  /* XOR with the same chunk of an earlier snapshot, then planes */
+    KEEL_CODEC_DELTA = 2,  /* differences to the same chunk of an earlier snapshot, as planes */
     KEEL_CODEC_SAME = 3,   /* nothing stored: the rounding of a master in the same shard */
     KEEL_CODEC_COUNT
 };
