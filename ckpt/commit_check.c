@@ -44,6 +44,15 @@ static int compare_bases(const void *a, const void *b)
     return x->attempt < y->attempt ? -1 : x->attempt > y->attempt;
 }
 
+/* A shard may name a base of which in the end it has no delta: then nothing needs that. */
+static bool needs_base(const struct keel_shard *shard)
+{
+    for (uint32_t i = 0; i < shard->footer.chunk_count; i++)
+        if (shard->chunks[i].codec == KEEL_CODEC_DELTA)
+            return true;
+    return false;
+}
+
 /* Into the manifest, as its reader wants them. */
 static enum keel_status collect_bases(struct keel_snapshot *snapshot)
 {
@@ -53,7 +62,7 @@ static enum keel_status collect_bases(struct keel_snapshot *snapshot)
     KEEL_TRY(keel_alloc(shards, sizeof *bases, &bases));
     for (uint32_t i = 0; i < shards; i++) {
         const struct keel_format_header *header = &snapshot->shards[i].header;
-        if ((header->flags & KEEL_HEADER_BASE) != 0)
+        if (needs_base(&snapshot->shards[i]))
             bases[found++] = (struct keel_manifest_base){header->base_step, header->base_attempt};
     }
     if (found > 0)
