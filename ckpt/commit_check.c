@@ -11,7 +11,7 @@ static enum keel_status check_complete(const struct keel_snapshot *snapshot)
         struct keel_region whole;
         KEEL_TRY(keel_snapshot_tensor(snapshot, i, &whole));
         struct keel_box box = keel_box_of(&whole);
-        KEEL_TRY(keel_snapshot_cover(snapshot, &snapshot->tensors[i], &box, NULL, NULL));
+        KEEL_TRY(keel_snapshot_cover(snapshot, &snapshot->tensors[i], &box, NULL, NULL, NULL));
     }
     return KEEL_OK;
 }

@@ -1,10 +1,7 @@
 /* shard.c - reading a shard: nothing is believed before its check has been seen. */
 #include "shard.h"
-#include "codec.h"
-#include <errno.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
-#include <stdio.h>
 #include <string.h>
 
 static enum keel_status shard_path(const struct keel_step_place *place, uint32_t rank,
@@ -63,7 +60,7 @@ enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t r
     char path[KEEL_PATH_BYTES];
     int fd;
     uint64_t file_bytes;
-    struct keel_shard shard = {0};
+    struct keel_shard shard = {.place = place};
     KEEL_TRY(shard_path(place, rank, path));
     KEEL_TRY(open_shard(place, rank, path, &fd, &file_bytes));
     enum keel_status status = read_ends(fd, file_bytes, path, &shard);
@@ -111,79 +108,28 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
 /* ---- chunks
  * ---------------------------------------------------------------------------------------------------- */
 
-enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, const struct keel_shard *shard,
-                                        uint64_t chunk_bytes, struct keel_chunk_reader *out)
+const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk)
 {
-    KEEL_ASSERT(chunk_bytes <= KEEL_FORMAT_CHUNK_BYTES);
-    uint64_t buffer_bytes =
-        chunk_bytes + KEEL_FORMAT_BLOCK_BYTES; /* stored chunks are read with their padding */
+    uint32_t low = 0, high = shard->footer.record_count; /* the last that begins at the chunk or before */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (shard->records[middle].first_chunk <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &shard->records[low];
+}
+
+enum keel_status keel_shard_path(const struct keel_shard *shard, char out[KEEL_PATH_BYTES])
+{
+    return shard_path(shard->place, shard->header.rank, out);
+}
+
+enum keel_status keel_shard_open(const struct keel_shard *shard, int *out_fd)
+{
     char path[KEEL_PATH_BYTES];
-    uint64_t file_bytes;
-    struct keel_chunk_reader reader = {
-        .place = place, .shard = shard, .fd = -1, .chunk_bytes = chunk_bytes, .loaded = UINT64_MAX};
-    KEEL_TRY(shard_path(place, shard->header.rank, path));
-    KEEL_TRY(open_shard(place, shard->header.rank, path, &reader.fd, &file_bytes));
-    enum keel_status status = keel_alloc(1, buffer_bytes, &reader.stored);
-    if (status == KEEL_OK)
-        status = keel_alloc(1, buffer_bytes, &reader.scratch);
-    if (status == KEEL_OK)
-        status = keel_alloc(1, buffer_bytes, &reader.raw);
-    if (status != KEEL_OK) {
-        keel_chunk_reader_close(&reader);
-        return status;
-    }
-    *out = reader;
-    return KEEL_OK;
-}
-
-void keel_chunk_reader_close(struct keel_chunk_reader *reader)
-{
-    if (reader->fd >= 0)
-        keel_disk_close(reader->fd);
-    keel_free(reader->stored);
-    keel_free(reader->scratch);
-    keel_free(reader->raw);
-    *reader = (struct keel_chunk_reader){.fd = -1};
-}
-
-static enum keel_status decode_checked(struct keel_chunk_reader *reader,
-                                       const struct keel_format_chunk *chunk, uint32_t element_bytes,
-                                       const char *path)
-{
-    size_t padded = keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
-    if (chunk->file_offset + padded > reader->shard->footer.index_offset)
-        return keel_fail(KEEL_CORRUPT, "it overlaps the index");
-    KEEL_TRY(keel_pread_all(reader->fd, reader->stored, padded, chunk->file_offset, path));
-    if (keel_format_check(reader->stored, chunk->stored_bytes) != chunk->stored_check)
-        return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
-    if (!keel_format_all_zero(reader->stored + chunk->stored_bytes, padded - chunk->stored_bytes))
-        return keel_fail(KEEL_CORRUPT, "the zeros behind it are damaged");
-    KEEL_TRY(keel_codec_decode((enum keel_codec)chunk->codec, element_bytes, reader->stored,
-                               chunk->stored_bytes, NULL, reader->raw, chunk->raw_bytes, reader->scratch));
-    if (keel_format_check(reader->raw, chunk->raw_bytes) != chunk->raw_check)
-        return keel_fail(KEEL_CORRUPT, "its decoded bytes are not those that were saved");
-    return KEEL_OK;
-}
-
-enum keel_status keel_chunk_reader_load(struct keel_chunk_reader *reader,
-                                        const struct keel_format_record *record, uint32_t number)
-{
-    KEEL_ASSERT(number < record->chunk_count);
-    uint64_t wanted = record->first_chunk + number;
-    KEEL_ASSERT(reader->shard->chunks[wanted].raw_bytes <= reader->chunk_bytes);
-    if (reader->loaded == wanted)
-        return KEEL_OK;
-    reader->loaded = UINT64_MAX;
-    char path[KEEL_PATH_BYTES], reason[KEEL_DETAIL_BYTES];
-    KEEL_TRY(shard_path(reader->place, reader->shard->header.rank, path));
-    enum keel_status status =
-        decode_checked(reader, &reader->shard->chunks[wanted],
-                       keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype), path);
-    if (status == KEEL_OK) {
-        reader->loaded = wanted;
-        return KEEL_OK;
-    }
-    snprintf(reason, sizeof reason, "%s", keel_detail());
-    return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another snapshot", path, record->name,
-                     number, record->chunk_count, reason);
+    uint64_t bytes;
+    KEEL_TRY(keel_shard_path(shard, path));
+    return open_shard(shard->place, shard->header.rank, path, out_fd, &bytes);
 }

@@ -1,4 +1,4 @@
-/* shard.h - one shard file, for reading: its checked index, and its chunks one at a time. */
+/* shard.h - one shard file, for reading: its checked index. Its chunks are read by chunk_batch.h. */
 #ifndef KEEL_CKPT_SHARD_H
 #define KEEL_CKPT_SHARD_H
 
@@ -6,6 +6,7 @@
 #include "store.h"
 
 struct keel_shard {
+    const struct keel_step_place *place; /* borrowed */
     struct keel_format_header header;
     struct keel_format_footer footer;
     uint8_t *index; /* owned; records and chunks point into it */
@@ -14,7 +15,7 @@ struct keel_shard {
 };
 
 /* Read and check header, footer and index. A file that is not there is CORRUPT: the caller has reason to
- * expect it. Unload when done. */
+ * expect it. Unload when done; `place` must live and stay where it is till then. */
 enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t rank, struct keel_shard *out);
 void keel_shard_unload(struct keel_shard *shard);
 
@@ -23,22 +24,11 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
                                   const char *run, uint32_t rank_count,
                                   const struct keel_shard_summary *summary);
 
-/* A reader of chunks: an open file and its buffers. One thread. */
-struct keel_chunk_reader {
-    const struct keel_step_place *place; /* borrowed */
-    const struct keel_shard *shard;      /* borrowed */
-    int fd;
-    uint64_t chunk_bytes;      /* the largest that the buffers hold */
-    uint8_t *stored, *scratch; /* owned */
-    uint8_t *raw;              /* owned; the chunk read last */
-    uint64_t loaded;           /* its number in the shard's chunk table, UINT64_MAX when none */
-};
-/* `chunk_bytes`: raw size of the largest chunk that will be loaded. */
-enum keel_status keel_chunk_reader_open(const struct keel_step_place *place, const struct keel_shard *shard,
-                                        uint64_t chunk_bytes, struct keel_chunk_reader *out);
-void keel_chunk_reader_close(struct keel_chunk_reader *reader);
-/* Make chunk `number` of `record` the loaded one, checked. CORRUPT names file, tensor and chunk. */
-enum keel_status keel_chunk_reader_load(struct keel_chunk_reader *reader,
-                                        const struct keel_format_record *record, uint32_t number);
+/* The record that a chunk belongs to. */
+const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk);
+/* The shard's path, for messages. */
+enum keel_status keel_shard_path(const struct keel_shard *shard, char out[KEEL_PATH_BYTES]);
+/* Open the file again, to read chunks. CORRUPT when it is gone. */
+enum keel_status keel_shard_open(const struct keel_shard *shard, int *out_fd);
 
 #endif

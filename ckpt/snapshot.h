@@ -1,5 +1,6 @@
-/* snapshot.h - inside of an open snapshot, for snapshot.c (what it consists of), snapshot_read.c (reading
- * it) and commit.c (which opens what it is about to commit in the same way as a reader will). */
+/* snapshot.h - inside of an open snapshot: what it consists of (snapshot.c), the table of tensors that spans
+ * its shards (tensor_table.c), which pieces make up a box (cover.c), and the snapshots under its deltas
+ * (snapshot_base.c). Reading is in chunk_batch.h and load_plan.h. */
 #ifndef KEEL_CKPT_SNAPSHOT_H
 #define KEEL_CKPT_SNAPSHOT_H
 
@@ -7,13 +8,25 @@
 #include "manifest.h"
 #include "shard.h"
 
+enum { KEEL_PIECE_NONE = UINT32_MAX };
+
 /* One record of one shard; all of a snapshot are sorted by name, then offset, shard and record. */
 struct keel_piece {
     uint32_t shard, record;
+    uint64_t reach; /* the furthest end, along the tensor's axis, of this and the tensor's earlier pieces */
 };
 
 struct keel_tensor {
     uint32_t first_piece, piece_count;
+    uint32_t axis; /* the first dimension in which the pieces' offsets differ; they ascend in it */
+};
+
+/* A snapshot that deltas need. */
+struct keel_snapshot_base {
+    uint64_t step, attempt;
+    struct keel_step_place place;
+    struct keel_manifest manifest;
+    struct keel_shard *shards; /* one per rank; under the snapshot's base_lock till loaded, then constant */
 };
 
 struct keel_snapshot {
@@ -23,19 +36,61 @@ struct keel_snapshot {
     struct keel_piece *pieces;
     struct keel_tensor *tensors;
     uint32_t piece_count, tensor_count;
+    struct keel_snapshot_base *bases; /* those of its deltas, theirs, and so on */
+    uint32_t base_count;
+    struct keel_mutex base_lock;
 };
 
 /* Load the manifest's shards, see that they belong together, and build the table of tensors. Takes over
- * place and manifest, also when it fails. */
+ * place and manifest, also when it fails. Its deltas cannot be read before its bases are open. */
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
                                         struct keel_snapshot **out);
 
+/* ---- tensors --------------------------------------------------------------------------------------------
+ */
+
+/* Fill pieces and tensors. CORRUPT when shards disagree about a tensor. */
+enum keel_status keel_tensor_table_build(struct keel_snapshot *snapshot);
+/* NULL when there is none of that name. */
+const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot, const char *name);
 const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot *snapshot, uint32_t piece);
 
-/* Call `visit` for disjoint boxes that make up `box` exactly, each with a piece that holds it whole.
- * CORRUPT when the pieces do not cover the box. `visit` may be NULL. */
-enum keel_status keel_snapshot_cover(
-    const struct keel_snapshot *snapshot, const struct keel_tensor *tensor, const struct keel_box *box,
-    enum keel_status (*visit)(void *context, uint32_t piece, const struct keel_box *part), void *context);
+/* ---- cover ----------------------------------------------------------------------------------------------
+ */
+
+/* A piece that failed, and those that failed before it for the same elements. */
+struct keel_piece_chain {
+    uint32_t piece;
+    const struct keel_piece_chain *next;
+};
+
+/* Call `visit` for disjoint boxes that make up `box` exactly, each with a piece that holds it whole, and that
+ * is none of `without` (may be NULL). Where several do, which one is taken depends on tensor and shard alone:
+ * boxes beside each other come from the same shard, tensors from different ones. CORRUPT when the pieces do
+ * not cover the box; LIMIT when that takes too much work to find. `visit` may be NULL. */
+enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const struct keel_tensor *tensor,
+                                     const struct keel_box *box, const struct keel_piece_chain *without,
+                                     enum keel_status (*visit)(void *context, uint32_t piece,
+                                                               const struct keel_box *part),
+                                     void *context);
+
+/* ---- bases ----------------------------------------------------------------------------------------------
+ */
+
+/* A chunk of an open snapshot or of one of its bases. */
+struct keel_chunk_place {
+    const struct keel_shard *shard;
+    uint32_t chunk;
+};
+
+/* Open what the snapshot's deltas need: manifests at once, shards when they are first read. CORRUPT names a
+ * base that is not there. */
+enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct keel_snapshot *snapshot);
+void keel_snapshot_close_bases(struct keel_snapshot *snapshot);
+
+/* The base of a chunk of codec delta, its index checked: as many raw bytes, and fewer bases under it. CORRUPT
+ * without the place of the delta. Any thread. */
+enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct keel_chunk_place delta,
+                                       struct keel_chunk_place *out);
 
 #endif
