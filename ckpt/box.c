@@ -100,7 +100,8 @@ uint64_t keel_box_next(const struct keel_box *box, const struct keel_box *part, 
 }
 
 /* Dimension after dimension: while the range lies at one position of it, that position is fixed. Where it
- * does not, what sticks out at its two ends goes on into the next dimensions, and what is between is a box. */
+ * does not, what sticks out at its two ends goes on into the next dimensions, and what is between is a box.
+ */
 static uint32_t range_end(struct keel_box rest, uint32_t dims, uint32_t from_dim, uint64_t from, uint64_t to,
                           bool head, struct keel_box *out)
 {

@@ -23,8 +23,8 @@ bool keel_box_contains(const struct keel_box *box, const struct keel_box *part, 
 
 /* The index of the element `at` (global) within `box`. */
 uint64_t keel_box_index(const struct keel_box *box, const uint64_t *at, uint32_t dims);
-/* The first element of `part`, which lies inside `box`, whose index within `box` is `from` or more: its index,
- * and (`out_at`, may be NULL) where it is. UINT64_MAX when there is none. */
+/* The first element of `part`, which lies inside `box`, whose index within `box` is `from` or more: its
+ * index, and (`out_at`, may be NULL) where it is. UINT64_MAX when there is none. */
 uint64_t keel_box_next(const struct keel_box *box, const struct keel_box *part, uint32_t dims, uint64_t from,
                        uint64_t out_at[KEEL_TENSOR_DIMS_MAX]);
 /* The elements of `box` with an index in [from, to), as disjoint boxes; returns how many. from < to. */

@@ -159,7 +159,8 @@ static enum keel_status decode(struct keel_batch_reader *reader, struct keel_bat
 }
 
 /* Tell the sink, with file, tensor and chunk, and where the base lies when that was what failed. */
-static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t level, enum keel_status status)
+static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t level,
+                                  enum keel_status status)
 {
     struct keel_batch_slot *slot = &batch->reader->slots[index];
     const struct keel_chunk_place *place = &slot->chain[0];
@@ -178,9 +179,8 @@ static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t 
 
 static enum keel_status finish_slot(struct batch *batch, uint32_t index, uint32_t level, uint8_t *stored)
 {
-    const uint8_t *raw;
-    enum keel_status status =
-        decode(batch->reader, &batch->reader->slots[index], level, stored, &raw);
+    const uint8_t *raw = NULL;
+    enum keel_status status = decode(batch->reader, &batch->reader->slots[index], level, stored, &raw);
     if (status != KEEL_OK)
         return fail_slot(batch, index, level, status);
     return level == 0 ? batch->sink(batch->context, index, KEEL_OK, raw) : KEEL_OK;
@@ -251,8 +251,8 @@ static enum keel_status follow_chain(struct keel_batch_reader *reader, struct ke
 {
     while (entry_of(&slot->chain[slot->depth])->codec == KEEL_CODEC_DELTA) {
         KEEL_ASSERT(slot->depth < KEEL_FORMAT_CHAIN_MAX); /* as the chain falls */
-        KEEL_TRY(keel_snapshot_base_of(reader->snapshot, slot->chain[slot->depth],
-                                       &slot->chain[slot->depth + 1]));
+        KEEL_TRY(
+            keel_snapshot_base_of(reader->snapshot, slot->chain[slot->depth], &slot->chain[slot->depth + 1]));
         slot->depth++;
         reader->base_bytes += entry_of(&slot->chain[slot->depth])->stored_bytes;
     }

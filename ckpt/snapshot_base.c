@@ -33,9 +33,10 @@ static enum keel_status open_base(const struct keel_store *store, struct keel_sn
             keel_step_close(&base.place);
     }
     if (status == KEEL_NOT_FOUND)
-        return keel_fail(KEEL_CORRUPT,
-                         "%s: its base, step-%llu.%llu, is not there; bring that snapshot back, or use another",
-                         wanted_by, (unsigned long long)wanted->step, (unsigned long long)wanted->attempt);
+        return keel_fail(
+            KEEL_CORRUPT,
+            "%s: its base, step-%llu.%llu, is not there; bring that snapshot back, or use another", wanted_by,
+            (unsigned long long)wanted->step, (unsigned long long)wanted->attempt);
     KEEL_TRY(status);
     status = keel_alloc(base.manifest.info.shard_count, sizeof *base.shards, &base.shards);
     if (status != KEEL_OK) {
@@ -79,7 +80,8 @@ enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct
     for (uint32_t level = 1; level < levels; level++) {
         uint32_t end = snapshot->base_count;
         for (; done < end; done++) {
-            struct keel_manifest manifest = snapshot->bases[done].manifest; /* bases may move; this does not */
+            struct keel_manifest manifest =
+                snapshot->bases[done].manifest; /* bases may move; this does not */
             char path[KEEL_PATH_BYTES];
             memcpy(path, snapshot->bases[done].place.path, sizeof path);
             KEEL_TRY(open_bases_of(store, snapshot, &manifest, path));
@@ -116,8 +118,8 @@ static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_s
     if (shard->index == NULL) {
         status = keel_shard_load(&base->place, rank, shard);
         if (status == KEEL_OK)
-            status = keel_shard_match(shard, &base->place, base->manifest.run, base->manifest.info.shard_count,
-                                      &base->manifest.shards[rank]);
+            status = keel_shard_match(shard, &base->place, base->manifest.run,
+                                      base->manifest.info.shard_count, &base->manifest.shards[rank]);
         if (status != KEEL_OK)
             keel_shard_unload(shard);
     }

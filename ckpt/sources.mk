@@ -23,7 +23,13 @@ ckpt_SRC := \
 	save.c \
 	box.c \
 	snapshot.c \
-	snapshot_read.c \
+	tensor_table.c \
+	cover.c \
+	snapshot_base.c \
+	chunk_batch.c \
+	load_plan.c \
+	snapshot_load.c \
+	snapshot_verify.c \
 	commit_check.c \
 	commit.c \
 	attempts.c \

@@ -22,7 +22,7 @@ struct table {
     struct named {
         const char *name;
         uint32_t number, piece_count, first_piece;
-    } *named; /* owned; in order of appearance, then of names */
+    } * named;         /* owned; in order of appearance, then of names */
     uint32_t *rank_of; /* owned; a tensor's place among the sorted names */
 };
 
