@@ -1,26 +1,32 @@
 /* drill.c - parse, remember and fire drills. */
 #include "drill.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { LOG_BYTES_MAX = 1 << 20 };
+enum { LOG_BYTES_MAX = 1 << 20, DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 
+static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
+                                                                  "flip"};
 static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot"};
 
 static enum keel_status wrong(const char *text, const char *why)
 {
     return keel_fail(KEEL_INVALID,
                      "--drill %s: %s; examples: kill:rank=2,step=30  kill:node=1,step=30,at=reduce  "
-                     "kill:all,step=200  stop:rank=0,step=9 (at: forward, reduce, commit, snapshot)",
+                     "kill:all,step=200  stop:rank=0,step=9  slow:rank=1,step=9,ms=500,steps=3  "
+                     "disk-full:rank=0,step=50  flip:rank=1,step=9 (at: forward, reduce, commit, snapshot)",
                      text, why);
 }
 
@@ -60,6 +66,15 @@ static enum keel_status parse_field(const char *whole, char *field, struct keel_
     if (strcmp(field, "step") == 0) {
         drill->step = number;
         *has_step = true;
+    } else if (strcmp(field, "ms") == 0 || strcmp(field, "steps") == 0) {
+        bool is_steps = field[1] == 't';
+        bool fits = drill->action == KEEL_DRILL_SLOW || (drill->action == KEEL_DRILL_DISK_FULL && !is_steps);
+        if (!fits || number == 0 || (!is_steps && number > DURATION_MS_MAX))
+            return wrong(whole, "ms (1 to 3600000) is for slow and disk-full, steps for slow");
+        if (is_steps)
+            drill->step_count = number;
+        else
+            drill->duration_ns = number * KEEL_NS_PER_MS;
     } else if (strcmp(field, "rank") == 0 || strcmp(field, "node") == 0) {
         drill->target = field[0] == 'r' ? KEEL_DRILL_RANK : KEEL_DRILL_NODE;
         drill->number = (uint32_t)number;
@@ -70,9 +85,23 @@ static enum keel_status parse_field(const char *whole, char *field, struct keel_
     return KEEL_OK;
 }
 
+static enum keel_status parse_action(const char *whole, const char *name, struct keel_drill *drill)
+{
+    uint32_t action = 0;
+    while (action < KEEL_DRILL_ACTION_COUNT && strcmp(name, action_names[action]) != 0)
+        action++;
+    if (action == KEEL_DRILL_ACTION_COUNT)
+        return wrong(whole, "the action is kill, stop, slow, disk-full or flip");
+    drill->action = (enum keel_drill_action)action;
+    if (drill->action == KEEL_DRILL_DISK_FULL)
+        drill->phase = KEEL_AT_SNAPSHOT;
+    drill->duration_ns = (drill->action == KEEL_DRILL_SLOW ? SLOW_MS : FULL_MS) * KEEL_NS_PER_MS;
+    return KEEL_OK;
+}
+
 enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
 {
-    struct keel_drill drill = {.phase = KEEL_AT_FORWARD};
+    struct keel_drill drill = {.phase = KEEL_AT_FORWARD, .step_count = 1};
     char copy[KEEL_DRILL_TEXT_BYTES];
     if (strlen(text) >= sizeof copy || strpbrk(text, "\"\\\n") != NULL)
         return wrong("...", "too long, or with characters that do not belong");
@@ -82,20 +111,17 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
     if (colon == NULL)
         return wrong(text, "action:fields is wanted");
     *colon = '\0';
-    if (strcmp(copy, "kill") == 0)
-        drill.action = KEEL_DRILL_KILL;
-    else if (strcmp(copy, "stop") == 0)
-        drill.action = KEEL_DRILL_STOP;
-    else
-        return wrong(text, "the action is kill or stop");
+    KEEL_TRY(parse_action(text, copy, &drill));
     bool has_target = false, has_step = false;
     char *rest = colon + 1;
     for (char *field; (field = strsep(&rest, ",")) != NULL;)
         KEEL_TRY(parse_field(text, field, &drill, &has_target, &has_step));
     if (!has_target || !has_step)
         return wrong(text, "a target (rank, node or all) and a step are wanted");
-    if (drill.action == KEEL_DRILL_STOP && drill.target != KEEL_DRILL_RANK)
-        return wrong(text, "stop takes a rank");
+    if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
+        return wrong(text, "only kill takes a node or all; the others take a rank");
+    if (drill.action == KEEL_DRILL_FLIP && drill.phase != KEEL_AT_FORWARD)
+        return wrong(text, "a flip comes before the forward pass");
     *out = drill;
     return KEEL_OK;
 }
@@ -153,9 +179,54 @@ static pid_t launcher_pid(const char *directory)
     return (pid_t)pid;
 }
 
+/* ---- a disk that is full ------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t full_until_ns;
+
+static bool is_full(void)
+{
+    if (keel_now_ns() >= atomic_load(&full_until_ns))
+        return false;
+    errno = ENOSPC;
+    return true;
+}
+
+static ssize_t full_write(int fd, const void *data, size_t bytes)
+{
+    return is_full() ? -1 : keel_disk_posix.write(fd, data, bytes);
+}
+
+static ssize_t full_pwrite(int fd, const void *data, size_t bytes, uint64_t offset)
+{
+    return is_full() ? -1 : keel_disk_posix.pwrite(fd, data, bytes, offset);
+}
+
+static int full_open(int at, const char *path, int flags, unsigned mode)
+{
+    return (flags & O_CREAT) != 0 && is_full() ? -1 : keel_disk_posix.open(at, path, flags, mode);
+}
+
+void keel_drill_prepare(const struct keel_drill_plan *plan)
+{
+    static struct keel_disk_ops ops;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        if (plan->drills[i].action != KEEL_DRILL_DISK_FULL)
+            continue;
+        ops = keel_disk_posix;
+        ops.open = full_open;
+        ops.write = full_write;
+        ops.pwrite = full_pwrite;
+        keel_disk_use(&ops);
+    }
+}
+
+/* ---- firing ----------------------------------------------------------------------------------------------
+ */
+
 static bool is_due(const struct keel_drill *drill, const struct keel_drill_place *place)
 {
-    if (drill->step != place->step || drill->phase != place->phase)
+    if (place->step < drill->step || place->step - drill->step >= drill->step_count ||
+        drill->phase != place->phase)
         return false;
     switch (drill->target) {
     case KEEL_DRILL_RANK:
@@ -167,7 +238,8 @@ static bool is_due(const struct keel_drill *drill, const struct keel_drill_place
     }
 }
 
-static void fire(const struct keel_drill *drill, const char *directory)
+/* Durable before it happens. */
+static bool note_firing(const struct keel_drill *drill, const char *directory)
 {
     char path[KEEL_PATH_BYTES], line[256];
     int length = snprintf(line, sizeof line,
@@ -176,9 +248,14 @@ static void fire(const struct keel_drill *drill, const char *directory)
     if (log_path(directory, path) != KEEL_OK ||
         keel_file_append(path, line, (size_t)length, true) != KEEL_OK) {
         keel_log(KEEL_LOG_ERROR, "drill %s is not fired: %s", drill->text, keel_detail());
-        return;
+        return false;
     }
     keel_log(KEEL_LOG_INFO, "drill %s", drill->text);
+    return true;
+}
+
+static void end_processes(const struct keel_drill *drill, const char *directory)
+{
     pid_t launcher = drill->target == KEEL_DRILL_ALL ? launcher_pid(directory) : 0;
     if (launcher > 1)
         kill(launcher, SIGKILL);
@@ -187,9 +264,34 @@ static void fire(const struct keel_drill *drill, const char *directory)
     kill(getpid(), drill->action == KEEL_DRILL_STOP ? SIGSTOP : SIGKILL);
 }
 
-void keel_drill_fire(const struct keel_drill_plan *plan, const struct keel_drill_place *place)
+static void fire(const struct keel_drill_plan *plan, const struct keel_drill *drill)
 {
-    for (uint32_t i = 0; i < plan->count; i++)
-        if (is_due(&plan->drills[i], place) && !has_fired(plan->directory, plan->drills[i].text))
-            fire(&plan->drills[i], plan->directory);
+    switch (drill->action) {
+    case KEEL_DRILL_SLOW:
+        keel_sleep_until_ns(keel_deadline_after_ns(drill->duration_ns));
+        break;
+    case KEEL_DRILL_DISK_FULL:
+        atomic_store(&full_until_ns, keel_now_ns() + drill->duration_ns);
+        break;
+    case KEEL_DRILL_FLIP:
+        plan->flip(plan->context);
+        break;
+    default:
+        end_processes(drill, plan->directory);
+    }
+}
+
+void keel_drill_fire(struct keel_drill_plan *plan, const struct keel_drill_place *place)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct keel_drill *drill = &plan->drills[i];
+        if (!is_due(drill, place))
+            continue;
+        bool begun = (atomic_load(&plan->begun) >> i & 1) != 0;
+        if (begun ? place->step == drill->step
+                  : has_fired(plan->directory, drill->text) || !note_firing(drill, plan->directory))
+            continue;
+        atomic_fetch_or(&plan->begun, UINT64_C(1) << i);
+        fire(plan, drill);
+    }
 }

@@ -4,6 +4,10 @@
  *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
  *     kill:all,step=200              SIGKILL the launcher, and with it everything
  *     stop:rank=2,step=30            SIGSTOP: alive, but silent
+ *     slow:rank=2,step=30,ms=500     that step takes half a second longer; with steps=9 the eight after it
+ * too disk-full:rank=2,step=32       for a second (or ms=N) whatever the worker writes fails for want of
+ * space, from the moment on when it takes a snapshot at that step flip:rank=2,step=30            one bit of
+ * that rank's weights changes, as if its memory were bad
  *
  * A drill fires once in the life of a run directory: before it fires, a line in DIR/drills.jsonl is made
  * durable, so that a resumed run does not die again of the same drill. */
@@ -16,7 +20,14 @@
 
 enum { KEEL_DRILLS_MAX = 64, KEEL_DRILL_TEXT_BYTES = 96 };
 
-enum keel_drill_action { KEEL_DRILL_KILL, KEEL_DRILL_STOP };
+enum keel_drill_action {
+    KEEL_DRILL_KILL,
+    KEEL_DRILL_STOP,
+    KEEL_DRILL_SLOW,
+    KEEL_DRILL_DISK_FULL,
+    KEEL_DRILL_FLIP,
+    KEEL_DRILL_ACTION_COUNT
+};
 enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
 enum keel_drill_phase { KEEL_AT_FORWARD, KEEL_AT_REDUCE, KEEL_AT_COMMIT, KEEL_AT_SNAPSHOT, KEEL_AT_COUNT };
 
@@ -27,6 +38,8 @@ struct keel_drill {
     enum keel_drill_phase phase;
     uint32_t number; /* rank or node */
     uint64_t step;
+    uint64_t step_count;  /* slow: of so many steps each */
+    uint64_t duration_ns; /* slow, disk-full */
 };
 
 /* INVALID says what is wrong and shows an example. */
@@ -35,7 +48,11 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out);
 struct keel_drill_plan {
     struct keel_drill drills[KEEL_DRILLS_MAX];
     uint32_t count;
-    const char *directory; /* of the run; borrowed */
+    const char *directory;  /* of the run; borrowed */
+    _Atomic uint64_t begun; /* bit per drill that this process fired: a slow one goes on */
+    /* Flip a bit of this process's weights. Borrowed, as its context is. */
+    void (*flip)(void *context);
+    void *context;
 };
 
 /* Who and where the calling worker is. */
@@ -46,8 +63,12 @@ struct keel_drill_place {
     bool lead; /* fires drills for `all` */
 };
 
-/* Fire what is due here; does not return when it kills this process. */
-void keel_drill_fire(const struct keel_drill_plan *plan, const struct keel_drill_place *place);
+/* Once, before the process opens a file that a disk-full drill of the plan is to fail. */
+void keel_drill_prepare(const struct keel_drill_plan *plan);
+
+/* Fire what is due here; does not return when it kills this process. Any thread, one at a time for each
+ * phase. */
+void keel_drill_fire(struct keel_drill_plan *plan, const struct keel_drill_place *place);
 
 /* When the newest drill of the directory fired (monotonic ns, this boot), 0 for never: the beginning of
  * the outage that it caused. */

@@ -43,6 +43,8 @@ static void print_help(void)
          "  --drill SPEC           inject a fault: kill:rank=2,step=30  kill:node=1,step=30,at=reduce\n"
          "                         kill:all,step=200  stop:rank=0,step=9; at: forward, reduce, commit, "
          "snapshot\n"
+         "                         slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
+         "                         flip:rank=1,step=9 (a bit of its weights)\n"
          "  --resume auto|none|STEP   newest snapshot (default), from the beginning, or that of a step\n"
          "  --sample N             generate N tokens of text at the end (DIR/sample.txt)\n"
          "\n"
@@ -168,6 +170,9 @@ static enum keel_status check_drills(const struct run *run)
         if (drill.target == KEEL_DRILL_NODE && (drill.number < 1 || drill.number > nodes + run->job.spares))
             return keel_fail(KEEL_INVALID, "--drill %s: the nodes are 1 to %u", run->drills[i],
                              nodes + run->job.spares);
+        if (drill.action == KEEL_DRILL_FLIP && run->job.ranks < 2)
+            return keel_fail(KEEL_INVALID, "--drill %s: is found by comparing ranks; give --ranks 2 or more",
+                             run->drills[i]);
         if (drill.step < 1 || drill.step > run->job.steps)
             return keel_fail(KEEL_INVALID, "--drill %s: the steps are 1 to %" PRIu64, run->drills[i],
                              run->job.steps);

@@ -169,8 +169,29 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* For drills: the memory of a board that is bad. */
+static void flip_weight(void *context)
+{
+    struct keel_worker *worker = context;
+    struct keel_queue *queue = NULL;
+    uint32_t bits = 0;
+    enum keel_status status = keel_queue_create(worker->device, &queue);
+    if (status == KEEL_OK) {
+        status = keel_trainer_read_state(worker->trainer, queue, 0, sizeof bits, &bits);
+        keel_queue_destroy(queue);
+    }
+    bits ^= 1;
+    if (status == KEEL_OK)
+        status = keel_trainer_write_state(worker->trainer, 0, sizeof bits, &bits);
+    if (status != KEEL_OK)
+        keel_log(KEEL_LOG_ERROR, "the drill could not flip a bit: %s", keel_detail());
+}
+
 static enum keel_status set_up(struct keel_worker *worker)
 {
+    worker->drills.flip = flip_weight;
+    worker->drills.context = worker;
+    keel_drill_prepare(&worker->drills);
     KEEL_TRY(keel_data_open(&worker->job, &worker->data));
     KEEL_TRY(check_identity(worker));
     KEEL_TRY(open_device(worker));
