@@ -29,6 +29,21 @@ static enum keel_status check_commit(const struct keel_commit *commit)
                                             : keel_fail(KEEL_INVALID, "the identity of a job has no end");
 }
 
+/* All ranks hold the same state, or one of them not the run's. */
+static enum keel_status check_agreement(const struct keel_commit *commit)
+{
+    for (uint32_t i = 1; i < commit->shard_count; i++)
+        if (commit->shards[i].state_digest != commit->shards[0].state_digest)
+            return keel_fail(
+                KEEL_MISMATCH,
+                "step %llu: rank %u saved state %016llx, rank %u %016llx; a memory is bad: go back to "
+                "the snapshot before, and check the boards",
+                (unsigned long long)commit->step, commit->shards[0].rank,
+                (unsigned long long)commit->shards[0].state_digest, commit->shards[i].rank,
+                (unsigned long long)commit->shards[i].state_digest);
+    return KEEL_OK;
+}
+
 /* The manifest that the commit asks for; each rank exactly once. */
 static enum keel_status draft(const struct keel_store *store, const struct keel_commit *commit,
                               struct keel_manifest *out)
@@ -81,6 +96,7 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
     struct keel_snapshot *snapshot;
     KEEL_TRY(keel_store_writable(store));
     KEEL_TRY(check_commit(commit));
+    KEEL_TRY(check_agreement(commit));
     KEEL_TRY(keel_step_open(store, commit->step, commit->attempt, false, &place));
     enum keel_status status = keel_step_uncommitted(&place);
     if (status == KEEL_OK)

@@ -184,6 +184,7 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     save->drain_count = config->drain_threads > 0 ? config->drain_threads : 1;
     save->capture_count = config->capture_threads > 0 ? config->capture_threads : 1;
     save->summary.rank = config->rank;
+    save->summary.state_digest = config->state_digest;
     save->header = (struct keel_format_header){.step = config->step,
                                                .attempt = config->attempt,
                                                .rank = config->rank,

@@ -172,6 +172,20 @@ enum keel_status keel_jsonl_sync(struct keel_jsonl *file)
     return status;
 }
 
+enum keel_status keel_jsonl_cut(struct keel_jsonl *file, uint64_t lines)
+{
+    char *text;
+    size_t bytes, at = 0;
+    KEEL_TRY(keel_jsonl_sync(file));
+    KEEL_TRY(keel_file_read(file->path, FILE_BYTES_MAX, &text, &bytes));
+    for (const char *end; lines > 0 && (end = memchr(text + at, '\n', bytes - at)) != NULL; lines--)
+        at = (size_t)(end - text) + 1;
+    keel_free(text);
+    if (ftruncate(file->fd, (off_t)at) != 0 || (fdatasync(file->fd) != 0 && errno != EINVAL))
+        return keel_fail_errno(errno, "%s: cannot be cut", file->path);
+    return KEEL_OK;
+}
+
 void keel_jsonl_close(struct keel_jsonl *file)
 {
     if (file == NULL)

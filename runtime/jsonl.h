@@ -29,6 +29,9 @@ void keel_jsonl_write(struct keel_jsonl *file, json_t *line);
 /* All lines are on the disk, or why not (NO_SPACE, IO). Blocks; any thread. */
 enum keel_status keel_jsonl_sync(struct keel_jsonl *file);
 
+/* Keep the first `lines` lines and cut off the others, durably. Not while another thread writes. */
+enum keel_status keel_jsonl_cut(struct keel_jsonl *file, uint64_t lines);
+
 /* Try what is left once more, and close. NULL is ignored. */
 void keel_jsonl_close(struct keel_jsonl *file);
 

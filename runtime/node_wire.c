@@ -181,6 +181,7 @@ static void flow_shard(struct flow *f, struct keel_wire_shard *shard, bool with_
     flow_u64(f, &shard->summary.file_bytes);
     flow_u64(f, &shard->summary.raw_bytes);
     flow_u64(f, &shard->summary.stored_bytes);
+    flow_u64(f, &shard->summary.state_digest);
     flow_bytes(f, shard->summary.index_digest, sizeof shard->summary.index_digest);
 }
 

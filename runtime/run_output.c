@@ -36,6 +36,7 @@ struct keel_output {
     struct seen_step *seen; /* ascending; a step that nobody had a record of is missing */
     uint64_t seen_count, seen_capacity;
     uint64_t mismatches;
+    uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
     uint64_t last_drill_ns; /* of a drill that was accounted for */
     uint64_t started_ns, first_step_ns, steps_now, tokens_now;
     uint64_t last_snapshot;
@@ -174,9 +175,43 @@ static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t lo
         step, a, b);
 }
 
+/* One of the ranks holds what is not the run's, and nobody here can tell which: no line from that step on is
+ * worth its promise. */
+static void dispute(struct keel_output *output, uint64_t step)
+{
+    if (step > 0 && (output->disputed_step == 0 || step < output->disputed_step))
+        output->disputed_step = step;
+}
+
 static void on_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
 {
-    tell_mismatch(context, a->step, a->loss_bits, a->digest, b->loss_bits, b->digest);
+    struct keel_output *output = context;
+    output->mismatches++;
+    char one[24], other[24];
+    snprintf(one, sizeof one, "%016" PRIx64, a->digest);
+    snprintf(other, sizeof other, "%016" PRIx64, b->digest);
+    write_event(
+        output, "ranks-differ",
+        json_pack("{s:I, s:s, s:s}", "step", (json_int_t)a->step, "weights", one, "other_weights", other));
+    dispute(output, a->step);
+}
+
+static void withdraw_disputed(struct keel_output *output)
+{
+    uint64_t keep = 0;
+    while (keep < output->seen_count && output->seen[keep].step < output->disputed_step)
+        keep++;
+    if (keel_jsonl_cut(output->metrics, keep) != KEEL_OK) {
+        say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", output->disputed_step,
+            keel_detail());
+        return;
+    }
+    output->seen_count = keep;
+    write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)output->disputed_step));
+    say(output,
+        "after step %" PRIu64 " the ranks held different weights: a memory or a board is bad. That step is "
+        "withdrawn; check the boards, and the same command goes on from the snapshot before",
+        output->disputed_step);
 }
 
 /* ---- the bar
@@ -379,6 +414,9 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     }
     const char *detail = json_string_value(json_object_get(note, "detail"));
     json_int_t step = json_integer_value(json_object_get(note, "step"));
+    const char *status = json_string_value(json_object_get(note, "status"));
+    if (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0)
+        dispute(output, (uint64_t)step);
     if (strcmp(event, "resumed") == 0)
         output->first_step = (uint64_t)step + 1;
     if (strcmp(event, "snapshot-failed") == 0)
@@ -534,6 +572,8 @@ static void tell_done(struct keel_output *output)
 void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
 {
     double elapsed = seconds(keel_now_ns() - output->started_ns);
+    if (output->disputed_step > 0)
+        withdraw_disputed(output);
     write_event(output, "end",
                 json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail, "seconds",
                           elapsed));

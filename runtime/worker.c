@@ -180,7 +180,7 @@ static void flip_weight(void *context)
         status = keel_trainer_read_state(worker->trainer, queue, 0, sizeof bits, &bits);
         keel_queue_destroy(queue);
     }
-    bits ^= 1;
+    bits ^= UINT32_C(1) << 22; /* of the mantissa the highest: no rounding of the update hides it */
     if (status == KEEL_OK)
         status = keel_trainer_write_state(worker->trainer, 0, sizeof bits, &bits);
     if (status != KEEL_OK)

@@ -50,6 +50,7 @@ static enum keel_status begin(struct keel_worker *worker)
                                       .attempt = snapshot->attempt,
                                       .rank = worker->position,
                                       .rank_count = worker->rank_count,
+                                      .state_digest = worker->digest,
                                       .codec = (enum keel_codec)worker->job.snapshot_codec,
                                       .regions = snapshot->regions,
                                       .region_count = count,

@@ -270,6 +270,10 @@ START_TEST(a_commit_takes_each_rank_once_and_only_what_its_summary_says)
     shards[1].index_digest[3] ^= 1;
     ck_status(commit_all(store, 1, 1, shards, 2), KEEL_MISMATCH);
     shards[1].index_digest[3] ^= 1;
+    shards[1].state_digest = 5; /* ranks that do not agree about the state */
+    ck_status(commit_all(store, 1, 1, shards, 2), KEEL_MISMATCH);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "rank 1"));
+    shards[1].state_digest = 0;
     struct keel_commit bad = {.step = 1, .attempt = 1, .shards = shards, .shard_count = 2, .metadata = "[1]"};
     ck_status(keel_store_commit(store, &bad), KEEL_INVALID);
     ck_ok(commit_all(store, 1, 1, shards, 2));

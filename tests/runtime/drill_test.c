@@ -2,6 +2,7 @@
 #include "drill.h"
 #include "harness.h"
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/file.h>
 #include <signal.h>
 #include <string.h>
@@ -20,6 +21,14 @@ START_TEST(good_drills_are_understood)
     ck_assert(drill.target == KEEL_DRILL_ALL);
     ck_ok(keel_drill_parse("stop:rank=0,step=1", &drill));
     ck_assert(drill.action == KEEL_DRILL_STOP);
+    ck_ok(keel_drill_parse("slow:rank=0,step=9,ms=20,steps=3", &drill));
+    ck_assert(drill.action == KEEL_DRILL_SLOW && drill.duration_ns == 20 * KEEL_NS_PER_MS &&
+              drill.step_count == 3);
+    ck_ok(keel_drill_parse("disk-full:rank=0,step=9", &drill));
+    ck_assert(drill.action == KEEL_DRILL_DISK_FULL && drill.phase == KEEL_AT_SNAPSHOT &&
+              drill.duration_ns > 0);
+    ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
+    ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
 }
 END_TEST
 
@@ -36,6 +45,12 @@ static const char *const bad[] = {
     "kill:rank=1,step=2,when=now",
     "stop:all,step=3",
     "kill:rank=1,step=2\"",
+    "kill:rank=1,step=2,ms=5",
+    "slow:rank=1,step=2,ms=0",
+    "slow:node=1,step=2",
+    "disk-full:rank=1,step=2,steps=2",
+    "disk-full:all,step=2",
+    "flip:rank=1,step=2,at=reduce",
 };
 
 START_TEST(bad_drills_are_refused_with_an_example)
@@ -77,11 +92,64 @@ START_TEST(a_drill_fires_where_it_is_due_and_only_once)
 }
 END_TEST
 
+static void count_flip(void *context)
+{
+    ++*(uint32_t *)context;
+}
+
+START_TEST(a_slow_rank_stays_slow_for_its_steps_and_a_flip_is_the_owners_to_make)
+{
+    char directory[] = "/tmp/keel-drill-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    uint32_t flips = 0;
+    struct keel_drill_plan plan = {.count = 2, .directory = directory, .flip = count_flip, .context = &flips};
+    ck_ok(keel_drill_parse("slow:rank=0,step=3,ms=30,steps=2", &plan.drills[0]));
+    ck_ok(keel_drill_parse("flip:rank=0,step=3", &plan.drills[1]));
+    for (uint64_t step = 1; step <= 6; step++) {
+        struct keel_drill_place place = {.step = step, .phase = KEEL_AT_FORWARD, .rank = 0};
+        uint64_t since = keel_now_ns();
+        keel_drill_fire(&plan, &place);
+        if (step == 3 || step == 4)
+            ck_assert_uint_ge(keel_now_ns() - since, 30 * KEEL_NS_PER_MS);
+        ck_assert_uint_eq(flips, step >= 3);
+    }
+    struct keel_drill_plan later = {
+        .count = 2, .directory = directory, .flip = count_flip, .context = &flips};
+    memcpy(later.drills, plan.drills, sizeof later.drills);
+    keel_drill_fire(&later, &(struct keel_drill_place){.step = 3, .phase = KEEL_AT_FORWARD});
+    ck_assert_uint_eq(flips, 1); /* another process of the same directory */
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(a_full_disk_refuses_what_is_written_for_a_while)
+{
+    char directory[] = "/tmp/keel-drill-XXXXXX", path[KEEL_PATH_BYTES];
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    struct keel_drill_plan plan = {.count = 1, .directory = directory};
+    ck_ok(keel_drill_parse("disk-full:rank=0,step=3,ms=200", &plan.drills[0]));
+    ck_ok(keel_path_join(path, directory, "file"));
+    keel_drill_prepare(&plan);
+    ck_ok(keel_file_replace(path, "a", 1, 0600));
+    keel_drill_fire(&plan, &(struct keel_drill_place){.step = 3, .phase = KEEL_AT_SNAPSHOT});
+    uint64_t full_ns = keel_now_ns();
+    enum keel_status status = keel_file_replace(path, "b", 1, 0600);
+    if (keel_now_ns() - full_ns < 200 * KEEL_NS_PER_MS) /* a machine that was held up saw no full disk */
+        ck_status(status, KEEL_NO_SPACE);
+    keel_sleep_until_ns(full_ns + 201 * KEEL_NS_PER_MS);
+    ck_ok(keel_file_replace(path, "c", 1, 0600));
+    keel_disk_use(NULL);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, good_drills_are_understood);
     tcase_add_loop_test(tc, bad_drills_are_refused_with_an_example, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, a_drill_fires_where_it_is_due_and_only_once);
+    tcase_add_test(tc, a_slow_rank_stays_slow_for_its_steps_and_a_flip_is_the_owners_to_make);
+    tcase_add_test(tc, a_full_disk_refuses_what_is_written_for_a_while);
 }
 
 KEEL_TEST_MAIN("drill", cases, 10)

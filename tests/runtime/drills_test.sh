@@ -45,5 +45,29 @@ else
     failed=$((failed + 1))
     echo "FAIL: a survivor that is alone left the newcomer waiting"
 fi
+# A rank that is slow, and one whose disk is full while it takes a snapshot, cost time and a snapshot, no bit.
+"$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --drill slow:rank=1,step=4,ms=300,steps=2 \
+    --drill disk-full:rank=0,step=4,ms=200 --out "$root/full" >/dev/null 2>&1
+if same_bits "$root/auto/1/reference" "$root/full" && grep -q '"event":"snapshot-failed"' "$root/full/events.jsonl" &&
+    [ "$(wc -l <"$root/full/drills.jsonl")" -eq 2 ]; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: a slow rank or a full disk changed the run"
+fi
+# A bit of one rank's weights flips just before a snapshot: the ranks disagree, nothing of that is committed, the
+# run ends with code 4, and the same command goes on from the snapshot before, to the same bits.
+flip() {
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --drill flip:rank=1,step=8 --out "$root/flip" >/dev/null 2>&1
+}
+flip
+code=$?
+flip
+if [ $code -eq 4 ] && same_bits "$root/auto/1/reference" "$root/flip"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: a flipped bit ended the run with code $code, or its next life has other bits"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -67,8 +67,38 @@ START_TEST(a_step_run_again_is_compared_with_its_line_and_with_none_where_there_
 }
 END_TEST
 
+START_TEST(what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends)
+{
+    struct keel_output *output;
+    char *text;
+    size_t bytes;
+    begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n");
+    ck_ok(keel_output_open(directory, &job, &output));
+    give(output, 2, 0xb);
+    give(output, 3, 0xc);
+    give(output, 4, 0xd);
+    const struct keel_launch_report report = keel_output_report(output);
+    const struct keel_step_record ours = {.step = 3, .digest = 0xc}, theirs = {.step = 3, .digest = 0x7};
+    report.mismatch(report.context, &ours, &theirs);
+    ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    keel_output_finish(output, KEEL_MISMATCH, "they differ");
+    ck_assert_uint_eq(keel_output_next_step(output), 3);
+    keel_output_close(output);
+    ck_ok(keel_file_read(metrics, 1 << 20, &text, &bytes));
+    ck_assert_ptr_nonnull(strstr(text, "\"step\":2,"));
+    ck_assert_ptr_null(strstr(text, "\"step\":3,"));
+    ck_assert_int_eq(text[bytes - 1], '\n');
+    keel_free(text);
+    ck_ok(keel_output_open(directory, &job, &output)); /* and a next life goes on behind them */
+    ck_assert_uint_eq(keel_output_next_step(output), 3);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends);
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
     tcase_add_test(tc, a_step_run_again_is_compared_with_its_line_and_with_none_where_there_was_none);

@@ -86,6 +86,9 @@ struct keel_save_config {
     uint64_t step;    /* state after this many optimizer steps */
     uint64_t attempt; /* unique for this step: epoch of the view, or a random number */
     uint32_t rank, rank_count;
+    /* Of a state that all ranks hold alike, by any function of the caller's; 0: none. Shards of ranks that do not
+     * agree are never committed: one of them holds a state that is not the run's. */
+    uint64_t state_digest;
     /* The most that is tried: RAW, PLANES, or DELTA (where this store has captured the same regions before,
      * in a snapshot that is committed; otherwise, and every `chain_max` deltas, PLANES). What does not get
      * smaller is stored raw. */
@@ -123,6 +126,7 @@ struct keel_save;
 struct keel_shard_summary {
     uint32_t rank, record_count;
     uint64_t file_bytes, raw_bytes, stored_bytes;
+    uint64_t state_digest;    /* the save's */
     uint8_t index_digest[16]; /* XXH3-128 of the index: pins the shard to its manifest */
 };
 
@@ -155,7 +159,8 @@ struct keel_commit {
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
  * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. Refused: INVALID (committed
  * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
- * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary),
+ * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary, or ranks
+ * that saved different states),
  * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
