@@ -117,6 +117,8 @@ static enum keel_status verify_same(struct verify *verify, struct rounding *roun
             keel_batch_read(&verify->reader, verify->shard, verify->chunks, count, round_chunk, rounding));
         first += count;
     }
+    if ((verify->shard->header.flags & KEEL_HEADER_SEALED) != 0) /* it has no check; its master vouches */
+        return KEEL_OK;
     if (keel_format_check(rounding->raw, chunk->raw_bytes) == chunk->raw_check)
         return KEEL_OK;
     char path[KEEL_PATH_BYTES];
