@@ -118,6 +118,8 @@ static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_s
     if (shard->index == NULL) {
         status = keel_shard_load(&base->place, rank, shard);
         if (status == KEEL_OK)
+            status = keel_shard_prove(shard, &base->manifest);
+        if (status == KEEL_OK)
             status = keel_shard_match(shard, &base->place, base->manifest.run,
                                       base->manifest.info.shard_count, &base->manifest.shards[rank]);
         if (status != KEEL_OK)
