@@ -1,6 +1,8 @@
 /* commit_check.c - the last look at a snapshot before it counts: a snapshot with a hole, with a base that is
  * not there, or of a training that has diverged must not look like a way back, nor push one out. */
 #include "commit_check.h"
+#include <errno.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +130,9 @@ static enum keel_status check_base(struct keel_store *store, const struct keel_s
                          (unsigned long long)wanted->attempt);
     KEEL_TRY(status);
     status = check_deltas(snapshot, base);
+    /* Who committed it may have been killed before its manifest's name was on the disk. */
+    if (status == KEEL_OK && keel_disk_fsync(base->place.fd) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be synced", base->place.path);
     keel_snapshot_close(base);
     return status;
 }

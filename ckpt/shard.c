@@ -1,6 +1,5 @@
 /* shard.c - reading a shard: nothing is believed before its check has been seen. */
 #include "shard.h"
-#include "chunk_seal.h"
 #include <keel/disk.h>
 #include <keel/memory.h>
 #include <string.h>
@@ -104,24 +103,6 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
         return keel_fail(KEEL_MISMATCH,
                          "%s: is not the file that its summary describes; use another snapshot", path);
     return KEEL_OK;
-}
-
-enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct keel_manifest *manifest)
-{
-    char path[KEEL_PATH_BYTES];
-    bool sealed = (shard->header.flags & KEEL_HEADER_SEALED) != 0;
-    KEEL_TRY(keel_shard_path(shard, path));
-    if (sealed != manifest->sealed)
-        return keel_fail(manifest->proven ? KEEL_FORGED : KEEL_MISMATCH,
-                         "%s: is %ssealed, and its manifest is %s; use another snapshot", path,
-                         sealed ? "" : "not ", manifest->sealed ? "sealed" : "not");
-    if (!sealed || shard->place->key == NULL)
-        return KEEL_OK;
-    enum keel_status status =
-        keel_shard_check_mac(shard->place->key, &shard->header, shard->index, &shard->footer, path);
-    if (status != KEEL_AUTH || !manifest->proven)
-        return status;
-    return keel_fail(KEEL_FORGED, "%s: has another key than its manifest; use another snapshot", path);
 }
 
 /* ---- chunks

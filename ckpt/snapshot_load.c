@@ -21,7 +21,6 @@ static const uint64_t direct_from_bytes = UINT64_C(16) << 20;
 struct failure {
     struct keel_load_use use;
     uint32_t detail; /* what was wrong */
-    enum keel_status status;
 };
 
 struct run {
@@ -145,17 +144,17 @@ static uint64_t scatter_use(const struct keel_load_plan *plan, const struct keel
 /* Another copy may have it: what is wrong is with this one's file. */
 static bool may_be_elsewhere(enum keel_status status)
 {
-    return status == KEEL_CORRUPT || status == KEEL_FORGED || status == KEEL_IO;
+    return status == KEEL_CORRUPT || status == KEEL_IO;
 }
 
 /* Remember what a chunk should have brought. */
-static enum keel_status note_failure(struct run *run, enum keel_status why, size_t first, size_t behind)
+static enum keel_status note_failure(struct run *run, size_t first, size_t behind)
 {
     size_t count = behind - first;
     enum keel_status status = KEEL_OK;
     keel_mutex_lock(&run->lock);
     if (run->failure_count + count > FAILURES_MAX || run->detail_count == DETAILS_MAX)
-        status = why; /* too much: what is known of this one says so */
+        status = KEEL_CORRUPT; /* too much: what is known of this one says so */
     if (status == KEEL_OK && run->details == NULL)
         status = keel_alloc(DETAILS_MAX, sizeof *run->details, &run->details);
     if (status == KEEL_OK)
@@ -164,7 +163,7 @@ static enum keel_status note_failure(struct run *run, enum keel_status why, size
     if (status == KEEL_OK) {
         for (size_t i = first; i < behind; i++)
             run->failures[run->failure_count++] =
-                (struct failure){run->plan.uses[i], (uint32_t)run->detail_count, why};
+                (struct failure){run->plan.uses[i], (uint32_t)run->detail_count};
         snprintf(run->details[run->detail_count++], KEEL_DETAIL_BYTES, "%s", keel_detail());
     }
     keel_mutex_unlock(&run->lock);
@@ -176,7 +175,7 @@ static enum keel_status take_chunk(void *context, uint32_t index, enum keel_stat
     struct worker *worker = context;
     size_t first = worker->first_use[index], behind = worker->first_use[index + 1];
     if (status != KEEL_OK)
-        return may_be_elsewhere(status) ? note_failure(worker->run, status, first, behind) : status;
+        return may_be_elsewhere(status) ? note_failure(worker->run, first, behind) : status;
     for (size_t i = first; i < behind; i++)
         worker->done_bytes += scatter_use(&worker->run->plan, &worker->run->plan.uses[i], raw);
     return KEEL_OK;
@@ -288,10 +287,8 @@ static enum keel_status plan_again(struct run *run)
         uses[i] = run->failures[i].use;
     enum keel_status status = keel_load_plan_again(&run->plan, uses, count, &index);
     keel_free(uses);
-    if (status == KEEL_CORRUPT) {
+    if (status == KEEL_CORRUPT)
         keel_detail_set(run->details[run->failures[index].detail]);
-        return run->failures[index].status == KEEL_FORGED ? KEEL_FORGED : KEEL_CORRUPT;
-    }
     if (status != KEEL_OK)
         return status;
     for (size_t i = 0; i < run->detail_count; i++)

@@ -47,18 +47,29 @@ static enum keel_status only_run(const char *root, char out[KEEL_RUN_NAME_BYTES]
     return KEEL_OK;
 }
 
-static enum keel_status sync_parent(const char *path)
+/* What one may not read, or what lies where nothing can be made, was not made by us. */
+static bool is_foreign(int error)
 {
-    char parent[KEEL_PATH_BYTES];
+    return error == EACCES || error == EINVAL || error == EROFS || error == EOPNOTSUPP;
+}
+
+static enum keel_status sync_parent(const char *path, bool was_there)
+{
+    char parent[KEEL_PATH_BYTES] = ".";
     const char *slash = strrchr(path, '/');
-    if (slash == NULL)
-        return keel_sync_path(".");
-    snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    return keel_sync_path(parent);
+    if (slash != NULL)
+        snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    int fd = keel_disk_open(AT_FDCWD, parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int error = fd < 0 || keel_disk_fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0)
+        keel_disk_close(fd);
+    if (error == 0 || (was_there && is_foreign(error)))
+        return KEEL_OK;
+    return keel_fail_errno(error, "%s: cannot be synced", parent);
 }
 
 /* Make the root and its parents, each durable before what lies in it: a committed snapshot must not go with
- * a directory above it. */
+ * a directory above it. One that is there may be left by a process that was killed before it synced. */
 static enum keel_status make_root(const char *root)
 {
     char prefix[KEEL_PATH_BYTES];
@@ -66,14 +77,14 @@ static enum keel_status make_root(const char *root)
     if (length >= sizeof prefix)
         return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", root, KEEL_PATH_BYTES);
     for (size_t i = 1; i <= length; i++) {
-        if (i < length && root[i] != '/')
+        if ((i < length && root[i] != '/') || root[i - 1] == '/')
             continue;
         memcpy(prefix, root, i);
         prefix[i] = '\0';
-        if (keel_path_exists(prefix))
-            continue;
-        KEEL_TRY(keel_mkdir_all(prefix));
-        KEEL_TRY(sync_parent(prefix));
+        bool was_there = keel_path_exists(prefix);
+        if (!was_there)
+            KEEL_TRY(keel_mkdir_all(prefix));
+        KEEL_TRY(sync_parent(prefix, was_there));
     }
     return KEEL_OK;
 }
@@ -120,24 +131,16 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
                          KEEL_RUN_NAME_BYTES - 1);
     KEEL_TRY(keel_path_join(path, config->root, run));
     int fd = -1;
-    struct keel_key *key = NULL;
+    KEEL_TRY(open_run(config->root, path, run, config->create, &fd));
     struct keel_store *store;
-    if (config->key_file != NULL)
-        KEEL_TRY(keel_key_load(config->key_file, &key));
-    enum keel_status status = open_run(config->root, path, run, config->create, &fd);
-    if (status == KEEL_OK)
-        status = keel_alloc(1, sizeof *store, &store);
+    enum keel_status status = keel_alloc(1, sizeof *store, &store);
     if (status != KEEL_OK) {
-        if (fd >= 0)
-            keel_disk_close(fd);
-        keel_key_release(key);
+        keel_disk_close(fd);
         return status;
     }
     keel_mutex_init(&store->lock);
     store->run_fd = fd;
     store->read_only = config->read_only;
-    store->accept_plain = config->accept_plain;
-    store->key = key;
     memcpy(store->run, run, sizeof run);
     memcpy(store->path, path, sizeof path);
     *out = store;
@@ -150,7 +153,6 @@ void keel_store_close(struct keel_store *store)
         return;
     keel_disk_close(store->run_fd);
     keel_base_drop_all(store);
-    keel_key_release(store->key);
     keel_free(store->spare.memory);
     keel_mutex_fini(&store->lock);
     keel_free(store);
@@ -301,7 +303,6 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
     place.fd = keel_disk_open(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (place.fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened as a directory", place.path);
-    place.key = keel_key_retain(store->key);
     *out = place;
     return KEEL_OK;
 }
@@ -309,9 +310,7 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
 void keel_step_close(struct keel_step_place *place)
 {
     keel_disk_close(place->fd);
-    keel_key_release(place->key);
     place->fd = -1;
-    place->key = NULL;
 }
 
 enum keel_status keel_step_uncommitted(const struct keel_step_place *place)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/disk.h>
+#include <stdatomic.h>
 #include <string.h>
 
 struct sweep {
@@ -73,10 +74,11 @@ static enum keel_status sweep_temporaries(struct sweep *sweep, uint64_t last_mad
 /* ---- attempts -------------------------------------------------------------------------------------------
  */
 
-/* Not committed any more, for good, before the first of its files goes. */
-static enum keel_status uncommit(const struct keel_step_place *place)
+/* Not committed any more, for good, before the first of its files goes. A leftover may be one whose manifest
+ * was removed by a process that was killed before it synced: it could come back. */
+static enum keel_status uncommit(const struct keel_step_place *place, bool committed)
 {
-    if (keel_disk_unlink(place->fd, KEEL_MANIFEST_NAME, 0) != 0 && errno != ENOENT)
+    if (committed && keel_disk_unlink(place->fd, KEEL_MANIFEST_NAME, 0) != 0 && errno != ENOENT)
         return keel_fail_errno(errno, "%s: its manifest cannot be removed", place->path);
     if (keel_disk_fsync(place->fd) != 0)
         return keel_fail_errno(errno, "%s: cannot be synced", place->path);
@@ -112,9 +114,9 @@ static enum keel_status remove_attempt(struct sweep *sweep, uint32_t *removed)
     enum keel_status status = KEEL_OK;
     sweep->least = KEEL_NAME_OWN;
     sweep->bytes = 0;
-    if (committed && !sweep->rules->dry_run) {
-        sweep->bytes = manifest_bytes(&sweep->place);
-        status = uncommit(&sweep->place);
+    if (!sweep->rules->dry_run) {
+        sweep->bytes = committed ? manifest_bytes(&sweep->place) : 0;
+        status = uncommit(&sweep->place, committed);
     }
     if (status == KEEL_OK) {
         sweep->orderly = true;
@@ -135,6 +137,34 @@ static void note(struct sweep *sweep, enum keel_status status)
         return;
     sweep->first = status;
     memcpy(sweep->detail, keel_detail(), sizeof sweep->detail);
+}
+
+/* Before anything goes: what stays must be on the disk, not only be seen. A process that was killed between
+ * the rename of a manifest and its sync leaves one that may vanish. Once for each: `settled_ns`, when the
+ * newest was made that this store has settled. */
+static enum keel_status settle(struct keel_store *store, const struct keel_attempts *attempts,
+                               const struct keel_retain_plan *plan)
+{
+    uint64_t before_ns = atomic_load(&store->settled_ns), newest_ns = before_ns;
+    for (size_t i = 0; i < attempts->count; i++) {
+        const struct keel_attempt *attempt = &attempts->at[i];
+        const struct keel_snapshot_info *info = &attempt->info;
+        struct keel_step_place place;
+        bool committed = attempt->state == KEEL_ATTEMPT_COMMITTED;
+        if (!plan->stays[i] || attempt->state == KEEL_ATTEMPT_DAMAGED ||
+            (committed && info->created_wall_ns <= before_ns))
+            continue;
+        KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
+        enum keel_status status = KEEL_OK;
+        if (keel_disk_fsync(place.fd) != 0)
+            status = keel_fail_errno(errno, "%s: cannot be synced", place.path);
+        keel_step_close(&place);
+        KEEL_TRY(status);
+        if (committed && info->created_wall_ns > newest_ns)
+            newest_ns = info->created_wall_ns;
+    }
+    atomic_store(&store->settled_ns, newest_ns);
+    return KEEL_OK;
 }
 
 static void sweep_store(struct sweep *sweep, const struct keel_attempts *attempts,
@@ -167,6 +197,11 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
         return keel_fail(KEEL_INVALID, "at least 2 snapshots are kept: one may turn out to be damaged");
     KEEL_TRY(keel_attempts_scan(store, true, &attempts));
     enum keel_status status = keel_retain_decide(&attempts, retention, keel_wall_ns(), &plan);
+    if (status == KEEL_OK && plan.count > 0 && !retention->dry_run) {
+        status = settle(store, &attempts, &plan);
+        if (status != KEEL_OK)
+            keel_retain_plan_fini(&plan);
+    }
     if (status == KEEL_OK) {
         sweep_store(&sweep, &attempts, &plan, &removed);
         keel_retain_plan_fini(&plan);
