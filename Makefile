@@ -45,7 +45,7 @@ CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvi
 hal_LIBS := -lOpenCL
 kernels_LIBS := -lm
 transport_LIBS := -lfabric -lsodium
-ckpt_LIBS := -lz -lxxhash -ljansson -lsodium
+ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
 runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
 ALL_LIBS := $(runtime_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
 ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
@@ -152,7 +152,7 @@ sim: deps
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
 # Everything is built again by clang; neither OpenCL nor libfabric is linked.
-FUZZ_LIBS := -linih -ljansson -lsodium -lz -lxxhash -lm
+FUZZ_LIBS := -linih -ljansson -lsodium -lz -lxxhash -lisal -lm
 fuzz_programs := $(patsubst tests/%.c,$(BUILD)/%,$(fuzz_SRC))
 fuzz-programs: $(fuzz_programs)
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a

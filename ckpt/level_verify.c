@@ -2,6 +2,7 @@
  * Needs no key: chunks are checked as they are stored, not decoded. */
 #include "level.h"
 #include "manifest.h"
+#include "parity.h"
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,8 +164,9 @@ enum keel_status keel_source_glance(struct keel_level_source *source)
     case KEEL_OBJECT_MANIFEST:
         return verify_manifest(source);
     case KEEL_OBJECT_PARITY:
+        return keel_parity_glance(source);
     default:
-        return keel_fail(KEEL_UNSUPPORTED, "%s: parity cannot be checked", source->level->name);
+        return keel_fail(KEEL_INVALID, "%s: no such object", source->level->name);
     }
 }
 
@@ -176,8 +178,9 @@ enum keel_status keel_source_verify(struct keel_level_source *source)
     case KEEL_OBJECT_MANIFEST:
         return verify_manifest(source);
     case KEEL_OBJECT_PARITY:
+        return keel_parity_verify(source);
     default:
-        return keel_fail(KEEL_UNSUPPORTED, "%s: parity cannot be checked", source->level->name);
+        return keel_fail(KEEL_INVALID, "%s: no such object", source->level->name);
     }
 }
 

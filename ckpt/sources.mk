@@ -13,6 +13,11 @@ ckpt_SRC := \
 	level_verify.c \
 	level_memory.c \
 	level_directory.c \
+	parity.c \
+	parity_file.c \
+	erasure_code.c \
+	erasure_protect.c \
+	level_erasure.c \
 	shard.c \
 	save_base.c \
 	save_rate.c \

@@ -92,9 +92,9 @@ done
 # A sanitizer's library calls for others of its own.
 if [ -z "${SAN:-}" ]; then
     needs "$lib/libkeel-ckpt.so" >"$root/log"
-    [ "$(cat "$root/log")" = "ld-linux-x86-64 libc libjansson libsodium libxxhash libz " ] ||
-        [ "$(cat "$root/log")" = "libc libjansson libsodium libxxhash libz " ]
-    check "libkeel-ckpt needs no more than zlib, xxHash, Jansson and libsodium" $?
+    [ "$(cat "$root/log")" = "ld-linux-x86-64 libc libisal libjansson libsodium libxxhash libz " ] ||
+        [ "$(cat "$root/log")" = "libc libisal libjansson libsodium libxxhash libz " ]
+    check "libkeel-ckpt needs no more than zlib, xxHash, Jansson, libsodium and ISA-L" $?
     needs "$root/static" >"$root/log"
     [ "$(cat "$root/log")" = "libc " ]
     check "a static program needs nothing but the C library" $?

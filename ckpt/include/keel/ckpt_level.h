@@ -34,7 +34,7 @@ struct keel_object {
     uint32_t member; /* shard: rank; parity: member of the set; manifest: 0 */
 };
 
-enum { KEEL_OBJECT_NAME_BYTES = 96, KEEL_OBJECT_DIGEST_BYTES = 16, KEEL_LEVEL_NAME_BYTES = 64 };
+enum { KEEL_OBJECT_NAME_BYTES = 96, KEEL_OBJECT_DIGEST_BYTES = 16, KEEL_LEVEL_NAME_BYTES = 96 };
 
 /* "step-12.3/rank-0.keel", as a directory level has it. */
 void keel_object_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES]);
@@ -151,5 +151,35 @@ enum keel_status keel_level_directory_open(struct keel_store *store, enum keel_l
  * when there is no room: remove an older generation. */
 enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes, const char *name,
                                         struct keel_level **out);
+
+/* ---- erasure sets -------------------------------------------------------------------------------- */
+
+enum { KEEL_ERASURE_NODES_MAX = 64, KEEL_ERASURE_NO_SHARD = UINT32_MAX };
+
+/* A set of n nodes, each with the shard of one rank or with none, and each with parity: m cells of every
+ * stripe of n, by turns. Any m nodes may be lost, with their shards and their parity. Reed-Solomon with a
+ * Cauchy matrix; the placement is that of SCR (Moody et al., SC10). */
+struct keel_erasure_config {
+    uint64_t step, attempt;
+    uint32_t set;                      /* several sets of one snapshot have different numbers */
+    uint32_t node_count, parity_count; /* 2 .. KEEL_ERASURE_NODES_MAX; 1 .. node_count - 1 */
+    uint32_t cell_bytes;               /* a power of two, 4096 .. 1 MiB; 0: by the size of the shards */
+    const uint32_t *ranks;             /* a node: whose shard it has, or KEEL_ERASURE_NO_SHARD */
+    struct keel_level *const *from;    /* a node: where its shard is; not asked without a shard */
+    struct keel_level *const *to;      /* a node: where its parity goes */
+};
+/* Verify the shards, compute their parity, write and commit it: one parity object a node. Memory: n + m
+ * cells. The same shards give the same parity, so what failed may be done again. */
+enum keel_status keel_erasure_protect(const struct keel_erasure_config *config);
+
+/* The shards and parity objects of one set, also those that are lost or damaged, as a level to read from:
+ * what is sound in any of `levels` (borrowed, asked in this order) is taken, the rest is computed, cell by
+ * cell. NOT_FOUND: none of them has a sound header of its parity. Reading gives CORRUPT when more is lost or
+ * damaged than can be computed, naming it. To mend, or to fill a replacement node, copy from it. Memory: n
+ * cells. */
+enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint32_t level_count,
+                                         uint64_t step, uint64_t attempt, uint32_t set,
+                                         struct keel_level **out);
+enum { KEEL_LEVEL_SOURCES_MAX = 16 }; /* of one erasure level, one restore, one repair */
 
 #endif

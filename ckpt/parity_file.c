@@ -1,0 +1,97 @@
+/* parity_file.c - a parity file read through a level: its header, its footer, and all of it. */
+#include "level.h"
+#include "parity.h"
+#include <keel/memory.h>
+#include <string.h>
+
+enum keel_status keel_parity_read_header(struct keel_level_source *source, struct keel_parity_header *out)
+{
+    const struct keel_object *object = &source->info.object;
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    struct keel_parity_header header;
+    keel_level_label(source->level, object, label);
+    KEEL_TRY(keel_level_read(source, 0, &header, sizeof header));
+    KEEL_TRY(keel_parity_header_check(&header, label));
+    if (strcmp(header.run, source->level->run) != 0 || header.step != object->step ||
+        header.attempt != object->attempt || header.set != object->set || header.member != object->member)
+        return keel_fail(KEEL_MISMATCH,
+                         "%s: holds member %u of set %u of %s/step-%llu.%llu; use another copy", label,
+                         header.member, header.set, header.run, (unsigned long long)header.step,
+                         (unsigned long long)header.attempt);
+    *out = header;
+    return KEEL_OK;
+}
+
+enum keel_status keel_parity_read_footer(struct keel_level_source *source, struct keel_parity_footer *out)
+{
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    struct keel_parity_footer footer;
+    keel_level_label(source->level, &source->info.object, label);
+    if (source->info.bytes < sizeof footer)
+        return keel_fail(KEEL_CORRUPT, "%s: is cut off; repair mends it", label);
+    KEEL_TRY(keel_level_read(source, source->info.bytes - sizeof footer, &footer, sizeof footer));
+    KEEL_TRY(keel_parity_footer_check(&footer, label));
+    *out = footer;
+    return KEEL_OK;
+}
+
+static enum keel_status read_ends(struct keel_level_source *source, struct keel_parity_header *out)
+{
+    struct keel_parity_footer footer;
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    KEEL_TRY(keel_parity_read_header(source, out));
+    KEEL_TRY(keel_parity_read_footer(source, &footer));
+    if (source->info.bytes == out->file_bytes && footer.set_check == keel_parity_set_check(out) &&
+        footer.member == out->member)
+        return KEEL_OK;
+    keel_level_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it", label);
+}
+
+enum keel_status keel_parity_glance(struct keel_level_source *source)
+{
+    struct keel_parity_header header;
+    return read_ends(source, &header);
+}
+
+/* One record: its block, and the cell that the block has a check of. */
+static enum keel_status check_record(struct keel_level_source *source,
+                                     const struct keel_parity_header *header, uint64_t set_check,
+                                     uint64_t cell, uint8_t *buffer)
+{
+    const struct keel_parity_shape shape = keel_parity_shape_of(header);
+    const uint64_t stripe = keel_parity_stripe_of(&shape, header->member, false, cell);
+    struct keel_parity_stripe block;
+    char label[KEEL_LEVEL_LABEL_BYTES];
+    KEEL_TRY(keel_level_read(source, keel_parity_record_offset(&shape, cell), buffer,
+                             sizeof block + shape.cell_bytes));
+    memcpy(&block, buffer, sizeof block);
+    const char *what = NULL;
+    if (!keel_parity_stripe_sound(&block, set_check, stripe, header->member))
+        what = "its checks";
+    else if (keel_format_check(buffer + sizeof block, shape.cell_bytes) != block.checks[header->member])
+        what = "its parity cell";
+    if (what == NULL)
+        return KEEL_OK;
+    keel_level_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: %s, at byte %llu, is damaged; repair mends it", label,
+                     (unsigned long long)stripe, what,
+                     (unsigned long long)keel_parity_record_offset(&shape, cell));
+}
+
+enum keel_status keel_parity_verify(struct keel_level_source *source)
+{
+    struct keel_parity_header header;
+    uint8_t *buffer;
+    KEEL_TRY(read_ends(source, &header));
+    const struct keel_parity_shape shape = keel_parity_shape_of(&header);
+    const uint64_t set_check = keel_parity_set_check(&header);
+    const uint64_t cells =
+        shape.stripe_count - keel_parity_data_before(&shape, shape.stripe_count, header.member);
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_PARITY_BLOCK_BYTES + shape.cell_bytes, &buffer));
+    enum keel_status status = KEEL_OK;
+    for (uint64_t cell = 0; cell < cells && status == KEEL_OK; cell++)
+        status = check_record(source, &header, set_check, cell, buffer);
+    keel_free(buffer);
+    return status;
+}
