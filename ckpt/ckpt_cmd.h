@@ -63,7 +63,8 @@ struct keel_cmd_kind {
     const struct keel_cmd_option *options; /* its own, ended by a name that is NULL; NULL for none */
     int (*run)(const struct keel_cmd *cmd);
 };
-extern const struct keel_cmd_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify;
+extern const struct keel_cmd_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify, keel_cmd_diff,
+    keel_cmd_export, keel_cmd_import;
 
 /* Of `cmd` the subcommand's own struct. */
 static inline const void *keel_cmd_own(const struct keel_cmd *cmd)

@@ -53,4 +53,11 @@ ckpt_SRC := \
 	safetensors_header.c \
 	safetensors_index.c \
 	safetensors_read.c \
-	safetensors_write.c
+	safetensors_write.c \
+	float_convert.c \
+	tensor_stream.c \
+	gpt2_names.c \
+	ckpt_cmd_tensors.c \
+	ckpt_cmd_diff.c \
+	ckpt_cmd_export.c \
+	ckpt_cmd_import.c

@@ -23,6 +23,7 @@ struct run {
     const char *drills[KEEL_DRILLS_MAX];
     uint32_t drill_count;
     const char *out, *resume;
+    bool prepare_only;
     struct keel_job job;
     char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
     char identity[KEEL_IDENTITY_BYTES];
@@ -46,6 +47,7 @@ static void print_help(void)
          "                         slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
          "                         flip:rank=1,step=9 (a bit of its weights)\n"
          "  --resume auto|none|STEP   newest snapshot (default), from the beginning, or that of a step\n"
+         "  --prepare              make DIR and an empty store in it, and end: for keel ckpt import\n"
          "  --sample N             generate N tokens of text at the end (DIR/sample.txt)\n"
          "\n"
          "examples:\n"
@@ -125,6 +127,9 @@ static enum keel_status take_option(struct run *run, int option, const char *val
     case 'o':
         run->out = value;
         return KEEL_OK;
+    case 'P':
+        run->prepare_only = true;
+        return KEEL_OK;
     case ':':
         return keel_fail(KEEL_INVALID, "%s wants a value; see keel run --help", word);
     default:
@@ -135,11 +140,17 @@ static enum keel_status take_option(struct run *run, int option, const char *val
 static enum keel_status parse_arguments(struct run *run, int argc, char **argv, bool *help)
 {
     static const struct option options[] = {
-        {"ranks", required_argument, NULL, 'n'},  {"nodes", required_argument, NULL, 'N'},
-        {"spares", required_argument, NULL, 'p'}, {"set", required_argument, NULL, 's'},
-        {"out", required_argument, NULL, 'o'},    {"drill", required_argument, NULL, 'd'},
-        {"resume", required_argument, NULL, 'r'}, {"sample", required_argument, NULL, 'a'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"ranks", required_argument, NULL, 'n'},
+        {"nodes", required_argument, NULL, 'N'},
+        {"spares", required_argument, NULL, 'p'},
+        {"set", required_argument, NULL, 's'},
+        {"out", required_argument, NULL, 'o'},
+        {"drill", required_argument, NULL, 'd'},
+        {"resume", required_argument, NULL, 'r'},
+        {"sample", required_argument, NULL, 'a'},
+        {"prepare", no_argument, NULL, 'P'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int option;
     while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
@@ -442,6 +453,19 @@ static enum keel_status run_job(struct run *run)
     return status;
 }
 
+/* A directory that snapshots can be imported into before the first step. */
+static enum keel_status prepare_store(const struct run *run)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store;
+    KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
+    struct keel_store_config config = {.root = root, .run = run->job.name, .create = true};
+    KEEL_TRY(keel_store_open(&config, &store));
+    keel_store_close(store);
+    printf("prepared: %s\n", run->directory);
+    return KEEL_OK;
+}
+
 int keel_run_main(int argc, char **argv)
 {
     struct run *run;
@@ -455,7 +479,7 @@ int keel_run_main(int argc, char **argv)
     else if (status == KEEL_OK)
         status = prepare(run);
     if (!help && status == KEEL_OK)
-        status = run_job(run);
+        status = run->prepare_only ? prepare_store(run) : run_job(run);
     if (status != KEEL_OK)
         fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
     if (run->lock_fd >= 0)

@@ -30,7 +30,7 @@ struct keel_worker_snapshot {
 
 /* What a rank says when a view begins; over the wire between equal binaries. */
 struct keel_sync_record {
-    uint64_t has_state, next_step, digest, snapshot_step;
+    uint64_t has_state, next_step, digest, snapshot_count;
 };
 
 struct keel_worker {
@@ -83,9 +83,9 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 void keel_worker_snapshot_begin(struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
-/* The newest snapshot that resume may take (0: none), and taking it. A store that cannot be read is an error:
- * nothing is begun anew because of a disk that does not answer. */
-enum keel_status keel_worker_snapshot_newest(struct keel_worker *worker, uint64_t *out_step);
+/* How many snapshots resume may take (one of step 0 may have been imported), and taking the newest. A store
+ * that cannot be read is an error: nothing is begun anew because of a disk that does not answer. */
+enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */

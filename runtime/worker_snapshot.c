@@ -107,7 +107,7 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
     return KEEL_OK;
 }
 
-enum keel_status keel_worker_snapshot_newest(struct keel_worker *worker, uint64_t *out_step)
+enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count)
 {
     struct keel_snapshot_info list[LISTED_MAX];
     uint32_t count = 0;
@@ -118,7 +118,7 @@ enum keel_status keel_worker_snapshot_newest(struct keel_worker *worker, uint64_
                          "--resume %" PRIu64 ": no snapshot of that step is committed; keel ckpt ls %s/ckpt "
                          "shows which there are",
                          worker->resume_step, worker->directory);
-    *out_step = count > 0 ? list[0].step : 0;
+    *out_count = count;
     return KEEL_OK;
 }
 

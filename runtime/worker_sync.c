@@ -93,7 +93,7 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
     *mine = (struct keel_sync_record){
         .has_state = worker->has_state, .next_step = worker->next_step, .digest = worker->digest};
     if (!worker->has_state && worker->position == 0) /* who would restore it */
-        KEEL_TRY(keel_worker_snapshot_newest(worker, &mine->snapshot_step));
+        KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count));
     if (worker->group == NULL) {
         worker->sync_all[0] = *mine;
         return KEEL_OK;
@@ -211,7 +211,7 @@ static enum keel_status agree(struct keel_worker *worker)
     uint64_t since = keel_now_ns();
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST));
     if (furthest(worker) == worker->rank_count) {
-        if (worker->sync_all[0].snapshot_step == 0)
+        if (worker->sync_all[0].snapshot_count == 0)
             KEEL_TRY(initialize(worker));
         else if (worker->position == 0)
             KEEL_TRY(keel_worker_restore(worker));

@@ -1,0 +1,249 @@
+/* ckpt_cmd_export.c - `keel ckpt export`: a snapshot's tensors as safetensors, for other programs. */
+#include "ckpt_cmd_tensors.h"
+#include "float_convert.h"
+#include "gpt2_names.h"
+#include "tensor_stream.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <keel/safetensors.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCK_ELEMENTS = 1 << 20, NOTES_MAX = 6 };
+
+struct export_options {
+    const char *names, *dtype, *only, *shard_size;
+    bool force;
+};
+
+/* One tensor on its way: what it is, and what it is called in the file. */
+struct item {
+    struct keel_region tensor;
+    enum keel_ckpt_dtype to;
+    char name[KEEL_TENSOR_NAME_BYTES + sizeof KEEL_GPT2_PREFIX];
+};
+
+struct export
+{
+    const struct export_options *options;
+    struct keel_snapshot *snapshot;
+    enum keel_cmd_names names;
+    uint32_t dtype; /* of floats; 0: their own */
+    uint64_t shard_bytes;
+    struct item *items;
+    struct keel_safetensors_tensor *tensors;
+    uint32_t count, dropped;
+    uint64_t overflowed; /* finite numbers that the new type does not hold */
+    uint8_t *block;
+    struct keel_cmd_meter meter;
+};
+
+/* ---- which tensors ----------------------------------------------------------------------------------- */
+
+/* Of a snapshot of Keel's GPT only the parameters have a place in GPT-2's files. */
+static enum keel_status name_item(struct export *e, struct item *item, bool *out_keep)
+{
+    const char *name = item->tensor.name, *known;
+    *out_keep = keel_cmd_selects(e->options->only, name);
+    snprintf(item->name, sizeof item->name, "%s", name);
+    if (!*out_keep || e->names == KEEL_CMD_NAMES_KEEL)
+        return KEEL_OK;
+    if (keel_cmd_is_adam(name))
+        *out_keep = false;
+    else if (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name)
+        return keel_fail(KEEL_MISMATCH,
+                         "tensor %s: is none of GPT-2's; export with --names keel, or choose with --only",
+                         name);
+    return KEEL_OK;
+}
+
+static enum keel_status choose(struct export *e)
+{
+    uint32_t all = keel_snapshot_tensor_count(e->snapshot);
+    bool head = false;
+    KEEL_TRY(keel_alloc(all, sizeof *e->items, &e->items));
+    KEEL_TRY(keel_alloc(all, sizeof *e->tensors, &e->tensors));
+    for (uint32_t i = 0; i < all; i++) {
+        struct item *item = &e->items[e->count];
+        bool keep = false;
+        KEEL_TRY(keel_snapshot_tensor(e->snapshot, i, &item->tensor));
+        KEEL_TRY(name_item(e, item, &keep));
+        if (!keep)
+            continue;
+        item->to = item->tensor.dtype;
+        if (e->dtype != 0 && keel_is_float(item->to))
+            item->to = (enum keel_ckpt_dtype)e->dtype;
+        head = head || strcmp(item->name, KEEL_GPT2_HEAD) == 0;
+        e->count++;
+    }
+    e->dropped = all - e->count;
+    /* With an output layer of its own the model's part has the prefix, as those programs save it. */
+    for (uint32_t i = 0; i < e->count && head && e->names == KEEL_CMD_NAMES_GPT2; i++)
+        if (strcmp(e->items[i].name, KEEL_GPT2_HEAD) != 0)
+            snprintf(e->items[i].name, sizeof e->items[i].name, KEEL_GPT2_PREFIX "%s",
+                     e->items[i].tensor.name);
+    if (e->count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "no tensor is meant by --only %s; keel ckpt show lists the names",
+                         e->options->only != NULL ? e->options->only : "");
+    return KEEL_OK;
+}
+
+static void describe(struct export *e)
+{
+    for (uint32_t i = 0; i < e->count; i++) {
+        const struct item *item = &e->items[i];
+        e->tensors[i] = (struct keel_safetensors_tensor){
+            .name = item->name, .dtype = keel_safetensors_from_ckpt(item->to), .dims = item->tensor.dims};
+        memcpy(e->tensors[i].shape, item->tensor.shape, sizeof e->tensors[i].shape);
+    }
+}
+
+/* ---- their bytes --------------------------------------------------------------------------------------
+ */
+
+static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct export *e = context;
+    const struct item *item = &e->items[index];
+    uint32_t size = keel_ckpt_dtype_bytes(item->to);
+    uint64_t first = offset / size, count = bytes / size;
+    uint8_t *at = out;
+    if (item->to == item->tensor.dtype)
+        return keel_tensor_read(e->snapshot, &item->tensor, first, count, out);
+    while (count > 0) {
+        uint64_t here = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;
+        KEEL_TRY(keel_tensor_read(e->snapshot, &item->tensor, first, here, e->block));
+        e->overflowed += keel_float_convert(item->to, item->tensor.dtype, e->block, here, at);
+        first += here;
+        count -= here;
+        at += here * size;
+    }
+    return KEEL_OK;
+}
+
+static void progress(void *context, uint64_t done, uint64_t total)
+{
+    struct export *e = context;
+    keel_cmd_meter_show(&e->meter, done, total);
+}
+
+/* What the file says of where it came from. The job's identity only goes with all of its state as it is: who
+ * imports that may resume the job. */
+static uint32_t make_notes(const struct export *e, const char *run, char numbers[2][24],
+                           struct keel_safetensors_note *out)
+{
+    const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
+    bool whole = e->dropped == 0 && e->dtype == 0;
+    uint32_t count = 0;
+    snprintf(numbers[0], 24, "%" PRIu64, info->step);
+    snprintf(numbers[1], 24, "%" PRIu64, info->attempt);
+    out[count++] = (struct keel_safetensors_note){"format", "pt"}; /* without it some readers refuse */
+    out[count++] = (struct keel_safetensors_note){"keel.run", run};
+    out[count++] = (struct keel_safetensors_note){"keel.step", numbers[0]};
+    out[count++] = (struct keel_safetensors_note){"keel.attempt", numbers[1]};
+    out[count++] = (struct keel_safetensors_note){"keel.metadata", keel_snapshot_metadata(e->snapshot)};
+    if (whole && info->identity[0] != '\0')
+        out[count++] = (struct keel_safetensors_note){"keel.identity", info->identity};
+    return count;
+}
+
+static enum keel_status write_out(struct export *e, const char *path, const char *run,
+                                  struct keel_safetensors_written *out)
+{
+    struct keel_safetensors_note notes[NOTES_MAX];
+    char numbers[2][24];
+    KEEL_TRY(choose(e));
+    describe(e);
+    KEEL_TRY(keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &e->block));
+    struct keel_safetensors_write what = {.path = path,
+                                          .tensors = e->tensors,
+                                          .tensor_count = e->count,
+                                          .notes = notes,
+                                          .note_count = make_notes(e, run, numbers, notes),
+                                          .shard_bytes = e->shard_bytes,
+                                          .replace = e->options->force,
+                                          .read = read_tensor,
+                                          .progress = progress,
+                                          .context = e};
+    return keel_safetensors_write(&what, out);
+}
+
+/* ---- the command --------------------------------------------------------------------------------------
+ */
+
+static int print_end(const struct keel_cmd *cmd, const struct export *e,
+                     const struct keel_safetensors_written *written)
+{
+    const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
+    if (e->overflowed > 0)
+        fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
+                e->overflowed, keel_cmd_dtype_name(e->dtype));
+    if (cmd->json)
+        return keel_cmd_print_json(
+            json_pack("{s:s, s:I, s:o, s:i, s:i, s:I, s:I}", "path", written->path, "step",
+                      (json_int_t)info->step, "attempt", keel_cmd_u64_json(info->attempt), "files",
+                      (int)written->files, "tensors", (int)e->count, "bytes",
+                      (json_int_t)written->tensor_bytes, "overflowed", (json_int_t)e->overflowed));
+    char bytes[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(written->tensor_bytes, bytes);
+    printf("step %" PRIu64 ": %u tensors, %s, in %u file%s: %s\n", info->step, e->count, bytes,
+           written->files, written->files == 1 ? "" : "s", written->path);
+    if (e->dropped > 0)
+        printf("%u tensors were left out\n", e->dropped);
+    return 0;
+}
+
+static enum keel_status parse(struct export *e)
+{
+    KEEL_TRY(keel_cmd_parse_names(e->options->names, &e->names));
+    KEEL_TRY(keel_cmd_parse_float(e->options->dtype, &e->dtype));
+    return keel_cmd_parse_size(e->options->shard_size, &e->shard_bytes);
+}
+
+static int run(const struct keel_cmd *cmd)
+{
+    struct export e = {.options = keel_cmd_own(cmd), .meter = keel_cmd_meter_of("export")};
+    struct keel_cmd_place place = {0};
+    struct keel_safetensors_written written;
+    enum keel_status status = parse(&e);
+    if (status == KEEL_OK)
+        status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
+    if (status == KEEL_OK)
+        status = keel_cmd_open_snapshot(&place, &e.snapshot);
+    if (status == KEEL_OK)
+        status = write_out(&e, cmd->operands[1], place.store->run, &written);
+    int code = status == KEEL_OK ? print_end(cmd, &e, &written) : keel_cmd_report(status);
+    keel_free(e.items);
+    keel_free(e.tensors);
+    keel_free(e.block);
+    keel_snapshot_close(e.snapshot);
+    keel_cmd_close(&place);
+    return code;
+}
+
+static const struct keel_cmd_option options[] = {
+    {"--names", "NAMES", KEEL_CMD_TEXT, offsetof(struct export_options, names),
+     "keel (default): as in the snapshot; gpt2: the parameters of a GPT-2, as its published files"},
+    {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct export_options, dtype),
+     "f32, bf16 or f16: round or widen floating-point tensors to it"},
+    {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct export_options, only),
+     "tensors whose names begin so; weights: all but the optimizer's"},
+    {"--shard-size", "SIZE", KEEL_CMD_TEXT, offsetof(struct export_options, shard_size),
+     "files of at most 5GB, 512MiB, ... and an index of them"},
+    {"--force", NULL, KEEL_CMD_FLAG, offsetof(struct export_options, force), "replace what is there"},
+    {0}};
+
+const struct keel_cmd_kind keel_cmd_export = {
+    .name = "export",
+    .operands = "PATH OUT",
+    .operands_min = 2,
+    .operands_max = 2,
+    .summary = "write a snapshot's tensors as safetensors",
+    .details = "OUT is NAME.safetensors, or a directory: model.safetensors in it (NAME/ makes one).\n"
+               "With --names gpt2 the files are those of the Hugging Face programs, which also want a\n"
+               "config.json; the optimizer's state goes along with --names keel alone.\n",
+    .examples = "  keel ckpt export out weights.safetensors --only weights --dtype bf16\n"
+                "  keel ckpt export out hf/ --names gpt2 --shard-size 5GB\n",
+    .takes_step = true,
+    .options = options,
+    .run = run};

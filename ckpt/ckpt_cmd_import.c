@@ -1,0 +1,490 @@
+/* ckpt_cmd_import.c - `keel ckpt import`: tensors of safetensors files as a committed snapshot of one rank.
+ *
+ * Streaming: the save's capture reads from the files as it goes. What a job needs to begin from weights is
+ * made by --for-training (runtime/trainer_state.c: float32 weights, and Adam's two moments for each). */
+#include "ckpt_cmd_tensors.h"
+#include "float_convert.h"
+#include "format.h"
+#include "gpt2_names.h"
+#include "safetensors_header.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <keel/safetensors.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BLOCK_BYTES = 4 << 20,
+    ARENA_BYTES = 64 << 20,
+    POLL_NS = 100 * 1000 * 1000,
+    ZEROS = -1, /* for the index of a source */
+    PARTS = 3   /* of a weight's state: itself and two moments */
+};
+
+struct import_options {
+    const char *names, *dtype, *only, *run, *step;
+    bool for_training, allow_nonfinite;
+};
+
+/* Where a region's bytes come from. */
+struct source {
+    int64_t tensor; /* of the file, or ZEROS */
+    enum keel_ckpt_dtype from;
+};
+
+struct import {
+    const struct keel_cmd *cmd;
+    const struct import_options *options;
+    enum keel_cmd_names names;
+    uint32_t dtype; /* of floats; 0: their own */
+    uint64_t step;
+    struct keel_safetensors *file;
+    struct keel_gpt2 *model; /* with --names gpt2 */
+    struct keel_region *regions;
+    struct source *sources; /* as many */
+    uint32_t count, left_out;
+    uint64_t raw_bytes, overflowed;
+    uint8_t *block;
+
+    char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES]; /* run: "" is the only one there is */
+    char identity[KEEL_IDENTITY_BYTES];
+    bool of_keel_run; /* PATH is the directory of a `keel run` */
+    struct keel_cmd_place place;
+    struct keel_cmd_meter meter;
+};
+
+/* ---- which tensors ----------------------------------------------------------------------------------- */
+
+static void leave_out(struct import *im, const char *name, const char *why)
+{
+    im->left_out++;
+    if (!im->cmd->json)
+        printf("left out: %s: %s\n", name, why);
+}
+
+/* The output layer, when it is the embedding table once more. */
+static enum keel_status is_tied(struct import *im, uint32_t head, bool *out)
+{
+    uint32_t table = keel_safetensors_find(im->file, KEEL_GPT2_TABLE);
+    uint8_t *a = im->block, *b = im->block + BLOCK_BYTES / 2;
+    *out = false;
+    if (table == UINT32_MAX)
+        table = keel_safetensors_find(im->file, KEEL_GPT2_PREFIX KEEL_GPT2_TABLE);
+    if (table == UINT32_MAX)
+        return KEEL_OK;
+    const struct keel_safetensors_tensor *x = keel_safetensors_tensor(im->file, head),
+                                         *y = keel_safetensors_tensor(im->file, table);
+    uint64_t bytes = keel_safetensors_bytes(x);
+    if (x->dtype != y->dtype || bytes != keel_safetensors_bytes(y))
+        return KEEL_OK;
+    for (uint64_t at = 0; at < bytes;) {
+        uint64_t here = bytes - at < BLOCK_BYTES / 2 ? bytes - at : BLOCK_BYTES / 2;
+        KEEL_TRY(keel_safetensors_read(im->file, head, at, here, a));
+        KEEL_TRY(keel_safetensors_read(im->file, table, at, here, b));
+        if (memcmp(a, b, here) != 0)
+            return KEEL_OK;
+        at += here;
+    }
+    *out = true;
+    return KEEL_OK;
+}
+
+/* GPT-2's files: *name becomes what Keel calls it. */
+static enum keel_status see_gpt2(struct import *im, uint32_t index, const char **name, bool *out_keep)
+{
+    const struct keel_safetensors_tensor *tensor = keel_safetensors_tensor(im->file, index);
+    bool tied = false;
+    switch (keel_gpt2_name(tensor->name, name)) {
+    case KEEL_GPT2_STRANGER:
+        return keel_fail(KEEL_MISMATCH,
+                         "tensor %s: is none of GPT-2's; import with --names keel, or choose with "
+                         "--only",
+                         keel_safetensors_shown(tensor->name).text);
+    case KEEL_GPT2_BUFFER:
+        leave_out(im, tensor->name, "a constant (the causal mask), not a parameter");
+        return KEEL_OK;
+    case KEEL_GPT2_PARAMETER:
+        break;
+    }
+    if (strcmp(*name, KEEL_GPT2_HEAD) == 0)
+        KEEL_TRY(is_tied(im, index, &tied));
+    if (tied) {
+        leave_out(im, tensor->name, "the same as " KEEL_GPT2_TABLE " (model.tied = true)");
+        return KEEL_OK;
+    }
+    *out_keep = true;
+    return keel_gpt2_add(im->model, *name, tensor->dims, tensor->shape);
+}
+
+static enum keel_status make_region(struct import *im, const struct keel_safetensors_tensor *tensor,
+                                    const char *prefix, const char *name, struct keel_region *out)
+{
+    *out = (struct keel_region){.dims = tensor->dims};
+    int length = snprintf(out->name, sizeof out->name, "%s%s", prefix, name);
+    if (length < 0 || (size_t)length >= sizeof out->name)
+        return keel_fail(KEEL_INVALID, "tensor %s: a snapshot's names have at most %d bytes",
+                         keel_safetensors_shown(name).text, KEEL_TENSOR_NAME_BYTES - 1 - (int)strlen(prefix));
+    if (!keel_safetensors_to_ckpt(tensor->dtype, &out->dtype))
+        return keel_fail(
+            KEEL_UNSUPPORTED,
+            "tensor %s: snapshots hold no %s; convert it (to I32, I64 or U8, say), or choose others "
+            "with --only",
+            keel_safetensors_shown(name).text, keel_safetensors_dtype_name(tensor->dtype));
+    if (im->dtype != 0 && keel_is_float(out->dtype))
+        out->dtype = (enum keel_ckpt_dtype)im->dtype;
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        out->shape[d] = out->extent[d] = tensor->shape[d];
+    return keel_region_check(out);
+}
+
+static enum keel_status add_tensor(struct import *im, uint32_t index, const char *name)
+{
+    static const char *const prefixes[PARTS] = {"", KEEL_CMD_ADAM_M, KEEL_CMD_ADAM_V};
+    const struct keel_safetensors_tensor *tensor = keel_safetensors_tensor(im->file, index);
+    bool training = im->options->for_training;
+    for (uint32_t part = 0; part < (training ? PARTS : 1); part++) {
+        struct keel_region *region = &im->regions[im->count];
+        struct source *source = &im->sources[im->count];
+        KEEL_TRY(make_region(im, tensor, prefixes[part], name, region));
+        if (training && region->dtype != KEEL_CKPT_F32)
+            return keel_fail(KEEL_UNSUPPORTED,
+                             "tensor %s: %s: only floating-point tensors are trained; choose with "
+                             "--only",
+                             name, keel_cmd_dtype_name(region->dtype));
+        source->tensor = part == 0 ? (int64_t)index : ZEROS;
+        (void)keel_safetensors_to_ckpt(tensor->dtype, &source->from);
+        im->raw_bytes += keel_region_bytes(region);
+        im->count++;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status see_tensor(struct import *im, uint32_t index)
+{
+    const char *name = keel_safetensors_tensor(im->file, index)->name;
+    bool keep = keel_cmd_selects(im->options->only, name);
+    if (!keep) {
+        im->left_out++;
+        return KEEL_OK;
+    }
+    if (im->options->for_training && keel_cmd_is_adam(name)) {
+        leave_out(im, name, "--for-training begins with moments of zero");
+        return KEEL_OK;
+    }
+    if (im->names == KEEL_CMD_NAMES_GPT2) {
+        keep = false;
+        KEEL_TRY(see_gpt2(im, index, &name, &keep));
+    }
+    return keep ? add_tensor(im, index, name) : KEEL_OK;
+}
+
+static enum keel_status choose(struct import *im)
+{
+    uint32_t all = keel_safetensors_count(im->file), room = all * (im->options->for_training ? PARTS : 1);
+    KEEL_TRY(keel_alloc(room, sizeof *im->regions, &im->regions));
+    KEEL_TRY(keel_alloc(room, sizeof *im->sources, &im->sources));
+    if (im->names == KEEL_CMD_NAMES_GPT2)
+        KEEL_TRY(keel_alloc(1, sizeof *im->model, &im->model));
+    for (uint32_t i = 0; i < all; i++)
+        KEEL_TRY(see_tensor(im, i));
+    if (im->count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: no tensor is left to import", im->cmd->operands[0]);
+    return im->model != NULL && im->options->only == NULL ? keel_gpt2_check(im->model) : KEEL_OK;
+}
+
+/* ---- where to ----------------------------------------------------------------------------------------- */
+
+static enum keel_status see_entry(void *context, const char *name)
+{
+    uint64_t step, attempt;
+    bool *of_run = context;
+    if (!keel_step_name_parse(name, &step, &attempt))
+        return keel_fail(KEEL_INVALID, "holds %s", name);
+    *of_run = true;
+    return KEEL_OK;
+}
+
+/* A run of a store: PATH is ROOT/RUN, new, empty, or with snapshots in it. */
+static enum keel_status split_path(struct import *im, const char *path)
+{
+    size_t bytes = strlen(path);
+    bool of_run = false;
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    snprintf(im->root, sizeof im->root, "%.*s", (int)bytes, path);
+    if (keel_path_exists(path) && keel_dir_list(path, see_entry, &of_run) != KEEL_OK)
+        return keel_fail(KEEL_INVALID, "%s: holds other things than snapshots; name a run in it: %s/NAME",
+                         path, im->root);
+    char *slash = strrchr(im->root, '/');
+    snprintf(im->run, sizeof im->run, "%s", slash == NULL ? im->root : slash + 1);
+    if (slash == NULL)
+        snprintf(im->root, sizeof im->root, ".");
+    else
+        *(slash == im->root ? slash + 1 : slash) = '\0';
+    if (!keel_run_name_valid(im->run))
+        return keel_fail(KEEL_INVALID, "%s: a run's name is wanted at the end, of A-Z a-z 0-9 . _ -", path);
+    return KEEL_OK;
+}
+
+static enum keel_status read_identity(struct import *im, const char *path)
+{
+    char *text;
+    size_t bytes;
+    KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES - 1, &text, &bytes));
+    snprintf(im->identity, sizeof im->identity, "%s", text);
+    keel_free(text);
+    return KEEL_OK;
+}
+
+/* The directory of a `keel run` holds `identity` beside ckpt/. */
+static enum keel_status find_place(struct import *im)
+{
+    char identity[KEEL_PATH_BYTES];
+    const char *path = im->cmd->operands[1];
+    if (strlen(path) >= KEEL_PATH_BYTES)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
+    KEEL_TRY(keel_path_join(identity, path, "identity"));
+    im->of_keel_run = keel_path_is_file(identity);
+    if (im->of_keel_run) {
+        KEEL_TRY(keel_path_join(im->root, path, "ckpt"));
+        snprintf(im->run, sizeof im->run, "%s", im->options->run != NULL ? im->options->run : "");
+        return read_identity(im, identity);
+    }
+    if (im->options->run == NULL)
+        return split_path(im, path);
+    snprintf(im->root, sizeof im->root, "%s", path);
+    snprintf(im->run, sizeof im->run, "%s", im->options->run);
+    return KEEL_OK;
+}
+
+/* Whose state is it? The file says so when it holds a job's whole state; the directory of a run knows. */
+static enum keel_status settle_identity(struct import *im)
+{
+    const char *said = keel_safetensors_note(im->file, "keel.identity");
+    bool whole = said != NULL && im->left_out == 0 && im->dtype == 0 && !im->options->for_training &&
+                 strlen(said) < sizeof im->identity;
+    if (im->of_keel_run && !im->options->for_training && (said == NULL || strcmp(said, im->identity) != 0))
+        return keel_fail(
+            KEEL_MISMATCH,
+            "%s: is not the whole state of the job in %s; --for-training begins that job from these "
+            "weights",
+            im->cmd->operands[0], im->cmd->operands[1]);
+    if (!im->of_keel_run && whole)
+        snprintf(im->identity, sizeof im->identity, "%s", said);
+    return KEEL_OK;
+}
+
+static enum keel_status parse_step(const char *text, uint64_t *out)
+{
+    char name[KEEL_STEP_NAME_BYTES];
+    uint64_t attempt;
+    int length = snprintf(name, sizeof name, "step-%s.0", text);
+    if (length < 0 || (size_t)length >= sizeof name || !keel_step_name_parse(name, out, &attempt))
+        return keel_fail(KEEL_INVALID, "step %s: a whole number is wanted", text);
+    return KEEL_OK;
+}
+
+/* As the option says, else as the file does; a job that begins from weights has done no step. */
+static enum keel_status settle_step(struct import *im)
+{
+    const char *said = keel_safetensors_note(im->file, "keel.step");
+    if (im->options->step != NULL)
+        return parse_step(im->options->step, &im->step);
+    if (im->options->for_training || said == NULL || parse_step(said, &im->step) != KEEL_OK)
+        im->step = 0;
+    return KEEL_OK;
+}
+
+static enum keel_status open_place(struct import *im)
+{
+    struct keel_store_config config = {.root = im->root, .run = im->run, .create = true};
+    struct keel_snapshot *there;
+    if (im->run[0] == '\0') { /* the only one, made by `keel run` */
+        config.run = NULL;
+        config.create = false;
+    }
+    im->place.path = im->cmd->operands[1];
+    KEEL_TRY(keel_store_open(&config, &im->place.store));
+    enum keel_status status = keel_snapshot_open(im->place.store, im->step, 0, &there);
+    if (status == KEEL_NOT_FOUND)
+        return KEEL_OK;
+    if (status == KEEL_OK)
+        keel_snapshot_close(there);
+    return keel_fail(KEEL_INVALID, "%s: holds a snapshot of step %" PRIu64 " already; give another --step",
+                     im->place.store->path, im->step);
+}
+
+/* ---- the save ----------------------------------------------------------------------------------------- */
+
+static enum keel_status read_region(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct import *im = context;
+    const struct source *source = &im->sources[index];
+    enum keel_ckpt_dtype to = im->regions[index].dtype;
+    uint32_t size = keel_ckpt_dtype_bytes(to), from_size = keel_ckpt_dtype_bytes(source->from);
+    if (source->tensor == ZEROS) {
+        memset(out, 0, bytes);
+        return KEEL_OK;
+    }
+    uint32_t tensor = (uint32_t)source->tensor;
+    if (to == source->from)
+        return keel_safetensors_read(im->file, tensor, offset, bytes, out);
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t left = (bytes - done) / size, most = BLOCK_BYTES / from_size,
+                 here = left < most ? left : most;
+        KEEL_TRY(keel_safetensors_read(im->file, tensor, (offset + done) / size * from_size, here * from_size,
+                                       im->block));
+        im->overflowed += keel_float_convert(to, source->from, im->block, here, (uint8_t *)out + done);
+        done += here * size;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status wait_for(struct import *im, struct keel_save *save, struct keel_shard_summary *out)
+{
+    enum keel_status status;
+    do {
+        keel_cmd_meter_show(&im->meter, keel_save_progress_bytes(save), im->raw_bytes);
+        status = keel_save_finish(save, keel_deadline_after_ns(POLL_NS), out);
+    } while (status == KEEL_TIMEOUT);
+    if (status == KEEL_OK)
+        keel_cmd_meter_show(&im->meter, im->raw_bytes, im->raw_bytes);
+    return status;
+}
+
+/* The metadata that went into the file comes back; other programs' becomes nothing of ours. */
+static const char *metadata_of(const struct import *im)
+{
+    const char *said = keel_safetensors_note(im->file, "keel.metadata");
+    json_t *parsed = said == NULL ? NULL : json_loads(said, JSON_REJECT_DUPLICATES, NULL);
+    bool object = json_is_object(parsed);
+    json_decref(parsed);
+    return object ? said : NULL;
+}
+
+static enum keel_status save(struct import *im, uint64_t attempt)
+{
+    struct keel_save_config config = {.step = im->step,
+                                      .attempt = attempt,
+                                      .rank_count = 1,
+                                      .codec = KEEL_CODEC_PLANES,
+                                      .regions = im->regions,
+                                      .region_count = im->count,
+                                      .read = read_region,
+                                      .context = im,
+                                      .arena_bytes = ARENA_BYTES};
+    struct keel_shard_summary shard;
+    struct keel_save *save;
+    KEEL_TRY(keel_save_begin(im->place.store, &config, &save));
+    KEEL_TRY(wait_for(im, save, &shard));
+    struct keel_commit commit = {.step = im->step,
+                                 .attempt = attempt,
+                                 .shards = &shard,
+                                 .shard_count = 1,
+                                 .metadata = metadata_of(im),
+                                 .allow_nonfinite = im->options->allow_nonfinite};
+    memcpy(commit.identity, im->identity, sizeof commit.identity);
+    return keel_store_commit(im->place.store, &commit);
+}
+
+/* ---- the command -------------------------------------------------------------------------------------- */
+
+static enum keel_status parse(struct import *im)
+{
+    KEEL_TRY(keel_cmd_parse_names(im->options->names, &im->names));
+    KEEL_TRY(keel_cmd_parse_float(im->options->dtype, &im->dtype));
+    if (im->options->for_training && im->dtype != 0 && im->dtype != KEEL_CKPT_F32)
+        return keel_fail(KEEL_INVALID, "--for-training: a job's state is f32");
+    if (im->options->for_training)
+        im->dtype = KEEL_CKPT_F32;
+    return KEEL_OK;
+}
+
+static int print_end(const struct import *im, uint64_t attempt)
+{
+    const char *run = im->place.store->run;
+    if (im->overflowed > 0)
+        fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
+                im->overflowed, keel_cmd_dtype_name(im->dtype));
+    if (im->cmd->json)
+        return keel_cmd_print_json(
+            json_pack("{s:s, s:s, s:I, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.store->path, "run",
+                      run, "step", (json_int_t)im->step, "attempt", keel_cmd_u64_json(attempt), "tensors",
+                      (int)im->count, "left_out", (int)im->left_out, "bytes", (json_int_t)im->raw_bytes,
+                      "identity", im->identity, "overflowed", (json_int_t)im->overflowed));
+    char bytes[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(im->raw_bytes, bytes);
+    printf("step %" PRIu64 ": %u tensors, %s, committed in %s\n", im->step, im->count, bytes,
+           im->place.store->path);
+    if (im->options->for_training && im->of_keel_run)
+        printf("the job goes on from there: give its `keel run` command again\n");
+    return 0;
+}
+
+static enum keel_status import(struct import *im, uint64_t attempt)
+{
+    KEEL_TRY(parse(im));
+    KEEL_TRY(keel_alloc(BLOCK_BYTES, 1, &im->block));
+    KEEL_TRY(keel_safetensors_open(im->cmd->operands[0], &im->file));
+    KEEL_TRY(choose(im));
+    KEEL_TRY(find_place(im));
+    KEEL_TRY(settle_identity(im));
+    KEEL_TRY(settle_step(im));
+    KEEL_TRY(open_place(im));
+    int lock = -1;
+    enum keel_status status = keel_cmd_lock_run(&im->place, "import", &lock);
+    if (status == KEEL_OK)
+        status = save(im, attempt);
+    keel_cmd_unlock_run(lock);
+    return status;
+}
+
+static int run(const struct keel_cmd *cmd)
+{
+    struct import im = {.cmd = cmd, .options = keel_cmd_own(cmd), .meter = keel_cmd_meter_of("import")};
+    uint64_t attempt = keel_wall_ns(); /* once, whoever else may save there */
+    enum keel_status status = import(&im, attempt);
+    int code = status == KEEL_OK ? print_end(&im, attempt) : keel_cmd_report(status);
+    keel_cmd_close(&im.place);
+    keel_safetensors_close(im.file);
+    keel_free(im.model);
+    keel_free(im.regions);
+    keel_free(im.sources);
+    keel_free(im.block);
+    return code;
+}
+
+static const struct keel_cmd_option options[] = {
+    {"--names", "NAMES", KEEL_CMD_TEXT, offsetof(struct import_options, names),
+     "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer."},
+    {"--for-training", NULL, KEEL_CMD_FLAG, offsetof(struct import_options, for_training),
+     "make what a job begins from: f32 weights, Adam's moments of zero, step 0"},
+    {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct import_options, dtype),
+     "f32, bf16 or f16: round or widen floating-point tensors to it"},
+    {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct import_options, only),
+     "tensors whose names begin so; weights: all but the optimizer's"},
+    {"--run", "NAME", KEEL_CMD_TEXT, offsetof(struct import_options, run), "the run; PATH is the store then"},
+    {"--step", "N", KEEL_CMD_TEXT, offsetof(struct import_options, step),
+     "commit as that step; without it as the file says, else 0"},
+    {"--allow-nonfinite", NULL, KEEL_CMD_FLAG, offsetof(struct import_options, allow_nonfinite),
+     "commit although a tensor holds NaN or infinity"},
+    {0}};
+
+const struct keel_cmd_kind keel_cmd_import = {
+    .name = "import",
+    .operands = "IN PATH",
+    .operands_min = 2,
+    .operands_max = 2,
+    .summary = "make a committed snapshot of safetensors",
+    .details =
+        "IN is a .safetensors file, a .safetensors.index.json, or a directory with the one or the other.\n"
+        "PATH is a run in a store (ROOT/RUN, made when missing), or the directory of a keel run.\n"
+        "A job goes on from its own whole state, as export --names keel writes it, and begins from weights\n"
+        "with --for-training: `keel run JOB --prepare --out DIR` makes DIR, import fills it, `keel run JOB\n"
+        "--out DIR` trains. Without that a snapshot is for `keel ckpt` and for programs of your own.\n",
+    .examples = "  keel ckpt import gpt2/ out --names gpt2 --for-training\n"
+                "  keel ckpt import weights.safetensors store/tuned --step 120\n",
+    .options = options,
+    .run = run};
