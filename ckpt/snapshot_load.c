@@ -14,13 +14,18 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { THREADS_MAX = 64, DEFAULT_THREADS_MAX = 16, FAILURES_MAX = 1 << 16, DETAILS_MAX = 256 };
+enum { THREADS_MAX = 64, DEFAULT_THREADS_MAX = 16, FAILURES_MAX = 1 << 16, REASONS_MAX = 256 };
 /* Less than this is better read through the page cache, which may hold it. */
 static const uint64_t direct_from_bytes = UINT64_C(16) << 20;
 
+/* What was wrong with a chunk, and what it should have brought. */
+struct reason {
+    enum keel_status status;
+    char detail[KEEL_DETAIL_BYTES];
+};
 struct failure {
     struct keel_load_use use;
-    uint32_t detail; /* what was wrong */
+    uint32_t reason;
 };
 
 struct run {
@@ -34,9 +39,9 @@ struct run {
     bool stopping;
     enum keel_status error; /* the first one */
     char error_detail[KEEL_DETAIL_BYTES];
-    struct failure *failures;           /* owned */
-    char (*details)[KEEL_DETAIL_BYTES]; /* owned */
-    size_t failure_count, detail_count;
+    struct failure *failures; /* owned */
+    struct reason *reasons;   /* owned */
+    size_t failure_count, reason_count;
     uint64_t done_bytes, read_bytes, base_bytes;
 };
 
@@ -147,24 +152,24 @@ static bool may_be_elsewhere(enum keel_status status)
     return status == KEEL_CORRUPT || status == KEEL_IO;
 }
 
-/* Remember what a chunk should have brought. */
-static enum keel_status note_failure(struct run *run, size_t first, size_t behind)
+static enum keel_status note_failure(struct run *run, enum keel_status reason, size_t first, size_t behind)
 {
     size_t count = behind - first;
     enum keel_status status = KEEL_OK;
     keel_mutex_lock(&run->lock);
-    if (run->failure_count + count > FAILURES_MAX || run->detail_count == DETAILS_MAX)
-        status = KEEL_CORRUPT; /* too much: what is known of this one says so */
-    if (status == KEEL_OK && run->details == NULL)
-        status = keel_alloc(DETAILS_MAX, sizeof *run->details, &run->details);
+    if (run->failure_count + count > FAILURES_MAX || run->reason_count == REASONS_MAX)
+        status = reason; /* too many: this one ends all */
+    if (status == KEEL_OK && run->reasons == NULL)
+        status = keel_alloc(REASONS_MAX, sizeof *run->reasons, &run->reasons);
     if (status == KEEL_OK)
         status = keel_realloc(&run->failures, run->failure_count, run->failure_count + count,
                               sizeof *run->failures);
     if (status == KEEL_OK) {
         for (size_t i = first; i < behind; i++)
             run->failures[run->failure_count++] =
-                (struct failure){run->plan.uses[i], (uint32_t)run->detail_count};
-        snprintf(run->details[run->detail_count++], KEEL_DETAIL_BYTES, "%s", keel_detail());
+                (struct failure){run->plan.uses[i], (uint32_t)run->reason_count};
+        run->reasons[run->reason_count].status = reason;
+        snprintf(run->reasons[run->reason_count++].detail, KEEL_DETAIL_BYTES, "%s", keel_detail());
     }
     keel_mutex_unlock(&run->lock);
     return status;
@@ -175,7 +180,7 @@ static enum keel_status take_chunk(void *context, uint32_t index, enum keel_stat
     struct worker *worker = context;
     size_t first = worker->first_use[index], behind = worker->first_use[index + 1];
     if (status != KEEL_OK)
-        return may_be_elsewhere(status) ? note_failure(worker->run, first, behind) : status;
+        return may_be_elsewhere(status) ? note_failure(worker->run, status, first, behind) : status;
     for (size_t i = first; i < behind; i++)
         worker->done_bytes += scatter_use(&worker->run->plan, &worker->run->plan.uses[i], raw);
     return KEEL_OK;
@@ -287,15 +292,20 @@ static enum keel_status plan_again(struct run *run)
         uses[i] = run->failures[i].use;
     enum keel_status status = keel_load_plan_again(&run->plan, uses, count, &index);
     keel_free(uses);
-    if (status == KEEL_CORRUPT)
-        keel_detail_set(run->details[run->failures[index].detail]);
-    if (status != KEEL_OK)
-        return status;
-    for (size_t i = 0; i < run->detail_count; i++)
-        keel_log(KEEL_LOG_WARN, "%s (another copy of it is read)", run->details[i]);
+    if (status == KEEL_CORRUPT) {
+        const struct reason *reason = &run->reasons[run->failures[index].reason];
+        keel_detail_set(reason->detail);
+        return reason->status;
+    }
+    KEEL_TRY(status);
+    for (size_t i = 0; i < run->reason_count; i++) {
+        const char *detail = run->reasons[i].detail, *end = strstr(detail, "; use another");
+        keel_log(KEEL_LOG_WARN, "%.*s; another copy of it is read",
+                 (int)(end != NULL ? (size_t)(end - detail) : strlen(detail)), detail);
+    }
     keel_free(run->failures);
     run->failures = NULL;
-    run->failure_count = run->detail_count = 0;
+    run->failure_count = run->reason_count = 0;
     return KEEL_OK;
 }
 
@@ -329,7 +339,7 @@ enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct
     stats.needed_bytes = run.plan.needed_bytes + run.base_bytes;
     stats.read_bytes = run.read_bytes;
     keel_free(run.failures);
-    keel_free(run.details);
+    keel_free(run.reasons);
     keel_load_plan_fini(&run.plan);
     if (status == KEEL_OK && out_stats != NULL)
         *out_stats = stats;
