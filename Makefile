@@ -74,7 +74,7 @@ $(BUILD)/obj/$(1)/%.o: $(1)/%.c
 endef
 $(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
 # Loops written to be vectorised: at -O2 the compiler takes only those that need no rest behind them.
-$(addprefix $(BUILD)/obj/ckpt/,floats.o split.o): CFLAGS_ALL += $(if $(SAN),,-O3)
+$(addprefix $(BUILD)/obj/ckpt/,deflate_decode.o floats.o split.o): CFLAGS_ALL += $(if $(SAN),,-O3)
 
 # OpenCL sources become byte arrays, so that the binary needs no files beside it. Every .cl is preceded
 # by the canonical arithmetic that all share.

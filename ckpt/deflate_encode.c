@@ -1,161 +1,37 @@
 /* deflate_encode.c - the block, bit by bit:
  *
  *   3 bits   final block, type 2 (dynamic)
- *   14 bits  257 literal codes (256 bytes and end of block), 1 distance code (unused, length zero), and how
- *            many lengths of the third code follow
- *   n x 3    lengths of that third code, which compresses the 258 code lengths, run by run
- *   ...      the 258 lengths, the literals, end of block
+ *   14 bits  how many literal codes (256 bytes, end of block, lengths of repetitions), 1 distance code, and
+ * how many lengths of the third code follow n x 3    lengths of that third code, which compresses the other
+ * code lengths, run by run
+ *   ...      the lengths, the symbols, end of block
  *
- * Codes are at most 12 bits long (DEFLATE allows 15): the loss is below a thousandth, four of them and the
- * left-over bits fit one 64-bit word, and a reader's table of all codes stays in its first-level cache. */
+ * Codes are at most 11 bits long (DEFLATE allows 15): the loss is about a thousandth, four of them and the
+ * left-over bits fit one 64-bit word, and a reader resolves any with one look at a table of 16 KiB.
+ *
+ * A plane in which one byte is more than seven eighths is also tried with repetitions: a Huffman code spends
+ * a bit on every byte, however sure. They repeat the last byte (distance 1, whose code is one bit), 3 to 258
+ * times; the smaller of the two is written. */
 #include "deflate_encode.h"
+#include "huffman.h"
 #include <keel/status.h>
 #include <string.h>
 
 enum {
-    LITERALS = 257,
     END_OF_BLOCK = 256,
-    LENGTHS = LITERALS + 1, /* and one distance code */
+    LITERAL_SYMBOLS = 257,
+    SYMBOLS_MAX = 286,             /* 29 lengths of repetitions */
+    LENGTHS_MAX = SYMBOLS_MAX + 1, /* and one distance code */
     LENGTH_SYMBOLS = 19,
-    CODE_BITS_MAX = 12,
+    CODE_BITS_MAX = 11,
     LENGTH_CODE_BITS_MAX = 7,
-    REPEAT_PREVIOUS = 16, /* 3 .. 6 times, 2 extra bits */
-    REPEAT_ZERO = 17,     /* 3 .. 10 times, 3 extra bits */
-    REPEAT_ZERO_LONG = 18 /* 11 .. 138 times, 7 extra bits */
+    REPEAT_PREVIOUS = 16,  /* 3 .. 6 times, 2 extra bits */
+    REPEAT_ZERO = 17,      /* 3 .. 10 times, 3 extra bits */
+    REPEAT_ZERO_LONG = 18, /* 11 .. 138 times, 7 extra bits */
+    REPETITION_MIN = 5,    /* shorter ones are literals */
+    REPETITION_MAX = 258,
+    REPETITIONS_PAY = 4096 /* planes of fewer bytes are not tried with repetitions */
 };
-
-/* ---- code lengths ---------------------------------------------------------------------------------------
- */
-
-struct leaf {
-    uint32_t count, symbol;
-};
-
-/* Ascending by count, then symbol, so that equal counts do not depend on the sorting: heap sort. */
-static bool leaf_before(struct leaf a, struct leaf b)
-{
-    return a.count != b.count ? a.count < b.count : a.symbol < b.symbol;
-}
-
-static void sift_down(struct leaf *leaves, uint32_t at, uint32_t end)
-{
-    struct leaf moved = leaves[at];
-    for (uint32_t child; (child = 2 * at + 1) < end; at = child) {
-        if (child + 1 < end && leaf_before(leaves[child], leaves[child + 1]))
-            child++;
-        if (!leaf_before(moved, leaves[child]))
-            break;
-        leaves[at] = leaves[child];
-    }
-    leaves[at] = moved;
-}
-
-static void sort_leaves(struct leaf *leaves, uint32_t count)
-{
-    for (uint32_t i = count / 2; i-- > 0;)
-        sift_down(leaves, i, count);
-    for (uint32_t end = count; end-- > 1;) {
-        struct leaf largest = leaves[0];
-        leaves[0] = leaves[end];
-        leaves[end] = largest;
-        sift_down(leaves, 0, end);
-    }
-}
-
-/* How many leaves lie at each depth of the Huffman tree of `count` (2 or more) sorted leaves: two queues,
- * leaves and joined nodes, both ascending. Depths beyond 63 cannot be: counts sum to less than 2^32. */
-static void tree_depths(const struct leaf *leaves, uint32_t count, uint32_t per_depth[64])
-{
-    uint32_t weight[LITERALS] = {0},
-             parent[2 * LITERALS]; /* nodes: leaves 0 .. count, then the joined ones */
-    uint32_t next_leaf = 0, next_joined = 0;
-    for (uint32_t made = 0; made < count - 1; made++) {
-        for (int side = 0; side < 2; side++) {
-            bool take_leaf =
-                next_leaf < count && (next_joined == made || leaves[next_leaf].count <= weight[next_joined]);
-            uint32_t node = take_leaf ? next_leaf : count + next_joined;
-            weight[made] += take_leaf ? leaves[next_leaf++].count : weight[next_joined++];
-            parent[node] = count + made;
-        }
-    }
-    uint8_t depth[2 * LITERALS];
-    uint32_t root = 2 * count - 2;
-    depth[root] = 0;
-    memset(per_depth, 0, 64 * sizeof per_depth[0]);
-    for (uint32_t node = root; node-- > 0;) {
-        depth[node] = (uint8_t)(depth[parent[node]] + 1);
-        if (node < count)
-            per_depth[depth[node]]++;
-    }
-}
-
-/* Lift leaves deeper than `bits_max`, then lengthen others until the code is complete again: each turn
- * takes one leaf from the bottom and hangs it beside the deepest leaf above. */
-static void limit_depths(uint32_t per_depth[64], uint32_t bits_max)
-{
-    uint32_t room = 0; /* in leaves of the lowest level */
-    for (uint32_t i = 63; i > bits_max; i--) {
-        per_depth[bits_max] += per_depth[i];
-        per_depth[i] = 0;
-    }
-    for (uint32_t i = 1; i <= bits_max; i++)
-        room += per_depth[i] << (bits_max - i);
-    for (; room > UINT32_C(1) << bits_max; room--) {
-        uint32_t above = bits_max - 1;
-        while (per_depth[above] == 0)
-            above--;
-        per_depth[bits_max]--;
-        per_depth[above]--;
-        per_depth[above + 1] += 2;
-    }
-}
-
-/* Lengths of a complete prefix code for the symbols that occur; 0 for the others. */
-static void code_lengths(const uint32_t *histogram, uint32_t symbols, uint32_t bits_max, uint8_t *out)
-{
-    struct leaf leaves[LITERALS];
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < symbols; i++)
-        if (histogram[i] > 0)
-            leaves[count++] = (struct leaf){histogram[i], i};
-    memset(out, 0, symbols);
-    if (count < 2) { /* inflate wants a complete code: give a second symbol one bit as well */
-        uint32_t only = count == 1 ? leaves[0].symbol : 0;
-        out[only] = 1;
-        out[only == 0 ? 1 : 0] = 1;
-        return;
-    }
-    sort_leaves(leaves, count);
-    uint32_t per_depth[64];
-    tree_depths(leaves, count, per_depth);
-    limit_depths(per_depth, bits_max);
-    uint32_t next = count; /* the most frequent first */
-    for (uint32_t bits = 1; bits <= bits_max; bits++)
-        for (uint32_t i = 0; i < per_depth[bits]; i++)
-            out[leaves[--next].symbol] = (uint8_t)bits;
-    KEEL_ASSERT(next == 0);
-}
-
-static uint32_t reverse_bits(uint32_t value, uint32_t bits)
-{
-    uint32_t reversed = 0;
-    for (uint32_t i = 0; i < bits; i++)
-        reversed |= ((value >> i) & 1) << (bits - 1 - i);
-    return reversed;
-}
-
-/* Canonical codes (RFC 1951, 3.2.2), each packed as bits << 4 | length, bits in sending order. */
-static void canonical_codes(const uint8_t *lengths, uint32_t symbols, uint32_t *out)
-{
-    uint32_t per_length[16] = {0}, next[16] = {0};
-    for (uint32_t i = 0; i < symbols; i++)
-        per_length[lengths[i]]++;
-    per_length[0] = 0;
-    for (uint32_t i = 1; i < 16; i++)
-        next[i] = (next[i - 1] + per_length[i - 1]) << 1;
-    for (uint32_t i = 0; i < symbols; i++)
-        out[i] = lengths[i] == 0 ? 0 : reverse_bits(next[lengths[i]]++, lengths[i]) << 4 | lengths[i];
-}
 
 /* ---- bits -------------------------------------------------------------------------------------------------
  */
@@ -185,36 +61,36 @@ static inline void flush(struct bits *bits)
     bits->count &= 7;
 }
 
-/* ---- the block --------------------------------------------------------------------------------------------
- */
+/* ---- the codes, sent
+ * ---------------------------------------------------------------------------------------- */
 
 struct run {
     uint8_t symbol, extra;
 };
 
-/* The code lengths as runs; returns how many. */
-static uint32_t find_runs(const uint8_t lengths[LENGTHS], struct run runs[LENGTHS])
+/* `count` code lengths as runs; returns how many. */
+static uint32_t find_runs(const uint8_t *lengths, uint32_t count, struct run runs[LENGTHS_MAX])
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < LENGTHS;) {
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count;) {
         uint32_t same = 1;
-        while (i + same < LENGTHS && lengths[i + same] == lengths[i])
+        while (i + same < count && lengths[i + same] == lengths[i])
             same++;
         if (lengths[i] == 0 && same >= 11) {
             same = same < 138 ? same : 138;
-            runs[count++] = (struct run){REPEAT_ZERO_LONG, (uint8_t)(same - 11)};
+            runs[found++] = (struct run){REPEAT_ZERO_LONG, (uint8_t)(same - 11)};
         } else if (lengths[i] == 0 && same >= 3) {
-            runs[count++] = (struct run){REPEAT_ZERO, (uint8_t)(same - 3)};
+            runs[found++] = (struct run){REPEAT_ZERO, (uint8_t)(same - 3)};
         } else if (i > 0 && lengths[i] == lengths[i - 1] && same >= 3) {
             same = same < 6 ? same : 6;
-            runs[count++] = (struct run){REPEAT_PREVIOUS, (uint8_t)(same - 3)};
+            runs[found++] = (struct run){REPEAT_PREVIOUS, (uint8_t)(same - 3)};
         } else {
             same = 1;
-            runs[count++] = (struct run){lengths[i], 0};
+            runs[found++] = (struct run){lengths[i], 0};
         }
         i += same;
     }
-    return count;
+    return found;
 }
 
 static uint32_t extra_bits(uint8_t symbol)
@@ -222,25 +98,25 @@ static uint32_t extra_bits(uint8_t symbol)
     return symbol == REPEAT_PREVIOUS ? 2 : symbol == REPEAT_ZERO ? 3 : symbol == REPEAT_ZERO_LONG ? 7 : 0;
 }
 
-/* Everything before the literals: at most 17 + 57 + 258 x 14 bits, 461 bytes. */
-enum { PREAMBLE_BYTES_MAX = 480 };
-static void put_preamble(struct bits *bits, const uint8_t lengths[LENGTHS])
+/* Everything before the symbols: at most 17 + 57 + 287 x 14 bits, 512 bytes. */
+enum { PREAMBLE_BYTES_MAX = 528 };
+static void put_preamble(struct bits *bits, const uint8_t *lengths, uint32_t symbols)
 {
     static const uint8_t order[LENGTH_SYMBOLS] = {16, 17, 18, 0, 8,  7, 9,  6, 10, 5,
                                                   11, 4,  12, 3, 13, 2, 14, 1, 15};
-    struct run runs[LENGTHS];
-    uint32_t run_count = find_runs(lengths, runs);
+    struct run runs[LENGTHS_MAX];
+    uint32_t run_count = find_runs(lengths, symbols + 1, runs);
     uint32_t histogram[LENGTH_SYMBOLS] = {0}, codes[LENGTH_SYMBOLS];
     uint8_t code_bits[LENGTH_SYMBOLS];
     for (uint32_t i = 0; i < run_count; i++)
         histogram[runs[i].symbol]++;
-    code_lengths(histogram, LENGTH_SYMBOLS, LENGTH_CODE_BITS_MAX, code_bits);
-    canonical_codes(code_bits, LENGTH_SYMBOLS, codes);
+    keel_huffman_lengths(histogram, LENGTH_SYMBOLS, LENGTH_CODE_BITS_MAX, code_bits);
+    keel_huffman_codes(code_bits, LENGTH_SYMBOLS, codes);
     uint32_t sent = LENGTH_SYMBOLS;
     while (sent > 4 && code_bits[order[sent - 1]] == 0)
         sent--;
     put(bits, 1 | 2 << 1, 3);
-    put(bits, LITERALS - 257, 5);
+    put(bits, symbols - 257, 5);
     put(bits, 0, 5);
     put(bits, sent - 4, 4);
     for (uint32_t i = 0; i < sent; i++) {
@@ -254,7 +130,37 @@ static void put_preamble(struct bits *bits, const uint8_t lengths[LENGTHS])
     }
 }
 
-static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, const uint32_t codes[LITERALS])
+/* One kind of block: the codes of what occurs in it. */
+struct block {
+    uint32_t symbols; /* how many lengths are sent, without that of the distance */
+    uint32_t counts[SYMBOLS_MAX], codes[SYMBOLS_MAX];
+    uint8_t preamble[PREAMBLE_BYTES_MAX + KEEL_DEFLATE_SLACK_BYTES];
+    struct bits bits;    /* behind the preamble */
+    uint64_t total_bits; /* with everything */
+};
+
+/* From the counts, all but that of the end, make the rest. `more_bits`: what follows codes. */
+static void prepare(struct block *block, bool repetitions, uint64_t more_bits)
+{
+    uint8_t lengths[LENGTHS_MAX];
+    block->counts[END_OF_BLOCK] = 1;
+    block->symbols = SYMBOLS_MAX;
+    while (block->counts[block->symbols - 1] == 0)
+        block->symbols--;
+    keel_huffman_lengths(block->counts, block->symbols, CODE_BITS_MAX, lengths);
+    keel_huffman_codes(lengths, block->symbols, block->codes);
+    lengths[block->symbols] = repetitions ? 1 : 0;
+    block->bits = (struct bits){.at = block->preamble};
+    put_preamble(&block->bits, lengths, block->symbols);
+    block->total_bits = (uint64_t)(block->bits.at - block->preamble) * 8 + block->bits.count + more_bits;
+    for (uint32_t i = 0; i < block->symbols; i++)
+        block->total_bits += (uint64_t)block->counts[i] * lengths[i];
+}
+
+/* ---- literals
+ * ----------------------------------------------------------------------------------------------- */
+
+static void put_single(struct bits *out, const uint8_t *data, size_t bytes, const uint32_t *codes)
 {
     struct bits bits = *out;
     size_t i = 0;
@@ -263,7 +169,7 @@ static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, co
         uint32_t ab_bits = (a & 15) + (b & 15), cd_bits = (c & 15) + (d & 15);
         uint64_t ab = a >> 4 | (uint64_t)(b >> 4) << (a & 15);
         uint64_t cd = c >> 4 | (uint64_t)(d >> 4) << (c & 15);
-        bits.word |= (ab | cd << ab_bits) << bits.count; /* 4 x 12 + 7 bits at most */
+        bits.word |= (ab | cd << ab_bits) << bits.count; /* 4 x 11 + 7 bits at most */
         bits.count += ab_bits + cd_bits;
         flush(&bits);
     }
@@ -274,31 +180,165 @@ static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, co
     *out = bits;
 }
 
-size_t keel_deflate_literals(const uint8_t *data, size_t bytes, const uint32_t histogram[256], uint8_t *out,
-                             size_t limit)
+/* Two bytes at a time, by a table of the pairs that can be (256 KiB, of which few symbols touch little). */
+static void put_pairs(struct bits *out, const uint8_t *data, size_t bytes, const uint32_t *codes,
+                      const uint8_t *used, uint32_t used_count)
+{
+    uint32_t pairs[1 << 16]; /* bits << 5 | length; only pairs of used bytes are set, and looked at */
+    for (uint32_t second = 0; second < used_count; second++) {
+        uint32_t b = codes[used[second]];
+        for (uint32_t first = 0; first < used_count; first++) {
+            uint32_t a = codes[used[first]];
+            pairs[(uint32_t)used[second] << 8 | used[first]] =
+                (a >> 4 | b >> 4 << (a & 15)) << 5 | ((a & 15) + (b & 15));
+        }
+    }
+    struct bits bits = *out;
+    size_t i = 0;
+    for (; i + 4 <= bytes; i += 4) {
+        uint32_t word;
+        memcpy(&word, data + i, sizeof word);
+        uint32_t ab = pairs[word & 0xffff], cd = pairs[word >> 16];
+        bits.word |= (ab >> 5 | (uint64_t)(cd >> 5) << (ab & 31)) << bits.count;
+        bits.count += (ab & 31) + (cd & 31);
+        flush(&bits);
+    }
+    put_single(&bits, data + i, bytes - i, codes);
+    *out = bits;
+}
+
+static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, const struct block *block)
+{
+    enum { PAIRS_MAX = 64 }; /* bytes of which all pairs are worth a table */
+    uint8_t used[256];
+    uint32_t used_count = 0;
+    for (uint32_t i = 0; i < 256; i++)
+        if (block->counts[i] > 0)
+            used[used_count++] = (uint8_t)i;
+    if (used_count <= PAIRS_MAX && (size_t)used_count * used_count * 8 <= bytes)
+        put_pairs(out, data, bytes, block->codes, used, used_count);
+    else
+        put_single(out, data, bytes, block->codes);
+}
+
+/* ---- repetitions
+ * -------------------------------------------------------------------------------------------- */
+
+/* How many bytes from `at` on, before `end`, equal the one before. */
+static size_t equal_bytes(const uint8_t *data, size_t at, size_t end)
+{
+    size_t i = at;
+    uint64_t same = data[at - 1] * UINT64_C(0x0101010101010101), word;
+    for (; i + 8 <= end; i += 8) {
+        memcpy(&word, data + i, sizeof word);
+        if (word != same)
+            return i - at + (size_t)__builtin_ctzll(word ^ same) / 8;
+    }
+    while (i < end && data[i] == data[at - 1])
+        i++;
+    return i - at;
+}
+
+struct repetition {
+    uint32_t symbol, extra, extra_bits;
+};
+
+/* How DEFLATE writes a length of 3 to 258. */
+static struct repetition repetition_of(uint32_t length)
+{
+    if (length == REPETITION_MAX)
+        return (struct repetition){SYMBOLS_MAX - 1, 0, 0};
+    uint32_t value = length - 3, bits = value < 8 ? 0 : 29 - (uint32_t)__builtin_clz(value);
+    return (struct repetition){257 + 4 * bits + (value >> bits), value & ((1U << bits) - 1), bits};
+}
+
+/* The next piece of a plane: literals up to *out_literals, then a repetition of *out_length (0: none). */
+static void next_piece(const uint8_t *data, size_t at, size_t bytes, size_t *out_literals,
+                       uint32_t *out_length)
+{
+    for (size_t i = at; i < bytes; i++) {
+        size_t end = bytes - i < REPETITION_MAX ? bytes : i + REPETITION_MAX;
+        size_t same = i > 0 && data[i] == data[i - 1] ? equal_bytes(data, i, end) : 0;
+        if (same >= REPETITION_MIN) {
+            *out_literals = i;
+            *out_length = (uint32_t)same;
+            return;
+        }
+        i += same > 0 ? same - 1 : 0;
+    }
+    *out_literals = bytes;
+    *out_length = 0;
+}
+
+static void count_repetitions(struct block *block, const uint8_t *data, size_t bytes)
+{
+    uint64_t more_bits = 0;
+    uint32_t length;
+    memset(block->counts, 0, sizeof block->counts);
+    for (size_t at = 0, end; at < bytes; at = end + length) {
+        next_piece(data, at, bytes, &end, &length);
+        for (size_t i = at; i < end; i++)
+            block->counts[data[i]]++;
+        if (length > 0) {
+            struct repetition repetition = repetition_of(length);
+            block->counts[repetition.symbol]++;
+            more_bits += repetition.extra_bits + 1;
+        }
+    }
+    prepare(block, true, more_bits);
+}
+
+static void put_repetitions(struct bits *bits, const uint8_t *data, size_t bytes, const struct block *block)
+{
+    uint32_t length;
+    for (size_t at = 0, end; at < bytes; at = end + length) {
+        next_piece(data, at, bytes, &end, &length);
+        put_single(bits, data + at, end - at, block->codes);
+        if (length > 0) {
+            struct repetition repetition = repetition_of(length);
+            put_code(bits, block->codes[repetition.symbol]);
+            put(bits, repetition.extra, repetition.extra_bits + 1); /* the distance's code is a zero */
+            flush(bits);
+        }
+    }
+}
+
+/* ---- the block
+ * ---------------------------------------------------------------------------------------------- */
+
+static bool repetitions_may_pay(const uint32_t histogram[256], size_t bytes)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < 256; i++)
+        most = most > histogram[i] ? most : histogram[i];
+    return bytes >= REPETITIONS_PAY && most > bytes / 8 * 7;
+}
+
+size_t keel_deflate_encode(const uint8_t *data, size_t bytes, const uint32_t histogram[256], uint8_t *out,
+                           size_t limit)
 {
     KEEL_ASSERT(bytes >= 1 && bytes <= KEEL_DEFLATE_INPUT_MAX);
-    uint32_t counts[LITERALS], codes[LITERALS];
-    uint8_t lengths[LENGTHS], preamble[PREAMBLE_BYTES_MAX + KEEL_DEFLATE_SLACK_BYTES];
-    memcpy(counts, histogram, 256 * sizeof counts[0]);
-    counts[END_OF_BLOCK] = 1;
-    code_lengths(counts, LITERALS, CODE_BITS_MAX, lengths);
-    lengths[LITERALS] = 0;
-    canonical_codes(lengths, LITERALS, codes);
-
-    struct bits bits = {.at = preamble};
-    put_preamble(&bits, lengths);
-    size_t preamble_bytes = (size_t)(bits.at - preamble);
-    uint64_t total_bits = preamble_bytes * 8 + bits.count;
-    for (uint32_t i = 0; i < LITERALS; i++)
-        total_bits += (uint64_t)counts[i] * lengths[i];
-    size_t total = (size_t)((total_bits + 7) / 8);
+    struct block literals = {0}, repeating;
+    memcpy(literals.counts, histogram, 256 * sizeof histogram[0]);
+    prepare(&literals, false, 0);
+    struct block *block = &literals;
+    if (repetitions_may_pay(histogram, bytes)) {
+        count_repetitions(&repeating, data, bytes);
+        if (repeating.total_bits < literals.total_bits)
+            block = &repeating;
+    }
+    size_t total = (size_t)((block->total_bits + 7) / 8);
     if (total > limit)
         return 0;
-    memcpy(out, preamble, preamble_bytes);
+    struct bits bits = block->bits;
+    size_t preamble_bytes = (size_t)(bits.at - block->preamble);
+    memcpy(out, block->preamble, preamble_bytes);
     bits.at = out + preamble_bytes;
-    put_literals(&bits, data, bytes, codes);
-    put_code(&bits, codes[END_OF_BLOCK]);
+    if (block == &literals)
+        put_literals(&bits, data, bytes, block);
+    else
+        put_repetitions(&bits, data, bytes, block);
+    put_code(&bits, block->codes[END_OF_BLOCK]);
     flush(&bits);
     if (bits.count > 0)
         *bits.at++ = (uint8_t)bits.word;
@@ -308,7 +348,7 @@ size_t keel_deflate_literals(const uint8_t *data, size_t bytes, const uint32_t h
 
 void keel_byte_histogram(const uint8_t *data, size_t bytes, uint32_t out[256])
 {
-    uint32_t parts[4][256] = {{0}}; /* equal neighbours do not wait for each other's store */
+    uint32_t parts[8][256] = {{0}}; /* equal neighbours do not wait for each other's store */
     size_t i = 0;
     for (; i + 8 <= bytes; i += 8) {
         uint64_t word;
@@ -317,13 +357,16 @@ void keel_byte_histogram(const uint8_t *data, size_t bytes, uint32_t out[256])
         parts[1][(word >> 8) & 255]++;
         parts[2][(word >> 16) & 255]++;
         parts[3][(word >> 24) & 255]++;
-        parts[0][(word >> 32) & 255]++;
-        parts[1][(word >> 40) & 255]++;
-        parts[2][(word >> 48) & 255]++;
-        parts[3][word >> 56]++;
+        parts[4][(word >> 32) & 255]++;
+        parts[5][(word >> 40) & 255]++;
+        parts[6][(word >> 48) & 255]++;
+        parts[7][word >> 56]++;
     }
     for (; i < bytes; i++)
         parts[0][data[i]]++;
-    for (uint32_t s = 0; s < 256; s++)
-        out[s] = parts[0][s] + parts[1][s] + parts[2][s] + parts[3][s];
+    for (uint32_t s = 0; s < 256; s++) {
+        out[s] = 0;
+        for (uint32_t k = 0; k < 8; k++)
+            out[s] += parts[k][s];
+    }
 }

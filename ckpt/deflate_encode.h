@@ -1,7 +1,8 @@
-/* deflate_encode.h - literal-only DEFLATE (RFC 1951), fast: one dynamic-Huffman block, no matches.
+/* deflate_encode.h - DEFLATE (RFC 1951), fast: one dynamic-Huffman block of literals, and of repetitions of
+ * the last byte where one byte is nearly everywhere; no other matches.
  *
- * For byte planes, whose gain is in the frequencies of bytes and not in repetition. Any inflate reads the
- * result (raw: no zlib or gzip wrapping). Pure: same input, same output, no allocation. */
+ * For byte planes, whose gain is in the frequencies of bytes. Any inflate reads the result (raw: no zlib or
+ * gzip wrapping). Pure: same input, same output, no allocation. */
 #ifndef KEEL_CKPT_DEFLATE_ENCODE_H
 #define KEEL_CKPT_DEFLATE_ENCODE_H
 
@@ -20,7 +21,7 @@ void keel_byte_histogram(const uint8_t *data, size_t bytes, uint32_t out[256]);
 
 /* Encode `bytes` (1 .. KEEL_DEFLATE_INPUT_MAX) with that histogram; returns the size, or 0 when it would
  * be larger than `limit` (then nothing useful is in out). `out` holds limit + KEEL_DEFLATE_SLACK_BYTES. */
-size_t keel_deflate_literals(const uint8_t *data, size_t bytes, const uint32_t histogram[256], uint8_t *out,
-                             size_t limit);
+size_t keel_deflate_encode(const uint8_t *data, size_t bytes, const uint32_t histogram[256], uint8_t *out,
+                           size_t limit);
 
 #endif

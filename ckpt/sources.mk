@@ -2,7 +2,9 @@ ckpt_SRC := \
 	format.c \
 	seal_key.c \
 	chunk_seal.c \
+	huffman.c \
 	deflate_encode.c \
+	deflate_decode.c \
 	floats.c \
 	split.c \
 	planes.c \

@@ -164,7 +164,7 @@ START_TEST(stock_inflate_reads_every_stream)
             for (size_t bytes = 1; bytes <= 70000; bytes = bytes * 3 + 1) {
                 skewed_bytes(b.raw, bytes, symbols[s], ratios[r], s * 10 + r);
                 keel_byte_histogram(b.raw, bytes, histogram);
-                size_t size = keel_deflate_literals(b.raw, bytes, histogram, b.stored, CHUNK);
+                size_t size = keel_deflate_encode(b.raw, bytes, histogram, b.stored, CHUNK);
                 ck_assert_uint_gt(size, 0);
                 inflate_reads(b.stored, size, b.raw, bytes);
             }
@@ -186,11 +186,11 @@ START_TEST(codes_that_would_be_too_long_are_shortened)
         two = next;
     }
     keel_byte_histogram(b.raw, bytes, histogram);
-    size_t size = keel_deflate_literals(b.raw, bytes, histogram, b.stored, CHUNK);
+    size_t size = keel_deflate_encode(b.raw, bytes, histogram, b.stored, CHUNK);
     ck_assert_uint_gt(size, 0);
     inflate_reads(b.stored, size, b.raw, bytes);
-    ck_assert_uint_eq(keel_deflate_literals(b.raw, bytes, histogram, b.stored, size - 1), 0);
-    ck_assert_uint_eq(keel_deflate_literals(b.raw, bytes, histogram, b.stored, size), size);
+    ck_assert_uint_eq(keel_deflate_encode(b.raw, bytes, histogram, b.stored, size - 1), 0);
+    ck_assert_uint_eq(keel_deflate_encode(b.raw, bytes, histogram, b.stored, size), size);
     free_buffers(&b);
 }
 END_TEST
