@@ -9,7 +9,8 @@
 
 #include "snapshot.h"
 
-enum { KEEL_USE_STORED = UINT32_MAX, KEEL_PART_NONE = UINT32_MAX };
+#define KEEL_USE_STORED UINT32_MAX
+#define KEEL_PART_NONE  UINT32_MAX
 
 /* A part of a box, from one piece. */
 struct keel_load_part {

@@ -8,7 +8,7 @@
 #include "manifest.h"
 #include "shard.h"
 
-enum { KEEL_PIECE_NONE = UINT32_MAX };
+#define KEEL_PIECE_NONE UINT32_MAX
 
 /* One record of one shard; all of a snapshot are sorted by name, then offset, shard and record. */
 struct keel_piece {

@@ -86,8 +86,8 @@ struct keel_save_config {
     uint64_t step;    /* state after this many optimizer steps */
     uint64_t attempt; /* unique for this step: epoch of the view, or a random number */
     uint32_t rank, rank_count;
-    /* Of a state that all ranks hold alike, by any function of the caller's; 0: none. Shards of ranks that do not
-     * agree are never committed: one of them holds a state that is not the run's. */
+    /* Of a state that all ranks hold alike, by any function of the caller's; 0: none. Shards of ranks that do
+     * not agree are never committed: one of them holds a state that is not the run's. */
     uint64_t state_digest;
     /* The most that is tried: RAW, PLANES, or DELTA (where this store has captured the same regions before,
      * in a snapshot that is committed; otherwise, and every `chain_max` deltas, PLANES). What does not get

@@ -154,7 +154,8 @@ enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes
 
 /* ---- erasure sets -------------------------------------------------------------------------------- */
 
-enum { KEEL_ERASURE_NODES_MAX = 64, KEEL_ERASURE_NO_SHARD = UINT32_MAX };
+enum { KEEL_ERASURE_NODES_MAX = 64 };
+#define KEEL_ERASURE_NO_SHARD UINT32_MAX
 
 /* A set of n nodes, each with the shard of one rank or with none, and each with parity: m cells of every
  * stripe of n, by turns. Any m nodes may be lost, with their shards and their parity. Reed-Solomon with a
