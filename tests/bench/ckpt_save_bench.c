@@ -13,7 +13,15 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-enum { ROUNDS = 5, KINDS = 4, REPEAT_MAX = 128, THREADS_MAX = 64, MIB = 1 << 20, DIRECT_BYTES = 16 << 20 };
+enum {
+    ROUNDS = 5,
+    WINDOWS = 15,
+    KINDS = 4,
+    REPEAT_MAX = 128,
+    THREADS_MAX = 64,
+    MIB = 1 << 20,
+    DIRECT_BYTES = 16 << 20
+};
 
 static int compare(const void *a, const void *b)
 {
@@ -232,15 +240,16 @@ static uint64_t rounds_of(struct trainer *trainers, uint32_t count)
     return sum;
 }
 
-/* Rounds a second, of all threads together, during a second. */
+/* Rounds a second, of all threads together, during a window. */
 static double training_rate(struct trainer *trainers, uint32_t count)
 {
     uint64_t from_ns = keel_now_ns(), before = rounds_of(trainers, count);
-    keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_S));
+    keel_sleep_until_ns(keel_deadline_after_ns(300 * KEEL_NS_PER_MS));
     return (double)(rounds_of(trainers, count) - before) / seconds_since(from_ns);
 }
 
-/* How much slower training is while a drain runs in the background. */
+/* How much slower training is while a drain runs in the background: each window with it against those before
+ * and after it. */
 static void bench_slow_down(const char *root, const struct bench_state *state, uint32_t threads,
                             const char *run, const char *name)
 {
@@ -253,24 +262,27 @@ static void bench_slow_down(const char *root, const struct bench_state *state, u
         atomic_init(&trainers[i].rounds, 0);
         bench_must(keel_thread_create(&trainers[i].thread, "train", train, &trainers[i]));
     }
-    double alone[ROUNDS], beside[ROUNDS], moved = 0;
-    for (int i = 0; i < ROUNDS; i++) {
+    double losses[WINDOWS], moved = 0;
+    double before = training_rate(trainers, threads);
+    for (int i = 0; i < WINDOWS; i++) {
         struct keel_save_config config = config_of(source, (uint64_t)i + 1);
         struct keel_save *save;
-        config.arena_bytes = 64 << 20; /* the capture is part of the drain here */
-        alone[i] = training_rate(trainers, threads);
+        config.arena_bytes = 64 << 20; /* it goes on and on: the capture is part of the drain here */
         bench_must(keel_save_begin(store, &config, &save));
-        keel_sleep_until_ns(keel_deadline_after_ns(200 * KEEL_NS_PER_MS));
-        uint64_t before = keel_save_progress_bytes(save);
-        beside[i] = training_rate(trainers, threads);
-        moved += (double)(keel_save_progress_bytes(save) - before) / ROUNDS;
+        keel_sleep_until_ns(keel_deadline_after_ns(100 * KEEL_NS_PER_MS));
+        uint64_t from = keel_save_progress_bytes(save);
+        double beside = training_rate(trainers, threads);
+        moved += (double)(keel_save_progress_bytes(save) - from) / 0.3 / WINDOWS;
         KEEL_ASSERT(!keel_save_done(save));
         keel_save_cancel(save);
+        double after = training_rate(trainers, threads);
+        losses[i] = (1 - 2 * beside / (before + after)) * 100;
+        before = after;
     }
     atomic_store(&stop, true);
     for (uint32_t i = 0; i < threads; i++)
         keel_thread_join(&trainers[i].thread);
-    double fast = median(alone, ROUNDS), slow = median(beside, ROUNDS), loss = (fast - slow) / fast * 100;
+    double loss = median(losses, WINDOWS);
     fprintf(stderr, "bench: beside it the drain moved %.2f GB/s\n", moved * 1e-9);
     print((struct figure){name, "%", "training alone", loss, 0, loss, 2, loss <= 2});
     keel_store_close(store);

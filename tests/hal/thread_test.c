@@ -146,6 +146,24 @@ START_TEST(the_cpu_count_follows_the_affinity)
 }
 END_TEST
 
+static void *go_to_background(void *out)
+{
+    keel_thread_to_background();
+    *(int *)out = sched_getscheduler(0);
+    return NULL;
+}
+
+START_TEST(a_thread_goes_to_the_background_alone)
+{
+    struct keel_thread thread;
+    int policy = -1;
+    ck_ok(keel_thread_create(&thread, "background", go_to_background, &policy));
+    keel_thread_join(&thread);
+    ck_assert_int_eq(policy, SCHED_IDLE);
+    ck_assert_int_eq(sched_getscheduler(0), SCHED_OTHER);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -155,6 +173,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_thread_blocks_signals_and_the_creator_does_not);
     tcase_add_test(tc, a_thread_bears_its_name_cut_to_fit);
     tcase_add_test(tc, the_cpu_count_follows_the_affinity);
+    tcase_add_test(tc, a_thread_goes_to_the_background_alone);
 }
 
 KEEL_TEST_MAIN("thread", cases, 60)

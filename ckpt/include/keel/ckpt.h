@@ -108,7 +108,12 @@ struct keel_save_config {
      * time. A call is for at most 65 MiB, with a bounded arena for at most 1 MiB. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;
-    uint64_t arena_bytes;       /* bound of the capture memory; 0: all regions at once */
+    /* Bound of the memory that is captured into; 0: all regions at once. On top come 16 MiB, 3 MiB for each
+     * drain thread, 1 MiB for each capture thread, 96 bytes for each MiB of state and 400 for each region:
+     * with 128 MiB here, four and two threads, and up to 512 GiB of state, less than 256 MiB in all. The
+     * codec DELTA needs all regions at once, and one more copy of them, which the store holds from save to
+     * save. */
+    uint64_t arena_bytes;
     uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
     uint32_t capture_threads;   /* 0: 1; at most 16 */
     uint32_t drain_threads;     /* 0: 1; at most 64 */
