@@ -16,7 +16,7 @@
 
 KEEL_VECTOR_BODY uint8_t zigzag_8(uint8_t difference)
 {
-    return (uint8_t)(difference << 1 ^ (0U - (uint32_t)(difference >> 7)));
+    return (uint8_t)((uint32_t)difference << 1 ^ (0U - (uint32_t)(difference >> 7)));
 }
 
 KEEL_VECTOR_BODY uint8_t unzigzag_8(uint8_t x)
@@ -36,7 +36,7 @@ KEEL_VECTOR_BODY uint16_t rotate_back_16(uint16_t x)
 
 KEEL_VECTOR_BODY uint16_t zigzag_16(uint16_t difference)
 {
-    return (uint16_t)(difference << 1 ^ (0U - (uint32_t)(difference >> 15)));
+    return (uint16_t)((uint32_t)difference << 1 ^ (0U - (uint32_t)(difference >> 15)));
 }
 
 KEEL_VECTOR_BODY uint16_t unzigzag_16(uint16_t x)
