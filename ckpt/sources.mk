@@ -20,6 +20,8 @@ ckpt_SRC := \
 	erasure_code.c \
 	erasure_protect.c \
 	level_erasure.c \
+	level_mend.c \
+	level_repair.c \
 	shard.c \
 	save_base.c \
 	save_rate.c \

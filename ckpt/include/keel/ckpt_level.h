@@ -183,4 +183,38 @@ enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint3
                                          struct keel_level **out);
 enum { KEEL_LEVEL_SOURCES_MAX = 16 }; /* of one erasure level, one restore, one repair */
 
+/* ---- repairing and restoring ---------------------------------------------------------------------- */
+
+enum keel_repair_outcome { KEEL_REPAIR_SOUND, KEEL_REPAIR_MENDED, KEEL_REPAIR_LOST };
+
+struct keel_repair_config {
+    uint64_t step, attempt;
+    /* Where else objects of the run may be, NULL when source_count is 0; at most KEEL_LEVEL_SOURCES_MAX - 1.
+     * Taken by nearness, then in this order; erasure sets whose parity lies in them or in the store are used
+     * by themselves. */
+    struct keel_level *const *sources;
+    uint32_t source_count;
+    bool dry_run; /* tell what would be mended, write nothing */
+    /* May be NULL. `detail`: from where it is mended, or why it is lost; "" when sound. */
+    void (*report)(void *context, const struct keel_object *object, enum keel_repair_outcome outcome,
+                   const char *detail);
+    void *context;
+};
+struct keel_repair_result {
+    uint32_t sound, mended, lost; /* files */
+};
+
+/* Bring a snapshot, and the bases of its deltas, into the store's directory: what is there and sound stays;
+ * what is missing or damaged is mended byte for byte, from another level, from parity, from the sound chunks
+ * of several damaged copies, or from replicas of the same elements in other shards of the snapshot; then the
+ * manifest, where it is not there or damaged. So this restores a generation into an empty store, too. Parity
+ * files that lie in the store's directory are mended as well.
+ * Everything new is verified against the manifest, written under a temporary name, read back and renamed: a
+ * crash leaves each file as it was or mended; do it again. One at a time for a snapshot; temporary files that
+ * a crash left in its directory are removed. OK: all is sound now. CORRUPT: something is lost (the first is
+ * the detail), what could be mended is. NOT_FOUND: no manifest is anywhere. *out (may be NULL) is set in all
+ * these cases. */
+enum keel_status keel_store_repair(struct keel_store *store, const struct keel_repair_config *config,
+                                   struct keel_repair_result *out);
+
 #endif

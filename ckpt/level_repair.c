@@ -1,0 +1,375 @@
+/* level_repair.c - a whole snapshot brought into a store, or mended in it: which files, in which order.
+ *
+ * Bases first, then shards, then parity, and the manifest last: so at every moment the store holds what it
+ * held before, or more, and a snapshot that was not committed here becomes so when all of it is there. */
+#include "level_mend.h"
+#include <errno.h>
+#include <keel/disk.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SETS_MAX = 32, GENERATIONS_MAX = 256 };
+
+struct generation {
+    uint64_t step, attempt;
+};
+
+struct repair {
+    struct keel_store *store;
+    const struct keel_repair_config *config;
+    struct keel_level *self;                           /* owned */
+    struct keel_level *levels[KEEL_LEVEL_SOURCES_MAX]; /* self, then the sources by nearness; borrowed */
+    uint32_t level_count;
+    struct keel_repair_result result;
+    char first_lost[KEEL_DETAIL_BYTES];
+    struct generation seen[GENERATIONS_MAX]; /* this one and its bases */
+    uint32_t seen_count;
+};
+
+static void report(struct repair *repair, const struct keel_object *object, enum keel_repair_outcome outcome,
+                   const char *detail)
+{
+    repair->result.sound += outcome == KEEL_REPAIR_SOUND;
+    repair->result.mended += outcome == KEEL_REPAIR_MENDED;
+    repair->result.lost += outcome == KEEL_REPAIR_LOST;
+    if (outcome == KEEL_REPAIR_LOST && repair->result.lost == 1)
+        snprintf(repair->first_lost, sizeof repair->first_lost, "%s", detail);
+    if (repair->config->report != NULL)
+        repair->config->report(repair->config->context, object, outcome, detail);
+}
+
+/* What a repair may survive and go on after: one file is lost. Anything else ends it. */
+static bool is_loss(enum keel_status status)
+{
+    return status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
+           status == KEEL_VERSION || status == KEEL_TIMEOUT || status == KEEL_PEER_LOST;
+}
+
+/* ---- manifest ------------------------------------------------------------------------------------------ */
+
+static enum keel_status read_manifest(struct keel_level *level, const struct keel_object *object,
+                                      struct keel_manifest *out)
+{
+    struct keel_level_source *source;
+    char label[KEEL_LEVEL_LABEL_BYTES], *text = NULL;
+    KEEL_TRY(keel_level_open(level, object, &source));
+    keel_level_label(level, object, label);
+    enum keel_status status = keel_source_verify(source);
+    if (status == KEEL_OK)
+        status = keel_alloc(source->info.bytes, 1, &text);
+    if (status == KEEL_OK)
+        status = keel_level_read(source, 0, text, source->info.bytes);
+    if (status == KEEL_OK)
+        status = keel_manifest_decode(text, source->info.bytes, label, out);
+    keel_free(text);
+    keel_level_close_source(source);
+    return status;
+}
+
+/* From the store, or the nearest level that has it sound. */
+static enum keel_status find_manifest(struct repair *repair, const struct keel_object *object,
+                                      struct keel_manifest *out, struct keel_level **out_from)
+{
+    enum keel_status first = KEEL_OK;
+    char detail[KEEL_DETAIL_BYTES] = "";
+    for (uint32_t i = 0; i < repair->level_count; i++) {
+        enum keel_status status = read_manifest(repair->levels[i], object, out);
+        *out_from = repair->levels[i];
+        if (status == KEEL_OK || !is_loss(status))
+            return status;
+        if (first == KEEL_OK || (first == KEEL_NOT_FOUND && status != KEEL_NOT_FOUND)) {
+            first = status;
+            snprintf(detail, sizeof detail, "%s", keel_detail());
+        }
+    }
+    return keel_fail(first, "%s", detail);
+}
+
+/* ---- sets ---------------------------------------------------------------------------------------------- */
+
+struct sets {
+    uint64_t step, attempt;
+    uint32_t numbers[SETS_MAX];
+    uint32_t count;
+};
+
+static enum keel_status note_set(void *context, const struct keel_object_info *info)
+{
+    struct sets *sets = context;
+    if (info->object.kind != KEEL_OBJECT_PARITY || info->object.step != sets->step ||
+        info->object.attempt != sets->attempt)
+        return KEEL_OK;
+    for (uint32_t i = 0; i < sets->count; i++)
+        if (sets->numbers[i] == info->object.set)
+            return KEEL_OK;
+    if (sets->count < SETS_MAX)
+        sets->numbers[sets->count++] = info->object.set;
+    return KEEL_OK;
+}
+
+struct open_sets {
+    struct keel_level *levels[SETS_MAX]; /* owned */
+    uint32_t count;
+};
+
+/* Of what cannot be listed or opened no parity is used. */
+static void open_sets(struct repair *repair, uint64_t step, uint64_t attempt, struct open_sets *out)
+{
+    struct sets sets = {.step = step, .attempt = attempt};
+    out->count = 0;
+    for (uint32_t i = 0; i < repair->level_count; i++)
+        (void)keel_level_list(repair->levels[i], note_set, &sets);
+    for (uint32_t i = 0; i < sets.count; i++)
+        out->count += keel_level_erasure_open(repair->levels, repair->level_count, step, attempt,
+                                              sets.numbers[i], &out->levels[out->count]) == KEEL_OK;
+}
+
+static void close_sets(struct open_sets *sets)
+{
+    for (uint32_t i = 0; i < sets->count; i++)
+        keel_level_end(sets->levels[i]);
+    sets->count = 0;
+}
+
+/* ---- shards and parity --------------------------------------------------------------------------------- */
+
+/* By nearness: the sources and the sets. */
+static void fill_levels(const struct repair *repair, const struct open_sets *sets, struct keel_mend *mend)
+{
+    for (int near = 0; near < KEEL_NEAR_COUNT; near++) {
+        for (uint32_t i = 1; i < repair->level_count; i++)
+            if ((int)repair->levels[i]->near == near)
+                mend->levels[mend->level_count++] = repair->levels[i];
+        for (uint32_t i = 0; i < sets->count && near == KEEL_NEAR_ERASURE; i++)
+            mend->levels[mend->level_count++] = sets->levels[i];
+    }
+}
+
+static enum keel_status repair_shard(struct repair *repair, struct keel_mend *mend, uint32_t rank)
+{
+    const struct keel_object object = {.step = mend->manifest->info.step,
+                                       .attempt = mend->manifest->info.attempt,
+                                       .kind = KEEL_OBJECT_SHARD,
+                                       .member = rank};
+    char from[KEEL_DETAIL_BYTES];
+    if (keel_mend_check(mend, repair->self, rank) == KEEL_OK) {
+        report(repair, &object, KEEL_REPAIR_SOUND, "");
+        return KEEL_OK;
+    }
+    enum keel_status status = keel_mend_shard(mend, rank, from);
+    if (status == KEEL_OK)
+        report(repair, &object, KEEL_REPAIR_MENDED, from);
+    else if (is_loss(status))
+        report(repair, &object, KEEL_REPAIR_LOST, keel_detail());
+    else
+        return status;
+    return KEEL_OK;
+}
+
+/* What lies here and is damaged; a restore brings none. */
+static enum keel_status repair_parity(struct repair *repair, struct keel_level *set,
+                                      const struct keel_object *object)
+{
+    struct keel_level_source *source;
+    if (keel_level_open(repair->self, object, &source) != KEEL_OK)
+        return KEEL_OK;
+    enum keel_status status = keel_source_verify(source);
+    keel_level_close_source(source);
+    if (status == KEEL_OK) {
+        report(repair, object, KEEL_REPAIR_SOUND, "");
+        return KEEL_OK;
+    }
+    status =
+        repair->config->dry_run ? keel_level_verify(set, object) : keel_level_copy(set, object, repair->self);
+    if (status == KEEL_OK)
+        report(repair, object, KEEL_REPAIR_MENDED, "computed from the other members of its set");
+    else if (is_loss(status))
+        report(repair, object, KEEL_REPAIR_LOST, keel_detail());
+    else
+        return status;
+    return KEEL_OK;
+}
+
+struct members {
+    struct keel_object objects[KEEL_ERASURE_NODES_MAX];
+    uint32_t count;
+};
+
+static enum keel_status note_member(void *context, const struct keel_object_info *info)
+{
+    struct members *members = context;
+    if (info->object.kind == KEEL_OBJECT_PARITY && members->count < KEEL_ERASURE_NODES_MAX)
+        members->objects[members->count++] = info->object;
+    return KEEL_OK;
+}
+
+static enum keel_status repair_parities(struct repair *repair, struct keel_level *set)
+{
+    struct members members = {.count = 0};
+    KEEL_TRY(keel_level_list(set, note_member, &members));
+    for (uint32_t i = 0; i < members.count; i++)
+        KEEL_TRY(repair_parity(repair, set, &members.objects[i]));
+    return KEEL_OK;
+}
+
+static enum keel_status repair_files(struct repair *repair, const struct keel_manifest *manifest,
+                                     struct open_sets *sets)
+{
+    struct keel_mend mend = {.store = repair->store,
+                             .self = repair->self,
+                             .manifest = manifest,
+                             .dry_run = repair->config->dry_run};
+    enum keel_status status = KEEL_OK;
+    open_sets(repair, manifest->info.step, manifest->info.attempt, sets);
+    fill_levels(repair, sets, &mend);
+    for (uint32_t rank = 0; rank < manifest->info.shard_count && status == KEEL_OK; rank++)
+        status = repair_shard(repair, &mend, rank);
+    keel_mend_fini(&mend);
+    for (uint32_t i = 0; i < sets->count && status == KEEL_OK; i++)
+        status = repair_parities(repair, sets->levels[i]);
+    return status;
+}
+
+/* ---- generations ----------------------------------------------------------------------------------------
+ */
+
+struct sweep {
+    const struct keel_step_place *place;
+};
+
+static enum keel_status sweep_name(void *context, const char *name)
+{
+    const struct sweep *sweep = context;
+    if (keel_name_kind_of(name) == KEEL_NAME_TEMPORARY && keel_disk_unlink(sweep->place->fd, name, 0) != 0 &&
+        errno != ENOENT)
+        return keel_fail_errno(errno, "%s/%s: cannot be removed", sweep->place->path, name);
+    return KEEL_OK;
+}
+
+/* What a crash of an earlier repair left. */
+static enum keel_status sweep_temporaries(struct repair *repair, uint64_t step, uint64_t attempt)
+{
+    struct keel_step_place place;
+    if (repair->config->dry_run)
+        return KEEL_OK;
+    enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? KEEL_OK : status;
+    status = keel_dir_list(place.path, sweep_name, &(struct sweep){.place = &place});
+    keel_step_close(&place);
+    return status;
+}
+
+static enum keel_status finish_manifest(struct repair *repair, const struct keel_object *object,
+                                        struct keel_level *from, uint32_t lost_before)
+{
+    if (from == repair->self) {
+        report(repair, object, KEEL_REPAIR_SOUND, "");
+        return KEEL_OK;
+    }
+    if (repair->result.lost > lost_before) {
+        report(repair, object, KEEL_REPAIR_LOST, "files that it names are lost; nothing was committed");
+        return KEEL_OK;
+    }
+    if (!repair->config->dry_run)
+        KEEL_TRY(keel_level_copy(from, object, repair->self));
+    char detail[KEEL_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "from %s", from->name);
+    report(repair, object, KEEL_REPAIR_MENDED, detail);
+    return KEEL_OK;
+}
+
+/* Remember a generation. False when it was met before. LIMIT. */
+static enum keel_status meet(struct repair *repair, uint64_t step, uint64_t attempt, bool *out_new)
+{
+    *out_new = false;
+    for (uint32_t i = 0; i < repair->seen_count; i++)
+        if (repair->seen[i].step == step && repair->seen[i].attempt == attempt)
+            return KEEL_OK;
+    if (repair->seen_count == GENERATIONS_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: a snapshot has more than %d bases", repair->store->path,
+                         GENERATIONS_MAX);
+    repair->seen[repair->seen_count++] = (struct generation){step, attempt};
+    *out_new = true;
+    return KEEL_OK;
+}
+
+static enum keel_status repair_generation(struct repair *repair, uint64_t step, uint64_t attempt,
+                                          uint32_t depth);
+
+static enum keel_status repair_bases(struct repair *repair, const struct keel_manifest *manifest,
+                                     uint32_t depth)
+{
+    for (uint32_t i = 0; i < manifest->base_count; i++) {
+        const struct keel_manifest_base *base = &manifest->bases[i];
+        const struct keel_object object = {
+            .step = base->step, .attempt = base->attempt, .kind = KEEL_OBJECT_MANIFEST};
+        if (depth == KEEL_FORMAT_CHAIN_MAX)
+            return keel_fail(KEEL_CORRUPT, "%s: bases of bases go on for more than %d generations",
+                             repair->store->path, KEEL_FORMAT_CHAIN_MAX);
+        enum keel_status status = repair_generation(repair, base->step, base->attempt, depth + 1);
+        if (status == KEEL_OK)
+            continue;
+        if (!is_loss(status))
+            return status;
+        report(repair, &object, KEEL_REPAIR_LOST, keel_detail());
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status repair_generation(struct repair *repair, uint64_t step, uint64_t attempt,
+                                          uint32_t depth)
+{
+    const struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
+    struct keel_manifest manifest;
+    struct keel_level *from = NULL;
+    struct open_sets sets = {.count = 0};
+    uint32_t lost_before = repair->result.lost;
+    bool is_new;
+    KEEL_TRY(meet(repair, step, attempt, &is_new));
+    if (!is_new)
+        return KEEL_OK;
+    KEEL_TRY(find_manifest(repair, &object, &manifest, &from));
+    enum keel_status status = sweep_temporaries(repair, step, attempt);
+    if (status == KEEL_OK)
+        status = repair_bases(repair, &manifest, depth);
+    if (status == KEEL_OK)
+        status = repair_files(repair, &manifest, &sets);
+    if (status == KEEL_OK)
+        status = finish_manifest(repair, &object, from, lost_before);
+    close_sets(&sets);
+    keel_manifest_fini(&manifest);
+    return status;
+}
+
+enum keel_status keel_store_repair(struct keel_store *store, const struct keel_repair_config *config,
+                                   struct keel_repair_result *out)
+{
+    struct repair *repair;
+    if (!config->dry_run)
+        KEEL_TRY(keel_store_writable(store));
+    if (config->source_count >= KEEL_LEVEL_SOURCES_MAX)
+        return keel_fail(KEEL_INVALID, "a repair takes from at most %d levels", KEEL_LEVEL_SOURCES_MAX - 1);
+    for (uint32_t i = 0; i < config->source_count; i++)
+        if (strcmp(config->sources[i]->run, store->run) != 0)
+            return keel_fail(KEEL_MISMATCH, "%s is of run %s, the store of run %s: repair within one run",
+                             config->sources[i]->name, config->sources[i]->run, store->run);
+    KEEL_TRY(keel_alloc(1, sizeof *repair, &repair));
+    repair->store = store;
+    repair->config = config;
+    enum keel_status status = keel_level_directory_open(store, KEEL_NEAR_LOCAL, "the store", &repair->self);
+    if (status == KEEL_OK) {
+        repair->levels[repair->level_count++] = repair->self;
+        for (uint32_t i = 0; i < config->source_count; i++)
+            repair->levels[repair->level_count++] = config->sources[i];
+        status = repair_generation(repair, config->step, config->attempt, 0);
+        if (status == KEEL_OK && repair->result.lost > 0)
+            status = keel_fail(KEEL_CORRUPT, "%s", repair->first_lost);
+        if (out != NULL)
+            *out = repair->result;
+        keel_level_end(repair->self);
+    }
+    keel_free(repair);
+    return status;
+}
