@@ -56,7 +56,7 @@ static double real_of(enum keel_ckpt_dtype dtype, const uint8_t *at)
 
 static double magnitude_of(double x)
 {
-    return x < 0 ? -x : x;
+    return x > 0 ? x : 0 - x; /* of -0 it is 0 */
 }
 
 static double larger_of(double x, double y)

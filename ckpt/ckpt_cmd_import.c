@@ -265,7 +265,7 @@ static enum keel_status settle_identity(struct import *im)
     const char *said = keel_safetensors_note(im->file, "keel.identity");
     bool whole = said != NULL && im->left_out == 0 && im->dtype == 0 && !im->options->for_training &&
                  strlen(said) < sizeof im->identity;
-    if (im->of_keel_run && !im->options->for_training && (said == NULL || strcmp(said, im->identity) != 0))
+    if (im->of_keel_run && !im->options->for_training && (!whole || strcmp(said, im->identity) != 0))
         return keel_fail(
             KEEL_MISMATCH,
             "%s: is not the whole state of the job in %s; --for-training begins that job from these "
