@@ -152,6 +152,34 @@ enum keel_status keel_level_directory_open(struct keel_store *store, enum keel_l
 enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes, const char *name,
                                         struct keel_level **out);
 
+/* ---- remote levels ------------------------------------------------------------------------------- */
+
+/* Messages to one other process and back, in order, each whole and once; a socket pair or a connection of
+ * transport. Both return TIMEOUT when the deadline passes, PEER_LOST when the other side is gone. Of a
+ * message that timed out in sending no part, or all of it, or the link is useless from then on: it is not
+ * used again. */
+struct keel_level_link {
+    enum keel_status (*send)(void *context, const void *message, size_t bytes, uint64_t deadline_ns);
+    enum keel_status (*receive)(void *context, void *message, size_t capacity, size_t *out_bytes,
+                                uint64_t deadline_ns);
+    void *context;
+};
+enum { KEEL_LEVEL_MESSAGE_BYTES = (1 << 20) + 256 }; /* the largest */
+
+/* The level that another process serves on the other end: a partner's memory. The link is borrowed, and used
+ * by this level alone. Each call waits at most `call_timeout_ns` for the other side; then TIMEOUT, and the
+ * next may work again, unless it was sending that did not get through. PEER_LOST and garbage are for ever:
+ * open another link. After a commit that failed so nobody knows whether the object is there: look, or do it
+ * again. Closing sources and sinks never waits for an answer. MISMATCH: the other side serves another run. */
+enum keel_status keel_level_remote_open(const struct keel_level_link *link, enum keel_level_near near,
+                                        const char *run, const char *name, uint64_t call_timeout_ns,
+                                        struct keel_level **out);
+/* Serve a level to the process on the other end, on this thread, until that is gone (PEER_LOST), is silent
+ * for `idle_timeout_ns` (TIMEOUT), or sends what no client sends (CORRUPT, VERSION). What it had begun to
+ * write and did not commit is aborted then. Several threads may serve one level. */
+enum keel_status keel_level_serve(struct keel_level *level, const struct keel_level_link *link,
+                                  uint64_t idle_timeout_ns);
+
 /* ---- erasure sets -------------------------------------------------------------------------------- */
 
 enum { KEEL_ERASURE_NODES_MAX = 64 };
