@@ -211,6 +211,42 @@ enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint3
                                          struct keel_level **out);
 enum { KEEL_LEVEL_SOURCES_MAX = 16 }; /* of one erasure level, one restore, one repair */
 
+/* ---- which generation ----------------------------------------------------------------------------- */
+
+/* A generation that a rank can have (its own shard, and all that this needs: the bases of deltas), and from
+ * where. Several of one generation: the nearest counts. */
+struct keel_offer {
+    uint64_t step, attempt;
+    enum keel_level_near near;
+};
+struct keel_rank_offers {
+    const struct keel_offer *offers; /* any order */
+    uint32_t count;
+    const char *why_not; /* why the rank has no more to offer: "its partner is gone"; may be NULL */
+};
+struct keel_choice {
+    uint64_t step, attempt;
+    /* The newest that some rank offers and not all can have, when there is one newer than the choice. */
+    bool passed_over;
+    uint64_t newer_step, newer_attempt;
+    uint32_t missing_rank, missing_count; /* the first that lacks it, and how many do */
+};
+/* The newest generation (highest step, then attempt) that every rank can have; out_from[rank], rank_count of
+ * them, says from where: for each the nearest. A pure function: every rank that is given the same offers
+ * comes to the same. NOT_FOUND: none that all can have; the detail says what the newest lacks. NO_MEMORY. */
+enum keel_status keel_level_choose(const struct keel_rank_offers *ranks, uint32_t rank_count,
+                                   struct keel_choice *out, enum keel_level_near *out_from);
+enum { KEEL_CHOICE_TEXT_BYTES = 256 };
+/* "step 120.3 from memory; 130.1 is missing on rank 5: its partner is gone": for that rank's log. */
+void keel_level_choice_text(const struct keel_choice *choice, const struct keel_rank_offers *ranks,
+                            enum keel_level_near from, char out[KEEL_CHOICE_TEXT_BYTES]);
+/* What `rank` can have from these levels: generations of which the manifest and the rank's shard are listed,
+ * and so of all bases under them, each in any of the levels. `near` is that of the shard; with bases, of the
+ * one that is furthest away. Into `out`, newest first, at most `capacity`; *out_count. A level that cannot be
+ * listed offers nothing, nor does a manifest that cannot be read. NO_MEMORY. */
+enum keel_status keel_level_offers(struct keel_level *const *levels, uint32_t level_count, uint32_t rank,
+                                   struct keel_offer *out, uint32_t capacity, uint32_t *out_count);
+
 /* ---- repairing and restoring ---------------------------------------------------------------------- */
 
 enum keel_repair_outcome { KEEL_REPAIR_SOUND, KEEL_REPAIR_MENDED, KEEL_REPAIR_LOST };
