@@ -7,29 +7,20 @@
  * each state the store's own code is run as after a restart: it finds, verifies and compares, saves and
  * commits a new snapshot, removes old ones. Some of these restarts are stories themselves, with crashes in
  * them. Mutants, tables of disk calls that forget one sync each, must be caught by the same crashes. */
-#include "disk_sim.h"
-#include "sample.h"
-#include "store.h"
-#include <keel/thread.h>
-#include <malloc.h>
+#include "attempts.h"
+#include "disk_run.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { RANKS = 2, KEEP = 2, LISTED_MAX = 16, EVENTS_MAX = 128, SEEN_SLOTS = 8192, TENSORS = 4, WORKERS = 4 };
+enum { EVENTS_MAX = 128, SEEN_SLOTS = 8192, WORKERS = 4 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { THINNER = 8 }; /* a sanitizer looks at an eighth of the states */
 #else
 enum { THINNER = 1 };
 #endif
 
-static const char root[] = "/data/store";
-
 /* ---- stories --------------------------------------------------------------------------------------------
  */
-
-struct attempt_id {
-    uint64_t step, attempt;
-};
 
 /* From change number `at` on, an attempt must be there, or may go. */
 struct event {
@@ -45,16 +36,6 @@ struct story {
     struct event events[EVENTS_MAX];
     uint32_t event_count;
 };
-
-static uint64_t salt_of(struct attempt_id id)
-{
-    return id.step * 1000 + id.attempt;
-}
-
-static bool same_attempt(struct attempt_id a, struct attempt_id b)
-{
-    return a.step == b.step && a.attempt == b.attempt;
-}
 
 static void note(struct story *story, uint32_t at, bool committed, struct attempt_id id)
 {
@@ -81,87 +62,8 @@ static uint32_t promised(const struct story *story, uint32_t prefix, struct atte
     return count;
 }
 
-/* ---- what a restart does --------------------------------------------------------------------------------
+/* ---- what a restart does ---------------------------------------------------------------------------------
  */
-
-/* Why a state is wrong; "" when it is right. */
-static char complaint[1024];
-
-static bool complain(const char *what, struct attempt_id id)
-{
-    if (complaint[0] == '\0')
-        snprintf(complaint, sizeof complaint, "%s (step %llu, attempt %llu): %s", what,
-                 (unsigned long long)id.step, (unsigned long long)id.attempt, keel_detail());
-    return false;
-}
-
-static bool worked(enum keel_status status, const char *what, struct attempt_id id)
-{
-    return status == KEEL_OK || complain(what, id);
-}
-
-static enum keel_status open_sim(bool create, struct keel_store **out)
-{
-    struct keel_store_config config = {.root = root, .run = "sample", .create = create, .read_only = !create};
-    return keel_store_open(&config, out);
-}
-
-static enum keel_status digest_all(struct keel_snapshot *snapshot, uint64_t salt, bool *out_right)
-{
-    *out_right = keel_snapshot_tensor_count(snapshot) == TENSORS;
-    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot) && *out_right; i++) {
-        struct keel_region tensor;
-        uint8_t got[8192], wanted[8192];
-        KEEL_TRY(keel_snapshot_tensor(snapshot, i, &tensor));
-        uint64_t bytes = keel_region_bytes(&tensor);
-        ck_assert_uint_le(bytes, sizeof got);
-        KEEL_TRY(keel_snapshot_read(snapshot, &tensor, got, bytes));
-        sample_bytes(&tensor, salt, 0, bytes, wanted);
-        *out_right = memcmp(got, wanted, bytes) == 0;
-    }
-    return KEEL_OK;
-}
-
-static bool check_snapshot(struct keel_store *store, struct attempt_id id)
-{
-    struct keel_snapshot *snapshot;
-    uint32_t damaged = 0;
-    bool right = false;
-    if (!worked(keel_snapshot_open(store, id.step, id.attempt, &snapshot), "listed, cannot be opened", id))
-        return false;
-    bool fine = worked(keel_snapshot_verify(snapshot, NULL, NULL, &damaged), "listed, is damaged", id) &&
-                worked(digest_all(snapshot, salt_of(id), &right), "verified, cannot be read", id) &&
-                (right || complain("verified, holds something else", id));
-    keel_snapshot_close(snapshot);
-    return fine;
-}
-
-/* Everything that is listed is right; what it is. */
-static bool check_listed(struct keel_store *store, struct attempt_id out[LISTED_MAX], uint32_t *out_count)
-{
-    struct keel_snapshot_info infos[LISTED_MAX];
-    uint32_t count = 0, damaged = 0;
-    struct attempt_id none = {0};
-    if (!worked(keel_store_list(store, infos, LISTED_MAX, &count, &damaged), "cannot be listed", none))
-        return false;
-    if (damaged > 0)
-        return complain("a manifest is damaged", none);
-    for (uint32_t i = 0; i < count; i++) {
-        out[i] = (struct attempt_id){infos[i].step, infos[i].attempt};
-        if (!check_snapshot(store, out[i]))
-            return false;
-    }
-    *out_count = count;
-    return true;
-}
-
-static bool among(const struct attempt_id *ids, uint32_t count, struct attempt_id id)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (same_attempt(ids[i], id))
-            return true;
-    return false;
-}
 
 static bool check_promised(const struct story *story, uint32_t prefix, const struct attempt_id *found,
                            uint32_t found_count)
@@ -175,84 +77,6 @@ static bool check_promised(const struct story *story, uint32_t prefix, const str
     if (two && found_count < 2)
         return complain("fewer than two are left", (struct attempt_id){0});
     return true;
-}
-
-/* ---- saving ---------------------------------------------------------------------------------------------
- */
-
-/* A source that holds its regions back until it is opened, so that changes have one order. */
-struct gate {
-    struct sample_source source;
-    struct keel_mutex lock;
-    struct keel_cond moved;
-    bool open; /* under the lock */
-};
-
-static enum keel_status gate_read(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
-{
-    struct gate *gate = context;
-    keel_mutex_lock(&gate->lock);
-    while (!gate->open)
-        keel_cond_wait(&gate->moved, &gate->lock, KEEL_NEVER);
-    keel_mutex_unlock(&gate->lock);
-    return sample_read(&gate->source, index, offset, bytes, out);
-}
-
-struct rank_save {
-    struct gate gate;
-    struct keel_region regions[TENSORS];
-    struct keel_save *save;
-};
-
-/* Each rank has its part of the tensors. */
-static enum keel_status rank_begin(struct keel_store *store, struct attempt_id id, uint32_t rank,
-                                   uint32_t ranks, struct rank_save *out)
-{
-    struct keel_region all[TENSORS];
-    small_tensors(all);
-    for (uint32_t i = 0; i < TENSORS / ranks; i++)
-        out->regions[i] = all[i * ranks + rank];
-    out->gate = (struct gate){.source = {out->regions, salt_of(id)}};
-    keel_mutex_init(&out->gate.lock);
-    keel_cond_init(&out->gate.moved);
-    struct keel_save_config config = {.step = id.step,
-                                      .attempt = id.attempt,
-                                      .rank = rank,
-                                      .rank_count = ranks,
-                                      .codec = (enum keel_codec)(id.step % 3),
-                                      .regions = out->regions,
-                                      .region_count = TENSORS / ranks,
-                                      .read = gate_read,
-                                      .context = &out->gate};
-    return keel_save_begin(store, &config, &out->save);
-}
-
-static void gate_open(struct gate *gate)
-{
-    keel_mutex_lock(&gate->lock);
-    gate->open = true;
-    keel_cond_broadcast(&gate->moved);
-    keel_mutex_unlock(&gate->lock);
-}
-
-static enum keel_status rank_finish(struct rank_save *rank, struct keel_shard_summary *out)
-{
-    gate_open(&rank->gate);
-    enum keel_status status = keel_save_finish(rank->save, keel_deadline_after_ns(60 * KEEL_NS_PER_S), out);
-    keel_cond_fini(&rank->gate.moved);
-    keel_mutex_fini(&rank->gate.lock);
-    return status;
-}
-
-static enum keel_status save_all(struct keel_store *store, struct attempt_id id, uint32_t ranks,
-                                 struct keel_shard_summary out[RANKS])
-{
-    for (uint32_t r = 0; r < ranks; r++) {
-        struct rank_save rank;
-        KEEL_TRY(rank_begin(store, id, r, ranks, &rank));
-        KEEL_TRY(rank_finish(&rank, &out[r]));
-    }
-    return KEEL_OK;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------------------
@@ -369,11 +193,11 @@ static bool restart(const struct story *story, uint32_t prefix, struct story *ag
     complaint[0] = '\0';
     if (!worked(open_sim(true, &store), "the store cannot be opened", next))
         return false;
-    bool fine = check_listed(store, found, &count) && check_promised(story, prefix, found, count);
+    bool fine = check_listed(store, go_on, found, &count) && check_promised(story, prefix, found, count);
     if (fine && count > 0)
         next.step = found[0].step + 1;
     if (go_on)
-        fine = fine && turn(again, store, next, 1) && check_snapshot(store, next);
+        fine = fine && turn(again, store, next, 1) && check_snapshot(store, next, true);
     keel_store_close(store);
     return fine;
 }
@@ -389,7 +213,7 @@ static bool still_there(const struct disk *disk, const struct story *again)
     disk_mount(image);
     bool fine = worked(open_sim(false, &store), "the store is gone", (struct attempt_id){0});
     if (fine) {
-        fine = check_listed(store, found, &count) && check_promised(again, UINT32_MAX, found, count);
+        fine = check_listed(store, false, found, &count) && check_promised(again, UINT32_MAX, found, count);
         keel_store_close(store);
     }
     disk_mount(NULL);
@@ -495,8 +319,9 @@ static void explore_change(struct search *search, struct moment *moment)
     struct disk_choice none = {.mode = DISK_KEEP_NONE}, all = {.mode = DISK_KEEP_ALL};
     crash_once(search, moment, &none);
     crash_once(search, moment, &all);
-    try_state(search, moment->story, moment->prefix, disk_copy(moment->disk), "killed",
-              search->deeper_per_change > 0 ? DEEPER : GO_ON);
+    if (search->deeper_per_change > 0 || moment->prefix % 4 == 1)
+        try_state(search, moment->story, moment->prefix, disk_copy(moment->disk), "killed",
+                  search->deeper_per_change > 0 ? DEEPER : GO_ON);
     struct disk_choice each = {.mode = DISK_KEEP_EACH};
     bool more = true;
     for (uint32_t i = 0; more && i < search->states_per_change && !enough(search); i++) {
@@ -555,6 +380,7 @@ static bool tell_steps(struct story *story, struct keel_store *store)
     while (!keel_save_done(cancelled.save))
         keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
     keel_save_cancel(cancelled.save);
+    gate_fini(&cancelled.gate);
     return commit_turn(story, store, six, next, RANKS) && retain_turn(story, store);
 }
 
@@ -577,6 +403,13 @@ static void tell(struct story *story, const char *name, const struct keel_disk_o
     complaint[0] = '\0';
     ck_ok(open_sim(true, &store));
     ck_assert_msg(body(story, store), "%s: %s", name, complaint);
+    struct keel_attempts attempts;
+    uint32_t bases = 0;
+    ck_ok(keel_attempts_scan(store, false, &attempts));
+    for (size_t i = 0; i < attempts.count; i++)
+        bases += attempts.at[i].base_count;
+    keel_attempts_fini(&attempts);
+    ck_assert_uint_gt(bases, 0); /* there are deltas in it */
     keel_store_close(store);
     story_end();
     disk_destroy(disk);
@@ -621,7 +454,7 @@ static const struct {
 
 START_TEST(after_any_crash_what_was_committed_is_there_and_right)
 {
-    struct search how = {.states_per_change = 512 / THINNER, .go_on_every = 4, .deeper_per_change = 3},
+    struct search how = {.states_per_change = 400 / THINNER, .go_on_every = 8, .deeper_per_change = 2},
                   total = {0};
     uint32_t changes = 0;
     for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {
@@ -640,10 +473,98 @@ START_TEST(after_any_crash_what_was_committed_is_there_and_right)
 }
 END_TEST
 
+/* ---- mutants --------------------------------------------------------------------------------------------
+ * Each is a disk on which one of the store's precautions has no effect; the same crashes must show it. */
+
+enum mutant {
+    NO_SYNC_OF_SHARDS,
+    NO_SYNC_OF_MANIFEST,
+    RENAME_BEFORE_SYNC,
+    NO_SYNC_OF_ROOT,
+    NO_SYNC_OF_RUN,
+    NO_SYNC_OF_STEP,
+    NO_SYNC_AFTER_RENAME,
+    NO_SYNC_AFTER_REMOVAL,
+    MUTANT_COUNT
+};
+
+static enum mutant mutant;
+static bool manifest_renamed, manifest_removed; /* and its directory not synced since */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static int mutant_fsync(int fd)
+{
+    const char *path = disk_sim_path(fd);
+    bool directory = disk_sim_is_directory(fd), step = directory && strstr(path, "/step-") != NULL;
+    bool temporary = ends_with(path, ".tmp"), renamed = step && manifest_renamed;
+    bool removed = step && manifest_removed;
+    manifest_renamed = manifest_renamed && !step;
+    manifest_removed = manifest_removed && !step;
+    if ((mutant == NO_SYNC_OF_SHARDS && ends_with(path, ".keel")) ||
+        ((mutant == NO_SYNC_OF_MANIFEST || mutant == RENAME_BEFORE_SYNC) && temporary) ||
+        (mutant == NO_SYNC_OF_ROOT && directory && ends_with(root, path)) ||
+        (mutant == NO_SYNC_OF_RUN && directory && ends_with(path, "/sample")) ||
+        (mutant == NO_SYNC_OF_STEP && step) || (mutant == NO_SYNC_AFTER_RENAME && renamed) ||
+        (mutant == NO_SYNC_AFTER_REMOVAL && removed))
+        return 0;
+    return disk_sim_ops.fsync(fd);
+}
+
+static int mutant_rename(int from_at, const char *from, int to_at, const char *to)
+{
+    int result = disk_sim_ops.rename(from_at, from, to_at, to);
+    manifest_renamed = true;
+    if (mutant == RENAME_BEFORE_SYNC) {
+        int fd = disk_sim_ops.open(to_at, to, O_RDONLY, 0);
+        disk_sim_ops.fsync(fd);
+        disk_sim_ops.close(fd);
+    }
+    return result;
+}
+
+static int mutant_unlink(int at, const char *path, int flags)
+{
+    manifest_removed = manifest_removed || ends_with(path, KEEL_MANIFEST_NAME);
+    return disk_sim_ops.unlink(at, path, flags);
+}
+
+START_TEST(a_disk_on_which_a_precaution_has_no_effect_is_found_out)
+{
+    static const char *const names[] = {"shards are not synced",
+                                        "the manifest is not synced",
+                                        "the manifest is renamed before it is synced",
+                                        "the root's names are not synced",
+                                        "the run's directory is not synced",
+                                        "the step's directory is never synced",
+                                        "the step's directory is not synced after the rename",
+                                        "the step's directory is not synced after the manifest went"};
+    struct keel_disk_ops ops = disk_sim_ops;
+    ops.fsync = mutant_fsync;
+    ops.rename = mutant_rename;
+    ops.unlink = mutant_unlink;
+    struct search how = {.states_per_change = 64, .go_on_every = 1000, .slices = 1, .stop_at_first = true};
+    mutant = (enum mutant)_i;
+    manifest_renamed = manifest_removed = false;
+    struct story story;
+    tell(&story, names[_i], &ops, tell_anew);
+    explore(&how, &story);
+    story_fini(&story);
+    ck_assert_msg(how.violations > 0, "%s: nobody noticed in %llu states", names[_i],
+                  (unsigned long long)how.states);
+    printf("note: after %llu states: %.180s\n", (unsigned long long)how.states, how.first);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     mallopt(M_MMAP_THRESHOLD, 128 << 10); /* or every store's arena were cleared, not mapped */
+    tcase_add_loop_test(tc, a_disk_on_which_a_precaution_has_no_effect_is_found_out, 0, MUTANT_COUNT);
     tcase_add_test(tc, after_any_crash_what_was_committed_is_there_and_right);
 }
 
-KEEL_TEST_MAIN("disk", cases, 600)
+KEEL_TEST_MAIN("disk", cases, 880)
