@@ -1,0 +1,63 @@
+#!/bin/sh
+# Weights of other programs train here, and a job's state may take the way through safetensors: what comes back
+# has the same bits, and the run goes on as if it had never been away.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+text=$root/text
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+
+check() { # NAME CONDITION...
+    name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -n 5 "$root/log" | sed 's/^/    /'
+    fi
+}
+train() { # DIR ARGUMENTS...: the same small model
+    out=$1
+    shift
+    timeout 120 "$KEEL" run "$here/../demo/drill.conf" --out "$root/$out" --set "data.path=$text" --set cluster.device=host \
+        --set train.decay_steps=20 --set train.eval_every=0 "$@" >"$root/log" 2>&1
+}
+ckpt() { timeout 120 "$KEEL" ckpt "$@" >"$root/log" 2>&1; }
+digest() { sed -n "s/^{\"step\":$2,.*\"digest\":\"\([0-9a-f]*\)\".*/\1/p" "$root/$1/metrics.jsonl"; }
+
+train whole --set train.steps=12 --set snapshot.every=8
+check "a run to compare with" [ -n "$(digest whole 12)" ]
+
+# ---- a job's whole state goes out and comes back ----
+ckpt export "$root/whole" "$root/state/" --step 8 --shard-size 64KB
+check "the state is exported in shards" [ -f "$root/state/model.safetensors.index.json" ]
+train back --prepare --set train.steps=12
+check "a directory is prepared" [ -f "$root/back/identity" ]
+check "and nothing was trained" [ ! -e "$root/back/metrics.jsonl" ]
+check "the state is imported" ckpt import "$root/state" "$root/back"
+check "and equals what it was" ckpt diff "$root/back" "$root/whole/ckpt/$(ls "$root/whole/ckpt")/step-8.1"
+train back --set train.steps=12
+check "the run goes on at step 9" [ -z "$(digest back 8)" ]
+check "with the same bits" [ "$(digest back 12)" = "$(digest whole 12)" ]
+
+# ---- a model's weights begin another job ----
+ckpt export "$root/whole" "$root/hub/" --names gpt2
+train other --prepare --set job.seed=7 --set train.lr=0 --set train.min_lr=0
+ckpt import "$root/hub" "$root/other"
+check "another job does not go on from weights" grep -q -- "--for-training begins that job" "$root/log"
+check "but begins from them" ckpt import "$root/hub" "$root/other" --names gpt2 --for-training
+train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --set train.steps=20 --ranks 2
+check "it takes the imported step 0" grep -q '"resumed".*"step":0' "$root/other/events.jsonl"
+check "and a step that learns nothing leaves the weights" [ "$(digest other 1)" = "$(digest whole 12)" ]
+train fresh --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --set train.steps=20
+check "which another job does not have by itself" [ "$(digest fresh 1)" != "$(digest whole 12)" ]
+train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --prepare
+check "preparing again harms nothing" [ "$(digest other 1)" = "$(digest whole 12)" ]
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
