@@ -123,5 +123,7 @@ struct keel_cmd_meter {
 struct keel_cmd_meter keel_cmd_meter_of(const char *verb);
 /* Fits the progress callbacks of <keel/ckpt.h>; `context` is a struct keel_cmd_meter. */
 void keel_cmd_meter_show(void *context, uint64_t done_bytes, uint64_t total_bytes);
+/* Take the line away before something else is printed. */
+void keel_cmd_meter_hide(const struct keel_cmd_meter *meter);
 
 #endif

@@ -146,6 +146,7 @@ static bool same_kind(const struct keel_region *a, const struct keel_region *b)
 static void tell_only(struct diff *d, int side, const struct keel_region *tensor)
 {
     d->only[side]++;
+    keel_cmd_meter_hide(&d->meter);
     if (d->cmd->json)
         json_array_append_new(d->only_json[side], json_string(tensor->name));
     else
@@ -155,6 +156,7 @@ static void tell_only(struct diff *d, int side, const struct keel_region *tensor
 static void tell_changed(struct diff *d, const struct keel_region *a, const struct keel_region *b)
 {
     d->changed++;
+    keel_cmd_meter_hide(&d->meter);
     if (d->cmd->json) {
         json_array_append_new(d->changed_json,
                               json_pack("{s:s, s:[s, s], s:[o, o]}", "name", a->name, "dtype",
@@ -174,6 +176,7 @@ static void tell_different(struct diff *d, const struct keel_region *tensor,
                            const struct difference *difference)
 {
     d->different++;
+    keel_cmd_meter_hide(&d->meter);
     if (d->cmd->json) {
         json_array_append_new(d->different_json,
                               json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "name", tensor->name, "dtype",

@@ -101,3 +101,9 @@ void keel_cmd_meter_show(void *context, uint64_t done_bytes, uint64_t total_byte
     fprintf(stderr, "\r%s: %s of %s%s", meter->verb, done, total,
             done_bytes == total_bytes ? "\n" : "        ");
 }
+
+void keel_cmd_meter_hide(const struct keel_cmd_meter *meter)
+{
+    if (meter->terminal && meter->shown_ns > 0)
+        fputs("\r\033[K", stderr);
+}
