@@ -62,7 +62,8 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
 {
     struct keel_manifest manifest;
     enum keel_status status = keel_manifest_read(scan->store, place, &manifest);
-    if (status == KEEL_NO_MEMORY)
+    if (status == KEEL_NO_MEMORY ||
+        status == KEEL_AUTH) /* with another key it is no way back, but is there */
         return status;
     if (status == KEEL_OK) {
         out->state = KEEL_ATTEMPT_COMMITTED;
@@ -171,22 +172,18 @@ enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt)
 {
     struct keel_attempts attempts;
-    uint32_t damaged = 0;
-    bool found = false;
+    bool found = false, sound = false;
     KEEL_TRY(keel_attempts_scan(store, false, &attempts));
-    for (size_t i = 0; i < attempts.count && !found; i++) {
+    for (size_t i = 0; i < attempts.count && !sound; i++) {
         const struct keel_attempt *attempt = &attempts.at[i];
-        if (attempt->info.step != step)
+        if (attempt->info.step != step || attempt->state == KEEL_ATTEMPT_UNCOMMITTED)
             continue;
-        damaged += attempt->state == KEEL_ATTEMPT_DAMAGED;
-        found = attempt->state == KEEL_ATTEMPT_COMMITTED;
-        if (found)
+        sound = attempt->state == KEEL_ATTEMPT_COMMITTED;
+        if (sound || !found)
             *out_attempt = attempt->info.attempt;
+        found = true;
     }
     keel_attempts_fini(&attempts);
-    if (!found && damaged > 0)
-        return keel_fail(KEEL_CORRUPT, "%s: the manifest of step %llu is damaged; use another snapshot",
-                         store->path, (unsigned long long)step);
     if (!found)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot of step %llu", store->path,
                          (unsigned long long)step);

@@ -8,6 +8,7 @@
  * Nothing is believed before its check has been seen: stored bytes first, then the raw ones, and for a base
  * that it is the one that the delta was made from. */
 #include "chunk_batch.h"
+#include "chunk_seal.h"
 #include "codec.h"
 #include <errno.h>
 #include <keel/disk.h>
@@ -143,12 +144,19 @@ static enum keel_status decode(struct keel_batch_reader *reader, struct keel_bat
         return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
     if (!keel_format_all_zero(stored + chunk.stored_bytes, padded_bytes(&chunk) - chunk.stored_bytes))
         return keel_fail(KEEL_CORRUPT, "the zeros behind it are damaged");
+    if (reader->stored_only) {
+        *out_raw = stored;
+        return KEEL_OK;
+    }
+    const uint8_t *bytes;
+    KEEL_TRY(keel_chunk_open(place->shard->place->key, &place->shard->header, place->chunk, &chunk, stored,
+                             &bytes));
     if (chunk.codec == KEEL_CODEC_DELTA && chunk.base_check != slot->raw_check)
         return keel_fail(KEEL_CORRUPT, "its base holds other bytes than those that it was made from");
     if (chunk.codec == KEEL_CODEC_RAW && level == 0) {
-        *out_raw = stored;
+        *out_raw = bytes;
     } else {
-        KEEL_TRY(keel_codec_decode((enum keel_codec)chunk.codec, element_bytes, stored, chunk.stored_bytes,
+        KEEL_TRY(keel_codec_decode((enum keel_codec)chunk.codec, element_bytes, bytes, chunk.stored_bytes,
                                    raw, raw, chunk.raw_bytes, reader->scratch));
         *out_raw = raw;
     }
@@ -249,7 +257,7 @@ static enum keel_status read_level(struct batch *batch, uint32_t level, uint32_t
 /* The chunks under the slot's, down to one that stands alone. */
 static enum keel_status follow_chain(struct keel_batch_reader *reader, struct keel_batch_slot *slot)
 {
-    while (entry_of(&slot->chain[slot->depth])->codec == KEEL_CODEC_DELTA) {
+    while (!reader->stored_only && entry_of(&slot->chain[slot->depth])->codec == KEEL_CODEC_DELTA) {
         KEEL_ASSERT(slot->depth < KEEL_FORMAT_CHAIN_MAX); /* as the chain falls */
         KEEL_TRY(
             keel_snapshot_base_of(reader->snapshot, slot->chain[slot->depth], &slot->chain[slot->depth + 1]));

@@ -24,6 +24,7 @@ struct keel_batch_slot; /* chunk_batch.c */
 struct keel_batch_reader {
     struct keel_snapshot *snapshot; /* borrowed */
     bool direct;                    /* pass by the page cache where the file system can */
+    bool stored_only;               /* check what is stored, and give that to the sink: for who has no key */
     uint64_t read_bytes;            /* all that was read from files */
     uint64_t base_bytes;            /* stored bytes of the bases that were needed */
     struct keel_batch_file files[KEEL_BATCH_FILES];

@@ -76,12 +76,12 @@ enum keel_status keel_shard_check_mac(const struct keel_key *key, const struct k
 {
     uint8_t wanted[KEEL_MAC_BYTES];
     header_key_check(key, header, wanted);
-    if (sodium_memcmp(wanted, header->key_check, KEEL_KEY_CHECK_BYTES) != 0)
+    if (!keel_key_equal(wanted, header->key_check, KEEL_KEY_CHECK_BYTES))
         return keel_fail(KEEL_AUTH,
                          "%s: is sealed with another key than that in %s; give the one it was saved with",
                          label, keel_key_path(key));
     shard_mac(key, header, index, footer, wanted);
-    if (sodium_memcmp(wanted, footer->mac, sizeof wanted) != 0)
+    if (!keel_key_equal(wanted, footer->mac, sizeof wanted))
         return keel_fail(KEEL_FORGED,
                          "%s: was changed by somebody without the key, its checksums renewed; use another "
                          "snapshot or a copy of this file, and find out who writes here",
@@ -130,11 +130,17 @@ void keel_chunk_seal(const struct keel_key *key, const struct keel_format_header
 }
 
 enum keel_status keel_chunk_open(const struct keel_key *key, const struct keel_format_header *header,
-                                 uint32_t number, const struct keel_format_chunk *entry, uint8_t *stored,
-                                 struct keel_format_chunk *out)
+                                 uint32_t number, struct keel_format_chunk *entry, uint8_t *stored,
+                                 const uint8_t **out)
 {
     uint8_t nonce[crypto_aead_xchacha20poly1305_ietf_NPUBBYTES], chunk_key[KEEL_KEY_BYTES];
     const struct chunk_label label = label_of(header, number, entry);
+    *out = stored;
+    if ((entry->flags & KEEL_CHUNK_SEALED) == 0)
+        return KEEL_OK;
+    if (key == NULL)
+        return keel_fail(KEEL_AUTH,
+                         "it is sealed; name the key file it was saved with (--key, snapshot.key_file)");
     KEEL_ASSERT(entry->stored_bytes > KEEL_FORMAT_SEAL_BYTES);
     shard_key(key, label_chunks, header, chunk_key);
     nonce_of(number, nonce);
@@ -144,11 +150,11 @@ enum keel_status keel_chunk_open(const struct keel_key *key, const struct keel_f
     sodium_memzero(chunk_key, sizeof chunk_key);
     if (bad != 0)
         return keel_fail(KEEL_FORGED, "its bytes were changed by somebody without the key");
-    *out = *entry;
-    out->flags &= ~(uint32_t)KEEL_CHUNK_SEALED;
-    out->stored_bytes -= KEEL_FORMAT_SEAL_BYTES;
-    memcpy(&out->raw_check, stored, sizeof out->raw_check);
-    memcpy(&out->base_check, stored + sizeof out->raw_check, sizeof out->base_check);
+    entry->flags &= ~(uint32_t)KEEL_CHUNK_SEALED;
+    entry->stored_bytes -= KEEL_FORMAT_SEAL_BYTES;
+    memcpy(&entry->raw_check, stored, sizeof entry->raw_check);
+    memcpy(&entry->base_check, stored + sizeof entry->raw_check, sizeof entry->base_check);
+    *out = stored + KEEL_SEAL_FRONT_BYTES;
     return KEEL_OK;
 }
 

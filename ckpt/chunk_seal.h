@@ -39,12 +39,12 @@ enum keel_status keel_shard_check_mac(const struct keel_key *key, const struct k
  * the caller. */
 void keel_chunk_seal(const struct keel_key *key, const struct keel_format_header *header, uint32_t number,
                      struct keel_format_chunk *entry, uint8_t *stored);
-/* Open it in place: afterwards the codec's bytes lie at stored + KEEL_SEAL_FRONT_BYTES, and `out` is the
- * entry as it was before it was sealed (but stored_check). FORGED, without saying which chunk; `stored` is
- * scratch then. */
+/* Open it in place: *out is where the codec's bytes begin, and the entry becomes what it was before it was
+ * sealed (but stored_check). One that is not sealed stays as it is. `key` may be NULL: AUTH, with what to do.
+ * FORGED. Neither says which chunk; `stored` is scratch then. */
 enum keel_status keel_chunk_open(const struct keel_key *key, const struct keel_format_header *header,
-                                 uint32_t number, const struct keel_format_chunk *entry, uint8_t *stored,
-                                 struct keel_format_chunk *out);
+                                 uint32_t number, struct keel_format_chunk *entry, uint8_t *stored,
+                                 const uint8_t **out);
 
 /* ---- manifest --------------------------------------------------------------------------------------------
  */

@@ -1,6 +1,6 @@
 /* manifest.c - manifest.json to struct and back, by jansson. */
 #include "manifest.h"
-#include "format.h"
+#include "chunk_seal.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/disk.h>
@@ -13,11 +13,19 @@
 enum { HEX_BYTES = 2 * KEEL_DIGEST_BYTES, TAIL_BYTES = HEX_BYTES + 4 };
 static const char tail_end[] = "\"\n}\n";
 static const char check_member[] = ",\n \"check\": \"";
+/* Before that, when it is sealed: two members of these values. */
+static const char key_member[] = ",\n \"key_check\": \"";
+static const char mac_member[] = "\",\n \"mac\": \"";
+enum {
+    KEY_HEX_BYTES = 2 * KEEL_KEY_CHECK_BYTES,
+    MAC_HEX_BYTES = 2 * KEEL_MAC_BYTES,
+    SEAL_BYTES = sizeof key_member - 1 + KEY_HEX_BYTES + sizeof mac_member - 1 + MAC_HEX_BYTES + 1
+};
 
-static void to_hex(const uint8_t digest[KEEL_DIGEST_BYTES], char out[HEX_BYTES + 1])
+static void to_hex(const uint8_t *bytes, size_t count, char *out)
 {
-    for (size_t i = 0; i < KEEL_DIGEST_BYTES; i++)
-        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    for (size_t i = 0; i < count; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
 /* 16 for what is no lower-case hexadecimal digit. */
@@ -62,7 +70,7 @@ static json_t *u64_text(uint64_t value)
 static json_t *shard_to_json(const struct keel_shard_summary *shard)
 {
     char digest[HEX_BYTES + 1];
-    to_hex(shard->index_digest, digest);
+    to_hex(shard->index_digest, KEEL_DIGEST_BYTES, digest);
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "rank", (json_int_t)shard->rank, "records",
                      (json_int_t)shard->record_count, "file_bytes", (json_int_t)shard->file_bytes,
                      "raw_bytes", (json_int_t)shard->raw_bytes, "stored_bytes",
@@ -102,21 +110,41 @@ static enum keel_status parse_metadata(const char *text, json_t **out)
     return KEEL_OK;
 }
 
-/* Behind `body` ("{ ... }") without its closing brace: the check. */
-static enum keel_status append_check(const char *body, char **out, size_t *out_bytes)
+/* At `end`, which has room for SEAL_BYTES and NUL: that all from `text` on comes from who has the key.
+ * Returns the new end. */
+static char *append_seal(const struct keel_key *key, const char *text, char *end)
+{
+    uint8_t key_check[KEEL_KEY_CHECK_BYTES], mac[KEEL_MAC_BYTES];
+    keel_manifest_key_check(key, key_check);
+    end = stpcpy(end, key_member);
+    to_hex(key_check, sizeof key_check, end);
+    end = stpcpy(end + KEY_HEX_BYTES, mac_member);
+    keel_manifest_mac(key, text, (size_t)(end - text), mac);
+    to_hex(mac, sizeof mac, end);
+    return stpcpy(end + MAC_HEX_BYTES, "\"");
+}
+
+/* Behind `body` ("{ ... }") without its closing brace: the seal, if there is a key, and the check. */
+static enum keel_status append_check(const char *body, const struct keel_key *key, char **out,
+                                     size_t *out_bytes)
 {
     size_t kept = strlen(body) - 2; /* the closing "\n}" */
-    size_t covered = kept + strlen(check_member);
+    size_t covered = kept + (key != NULL ? SEAL_BYTES : 0) + strlen(check_member);
     KEEL_ASSERT(strcmp(body + kept, "\n}") == 0);
     if (covered + TAIL_BYTES > KEEL_MANIFEST_BYTES_MAX)
         return keel_fail(KEEL_LIMIT, "the manifest would be larger than %d bytes", KEEL_MANIFEST_BYTES_MAX);
     char *text = NULL;
     KEEL_TRY(keel_alloc(covered + TAIL_BYTES + 1, 1, &text));
-    snprintf(text, covered + 1, "%.*s%s", (int)kept, body, check_member);
+    memcpy(text, body, kept);
+    char *end = text + kept;
+    if (key != NULL)
+        end = append_seal(key, text, end);
+    end = stpcpy(end, check_member);
+    KEEL_ASSERT(end == text + covered);
     uint8_t digest[KEEL_DIGEST_BYTES];
     keel_format_digest(text, covered, digest);
-    to_hex(digest, text + covered);
-    memcpy(text + covered + HEX_BYTES, tail_end, sizeof tail_end);
+    to_hex(digest, sizeof digest, end);
+    memcpy(end + HEX_BYTES, tail_end, sizeof tail_end);
     *out = text;
     *out_bytes = covered + TAIL_BYTES;
     return KEEL_OK;
@@ -129,7 +157,7 @@ enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char
     json_t *root = manifest_to_json(manifest, metadata);
     char *body = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
     enum keel_status status = body == NULL ? keel_fail(KEEL_NO_MEMORY, "no memory for a manifest")
-                                           : append_check(body, out, out_bytes);
+                                           : append_check(body, manifest->key, out, out_bytes);
     free(body);
     json_decref(root);
     return status;
@@ -270,11 +298,59 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
         !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
         !text_from(root, "identity", out->info.identity, sizeof out->info.identity))
         return damaged(label);
-    if (json_object_size(root) != 10 + (json_object_get(root, "bases") != NULL ? 1 : 0))
+    size_t members = 10U + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (out->sealed ? 2U : 0U);
+    if (json_object_size(root) != members)
         return newer(label);
     KEEL_TRY(shards_from(root, label, out));
     KEEL_TRY(bases_from(root, label, out));
     return metadata_from(root, label, out);
+}
+
+/* Where the seal of a text begins, whose check has been seen; false when it has none. */
+static bool find_seal(const char *text, size_t bytes, const char **out)
+{
+    size_t behind = sizeof check_member - 1 + TAIL_BYTES; /* the seal: what is before */
+    if (bytes < SEAL_BYTES + behind)
+        return false;
+    const char *seal = text + bytes - behind - SEAL_BYTES;
+    if (memcmp(seal, key_member, sizeof key_member - 1) != 0 ||
+        memcmp(seal + sizeof key_member - 1 + KEY_HEX_BYTES, mac_member, sizeof mac_member - 1) != 0)
+        return false;
+    if (out != NULL)
+        *out = seal;
+    return true;
+}
+
+enum keel_status keel_manifest_prove(const char *text, size_t bytes, const struct keel_key *key,
+                                     const char *label)
+{
+    const char *seal;
+    uint8_t key_check[KEEL_KEY_CHECK_BYTES], mac[KEEL_MAC_BYTES];
+    char key_hex[KEY_HEX_BYTES + 1], mac_hex[MAC_HEX_BYTES + 1];
+    if (!find_seal(text, bytes, &seal))
+        return keel_fail(
+            KEEL_AUTH,
+            "%s: is not sealed, though a key is given (%s): anybody who can write here could have "
+            "put it in the place of a sealed one; accept plain snapshots, or leave the key out, if "
+            "that is what you expect",
+            label, keel_key_path(key));
+    const char *key_at = seal + sizeof key_member - 1;
+    const char *mac_at = key_at + KEY_HEX_BYTES + sizeof mac_member - 1;
+    keel_manifest_key_check(key, key_check);
+    to_hex(key_check, sizeof key_check, key_hex);
+    if (memcmp(key_at, key_hex, KEY_HEX_BYTES) != 0)
+        return keel_fail(KEEL_AUTH,
+                         "%s: is sealed with another key than that in %s; give the one it was saved with",
+                         label, keel_key_path(key));
+    keel_manifest_mac(key, text, (size_t)(mac_at - text), mac);
+    to_hex(mac, sizeof mac, mac_hex);
+    if (!keel_key_equal(mac_at, mac_hex, MAC_HEX_BYTES))
+        return keel_fail(
+            KEEL_FORGED,
+            "%s: was changed by somebody without the key, its check renewed; use another snapshot, "
+            "and find out who writes here",
+            label);
+    return KEEL_OK;
 }
 
 enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char *label,
@@ -285,7 +361,7 @@ enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char
     if (bytes <= TAIL_BYTES || bytes > KEEL_MANIFEST_BYTES_MAX)
         return damaged(label);
     keel_format_digest(text, bytes - TAIL_BYTES, digest);
-    to_hex(digest, hex);
+    to_hex(digest, sizeof digest, hex);
     const char *tail = text + bytes - TAIL_BYTES;
     if (memcmp(tail, hex, HEX_BYTES) != 0 || memcmp(tail + HEX_BYTES, tail_end, sizeof tail_end - 1) != 0)
         return damaged(label);
@@ -293,7 +369,7 @@ enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
         return damaged(label);
-    struct keel_manifest manifest = {0};
+    struct keel_manifest manifest = {.sealed = find_seal(text, bytes, NULL)};
     enum keel_status status = manifest_from(root, label, &manifest);
     json_decref(root);
     if (status != KEEL_OK) {
@@ -333,9 +409,15 @@ enum keel_status keel_manifest_read(const struct keel_store *store, const struct
     KEEL_TRY(keel_path_join(label, place->path, KEEL_MANIFEST_NAME));
     KEEL_TRY(read_text(place, label, &text, &bytes));
     enum keel_status status = keel_manifest_decode(text, bytes, label, &manifest);
+    if (status == KEEL_OK && store->key != NULL && (manifest.sealed || !store->accept_plain)) {
+        status = keel_manifest_prove(text, bytes, store->key, label);
+        manifest.proven = status == KEEL_OK;
+    }
     keel_free(text);
-    if (status != KEEL_OK)
+    if (status != KEEL_OK) {
+        keel_manifest_fini(&manifest);
         return status;
+    }
     uint64_t step = 0, attempt = 0;
     KEEL_ASSERT(keel_step_name_parse(place->name, &step, &attempt));
     if (strcmp(manifest.run, store->run) != 0 || manifest.info.step != step ||

@@ -23,6 +23,8 @@ struct keel_manifest {
                                         */
     uint32_t base_count;               /* direct bases: theirs are in their own manifests */
     char *metadata;                    /* JSON object; owned */
+    bool sealed, proven;               /* by decoding: it has a mac; by reading: and that is the key's */
+    const struct keel_key *key;        /* for encoding, borrowed: gives it a mac; or NULL */
 };
 void keel_manifest_fini(struct keel_manifest *manifest);
 
@@ -33,8 +35,13 @@ enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char
 enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char *label,
                                       struct keel_manifest *out);
 
+/* Does a text that was decoded come from who has the key? AUTH: it has another key's mac, or none. FORGED. */
+enum keel_status keel_manifest_prove(const char *text, size_t bytes, const struct keel_key *key,
+                                     const char *label);
+
 /* Read it from its directory, and see that it belongs there: MISMATCH when run, step or attempt are those
- * of another place. NOT_FOUND: not committed. */
+ * of another place. NOT_FOUND: not committed. With the store's key it is proven, or one without a mac is
+ * accepted if the store accepts those (AUTH, FORGED). Without a key a mac is not looked at. */
 enum keel_status keel_manifest_read(const struct keel_store *store, const struct keel_step_place *place,
                                     struct keel_manifest *out);
 

@@ -8,6 +8,7 @@
  * and the file is removed by finish or cancel. So the waits between the threads need no deadline: each ends
  * by progress of another one, or by `stopping`. Callers' waits have theirs. */
 #include "save.h"
+#include "chunk_seal.h"
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/disk.h>
@@ -160,6 +161,8 @@ static enum keel_status open_stream(struct keel_save *save, const struct keel_sa
                                      .retry_max = config->retry_max,
                                      .rate = &save->store->rates.write};
     keel_save_stream_init(&save->stream, fd, save->path, &how, save->workspace.data);
+    if (save->store->key != NULL)
+        keel_shard_begin_seal(save->store->key, &save->header);
     keel_format_header_seal(&save->header, block);
     memcpy(&save->header, block, sizeof save->header);
     return keel_save_stream_append(&save->stream, block, sizeof block, 0);

@@ -1,5 +1,6 @@
 /* save_drain.c - chunks out of the arena, encoded side by side, then appended to the stream in order (so the
  * file does not depend on the number of threads); whoever appended the last one appends index and footer. */
+#include "chunk_seal.h"
 #include "codec.h"
 #include "save.h"
 #include <keel/clock.h>
@@ -14,7 +15,9 @@ enum {
 /* A drain thread's own buffers, on the heap. */
 struct drain {
     struct keel_save *save;
-    uint8_t *stored, *scratch;
+    uint8_t *memory; /* owned: `stored` with room for a seal around it */
+    uint8_t *stored; /* of the codec */
+    uint8_t *scratch;
 };
 
 /* A chunk encoded: what goes into the file, and into the index. */
@@ -171,6 +174,20 @@ static void encode_bytes(struct drain *drain, uint32_t chunk, const uint8_t *raw
     keel_rate_add(rate, job->raw_bytes, keel_now_ns() - from_ns);
 }
 
+/* In the thread's buffer. A chunk that stores nothing is vouched for by its master. */
+static void seal_chunk(struct drain *drain, uint32_t chunk, struct coded *coded)
+{
+    const struct keel_save *save = drain->save;
+    if (coded->entry.codec == KEEL_CODEC_SAME) {
+        coded->entry.raw_check = 0;
+        return;
+    }
+    if (coded->bytes != drain->stored)
+        memcpy(drain->stored, coded->bytes, coded->entry.stored_bytes);
+    keel_chunk_seal(save->store->key, &save->header, chunk, &coded->entry, drain->memory);
+    coded->bytes = drain->memory;
+}
+
 static enum keel_status encode_chunk(struct drain *drain, uint32_t chunk, struct coded *out)
 {
     struct keel_save *save = drain->save;
@@ -187,7 +204,9 @@ static enum keel_status encode_chunk(struct drain *drain, uint32_t chunk, struct
         out->entry.codec = KEEL_CODEC_SAME;
     else
         encode_bytes(drain, chunk, raw, out);
-    out->entry.stored_check = out->entry.codec == KEEL_CODEC_RAW
+    if (save->store->key != NULL)
+        seal_chunk(drain, chunk, out);
+    out->entry.stored_check = out->entry.codec == KEEL_CODEC_RAW && out->bytes == raw
                                   ? out->entry.raw_check
                                   : keel_format_check(out->bytes, out->entry.stored_bytes);
     return KEEL_OK;
@@ -248,6 +267,10 @@ static enum keel_status append_tail(struct keel_save *save)
     footer.file_bytes =
         keel_round_up(footer.index_offset + footer.index_bytes + sizeof footer, KEEL_FORMAT_BLOCK_BYTES);
     keel_format_footer_seal(&footer);
+    if (save->store->key != NULL) {
+        keel_shard_mac(save->store->key, &save->header, save->index, &footer);
+        keel_format_footer_seal(&footer);
+    }
     KEEL_TRY(keel_save_stream_append(&save->stream, save->index, save->index_bytes, 0));
     KEEL_TRY(keel_save_stream_pad(&save->stream, sizeof footer));
     KEEL_TRY(keel_save_stream_append(&save->stream, &footer, sizeof footer, 0));
@@ -276,12 +299,15 @@ static enum keel_status drain_all(struct drain *drain)
 enum keel_status keel_save_drain(struct keel_save *save)
 {
     struct drain drain = {.save = save};
-    enum keel_status status = keel_alloc(KEEL_FORMAT_CHUNK_BYTES + KEEL_CODEC_SLACK_BYTES, 1, &drain.stored);
-    if (status == KEEL_OK)
-        status = keel_alloc(KEEL_FORMAT_CHUNK_BYTES + KEEL_CODEC_SLACK_BYTES, 1, &drain.scratch);
+    uint64_t room = KEEL_FORMAT_CHUNK_BYTES + KEEL_CODEC_SLACK_BYTES;
+    enum keel_status status = keel_alloc(room + KEEL_FORMAT_SEAL_BYTES, 1, &drain.memory);
+    if (status == KEEL_OK) {
+        drain.stored = drain.memory + KEEL_SEAL_FRONT_BYTES;
+        status = keel_alloc(room, 1, &drain.scratch);
+    }
     if (status == KEEL_OK)
         status = drain_all(&drain);
-    keel_free(drain.stored);
+    keel_free(drain.memory);
     keel_free(drain.scratch);
     return status;
 }

@@ -147,3 +147,8 @@ void keel_key_hash(const struct keel_key *key, const char *label, const void *da
     crypto_generichash_final(&state, out, out_bytes);
     sodium_memzero(&state, sizeof state);
 }
+
+bool keel_key_equal(const void *a, const void *b, size_t bytes)
+{
+    return sodium_memcmp(a, b, bytes) == 0;
+}

@@ -8,6 +8,7 @@
 #define KEEL_CKPT_SEAL_KEY_H
 
 #include <keel/status.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,5 +28,7 @@ const char *keel_key_path(const struct keel_key *key); /* for messages */
  * and `data`. Any thread. */
 void keel_key_hash(const struct keel_key *key, const char *label, const void *data, size_t bytes,
                    uint8_t *out, size_t out_bytes);
+/* Takes as long whether they differ early, late or not at all. */
+bool keel_key_equal(const void *a, const void *b, size_t bytes);
 
 #endif

@@ -1,7 +1,9 @@
 /* shard.c - reading a shard: nothing is believed before its check has been seen. */
 #include "shard.h"
+#include "chunk_seal.h"
 #include <keel/disk.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 
 static enum keel_status shard_path(const struct keel_step_place *place, uint32_t rank,
@@ -55,6 +57,49 @@ static enum keel_status read_index(int fd, const char *path, struct keel_shard *
     return KEEL_OK;
 }
 
+/* The parts of a file by its footer alone, whatever they say: true when all their checks fit. */
+static bool checks_fit(int fd, uint64_t file_bytes, const char *path, struct keel_shard *out)
+{
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES], digest[KEEL_DIGEST_BYTES];
+    struct keel_format_header *header = &out->header;
+    struct keel_format_footer *footer = &out->footer;
+    if (file_bytes < sizeof block + sizeof *footer ||
+        keel_pread_all(fd, block, sizeof block, 0, path) != KEEL_OK ||
+        keel_pread_all(fd, footer, sizeof *footer, file_bytes - sizeof *footer, path) != KEEL_OK ||
+        footer->index_bytes > file_bytes || footer->index_offset > file_bytes - footer->index_bytes)
+        return false;
+    memcpy(header, block, sizeof *header);
+    memset(block + offsetof(struct keel_format_header, check), 0, sizeof header->check);
+    if (header->check != keel_format_check(block, sizeof block) ||
+        footer->check != keel_format_check(footer, offsetof(struct keel_format_footer, check)) ||
+        keel_alloc_aligned(KEEL_PAGE_BYTES, footer->index_bytes, &out->index) != KEEL_OK ||
+        keel_pread_all(fd, out->index, footer->index_bytes, footer->index_offset, path) != KEEL_OK)
+        return false;
+    keel_format_digest(out->index, footer->index_bytes, digest);
+    return memcmp(digest, footer->index_digest, sizeof digest) == 0;
+}
+
+/* A sealed file that makes no sense though all its checks fit was not damaged: FORGED when the key says that
+ * it did not write it. Otherwise `status`, with its detail. */
+static enum keel_status tell_forgery(const struct keel_step_place *place, int fd, uint64_t file_bytes,
+                                     const char *path, enum keel_status status)
+{
+    char detail[KEEL_DETAIL_BYTES];
+    struct keel_shard shard = {.place = place};
+    if (status != KEEL_CORRUPT || place->key == NULL)
+        return status;
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    bool forged =
+        checks_fit(fd, file_bytes, path, &shard) &&
+        !keel_format_all_zero(shard.header.salt, sizeof shard.header.salt) &&
+        keel_shard_check_mac(place->key, &shard.header, shard.index, &shard.footer, path) == KEEL_FORGED;
+    keel_shard_unload(&shard);
+    if (forged)
+        return KEEL_FORGED;
+    keel_detail_set(detail);
+    return status;
+}
+
 enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t rank, struct keel_shard *out)
 {
     char path[KEEL_PATH_BYTES];
@@ -66,6 +111,7 @@ enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t r
     enum keel_status status = read_ends(fd, file_bytes, path, &shard);
     if (status == KEEL_OK)
         status = read_index(fd, path, &shard);
+    status = tell_forgery(place, fd, file_bytes, path, status);
     keel_disk_close(fd);
     if (status != KEEL_OK) {
         keel_shard_unload(&shard);
@@ -103,6 +149,24 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
         return keel_fail(KEEL_MISMATCH,
                          "%s: is not the file that its summary describes; use another snapshot", path);
     return KEEL_OK;
+}
+
+enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct keel_manifest *manifest)
+{
+    char path[KEEL_PATH_BYTES];
+    bool sealed = (shard->header.flags & KEEL_HEADER_SEALED) != 0;
+    KEEL_TRY(keel_shard_path(shard, path));
+    if (sealed != manifest->sealed)
+        return keel_fail(manifest->proven ? KEEL_FORGED : KEEL_MISMATCH,
+                         "%s: is %ssealed, and its manifest is %s; use another snapshot", path,
+                         sealed ? "" : "not ", manifest->sealed ? "sealed" : "not");
+    if (!sealed || shard->place->key == NULL)
+        return KEEL_OK;
+    enum keel_status status =
+        keel_shard_check_mac(shard->place->key, &shard->header, shard->index, &shard->footer, path);
+    if (status != KEEL_AUTH || !manifest->proven)
+        return status;
+    return keel_fail(KEEL_FORGED, "%s: has another key than its manifest; use another snapshot", path);
 }
 
 /* ---- chunks

@@ -3,7 +3,7 @@
 #define KEEL_CKPT_SHARD_H
 
 #include "format.h"
-#include "store.h"
+#include "manifest.h"
 
 struct keel_shard {
     const struct keel_step_place *place; /* borrowed */
@@ -23,6 +23,11 @@ void keel_shard_unload(struct keel_shard *shard);
 enum keel_status keel_shard_match(const struct keel_shard *shard, const struct keel_step_place *place,
                                   const char *run, uint32_t rank_count,
                                   const struct keel_shard_summary *summary);
+
+/* Does it come from who has the place's key? It is sealed like its manifest or not at all (MISMATCH; FORGED
+ * if the manifest is proven), and if so its mac is right (AUTH, FORGED). Without a key no mac is looked at.
+ */
+enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct keel_manifest *manifest);
 
 /* The record that a chunk belongs to. */
 const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk);

@@ -14,6 +14,7 @@ static enum keel_status load_shards(struct keel_snapshot *snapshot)
     KEEL_TRY(keel_alloc(count, sizeof *snapshot->shards, &snapshot->shards));
     for (uint32_t i = 0; i < count; i++) {
         KEEL_TRY(keel_shard_load(&snapshot->place, i, &snapshot->shards[i]));
+        KEEL_TRY(keel_shard_prove(&snapshot->shards[i], manifest));
         KEEL_TRY(keel_shard_match(&snapshot->shards[i], &snapshot->place, manifest->run, count,
                                   &manifest->shards[i]));
     }

@@ -88,8 +88,8 @@ struct keel_chunk_place {
 enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct keel_snapshot *snapshot);
 void keel_snapshot_close_bases(struct keel_snapshot *snapshot);
 
-/* The base of a chunk of codec delta, its index checked: as many raw bytes, and fewer bases under it. CORRUPT
- * without the place of the delta. Any thread. */
+/* The base of a chunk of codec delta, its index checked: as many raw bytes, and one base fewer under it.
+ * CORRUPT without the place of the delta. Any thread. */
 enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct keel_chunk_place delta,
                                        struct keel_chunk_place *out);
 

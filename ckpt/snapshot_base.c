@@ -2,7 +2,7 @@
  *
  * Their manifests are read when the snapshot is opened, as far down as its longest chain goes, so that a base
  * that is gone is told at once. Their shards are read when a chunk asks for one, once, and kept. Chains
- * cannot loop: each base must say that fewer bases are under it. */
+ * cannot loop: each base must say that one base fewer is under it. */
 #include "snapshot.h"
 #include <keel/memory.h>
 #include <string.h>
@@ -118,6 +118,8 @@ static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_s
     if (shard->index == NULL) {
         status = keel_shard_load(&base->place, rank, shard);
         if (status == KEEL_OK)
+            status = keel_shard_prove(shard, &base->manifest);
+        if (status == KEEL_OK)
             status = keel_shard_match(shard, &base->place, base->manifest.run,
                                       base->manifest.info.shard_count, &base->manifest.shards[rank]);
         if (status != KEEL_OK)
@@ -149,7 +151,7 @@ enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct ke
     const struct keel_format_chunk *under =
         chunk->base_chunk < shard->footer.chunk_count ? &shard->chunks[chunk->base_chunk] : NULL;
     if (under == NULL || under->codec == KEEL_CODEC_SAME || under->raw_bytes != chunk->raw_bytes ||
-        under->chain >= chunk->chain)
+        under->chain + 1 != chunk->chain)
         return keel_fail(KEEL_CORRUPT, "its base, %s rank %u chunk %u, is not the one that was there",
                          base->place.name, chunk->base_rank, chunk->base_chunk);
     *out = (struct keel_chunk_place){shard, chunk->base_chunk};

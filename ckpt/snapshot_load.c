@@ -149,7 +149,7 @@ static uint64_t scatter_use(const struct keel_load_plan *plan, const struct keel
 /* Another copy may have it: what is wrong is with this one's file. */
 static bool may_be_elsewhere(enum keel_status status)
 {
-    return status == KEEL_CORRUPT || status == KEEL_IO;
+    return status == KEEL_CORRUPT || status == KEEL_FORGED || status == KEEL_IO;
 }
 
 static enum keel_status note_failure(struct run *run, enum keel_status reason, size_t first, size_t behind)

@@ -131,16 +131,24 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
                          KEEL_RUN_NAME_BYTES - 1);
     KEEL_TRY(keel_path_join(path, config->root, run));
     int fd = -1;
-    KEEL_TRY(open_run(config->root, path, run, config->create, &fd));
+    struct keel_key *key = NULL;
     struct keel_store *store;
-    enum keel_status status = keel_alloc(1, sizeof *store, &store);
+    if (config->key_file != NULL)
+        KEEL_TRY(keel_key_load(config->key_file, &key));
+    enum keel_status status = open_run(config->root, path, run, config->create, &fd);
+    if (status == KEEL_OK)
+        status = keel_alloc(1, sizeof *store, &store);
     if (status != KEEL_OK) {
-        keel_disk_close(fd);
+        if (fd >= 0)
+            keel_disk_close(fd);
+        keel_key_release(key);
         return status;
     }
     keel_mutex_init(&store->lock);
     store->run_fd = fd;
     store->read_only = config->read_only;
+    store->accept_plain = config->accept_plain;
+    store->key = key;
     memcpy(store->run, run, sizeof run);
     memcpy(store->path, path, sizeof path);
     *out = store;
@@ -153,6 +161,7 @@ void keel_store_close(struct keel_store *store)
         return;
     keel_disk_close(store->run_fd);
     keel_base_drop_all(store);
+    keel_key_release(store->key);
     keel_free(store->spare.memory);
     keel_mutex_fini(&store->lock);
     keel_free(store);
@@ -303,6 +312,7 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
     place.fd = keel_disk_open(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (place.fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened as a directory", place.path);
+    place.key = keel_key_retain(store->key);
     *out = place;
     return KEEL_OK;
 }
@@ -310,7 +320,9 @@ enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, u
 void keel_step_close(struct keel_step_place *place)
 {
     keel_disk_close(place->fd);
+    keel_key_release(place->key);
     place->fd = -1;
+    place->key = NULL;
 }
 
 enum keel_status keel_step_uncommitted(const struct keel_step_place *place)

@@ -4,6 +4,7 @@
 #define KEEL_CKPT_STORE_H
 
 #include "save_rate.h"
+#include "seal_key.h"
 #include <keel/ckpt.h>
 #include <keel/file.h>
 #include <keel/thread.h>
@@ -26,7 +27,8 @@ struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];
     char path[KEEL_PATH_BYTES]; /* root/run */
     int run_fd;
-    bool read_only;
+    bool read_only, accept_plain;
+    struct keel_key *key;         /* held; NULL: nothing is sealed */
     struct keel_save_rates rates; /* of all saves so far */
     _Atomic uint64_t settled_ns;  /* see sweep.c */
     struct keel_mutex lock;       /* guards: */
@@ -45,6 +47,7 @@ struct keel_step_place {
     char name[KEEL_STEP_NAME_BYTES]; /* step-12.3 */
     char path[KEEL_PATH_BYTES];      /* root/run/step-12.3, for messages */
     int fd;
+    struct keel_key *key; /* the store's, held; or NULL */
 };
 /* "step-<n>.<attempt>" and nothing else: no sign, no leading zero. */
 bool keel_step_name_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);
@@ -70,7 +73,8 @@ enum keel_name_kind keel_name_kind_of(const char *name);
 enum keel_status keel_step_open_file(const struct keel_step_place *place, const char *name, int *out_fd,
                                      uint64_t *out_bytes);
 
-/* The newest committed attempt of that step. NOT_FOUND, CORRUPT (only damaged manifests). */
+/* The newest committed attempt of that step; when all its manifests are damaged the newest of those, so that
+ * reading it says what is wrong. NOT_FOUND. */
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt);
 
 /* INVALID when the store was opened read-only. */

@@ -174,10 +174,12 @@ static void end_sealed(struct sealed *s)
 static enum keel_status open_sealed(const struct sealed *s)
 {
     uint8_t stored[sizeof s->stored];
-    struct keel_format_chunk entry;
+    struct keel_format_chunk entry = s->entry;
+    const uint8_t *bytes;
     memcpy(stored, s->stored, sizeof stored);
-    KEEL_TRY(keel_chunk_open(s->key, &s->header, NUMBER, &s->entry, stored, &entry));
-    ck_assert_mem_eq(stored + KEEL_SEAL_FRONT_BYTES, s->codec_bytes, CODEC_BYTES);
+    KEEL_TRY(keel_chunk_open(s->key, &s->header, NUMBER, &entry, stored, &bytes));
+    ck_assert_ptr_eq(bytes, stored + KEEL_SEAL_FRONT_BYTES);
+    ck_assert_mem_eq(bytes, s->codec_bytes, CODEC_BYTES);
     ck_assert_mem_eq(&entry, &plain_entry, sizeof entry);
     return KEEL_OK;
 }
@@ -234,18 +236,26 @@ START_TEST(a_flip_in_any_byte_of_a_sealed_chunk_its_entry_or_its_header_is_found
 }
 END_TEST
 
+/* The bytes of `from` in the place of s's chunk. */
+static enum keel_status open_as(const struct keel_key *key, const struct sealed *s, uint32_t number,
+                                const struct sealed *from)
+{
+    uint8_t stored[sizeof s->stored];
+    struct keel_format_chunk entry = s->entry;
+    const uint8_t *bytes;
+    memcpy(stored, from->stored, sizeof stored);
+    return keel_chunk_open(key, &s->header, number, &entry, stored, &bytes);
+}
+
 START_TEST(a_chunk_opens_at_its_number_in_its_file_with_its_key_only)
 {
-    struct sealed s = make_sealed();
-    uint8_t stored[sizeof s.stored];
-    struct keel_format_chunk entry;
-    memcpy(stored, s.stored, sizeof stored);
-    ck_status(keel_chunk_open(s.key, &s.header, NUMBER + 1, &s.entry, stored, &entry), KEEL_FORGED);
-    memcpy(stored, s.stored, sizeof stored);
-    ck_status(keel_chunk_open(s.other, &s.header, NUMBER, &s.entry, stored, &entry), KEEL_FORGED);
-    struct sealed twin = make_sealed(); /* of the same snapshot, rank and contents */
-    memcpy(stored, twin.stored, sizeof stored);
-    ck_status(keel_chunk_open(s.key, &s.header, NUMBER, &s.entry, stored, &entry), KEEL_FORGED);
+    struct sealed s = make_sealed(), twin = make_sealed(); /* of the same snapshot, rank and contents */
+    ck_ok(open_as(s.key, &s, NUMBER, &s));
+    ck_status(open_as(s.key, &s, NUMBER + 1, &s), KEEL_FORGED);
+    ck_status(open_as(s.other, &s, NUMBER, &s), KEEL_FORGED);
+    ck_status(open_as(s.key, &s, NUMBER, &twin), KEEL_FORGED);
+    ck_status(open_as(NULL, &s, NUMBER, &s), KEEL_AUTH);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "--key"));
     end_sealed(&twin);
     end_sealed(&s);
 }

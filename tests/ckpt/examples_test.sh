@@ -14,9 +14,10 @@ now_ms() { echo $(($(date +%s%N) / 1000000)); }
 steps=1500 every=10 kills=10
 [ -n "${SAN:-}" ] && steps=300 kills=4
 
-# Sleep between 1/20 and 1/3 of the time of a whole run, drawn anew each time.
-doze() { # doze MS
-    awk -v ms="$1" -v seed="$(od -An -N4 -tu4 /dev/urandom)" 'BEGIN { srand(seed); print (0.05 + 0.28 * rand()) * ms / 1000 }' >"$root/doze"
+# Sleep for a part of the time of a whole run, drawn anew each time: at most 1 / DIVISOR of it.
+doze() { # doze MS DIVISOR
+    awk -v ms="$1" -v most="$2" -v seed="$(od -An -N4 -tu4 /dev/urandom)" \
+        'BEGIN { srand(seed); print (0.1 + 0.9 * rand()) / most * ms / 1000 }' >"$root/doze"
     sleep "$(cat "$root/doze")"
 }
 went_on() { grep -c 'going on from step' "$root/log"; }
@@ -35,7 +36,7 @@ killed=0
 for _ in $(seq $kills); do
     "$BUILD/examples/heat" "$root/killed" $steps $every "$root/killed.field" >>"$root/log" 2>&1 &
     pid=$!
-    doze "$whole_ms"
+    doze "$whole_ms" 8
     kill -9 $pid 2>/dev/null && killed=$((killed + 1))
     wait $pid 2>/dev/null
 done
@@ -88,7 +89,7 @@ for ranks in 4 3 4 3 2 4; do
         sleep 0.1
         tries=$((tries + 1))
     done
-    doze "$whole_ms"
+    doze "$whole_ms" 3
     at=$((at + 1))
     victims=$(children $pid)
     # in turn: one rank, which ends the others; and all at once, with their mpirun

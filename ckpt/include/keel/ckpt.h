@@ -63,6 +63,9 @@ struct keel_store_config {
     /* A file of 32 bytes, or of 64 hex digits and a newline, that nobody but its owner may read: what is
      * saved is sealed with it, and what is read may be. NULL: nothing is sealed. */
     const char *key_file;
+    /* With a key: read also snapshots that are not sealed. Otherwise they are refused, as whoever can write
+     * here could have put them in the place of sealed ones. */
+    bool accept_plain;
 };
 /* NOT_FOUND, DENIED (also a key file that others may read), INVALID (several runs and none named; no key in
  * the key file). Thread-safe afterwards. */
