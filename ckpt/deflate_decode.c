@@ -32,7 +32,7 @@ enum {
     STEP_BYTES = 32, /* that LOOKUPS may write: 5 x 6, the last eight at once */
     REPEAT_MAX = 258,
     LANES = 4,
-    LANE_BYTES_MIN = 2048, /* of a stream, under which lanes do not pay */
+    LANE_BYTES_MIN = 512, /* of a stream, under which lanes do not pay */
     BATCH = 16             /* steps of all lanes between two looks at where they are */
 };
 

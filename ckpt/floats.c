@@ -32,7 +32,7 @@ KEEL_VECTOR_BODY uint32_t narrow_f32(uint32_t x, uint32_t mantissa, uint32_t exp
     if (moved > 0) {
         uint32_t significand = (magnitude & 0x7fffffU) | 0x800000U;
         uint32_t shift = drop + moved + 1 - (magnitude >> F32_MANTISSA);
-        shift = shift < F32_MANTISSA + 2 ? shift : F32_MANTISSA + 2;
+        shift = shift - 1 < F32_MANTISSA + 1 ? shift : F32_MANTISSA + 2; /* 0: not a denormal, not used */
         uint32_t small = (significand + (1U << (shift - 1)) - 1 + ((significand >> shift) & 1)) >> shift;
         out = magnitude < (moved + 1) << F32_MANTISSA ? small : out;
     }
@@ -53,7 +53,7 @@ KEEL_VECTOR_BODY uint64_t narrow_f64(uint64_t x, uint32_t mantissa, uint32_t exp
     out = out < infinity ? out : infinity;
     uint64_t significand = (magnitude & fraction) | one << F64_MANTISSA;
     uint64_t shift = drop + moved + 1 - (magnitude >> F64_MANTISSA);
-    shift = shift < F64_MANTISSA + 2 ? shift : F64_MANTISSA + 2;
+    shift = shift - 1 < F64_MANTISSA + 1 ? shift : F64_MANTISSA + 2;
     uint64_t small = (significand + (one << (shift - 1)) - 1 + ((significand >> shift) & 1)) >> shift;
     out = magnitude < (moved + 1) << F64_MANTISSA ? small : out;
     uint64_t nan = infinity | one << (mantissa - 1) | ((magnitude & fraction) >> drop);

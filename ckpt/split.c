@@ -21,7 +21,7 @@ KEEL_VECTOR_BODY uint8_t zigzag_8(uint8_t difference)
 
 KEEL_VECTOR_BODY uint8_t unzigzag_8(uint8_t x)
 {
-    return (uint8_t)(x >> 1 ^ (0U - (uint32_t)(x & 1)));
+    return (uint8_t)((uint32_t)x >> 1 ^ (0U - (uint32_t)(x & 1)));
 }
 
 KEEL_VECTOR_BODY uint16_t rotate_16(uint16_t x)
@@ -41,7 +41,7 @@ KEEL_VECTOR_BODY uint16_t zigzag_16(uint16_t difference)
 
 KEEL_VECTOR_BODY uint16_t unzigzag_16(uint16_t x)
 {
-    return (uint16_t)(x >> 1 ^ (0U - (uint32_t)(x & 1)));
+    return (uint16_t)((uint32_t)x >> 1 ^ (0U - (uint32_t)(x & 1)));
 }
 
 KEEL_VECTOR_BODY uint32_t rotate_32(uint32_t x)
@@ -61,7 +61,7 @@ KEEL_VECTOR_BODY uint32_t zigzag_32(uint32_t difference)
 
 KEEL_VECTOR_BODY uint32_t unzigzag_32(uint32_t x)
 {
-    return (uint32_t)(x >> 1 ^ (0U - (uint32_t)(x & 1)));
+    return (uint32_t)(x >> 1 ^ (0U - (x & 1)));
 }
 
 KEEL_VECTOR_BODY uint64_t rotate_64(uint64_t x)
