@@ -91,7 +91,7 @@ static void limit_depths(uint32_t per_depth[64], uint32_t bits_max)
 void keel_huffman_lengths(const uint32_t *histogram, uint32_t symbols, uint32_t bits_max, uint8_t *out)
 {
     KEEL_ASSERT(symbols <= KEEL_HUFFMAN_SYMBOLS_MAX);
-    struct leaf leaves[KEEL_HUFFMAN_SYMBOLS_MAX];
+    struct leaf leaves[KEEL_HUFFMAN_SYMBOLS_MAX] = {{0, 0}};
     uint32_t count = 0;
     for (uint32_t i = 0; i < symbols; i++)
         if (histogram[i] > 0)
