@@ -24,18 +24,18 @@ struct cover {
     const struct keel_format_record *tensor; /* any record of it: for name and dimensions */
     uint32_t first_piece;                    /* of the tensor */
     struct part *parts;                      /* owned, a stack */
-    uint32_t *candidates;                    /* owned, pieces */
+    uint32_t *candidates;                    /* owned, of all parts; each is an index into the two below */
+    uint32_t *pieces;                        /* owned */
+    uint64_t *edges; /* owned; close together, as they are looked at again and again */
     size_t part_count, part_capacity, candidate_count, candidate_capacity;
+    size_t piece_count, piece_capacity, edge_capacity;
     uint64_t work;
 };
 
-static struct keel_box held_by(const struct cover *cover, uint32_t piece)
+/* Begin and end, in each dimension, of a candidate. */
+static const uint64_t *edges_of(const struct cover *cover, uint32_t candidate)
 {
-    const struct keel_format_record *record = keel_snapshot_record(cover->snapshot, piece);
-    struct keel_box box;
-    memcpy(box.offset, record->offset, sizeof box.offset);
-    memcpy(box.extent, record->extent, sizeof box.extent);
-    return box;
+    return cover->edges + (size_t)candidate * 2 * cover->tensor->dims;
 }
 
 static enum keel_status hole(const struct cover *cover, const struct keel_box *box)
@@ -87,6 +87,22 @@ static uint32_t first_reaching(const struct keel_snapshot *snapshot, const struc
     return low;
 }
 
+static enum keel_status add_candidate(struct cover *cover, uint32_t piece, const struct keel_box *held)
+{
+    size_t number = cover->piece_count, dims = cover->tensor->dims;
+    KEEL_TRY(grow(&cover->pieces, &cover->piece_capacity, number + 1, sizeof *cover->pieces));
+    KEEL_TRY(grow(&cover->edges, &cover->edge_capacity, (number + 1) * 2 * dims, sizeof *cover->edges));
+    KEEL_TRY(grow(&cover->candidates, &cover->candidate_capacity, number + 1, sizeof *cover->candidates));
+    for (size_t d = 0; d < dims; d++) {
+        cover->edges[(number * dims + d) * 2] = held->offset[d];
+        cover->edges[(number * dims + d) * 2 + 1] = held->offset[d] + held->extent[d];
+    }
+    cover->candidates[number] = (uint32_t)number;
+    cover->pieces[number] = piece;
+    cover->piece_count = cover->candidate_count = number + 1;
+    return KEEL_OK;
+}
+
 /* The pieces that share an element with the box. */
 static enum keel_status find_candidates(struct cover *cover, const struct keel_tensor *tensor,
                                         const struct keel_box *box, const struct keel_piece_chain *without)
@@ -95,16 +111,24 @@ static enum keel_status find_candidates(struct cover *cover, const struct keel_t
     uint32_t piece =
         dims > 0 ? first_reaching(cover->snapshot, tensor, box->offset[axis]) : tensor->first_piece;
     for (; piece < end; piece++) {
-        struct keel_box held = held_by(cover, piece), both;
-        if (dims > 0 && held.offset[axis] >= box->offset[axis] + box->extent[axis])
+        const struct keel_format_record *record = keel_snapshot_record(cover->snapshot, piece);
+        struct keel_box both;
+        if (dims > 0 && record->offset[axis] >= box->offset[axis] + box->extent[axis])
             break;
-        if (!keel_box_intersect(&held, box, dims, &both) || is_without(without, piece))
-            continue;
-        KEEL_TRY(grow(&cover->candidates, &cover->candidate_capacity, cover->candidate_count + 1,
-                      sizeof *cover->candidates));
-        cover->candidates[cover->candidate_count++] = piece;
+        struct keel_box held = keel_record_box(record);
+        if (keel_box_intersect(&held, box, dims, &both) && !is_without(without, piece))
+            KEEL_TRY(add_candidate(cover, piece, &held));
     }
     return KEEL_OK;
+}
+
+static bool contains(const struct cover *cover, uint32_t candidate, const struct keel_box *box)
+{
+    const uint64_t *edges = edges_of(cover, candidate);
+    for (uint32_t d = 0; d < cover->tensor->dims; d++)
+        if (edges[2 * d] > box->offset[d] || edges[2 * d + 1] < box->offset[d] + box->extent[d])
+            return false;
+    return true;
 }
 
 /* Of the candidates that hold the whole part, the one whose shard comes first in an order that is another for
@@ -114,10 +138,9 @@ static uint32_t holder(const struct cover *cover, const struct part *part)
     uint32_t best = KEEL_PIECE_NONE;
     uint64_t best_order = UINT64_MAX;
     for (size_t i = part->first; i < part->first + part->count; i++) {
-        uint32_t piece = cover->candidates[i];
-        struct keel_box held = held_by(cover, piece);
-        if (!keel_box_contains(&held, &part->box, cover->tensor->dims))
+        if (!contains(cover, cover->candidates[i], &part->box))
             continue;
+        uint32_t piece = cover->pieces[cover->candidates[i]];
         uint32_t key[2] = {cover->first_piece, cover->snapshot->pieces[piece].shard};
         uint64_t order = keel_format_check(key, sizeof key);
         if (best == KEEL_PIECE_NONE || order < best_order) {
@@ -149,12 +172,13 @@ static struct cut find_cut(const struct cover *cover, const struct part *part, u
 {
     struct cut cut = {.dim = dim};
     uint64_t sample[FACES_MAX], low = part->box.offset[dim], high = low + part->box.extent[dim];
-    size_t sampled = 0, stride = part->count * 2 / FACES_MAX + 1;
+    size_t sampled = 0, stride = 1; /* a power of two */
+    while (part->count * 2 / stride > FACES_MAX)
+        stride *= 2;
     for (size_t i = 0; i < part->count; i++) {
-        struct keel_box held = held_by(cover, cover->candidates[part->first + i]);
-        uint64_t faces[2] = {held.offset[dim], held.offset[dim] + held.extent[dim]};
+        const uint64_t *faces = edges_of(cover, cover->candidates[part->first + i]) + 2 * (size_t)dim;
         for (int f = 0; f < 2; f++)
-            if (faces[f] > low && faces[f] < high && cut.faces++ % stride == 0)
+            if (faces[f] > low && faces[f] < high && (cut.faces++ & (stride - 1)) == 0)
                 sample[sampled++] = faces[f];
     }
     if (sampled == 0)
@@ -162,8 +186,8 @@ static struct cut find_cut(const struct cover *cover, const struct part *part, u
     qsort(sample, sampled, sizeof *sample, compare_u64);
     cut.at = sample[sampled / 2];
     for (size_t i = 0; i < part->count; i++) {
-        struct keel_box held = held_by(cover, cover->candidates[part->first + i]);
-        cut.crossing += held.offset[dim] < cut.at && held.offset[dim] + held.extent[dim] > cut.at;
+        const uint64_t *faces = edges_of(cover, cover->candidates[part->first + i]) + 2 * (size_t)dim;
+        cut.crossing += faces[0] < cut.at && faces[1] > cut.at;
     }
     return cut;
 }
@@ -198,12 +222,12 @@ static enum keel_status split(struct cover *cover)
     uint32_t *list = cover->candidates + low.first, *behind = list + low.count;
     size_t low_count = 0, high_count = 0;
     for (size_t i = 0; i < low.count; i++) {
-        struct keel_box held = held_by(cover, list[i]);
-        uint32_t piece = list[i];
-        if (held.offset[cut.dim] < cut.at)
-            behind[low_count++] = piece;
-        if (held.offset[cut.dim] + held.extent[cut.dim] > cut.at)
-            list[high_count++] = piece;
+        const uint64_t *faces = edges_of(cover, list[i]) + 2 * (size_t)cut.dim;
+        uint32_t candidate = list[i];
+        if (faces[0] < cut.at)
+            behind[low_count++] = candidate;
+        if (faces[1] > cut.at)
+            list[high_count++] = candidate;
     }
     memmove(list + high_count, behind, low_count * sizeof *list);
     high.count = high_count;
@@ -261,5 +285,7 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
     }
     keel_free(cover.parts);
     keel_free(cover.candidates);
+    keel_free(cover.pieces);
+    keel_free(cover.edges);
     return status;
 }

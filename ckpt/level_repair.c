@@ -48,25 +48,6 @@ static bool is_loss(enum keel_status status)
 
 /* ---- manifest ------------------------------------------------------------------------------------------ */
 
-static enum keel_status read_manifest(struct keel_level *level, const struct keel_object *object,
-                                      struct keel_manifest *out)
-{
-    struct keel_level_source *source;
-    char label[KEEL_LEVEL_LABEL_BYTES], *text = NULL;
-    KEEL_TRY(keel_level_open(level, object, &source));
-    keel_level_label(level, object, label);
-    enum keel_status status = keel_source_verify(source);
-    if (status == KEEL_OK)
-        status = keel_alloc(source->info.bytes, 1, &text);
-    if (status == KEEL_OK)
-        status = keel_level_read(source, 0, text, source->info.bytes);
-    if (status == KEEL_OK)
-        status = keel_manifest_decode(text, source->info.bytes, label, out);
-    keel_free(text);
-    keel_level_close_source(source);
-    return status;
-}
-
 /* From the store, or the nearest level that has it sound. */
 static enum keel_status find_manifest(struct repair *repair, const struct keel_object *object,
                                       struct keel_manifest *out, struct keel_level **out_from)
@@ -74,7 +55,7 @@ static enum keel_status find_manifest(struct repair *repair, const struct keel_o
     enum keel_status first = KEEL_OK;
     char detail[KEEL_DETAIL_BYTES] = "";
     for (uint32_t i = 0; i < repair->level_count; i++) {
-        enum keel_status status = read_manifest(repair->levels[i], object, out);
+        enum keel_status status = keel_manifest_from_level(repair->levels[i], object, out);
         *out_from = repair->levels[i];
         if (status == KEEL_OK || !is_loss(status))
             return status;

@@ -131,9 +131,8 @@ static enum keel_status verify_shard(struct keel_level_source *source)
 
 /* ---- manifests ------------------------------------------------------------------------------------- */
 
-static enum keel_status verify_manifest(struct keel_level_source *source)
+static enum keel_status read_manifest(struct keel_level_source *source, struct keel_manifest *out)
 {
-    struct keel_manifest manifest;
     char label[KEEL_LEVEL_LABEL_BYTES], *text;
     const struct keel_object *object = &source->info.object;
     keel_level_label(source->level, object, label);
@@ -142,15 +141,34 @@ static enum keel_status verify_manifest(struct keel_level_source *source)
     KEEL_TRY(keel_alloc(source->info.bytes, 1, &text));
     enum keel_status status = keel_level_read(source, 0, text, source->info.bytes);
     if (status == KEEL_OK)
-        status = keel_manifest_decode(text, source->info.bytes, label, &manifest);
+        status = keel_manifest_decode(text, source->info.bytes, label, out);
     keel_free(text);
     if (status != KEEL_OK)
         return status;
-    if (strcmp(manifest.run, source->level->run) != 0 || manifest.info.step != object->step ||
-        manifest.info.attempt != object->attempt)
-        status = foreign(source, manifest.run, manifest.info.step, manifest.info.attempt);
-    keel_manifest_fini(&manifest);
+    if (strcmp(out->run, source->level->run) != 0 || out->info.step != object->step ||
+        out->info.attempt != object->attempt) {
+        status = foreign(source, out->run, out->info.step, out->info.attempt);
+        keel_manifest_fini(out);
+    }
     return status;
+}
+
+enum keel_status keel_manifest_from_level(struct keel_level *level, const struct keel_object *object,
+                                          struct keel_manifest *out)
+{
+    struct keel_level_source *source;
+    KEEL_TRY(keel_level_open(level, object, &source));
+    enum keel_status status = read_manifest(source, out);
+    keel_level_close_source(source);
+    return status;
+}
+
+static enum keel_status verify_manifest(struct keel_level_source *source)
+{
+    struct keel_manifest manifest;
+    KEEL_TRY(read_manifest(source, &manifest));
+    keel_manifest_fini(&manifest);
+    return KEEL_OK;
 }
 
 /* ---- all ------------------------------------------------------------------------------------------- */

@@ -54,10 +54,10 @@ static enum keel_status add_uses(struct keel_load_plan *plan, uint32_t part_numb
     const struct keel_load_part *part = &plan->parts[part_number];
     const struct keel_piece *p = &plan->snapshot->pieces[part->piece];
     struct piece own = piece_of(&plan->snapshot->shards[p->shard], p->record);
-    struct keel_region region;
-    keel_record_region(own.record, &region);
-    struct keel_box held = keel_box_of(&region), box = part->box;
-    uint64_t at = keel_box_next(&held, &box, region.dims, 0, NULL);
+    struct keel_box held = keel_record_box(own.record), box = part->box;
+    uint32_t dims = own.record->dims;
+    bool all = keel_box_elements(&box, dims) == own.elements;
+    uint64_t at = all ? 0 : keel_box_next(&held, &box, dims, 0, NULL);
     while (at != UINT64_MAX) {
         uint64_t number = at / own.chunk_elements;
         uint64_t end = least((number + 1) * own.chunk_elements, own.elements);
@@ -73,7 +73,9 @@ static enum keel_status add_uses(struct keel_load_plan *plan, uint32_t part_numb
             end = least(end, (master_number + 1) * master.chunk_elements);
         }
         KEEL_TRY(add_use(plan, &use));
-        at = end < own.elements ? keel_box_next(&held, &box, region.dims, end, NULL) : UINT64_MAX;
+        if (end == own.elements)
+            break;
+        at = all ? end : keel_box_next(&held, &box, dims, end, NULL);
     }
     return KEEL_OK;
 }
@@ -99,34 +101,21 @@ void keel_load_use_range(const struct keel_load_plan *plan, const struct keel_lo
 /* ---- order
  * ---------------------------------------------------------------------------------------------------- */
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
-static uint64_t offset_of(const struct keel_snapshot *snapshot, const struct keel_load_use *use)
-{
-    return snapshot->shards[use->shard].chunks[use->chunk].file_offset;
-}
-
-static int compare_uses(const void *a, const void *b, void *context)
+static int compare_uses(const void *a, const void *b)
 {
     const struct keel_load_use *x = a, *y = b;
-    int order = compare_u64(x->shard, y->shard);
-    if (order == 0)
-        order = compare_u64(offset_of(context, x), offset_of(context, y));
-    if (order == 0)
-        order = compare_u64(x->chunk, y->chunk);
-    return order != 0 ? order : compare_u64(x->part, y->part);
+    uint64_t p = (uint64_t)x->shard << 32 | x->chunk, q = (uint64_t)y->shard << 32 | y->chunk;
+    if (p != q)
+        return p < q ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
 }
 
 /* Most often they are in order: of whole tensors, in the order in which they were saved. */
 static void sort_uses(struct keel_load_plan *plan)
 {
-    void *snapshot = (void *)(uintptr_t)plan->snapshot;
     for (size_t i = 1; i < plan->use_count; i++)
-        if (compare_uses(&plan->uses[i - 1], &plan->uses[i], snapshot) > 0) {
-            qsort_r(plan->uses, plan->use_count, sizeof *plan->uses, compare_uses, snapshot);
+        if (compare_uses(&plan->uses[i - 1], &plan->uses[i]) > 0) {
+            qsort(plan->uses, plan->use_count, sizeof *plan->uses, compare_uses);
             return;
         }
 }
@@ -262,11 +251,9 @@ static enum keel_status replace_use(struct keel_load_plan *plan, const struct ke
     const struct keel_tensor *tensor = keel_tensor_find(plan->snapshot, record->name);
     struct adding adding = {plan, part.load, use->part};
     struct keel_box boxes[KEEL_BOX_RANGE_MAX];
-    struct keel_region region;
     struct keel_piece_chain *without;
     uint64_t from, to;
-    keel_record_region(record, &region);
-    struct keel_box held = keel_box_of(&region);
+    struct keel_box held = keel_record_box(record);
     keel_load_use_range(plan, use, &from, &to);
     KEEL_TRY(failed_pieces(plan, use->part, &without));
     uint32_t count = keel_box_range(&held, record->dims, from, to, boxes);

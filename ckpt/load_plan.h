@@ -1,5 +1,5 @@
-/* load_plan.h - which chunks a set of boxes needs, in the order in which they lie in the files, and what of
- * each goes where. Pure but for memory: no file is touched.
+/* load_plan.h - which chunks a set of boxes needs, in the order of the shards' tables, which is the one in
+ * which our writers lay them down, and what of each goes where. Pure but for memory: no file is touched.
  *
  * A chunk stands in the plan once, whatever number of boxes want something of it: all its uses follow each
  * other. A rounded copy (codec same) needs its master's chunks. 16 bytes a use, and 160 for each part of a
@@ -30,7 +30,7 @@ struct keel_load_plan {
     const struct keel_load *loads;
     uint32_t load_count;
     struct keel_load_part *parts; /* owned; only grows */
-    struct keel_load_use *uses;   /* owned; by shard, place in the file, part */
+    struct keel_load_use *uses;   /* owned; by shard, chunk, part */
     size_t part_count, part_capacity, use_count, use_capacity;
     uint64_t wanted_bytes; /* raw bytes of the boxes */
     uint64_t needed_bytes; /* stored bytes of the chunks, each once; without bases */

@@ -224,15 +224,34 @@ static enum keel_status open_parsed(struct keel_safetensors *file, const struct 
     return KEEL_OK;
 }
 
+static enum keel_status read_text(const char *path, char **out, size_t *out_bytes)
+{
+    int fd = -1;
+    uint64_t bytes = 0;
+    char *text = NULL;
+    KEEL_TRY(open_regular(path, &fd, &bytes));
+    enum keel_status status = bytes <= KEEL_SAFETENSORS_HEADER_BYTES_MAX
+                                  ? keel_alloc(bytes + 1, 1, &text)
+                                  : keel_fail(KEEL_LIMIT, "%s: %" PRIu64 " bytes; %d at most", path, bytes,
+                                              KEEL_SAFETENSORS_HEADER_BYTES_MAX);
+    if (status == KEEL_OK)
+        status = keel_pread_all(fd, text, bytes, 0, path);
+    keel_disk_close(fd);
+    if (status != KEEL_OK) {
+        keel_free(text);
+        return status;
+    }
+    *out = text;
+    *out_bytes = bytes;
+    return KEEL_OK;
+}
+
 static enum keel_status open_index(struct keel_safetensors *file, const char *path)
 {
     char *text;
     size_t bytes;
     struct keel_safetensors_index index;
-    if (!keel_path_is_file(path))
-        return keel_fail(keel_path_exists(path) ? KEEL_INVALID : KEEL_NOT_FOUND, "%s: %s", path,
-                         keel_path_exists(path) ? "is no regular file" : "is not there");
-    KEEL_TRY(keel_file_read(path, KEEL_SAFETENSORS_HEADER_BYTES_MAX, &text, &bytes));
+    KEEL_TRY(read_text(path, &text, &bytes));
     enum keel_status status = keel_safetensors_index_parse(text, bytes, path, &index);
     if (status == KEEL_OK) {
         status = open_parsed(file, &index, path);

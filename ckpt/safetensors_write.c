@@ -415,25 +415,28 @@ static enum keel_status remove_old(const char *path)
     return KEEL_OK;
 }
 
-/* An index that is there goes before the files that it names change, and the single file when several took
- * its place. */
+/* An index that is there goes before files that it names change, and what is of the other form goes last:
+ * where both are, both are whole. */
 static enum keel_status name_all(struct writing *w)
 {
     char forms[2][KEEL_PATH_BYTES];
+    bool replace = w->what->replace, several = w->files > 1;
     KEEL_TRY(check_free(w)); /* again: it was long ago */
     KEEL_TRY(other_forms(w, forms));
-    if (w->what->replace) {
+    if (replace && several) {
         KEEL_TRY(remove_old(forms[1]));
         KEEL_TRY(keel_sync_path(w->directory));
     }
     for (uint32_t i = 0; i < w->files; i++)
         KEEL_TRY(name_one(&w->outputs[i]));
     KEEL_TRY(keel_sync_path(w->directory));
-    if (w->files == 1)
+    if (several) {
+        KEEL_TRY(name_one(&w->outputs[w->files]));
+        KEEL_TRY(keel_sync_path(w->directory));
+    }
+    if (!replace)
         return KEEL_OK;
-    KEEL_TRY(name_one(&w->outputs[w->files]));
-    if (w->what->replace)
-        KEEL_TRY(remove_old(forms[0]));
+    KEEL_TRY(remove_old(forms[several ? 0 : 1]));
     return keel_sync_path(w->directory);
 }
 

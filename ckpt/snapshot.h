@@ -53,6 +53,7 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
 enum keel_status keel_tensor_table_build(struct keel_snapshot *snapshot);
 /* NULL when there is none of that name. */
 const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot, const char *name);
+struct keel_box keel_record_box(const struct keel_format_record *record);
 const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot *snapshot, uint32_t piece);
 
 /* ---- cover ----------------------------------------------------------------------------------------------

@@ -137,10 +137,9 @@ static uint64_t scatter_use(const struct keel_load_plan *plan, const struct keel
     elements.data_from =
         (use->chunk - stored->first_chunk) * (stored->chunk_bytes / keel_ckpt_dtype_bytes(elements.dtype));
     keel_load_use_range(plan, use, &elements.from, &elements.to);
-    struct keel_region region;
-    keel_record_region(keel_snapshot_record(plan->snapshot, part->piece), &region);
-    struct keel_box held = keel_box_of(&region), into = keel_box_of(&load->box);
-    return scatter(&elements, &held, &part->box, &into, region.dims, load->out);
+    struct keel_box held = keel_record_box(keel_snapshot_record(plan->snapshot, part->piece));
+    struct keel_box into = keel_box_of(&load->box);
+    return scatter(&elements, &held, &part->box, &into, load->box.dims, load->out);
 }
 
 /* ---- batches

@@ -15,6 +15,11 @@ ckpt_SRC := \
 	level_verify.c \
 	level_memory.c \
 	level_directory.c \
+	level_choose.c \
+	level_offers.c \
+	level_wire.c \
+	level_remote.c \
+	level_serve.c \
 	parity.c \
 	parity_file.c \
 	erasure_code.c \

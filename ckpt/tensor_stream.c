@@ -31,15 +31,17 @@ uint64_t keel_tensor_piece(const struct keel_region *tensor, uint64_t first, uin
 enum keel_status keel_tensor_read(struct keel_snapshot *snapshot, const struct keel_region *tensor,
                                   uint64_t first, uint64_t count, void *out)
 {
-    uint32_t size = keel_ckpt_dtype_bytes(tensor->dtype);
+    enum { PIECES_MAX = 2 * KEEL_TENSOR_DIMS_MAX }; /* from the inner dimensions outwards, and back */
+    struct keel_load loads[PIECES_MAX];
+    uint32_t size = keel_ckpt_dtype_bytes(tensor->dtype), pieces = 0;
     uint8_t *at = out;
     while (count > 0) {
-        struct keel_region piece;
-        uint64_t elements = keel_tensor_piece(tensor, first, count, &piece);
-        KEEL_TRY(keel_snapshot_read(snapshot, &piece, at, elements * size));
+        KEEL_ASSERT(pieces < PIECES_MAX);
+        uint64_t elements = keel_tensor_piece(tensor, first, count, &loads[pieces].box);
+        loads[pieces++].out = at;
         first += elements;
         count -= elements;
         at += elements * size;
     }
-    return KEEL_OK;
+    return keel_snapshot_load(snapshot, loads, pieces, NULL, NULL);
 }

@@ -32,6 +32,14 @@ const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot
     return &snapshot->shards[p->shard].records[p->record];
 }
 
+struct keel_box keel_record_box(const struct keel_format_record *record)
+{
+    struct keel_box box;
+    memcpy(box.offset, record->offset, sizeof box.offset);
+    memcpy(box.extent, record->extent, sizeof box.extent);
+    return box;
+}
+
 const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot, const char *name)
 {
     uint32_t low = 0, high = snapshot->tensor_count;

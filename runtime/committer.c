@@ -41,7 +41,8 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
                                  .attempt = order->attempt,
                                  .shards = order->shards,
                                  .shard_count = order->count,
-                                 .metadata = committer->config.metadata};
+                                 .metadata = committer->config.metadata,
+                                 .allow_nonfinite = committer->config.allow_nonfinite};
     memcpy(commit.identity, committer->identity, sizeof commit.identity);
     *result = (struct keel_committed){.step = order->step, .attempt = order->attempt};
     for (uint32_t i = 0; i < order->count; i++) {
@@ -58,8 +59,7 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
         return;
     }
-    const struct keel_retention retention = {.keep_last = committer->config.keep};
-    if (keel_store_retain(committer->config.store, &retention, &result->removed) != KEEL_OK)
+    if (keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)
         snprintf(result->detail, sizeof result->detail, "older snapshots stay: %s", keel_detail());
 }
 

@@ -32,6 +32,7 @@ struct key {
 #define FIELD(field) offsetof(struct keel_job, field), sizeof(((struct keel_job *)0)->field)
 #define U32_MAX      4294967295.0
 #define STEP_MAX     4294967295.0
+#define BYTES_MAX    1e15
 
 static const struct key keys[] = {
     {"job", "name", TYPE_TEXT, FIELD(name), "run", 1, 0, NULL, false, "name of the run and of its snapshots"},
@@ -80,10 +81,26 @@ static const struct key keys[] = {
      "tokens of text to generate when the run ends"},
     {"snapshot", "every", TYPE_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, false,
      "snapshot every so many steps; 0: never"},
+    {"snapshot", "codec", TYPE_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes|delta", false,
+     "raw; planes: compressed byte planes; delta: those of the change since the snapshot before"},
     {"snapshot", "keep", TYPE_U32, FIELD(snapshot_keep), "3", 2, 1000, NULL, false,
-     "committed snapshots kept"},
-    {"snapshot", "codec", TYPE_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes", false,
-     "raw, or planes: compressed byte planes"},
+     "newest committed snapshots that stay, and what they need"},
+    {"snapshot", "keep_every", TYPE_U64, FIELD(snapshot_keep_every), "0", 0, STEP_MAX, NULL, false,
+     "and those of a step that is a multiple of it; 0: none"},
+    {"snapshot", "keep_within_s", TYPE_DOUBLE, FIELD(snapshot_keep_within_s), "0", 0, 1e9, NULL, false,
+     "and those younger than so many seconds"},
+    {"snapshot", "bandwidth_bytes_s", TYPE_U64, FIELD(snapshot_bandwidth_bytes_s), "0", 0, BYTES_MAX, NULL,
+     false, "most that each rank writes per second; 0: no cap"},
+    {"snapshot", "arena_bytes", TYPE_U64, FIELD(snapshot_arena_bytes), "0", 0, BYTES_MAX, NULL, false,
+     "memory of each rank for what is captured and not written yet; 0: its whole state"},
+    {"snapshot", "background", TYPE_BOOL, FIELD(snapshot_background), "true", 0, 0, NULL, false,
+     "encode and write only when nobody else wants the processor and the disk"},
+    {"snapshot", "retry", TYPE_U32, FIELD(snapshot_retry), "3", 0, 100, NULL, false,
+     "how often a write that failed is tried again, and then the snapshot, at the next steps"},
+    {"snapshot", "key_file", TYPE_TEXT, FIELD(snapshot_key_file), "", 0, 0, NULL, false,
+     "file of the key that seals snapshots, which only its owner may read; empty: not sealed"},
+    {"snapshot", "allow_nonfinite", TYPE_BOOL, FIELD(snapshot_allow_nonfinite), "false", 0, 0, NULL, false,
+     "commit a snapshot although it holds NaN or infinity"},
     {"cluster", "ranks", TYPE_U32, FIELD(ranks), "1", 1, RANKS_MAX, NULL, false, "workers that carry shards"},
     {"cluster", "nodes", TYPE_U32, FIELD(nodes), "0", 0, RANKS_MAX - 1, NULL, false,
      "nodes that the ranks are spread over; 0: one per rank"},
@@ -472,6 +489,11 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
         fprintf(out, "%s = %s\n", keys[i].name, value);
     }
     return ferror(out) ? keel_fail(KEEL_IO, "the job file cannot be written") : KEEL_OK;
+}
+
+const char *keel_job_key_file(const struct keel_job *job)
+{
+    return job->snapshot_key_file[0] != '\0' ? job->snapshot_key_file : NULL;
 }
 
 void keel_job_print_keys(FILE *out)

@@ -429,14 +429,19 @@ static enum keel_status open_snapshots(struct launcher *launcher)
         return KEEL_OK;
     char root[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));
-    const struct keel_store_config store = {.root = root, .run = job->name, .create = true};
+    const struct keel_store_config store = {
+        .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
-    const struct keel_committer_config config = {.store = launcher->store,
-                                                 .identity = launcher->config->identity,
-                                                 .metadata = launcher->config->metadata,
-                                                 .keep = job->snapshot_keep,
-                                                 .settle = launcher->report->settle,
-                                                 .context = launcher->report->context};
+    const struct keel_committer_config config = {
+        .store = launcher->store,
+        .identity = launcher->config->identity,
+        .metadata = launcher->config->metadata,
+        .retention = {.keep_last = job->snapshot_keep,
+                      .keep_every_steps = job->snapshot_keep_every,
+                      .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)},
+        .allow_nonfinite = job->snapshot_allow_nonfinite,
+        .settle = launcher->report->settle,
+        .context = launcher->report->context};
     return keel_committer_open(&config, &launcher->committer);
 }
 

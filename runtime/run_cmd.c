@@ -314,7 +314,8 @@ static enum keel_status open_store(const struct run *run, struct keel_store **ou
     char root[KEEL_PATH_BYTES];
     *out = NULL;
     KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
-    struct keel_store_config config = {.root = root, .run = run->job.name, .read_only = true};
+    struct keel_store_config config = {
+        .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
     enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
     return status == KEEL_NOT_FOUND ? KEEL_OK : status;
 }

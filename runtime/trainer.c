@@ -378,7 +378,8 @@ static enum keel_status begin_commit(struct keel_trainer *trainer, const struct 
 {
     uint32_t number = trainer->bucket_count + 1;
     struct keel_commit_record *mine = &trainer->records[KEEL_GROUP_RANKS_MAX];
-    *mine = (struct keel_commit_record){.epoch = step->epoch, .step = step->step, .digest = trainer->digest};
+    *mine = (struct keel_commit_record){
+        .epoch = step->epoch, .step = step->step, .digest = trainer->digest, .wishes = step->wishes};
     return keel_group_all_gather_begin(step->group, ((step->step + 1) << 20) + number, mine, sizeof *mine,
                                        trainer->records, &trainer->operations[number]);
 }
@@ -443,6 +444,8 @@ static enum keel_status sum_ranks(struct keel_trainer *trainer, const struct kee
         return status;
     }
     KEEL_TRY(check_records(trainer, step));
+    for (uint32_t r = 0; r < step->rank_count; r++)
+        result->wishes |= trainer->records[r].wishes;
     result->loss = trainer->result[trainer->flat_count];
     return KEEL_OK;
 }
@@ -511,7 +514,7 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *out)
 {
-    struct keel_trainer_result result = {.loss = 0};
+    struct keel_trainer_result result = {.wishes = step->wishes};
     uint64_t since = keel_now_ns();
     KEEL_TRY(compute_missing(trainer, step, &result.computed_microbatches));
     KEEL_TRY(step->group != NULL ? sum_ranks(trainer, step, &result) : sum_alone(trainer, step, &result));

@@ -54,12 +54,14 @@ struct keel_trainer_step {
     uint32_t rank_count;
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
+    uint64_t wishes;                /* bits that all ranks get to know with the commit */
     struct keel_trainer_phase phase;
 };
 
 struct keel_trainer_result {
     float loss, grad_norm, learning_rate;
     uint64_t digest;
+    uint64_t wishes; /* of all ranks, together */
     uint64_t compute_ns, exposed_comm_ns, snapshot_stall_ns;
     uint32_t computed_microbatches;
 };

@@ -17,7 +17,7 @@ struct keel_slot {
 
 /* What every rank says with the last reduction of a step. */
 struct keel_commit_record {
-    uint64_t epoch, step, digest;
+    uint64_t epoch, step, digest, wishes;
 };
 
 struct keel_trainer {

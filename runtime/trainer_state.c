@@ -100,28 +100,45 @@ enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32
     return KEEL_OK;
 }
 
+static void see_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct keel_trainer *trainer = context;
+    (void)done_bytes;
+    (void)total_bytes;
+    atomic_fetch_add(trainer->progress, 1);
+}
+
+/* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. */
+static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
+                                  struct keel_load *loads, float *values)
+{
+    const struct keel_load_config config = {.progress = see_progress, .context = trainer};
+    uint32_t params = keel_engine_param_count(trainer->engine);
+    for (uint32_t i = 0; i < params; i++) {
+        const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
+        loads[i] = (struct keel_load){.box = whole_region(param, part), .out = values + param->offset};
+    }
+    KEEL_TRY(keel_snapshot_load(snapshot, loads, params, &config, NULL));
+    for (uint32_t i = 0; i < params; i++) {
+        const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
+        KEEL_TRY(keel_trainer_write_state(trainer,
+                                          part * keel_flat_bytes(trainer) + param->offset * sizeof(float),
+                                          param->count * sizeof(float), values + param->offset));
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    return KEEL_OK;
+}
+
 enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot)
 {
-    uint64_t largest = 1;
-    uint32_t params = keel_engine_param_count(trainer->engine);
-    for (uint32_t i = 0; i < params; i++)
-        if (keel_engine_param(trainer->engine, i)->count > largest)
-            largest = keel_engine_param(trainer->engine, i)->count;
-    float *values;
-    KEEL_TRY(keel_alloc(largest, sizeof *values, &values));
-    enum keel_status status = KEEL_OK;
-    for (uint32_t part = 0; part < KEEL_STATE_PARTS && status == KEEL_OK; part++) {
-        for (uint32_t i = 0; i < params && status == KEEL_OK; i++) {
-            const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
-            struct keel_region region = whole_region(param, part);
-            uint64_t bytes = param->count * sizeof(float);
-            status = keel_snapshot_read(snapshot, &region, values, bytes);
-            if (status == KEEL_OK)
-                status = keel_trainer_write_state(
-                    trainer, part * keel_flat_bytes(trainer) + param->offset * sizeof(float), bytes, values);
-            atomic_fetch_add(trainer->progress, 1);
-        }
-    }
+    struct keel_load *loads = NULL;
+    float *values = NULL;
+    enum keel_status status = keel_alloc(keel_engine_param_count(trainer->engine), sizeof *loads, &loads);
+    if (status == KEEL_OK)
+        status = keel_alloc(trainer->flat_count, sizeof *values, &values);
+    for (uint32_t part = 0; part < KEEL_STATE_PARTS && status == KEEL_OK; part++)
+        status = load_part(trainer, snapshot, part, loads, values);
     keel_free(values);
+    keel_free(loads);
     return status;
 }

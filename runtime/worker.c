@@ -100,7 +100,8 @@ static enum keel_status open_store(struct keel_worker *worker)
     KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
     if (worker->job.snapshot_every == 0 && !keel_path_exists(root))
         return KEEL_OK;
-    struct keel_store_config config = {.root = root, .run = worker->job.name, .create = true};
+    struct keel_store_config config = {
+        .root = root, .run = worker->job.name, .create = true, .key_file = keel_job_key_file(&worker->job)};
     return keel_store_open(&config, &worker->store);
 }
 
@@ -313,7 +314,7 @@ static enum keel_status finish(struct keel_worker *worker, bool interrupted)
     if (interrupted && worker->active && worker->has_state && worker->store != NULL &&
         worker->next_step > 0 && worker->job.snapshot_every > 0 &&
         worker->next_step % worker->job.snapshot_every != 0) {
-        keel_worker_snapshot_begin(worker);
+        keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }
     return interrupted ? KEEL_OK : write_sample(worker);

@@ -24,9 +24,15 @@ struct keel_worker_snapshot {
     struct keel_region *regions;
     uint64_t *place;
     uint64_t step, attempt;
-    uint32_t rank; /* of this worker in the view that it began in, */
-    bool lead;     /* and whether it was the first there */
+    uint32_t rank;  /* of this worker in the view that it began in, */
+    bool lead;      /* and whether it was the first there */
+    bool failed;    /* the newest one did, here */
+    uint32_t tries; /* how many were begun again since the last regular one */
 };
+
+/* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is
+ * begun again when every rank is done with it. */
+enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2 };
 
 /* What a rank says when a view begins; over the wire between equal binaries. */
 struct keel_sync_record {
@@ -80,7 +86,10 @@ void keel_worker_leave_view(struct keel_worker *worker);
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 
 /* worker_snapshot.c */
-void keel_worker_snapshot_begin(struct keel_worker *worker);
+/* `again`: in place of one that failed. */
+void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
+/* KEEL_WISH_*, of this rank. */
+uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
 /* How many snapshots resume may take (one of step 0 may have been imported), and taking the newest. A store

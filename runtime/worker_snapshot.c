@@ -1,6 +1,7 @@
 /* worker_snapshot.c - snapshots as a worker takes them, and as it comes back from them.
  *
- * A snapshot that fails is told (one note) and forgotten: it never ends the training. */
+ * A snapshot that fails is told (one note): it never ends the training. All ranks take it again after the
+ * next step, a few times; then the next regular one is waited for. */
 #include "worker_internal.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LISTED_MAX = 1024 }; /* more than snapshot.keep may ask for */
+enum { LISTED_MAX = 1 << 16 }; /* of the newest; a step that is asked for is looked for among so many */
 
 static enum keel_status read_region(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
                                     void *out)
@@ -46,30 +47,63 @@ static enum keel_status begin(struct keel_worker *worker)
     snapshot->attempt = worker->view.epoch;
     snapshot->rank = worker->rank;
     snapshot->lead = worker->position == 0;
+    const struct keel_job *job = &worker->job;
     struct keel_save_config config = {.step = snapshot->step,
                                       .attempt = snapshot->attempt,
                                       .rank = worker->position,
                                       .rank_count = worker->rank_count,
                                       .state_digest = worker->digest,
-                                      .codec = (enum keel_codec)worker->job.snapshot_codec,
+                                      .codec = (enum keel_codec)job->snapshot_codec,
                                       .regions = snapshot->regions,
                                       .region_count = count,
                                       .read = read_region,
-                                      .context = worker};
+                                      .context = worker,
+                                      .arena_bytes = job->snapshot_arena_bytes,
+                                      .bandwidth_bytes_s = job->snapshot_bandwidth_bytes_s,
+                                      .background = job->snapshot_background,
+                                      .retry_max = job->snapshot_retry};
     return keel_save_begin(worker->store, &config, &snapshot->save);
 }
 
-void keel_worker_snapshot_begin(struct keel_worker *worker)
+/* Told with its cause, and whether it will be tried again. */
+static void failed(struct keel_worker *worker, uint64_t step, enum keel_status status)
 {
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    char detail[KEEL_DETAIL_BYTES];
+    bool again = snapshot->tries < worker->job.snapshot_retry && worker->next_step < worker->job.steps;
+    snapshot->failed = true;
+    snprintf(detail, sizeof detail, "%.400s; %s", keel_detail(),
+             again ? "it is tried again after the next step" : "the next regular one is waited for");
+    keel_worker_note(worker, "snapshot-failed", step, status, detail);
+}
+
+uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker)
+{
+    const struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (snapshot->save != NULL)
+        return KEEL_WISH_WAIT;
+    return snapshot->failed && snapshot->tries < worker->job.snapshot_retry ? KEEL_WISH_SNAPSHOT : 0;
+}
+
+void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
+{
+    worker->snapshot.tries = again ? worker->snapshot.tries + 1 : 0;
+    worker->snapshot.failed = false;
     if (worker->snapshot.save != NULL) {
         keel_worker_note(
             worker, "snapshot-skipped", worker->next_step, KEEL_BUSY,
             "the snapshot before is still being written; snapshot less often, or on a faster disk");
         return;
     }
+    if (again && worker->position == 0) {
+        char detail[64];
+        snprintf(detail, sizeof detail, "a rank could not write the one before; try %u of %u",
+                 worker->snapshot.tries, worker->job.snapshot_retry);
+        keel_worker_note(worker, "snapshot-again", worker->next_step, KEEL_OK, detail);
+    }
     enum keel_status status = begin(worker);
     if (status != KEEL_OK) {
-        keel_worker_note(worker, "snapshot-failed", worker->next_step, status, keel_detail());
+        failed(worker, worker->next_step, status);
         forget(&worker->snapshot);
     }
 }
@@ -88,31 +122,40 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     if (status == KEEL_OK)
         keel_inbox_say(&worker->inbox, &message);
     else
-        keel_worker_note(worker, "snapshot-failed", snapshot->step, status, keel_detail());
+        failed(worker, snapshot->step, status);
     forget(snapshot);
 }
 
 /* ---- coming back
  * -------------------------------------------------------------------------------------------- */
 
-static enum keel_status candidates(struct keel_worker *worker, struct keel_snapshot_info *list,
+/* What resume may take, newest first, on the heap. */
+static enum keel_status candidates(struct keel_worker *worker, struct keel_snapshot_info **out,
                                    uint32_t *out_count)
 {
     uint32_t count, kept = 0;
-    KEEL_TRY(keel_store_list(worker->store, list, LISTED_MAX, &count, NULL));
+    struct keel_snapshot_info *list;
+    KEEL_TRY(keel_alloc(LISTED_MAX, sizeof *list, &list));
+    enum keel_status status = keel_store_list(worker->store, list, LISTED_MAX, &count, NULL);
+    if (status != KEEL_OK) {
+        keel_free(list);
+        return status;
+    }
     for (uint32_t i = 0; i < count; i++)
         if (worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step)
             list[kept++] = list[i];
+    *out = list;
     *out_count = kept;
     return KEEL_OK;
 }
 
 enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count)
 {
-    struct keel_snapshot_info list[LISTED_MAX];
+    struct keel_snapshot_info *list = NULL;
     uint32_t count = 0;
     if (worker->store != NULL && worker->resume != KEEL_RESUME_NONE)
-        KEEL_TRY(candidates(worker, list, &count));
+        KEEL_TRY(candidates(worker, &list, &count));
+    keel_free(list);
     if (count == 0 && worker->resume == KEEL_RESUME_STEP)
         return keel_fail(KEEL_NOT_FOUND,
                          "--resume %" PRIu64 ": no snapshot of that step is committed; keel ckpt ls %s/ckpt "
@@ -138,28 +181,35 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
     return status;
 }
 
+/* Take that one; says how long it took. */
+static enum keel_status take(struct keel_worker *worker, const struct keel_snapshot_info *info)
+{
+    char detail[64];
+    uint64_t since = keel_now_ns();
+    KEEL_TRY(restore_one(worker, info));
+    snprintf(detail, sizeof detail, "%.3f s", (double)(keel_now_ns() - since) / 1e9);
+    worker->has_state = true;
+    worker->next_step = info->step;
+    keel_worker_note(worker, "resumed", info->step, KEEL_OK, detail);
+    return KEEL_OK;
+}
+
 enum keel_status keel_worker_restore(struct keel_worker *worker)
 {
-    struct keel_snapshot_info list[LISTED_MAX];
+    struct keel_snapshot_info *list;
     uint32_t count;
-    KEEL_TRY(candidates(worker, list, &count));
+    KEEL_TRY(candidates(worker, &list, &count));
     enum keel_status status = keel_fail(KEEL_NOT_FOUND, "no committed snapshot to resume from");
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t since = keel_now_ns();
-        status = restore_one(worker, &list[i]);
-        if (status == KEEL_OK) {
-            char detail[64];
-            snprintf(detail, sizeof detail, "%.3f s", (double)(keel_now_ns() - since) / 1e9);
-            worker->has_state = true;
-            worker->next_step = list[i].step;
-            keel_worker_note(worker, "resumed", list[i].step, KEEL_OK, detail);
-            return keel_trainer_digest(worker->trainer, &worker->digest);
-        }
+        status = take(worker, &list[i]);
+        if (status == KEEL_OK)
+            break;
         keel_worker_note(worker, "snapshot-refused", list[i].step, status, keel_detail());
         bool its_own = status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
                        status == KEEL_IO; /* a sector that cannot be read, say */
         if (!its_own)                     /* an older one would fare no better */
-            return status;
+            break;
     }
-    return status;
+    keel_free(list);
+    return status == KEEL_OK ? keel_trainer_digest(worker->trainer, &worker->digest) : status;
 }

@@ -64,7 +64,8 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
     return KEEL_OK;
 }
 
-static enum keel_status one_step(struct keel_worker *worker)
+/* *out_wishes: of all ranks. */
+static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishes)
 {
     struct keel_trainer_step step = {.step = worker->next_step,
                                      .epoch = worker->view.epoch,
@@ -73,6 +74,7 @@ static enum keel_status one_step(struct keel_worker *worker)
                                      .rank_count = worker->rank_count,
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
+                                     .wishes = keel_worker_snapshot_wishes(worker),
                                      .phase = {.at = drill_at, .context = worker}};
     struct keel_trainer_result result;
     drill_at(worker, KEEL_AT_FORWARD);
@@ -92,6 +94,7 @@ static enum keel_status one_step(struct keel_worker *worker)
     KEEL_TRY(evaluate(worker, &record));
     message.as.record = record;
     keel_inbox_say(&worker->inbox, &message);
+    *out_wishes = result.wishes;
     return KEEL_OK;
 }
 
@@ -112,11 +115,12 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
                              worker->view.epoch)) /* who is alone has no group to be revoked */
             return keel_fail(KEEL_REVOKED, "a newer view came before step %llu",
                              (unsigned long long)worker->next_step);
-        KEEL_TRY(one_step(worker));
+        uint64_t wishes;
+        KEEL_TRY(one_step(worker, &wishes));
         bool last = worker->next_step == worker->job.steps;
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
-        if (snapshot_due(worker))
-            keel_worker_snapshot_begin(worker);
+        if (snapshot_due(worker) || wishes == KEEL_WISH_SNAPSHOT)
+            keel_worker_snapshot_begin(worker, !snapshot_due(worker));
     }
     return KEEL_OK;
 }

@@ -196,11 +196,27 @@ static inline void read_chunk(struct keel_store *store, uint64_t step, uint64_t 
     keel_shard_unload(&shard);
 }
 
-/* The snapshot, of one rank, is byte for byte the state as it is now. */
+static inline void check_by_library(struct keel_store *store, uint64_t step, const struct state *state)
+{
+    struct keel_snapshot *snapshot;
+    ck_ok(keel_snapshot_open(store, step, 1, &snapshot));
+    for (uint32_t i = 0; i < state->count; i++) {
+        uint64_t bytes = keel_region_bytes(&state->regions[i]);
+        uint8_t *got;
+        ck_ok(keel_alloc(bytes, 1, &got));
+        ck_ok(keel_snapshot_read(snapshot, &state->regions[i], got, bytes));
+        ck_assert_mem_eq(got, state->bytes[i], bytes);
+        keel_free(got);
+    }
+    keel_snapshot_close(snapshot);
+}
+
+/* The snapshot, of one rank, is byte for byte the state as it is now, for both readers. */
 static inline void check_state(struct keel_store *store, uint64_t step, const struct state *state)
 {
     uint8_t *got;
     uint32_t number = 0;
+    check_by_library(store, step, state);
     ck_ok(keel_alloc(1, KEEL_FORMAT_CHUNK_BYTES, &got));
     for (uint32_t i = 0; i < state->count; i++) {
         uint64_t bytes = keel_region_bytes(&state->regions[i]);

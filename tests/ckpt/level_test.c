@@ -1,15 +1,24 @@
 /* level_test.c - what every kind of level promises, tried on every kind; and copying, which believes none. */
 #include "level_rig.h"
+#include "socket_link.h"
 #include <keel/thread.h>
 
 enum { CAPACITY_BYTES = 4 << 20 };
 
 /* ---- levels of every kind, empty ------------------------------------------------------------------- */
 
+/* A thread that serves a memory level, as a partner's process does. */
+struct partner {
+    struct keel_thread thread;
+    struct keel_level *memory;
+    struct socket_link ours, theirs;
+};
+
 struct rig {
     struct keel_level *level;
     struct origin directory; /* of a directory level */
     bool is_directory;
+    struct partner *partner; /* of a remote level; owned */
 };
 
 static struct rig make_memory_rig(void)
@@ -26,7 +35,40 @@ static struct rig make_directory_rig(void)
     return rig;
 }
 
-static struct rig (*const makers[])(void) = {make_memory_rig, make_directory_rig};
+static void *serve(void *argument)
+{
+    struct partner *partner = argument;
+    struct keel_level_link link = link_over(&partner->theirs);
+    ck_status(keel_level_serve(partner->memory, &link, 100 * KEEL_NS_PER_S), KEEL_PEER_LOST);
+    return NULL;
+}
+
+static struct rig make_remote_rig(void)
+{
+    struct rig rig = {.is_directory = false};
+    int ends[2];
+    ck_ok(keel_alloc(1, sizeof *rig.partner, &rig.partner));
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    rig.partner->ours.fd = ends[0];
+    rig.partner->theirs.fd = ends[1];
+    ck_ok(keel_level_memory_open("sample", CAPACITY_BYTES, "the partner's memory", &rig.partner->memory));
+    ck_ok(keel_thread_create(&rig.partner->thread, "partner", serve, rig.partner));
+    struct keel_level_link link = link_over(&rig.partner->ours);
+    ck_ok(keel_level_remote_open(&link, KEEL_NEAR_MEMORY, "sample", "partner 1", 60 * KEEL_NS_PER_S,
+                                 &rig.level));
+    return rig;
+}
+
+static void end_partner(struct partner *partner)
+{
+    close(partner->ours.fd);
+    keel_thread_join(&partner->thread);
+    close(partner->theirs.fd);
+    keel_level_end(partner->memory); /* asserts that the client left nothing open */
+    keel_free(partner);
+}
+
+static struct rig (*const makers[])(void) = {make_memory_rig, make_directory_rig, make_remote_rig};
 enum { KINDS = sizeof makers / sizeof *makers };
 
 static void end_rig(struct rig *rig)
@@ -35,6 +77,8 @@ static void end_rig(struct rig *rig)
         end_origin(&rig->directory);
     else
         keel_level_end(rig->level);
+    if (rig->partner != NULL)
+        end_partner(rig->partner);
 }
 
 /* ---- conformance ----------------------------------------------------------------------------------- */

@@ -107,11 +107,12 @@ START_TEST(where_encoding_is_slow_a_fast_disk_gets_raw_chunks)
 }
 END_TEST
 
-/* Raw are those that fill the first blocks, when nothing waits yet; 8 MiB that wait are a second's work. */
+/* Raw are those that fill the first blocks, when nothing waits yet; 8 MiB that wait are a second's work. More
+ * than the one that is encoded in any case: how many more depends on what encoding takes, as it should. */
 START_TEST(where_the_disk_is_slow_chunks_are_encoded)
 {
     struct census census = save_with_rate(50 * KEEL_NS_PER_MS, 8 * MIB, codecs[_i]);
-    ck_assert_uint_ge(census.chunks[codecs[_i]], STATE_MIB / 3);
+    ck_assert_uint_ge(census.chunks[codecs[_i]], STATE_MIB / 6);
     ck_assert_uint_eq(census.chunks[codecs[_i]] + census.chunks[KEEL_CODEC_RAW], STATE_MIB);
 }
 END_TEST

@@ -23,7 +23,8 @@ static void setup(void)
     ck_ok(keel_store_open(&(struct keel_store_config){.root = directory, .run = "run", .create = true},
                           &store));
     static const char identity[KEEL_IDENTITY_BYTES] = "mine";
-    const struct keel_committer_config config = {.store = store, .identity = identity, .keep = 2};
+    const struct keel_committer_config config = {
+        .store = store, .identity = identity, .retention = {.keep_last = 2}};
     ck_ok(keel_committer_open(&config, &committer));
 }
 

@@ -108,7 +108,7 @@ struct keel_save_config {
     /* Read bytes [offset, offset + bytes) of region `index` (dense order of its extent) into `out`. Called
      * from the capture thread, ascending (with a bounded arena, masters again for their copies; with several
      * capture threads, from all of them at once and in no order); must return by itself within reasonable
-     * time. A call is for at most 65 MiB, with a bounded arena for at most 1 MiB. */
+     * time. A call is for at most 64 MiB, with a bounded arena for at most 1 MiB. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;
     /* Bound of the memory that is captured into; 0: all regions at once. On top come 16 MiB, 3 MiB for each

@@ -152,6 +152,34 @@ enum keel_status keel_level_directory_open(struct keel_store *store, enum keel_l
 enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes, const char *name,
                                         struct keel_level **out);
 
+/* ---- remote levels ------------------------------------------------------------------------------- */
+
+/* Messages to one other process and back, in order, each whole and once; a socket pair or a connection of
+ * transport. Both return TIMEOUT when the deadline passes, PEER_LOST when the other side is gone. Of a
+ * message that timed out in sending no part, or all of it, or the link is useless from then on: it is not
+ * used again. */
+struct keel_level_link {
+    enum keel_status (*send)(void *context, const void *message, size_t bytes, uint64_t deadline_ns);
+    enum keel_status (*receive)(void *context, void *message, size_t capacity, size_t *out_bytes,
+                                uint64_t deadline_ns);
+    void *context;
+};
+enum { KEEL_LEVEL_MESSAGE_BYTES = (1 << 20) + 256 }; /* the largest */
+
+/* The level that another process serves on the other end: a partner's memory. The link is borrowed, and used
+ * by this level alone. Each call waits at most `call_timeout_ns` for the other side; then TIMEOUT, and the
+ * next may work again, unless it was sending that did not get through. PEER_LOST and garbage are for ever:
+ * open another link. After a commit that failed so nobody knows whether the object is there: look, or do it
+ * again. Closing sources and sinks never waits for an answer. MISMATCH: the other side serves another run. */
+enum keel_status keel_level_remote_open(const struct keel_level_link *link, enum keel_level_near near,
+                                        const char *run, const char *name, uint64_t call_timeout_ns,
+                                        struct keel_level **out);
+/* Serve a level to the process on the other end, on this thread, until that is gone (PEER_LOST), is silent
+ * for `idle_timeout_ns` (TIMEOUT), or sends what no client sends (CORRUPT, VERSION). What it had begun to
+ * write and did not commit is aborted then. Several threads may serve one level. */
+enum keel_status keel_level_serve(struct keel_level *level, const struct keel_level_link *link,
+                                  uint64_t idle_timeout_ns);
+
 /* ---- erasure sets -------------------------------------------------------------------------------- */
 
 enum { KEEL_ERASURE_NODES_MAX = 64 };
@@ -182,6 +210,42 @@ enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint3
                                          uint64_t step, uint64_t attempt, uint32_t set,
                                          struct keel_level **out);
 enum { KEEL_LEVEL_SOURCES_MAX = 16 }; /* of one erasure level, one restore, one repair */
+
+/* ---- which generation ----------------------------------------------------------------------------- */
+
+/* A generation that a rank can have (its own shard, and all that this needs: the bases of deltas), and from
+ * where. Several of one generation: the nearest counts. */
+struct keel_offer {
+    uint64_t step, attempt;
+    enum keel_level_near near;
+};
+struct keel_rank_offers {
+    const struct keel_offer *offers; /* any order */
+    uint32_t count;
+    const char *why_not; /* why the rank has no more to offer: "its partner is gone"; may be NULL */
+};
+struct keel_choice {
+    uint64_t step, attempt;
+    /* The newest that some rank offers and not all can have, when there is one newer than the choice. */
+    bool passed_over;
+    uint64_t newer_step, newer_attempt;
+    uint32_t missing_rank, missing_count; /* the first that lacks it, and how many do */
+};
+/* The newest generation (highest step, then attempt) that every rank can have; out_from[rank], rank_count of
+ * them, says from where: for each the nearest. A pure function: every rank that is given the same offers
+ * comes to the same. NOT_FOUND: none that all can have; the detail says what the newest lacks. NO_MEMORY. */
+enum keel_status keel_level_choose(const struct keel_rank_offers *ranks, uint32_t rank_count,
+                                   struct keel_choice *out, enum keel_level_near *out_from);
+enum { KEEL_CHOICE_TEXT_BYTES = 256 };
+/* "step 120.3 from memory; 130.1 is missing on rank 5: its partner is gone": for that rank's log. */
+void keel_level_choice_text(const struct keel_choice *choice, const struct keel_rank_offers *ranks,
+                            enum keel_level_near from, char out[KEEL_CHOICE_TEXT_BYTES]);
+/* What `rank` can have from these levels: generations of which the manifest and the rank's shard are listed,
+ * and so of all bases under them, each in any of the levels. `near` is that of the shard; with bases, of the
+ * one that is furthest away. Into `out`, newest first, at most `capacity`; *out_count. A level that cannot be
+ * listed offers nothing, nor does a manifest that cannot be read. NO_MEMORY. */
+enum keel_status keel_level_offers(struct keel_level *const *levels, uint32_t level_count, uint32_t rank,
+                                   struct keel_offer *out, uint32_t capacity, uint32_t *out_count);
 
 /* ---- repairing and restoring ---------------------------------------------------------------------- */
 

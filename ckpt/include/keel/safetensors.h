@@ -97,7 +97,9 @@ struct keel_safetensors_write {
      * NAME-00001-of-0000N.safetensors, and NAME.safetensors.index.json; one that holds all is called
      * NAME.safetensors, and has no index. */
     uint64_t shard_bytes;
-    bool replace; /* what is there under these names goes, once the new is whole */
+    /* What is there under these names goes, once the new is whole; of a model in several files the index is
+     * away while its files change. false: nothing that is there is touched. */
+    bool replace;
     /* Bytes [offset, offset + bytes) of tensor `index` (as in `tensors`) into `out`; ascending, one tensor
      * after the other, in pieces of at most 16 MiB that end at an element. */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);

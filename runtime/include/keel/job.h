@@ -44,8 +44,16 @@ struct keel_job {
     uint32_t sample_tokens; /* generated at the end */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
-    uint32_t snapshot_keep;
     uint32_t snapshot_codec; /* enum keel_codec */
+    uint32_t snapshot_keep;
+    uint64_t snapshot_keep_every; /* steps; 0: none */
+    double snapshot_keep_within_s;
+    uint64_t snapshot_bandwidth_bytes_s; /* 0: no cap */
+    uint64_t snapshot_arena_bytes;       /* 0: the whole state */
+    bool snapshot_background;
+    uint32_t snapshot_retry;
+    char snapshot_key_file[KEEL_PATH_BYTES]; /* "": snapshots are not sealed */
+    bool snapshot_allow_nonfinite;
     /* [cluster] */
     uint32_t ranks, nodes, spares; /* nodes 0: one per rank (spares are nodes of their own) */
     double timeout_s;
@@ -66,6 +74,9 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
 /* What the bits of the run depend on (model, data contents, train, seed, shards; not ranks, not
  * snapshots), as 64 hex digits. data_digest: XXH3-64 of the text. */
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
+
+/* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
+const char *keel_job_key_file(const struct keel_job *job);
 
 /* The table of keys for --help. */
 void keel_job_print_keys(FILE *out);

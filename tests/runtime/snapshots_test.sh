@@ -1,0 +1,95 @@
+#!/bin/sh
+# Snapshots of a run, as its job file asks for them: one that fails is taken again by all ranks after the next
+# step, a few times, and never ends the run; retention, deltas and what is not finite, by the job's keys.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+job=$here/../demo/drill.conf
+text=$root/text
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+
+# run DIR WORDS...: 20 steps, a snapshot every 10.
+run() {
+    out=$root/$1
+    shift
+    timeout 120 "$KEEL" run "$job" --out "$out" --set "data.path=$text" --set cluster.device=host \
+        --set train.steps=20 --set train.decay_steps=20 --set snapshot.every=10 "$@" >"$root/log" 2>&1
+    code=$?
+}
+# check NAME COMMAND...
+check() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what: exit $code, snapshots $(snapshots)"
+        tail -n 4 "$root/log" "$out/events.jsonl" | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+done_well() { [ "$code" -eq 0 ]; }
+# event NAME WORDS COUNT
+event() { [ "$(grep -c "\"event\":\"$1\".*$2" "$out/events.jsonl")" -eq "$3" ]; }
+snapshots() { "$KEEL" ckpt ls "$out" --json 2>&1 | sed -n 's/^ \{6\}"step": \([0-9]*\),*$/\1/p' | tr '\n' ' '; }
+are() { [ "$(snapshots)" = "$1" ]; }
+# block DIR STEP...: rank 0's shard of that step cannot be written: somebody used its name
+block() {
+    dir=$root/$1/ckpt/drill
+    shift
+    for step; do
+        mkdir -p "$dir/step-$step.1" && : >"$dir/step-$step.1/rank-0.keel"
+    done
+}
+
+run plain
+check "a plain run ends well" done_well
+check "it commits what was asked for" are "20 10 "
+
+block once 10
+run once
+check "a run with a snapshot that fails ends well" done_well
+check "the failure is told with its cause" event snapshot-failed '"step":10.*was used before.*after the next step' 1
+check "it is taken again after the next step" event snapshot-again '"step":11.*try 1 of 3' 1
+check "and committed" are "20 11 "
+check "the training took no notice" same_bits "$root/plain" "$out"
+
+block two 10
+run two --ranks 2 --set train.microbatches=64 # steps that outlast the write on the other
+check "a run of two ranks with a snapshot that fails on one ends well" done_well
+check "both take it again" event snapshot-again 'try 1 of 3' 1
+check "and it is committed" event snapshot '"status":"OK"' 2
+
+block ever 10 11 12 13
+run ever
+check "a run whose snapshots keep failing ends well" done_well
+check "they are tried three times" event snapshot-again 'try . of 3' 3
+check "then the next regular one is waited for" event snapshot-failed '"step":13.*next regular one is waited for' 1
+check "which is committed" are "20 "
+
+block never 10
+run never --set snapshot.retry=0
+check "with snapshot.retry = 0 it is waited for at once" are "20 "
+
+run kept --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_every=20
+check "keep_every keeps more than the newest" are "50 40 20 "
+run young --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_within_s=3600
+check "keep_within_s keeps the young" are "50 40 30 20 10 "
+
+run delta --set snapshot.codec=delta --set train.microbatches=16
+check "a run that saves deltas ends well" done_well
+check "its last snapshot has a base" sh -c "'$KEEL' ckpt show '$out' --json | grep -A2 '\"bases\": \\[' | grep -q '\"step\": 10'"
+check "and can be read, with its base" "$KEEL" ckpt verify "$out"
+run delta --set snapshot.codec=delta --set train.microbatches=16 --set train.steps=24
+check "a run goes on from a delta" done_well
+check "where it ended" event resumed '"step":20' 1
+
+run slow --set snapshot.bandwidth_bytes_s=1000000 --set snapshot.arena_bytes=4000000 --set snapshot.background=no
+check "a run under a bandwidth cap, with a bounded arena, ends well" done_well
+check "and loses no bits by it" same_bits "$root/plain" "$out"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
