@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <keel/disk.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -200,7 +201,26 @@ int keel_disk_set_flags(int fd, int flags)
     return disk->set_flags(fd, flags);
 }
 
+struct listing {
+    int (*visit)(void *context, const char *name);
+    void *context;
+    bool begun;
+};
+
+static int see(void *context, const char *name)
+{
+    struct listing *listing = context;
+    listing->begun = true;
+    return listing->visit(listing->context, name);
+}
+
+/* Again only from the beginning: no name is seen twice. */
 int keel_disk_list(int fd, int (*visit)(void *context, const char *name), void *context)
 {
-    return disk->list(fd, visit, context);
+    struct listing listing = {visit, context, false};
+    int result = -1, tries = 0;
+    do
+        result = disk->list(fd, see, &listing);
+    while (result < 0 && errno == EINTR && !listing.begun && ++tries < INTERRUPTIONS_MAX);
+    return result;
 }

@@ -191,6 +191,9 @@ static inline enum keel_status gate_read(void *context, uint32_t index, uint64_t
     return KEEL_OK;
 }
 
+/* For tests of retrying. */
+static uint32_t run_retry_max;
+
 struct rank_save {
     struct gate gate;
     struct keel_save *save;
@@ -226,6 +229,7 @@ static inline enum keel_status rank_begin(struct keel_store *store, struct attem
                                       .regions = mine,
                                       .region_count = count,
                                       .same_as = same_as,
+                                      .retry_max = run_retry_max,
                                       .read = gate_read,
                                       .context = &out->gate};
     enum keel_status status = keel_save_begin(store, &config, &out->save);

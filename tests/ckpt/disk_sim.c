@@ -287,6 +287,8 @@ static void change_apply(struct disk *disk, const struct change *change)
         return;
     }
     if (change->kind == SYNC_LOST) {
+        if (disk->nodes[change->node].directory)
+            return;
         changes_clear(&disk->nodes[change->node].pending);
         disk->nodes[change->node].lossy = true;
         return;
@@ -692,10 +694,9 @@ static int sim_fsync(int fd)
     return 0;
 }
 
-int disk_sim_fsync_lost(int fd)
+void disk_sim_lose(int fd)
 {
     sync_as(fd, SYNC_LOST);
-    return fail(EIO);
 }
 
 static int sim_rename(int from_at, const char *from, int to_at, const char *to)

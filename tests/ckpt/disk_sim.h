@@ -9,7 +9,9 @@
  * - A name that was made, renamed or removed is certain once fsync of its directory returned 0. Until then
  * each of these changes happened or did not, independently of each other and of the file that it names. A
  * rename is one change.
- * - When fsync fails, what it should have made certain is lost, and programs see it as if it were there.
+ * - When fsync of a file fails, what it should have made certain is lost, while programs see it as if it were
+ *   there. Names stay uncertain until an fsync of their directory works: a file system that cannot write its
+ *   journal stops, and so do those on which a second fsync would say 0.
  * No links; rename within one directory only. One disk is mounted at a time; paths begin at its root. */
 #ifndef KEEL_TESTS_CKPT_DISK_SIM_H
 #define KEEL_TESTS_CKPT_DISK_SIM_H
@@ -30,8 +32,8 @@ struct disk *disk_copy(const struct disk *disk);
 void disk_mount(struct disk *disk);
 uint32_t disk_open_descriptors(void);
 extern const struct keel_disk_ops disk_sim_ops;
-/* fsync that fails, on the mounted disk: EIO. */
-int disk_sim_fsync_lost(int fd);
+/* What an fsync that fails does to the mounted disk. */
+void disk_sim_lose(int fd);
 
 /* The path of what is open, for tables that wrap this one. */
 const char *disk_sim_path(int fd);
