@@ -333,6 +333,84 @@ START_TEST(replicas_in_part_stand_in_for_the_part_that_they_hold)
 }
 END_TEST
 
+enum { ORACLE_RANKS = 3, ORACLE_ROUNDS = 60 };
+
+/* Mark what a chunk holds. */
+static void mark_chunk(const struct keel_snapshot *snapshot, uint32_t rank, uint32_t chunk, bool damaged,
+                       uint8_t *good)
+{
+    const struct keel_format_record *record = keel_shard_record_of(&snapshot->shards[rank], chunk);
+    uint64_t first = (chunk - record->first_chunk) * (record->chunk_bytes / 4);
+    uint64_t count = snapshot->shards[rank].chunks[chunk].raw_bytes / 4;
+    for (uint64_t e = first; e < first + count && !damaged; e++) {
+        uint64_t row = record->offset[0] + e / record->extent[1];
+        good[row * COLUMNS + record->offset[1] + e % record->extent[1]] = 1;
+    }
+}
+
+/* Which elements some intact chunk holds, element by element. */
+static bool box_is_good(const struct keel_region *box, const uint8_t *good)
+{
+    for (uint64_t row = box->offset[0]; row < box->offset[0] + box->extent[0]; row++)
+        for (uint64_t column = box->offset[1]; column < box->offset[1] + box->extent[1]; column++)
+            if (!good[row * COLUMNS + column])
+                return false;
+    return true;
+}
+
+/* Three replicas, each cut at random into boxes; again and again some chunks of them are damaged. */
+START_TEST(a_box_is_read_if_and_only_if_an_intact_chunk_holds_each_of_its_elements)
+{
+    struct fixture f = {.tensor = whole("w", KEEL_CKPT_F32, 2, (const uint64_t[]){ROWS, COLUMNS})};
+    struct keel_shard_summary shards[ORACLE_RANKS];
+    struct keel_region boxes[8];
+    uint64_t state = 11;
+    uint32_t read = 0, refused = 0;
+    uint8_t *good;
+    keel_log_set_level(KEEL_LOG_ERROR); /* all this is logged */
+    ck_ok(keel_alloc(ROWS, COLUMNS, &good));
+    make_directory(f.root);
+    f.store = open_store(f.root, true);
+    for (uint32_t r = 0; r < ORACLE_RANKS; r++) {
+        struct sample_save how = {.step = 1,
+                                  .attempt = 1,
+                                  .rank = r,
+                                  .rank_count = ORACLE_RANKS,
+                                  .codec = r == 0 ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES};
+        ck_ok(save_rank(f.store, &how, boxes, cut_boxes(&f.tensor, 6, &state, boxes), &shards[r]));
+    }
+    ck_ok(commit_all(f.store, 1, 1, shards, ORACLE_RANKS));
+    ck_ok(keel_snapshot_open(f.store, 1, 1, &f.snapshot));
+    for (int round = 0; round < ORACLE_ROUNDS; round++) {
+        bool damaged[ORACLE_RANKS][64] = {{false}};
+        memset(good, 0, (size_t)ROWS * COLUMNS);
+        for (uint32_t r = 0; r < ORACLE_RANKS; r++)
+            for (uint32_t c = 0; c < f.snapshot->shards[r].footer.chunk_count; c++) {
+                damaged[r][c] = draw(&state, 3) == 0;
+                if (damaged[r][c])
+                    flip_chunk(&f, 1, r, c);
+                mark_chunk(f.snapshot, r, c, damaged[r][c], good);
+            }
+        for (int i = 0; i < 4; i++) {
+            struct keel_region box = i == 0 ? f.tensor : random_box(&f.tensor, &state);
+            bool can = box_is_good(&box, good);
+            ck_status(check_box(f.snapshot, &box, 0), can ? KEEL_OK : KEEL_CORRUPT);
+            read += can;
+            refused += !can;
+        }
+        for (uint32_t r = 0; r < ORACLE_RANKS; r++)
+            for (uint32_t c = 0; c < f.snapshot->shards[r].footer.chunk_count; c++)
+                if (damaged[r][c])
+                    flip_chunk(&f, 1, r, c);
+    }
+    ck_assert_uint_gt(read, ORACLE_ROUNDS / 2);
+    ck_assert_uint_gt(refused, ORACLE_ROUNDS / 2);
+    printf("note: %u boxes read from damaged replicas, %u refused, as an oracle says\n", read, refused);
+    keel_free(good);
+    end_fixture(&f);
+}
+END_TEST
+
 /* ---- deltas and copies
  * ----------------------------------------------------------------------------------------- */
 
@@ -409,6 +487,39 @@ START_TEST(a_chain_of_deltas_and_the_copies_of_its_end_need_each_chunk_once)
     part.extent[0] = 1000;
     ck_ok(keel_snapshot_read(f.snapshot, &part, got, sizeof got));
     ck_assert_mem_eq(got, state.bytes[1] + 2 * 523900, sizeof got);
+    state_free(&state);
+    end_fixture(&f);
+}
+END_TEST
+
+struct chain_reader {
+    struct keel_snapshot *snapshot;
+    const struct state *state;
+    struct keel_thread thread;
+    bool right;
+};
+
+static void *load_chain(void *argument)
+{
+    struct chain_reader *reader = argument;
+    reader->right = load_state(reader->snapshot, reader->state, NULL) == KEEL_OK;
+    return NULL;
+}
+
+START_TEST(several_threads_share_bases_that_none_has_opened_yet)
+{
+    struct state state;
+    struct fixture f = make_chain(&state);
+    struct chain_reader readers[4];
+    ck_ok(keel_snapshot_open(f.store, STEPS, 1, &f.snapshot));
+    for (int i = 0; i < 4; i++) {
+        readers[i] = (struct chain_reader){.snapshot = f.snapshot, .state = &state};
+        ck_ok(keel_thread_create(&readers[i].thread, "reader", load_chain, &readers[i]));
+    }
+    for (int i = 0; i < 4; i++) {
+        keel_thread_join(&readers[i].thread);
+        ck_assert(readers[i].right);
+    }
     state_free(&state);
     end_fixture(&f);
 }
@@ -514,6 +625,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_damaged_chunk_is_read_from_another_replica_until_none_has_it);
     tcase_add_test(tc, what_the_disk_cannot_read_is_read_from_another_replica_too);
     tcase_add_test(tc, replicas_in_part_stand_in_for_the_part_that_they_hold);
+    tcase_add_test(tc, a_box_is_read_if_and_only_if_an_intact_chunk_holds_each_of_its_elements);
+    tcase_add_test(tc, several_threads_share_bases_that_none_has_opened_yet);
     tcase_add_test(tc, a_chain_of_deltas_and_the_copies_of_its_end_need_each_chunk_once);
     tcase_add_test(tc, damage_in_a_base_names_tensor_chunk_and_base);
     tcase_add_test(tc, a_base_that_is_gone_is_told_when_the_snapshot_is_opened);
