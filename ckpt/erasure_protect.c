@@ -50,7 +50,9 @@ static enum keel_status open_shards(struct protection *set)
                                      .kind = KEEL_OBJECT_SHARD,
                                      .member = config->ranks[i]};
         KEEL_TRY(keel_level_open(config->from[i], &object, &set->sources[i]));
-        KEEL_TRY(keel_source_verify(set->sources[i]));
+        /* With a digest of it the whole is compared while it is read; without, it is looked through first. */
+        KEEL_TRY(set->sources[i]->info.digest_known ? keel_source_glance(set->sources[i])
+                                                    : keel_source_verify(set->sources[i]));
         set->header.members[i].shard_bytes = set->sources[i]->info.bytes;
     }
     return KEEL_OK;
@@ -145,6 +147,7 @@ static enum keel_status protect_stripe(struct protection *set, uint64_t stripe)
     struct keel_parity_stripe block = {.set_check = set->set_check, .stripe = stripe};
     uint8_t *data[KEEL_ERASURE_NODES_MAX], *parity[KEEL_ERASURE_NODES_MAX];
     uint32_t data_count = 0;
+    KEEL_ASSERT(n > 0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t row = keel_parity_row(&set->shape, stripe, i);
         uint8_t *cell = set->cells + (size_t)i * cell_bytes;
@@ -172,9 +175,12 @@ static enum keel_status protect_stripe(struct protection *set, uint64_t stripe)
 static enum keel_status write_footers(struct protection *set)
 {
     struct keel_parity_footer footer = {.set_check = set->set_check};
-    for (uint32_t i = 0; i < set->shape.node_count; i++)
-        if (set->sources[i] != NULL)
-            keel_digest_end(&set->shard_digests[i], footer.digests[i]);
+    for (uint32_t i = 0; i < set->shape.node_count; i++) {
+        if (set->sources[i] == NULL)
+            continue;
+        keel_digest_end(&set->shard_digests[i], footer.digests[i]);
+        KEEL_TRY(keel_source_compare(set->sources[i], footer.digests[i]));
+    }
     for (uint32_t i = 0; i < set->shape.node_count; i++) {
         footer.member = i;
         keel_parity_footer_seal(&footer);

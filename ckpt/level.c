@@ -116,17 +116,20 @@ keel_level_list(struct keel_level *level,
     return level->ops->list(level, visit, context);
 }
 
-static enum keel_status no_such_object(const struct keel_level *level)
+static bool refuse_impossible(const struct keel_level *level, const struct keel_object *object)
 {
-    return keel_fail(KEEL_INVALID, "%s: no object has such numbers", level->name);
+    if (keel_object_valid(object))
+        return false;
+    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", level->name);
+    return true;
 }
 
 enum keel_status keel_level_open(struct keel_level *level, const struct keel_object *object,
                                  struct keel_level_source **out)
 {
     struct keel_level_source *source;
-    if (!keel_object_valid(object))
-        return no_such_object(level);
+    if (refuse_impossible(level, object))
+        return KEEL_INVALID;
     KEEL_TRY(level->ops->open(level, object, &source));
     KEEL_ASSERT(source->level == level && keel_object_compare(&source->info.object, object) == 0);
     *out = source;
@@ -153,8 +156,10 @@ enum keel_status keel_level_create(struct keel_level *level, const struct keel_o
                                    struct keel_level_sink **out)
 {
     struct keel_level_sink *sink;
-    if (!keel_object_valid(object) || bytes > INT64_MAX)
-        return no_such_object(level);
+    if (refuse_impossible(level, object))
+        return KEEL_INVALID;
+    if (bytes > INT64_MAX)
+        return keel_fail(KEEL_INVALID, "%s: no object is that large", level->name);
     KEEL_TRY(level->ops->create(level, object, bytes, &sink));
     KEEL_ASSERT(sink->level == level && sink->info.bytes == bytes && sink->written_bytes == 0);
     *out = sink;
@@ -192,7 +197,7 @@ void keel_level_abort(struct keel_level_sink *sink)
 
 enum keel_status keel_level_remove(struct keel_level *level, const struct keel_object *object)
 {
-    return keel_object_valid(object) ? level->ops->remove(level, object) : no_such_object(level);
+    return refuse_impossible(level, object) ? KEEL_INVALID : level->ops->remove(level, object);
 }
 
 void keel_level_end(struct keel_level *level)
@@ -253,6 +258,7 @@ static enum keel_status transfer(struct copy *copy, struct keel_level_source *so
                                  struct keel_level_sink *sink)
 {
     uint64_t offset = 0;
+    KEEL_ASSERT(sink != NULL);
     keel_digest_begin(&copy->digest);
     while (offset < source->info.bytes) {
         uint64_t left = source->info.bytes - offset;
@@ -265,9 +271,8 @@ static enum keel_status transfer(struct copy *copy, struct keel_level_source *so
     return KEEL_OK;
 }
 
-/* What was read must be what the source says to hold, where it says so. */
-static enum keel_status compare_digest(const struct keel_level_source *source,
-                                       const uint8_t digest[KEEL_DIGEST_BYTES])
+enum keel_status keel_source_compare(const struct keel_level_source *source,
+                                     const uint8_t digest[KEEL_DIGEST_BYTES])
 {
     char label[KEEL_LEVEL_LABEL_BYTES];
     if (!source->info.digest_known || memcmp(source->info.digest, digest, KEEL_DIGEST_BYTES) == 0)
@@ -287,7 +292,7 @@ enum keel_status keel_source_copy(struct keel_level_source *source, struct keel_
         status = transfer(copy, source, sink);
     if (status == KEEL_OK) {
         keel_digest_end(&copy->digest, digest);
-        status = compare_digest(source, digest);
+        status = keel_source_compare(source, digest);
     }
     keel_free(copy);
     if (status == KEEL_OK)

@@ -42,6 +42,9 @@ enum keel_status keel_manifest_from_level(struct keel_level *level, const struct
 enum keel_status keel_source_glance(struct keel_level_source *source);
 /* keel_level_verify on an open source. */
 enum keel_status keel_source_verify(struct keel_level_source *source);
+/* What was read must be what the source says to hold, where it says so: CORRUPT. */
+enum keel_status keel_source_compare(const struct keel_level_source *source,
+                                     const uint8_t digest[KEEL_DIGEST_BYTES]);
 /* Copy an open source without looking into it. */
 enum keel_status keel_source_copy(struct keel_level_source *source, struct keel_level *to);
 

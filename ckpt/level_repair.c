@@ -303,7 +303,7 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
                                           uint32_t depth)
 {
     const struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
-    struct keel_manifest manifest;
+    struct keel_manifest manifest = {0};
     struct keel_level *from = NULL;
     struct open_sets sets = {.count = 0};
     uint32_t lost_before = repair->result.lost;

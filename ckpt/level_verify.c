@@ -63,7 +63,7 @@ static enum keel_status load_index(struct keel_level_source *source, struct keel
 
 enum keel_status keel_frame_load(struct keel_level_source *source, struct keel_frame *out)
 {
-    struct keel_frame frame;
+    struct keel_frame frame = {0};
     KEEL_TRY(keel_frame_load_ends(source, &frame));
     enum keel_status status = load_index(source, &frame);
     if (status != KEEL_OK) {

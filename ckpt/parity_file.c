@@ -8,7 +8,7 @@ enum keel_status keel_parity_read_header(struct keel_level_source *source, struc
 {
     const struct keel_object *object = &source->info.object;
     char label[KEEL_LEVEL_LABEL_BYTES];
-    struct keel_parity_header header;
+    struct keel_parity_header header = {.version = 0};
     keel_level_label(source->level, object, label);
     KEEL_TRY(keel_level_read(source, 0, &header, sizeof header));
     KEEL_TRY(keel_parity_header_check(&header, label));
@@ -37,7 +37,7 @@ enum keel_status keel_parity_read_footer(struct keel_level_source *source, struc
 
 static enum keel_status read_ends(struct keel_level_source *source, struct keel_parity_header *out)
 {
-    struct keel_parity_footer footer;
+    struct keel_parity_footer footer = {.version = 0};
     char label[KEEL_LEVEL_LABEL_BYTES];
     KEEL_TRY(keel_parity_read_header(source, out));
     KEEL_TRY(keel_parity_read_footer(source, &footer));
@@ -50,7 +50,7 @@ static enum keel_status read_ends(struct keel_level_source *source, struct keel_
 
 enum keel_status keel_parity_glance(struct keel_level_source *source)
 {
-    struct keel_parity_header header;
+    struct keel_parity_header header = {.version = 0};
     return read_ends(source, &header);
 }
 
@@ -81,7 +81,7 @@ static enum keel_status check_record(struct keel_level_source *source,
 
 enum keel_status keel_parity_verify(struct keel_level_source *source)
 {
-    struct keel_parity_header header;
+    struct keel_parity_header header = {.version = 0};
     uint8_t *buffer;
     KEEL_TRY(read_ends(source, &header));
     const struct keel_parity_shape shape = keel_parity_shape_of(&header);
