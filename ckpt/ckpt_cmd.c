@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct keel_cmd_kind *const kinds[] = {&keel_cmd_ls,    &keel_cmd_show, &keel_cmd_verify,
-                                                    &keel_cmd_gc,    &keel_cmd_diff, &keel_cmd_export,
-                                                    &keel_cmd_import};
+static const struct keel_cmd_kind *const kinds[] = {&keel_cmd_ls,     &keel_cmd_show,  &keel_cmd_verify,
+                                                    &keel_cmd_gc,     &keel_cmd_diff,  &keel_cmd_export,
+                                                    &keel_cmd_import, &keel_cmd_repair};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* What every subcommand, or each that takes it, knows beside its own options. */

@@ -7,7 +7,7 @@
 #ifndef KEEL_CKPT_CMD_H
 #define KEEL_CKPT_CMD_H
 
-#include "store.h"
+#include "attempts.h"
 #include <jansson.h>
 
 enum {
@@ -64,7 +64,7 @@ struct keel_cmd_kind {
     int (*run)(const struct keel_cmd *cmd);
 };
 extern const struct keel_cmd_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify, keel_cmd_diff,
-    keel_cmd_export, keel_cmd_import;
+    keel_cmd_export, keel_cmd_import, keel_cmd_repair;
 
 /* Of `cmd` the subcommand's own struct. */
 static inline const void *keel_cmd_own(const struct keel_cmd *cmd)
@@ -96,6 +96,11 @@ void keel_cmd_unlock_run(int lock);
 /* All committed snapshots, newest first, on the heap (keel_free). */
 enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
                                uint32_t *out_count, uint32_t *out_damaged);
+/* Is it one that the place names, committed or with a damaged manifest? */
+bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt);
+/* The newest committed one that is meant, else the newest damaged one; NULL: there is none. */
+const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *place,
+                                                 const struct keel_attempts *attempts);
 /* The snapshot that is named, else the newest. */
 enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out);
 

@@ -127,6 +127,27 @@ enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_s
     return KEEL_OK;
 }
 
+bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt)
+{
+    return attempt->state != KEEL_ATTEMPT_UNCOMMITTED &&
+           (!place->has_step || (attempt->info.step == place->step &&
+                                 (place->attempt == 0 || attempt->info.attempt == place->attempt)));
+}
+
+const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *place,
+                                                 const struct keel_attempts *attempts)
+{
+    const struct keel_attempt *damaged = NULL;
+    for (size_t i = 0; i < attempts->count; i++) {
+        if (!keel_cmd_is_meant(place, &attempts->at[i]))
+            continue;
+        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+            return &attempts->at[i];
+        damaged = damaged == NULL ? &attempts->at[i] : damaged;
+    }
+    return damaged;
+}
+
 enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out)
 {
     if (place->has_step)

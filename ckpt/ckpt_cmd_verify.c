@@ -1,58 +1,239 @@
-/* ckpt_cmd_verify.c - `keel ckpt verify`: check every chunk. */
+/* ckpt_cmd_verify.c - `keel ckpt verify`: every byte that has a check is checked, every damage is placed.
+ *
+ * A snapshot that opens is read as a reader reads it, decoded, with its bases. One that does not (a manifest,
+ * a header, an index is damaged) is looked at file by file, as stored, so that what else is damaged shows
+ * too. */
+#include "attempts.h"
 #include "ckpt_cmd.h"
+#include "level.h"
+#include "snapshot.h"
 #include <inttypes.h>
+#include <keel/memory.h>
 #include <stdio.h>
+#include <string.h>
 
-static int verify_json(enum keel_status status, const struct keel_snapshot *snapshot, uint32_t damaged)
+struct verify_options {
+    bool all;
+};
+
+/* One snapshot being verified. */
+struct check {
+    const struct keel_cmd *cmd;
+    const struct keel_cmd_place *place;
+    const struct keel_attempt *attempt;
+    struct keel_cmd_meter meter;
+    json_t *damage; /* with --json */
+    uint32_t count;
+    enum keel_status first;         /* the first damage, */
+    char detail[KEEL_DETAIL_BYTES]; /* and what it is */
+};
+
+/* What keel_detail() says is wrong with that file, or with chunk `chunk` of a tensor in it. */
+static void add(struct check *check, enum keel_status status, const char *file,
+                const struct keel_format_record *record, const uint32_t *chunk)
 {
-    json_t *root = snapshot == NULL ? json_object() : keel_cmd_info_json(keel_snapshot_info(snapshot));
-    json_object_set_new(root, "status", json_string(keel_status_name(status)));
-    json_object_set_new(root, "damaged_parts", json_integer(damaged));
-    json_object_set_new(root, "first", status == KEEL_OK ? json_null() : json_string(keel_detail()));
-    return keel_cmd_print_json(root);
+    if (check->count++ == 0) {
+        check->first = status;
+        memcpy(check->detail, keel_detail(), sizeof check->detail);
+    }
+    if (!check->cmd->json) {
+        keel_cmd_report(status);
+        return;
+    }
+    json_t *entry = json_pack("{s:s, s:s, s:s?, s:s?}", "status", keel_status_name(status), "detail",
+                              keel_detail(), "file", file, "tensor", record != NULL ? record->name : NULL);
+    json_object_set_new(entry, "chunk", chunk != NULL ? json_integer(*chunk) : json_null());
+    json_array_append_new(check->damage, entry);
 }
 
-static int verify(const struct keel_cmd *cmd, const struct keel_cmd_place *place)
+static void see_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
 {
-    struct keel_snapshot *snapshot = NULL;
-    struct keel_cmd_meter meter = keel_cmd_meter_of("verify");
-    uint32_t damaged = 0;
-    enum keel_status status = keel_cmd_open_snapshot(place, &snapshot);
-    if (status == KEEL_OK)
-        status = keel_snapshot_verify(snapshot, keel_cmd_meter_show, &meter, &damaged);
-    if (cmd->json)
-        verify_json(status, snapshot, damaged);
-    if (status == KEEL_OK && !cmd->json) {
-        char raw[KEEL_CMD_WORD_BYTES];
-        keel_cmd_format_bytes(keel_snapshot_info(snapshot)->raw_bytes, raw);
-        printf("step %" PRIu64 ": all chunks are sound (%s in %u shards)\n",
-               keel_snapshot_info(snapshot)->step, raw, keel_snapshot_info(snapshot)->shard_count);
+    keel_cmd_meter_show(&((struct check *)context)->meter, done_bytes, total_bytes);
+}
+
+static void see_damage(void *context, const struct keel_damage *damage)
+{
+    char name[KEEL_SHARD_NAME_BYTES] = "";
+    if (damage->shard != NULL)
+        keel_shard_name(damage->shard->header.rank, name);
+    add(context, damage->status, damage->shard != NULL ? name : NULL, damage->record,
+        damage->shard != NULL ? &damage->chunk : NULL);
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------
+ */
+
+struct files {
+    struct check *check;
+    struct keel_level *level;
+    bool parity_only;
+};
+
+static enum keel_status see_file(void *context, const char *name)
+{
+    const struct files *files = context;
+    struct keel_object object;
+    if (!keel_object_file_parse(name, &object) || (files->parity_only && object.kind != KEEL_OBJECT_PARITY))
+        return KEEL_OK;
+    object.step = files->check->attempt->info.step;
+    object.attempt = files->check->attempt->info.attempt;
+    enum keel_status status = keel_level_verify(files->level, &object);
+    if (status == KEEL_NO_MEMORY)
+        return status;
+    if (status != KEEL_OK)
+        add(files->check, status, name, NULL, NULL);
+    return KEEL_OK;
+}
+
+static enum keel_status check_files(struct check *check, bool parity_only)
+{
+    struct files files = {.check = check, .parity_only = parity_only};
+    struct keel_step_place place;
+    struct keel_store *store = check->place->store;
+    const struct keel_snapshot_info *info = &check->attempt->info;
+    KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
+    enum keel_status status = keel_level_directory_open(store, KEEL_NEAR_LOCAL, "this store", &files.level);
+    if (status == KEEL_OK) {
+        status = keel_dir_list(place.path, see_file, &files);
+        keel_level_end(files.level);
     }
-    int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
-    if (damaged > 1)
-        fprintf(stderr, "keel ckpt: %u parts are damaged\n", damaged);
-    keel_snapshot_close(snapshot);
-    return code;
+    keel_step_close(&place);
+    return status;
+}
+
+/* ---- a snapshot -----------------------------------------------------------------------------------------
+ */
+
+static enum keel_status check_snapshot(struct check *check)
+{
+    const struct keel_snapshot_info *info = &check->attempt->info;
+    struct keel_snapshot *snapshot;
+    enum keel_status opened = keel_snapshot_open(check->place->store, info->step, info->attempt, &snapshot);
+    if (opened == KEEL_OK) {
+        uint32_t damaged;
+        enum keel_status status =
+            keel_snapshot_verify_each(snapshot, see_progress, see_damage, check, &damaged);
+        keel_snapshot_close(snapshot);
+        return status == KEEL_OK || status == KEEL_CORRUPT || status == KEEL_FORGED ? check_files(check, true)
+                                                                                    : status;
+    }
+    if (opened != KEEL_CORRUPT && opened != KEEL_FORGED && opened != KEEL_MISMATCH && opened != KEEL_VERSION)
+        return opened;
+    char reason[KEEL_DETAIL_BYTES];
+    memcpy(reason, keel_detail(), sizeof reason);
+    KEEL_TRY(check_files(check, false));
+    if (check->count == 0) { /* each file is sound by itself: it is missing, or of another snapshot */
+        keel_detail_set(reason);
+        add(check, opened, NULL, NULL, NULL);
+    }
+    return KEEL_OK;
+}
+
+static void print_sound(const struct check *check)
+{
+    const struct keel_snapshot_info *info = &check->attempt->info;
+    char raw[KEEL_CMD_WORD_BYTES];
+    keel_cmd_format_bytes(info->raw_bytes, raw);
+    if (check->count == 0)
+        printf("step %" PRIu64 ": all chunks are sound (%s in %u shards)\n", info->step, raw,
+               info->shard_count);
+    else
+        printf("step %" PRIu64 ": %u parts are damaged; try keel ckpt repair\n", info->step, check->count);
+}
+
+/* Adds its result to `results`; the status is of what made verifying impossible. */
+static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
+                                   const struct keel_attempt *attempt, json_t *results,
+                                   enum keel_status *out_damage)
+{
+    struct check check = {.cmd = cmd,
+                          .place = place,
+                          .attempt = attempt,
+                          .meter = keel_cmd_meter_of("verify"),
+                          .damage = json_array()};
+    enum keel_status status = check_snapshot(&check);
+    if (status == KEEL_OK) {
+        json_t *result = keel_cmd_info_json(&attempt->info);
+        json_object_set_new(result, "status", json_string(keel_status_name(check.first)));
+        json_object_set_new(result, "damaged_parts", json_integer(check.count));
+        json_object_set_new(result, "first", check.count > 0 ? json_string(check.detail) : json_null());
+        json_object_set(result, "damage", check.damage);
+        json_array_append_new(results, result);
+        *out_damage = check.first;
+        if (!cmd->json)
+            print_sound(&check);
+    }
+    json_decref(check.damage);
+    return status;
+}
+
+/* ---- which ----------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status none(const struct keel_cmd_place *place)
+{
+    if (place->has_step)
+        return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot of step %" PRIu64, place->path,
+                         place->step);
+    return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot", place->path);
+}
+
+static int verify(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
+                  const struct keel_attempts *attempts)
+{
+    bool all = ((const struct verify_options *)keel_cmd_own(cmd))->all;
+    const struct keel_attempt *one = keel_cmd_find_attempt(place, attempts);
+    enum keel_status status = KEEL_OK, worst = KEEL_OK;
+    if (one == NULL)
+        return keel_cmd_report(none(place));
+    json_t *results = json_array();
+    for (size_t i = 0; i < attempts->count && status == KEEL_OK; i++) {
+        enum keel_status damage = KEEL_OK;
+        if (all ? !keel_cmd_is_meant(place, &attempts->at[i]) : &attempts->at[i] != one)
+            continue;
+        status = verify_one(cmd, place, &attempts->at[i], results, &damage);
+        worst = worst == KEEL_OK ? damage : worst;
+    }
+    int code = status == KEEL_OK ? keel_status_exit_code(worst) : keel_cmd_report(status), printed = 0;
+    if (cmd->json && status == KEEL_OK)
+        printed =
+            keel_cmd_print_json(all ? json_pack("{s:s, s:O}", "run", place->store->run, "snapshots", results)
+                                    : json_incref(json_array_get(results, 0)));
+    json_decref(results);
+    return code != 0 ? code : printed;
 }
 
 static int run(const struct keel_cmd *cmd)
 {
     struct keel_cmd_place place;
+    struct keel_attempts attempts;
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    int code = verify(cmd, &place);
+    status = keel_attempts_scan(place.store, false, &attempts);
+    if (status == KEEL_OK) {
+        int code = verify(cmd, &place, &attempts);
+        keel_attempts_fini(&attempts);
+        keel_cmd_close(&place);
+        return code;
+    }
     keel_cmd_close(&place);
-    return code;
+    return keel_cmd_report(status);
 }
 
-const struct keel_cmd_kind keel_cmd_verify = {.name = "verify",
-                                              .operands = "PATH",
-                                              .operands_min = 1,
-                                              .operands_max = 1,
-                                              .summary = "check every chunk of one snapshot",
-                                              .details = "",
-                                              .examples =
-                                                  "  keel ckpt verify out/ckpt/demo/step-120.3 --json\n",
-                                              .takes_step = true,
-                                              .run = run};
+static const struct keel_cmd_option options[] = {
+    {"--all", NULL, KEEL_CMD_FLAG, offsetof(struct verify_options, all), "all snapshots of the run"}, {0}};
+
+const struct keel_cmd_kind keel_cmd_verify = {
+    .name = "verify",
+    .operands = "PATH",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "check every chunk of one snapshot, or of all",
+    .details =
+        "Reads all of it, decodes it, with the snapshots that its deltas need, and looks at parity files;\n"
+        "names file, tensor and chunk of every damage.\n",
+    .examples = "  keel ckpt verify out/ckpt/demo/step-120.3 --json\n",
+    .takes_step = true,
+    .options = options,
+    .run = run};

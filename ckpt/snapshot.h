@@ -75,6 +75,23 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
                                                                const struct keel_box *part),
                                      void *context);
 
+/* ---- verify ---------------------------------------------------------------------------------------------
+ */
+
+/* One damaged part; keel_detail() says what is wrong with it. */
+struct keel_damage {
+    enum keel_status status;
+    const struct keel_shard *shard;          /* NULL: of a tensor as a whole */
+    const struct keel_format_record *record; /* of the tensor */
+    uint32_t chunk;                          /* in the record */
+};
+/* keel_snapshot_verify, telling each damage (`damaged` may be NULL). */
+enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
+                                           void (*progress)(void *context, uint64_t done_bytes,
+                                                            uint64_t total_bytes),
+                                           void (*damaged)(void *context, const struct keel_damage *damage),
+                                           void *context, uint32_t *out_damaged);
+
 /* ---- bases ----------------------------------------------------------------------------------------------
  */
 

@@ -8,6 +8,7 @@
 
 struct verify {
     void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+    void (*damaged_each)(void *context, const struct keel_damage *damage);
     void *context;
     uint64_t done_bytes, total_bytes;
     uint32_t damaged;
@@ -19,16 +20,28 @@ struct verify {
 };
 
 /* Damage is counted; what makes further reading pointless (no memory, no descriptor) is returned. */
-static enum keel_status note(struct verify *verify, enum keel_status status)
+static enum keel_status note(struct verify *verify, const struct keel_damage *damage)
 {
+    enum keel_status status = damage->status;
     if (status != KEEL_CORRUPT && status != KEEL_FORGED && status != KEEL_IO)
         return status;
+    if (verify->damaged_each != NULL)
+        verify->damaged_each(verify->context, damage);
     verify->damaged++;
     if (verify->first == KEEL_OK) {
         verify->first = status;
         snprintf(verify->first_detail, sizeof verify->first_detail, "%s", keel_detail());
     }
     return KEEL_OK;
+}
+
+static enum keel_status note_chunk(struct verify *verify, enum keel_status status, uint32_t chunk)
+{
+    const struct keel_format_record *record = keel_shard_record_of(verify->shard, chunk);
+    return note(verify, &(struct keel_damage){.status = status,
+                                              .shard = verify->shard,
+                                              .record = record,
+                                              .chunk = (uint32_t)(chunk - record->first_chunk)});
 }
 
 static void step(struct verify *verify, uint32_t chunk)
@@ -46,7 +59,7 @@ static enum keel_status see_chunk(void *context, uint32_t index, enum keel_statu
     struct verify *verify = context;
     (void)raw;
     step(verify, verify->chunks[index]);
-    return note(verify, status);
+    return note_chunk(verify, status, verify->chunks[index]);
 }
 
 static enum keel_status verify_stored(struct verify *verify)
@@ -143,7 +156,7 @@ static enum keel_status verify_copies(struct verify *verify)
             uint32_t chunk = (uint32_t)rounding.copy->first_chunk + c;
             if (shard->chunks[chunk].codec != KEEL_CODEC_SAME)
                 continue;
-            status = note(verify, verify_same(verify, &rounding, c));
+            status = note_chunk(verify, verify_same(verify, &rounding, c), chunk);
             step(verify, chunk);
         }
     }
@@ -166,20 +179,26 @@ static enum keel_status verify_all(const struct keel_snapshot *snapshot, struct 
         struct keel_region whole;
         KEEL_TRY(keel_snapshot_tensor(snapshot, i, &whole));
         struct keel_box box = keel_box_of(&whole);
-        KEEL_TRY(note(verify, keel_snapshot_cover(snapshot, &snapshot->tensors[i], &box, NULL, NULL, NULL)));
+        struct keel_damage damage = {
+            .status = keel_snapshot_cover(snapshot, &snapshot->tensors[i], &box, NULL, NULL, NULL),
+            .record = keel_snapshot_record(snapshot, snapshot->tensors[i].first_piece)};
+        KEEL_TRY(note(verify, &damage));
     }
     return KEEL_OK;
 }
 
-enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
-                                      void (*progress)(void *context, uint64_t done_bytes,
-                                                       uint64_t total_bytes),
-                                      void *context, uint32_t *out_damaged)
+enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
+                                           void (*progress)(void *context, uint64_t done_bytes,
+                                                            uint64_t total_bytes),
+                                           void (*damaged)(void *context, const struct keel_damage *damage),
+                                           void *context, uint32_t *out_damaged)
 {
     struct verify *verify;
     KEEL_TRY(keel_alloc(1, sizeof *verify, &verify));
-    *verify = (struct verify){
-        .progress = progress, .context = context, .total_bytes = snapshot->manifest.info.raw_bytes};
+    *verify = (struct verify){.progress = progress,
+                              .damaged_each = damaged,
+                              .context = context,
+                              .total_bytes = snapshot->manifest.info.raw_bytes};
     enum keel_status status = keel_batch_reader_init(&verify->reader, snapshot, true);
     if (status == KEEL_OK) {
         verify->reader.stored_only = snapshot->manifest.sealed && snapshot->place.key == NULL;
@@ -196,4 +215,12 @@ enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
     }
     keel_free(verify);
     return status;
+}
+
+enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
+                                      void (*progress)(void *context, uint64_t done_bytes,
+                                                       uint64_t total_bytes),
+                                      void *context, uint32_t *out_damaged)
+{
+    return keel_snapshot_verify_each(snapshot, progress, NULL, context, out_damaged);
 }

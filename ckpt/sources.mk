@@ -57,6 +57,7 @@ ckpt_SRC := \
 	ckpt_cmd_ls.c \
 	ckpt_cmd_show.c \
 	ckpt_cmd_verify.c \
+	ckpt_cmd_repair.c \
 	json_scan.c \
 	text_out.c \
 	safetensors_header.c \
