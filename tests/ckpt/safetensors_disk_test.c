@@ -184,7 +184,11 @@ static ssize_t fail_pwrite(int fd, const void *data, size_t bytes, uint64_t offs
 
 static int fail_fsync(int fd)
 {
-    return fails() ? disk_sim_fsync_lost(fd) : disk_sim_ops.fsync(fd);
+    if (!fails())
+        return disk_sim_ops.fsync(fd);
+    disk_sim_lose(fd);
+    errno = fails_with; /* the loss may have set another */
+    return -1;
 }
 
 static int fail_rename(int from_at, const char *from, int to_at, const char *to)
