@@ -10,7 +10,8 @@
 
 enum { RANKS = 2, KEEP = 2, LISTED_MAX = 16, TENSORS = 5, TENSOR_BYTES_MAX = 4096 };
 
-static const char root[] = "/data/store";
+/* Where the store is: on the simulated disk, or another place. */
+static const char *run_root = "/data/store";
 
 struct attempt_id {
     uint64_t step, attempt;
@@ -95,9 +96,10 @@ static inline bool worked(enum keel_status status, const char *what, struct atte
     return status == KEEL_OK || complain(what, id);
 }
 
-static inline enum keel_status open_sim(bool create, struct keel_store **out)
+static inline enum keel_status run_open(bool create, struct keel_store **out)
 {
-    struct keel_store_config config = {.root = root, .run = "sample", .create = create, .read_only = !create};
+    struct keel_store_config config = {
+        .root = run_root, .run = "sample", .create = create, .read_only = !create};
     return keel_store_open(&config, out);
 }
 

@@ -191,7 +191,7 @@ static bool restart(const struct story *story, uint32_t prefix, struct story *ag
     struct attempt_id found[LISTED_MAX], next = {1, attempt};
     uint32_t count = 0;
     complaint[0] = '\0';
-    if (!worked(open_sim(true, &store), "the store cannot be opened", next))
+    if (!worked(run_open(true, &store), "the store cannot be opened", next))
         return false;
     bool fine = check_listed(store, go_on, found, &count) && check_promised(story, prefix, found, count);
     if (fine && count > 0)
@@ -211,7 +211,7 @@ static bool still_there(const struct disk *disk, const struct story *again)
     struct keel_store *store;
     struct disk *image = disk_crash(disk, &none);
     disk_mount(image);
-    bool fine = worked(open_sim(false, &store), "the store is gone", (struct attempt_id){0});
+    bool fine = worked(run_open(false, &store), "the store is gone", (struct attempt_id){0});
     if (fine) {
         fine = check_listed(store, false, found, &count) && check_promised(again, UINT32_MAX, found, count);
         keel_store_close(store);
@@ -401,7 +401,7 @@ static void tell(struct story *story, const char *name, const struct keel_disk_o
     struct disk *disk = disk_create();
     story_begin(story, name, disk, ops);
     complaint[0] = '\0';
-    ck_ok(open_sim(true, &store));
+    ck_ok(run_open(true, &store));
     ck_assert_msg(body(story, store), "%s: %s", name, complaint);
     struct keel_attempts attempts;
     uint32_t bases = 0;
@@ -507,7 +507,7 @@ static int mutant_fsync(int fd)
     manifest_removed = manifest_removed && !step;
     if ((mutant == NO_SYNC_OF_SHARDS && ends_with(path, ".keel")) ||
         ((mutant == NO_SYNC_OF_MANIFEST || mutant == RENAME_BEFORE_SYNC) && temporary) ||
-        (mutant == NO_SYNC_OF_ROOT && directory && ends_with(root, path)) ||
+        (mutant == NO_SYNC_OF_ROOT && directory && ends_with(run_root, path)) ||
         (mutant == NO_SYNC_OF_RUN && directory && ends_with(path, "/sample")) ||
         (mutant == NO_SYNC_OF_STEP && step) || (mutant == NO_SYNC_AFTER_RENAME && renamed) ||
         (mutant == NO_SYNC_AFTER_REMOVAL && removed))

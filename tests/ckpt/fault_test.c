@@ -202,7 +202,7 @@ static void run_once(struct run *run)
 {
     const struct keel_retention retention = {.keep_last = KEEP};
     *run = (struct run){0};
-    while (!stage_ok(run, open_sim(true, &run->store)))
+    while (!stage_ok(run, run_open(true, &run->store)))
         ;
     for (uint64_t step = 1; step <= STEPS; step++)
         for (uint64_t attempt = 1; !stage_ok(run, save_and_commit(run, (struct attempt_id){step, attempt}));)
@@ -223,7 +223,7 @@ static void check_kept(const struct run *run, const char *when)
     uint32_t count = 0;
     describe(what);
     complaint[0] = '\0';
-    ck_assert_msg(worked(open_sim(true, &store), "cannot be opened", next) &&
+    ck_assert_msg(worked(run_open(true, &store), "cannot be opened", next) &&
                       check_listed(store, true, found, &count),
                   "%s, %s: %s", what, when, complaint);
     ck_assert_msg(count >= KEEP, "%s, %s: only %u are left", what, when, count);

@@ -1,6 +1,7 @@
 /* file_test.c - files: whole or not at all, and errors that name the path. */
 #include "harness.h"
-#include <fcntl.h>
+#include <errno.h>
+#include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <signal.h>
@@ -271,6 +272,32 @@ START_TEST(a_path_too_long_is_refused_not_cut)
 }
 END_TEST
 
+static uint32_t interruptions;
+
+static int interrupted_fsync(int fd)
+{
+    if (interruptions == 0)
+        return keel_disk_posix.fsync(fd);
+    interruptions--;
+    errno = EINTR;
+    return -1;
+}
+
+START_TEST(what_is_interrupted_is_tried_again_but_not_for_ever)
+{
+    struct keel_disk_ops ops = keel_disk_posix;
+    ops.fsync = interrupted_fsync;
+    ck_assert_ptr_eq(keel_disk_use(&ops), &keel_disk_posix);
+    interruptions = 3;
+    ck_ok(keel_sync_path(folder));
+    ck_assert_uint_eq(interruptions, 0);
+    interruptions = 1000000;
+    ck_status(keel_sync_path(folder), KEEL_INTERRUPTED);
+    ck_assert_ptr_eq(keel_disk_use(NULL), &ops);
+    ck_ok(keel_sync_path(folder));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -287,6 +314,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, entries_come_in_byte_order_and_stop_when_told);
     tcase_add_test(tc, many_entries_are_all_seen);
     tcase_add_test(tc, removing_a_tree_does_not_follow_links);
+    tcase_add_test(tc, what_is_interrupted_is_tried_again_but_not_for_ever);
     tcase_add_test(tc, a_path_too_long_is_refused_not_cut);
 }
 

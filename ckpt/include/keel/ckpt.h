@@ -151,7 +151,10 @@ uint64_t keel_save_progress_bytes(const struct keel_save *save);
  * on and stays valid; on any other failure it is freed and its file removed. */
 enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
                                   struct keel_shard_summary *out);
-/* Stop as soon as possible, remove the file, free. */
+/* Stop as soon as possible, remove the file, free. Blocks while the disk is at the one write (at most 4 MiB)
+ * or the fsync that is under way, which nobody can take back: with direct I/O milliseconds, on a disk or
+ * server that hangs as long as it hangs. Whoever must not wait for that asks keel_save_done first, or calls
+ * it from another thread. */
 void keel_save_cancel(struct keel_save *save);
 
 /* ---- commit (one process) ------------------------------------------------------------------------ */
