@@ -13,6 +13,8 @@ enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* What every subcommand, or each that takes it, knows beside its own options. */
 static const char json_help[] = "print one JSON object instead of text";
+static const char key_help[] = "the key file of sealed snapshots; needed to read what they hold";
+static const char plain_help[] = "with --key: take also snapshots that are not sealed";
 static const char step_help[] = "the snapshot of that step; without it the newest is meant";
 
 static const char paths_help[] =
@@ -46,6 +48,8 @@ static void print_help(FILE *out, const struct keel_cmd_kind *kind)
         print_option(out, "--step", "N", step_help);
     for (const struct keel_cmd_option *o = kind->options; o != NULL && o->name != NULL; o++)
         print_option(out, o->name, o->value, o->help);
+    print_option(out, "--key", "FILE", key_help);
+    print_option(out, "--accept-plain", NULL, plain_help);
     print_option(out, "--json", NULL, json_help);
     fprintf(out, "\n%s\nexamples:\n%s", paths_help, kind->examples);
 }
@@ -155,6 +159,16 @@ static int take_option(struct keel_cmd *cmd, int argc, char **argv, int *at)
         cmd->has_step = true;
         return 0;
     }
+    if (strcmp(name, "--accept-plain") == 0) {
+        cmd->accept_plain = true;
+        return 0;
+    }
+    if (strcmp(name, "--key") == 0) {
+        if (++*at == argc)
+            return keel_cmd_wrong_use("--key needs a FILE: ", key_help);
+        cmd->key_file = argv[*at];
+        return 0;
+    }
     const struct keel_cmd_option *option = find_option(cmd->kind, name);
     if (option == NULL)
         return keel_cmd_wrong_use("unknown option ", name);
@@ -184,6 +198,9 @@ static int parse(const struct keel_cmd_kind *kind, int argc, char **argv, struct
         if (code != 0)
             return code;
     }
+    if (cmd.accept_plain && cmd.key_file == NULL)
+        return keel_cmd_wrong_use("--accept-plain needs --key FILE: without a key plain snapshots are taken",
+                                  "");
     if (operands < kind->operands_min)
         return keel_cmd_wrong_use("missing: ", kind->operands);
     *out = cmd;

@@ -46,6 +46,8 @@ struct keel_cmd {
     bool json;
     bool has_step; /* --step */
     uint64_t step;
+    const char *key_file; /* --key, or NULL */
+    bool accept_plain;    /* --accept-plain */
     union {
         uint8_t bytes[KEEL_CMD_OWN_BYTES];
         uint64_t aligned;

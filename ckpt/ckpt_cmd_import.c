@@ -299,7 +299,11 @@ static enum keel_status settle_step(struct import *im)
 
 static enum keel_status open_place(struct import *im)
 {
-    struct keel_store_config config = {.root = im->root, .run = im->run, .create = true};
+    struct keel_store_config config = {.root = im->root,
+                                       .run = im->run,
+                                       .create = true,
+                                       .key_file = im->cmd->key_file,
+                                       .accept_plain = im->cmd->accept_plain};
     struct keel_snapshot *there;
     if (im->run[0] == '\0') { /* the only one, made by `keel run` */
         config.run = NULL;

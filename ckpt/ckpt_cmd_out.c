@@ -33,11 +33,11 @@ json_t *keel_cmd_u64_json(uint64_t value)
 
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info)
 {
-    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:I, s:i}", "step", (json_int_t)info->step, "attempt",
+    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:I, s:i, s:b}", "step", (json_int_t)info->step, "attempt",
                      keel_cmd_u64_json(info->attempt), "created_wall_ns",
                      keel_cmd_u64_json(info->created_wall_ns), "identity", info->identity, "raw_bytes",
                      (json_int_t)info->raw_bytes, "stored_bytes", (json_int_t)info->stored_bytes, "shards",
-                     (int)info->shard_count);
+                     (int)info->shard_count, "sealed", (int)info->sealed);
 }
 
 void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES])

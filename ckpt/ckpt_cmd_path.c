@@ -46,10 +46,14 @@ static enum keel_status see_step(void *context, const char *name)
     return KEEL_OK;
 }
 
-static enum keel_status open_at(const char *root, const char *run, bool writable, struct keel_store **out)
+static enum keel_status open_at(const struct keel_cmd *cmd, const char *root, const char *run, bool writable,
+                                struct keel_store **out)
 {
-    struct keel_store_config config = {
-        .root = root[0] == '\0' ? "/" : root, .run = run, .read_only = !writable};
+    struct keel_store_config config = {.root = root[0] == '\0' ? "/" : root,
+                                       .run = run,
+                                       .read_only = !writable,
+                                       .key_file = cmd->key_file,
+                                       .accept_plain = cmd->accept_plain};
     return keel_store_open(&config, out);
 }
 
@@ -79,7 +83,7 @@ enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, boo
             run = NULL;
         }
     }
-    KEEL_TRY(open_at(root, run, writable, &place.store));
+    KEEL_TRY(open_at(cmd, root, run, writable, &place.store));
     *out = place;
     return KEEL_OK;
 }

@@ -139,6 +139,8 @@ static void print_sound(const struct check *check)
                info->shard_count);
     else
         printf("step %" PRIu64 ": %u parts are damaged; try keel ckpt repair\n", info->step, check->count);
+    if (info->sealed && check->cmd->key_file == NULL)
+        printf("it is sealed: that nobody altered it is proven with --key alone\n");
 }
 
 /* Adds its result to `results`; the status is of what made verifying impossible. */

@@ -52,8 +52,8 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
     struct keel_manifest manifest = {.info = {.step = commit->step,
                                               .attempt = commit->attempt,
                                               .created_wall_ns = keel_wall_ns(),
-                                              .shard_count = count},
-                                     .sealed = store->key != NULL,
+                                              .shard_count = count,
+                                              .sealed = store->key != NULL},
                                      .key = store->key};
     memcpy(manifest.run, store->run, sizeof manifest.run);
     memcpy(manifest.info.identity, commit->identity, sizeof manifest.info.identity);

@@ -298,7 +298,7 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
         !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
         !text_from(root, "identity", out->info.identity, sizeof out->info.identity))
         return damaged(label);
-    size_t members = 10U + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (out->sealed ? 2U : 0U);
+    size_t members = 10U + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (out->info.sealed ? 2U : 0U);
     if (json_object_size(root) != members)
         return newer(label);
     KEEL_TRY(shards_from(root, label, out));
@@ -369,7 +369,7 @@ enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
         return damaged(label);
-    struct keel_manifest manifest = {.sealed = find_seal(text, bytes, NULL)};
+    struct keel_manifest manifest = {.info.sealed = find_seal(text, bytes, NULL)};
     enum keel_status status = manifest_from(root, label, &manifest);
     json_decref(root);
     if (status != KEEL_OK) {
@@ -409,7 +409,7 @@ enum keel_status keel_manifest_read(const struct keel_store *store, const struct
     KEEL_TRY(keel_path_join(label, place->path, KEEL_MANIFEST_NAME));
     KEEL_TRY(read_text(place, label, &text, &bytes));
     enum keel_status status = keel_manifest_decode(text, bytes, label, &manifest);
-    if (status == KEEL_OK && store->key != NULL && (manifest.sealed || !store->accept_plain)) {
+    if (status == KEEL_OK && store->key != NULL && (manifest.info.sealed || !store->accept_plain)) {
         status = keel_manifest_prove(text, bytes, store->key, label);
         manifest.proven = status == KEEL_OK;
     }

@@ -23,7 +23,7 @@ struct keel_manifest {
                                         */
     uint32_t base_count;               /* direct bases: theirs are in their own manifests */
     char *metadata;                    /* JSON object; owned */
-    bool sealed, proven;               /* by decoding: it has a mac; by reading: and that is the key's */
+    bool proven;                       /* by reading: its mac is the key's (info.sealed: it has one) */
     const struct keel_key *key;        /* for encoding, borrowed: gives it a mac; or NULL */
 };
 void keel_manifest_fini(struct keel_manifest *manifest);

@@ -156,10 +156,10 @@ enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct k
     char path[KEEL_PATH_BYTES];
     bool sealed = (shard->header.flags & KEEL_HEADER_SEALED) != 0;
     KEEL_TRY(keel_shard_path(shard, path));
-    if (sealed != manifest->sealed)
+    if (sealed != manifest->info.sealed)
         return keel_fail(manifest->proven ? KEEL_FORGED : KEEL_MISMATCH,
                          "%s: is %ssealed, and its manifest is %s; use another snapshot", path,
-                         sealed ? "" : "not ", manifest->sealed ? "sealed" : "not");
+                         sealed ? "" : "not ", manifest->info.sealed ? "sealed" : "not");
     if (!sealed || shard->place->key == NULL)
         return KEEL_OK;
     enum keel_status status =

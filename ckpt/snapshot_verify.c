@@ -156,7 +156,8 @@ static enum keel_status verify_copies(struct verify *verify)
             uint32_t chunk = (uint32_t)rounding.copy->first_chunk + c;
             if (shard->chunks[chunk].codec != KEEL_CODEC_SAME)
                 continue;
-            status = note_chunk(verify, verify_same(verify, &rounding, c), chunk);
+            if ((shard->header.flags & KEEL_HEADER_SEALED) == 0) /* otherwise it has no check of its own */
+                status = note_chunk(verify, verify_same(verify, &rounding, c), chunk);
             step(verify, chunk);
         }
     }
@@ -172,8 +173,7 @@ static enum keel_status verify_all(const struct keel_snapshot *snapshot, struct 
     for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++) {
         verify->shard = &snapshot->shards[i];
         KEEL_TRY(verify_stored(verify));
-        if (!snapshot->manifest.sealed) /* copies in sealed shards have no checks of their own */
-            KEEL_TRY(verify_copies(verify));
+        KEEL_TRY(verify_copies(verify));
     }
     for (uint32_t i = 0; i < snapshot->tensor_count; i++) {
         struct keel_region whole;
@@ -201,7 +201,7 @@ enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
                               .total_bytes = snapshot->manifest.info.raw_bytes};
     enum keel_status status = keel_batch_reader_init(&verify->reader, snapshot, true);
     if (status == KEEL_OK) {
-        verify->reader.stored_only = snapshot->manifest.sealed && snapshot->place.key == NULL;
+        verify->reader.stored_only = snapshot->manifest.info.sealed && snapshot->place.key == NULL;
         status = verify_all(snapshot, verify);
         keel_batch_reader_fini(&verify->reader);
     }

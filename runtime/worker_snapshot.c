@@ -205,9 +205,9 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
         if (status == KEEL_OK)
             break;
         keel_worker_note(worker, "snapshot-refused", list[i].step, status, keel_detail());
-        bool its_own = status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
-                       status == KEEL_IO; /* a sector that cannot be read, say */
-        if (!its_own)                     /* an older one would fare no better */
+        bool its_own = status == KEEL_CORRUPT || status == KEEL_FORGED || status == KEEL_NOT_FOUND ||
+                       status == KEEL_MISMATCH || status == KEEL_IO; /* a sector that cannot be read, say */
+        if (!its_own)                                                /* an older one would fare no better */
             break;
     }
     keel_free(list);

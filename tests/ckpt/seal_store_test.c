@@ -1,5 +1,6 @@
 /* seal_store_test.c - a store with a key: what is saved is read with that key and with no other; damage is
  * found by anybody; what somebody without the key has altered, moved or put back is found by who has it. */
+#include "command.h"
 #include "generations.h"
 #include "manifest.h"
 
@@ -365,6 +366,47 @@ static void renew_checks(uint8_t *bytes, const struct parts *parts)
     memcpy(bytes + parts->footer_at, &footer, sizeof footer);
 }
 
+START_TEST(commands_take_the_key_and_say_what_they_see_without)
+{
+    struct fixture f = make_fixture(2);
+    char *key = f.key, *other = f.other;
+    struct output o = COMMAND("ls", f.root, "--json");
+    ck_assert_int_eq(o.code, 0);
+    json_t *root = parse(&o), *first = json_array_get(json_object_get(root, "snapshots"), 0);
+    ck_assert(json_is_true(json_object_get(first, "sealed")));
+    json_decref(root);
+    o = COMMAND("verify", f.root);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_nonnull(strstr(o.text, "it is sealed"));
+    o = COMMAND("verify", f.root, "--key", key);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_null(strstr(o.text, "it is sealed"));
+    o = COMMAND("verify", f.root, "--key", other);
+    ck_assert_int_eq(o.code, 3);
+    ck_assert_ptr_nonnull(strstr(o.errors, "b.key"));
+    ck_assert_int_eq(COMMAND("show", f.root).code, 0);
+    ck_assert_int_eq(COMMAND("show", f.root, "--key").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.root, "--accept-plain").code, 2);
+    ck_assert_int_eq(COMMAND("show", f.root, "--key", "/nonexistent/key").code, 3);
+    /* a forgery is data that is not right: the same exit code as damage, another text */
+    struct file shard = take_file(f.step, "rank-0.keel");
+    struct parts parts = parts_of(shard.bytes, shard.size);
+    shard.bytes[KEEL_FORMAT_BLOCK_BYTES + 3] ^= 4;
+    renew_checks(shard.bytes, &parts);
+    write_file(&shard, shard.bytes, shard.size);
+    o = COMMAND("verify", f.root, "--key", key);
+    ck_assert_int_eq(o.code, 4);
+    ck_assert_ptr_nonnull(strstr(o.errors, "altered by somebody without the key"));
+    drop_file(&shard);
+    struct keel_store *plain = open_with(&f, NULL, false);
+    save_sample(plain, &f, 7, 1);
+    keel_store_close(plain);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step", "7", "--key", key).code, 3);
+    ck_assert_int_eq(COMMAND("show", f.root, "--step", "7", "--key", key, "--accept-plain").code, 0);
+    end_fixture(&f);
+}
+END_TEST
+
 struct attack {
     struct fixture *f;
     struct file file;
@@ -633,6 +675,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, another_key_is_told_by_its_name_not_taken_for_damage);
     tcase_add_test(tc, without_a_key_sealed_data_is_listed_and_verified_but_not_read);
     tcase_add_test(tc, plain_data_is_no_substitute_for_sealed_data_unless_accepted);
+    tcase_add_test(tc, commands_take_the_key_and_say_what_they_see_without);
     tcase_add_loop_test(tc, a_flip_in_any_byte_of_a_sealed_shard_or_manifest_is_damage, 0, 2);
     tcase_add_test(tc, an_altered_shard_whose_checks_were_all_renewed_is_forged);
     tcase_add_test(tc, an_altered_meaning_is_forged);

@@ -232,6 +232,7 @@ struct keel_snapshot_info {
     uint64_t raw_bytes, stored_bytes;
     uint32_t shard_count;
     char identity[KEEL_IDENTITY_BYTES];
+    bool sealed; /* with a key: listed and verified without it, not read */
 };
 /* Committed snapshots, newest (highest step, then attempt) first. Damaged manifests are skipped and
  * counted in *out_damaged (may be NULL). *out_count is at most `capacity`. */
