@@ -300,6 +300,7 @@ KEEL_VECTOR_AVX2 static void join_avx2(uint32_t element_bytes, const uint8_t *co
 void keel_planes_join(uint32_t element_bytes, const uint8_t *const planes[KEEL_PLANES_MAX],
                       const uint8_t *base, size_t count, uint8_t *raw)
 {
+    KEEL_ASSERT(raw != NULL);
     if (keel_vector_avx2())
         join_avx2(element_bytes, planes, base, count, raw);
     else
