@@ -197,6 +197,7 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a -Wl,--as-needed $(BENCH_LIBS) $(ALL_LIBS)
 $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
+$(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
