@@ -206,8 +206,10 @@ tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fu
 tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
+man_pages := $(wildcard $(ROOMS:=/man/*.[1-8]))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
+	@mandoc -T lint -W warning $(man_pages)
 	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes doors tidy
 	@echo "lint: clean"
 format:
@@ -258,6 +260,10 @@ install: all
 	ln -sf libkeel.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel.so
 	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
+	for page in $(man_pages); do \
+	  section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
+	  install -d "$$section" && install -m 644 "$$page" "$$section/" || exit 1; \
+	done
 	install -m 644 runtime/jobs/*.conf $(DESTDIR)$(PREFIX)/share/keel/jobs/
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc
