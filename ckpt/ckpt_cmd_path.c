@@ -64,6 +64,9 @@ enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, boo
     struct keel_cmd_place place = {.path = path, .has_step = cmd->has_step, .step = cmd->step};
     char real[KEEL_PATH_BYTES], parent[KEEL_PATH_BYTES], inside[KEEL_PATH_BYTES];
     KEEL_TRY(real_path(path, real));
+    if (keel_path_is_file(real))
+        return keel_fail(KEEL_INVALID, "%s: is a file; name a store, a run in it, or a snapshot's directory",
+                         path);
     memcpy(parent, real, sizeof parent);
     const char *root = parent, *run = cut(parent);
     uint64_t step, attempt;
