@@ -241,7 +241,8 @@ const struct keel_cmd_kind keel_cmd_export = {
     .summary = "write a snapshot's tensors as safetensors",
     .details = "OUT is NAME.safetensors, or a directory: model.safetensors in it (NAME/ makes one).\n"
                "With --names gpt2 the files are those of the Hugging Face programs, which also want a\n"
-               "config.json; the optimizer's state goes along with --names keel alone.\n",
+               "config.json; the optimizer's state goes along with --names keel alone.\n"
+               "What is exported from a sealed snapshot is not sealed.\n",
     .examples = "  keel ckpt export out weights.safetensors --only weights --dtype bf16\n"
                 "  keel ckpt export out hf/ --names gpt2 --shard-size 5GB\n",
     .takes_step = true,

@@ -231,6 +231,41 @@ START_TEST(a_damaged_snapshot_is_not_exported)
 }
 END_TEST
 
+START_TEST(a_sealed_run_is_filled_and_read_with_its_key)
+{
+    struct places p = make_places();
+    char key[KEEL_PATH_BYTES], again[KEEL_PATH_BYTES], back_root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    char name[32], *data;
+    size_t bytes;
+    static const char secret[] = "0123456789abcdef0123456789abcdef";
+    static const float values[] = {8.5F, -2, 3, 123.25F, 5, 6, 7, 9};
+    struct given given = {whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){8}), values};
+    ck_ok(keel_path_join(key, p.root, "key"));
+    ck_ok(keel_path_join(back_root, p.root, "back"));
+    ck_ok(keel_path_join(again, p.root, "again.safetensors"));
+    ck_ok(keel_file_replace(key, secret, 32, 0600));
+    save_given(p.store, "a", 5, &given, 1);
+    ck_assert_int_eq(COMMAND("export", p.store, p.out).code, 0);
+    check_says(COMMAND("import", p.out, p.back, "--key", key), 0, "step 5");
+    struct output o = COMMAND("ls", back_root, "--json", "--key", key);
+    json_t *root = parse(&o), *first = json_array_get(json_object_get(root, "snapshots"), 0);
+    snprintf(name, sizeof name, "%s", json_string_value(json_object_get(first, "attempt")));
+    json_decref(root);
+    snprintf(path, sizeof path, "%.900s/step-5.%.30s/rank-0.keel", p.back, name);
+    ck_ok(keel_file_read(path, 1 << 20, &data, &bytes));
+    ck_assert_ptr_null(memmem(data, bytes, values, sizeof values)); /* not to be read by others */
+    keel_free(data);
+    ck_assert_int_ne(COMMAND("export", back_root, again).code, 0);
+    ck_assert(!keel_path_exists(again));
+    check_says(COMMAND("export", back_root, again, "--key", key), 0, "1 tensors");
+    check_says(COMMAND("import", again, p.back, "--key", key, "--step", "6"), 0, "step 6");
+    snprintf(path, sizeof path, "%.900s/step-5.%.30s", p.back, name);
+    check_says(COMMAND("diff", back_root, path, "--key", key), 0, "1 tensors equal");
+    ck_assert_int_ne(COMMAND("diff", back_root, path).code, 0);
+    ck_ok(keel_remove_tree(p.root));
+}
+END_TEST
+
 /* ---- GPT-2 ------------------------------------------------------------------------------------------------
  */
 
@@ -712,6 +747,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, only_chooses_and_a_part_is_no_jobs_state);
     tcase_add_test(tc, floats_are_rounded_on_the_way_out_and_widened_on_the_way_back);
     tcase_add_test(tc, a_damaged_snapshot_is_not_exported);
+    tcase_add_test(tc, a_sealed_run_is_filled_and_read_with_its_key);
     tcase_add_test(tc, gpt2_goes_out_under_its_published_names);
     tcase_add_test(tc, gpt2_becomes_what_a_job_begins_from);
     tcase_add_test(tc, what_is_not_a_whole_gpt2_is_refused_by_name);
