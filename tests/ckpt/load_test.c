@@ -333,7 +333,7 @@ START_TEST(replicas_in_part_stand_in_for_the_part_that_they_hold)
 }
 END_TEST
 
-enum { ORACLE_RANKS = 3, ORACLE_ROUNDS = 60 };
+enum { ORACLE_RANKS = 3, ORACLE_ROUNDS = 20 };
 
 /* Mark what a chunk holds. */
 static void mark_chunk(const struct keel_snapshot *snapshot, uint32_t rank, uint32_t chunk, bool damaged,
@@ -634,4 +634,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_tensor_that_does_not_fit_is_told_with_both_shapes_and_dtypes);
 }
 
-KEEL_TEST_MAIN("load", cases, 120)
+KEEL_TEST_MAIN("load", cases, 300)
