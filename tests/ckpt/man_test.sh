@@ -20,6 +20,7 @@ check() {
 commands=$("$keel" ckpt --help | sed -n 's/^  keel ckpt \([a-z]*\) .*[A-Z].*/\1/p' | sort -u)
 check "--help lists its subcommands" test "$(echo "$commands" | wc -w)" -ge 8
 : >"$root/all"
+sed -n '/^All commands know/,/^\.Ss /p' "$man/keel-ckpt.1" >"$root/common"
 for command in $commands; do
     "$keel" ckpt "$command" --help >"$root/help"
     # the subcommand's section of the page, and its line of the synopsis
@@ -29,8 +30,13 @@ for command in $commands; do
     sed -n 's/^  --\([a-z-]*\) .*/\1/p' "$root/help" | sort >"$root/options"
     cat "$root/options" >>"$root/all"
     while read -r option; do
-        check "the synopsis of $command has --$option" grep -qE "Fl -$option( |\$)" "$root/synopsis"
-        [ "$option" = json ] || check "the section on $command has --$option" grep -qE "Fl -$option( |\$)" "$root/section"
+        case $option in
+        json | key | accept-plain) check "the section on all commands has --$option" grep -qE "Fl -$option( |\$)" "$root/common" ;;
+        *)
+            check "the synopsis of $command has --$option" grep -qE "Fl -$option( |\$)" "$root/synopsis"
+            check "the section on $command has --$option" grep -qE "Fl -$option( |\$)" "$root/section"
+            ;;
+        esac
     done <"$root/options"
     check "$command --help gives an example" grep -q "^  keel ckpt $command " "$root/help"
 done
