@@ -59,5 +59,19 @@ check "which another job does not have by itself" [ "$(digest fresh 1)" != "$(di
 train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --prepare
 check "preparing again harms nothing" [ "$(digest other 1)" = "$(digest whole 12)" ]
 
+# ---- a GPT-2 of others computes what it computed there ----
+# golden/safetensors/gpt2.safetensors was written by the reference package (Python, safetensors 0.8.0) in the layout of
+# the Hugging Face programs; the loss on a text of one letter is that of their formulas in numpy, in double precision.
+awk 'BEGIN { for (i = 0; i < 4000; i++) printf "a" }' >"$text"
+gpt2() {
+    train gpt2 --set model.width=8 --set model.block=6 --set model.vocab=11 --set model.dropout=0 --set train.lr=0 \
+        --set train.min_lr=0 --set train.steps=20 "$@"
+}
+gpt2 --prepare
+check "a GPT-2 file is imported" ckpt import "$here/../golden/safetensors/gpt2.safetensors" "$root/gpt2" --names gpt2 --for-training
+gpt2
+check "its loss is that of the formulas" awk -v loss="$(sed -n 's/^{"step":1,"loss":\([0-9.]*\),.*/\1/p' "$root/gpt2/metrics.jsonl")" \
+    'BEGIN { d = loss - 2.1980077265664737; exit !(d < 2e-6 && d > -2e-6) }'
+
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
