@@ -33,7 +33,7 @@ enum {
     REPEAT_MAX = 258,
     LANES = 4,
     LANE_BYTES_MIN = 512, /* of a stream, under which lanes do not pay */
-    BATCH = 16             /* steps of all lanes between two looks at where they are */
+    BATCH = 16            /* steps of all lanes between two looks at where they are */
 };
 
 /* Table entries.
@@ -65,8 +65,12 @@ struct cursor {
 static inline uint64_t peek(const struct decoder *decoder, uint64_t at)
 {
     uint64_t word = 0;
-    size_t byte = (size_t)(at >> 3), left = byte < decoder->stream_bytes ? decoder->stream_bytes - byte : 0;
-    memcpy(&word, decoder->stream + (left > 0 ? byte : 0), left < sizeof word ? left : sizeof word);
+    size_t byte = (size_t)(at >> 3);
+    if (at < decoder->safe)
+        memcpy(&word, decoder->stream + byte, sizeof word);
+    else
+        for (size_t i = 0; i < sizeof word && byte + i < decoder->stream_bytes; i++)
+            word |= (uint64_t)decoder->stream[byte + i] << (8 * i);
     return word >> (at & 7);
 }
 
@@ -289,17 +293,16 @@ static enum outcome step(const struct decoder *decoder, struct cursor *cursor, c
 /* LOOKUPS lookups from one load. What is no literal stops the cursor where it is. */
 KEEL_VECTOR_BODY struct cursor leap(const uint64_t *table, const uint8_t *stream, struct cursor cursor)
 {
-    uint64_t bits;
+    uint64_t bits, sum = 0; /* of entries: its low two bytes are bits and literals used so far */
     memcpy(&bits, stream + (cursor.at >> 3), sizeof bits);
     bits >>= cursor.at & 7;
     for (uint32_t i = 0; i < LOOKUPS; i++) {
         uint64_t entry = entry_at(table, bits), literals = entry >> 16;
-        memcpy(cursor.out, &literals, sizeof literals);
-        cursor.out += entry >> 8 & 255;
-        cursor.at += entry & 255;
+        memcpy(cursor.out + (sum >> 8 & 255), &literals, sizeof literals);
+        sum += entry;
         bits >>= entry & 63;
     }
-    return cursor;
+    return (struct cursor){cursor.at + (sum & 255), cursor.out + (sum >> 8 & 255)};
 }
 
 KEEL_VECTOR_BODY void leap_until_body(const struct decoder *decoder, struct cursor *cursor, uint64_t stop,

@@ -209,7 +209,7 @@ static void put_pairs(struct bits *out, const uint8_t *data, size_t bytes, const
 
 static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, const struct block *block)
 {
-    enum { PAIRS_MAX = 64 }; /* bytes of which all pairs are worth a table */
+    enum { PAIRS_MAX = 128 }; /* bytes of which all pairs are worth a table */
     uint8_t used[256];
     uint32_t used_count = 0;
     for (uint32_t i = 0; i < 256; i++)
