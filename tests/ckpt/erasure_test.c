@@ -211,6 +211,15 @@ static enum keel_status all_as_before(const struct directory_set *set)
     return status;
 }
 
+/* Every byte of headers, checks, indexes and footers that means something; some of all others. */
+static uint64_t next_place(uint64_t at, uint64_t file_bytes, bool parity)
+{
+    uint64_t block = at / 4096;
+    bool means = block == 0 || block == (file_bytes - 1) / 4096 || (parity && block % 2 == 1);
+    bool used = at % 4096 < 600 || at % 4096 >= 3960;
+    return at + (means && used ? 1 : 61);
+}
+
 START_TEST(a_flipped_bit_anywhere_is_found_placed_and_mended)
 {
     struct directory_set set = make_directory_set(5, 2);
@@ -222,7 +231,7 @@ START_TEST(a_flipped_bit_anywhere_is_found_placed_and_mended)
         for (uint32_t o = 0; o < 2; o++) {
             if (o == 1 && set.nodes.ranks[i] == KEEL_ERASURE_NO_SHARD)
                 continue;
-            for (uint64_t at = 0; at < blobs[o]->bytes; at += at % 4096 < 600 || at % 4096 >= 4080 ? 1 : 37) {
+            for (uint64_t at = 0; at < blobs[o]->bytes; at = next_place(at, blobs[o]->bytes, o == 0)) {
                 uint8_t mask = (uint8_t)(1 << (at + flips) % 8);
                 char name[KEEL_OBJECT_NAME_BYTES];
                 flip_byte(&set.origin, &objects[o], at, mask);
@@ -316,6 +325,135 @@ START_TEST(too_much_damage_names_what_is_lost)
 }
 END_TEST
 
+/* ---- golden files ----------------------------------------------------------------------------------------
+ */
+
+/* tests/golden/ckpt, run `parity`: three shards and four nodes, two of parity, written by the first version
+ * of the format, kept for ever. KEEL_WRITE_GOLDEN=1 writes them where they are missing. */
+enum { GOLDEN_NODES = 4, GOLDEN_PARITY = 2, GOLDEN_CELL = 4096 };
+
+static const uint32_t golden_ranks[GOLDEN_NODES] = {0, KEEL_ERASURE_NO_SHARD, 1, 2};
+
+static enum keel_status protect_golden(struct keel_level *from, struct keel_level *to)
+{
+    struct keel_level *all_from[GOLDEN_NODES] = {from, from, from, from},
+                      *all_to[GOLDEN_NODES] = {to, to, to, to};
+    struct keel_erasure_config config = {.step = 5,
+                                         .attempt = 2,
+                                         .set = 7,
+                                         .node_count = GOLDEN_NODES,
+                                         .parity_count = GOLDEN_PARITY,
+                                         .cell_bytes = GOLDEN_CELL,
+                                         .ranks = golden_ranks,
+                                         .from = all_from,
+                                         .to = all_to};
+    return keel_erasure_protect(&config);
+}
+
+static void write_golden(struct keel_store *store, struct keel_level *level)
+{
+    struct keel_shard_summary shards[3];
+    for (uint32_t r = 0; r < 3; r++) {
+        struct keel_region tensor = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){3000});
+        struct sample_save how = {.step = 5, .attempt = 2, .salt = 5, .rank = r, .rank_count = 3};
+        tensor.offset[0] = 1000 * r;
+        tensor.extent[0] = 1000;
+        ck_ok(save_rank(store, &how, &tensor, 1, &shards[r]));
+    }
+    ck_ok(commit_all(store, 5, 2, shards, 3));
+    ck_ok(protect_golden(level, level));
+}
+
+/* A reader that knows only the specification: multiplication in GF(2^8) bit by bit. */
+static uint8_t times(uint8_t a, uint8_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = 0; bit < 8; bit++)
+        product ^= (b >> bit & 1) != 0 ? (uint32_t)a << bit : 0;
+    for (uint32_t bit = 15; bit >= 8; bit--)
+        product ^= (product >> bit & 1) != 0 ? 0x11dU << (bit - 8) : 0;
+    return (uint8_t)product;
+}
+
+static uint8_t inverse(uint8_t a)
+{
+    uint32_t b = 1;
+    while (times(a, (uint8_t)b) != 1)
+        b++;
+    return (uint8_t)b;
+}
+
+/* Walk over the stripes as the specification says, and compute each parity cell. */
+static uint32_t check_parity_by_hand(const struct blob shards[GOLDEN_NODES],
+                                     const struct blob parities[GOLDEN_NODES])
+{
+    const uint32_t n = GOLDEN_NODES, m = GOLDEN_PARITY, k = n - m;
+    size_t taken[GOLDEN_NODES] = {0}, written[GOLDEN_NODES] = {4096, 4096, 4096, 4096};
+    uint32_t cells = 0;
+    for (uint32_t j = 0; written[j % n] + 4096 < parities[j % n].bytes; j++) {
+        uint8_t data[GOLDEN_NODES][GOLDEN_CELL] = {{0}}, sum[GOLDEN_CELL];
+        uint32_t columns = 0;
+        for (uint32_t node = 0; node < n; node++) {
+            if ((node + n - j % n) % n < m)
+                continue;
+            size_t left = taken[node] < shards[node].bytes ? shards[node].bytes - taken[node] : 0;
+            if (left > 0)
+                memcpy(data[columns], shards[node].data + taken[node],
+                       left < GOLDEN_CELL ? left : GOLDEN_CELL);
+            taken[node] += GOLDEN_CELL;
+            columns++;
+        }
+        for (uint32_t i = 0; i < m; i++, cells++) {
+            uint32_t node = (j + i) % n;
+            memset(sum, 0, sizeof sum);
+            for (uint32_t c = 0; c < k; c++)
+                for (uint32_t b = 0; b < GOLDEN_CELL; b++)
+                    sum[b] ^= times(data[c][b], inverse((uint8_t)((k + i) ^ c)));
+            ck_assert_mem_eq(parities[node].data + written[node] + 4096, sum, GOLDEN_CELL);
+            written[node] += 4096 + GOLDEN_CELL;
+        }
+    }
+    return cells;
+}
+
+START_TEST(parity_of_the_first_version_is_read_and_made_again)
+{
+    struct keel_store *store;
+    struct keel_level *golden, *again, *set;
+    struct blob shards[GOLDEN_NODES] = {{0}}, parities[GOLDEN_NODES] = {{0}};
+    bool write = getenv("KEEL_WRITE_GOLDEN") != NULL && !keel_path_exists("tests/golden/ckpt/parity");
+    struct keel_store_config config = {
+        .root = "tests/golden/ckpt", .run = "parity", .create = write, .read_only = !write};
+    ck_ok(keel_store_open(&config, &store));
+    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, "the golden files", &golden));
+    if (write)
+        write_golden(store, golden);
+    ck_ok(keel_level_memory_open("parity", NODE_BYTES, NULL, &again));
+    ck_ok(protect_golden(golden, again));
+    ck_ok(keel_level_erasure_open(&golden, 1, 5, 2, 7, &set));
+    for (uint32_t i = 0; i < GOLDEN_NODES; i++) {
+        struct keel_object parity = parity_object(7, i), shard = shard_object(5, 2, golden_ranks[i]);
+        ck_ok(keel_level_verify(golden, &parity));
+        ck_ok(read_object(golden, &parity, &parities[i].data, &parities[i].bytes));
+        ck_ok(same_as_before(again, &parity, &parities[i]));
+        ck_ok(same_as_before(set, &parity, &parities[i]));
+        if (golden_ranks[i] == KEEL_ERASURE_NO_SHARD)
+            continue;
+        ck_ok(read_object(golden, &shard, &shards[i].data, &shards[i].bytes));
+        ck_ok(same_as_before(set, &shard, &shards[i]));
+    }
+    ck_assert_uint_gt(check_parity_by_hand(shards, parities), 2 * GOLDEN_NODES);
+    for (uint32_t i = 0; i < GOLDEN_NODES; i++) {
+        keel_free(shards[i].data);
+        keel_free(parities[i].data);
+    }
+    keel_level_end(set);
+    keel_level_end(again);
+    keel_level_end(golden);
+    keel_store_close(store);
+}
+END_TEST
+
 /* ---- bad input -------------------------------------------------------------------------------------------
  */
 
@@ -402,6 +540,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, damage_to_many_files_at_once_is_mended_in_place_where_each_stripe_has_enough);
     tcase_add_test(tc, mending_is_a_copy_onto_itself);
     tcase_add_test(tc, too_much_damage_names_what_is_lost);
+    tcase_add_test(tc, parity_of_the_first_version_is_read_and_made_again);
     tcase_add_test(tc, sets_that_cannot_be_are_refused);
     tcase_add_test(tc, parity_of_another_set_is_not_mixed_in);
 }
