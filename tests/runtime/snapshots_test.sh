@@ -91,5 +91,21 @@ run slow --set snapshot.bandwidth_bytes_s=1000000 --set snapshot.arena_bytes=400
 check "a run under a bandwidth cap, with a bounded arena, ends well" done_well
 check "and loses no bits by it" same_bits "$root/plain" "$out"
 
+head -c 32 /dev/urandom >"$root/key" && chmod 600 "$root/key"
+run sealed --set "snapshot.key_file=$root/key"
+check "a run that seals its snapshots ends well" done_well
+check "and loses no bits by it" same_bits "$root/plain" "$out"
+check "they can be listed without the key" are "20 10 "
+check "and checked with it" "$KEEL" ckpt verify "$out" --all --key "$root/key"
+run sealed --set "snapshot.key_file=$root/key" --set train.steps=24
+check "a run goes on from a sealed snapshot" done_well
+check "where that was" event resumed '"step":20' 1
+chmod 644 "$root/key"
+run sealed --set "snapshot.key_file=$root/key" --set train.steps=28
+check "a key that others may read is refused" test "$code" -eq 3
+check "by its name" grep -q "$root/key" "$root/log"
+run sealed --set "snapshot.key_file=$root/nokey" --set train.steps=28
+check "a missing key file is named" grep -q "$root/nokey" "$root/log"
+
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
