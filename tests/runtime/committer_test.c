@@ -35,17 +35,17 @@ static void teardown(void)
     ck_ok(keel_remove_tree(directory));
 }
 
-static enum keel_status read_ones(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+static enum keel_status read_fill(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
                                   void *out)
 {
-    (void)context;
     (void)index;
     (void)offset_bytes;
-    memset(out, 1, bytes);
+    memset(out, *(const uint8_t *)context, bytes);
     return KEEL_OK;
 }
 
-static struct keel_shard_summary save_shard(uint64_t step)
+/* Every byte of its tensor is `fill`. */
+static struct keel_shard_summary save_filled(uint64_t step, uint8_t fill)
 {
     const struct keel_region region = {
         .name = "w", .dtype = KEEL_CKPT_F32, .dims = 1, .shape = {16}, .extent = {16}};
@@ -54,12 +54,18 @@ static struct keel_shard_summary save_shard(uint64_t step)
                                             .rank_count = 1,
                                             .regions = &region,
                                             .region_count = 1,
-                                            .read = read_ones};
+                                            .read = read_fill,
+                                            .context = &fill};
     struct keel_save *save;
     struct keel_shard_summary summary;
     ck_ok(keel_save_begin(store, &config, &save));
     ck_ok(keel_save_finish(save, soon(), &summary));
     return summary;
+}
+
+static struct keel_shard_summary save_shard(uint64_t step)
+{
+    return save_filled(step, 1);
 }
 
 static struct keel_committed take(void)
@@ -103,6 +109,32 @@ START_TEST(a_commit_that_fails_is_a_result_and_the_next_one_works)
 }
 END_TEST
 
+START_TEST(what_holds_nan_is_a_result_that_names_the_tensor)
+{
+    struct keel_shard_summary bad = save_filled(5, 0xff), good = save_shard(6);
+    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1));
+    ck_ok(keel_committer_order(committer, 6, 1, &good, 1));
+    struct keel_committed refused = take(), taken = take();
+    ck_assert_int_eq(refused.status, KEEL_DIVERGED);
+    ck_assert_ptr_nonnull(strstr(refused.detail, "tensor w"));
+    ck_assert_msg(taken.status == KEEL_OK, "%s", taken.detail);
+}
+END_TEST
+
+START_TEST(what_holds_nan_is_committed_where_the_job_allows_it)
+{
+    static const char identity[KEEL_IDENTITY_BYTES] = "mine";
+    const struct keel_committer_config config = {
+        .store = store, .identity = identity, .retention = {.keep_last = 2}, .allow_nonfinite = true};
+    keel_committer_close(committer);
+    ck_ok(keel_committer_open(&config, &committer));
+    struct keel_shard_summary bad = save_filled(5, 0xff);
+    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1));
+    struct keel_committed taken = take();
+    ck_assert_msg(taken.status == KEEL_OK, "%s", taken.detail);
+}
+END_TEST
+
 START_TEST(a_full_queue_refuses_and_takes_orders_again_once_results_were_taken)
 {
     struct keel_shard_summary shard = save_shard(7);
@@ -125,6 +157,8 @@ static void cases(TCase *tc)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, commits_come_back_in_order_and_older_snapshots_go);
     tcase_add_test(tc, a_commit_that_fails_is_a_result_and_the_next_one_works);
+    tcase_add_test(tc, what_holds_nan_is_a_result_that_names_the_tensor);
+    tcase_add_test(tc, what_holds_nan_is_committed_where_the_job_allows_it);
     tcase_add_test(tc, a_full_queue_refuses_and_takes_orders_again_once_results_were_taken);
 }
 
