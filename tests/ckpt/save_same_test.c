@@ -61,19 +61,20 @@ static void add_family(struct fixture *f, uint32_t same_as[7])
 
 START_TEST(copies_of_all_kinds_take_no_bytes_in_any_arena)
 {
-    static const uint64_t arenas[] = {0, 1, 3 * MIB, 0};
+    static const uint64_t arenas[] = {0, 1, 3 * MIB, 0, 5 * MIB};
+    static const uint32_t capture_threads[] = {1, 1, 1, 4, 3};
     struct fixture f = make_fixture();
     uint32_t same_as[7];
     add_family(&f, same_as);
     uint8_t first[16];
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 5; i++) {
         struct keel_save_config config = state_config(&f.state, 1, KEEL_CODEC_PLANES);
         struct keel_shard_summary shard;
         struct keel_save *save;
         config.attempt = i + 1;
         config.same_as = same_as;
         config.arena_bytes = arenas[i];
-        config.capture_threads = i == 3 ? 4 : 1;
+        config.capture_threads = capture_threads[i];
         ck_ok(keel_save_begin(f.store, &config, &save));
         while (!keel_save_done(save))
             keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
