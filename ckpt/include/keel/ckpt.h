@@ -120,8 +120,9 @@ struct keel_save_config {
     uint64_t bandwidth_bytes_s; /* cap of writing, 0: none */
     uint32_t capture_threads;   /* 0: 1; at most 16 */
     uint32_t drain_threads;     /* 0: 1; at most 64 */
-    /* Encode and write only when nobody else wants the processor and the disk (idle priority of both), and
-     * begin when everything is captured (or the arena is full). Capturing is as urgent as its caller. */
+    /* Encode and write only when nobody else wants the processor and the disk (idle priority of both); of
+     * an arena that holds all regions, nothing before everything is captured. Capturing is as urgent as its
+     * caller. */
     bool background;
     uint32_t retry_max; /* how often a write that failed and may work later (IO, NO_SPACE) is tried again,
                          * with growing pauses; 0: never */
