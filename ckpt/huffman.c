@@ -9,34 +9,22 @@ struct leaf {
     uint32_t count, symbol;
 };
 
-/* Ascending by count, then symbol, so that equal counts do not depend on the sorting: heap sort. */
-static bool leaf_before(struct leaf a, struct leaf b)
-{
-    return a.count != b.count ? a.count < b.count : a.symbol < b.symbol;
-}
-
-static void sift_down(struct leaf *leaves, uint32_t at, uint32_t end)
-{
-    struct leaf moved = leaves[at];
-    for (uint32_t child; (child = 2 * at + 1) < end; at = child) {
-        if (child + 1 < end && leaf_before(leaves[child], leaves[child + 1]))
-            child++;
-        if (!leaf_before(moved, leaves[child]))
-            break;
-        leaves[at] = leaves[child];
-    }
-    leaves[at] = moved;
-}
-
+/* Ascending by count, then symbol, in which order they come: by the digits of the counts, lowest first. */
 static void sort_leaves(struct leaf *leaves, uint32_t count)
 {
-    for (uint32_t i = count / 2; i-- > 0;)
-        sift_down(leaves, i, count);
-    for (uint32_t end = count; end-- > 1;) {
-        struct leaf largest = leaves[0];
-        leaves[0] = leaves[end];
-        leaves[end] = largest;
-        sift_down(leaves, 0, end);
+    struct leaf other[KEEL_HUFFMAN_SYMBOLS_MAX];
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bits |= leaves[i].count;
+    for (uint32_t shift = 0; shift < 32 && bits >> shift != 0; shift += 8) {
+        uint32_t starts[257] = {0};
+        for (uint32_t i = 0; i < count; i++)
+            starts[(leaves[i].count >> shift & 255) + 1]++;
+        for (uint32_t digit = 1; digit < 256; digit++)
+            starts[digit] += starts[digit - 1];
+        for (uint32_t i = 0; i < count; i++)
+            other[starts[leaves[i].count >> shift & 255]++] = leaves[i];
+        memcpy(leaves, other, count * sizeof *leaves);
     }
 }
 
@@ -116,10 +104,11 @@ void keel_huffman_lengths(const uint32_t *histogram, uint32_t symbols, uint32_t 
 
 uint32_t keel_huffman_reverse(uint32_t value, uint32_t bits)
 {
-    uint32_t reversed = 0;
-    for (uint32_t i = 0; i < bits; i++)
-        reversed |= ((value >> i) & 1) << (bits - 1 - i);
-    return reversed;
+    value = (value & 0x5555) << 1 | (value >> 1 & 0x5555);
+    value = (value & 0x3333) << 2 | (value >> 2 & 0x3333);
+    value = (value & 0x0f0f) << 4 | (value >> 4 & 0x0f0f);
+    value = (value & 0x00ff) << 8 | (value >> 8 & 0x00ff);
+    return value >> (16 - bits);
 }
 
 void keel_huffman_codes(const uint8_t *lengths, uint32_t symbols, uint32_t *out)

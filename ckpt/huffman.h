@@ -11,7 +11,7 @@ enum { KEEL_HUFFMAN_SYMBOLS_MAX = 288 };
 void keel_huffman_lengths(const uint32_t *histogram, uint32_t symbols, uint32_t bits_max, uint8_t *out);
 /* The canonical codes of these lengths, each packed as bits << 4 | length, bits in sending order. */
 void keel_huffman_codes(const uint8_t *lengths, uint32_t symbols, uint32_t *out);
-/* The lowest `bits` bits of the value, the other way round. */
+/* A value of `bits` bits, 1 to 16, the other way round. */
 uint32_t keel_huffman_reverse(uint32_t value, uint32_t bits);
 
 #endif

@@ -83,6 +83,11 @@ static struct plane_entry encode_plane(const uint8_t *plane, size_t bytes, uint8
         out[0] = plane[0];
         return (struct plane_entry){.kind = PLANE_FILL, .bytes = 1};
     }
+    uint32_t different = 0;
+    for (uint32_t i = 0; i < 256; i++)
+        different += histogram[i] > 0;
+    if (different > bytes / 2) /* a short plane, which its codes would outweigh */
+        return keep_plain(plane, bytes, out);
     size_t limit = bytes / 40 * 39; /* 7.8 bits for each byte */
     size_t size =
         spread_evenly(histogram, bytes) ? 0 : keel_deflate_encode(plane, bytes, histogram, out, limit);

@@ -317,7 +317,7 @@ int main(void)
     struct bench_state now = bench_state_load(BENCH_STEP_LAST),
                        before = bench_state_load(BENCH_STEP_LAST - 1);
     struct bench_state first = bench_state_load(BENCH_STEP_FIRST);
-    const struct goals fp32 = {1.2, 1.5, 2}, bf16 = {1.5, 0, 0}, m = {1.17, 1.5, 2}, v = {1.23, 0, 0};
+    const struct goals fp32 = {1.2, 1.5, 2}, bf16 = {1.5, 0, 0}, m = {1.17, 1.5, 2}, v = {1.23, 1.5, 2};
     double w_ratio = bench_planes("fp32 weights", now.weights, 4, &now, fp32);
     double h_ratio = bench_planes("bf16 weights", now.half, 2, &now, bf16);
     double m_ratio = bench_planes("Adam m", now.m, 4, &now, m);
