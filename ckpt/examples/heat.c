@@ -124,12 +124,13 @@ static enum keel_status load(struct heat *heat, const struct keel_snapshot_info 
     return status;
 }
 
-/* From the newest snapshot that is sound; from the beginning when there is none. */
+/* From the newest snapshot that is sound; from the beginning when there is none at all. What is not damage, a
+ * disk that does not answer or a store of another job, ends the program: beginning anew would be no help. */
 static enum keel_status resume(struct heat *heat)
 {
     struct keel_snapshot_info infos[LISTED];
-    uint32_t count = 0;
-    KEEL_TRY(keel_store_list(heat->store, infos, LISTED, &count, NULL));
+    uint32_t count = 0, damaged = 0;
+    KEEL_TRY(keel_store_list(heat->store, infos, LISTED, &count, &damaged));
     for (uint32_t i = 0; i < count; i++) {
         enum keel_status status = load(heat, &infos[i]);
         if (status == KEEL_OK) {
@@ -137,8 +138,12 @@ static enum keel_status resume(struct heat *heat)
             fprintf(stderr, "heat: going on from step %llu\n", (unsigned long long)heat->step);
             return KEEL_OK;
         }
-        complain("a snapshot cannot be used, trying an older one", status);
+        if (status != KEEL_CORRUPT)
+            return status;
+        complain("a snapshot is damaged, trying an older one", status);
     }
+    if (count + damaged > 0)
+        return keel_fail(KEEL_CORRUPT, "no snapshot is sound; see keel ckpt repair, or give another STORE");
     set_hot_spot(heat->now);
     return KEEL_OK;
 }

@@ -171,30 +171,37 @@ static enum keel_status load(struct heat *heat, const struct keel_snapshot_info 
     return status;
 }
 
-/* Rank 0 says which snapshots there are; the newest one that all ranks can read is taken. */
+/* Rank 0 says which snapshots there are; the newest one that all ranks can read is taken. What is not damage,
+ * a disk that does not answer or a store of another job, ends the program: beginning anew would be no help.
+ */
 static enum keel_status resume(struct heat *heat)
 {
     struct keel_snapshot_info infos[LISTED];
-    uint32_t count = 0;
+    uint32_t counts[2] = {0, 0}; /* sound manifests, damaged ones */
     enum keel_status status = KEEL_OK;
     if (heat->rank == 0)
-        status = keel_store_list(heat->store, infos, LISTED, &count, NULL);
+        status = keel_store_list(heat->store, infos, LISTED, &counts[0], &counts[1]);
     if (!all_agree(status == KEEL_OK))
         return status == KEEL_OK ? keel_fail(KEEL_PEER_LOST, "rank 0 cannot list the store") : status;
-    MPI_Bcast(&count, 1, MPI_UINT32_T, 0, MPI_COMM_WORLD);
+    MPI_Bcast(counts, 2, MPI_UINT32_T, 0, MPI_COMM_WORLD);
     MPI_Bcast(infos, (int)sizeof infos, MPI_BYTE, 0, MPI_COMM_WORLD);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < counts[0]; i++) {
         status = load(heat, &infos[i]);
-        if (status != KEEL_OK)
-            complain(heat, "a snapshot cannot be used, trying an older one", status);
-        if (!all_agree(status == KEEL_OK))
-            continue;
-        heat->step = infos[i].step;
-        if (heat->rank == 0)
-            fprintf(stderr, "heat: going on from step %llu, saved by %u ranks, with %d\n",
-                    (unsigned long long)heat->step, infos[i].shard_count, heat->ranks);
-        return KEEL_OK;
+        if (all_agree(status == KEEL_OK)) {
+            heat->step = infos[i].step;
+            if (heat->rank == 0)
+                fprintf(stderr, "heat: going on from step %llu, saved by %u ranks, with %d\n",
+                        (unsigned long long)heat->step, infos[i].shard_count, heat->ranks);
+            return KEEL_OK;
+        }
+        if (!all_agree(status == KEEL_OK || status == KEEL_CORRUPT))
+            return status == KEEL_OK ? keel_fail(KEEL_PEER_LOST, "another rank cannot read the store")
+                                     : status;
+        if (status == KEEL_CORRUPT)
+            complain(heat, "a snapshot is damaged, trying an older one", status);
     }
+    if (counts[0] + counts[1] > 0)
+        return keel_fail(KEEL_CORRUPT, "no snapshot is sound; see keel ckpt repair, or give another STORE");
     set_hot_spot(heat);
     return KEEL_OK;
 }
