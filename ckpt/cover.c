@@ -35,7 +35,8 @@ struct cover {
 /* Begin and end, in each dimension, of a candidate. */
 static const uint64_t *edges_of(const struct cover *cover, uint32_t candidate)
 {
-    return cover->edges + (size_t)candidate * 2 * cover->tensor->dims;
+    uint32_t dims = cover->tensor->dims; /* without any there are no edges, nor memory for them */
+    return dims > 0 ? cover->edges + (size_t)candidate * 2 * dims : NULL;
 }
 
 static enum keel_status hole(const struct cover *cover, const struct keel_box *box)

@@ -135,7 +135,7 @@ static enum keel_status append_check(const char *body, const struct keel_key *ke
         return keel_fail(KEEL_LIMIT, "the manifest would be larger than %d bytes", KEEL_MANIFEST_BYTES_MAX);
     char *text = NULL;
     KEEL_TRY(keel_alloc(covered + TAIL_BYTES + 1, 1, &text));
-    memcpy(text, body, kept);
+    snprintf(text, kept + 1, "%s", body);
     char *end = text + kept;
     if (key != NULL)
         end = append_seal(key, text, end);
@@ -310,7 +310,7 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
 static bool find_seal(const char *text, size_t bytes, const char **out)
 {
     size_t behind = sizeof check_member - 1 + TAIL_BYTES; /* the seal: what is before */
-    if (bytes < SEAL_BYTES + behind)
+    if (text == NULL || bytes < SEAL_BYTES + behind)
         return false;
     const char *seal = text + bytes - behind - SEAL_BYTES;
     if (memcmp(seal, key_member, sizeof key_member - 1) != 0 ||
