@@ -427,6 +427,19 @@ static int print_end(const struct import *im, uint64_t attempt)
     return 0;
 }
 
+/* What was saved and may not be committed: nobody else ever writes under that number. */
+static void remove_attempt(const struct import *im, uint64_t attempt)
+{
+    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES],
+        detail[KEEL_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    keel_step_name(im->step, attempt, name);
+    if (keel_path_join(path, im->place.store->path, name) == KEEL_OK &&
+        keel_path_join(manifest, path, KEEL_MANIFEST_NAME) == KEEL_OK && !keel_path_exists(manifest))
+        (void)keel_remove_tree(path); /* what stays is a leftover, for gc */
+    keel_detail_set(detail);
+}
+
 static enum keel_status import(struct import *im, uint64_t attempt)
 {
     KEEL_TRY(parse(im));
@@ -441,6 +454,8 @@ static enum keel_status import(struct import *im, uint64_t attempt)
     enum keel_status status = keel_cmd_lock_run(&im->place, "import", &lock);
     if (status == KEEL_OK)
         status = save(im, attempt);
+    if (status != KEEL_OK)
+        remove_attempt(im, attempt);
     keel_cmd_unlock_run(lock);
     return status;
 }

@@ -576,6 +576,13 @@ START_TEST(types_and_names_that_snapshots_lack_are_refused_by_name)
 }
 END_TEST
 
+static enum keel_status count_entry(void *context, const char *name)
+{
+    (void)name;
+    ++*(uint32_t *)context;
+    return KEEL_OK;
+}
+
 START_TEST(nan_is_not_imported_unless_asked)
 {
     struct places p = make_places();
@@ -587,6 +594,9 @@ START_TEST(nan_is_not_imported_unless_asked)
     ck_ok(keel_path_join(path, p.root, "x.safetensors"));
     write_given(path, &tensor, 1, &given);
     check_says(COMMAND("import", path, p.back), 1, "tensor w");
+    uint32_t left = 0;
+    ck_ok(keel_dir_list(p.back, count_entry, &left));
+    ck_assert_uint_eq(left, 0);
     check_says(COMMAND("import", path, p.back, "--allow-nonfinite"), 0, "committed");
     ck_ok(keel_remove_tree(p.root));
 }
