@@ -157,6 +157,24 @@ START_TEST(repetitions_of_every_length_are_read)
 }
 END_TEST
 
+/* The same bytes give the same stream, on every machine and in every release, so that equal states are equal
+ * files. Of exponents (pairs), of many bytes, of one byte nearly everywhere (repetitions). */
+START_TEST(streams_are_what_they_always_were)
+{
+    static const struct {
+        uint32_t symbols, ratio;
+        uint64_t check;
+    } kinds[] = {{20, 128, UINT64_C(3399273893195341890)},
+                 {200, 245, UINT64_C(1177074329477088901)},
+                 {30, 8, UINT64_C(8731180250390781097)}};
+    struct buffers b = make_buffers();
+    skewed_bytes(b.data, PLANE, kinds[_i].symbols, kinds[_i].ratio, 77);
+    size_t size = both_read_it(&b, PLANE);
+    ck_assert_uint_eq(keel_format_check(b.stream, size), kinds[_i].check);
+    free_buffers(&b);
+}
+END_TEST
+
 /* Whatever is cut off or wrong: ours takes nothing that stock inflate refuses, and gives the same bytes. */
 START_TEST(damaged_streams_are_never_read_otherwise_than_by_inflate)
 {
@@ -233,6 +251,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, codes_of_equal_length_are_read_from_every_lane);
     tcase_add_test(tc, codes_that_would_be_too_long_are_shortened);
     tcase_add_test(tc, repetitions_of_every_length_are_read);
+    tcase_add_loop_test(tc, streams_are_what_they_always_were, 0, 3);
     tcase_add_loop_test(tc, damaged_streams_are_never_read_otherwise_than_by_inflate, 0, 2);
     tcase_add_test(tc, streams_of_other_writers_are_decoded_by_inflate);
 }
