@@ -4,7 +4,8 @@
  * random; every byte is compared with the tensors, which lie in memory whole. Drawn are: 1 to 6 ranks;
  * tensors of 0 to 4 dimensions and every dtype, some of several chunks; boxes cut anywhere, some held by two
  * ranks, some overlapping others, some empty; all codecs, deltas on up to two others, and rounded copies,
- * some of which are not quite that. What was drawn how often is counted, and must have occurred. */
+ * some of which are not quite that; every fifth is sealed. What was drawn how often is counted, and must have
+ * occurred. */
 #include "codec.h"
 #include "sample.h"
 #include "snapshot.h"
@@ -16,7 +17,8 @@ enum {
     RANKS_MAX = 6,
     TENSORS_MAX = 5,
     BOXES_MAX = 32,
-    LARGE_EVERY = 20,
+    LARGE_EVERY = 40,
+    SEALED_EVERY = 5,
     LOADS_MAX = TENSORS_MAX * BOXES_MAX
 };
 
@@ -35,7 +37,7 @@ struct world {
 };
 
 struct tally {
-    uint64_t pairs, boxes, bytes, replicas, empty, scalars, dtypes[8], chunks[KEEL_CODEC_COUNT];
+    uint64_t pairs, boxes, bytes, sealed, replicas, empty, scalars, dtypes[8], chunks[KEEL_CODEC_COUNT];
     uint32_t longest_chain;
 };
 
@@ -244,6 +246,7 @@ static void count_chunks(const struct keel_snapshot *snapshot, struct tally *tal
         for (uint32_t c = 0; c < snapshot->shards[s].footer.chunk_count; c++) {
             const struct keel_format_chunk *chunk = &snapshot->shards[s].chunks[c];
             tally->chunks[chunk->codec]++;
+            tally->sealed += (chunk->flags & KEEL_CHUNK_SEALED) != 0;
             if (chunk->chain > tally->longest_chain)
                 tally->longest_chain = chunk->chain;
         }
@@ -313,6 +316,18 @@ static int no_fsync(int fd)
     return 0;
 }
 
+/* Another run in that root, with a key. */
+static struct keel_store *open_sealed(const char *root)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_store *store;
+    struct keel_store_config config = {.root = root, .run = "sealed", .create = true, .key_file = path};
+    ck_ok(keel_path_join(path, root, "key"));
+    ck_ok(keel_file_replace(path, "0123456789abcdef0123456789abcdef", 32, 0600));
+    ck_ok(keel_store_open(&config, &store));
+    return store;
+}
+
 /* One written layout: a snapshot, or two or three of which the last ones are deltas. */
 static void one_layout(struct keel_store *store, uint64_t number, uint64_t *state, struct tally *tally)
 {
@@ -349,26 +364,30 @@ START_TEST(ten_thousand_pairs_of_layouts_agree_bit_for_bit)
     ops.fsync = no_fsync;
     keel_disk_use(&ops);
     make_directory(root);
-    struct keel_store *store = open_store(root, true);
+    struct keel_store *stores[2] = {open_store(root, true), open_sealed(root)};
     for (uint64_t i = 1; i <= WRITTEN; i++)
-        one_layout(store, i, &state, &tally);
-    keel_store_close(store);
+        one_layout(stores[i % SEALED_EVERY == 0], i, &state, &tally);
+    keel_store_close(stores[0]);
+    keel_store_close(stores[1]);
     ck_ok(keel_remove_tree(root));
     keel_disk_use(NULL);
     printf("note: %llu pairs of layouts (%d written, %d readers each): %llu boxes, %llu MiB compared\n",
            (unsigned long long)tally.pairs, WRITTEN, READERS, (unsigned long long)tally.boxes,
            (unsigned long long)(tally.bytes >> 20));
-    printf("note: chunks raw %llu, planes %llu, delta %llu (up to %u bases), same %llu; %llu replicas\n",
+    printf("note: chunks raw %llu, planes %llu, delta %llu (up to %u bases), same %llu; %llu sealed; %llu "
+           "replicas\n",
            (unsigned long long)tally.chunks[KEEL_CODEC_RAW],
            (unsigned long long)tally.chunks[KEEL_CODEC_PLANES],
            (unsigned long long)tally.chunks[KEEL_CODEC_DELTA], tally.longest_chain,
-           (unsigned long long)tally.chunks[KEEL_CODEC_SAME], (unsigned long long)tally.replicas);
+           (unsigned long long)tally.chunks[KEEL_CODEC_SAME], (unsigned long long)tally.sealed,
+           (unsigned long long)tally.replicas);
     ck_assert_uint_eq(tally.pairs, 10000);
     for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
         ck_assert_uint_gt(tally.chunks[i], 100);
     for (uint32_t i = KEEL_CKPT_F32; i <= KEEL_CKPT_U8; i++)
         ck_assert_uint_gt(tally.dtypes[i], 10);
     ck_assert_uint_eq(tally.longest_chain, 2);
+    ck_assert_uint_gt(tally.sealed, 100);
     ck_assert_uint_gt(tally.replicas, 100);
     ck_assert_uint_gt(tally.empty, 10);
     ck_assert_uint_gt(tally.scalars, 10);
@@ -380,4 +399,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, ten_thousand_pairs_of_layouts_agree_bit_for_bit);
 }
 
-KEEL_TEST_MAIN("reshard", cases, 300)
+KEEL_TEST_MAIN("reshard", cases, 1800)
