@@ -45,23 +45,32 @@ static uint64_t padded_bytes(const struct keel_format_chunk *chunk)
 /* ---- reader
  * --------------------------------------------------------------------------------------------------- */
 
-enum keel_status keel_batch_reader_init(struct keel_batch_reader *reader, struct keel_snapshot *snapshot,
-                                        bool direct)
+uint64_t keel_batch_room(const struct keel_format_chunk *chunk)
 {
-    struct keel_batch_reader fresh = {.snapshot = snapshot, .direct = direct};
-    uint64_t stored_room = KEEL_BATCH_BYTES_MAX + KEEL_PAGE_BYTES, raw_room = KEEL_BATCH_BYTES_MAX;
-    uint64_t scratch_room = KEEL_FORMAT_CHUNK_BYTES + KEEL_PAGE_BYTES;
+    return keel_round_up(chunk->raw_bytes + KEEL_FORMAT_SEAL_BYTES, KEEL_FORMAT_BLOCK_BYTES);
+}
+
+enum keel_status keel_batch_reader_init(struct keel_batch_reader *reader, struct keel_snapshot *snapshot,
+                                        bool direct, uint64_t room_bytes, uint64_t chunk_count)
+{
+    struct keel_batch_reader fresh = {
+        .snapshot = snapshot,
+        .direct = direct,
+        .room_bytes = room_bytes < KEEL_BATCH_BYTES_MAX ? room_bytes : KEEL_BATCH_BYTES_MAX,
+        .slot_count = (uint32_t)(chunk_count < KEEL_BATCH_CHUNKS_MAX ? chunk_count : KEEL_BATCH_CHUNKS_MAX)};
+    uint64_t scratch =
+        fresh.room_bytes < KEEL_FORMAT_CHUNK_BYTES ? fresh.room_bytes : KEEL_FORMAT_CHUNK_BYTES;
     uint8_t *memory; /* not touched before it is used, as memory allocated with alignment would be */
-    KEEL_TRY(keel_alloc(KEEL_PAGE_BYTES + stored_room + raw_room + scratch_room, 1, &memory));
-    enum keel_status status = keel_alloc(KEEL_BATCH_CHUNKS_MAX, sizeof *fresh.slots, &fresh.slots);
+    KEEL_TRY(keel_alloc(3 * (uint64_t)KEEL_PAGE_BYTES + 2 * fresh.room_bytes + scratch, 1, &memory));
+    enum keel_status status = keel_alloc(fresh.slot_count, sizeof *fresh.slots, &fresh.slots);
     if (status != KEEL_OK) {
         keel_free(memory);
         return status;
     }
     fresh.memory = memory;
     fresh.stored = memory + (-(uintptr_t)memory % KEEL_PAGE_BYTES);
-    fresh.raw = fresh.stored + stored_room;
-    fresh.scratch = fresh.raw + raw_room;
+    fresh.raw = fresh.stored + fresh.room_bytes + KEEL_PAGE_BYTES; /* decoders may look a little further */
+    fresh.scratch = fresh.raw + fresh.room_bytes;
     *reader = fresh;
     return KEEL_OK;
 }
@@ -114,7 +123,7 @@ static enum keel_status read_blocks(struct keel_batch_reader *reader, const stru
 {
     char path[KEEL_PATH_BYTES];
     struct keel_batch_file *file;
-    KEEL_ASSERT(bytes <= KEEL_BATCH_BYTES_MAX + KEEL_PAGE_BYTES);
+    KEEL_ASSERT(bytes <= reader->room_bytes);
     KEEL_TRY(keel_shard_path(shard, path));
     KEEL_TRY(open_file(reader, shard, &file));
     enum keel_status status = keel_pread_all(file->fd, reader->stored, bytes, offset, path);
@@ -245,7 +254,7 @@ static enum keel_status read_level(struct batch *batch, uint32_t level, uint32_t
                 continue;
             uint64_t padded = padded_bytes(entry_of(place));
             if (place->shard != shard || entry_of(place)->file_offset != offset + bytes ||
-                (bytes > 0 && bytes + padded > KEEL_BATCH_BYTES_MAX))
+                bytes + padded > batch->reader->room_bytes)
                 break;
             bytes += padded;
         }
@@ -289,7 +298,7 @@ enum keel_status keel_batch_read(struct keel_batch_reader *reader, const struct 
 {
     struct batch batch = {reader, sink, context};
     uint32_t raw_at = 0, deepest = 0;
-    KEEL_ASSERT(count <= KEEL_BATCH_CHUNKS_MAX);
+    KEEL_ASSERT(count <= reader->slot_count);
     for (uint32_t i = 0; i < count; i++) {
         struct keel_batch_slot *slot = &reader->slots[i];
         const struct keel_format_chunk *chunk = &shard->chunks[chunks[i]];
@@ -299,7 +308,7 @@ enum keel_status keel_batch_read(struct keel_batch_reader *reader, const struct 
         slot->failed = false;
         slot->raw_at = raw_at;
         raw_at += (uint32_t)keel_round_up(chunk->raw_bytes, KEEL_CACHE_LINE_BYTES);
-        KEEL_ASSERT(raw_at <= KEEL_BATCH_BYTES_MAX);
+        KEEL_ASSERT(raw_at <= reader->room_bytes);
         enum keel_status status = follow_chain(reader, slot);
         if (status != KEEL_OK)
             KEEL_TRY(fail_slot(&batch, i, 0, status));

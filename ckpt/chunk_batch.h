@@ -1,6 +1,6 @@
 /* chunk_batch.h - chunks of one shard, read in large pieces, decoded and checked, with the chains of their
- * deltas. One batch reader is one thread's; it takes 8 MiB for its batch and 2 MiB beside, allocated as far
- * as batches need it. */
+ * deltas. One batch reader is one thread's; it takes 8 MiB for its batch and 2 MiB beside, less when little
+ * is to be read. */
 #ifndef KEEL_CKPT_CHUNK_BATCH_H
 #define KEEL_CKPT_CHUNK_BATCH_H
 
@@ -25,16 +25,21 @@ struct keel_batch_reader {
     struct keel_snapshot *snapshot; /* borrowed */
     bool direct;                    /* pass by the page cache where the file system can */
     bool stored_only;               /* check what is stored, and give that to the sink: for who has no key */
-    uint64_t read_bytes;            /* all that was read from files */
-    uint64_t base_bytes;            /* stored bytes of the bases that were needed */
+    uint64_t room_bytes;            /* of a batch, stored and raw */
+    uint32_t slot_count;
+    uint64_t read_bytes; /* all that was read from files */
+    uint64_t base_bytes; /* stored bytes of the bases that were needed */
     struct keel_batch_file files[KEEL_BATCH_FILES];
     uint32_t next_file;            /* the one that goes next */
     struct keel_batch_slot *slots; /* owned, as is the memory below */
     void *memory;
     uint8_t *stored, *raw, *scratch; /* in it; the first is at a page's begin */
 };
+/* What a chunk may take of a batch, whatever it is stored as, and a base of it. */
+uint64_t keel_batch_room(const struct keel_format_chunk *chunk);
+/* For as many chunks with that much room in all as will be read; more than a batch is never needed. */
 enum keel_status keel_batch_reader_init(struct keel_batch_reader *reader, struct keel_snapshot *snapshot,
-                                        bool direct);
+                                        bool direct, uint64_t room_bytes, uint64_t chunk_count);
 void keel_batch_reader_fini(struct keel_batch_reader *reader);
 
 /* How many of `count` chunks (numbers in the shard's table, none of codec same) make up the next batch: as

@@ -33,6 +33,7 @@ struct run {
     struct keel_load_plan plan; /* owned; constant while threads run */
     const struct keel_load_config *config;
     bool direct;
+    uint64_t room_bytes; /* of a thread's batch */
 
     struct keel_mutex lock; /* guards: */
     size_t next_use;
@@ -230,7 +231,8 @@ static void *work(void *argument)
 {
     struct worker *worker = argument;
     struct run *run = worker->run;
-    enum keel_status status = keel_batch_reader_init(&worker->reader, run->snapshot, run->direct);
+    enum keel_status status = keel_batch_reader_init(&worker->reader, run->snapshot, run->direct,
+                                                     run->room_bytes, run->plan.use_count);
     if (status != KEEL_OK) {
         end_batch(worker, status);
         return NULL;
@@ -263,10 +265,21 @@ static uint32_t thread_count(const struct run *run)
     return count < batches ? count : (uint32_t)batches;
 }
 
+/* Of the whole plan, or as much as a batch ever needs. */
+static uint64_t batch_room(const struct run *run)
+{
+    uint64_t bytes = 0;
+    const struct keel_load_plan *plan = &run->plan;
+    for (size_t i = 0; i < plan->use_count && bytes < KEEL_BATCH_BYTES_MAX; i += keel_load_plan_uses(plan, i))
+        bytes += keel_batch_room(&run->snapshot->shards[plan->uses[i].shard].chunks[plan->uses[i].chunk]);
+    return bytes;
+}
+
 /* The caller is one of the threads; those that the system refuses are done without. */
 static enum keel_status run_round(struct run *run, struct worker *workers, uint32_t count)
 {
     run->next_use = 0;
+    run->room_bytes = batch_room(run);
     for (uint32_t i = 0; i < count; i++)
         workers[i] = (struct worker){.run = run};
     for (uint32_t i = 1; i < count; i++)

@@ -199,7 +199,8 @@ enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
                               .damaged_each = damaged,
                               .context = context,
                               .total_bytes = snapshot->manifest.info.raw_bytes};
-    enum keel_status status = keel_batch_reader_init(&verify->reader, snapshot, true);
+    enum keel_status status =
+        keel_batch_reader_init(&verify->reader, snapshot, true, KEEL_BATCH_BYTES_MAX, KEEL_BATCH_CHUNKS_MAX);
     if (status == KEEL_OK) {
         verify->reader.stored_only = snapshot->manifest.info.sealed && snapshot->place.key == NULL;
         status = verify_all(snapshot, verify);
