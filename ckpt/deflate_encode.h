@@ -2,7 +2,7 @@
  * the last byte where one byte is nearly everywhere; no other matches.
  *
  * For byte planes, whose gain is in the frequencies of bytes. Any inflate reads the result (raw: no zlib or
- * gzip wrapping). Pure: same input, same output, no allocation. */
+ * gzip wrapping). Pure: same input, same output, no allocation, some 300 KiB of stack. */
 #ifndef KEEL_CKPT_DEFLATE_ENCODE_H
 #define KEEL_CKPT_DEFLATE_ENCODE_H
 
