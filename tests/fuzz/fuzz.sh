@@ -16,7 +16,7 @@ fuzz_one() {
     mkdir -p "$corpus"
     [ -d "$here/seeds/$name" ] && seeds=$here/seeds/$name
     case $name in
-    shard | sealed | manifest) seeds="$seeds $golden" ;;
+    shard | sealed | manifest | parity) seeds="$seeds $golden" ;;
     job) seeds="$seeds $here/../../runtime/jobs" ;;
     esac
     log=$(mktemp) || return 1
