@@ -235,15 +235,17 @@ struct keel_snapshot_info {
     char identity[KEEL_IDENTITY_BYTES];
     bool sealed; /* with a key: listed and verified without it, not read */
 };
-/* Committed snapshots, newest (highest step, then attempt) first. Damaged manifests are skipped and
- * counted in *out_damaged (may be NULL). *out_count is at most `capacity`. */
+/* Committed snapshots, newest (highest step, then attempt) first. Damaged and forged manifests
+ * are skipped and counted in *out_damaged (may be NULL). *out_count is at most `capacity`. AUTH: sealed with
+ * another key than the store's, or plain where that is not accepted. */
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged);
 
 struct keel_snapshot;
 
 /* Open one (attempt 0: the newest of that step): reads the manifest, every shard's header, index and
- * footer, and checks them. NOT_FOUND, CORRUPT (names the file), VERSION. Thread-safe afterwards. */
+ * footer, and checks them. NOT_FOUND, CORRUPT (names the file), VERSION; with a key AUTH (as above) and
+ * FORGED: every check fits, but whoever made it had no key. Thread-safe afterwards. */
 enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
                                     struct keel_snapshot **out);
 void keel_snapshot_close(struct keel_snapshot *snapshot);
@@ -256,8 +258,8 @@ enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint
                                       struct keel_region *out);
 
 /* Read any box of a tensor into dense memory, from whichever shards hold it, reading only the chunks
- * that it needs. MISMATCH: shape or dtype differ from what is stored. CORRUPT names file, tensor and
- * chunk; nothing is to be used of `out` then. */
+ * that it needs. MISMATCH: shape or dtype differ from what is stored. CORRUPT and FORGED name file,
+ * tensor and chunk; nothing is to be used of `out` then. AUTH: it is sealed and the store has no key. */
 enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct keel_region *box, void *out,
                                     uint64_t out_bytes);
 
