@@ -73,8 +73,8 @@ compile "$root/shared" $(find_keel --libs)
 check "a program links the shared library" $?
 LD_LIBRARY_PATH=$lib "$root/shared" "$root/s" >"$root/log" 2>&1
 check "and saves and reads" $?
-# Keel alone: Debian has ISA-L as a shared library only.
-compile "$root/static" $(find_keel --static --libs | sed 's/-lkeel-ckpt/-Wl,-Bstatic -lkeel-ckpt -Wl,-Bdynamic/')
+# Debian has ISA-L as a shared library only.
+compile "$root/static" -Wl,-Bstatic $(find_keel --static --libs | sed 's/-lisal/-Wl,-Bdynamic -lisal -Wl,-Bstatic/') -Wl,-Bdynamic
 check "a program links the static library" $?
 "$root/static" "$root/a" >"$root/log" 2>&1
 check "and saves and reads" $?
@@ -97,8 +97,8 @@ if [ -z "${SAN:-}" ]; then
         [ "$(cat "$root/log")" = "libc libisal libjansson libsodium libxxhash libz " ]
     check "libkeel-ckpt needs no more than zlib, xxHash, Jansson, libsodium and ISA-L" $?
     needs "$root/static" >"$root/log"
-    [ "$(cat "$root/log")" = "libc " ]
-    check "a static program needs nothing but the C library" $?
+    [ "$(cat "$root/log")" = "libc libisal " ]
+    check "a static program needs nothing but the C library and ISA-L" $?
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
