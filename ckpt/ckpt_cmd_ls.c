@@ -1,10 +1,7 @@
-/* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. Reads manifests, and of each snapshot the
- * header of one shard. */
+/* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. Reads manifests alone. */
 #include "attempts.h"
 #include "ckpt_cmd.h"
-#include "format.h"
 #include <inttypes.h>
-#include <keel/disk.h>
 #include <stdio.h>
 
 struct counts {
@@ -22,40 +19,13 @@ static struct counts count_states(const struct keel_attempts *attempts)
     return counts;
 }
 
-/* "yes", "no", "?" where its first shard does not tell. */
-static const char *sealed_text(const struct keel_store *store, const struct keel_attempt *attempt)
-{
-    struct keel_step_place place;
-    struct keel_format_header header;
-    uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
-    char name[KEEL_SHARD_NAME_BYTES];
-    int fd;
-    uint64_t bytes;
-    if (keel_step_open(store, attempt->info.step, attempt->info.attempt, false, &place) != KEEL_OK)
-        return "?";
-    keel_shard_name(0, name);
-    enum keel_status status = keel_step_open_file(&place, name, &fd, &bytes);
-    if (status == KEEL_OK) {
-        status = keel_pread_all(fd, block, sizeof block, 0, name);
-        keel_disk_close(fd);
-    }
-    if (status == KEEL_OK)
-        status = keel_format_header_open(block, name, &header);
-    keel_step_close(&place);
-    if (status != KEEL_OK)
-        return "?";
-    return (header.flags & KEEL_HEADER_SEALED) != 0 ? "yes" : "no";
-}
-
-static json_t *attempt_json(const struct keel_store *store, const struct keel_attempt *attempt)
+static json_t *attempt_json(const struct keel_attempt *attempt)
 {
     json_t *root = keel_cmd_info_json(&attempt->info), *bases = json_array();
     for (uint32_t i = 0; i < attempt->base_count; i++)
         json_array_append_new(bases, json_pack("{s:I, s:o}", "step", (json_int_t)attempt->bases[i].step,
                                                "attempt", keel_cmd_u64_json(attempt->bases[i].attempt)));
-    const char *sealed = sealed_text(store, attempt);
     json_object_set_new(root, "bases", bases);
-    json_object_set_new(root, "sealed", sealed[0] == '?' ? json_null() : json_boolean(sealed[0] == 'y'));
     return root;
 }
 
@@ -65,13 +35,13 @@ static int list_json(const struct keel_store *store, const struct keel_attempts 
     struct counts counts = count_states(attempts);
     for (size_t i = 0; i < attempts->count; i++)
         if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
-            json_array_append_new(snapshots, attempt_json(store, &attempts->at[i]));
+            json_array_append_new(snapshots, attempt_json(&attempts->at[i]));
     return keel_cmd_print_json(json_pack("{s:s, s:i, s:i, s:o}", "run", store->run, "damaged",
                                          (int)counts.damaged, "uncommitted", (int)counts.uncommitted,
                                          "snapshots", snapshots));
 }
 
-static void print_attempt(const struct keel_store *store, const struct keel_attempt *attempt)
+static void print_attempt(const struct keel_attempt *attempt)
 {
     const struct keel_snapshot_info *info = &attempt->info;
     char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
@@ -81,7 +51,7 @@ static void print_attempt(const struct keel_store *store, const struct keel_atte
     keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, ratio);
     keel_cmd_format_time(info->created_wall_ns, created);
     printf("%12" PRIu64 "  %-20" PRIu64 "  %6u  %10s  %10s  %6s  %-6s  %s  ", info->step, info->attempt,
-           info->shard_count, raw, stored, ratio, sealed_text(store, attempt), created);
+           info->shard_count, raw, stored, ratio, info->sealed ? "yes" : "no", created);
     for (uint32_t i = 0; i < attempt->base_count; i++)
         printf("%s%" PRIu64 ".%" PRIu64, i > 0 ? ", " : "", attempt->bases[i].step,
                attempt->bases[i].attempt);
@@ -97,7 +67,7 @@ static void list_text(const struct keel_store *store, const struct keel_attempts
                "stored", "ratio", "sealed", "created", "bases");
     for (size_t i = 0; i < attempts->count; i++)
         if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
-            print_attempt(store, &attempts->at[i]);
+            print_attempt(&attempts->at[i]);
     if (counts.uncommitted > 0)
         printf("%u more are not committed: on their way, or leftovers\n", counts.uncommitted);
     if (counts.damaged > 0)

@@ -33,14 +33,6 @@ static enum keel_status look_at(const struct keel_snapshot *snapshot, uint32_t i
     return KEEL_OK;
 }
 
-static bool is_sealed(const struct keel_snapshot *snapshot)
-{
-    for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++)
-        if ((snapshot->shards[i].header.flags & KEEL_HEADER_SEALED) != 0)
-            return true;
-    return false;
-}
-
 /* ---- json -----------------------------------------------------------------------------------------------
  */
 
@@ -92,7 +84,6 @@ static int show_json(const struct keel_snapshot *snapshot)
     json_object_set_new(root, "shards", json_integer(snapshot->manifest.info.shard_count));
     json_object_set_new(root, "files", shards_json(&snapshot->manifest));
     json_object_set_new(root, "bases", bases_json(&snapshot->manifest));
-    json_object_set_new(root, "sealed", json_boolean(is_sealed(snapshot)));
     json_object_set_new(root, "metadata",
                         json_loads(keel_snapshot_metadata(snapshot), JSON_REJECT_DUPLICATES, NULL));
     json_object_set_new(root, "tensors", tensors);
@@ -114,7 +105,7 @@ static void print_head(const struct keel_snapshot *snapshot)
     keel_cmd_format_time(info->created_wall_ns, created);
     printf("step %" PRIu64 ", attempt %" PRIu64 ", created %s\n", info->step, info->attempt, created);
     printf("%s in %u shards, %s stored (%s)%s\n", raw, info->shard_count, stored, ratio,
-           is_sealed(snapshot) ? ", sealed" : "");
+           info->sealed ? ", sealed" : "");
     for (uint32_t i = 0; i < manifest->base_count; i++)
         printf("needs step %" PRIu64 ", attempt %" PRIu64 "\n", manifest->bases[i].step,
                manifest->bases[i].attempt);

@@ -18,6 +18,9 @@ enum { JOB_FILE_BYTES_MAX = 1 << 20, VALUE_BYTES = KEEL_PATH_BYTES, SHARDS_MAX =
 
 enum type { TYPE_U32, TYPE_U64, TYPE_FLOAT, TYPE_DOUBLE, TYPE_BOOL, TYPE_TEXT, TYPE_CHOICE };
 
+_Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)KEEL_CODEC_DELTA == 2,
+               "the choices of snapshot.codec");
+
 struct key {
     const char *section, *name;
     enum type type;

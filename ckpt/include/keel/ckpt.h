@@ -295,7 +295,7 @@ enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
 
 /* ---- command ------------------------------------------------------------------------------------- */
 
-/* keel ckpt ls|show|verify PATH [--json]; argv[0] is "ckpt". Returns the exit code. */
+/* keel ckpt COMMAND PATH ..., see keel-ckpt(1); argv[0] is "ckpt". Returns the exit code. */
 int keel_ckpt_main(int argc, char **argv);
 
 #endif
