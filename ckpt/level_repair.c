@@ -242,6 +242,38 @@ static enum keel_status sweep_temporaries(struct repair *repair, uint64_t step, 
     return status;
 }
 
+static enum keel_status sync_name(void *context, const char *name)
+{
+    const struct keel_step_place *place = context;
+    uint64_t bytes;
+    int fd = -1;
+    if (keel_name_kind_of(name) == KEEL_NAME_FOREIGN ||
+        keel_step_open_file(place, name, &fd, &bytes) != KEEL_OK)
+        return KEEL_OK;
+    enum keel_status status = KEEL_OK;
+    if (keel_disk_fsync(fd) != 0)
+        status = keel_fail_errno(errno, "%s/%s: cannot be synced", place->path, name);
+    keel_disk_close(fd);
+    return status;
+}
+
+/* What is found sound is seen, and may yet vanish: its writer may have been killed before it synced the file,
+ * or the name. Before anything that needs it becomes a snapshot it must be on the disk. */
+static enum keel_status settle(struct repair *repair, uint64_t step, uint64_t attempt)
+{
+    struct keel_step_place place;
+    if (repair->config->dry_run)
+        return KEEL_OK;
+    enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? KEEL_OK : status;
+    status = keel_dir_list(place.path, sync_name, &place);
+    if (status == KEEL_OK && (keel_disk_fsync(place.fd) != 0 || keel_disk_fsync(repair->store->run_fd) != 0))
+        status = keel_fail_errno(errno, "%s: cannot be synced", place.path);
+    keel_step_close(&place);
+    return status;
+}
+
 static enum keel_status finish_manifest(struct repair *repair, const struct keel_object *object,
                                         struct keel_level *from, uint32_t lost_before)
 {
@@ -317,6 +349,8 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
         status = repair_bases(repair, &manifest, depth);
     if (status == KEEL_OK)
         status = repair_files(repair, &manifest, &sets);
+    if (status == KEEL_OK)
+        status = settle(repair, step, attempt);
     if (status == KEEL_OK)
         status = finish_manifest(repair, &object, from, lost_before);
     close_sets(&sets);

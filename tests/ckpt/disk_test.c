@@ -9,6 +9,7 @@
  * them. Mutants, tables of disk calls that forget one sync each, must be caught by the same crashes. */
 #include "attempts.h"
 #include "disk_run.h"
+#include <keel/ckpt_level.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -74,7 +75,7 @@ static bool check_promised(const struct story *story, uint32_t prefix, const str
     for (uint32_t i = 0; i < count; i++)
         if (!among(found, found_count, wanted[i]))
             return complain("was committed and is lost", wanted[i]);
-    if (two && found_count < 2)
+    if (two && found_count < 2 && run_damaged.step == 0)
         return complain("fewer than two are left", (struct attempt_id){0});
     return true;
 }
@@ -136,6 +137,25 @@ static bool turn(struct story *story, struct keel_store *store, struct attempt_i
            commit_turn(story, store, id, shards, ranks) && retain_turn(story, store);
 }
 
+/* A copy of `mendable` and its bases elsewhere, for the stories of repair; NULL: none. */
+static struct keel_level *spare;
+static const struct attempt_id mendable = {2, 1};
+
+static enum keel_status repair(struct keel_store *store)
+{
+    struct keel_repair_config config = {
+        .step = mendable.step, .attempt = mendable.attempt, .sources = &spare, .source_count = 1};
+    return keel_store_repair(store, &config, NULL);
+}
+
+static bool repair_turn(struct story *story, struct keel_store *store)
+{
+    if (!worked(repair(store), "repair failed", mendable) || !check_snapshot(store, mendable, true))
+        return false;
+    note(story, changes_so_far(story), true, mendable);
+    return true;
+}
+
 static void story_begin(struct story *story, const char *name, struct disk *disk,
                         const struct keel_disk_ops *ops)
 {
@@ -194,7 +214,9 @@ static bool restart(const struct story *story, uint32_t prefix, struct story *ag
     if (!worked(run_open(true, &store), "the store cannot be opened", next))
         return false;
     bool fine = check_listed(store, go_on, found, &count) && check_promised(story, prefix, found, count);
-    if (fine && count > 0)
+    if (go_on && spare != NULL)
+        fine = fine && repair_turn(again, store) && list_only(store, found, &count);
+    if (count > 0)
         next.step = found[0].step + 1;
     if (go_on)
         fine = fine && turn(again, store, next, 1) && check_snapshot(store, next, true);
@@ -394,6 +416,49 @@ static bool tell_anew(struct story *story, struct keel_store *store)
     return true;
 }
 
+static enum keel_status copy_spare(void *context, const struct keel_object_info *info)
+{
+    return keel_level_copy(context, &info->object, spare);
+}
+
+/* One shard is overwritten, another one goes. Between these, and not of our doing, anything may be found. */
+static void damage(struct story *story, struct keel_store *store)
+{
+    struct keel_step_place place;
+    ck_ok(keel_step_open(store, mendable.step, mendable.attempt, false, &place));
+    note(story, changes_so_far(story), false, mendable);
+    int fd = keel_disk_open(place.fd, "rank-0.keel", O_RDWR, 0);
+    ck_assert_int_eq(keel_disk_pwrite(fd, "damaged", 7, 4096), 7);
+    ck_assert_int_eq(keel_disk_fsync(fd), 0);
+    keel_disk_close(fd);
+    ck_assert_int_eq(keel_disk_unlink(place.fd, "rank-1.keel", 0), 0);
+    ck_assert_int_eq(keel_disk_fsync(place.fd), 0);
+    keel_step_close(&place);
+    ck_assert(found_damaged(store, mendable));
+}
+
+static bool tell_repair(struct story *story, struct keel_store *store)
+{
+    struct keel_level *self;
+    for (uint64_t step = 1; step <= 2; step++)
+        if (!turn(story, store, (struct attempt_id){step, 1}, RANKS))
+            return false;
+    ck_ok(keel_level_memory_open("sample", 64 << 20, "spare", &spare));
+    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, "store", &self));
+    ck_ok(keel_level_list(self, copy_spare, self));
+    keel_level_end(self);
+    run_damaged = mendable;
+    damage(story, store);
+    return repair_turn(story, store) && turn(story, store, (struct attempt_id){3, 1}, RANKS);
+}
+
+/* Into an empty store, from what the story before this one left. */
+static bool tell_restore(struct story *story, struct keel_store *store)
+{
+    run_damaged = (struct attempt_id){0};
+    return repair_turn(story, store) && check_snapshot(store, (struct attempt_id){1, 1}, true);
+}
+
 static void tell(struct story *story, const char *name, const struct keel_disk_ops *ops,
                  bool (*body)(struct story *story, struct keel_store *store))
 {
@@ -450,7 +515,11 @@ static void explore_shared(const struct story *story, const struct search *how, 
 static const struct {
     const char *name;
     bool (*body)(struct story *story, struct keel_store *store);
-} stories[] = {{"steps", tell_steps}, {"a run begun anew", tell_anew}};
+    uint32_t deeper_per_change;
+} stories[] = {{"steps", tell_steps, 2},
+               {"a run begun anew", tell_anew, 1},
+               {"repair", tell_repair, 1},
+               {"restore", tell_restore, 1}};
 
 START_TEST(after_any_crash_what_was_committed_is_there_and_right)
 {
@@ -460,10 +529,13 @@ START_TEST(after_any_crash_what_was_committed_is_there_and_right)
     for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {
         struct story story;
         tell(&story, stories[i].name, &disk_sim_ops, stories[i].body);
+        how.deeper_per_change = stories[i].deeper_per_change;
         explore_shared(&story, &how, &total);
         changes += disk_trace_count(story.trace);
         story_fini(&story);
     }
+    keel_level_end(spare);
+    spare = NULL;
     printf("note: %u changes, %llu stories, %llu states of the disk, %llu restarts that went on\n", changes,
            (unsigned long long)total.stories, (unsigned long long)total.states,
            (unsigned long long)total.restarts);
