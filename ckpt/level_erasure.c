@@ -1,265 +1,34 @@
-/* level_erasure.c - an erasure set as a level to read from: what is sound is taken, the rest is computed.
- *
- * What may be trusted. A header and a footer whose checks are right, and of those the ones that most members
- * agree on. A stripe's block of checks that is bound to that set: it tells of every cell of the stripe
- * whether it is what it was. Where all m blocks of a stripe are lost, all k data cells are there, or nothing
- * can be done; then a shard is trusted when the whole of it has the digest that the footers name.
- *
- * A candidate is one copy of one file: each member has at most one of its shard and one of its parity in each
- * of the levels. One that does not answer any more is given up; one that gives wrong bytes only loses those.
+/* level_erasure.c - an erasure set as a level to read from: what is sound is taken, the rest is computed
+ * (erasure_stripe.c). Opening it elects, of all sound headers and footers, those that most members agree on.
  */
-#include "erasure_code.h"
+#include "erasure_set.h"
 #include "level.h"
-#include "level_digest.h"
-#include "parity.h"
 #include "store.h"
 #include <keel/memory.h>
-#include <keel/thread.h>
 #include <stdio.h>
 #include <string.h>
-
-enum trust { TRUST_UNKNOWN, TRUST_WHOLE, TRUST_NONE };
-
-struct candidate {
-    struct keel_level_source *source; /* owned; NULL: none */
-    enum trust whole;                 /* a shard's: does all of it have the digest? */
-};
-
-struct erasure_level {
-    struct keel_level level;
-    struct keel_level *const *levels; /* borrowed */
-    uint32_t level_count;
-    struct keel_parity_header header; /* of member 0 */
-    struct keel_parity_shape shape;
-    uint64_t set_check;
-    bool digests_known;
-    struct keel_parity_footer footer; /* of member 0, when digests_known */
-    struct keel_erasure_code code;
-    struct keel_mutex lock; /* guards all below: */
-    struct candidate shards[KEEL_ERASURE_NODES_MAX][KEEL_LEVEL_SOURCES_MAX];
-    struct candidate parities[KEEL_ERASURE_NODES_MAX][KEEL_LEVEL_SOURCES_MAX];
-    uint64_t stripe;                   /* the one whose cells are here; UINT64_MAX: none */
-    bool have[KEEL_ERASURE_NODES_MAX]; /* its cell of that member is here, and right */
-    bool checks_known;
-    struct keel_parity_stripe block; /* of any member, when checks_known */
-    uint8_t *cells;                  /* owned; one a member */
-    uint8_t *piece;                  /* owned; KEEL_LEVEL_PIECE_BYTES, for digests of whole shards */
-};
 
 struct erasure_source {
     struct keel_level_source source;
     uint32_t member;
 };
 
-static struct erasure_level *erasure_of(struct keel_level *level)
+static struct keel_erasure_set *erasure_of(struct keel_level *level)
 {
-    return (struct erasure_level *)level;
-}
-
-static uint8_t *cell_of(const struct erasure_level *set, uint32_t member)
-{
-    return set->cells + (size_t)member * set->shape.cell_bytes;
-}
-
-/* ---- reading candidates ------------------------------------------------------------------------------- */
-
-static bool try_read(struct candidate *candidate, uint64_t offset, void *out, size_t bytes)
-{
-    if (candidate->source == NULL)
-        return false;
-    enum keel_status status = keel_level_read(candidate->source, offset, out, bytes);
-    if (status == KEEL_TIMEOUT || status == KEEL_PEER_LOST) {
-        keel_level_close_source(candidate->source);
-        candidate->source = NULL;
-    }
-    return status == KEEL_OK;
-}
-
-static bool whole_is_right(struct erasure_level *set, struct candidate *candidate, uint32_t member)
-{
-    struct keel_digest_stream digest;
-    uint8_t found[KEEL_DIGEST_BYTES];
-    if (candidate->whole != TRUST_UNKNOWN)
-        return candidate->whole == TRUST_WHOLE;
-    candidate->whole = TRUST_NONE;
-    if (!set->digests_known || candidate->source == NULL)
-        return false;
-    keel_digest_begin(&digest);
-    for (uint64_t at = 0, end = candidate->source->info.bytes; at < end;) {
-        size_t bytes = end - at < KEEL_LEVEL_PIECE_BYTES ? (size_t)(end - at) : KEEL_LEVEL_PIECE_BYTES;
-        if (!try_read(candidate, at, set->piece, bytes))
-            return false;
-        keel_digest_add(&digest, set->piece, bytes);
-        at += bytes;
-    }
-    keel_digest_end(&digest, found);
-    if (memcmp(found, set->footer.digests[member], sizeof found) == 0)
-        candidate->whole = TRUST_WHOLE;
-    return candidate->whole == TRUST_WHOLE;
-}
-
-static bool cell_is_right(const struct erasure_level *set, uint32_t member)
-{
-    return keel_format_check(cell_of(set, member), set->shape.cell_bytes) == set->block.checks[member];
-}
-
-static bool fetch_data(struct erasure_level *set, uint32_t member)
-{
-    const uint32_t cell_bytes = set->shape.cell_bytes;
-    const uint64_t offset = keel_parity_data_before(&set->shape, set->stripe, member) * cell_bytes;
-    const uint64_t shard_bytes = set->header.members[member].shard_bytes;
-    uint64_t left = offset < shard_bytes ? shard_bytes - offset : 0;
-    size_t bytes = left < cell_bytes ? (size_t)left : cell_bytes;
-    memset(cell_of(set, member) + bytes, 0, cell_bytes - bytes);
-    if (bytes == 0)
-        return true;
-    for (uint32_t i = 0; i < set->level_count; i++) {
-        struct candidate *candidate = &set->shards[member][i];
-        if (!set->checks_known && !whole_is_right(set, candidate, member))
-            continue;
-        if (try_read(candidate, offset, cell_of(set, member), bytes) &&
-            (!set->checks_known || cell_is_right(set, member)))
-            return true;
-    }
-    return false;
-}
-
-static uint64_t record_offset(const struct erasure_level *set, uint32_t member)
-{
-    return keel_parity_record_offset(&set->shape,
-                                     set->stripe - keel_parity_data_before(&set->shape, set->stripe, member));
-}
-
-static bool fetch_parity(struct erasure_level *set, uint32_t member)
-{
-    for (uint32_t i = 0; i < set->level_count && set->checks_known; i++)
-        if (try_read(&set->parities[member][i], record_offset(set, member) + KEEL_PARITY_BLOCK_BYTES,
-                     cell_of(set, member), set->shape.cell_bytes) &&
-            cell_is_right(set, member))
-            return true;
-    return false;
-}
-
-/* ---- one stripe ---------------------------------------------------------------------------------------- */
-
-static void find_checks(struct erasure_level *set)
-{
-    const uint32_t n = set->shape.node_count;
-    for (uint32_t row = 0; row < set->shape.parity_count && !set->checks_known; row++) {
-        uint32_t member = (uint32_t)((set->stripe + row) % n);
-        for (uint32_t i = 0; i < set->level_count && !set->checks_known; i++)
-            set->checks_known = try_read(&set->parities[member][i], record_offset(set, member), &set->block,
-                                         sizeof set->block) &&
-                                keel_parity_stripe_sound(&set->block, set->set_check, set->stripe, member);
-    }
-}
-
-static void go_to_stripe(struct erasure_level *set, uint64_t stripe)
-{
-    if (set->stripe == stripe)
-        return;
-    set->stripe = stripe;
-    set->checks_known = false;
-    memset(set->have, 0, sizeof set->have);
-    find_checks(set);
-}
-
-static void fetch(struct erasure_level *set, uint32_t member)
-{
-    if (set->have[member])
-        return;
-    bool parity = keel_parity_row(&set->shape, set->stripe, member) < set->shape.parity_count;
-    set->have[member] = parity ? fetch_parity(set, member) : fetch_data(set, member);
-}
-
-static enum keel_status too_much_lost(const struct erasure_level *set)
-{
-    char lost[256] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < set->shape.node_count && used < sizeof lost - 16; i++)
-        if (!set->have[i])
-            used += (size_t)snprintf(lost + used, sizeof lost - used, "%s%u", used > 0 ? ", " : "", i);
-    return keel_fail(KEEL_CORRUPT,
-                     "%s: stripe %llu: the cells of members %s are lost or damaged, and %u are the most that "
-                     "it mends; use another copy or snapshot",
-                     set->level.name, (unsigned long long)set->stripe, lost, set->shape.parity_count);
-}
-
-/* Compute the cells that are not here from k that are. */
-static void compute_missing(struct erasure_level *set)
-{
-    const uint32_t n = set->shape.node_count, m = set->shape.parity_count, k = n - m;
-    uint32_t rows[KEEL_ERASURE_NODES_MAX], wanted[KEEL_ERASURE_NODES_MAX];
-    uint8_t *sources[KEEL_ERASURE_NODES_MAX], *out[KEEL_ERASURE_NODES_MAX];
-    uint32_t used = 0, missing = 0, data = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t row = keel_parity_row(&set->shape, set->stripe, i);
-        row = row < m ? k + row : data++;
-        if (!set->have[i]) {
-            wanted[missing] = row;
-            out[missing++] = cell_of(set, i);
-        } else if (used < k) {
-            rows[used] = row;
-            sources[used++] = cell_of(set, i);
-        }
-    }
-    keel_erasure_decode(&set->code, rows, sources, wanted, missing, out, set->shape.cell_bytes);
-}
-
-/* Have the cell of that member, from its files or from those of others. */
-static enum keel_status need_cell(struct erasure_level *set, uint64_t stripe, uint32_t member)
-{
-    const uint32_t n = set->shape.node_count, k = n - set->shape.parity_count;
-    go_to_stripe(set, stripe);
-    fetch(set, member);
-    if (set->have[member])
-        return KEEL_OK;
-    uint32_t found = 0;
-    for (uint32_t i = 0; i < n && found < k; i++) {
-        fetch(set, i);
-        found += set->have[i];
-    }
-    if (found < k)
-        return too_much_lost(set);
-    compute_missing(set);
-    for (uint32_t i = 0; i < n; i++) {
-        if (set->checks_known && !set->have[i] && !cell_is_right(set, i))
-            return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: what was computed of member %u is wrong",
-                             set->level.name, (unsigned long long)stripe, i);
-        set->have[i] = true;
-    }
-    return KEEL_OK;
-}
-
-/* The block of checks of that stripe, as it is in that member's file. */
-static enum keel_status need_block(struct erasure_level *set, uint64_t stripe, uint32_t member,
-                                   struct keel_parity_stripe *out)
-{
-    KEEL_TRY(need_cell(set, stripe, member));
-    if (!set->checks_known) { /* then all cells are here: one was computed from all the others */
-        set->block = (struct keel_parity_stripe){.set_check = set->set_check, .stripe = stripe};
-        for (uint32_t i = 0; i < set->shape.node_count; i++)
-            set->block.checks[i] = keel_format_check(cell_of(set, i), set->shape.cell_bytes);
-        set->checks_known = true;
-    }
-    *out = set->block;
-    out->member = member;
-    out->check = 0;
-    keel_parity_stripe_seal(out);
-    return KEEL_OK;
+    return (struct keel_erasure_set *)level;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
-static enum keel_status read_shard(struct erasure_level *set, uint32_t member, uint64_t offset, uint8_t *out,
-                                   size_t bytes)
+static enum keel_status read_shard(struct keel_erasure_set *set, uint32_t member, uint64_t offset,
+                                   uint8_t *out, size_t bytes)
 {
     const uint32_t cell_bytes = set->shape.cell_bytes;
     while (bytes > 0) {
         uint64_t cell = offset / cell_bytes, skip = offset % cell_bytes;
         size_t part = cell_bytes - skip < bytes ? (size_t)(cell_bytes - skip) : bytes;
-        KEEL_TRY(need_cell(set, keel_parity_stripe_of(&set->shape, member, true, cell), member));
-        memcpy(out, cell_of(set, member) + skip, part);
+        KEEL_TRY(keel_erasure_need_cell(set, keel_parity_stripe_of(&set->shape, member, true, cell), member));
+        memcpy(out, keel_erasure_cell_of(set, member) + skip, part);
         out += part;
         offset += part;
         bytes -= part;
@@ -267,7 +36,7 @@ static enum keel_status read_shard(struct erasure_level *set, uint32_t member, u
     return KEEL_OK;
 }
 
-static void copy_header(const struct erasure_level *set, uint32_t member, struct keel_parity_header *out)
+static void copy_header(const struct keel_erasure_set *set, uint32_t member, struct keel_parity_header *out)
 {
     *out = set->header;
     out->member = member;
@@ -275,7 +44,7 @@ static void copy_header(const struct erasure_level *set, uint32_t member, struct
     keel_parity_header_seal(out);
 }
 
-static enum keel_status copy_footer(const struct erasure_level *set, uint32_t member,
+static enum keel_status copy_footer(const struct keel_erasure_set *set, uint32_t member,
                                     struct keel_parity_footer *out)
 {
     if (!set->digests_known)
@@ -288,7 +57,7 @@ static enum keel_status copy_footer(const struct erasure_level *set, uint32_t me
 }
 
 /* A parity file is blocks and cells by turns; read one such part, or what is wanted of it. */
-static enum keel_status read_parity_part(struct erasure_level *set, uint32_t member, uint64_t offset,
+static enum keel_status read_parity_part(struct keel_erasure_set *set, uint32_t member, uint64_t offset,
                                          uint8_t *out, size_t bytes, size_t *out_bytes)
 {
     union {
@@ -311,12 +80,12 @@ static enum keel_status read_parity_part(struct erasure_level *set, uint32_t mem
         uint64_t stripe = keel_parity_stripe_of(&set->shape, member, false, cell);
         skip = (offset - KEEL_PARITY_BLOCK_BYTES) % record_bytes;
         if (skip < KEEL_PARITY_BLOCK_BYTES) {
-            KEEL_TRY(need_block(set, stripe, member, &block.stripe));
+            KEEL_TRY(keel_erasure_need_block(set, stripe, member, &block.stripe));
         } else {
-            KEEL_TRY(need_cell(set, stripe, member));
+            KEEL_TRY(keel_erasure_need_cell(set, stripe, member));
             skip -= KEEL_PARITY_BLOCK_BYTES;
             size = set->shape.cell_bytes;
-            from = cell_of(set, member);
+            from = keel_erasure_cell_of(set, member);
         }
     }
     *out_bytes = size - skip < bytes ? (size_t)(size - skip) : bytes;
@@ -324,8 +93,8 @@ static enum keel_status read_parity_part(struct erasure_level *set, uint32_t mem
     return KEEL_OK;
 }
 
-static enum keel_status read_parity(struct erasure_level *set, uint32_t member, uint64_t offset, uint8_t *out,
-                                    size_t bytes)
+static enum keel_status read_parity(struct keel_erasure_set *set, uint32_t member, uint64_t offset,
+                                    uint8_t *out, size_t bytes)
 {
     while (bytes > 0) {
         size_t part = 0;
@@ -340,7 +109,7 @@ static enum keel_status read_parity(struct erasure_level *set, uint32_t member, 
 static enum keel_status erasure_read(struct keel_level_source *source, uint64_t offset, void *out,
                                      size_t bytes)
 {
-    struct erasure_level *set = erasure_of(source->level);
+    struct keel_erasure_set *set = erasure_of(source->level);
     uint32_t member = ((struct erasure_source *)source)->member;
     keel_mutex_lock(&set->lock);
     enum keel_status status = source->info.object.kind == KEEL_OBJECT_SHARD
@@ -353,7 +122,7 @@ static enum keel_status erasure_read(struct keel_level_source *source, uint64_t 
 /* ---- listing and opening --------------------------------------------------------------------------------
  */
 
-static bool has_source(const struct candidate *candidates)
+static bool has_source(const struct keel_erasure_candidate *candidates)
 {
     bool any = false;
     for (uint32_t i = 0; i < KEEL_LEVEL_SOURCES_MAX; i++)
@@ -362,7 +131,7 @@ static bool has_source(const struct candidate *candidates)
 }
 
 /* Are there files enough that, were they sound, every stripe could be computed? Stripes repeat after n. */
-static bool can_mend(struct erasure_level *set)
+static bool can_mend(struct keel_erasure_set *set)
 {
     const uint32_t n = set->shape.node_count, m = set->shape.parity_count;
     for (uint32_t turn = 0; turn < n; turn++) {
@@ -377,7 +146,7 @@ static bool can_mend(struct erasure_level *set)
     return true;
 }
 
-static struct keel_object_info info_of(const struct erasure_level *set, uint32_t member, bool shard)
+static struct keel_object_info info_of(const struct keel_erasure_set *set, uint32_t member, bool shard)
 {
     struct keel_object_info info = {.object = {.step = set->header.step, .attempt = set->header.attempt}};
     if (shard) {
@@ -396,7 +165,7 @@ static struct keel_object_info info_of(const struct erasure_level *set, uint32_t
     return info;
 }
 
-static bool offers(struct erasure_level *set, uint32_t member, bool shard)
+static bool offers(struct keel_erasure_set *set, uint32_t member, bool shard)
 {
     if (shard && set->header.members[member].rank == KEEL_ERASURE_NO_SHARD)
         return false;
@@ -410,7 +179,7 @@ static enum keel_status
 erasure_list(struct keel_level *level,
              enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
-    struct erasure_level *set = erasure_of(level);
+    struct keel_erasure_set *set = erasure_of(level);
     for (uint32_t i = 0; i < set->shape.node_count; i++)
         for (int shard = 0; shard < 2; shard++) {
             if (!offers(set, i, shard != 0))
@@ -421,7 +190,7 @@ erasure_list(struct keel_level *level,
     return KEEL_OK;
 }
 
-static bool find_member(const struct erasure_level *set, const struct keel_object *object, uint32_t *out)
+static bool find_member(const struct keel_erasure_set *set, const struct keel_object *object, uint32_t *out)
 {
     for (uint32_t i = 0; i < set->shape.node_count; i++)
         for (int shard = 0; shard < 2; shard++) {
@@ -436,7 +205,7 @@ static bool find_member(const struct erasure_level *set, const struct keel_objec
 static enum keel_status erasure_open(struct keel_level *level, const struct keel_object *object,
                                      struct keel_level_source **out)
 {
-    struct erasure_level *set = erasure_of(level);
+    struct keel_erasure_set *set = erasure_of(level);
     struct erasure_source *source;
     uint32_t member;
     char name[KEEL_OBJECT_NAME_BYTES];
@@ -506,7 +275,7 @@ static enum keel_status erasure_remove(struct keel_level *level, const struct ke
 
 static void erasure_end(struct keel_level *level)
 {
-    struct erasure_level *set = erasure_of(level);
+    struct keel_erasure_set *set = erasure_of(level);
     for (uint32_t i = 0; i < KEEL_ERASURE_NODES_MAX; i++)
         for (uint32_t l = 0; l < KEEL_LEVEL_SOURCES_MAX; l++) {
             keel_level_close_source(set->shards[i][l].source);
@@ -546,7 +315,7 @@ static void count_vote(struct vote *votes, uint64_t set_check)
 }
 
 /* Headers that most agree on; the parity candidates are open. */
-static bool elect_header(struct erasure_level *set)
+static bool elect_header(struct keel_erasure_set *set)
 {
     struct vote votes[KEEL_ERASURE_NODES_MAX] = {0};
     uint32_t best = 0;
@@ -573,7 +342,7 @@ static bool elect_header(struct erasure_level *set)
     return best > 0;
 }
 
-static void find_footer(struct erasure_level *set)
+static void find_footer(struct keel_erasure_set *set)
 {
     for (uint32_t i = 0; i < set->shape.node_count && !set->digests_known; i++)
         for (uint32_t l = 0; l < set->level_count && !set->digests_known; l++) {
@@ -585,7 +354,7 @@ static void find_footer(struct erasure_level *set)
 
 /* A candidate with another size is none. */
 static void open_candidate(struct keel_level *level, const struct keel_object *object, uint64_t wanted_bytes,
-                           struct candidate *out)
+                           struct keel_erasure_candidate *out)
 {
     struct keel_level_source *source;
     if (keel_level_open(level, object, &source) != KEEL_OK)
@@ -596,7 +365,7 @@ static void open_candidate(struct keel_level *level, const struct keel_object *o
         keel_level_close_source(source);
 }
 
-static enum keel_status open_candidates(struct erasure_level *set, uint64_t step, uint64_t attempt,
+static enum keel_status open_candidates(struct keel_erasure_set *set, uint64_t step, uint64_t attempt,
                                         uint32_t number)
 {
     struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_PARITY, .set = number};
@@ -616,7 +385,8 @@ static enum keel_status open_candidates(struct erasure_level *set, uint64_t step
     return KEEL_OK;
 }
 
-static enum keel_status prepare(struct erasure_level *set, uint64_t step, uint64_t attempt, uint32_t number)
+static enum keel_status prepare(struct keel_erasure_set *set, uint64_t step, uint64_t attempt,
+                                uint32_t number)
 {
     KEEL_TRY(open_candidates(set, step, attempt, number));
     KEEL_TRY(keel_erasure_code_init(&set->code, set->shape.node_count - set->shape.parity_count,
@@ -631,7 +401,7 @@ enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint3
                                          struct keel_level **out)
 {
     char name[KEEL_LEVEL_NAME_BYTES], step_name[KEEL_STEP_NAME_BYTES];
-    struct erasure_level *set;
+    struct keel_erasure_set *set;
     if (level_count == 0 || level_count > KEEL_LEVEL_SOURCES_MAX)
         return keel_fail(KEEL_INVALID, "an erasure set is read from 1 to %d levels", KEEL_LEVEL_SOURCES_MAX);
     KEEL_TRY(keel_alloc(1, sizeof *set, &set));

@@ -24,6 +24,7 @@ ckpt_SRC := \
 	parity_file.c \
 	erasure_code.c \
 	erasure_protect.c \
+	erasure_stripe.c \
 	level_erasure.c \
 	level_mend.c \
 	level_repair.c \
