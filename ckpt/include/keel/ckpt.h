@@ -258,9 +258,9 @@ enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint
                                       struct keel_region *out);
 
 /* Read any box of a tensor into dense memory, from whichever shards hold it, reading only the chunks
- * that it needs; what is damaged in one replica comes from another, with a line in the log. MISMATCH: shape or
- * dtype differ from what is stored. CORRUPT, IO and FORGED name file, tensor and chunk; nothing is to be used
- * of `out` then. AUTH: it is sealed and the store has no key. */
+ * that it needs; what is damaged in one replica comes from another, with a line in the log. MISMATCH: shape
+ * or dtype differ from what is stored. CORRUPT, IO and FORGED name file, tensor and chunk; nothing is to be
+ * used of `out` then. AUTH: it is sealed and the store has no key. */
 enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct keel_region *box, void *out,
                                     uint64_t out_bytes);
 
