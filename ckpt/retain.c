@@ -173,7 +173,9 @@ static void keep_bases(struct decision *decision)
     }
 }
 
-/* Dependents first. What needs itself in a circle, which nobody writes, gets no place and stays. */
+/* Dependents first, and of the others the oldest, so that removals that are cut short again and again get on
+ * with what has waited longest. What needs itself in a circle, which nobody writes, gets no place and stays.
+ */
 static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
 {
     uint32_t count = 0;
@@ -183,7 +185,7 @@ static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
             if (number < decision->count)
                 decision->dependents[number]++;
         }
-    for (uint32_t i = 0; i < decision->count; i++)
+    for (uint32_t i = decision->count; i-- > 0;)
         if (!decision->stays[i] && decision->dependents[i] == 0)
             goes[count++] = i;
     for (uint32_t next = 0; next < count; next++) {

@@ -8,7 +8,7 @@
 #include <keel/thread.h>
 #include <malloc.h>
 
-enum { RANKS = 2, KEEP = 2, LISTED_MAX = 16, TENSORS = 5, TENSOR_BYTES_MAX = 4096 };
+enum { RANKS = 2, KEEP = 2, LISTED_MAX = 64, TENSORS = 5, TENSOR_BYTES_MAX = 4096 };
 
 /* Where the store is: on the simulated disk, or another place. */
 static const char *run_root = "/data/store";
