@@ -46,8 +46,8 @@ static void live(struct history *history, uint64_t *state)
         wall = event == 2 ? wall - draw(state, wall) : wall + draw(state, 60);
         step += pace * draw(state, 3);
         struct keel_attempt *attempt = &history->at[i];
-        attempt->info = (struct keel_snapshot_info){
-            .step = step, .attempt = i * 919 % 1000, .created_wall_ns = wall};
+        attempt->info =
+            (struct keel_snapshot_info){.step = step, .attempt = i * 919 % 1000, .created_wall_ns = wall};
         attempt->state = draw_state(state);
         attempt->bases = history->bases[i];
         attempt->bases_unknown = attempt->state != KEEL_ATTEMPT_COMMITTED && draw(state, 30) == 0;
