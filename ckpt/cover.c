@@ -174,7 +174,7 @@ static struct cut find_cut(const struct cover *cover, const struct part *part, u
     struct cut cut = {.dim = dim};
     uint64_t sample[FACES_MAX], low = part->box.offset[dim], high = low + part->box.extent[dim];
     size_t sampled = 0, stride = 1; /* a power of two */
-    while (part->count * 2 / stride > FACES_MAX)
+    while (part->count * 2 > FACES_MAX * stride)
         stride *= 2;
     for (size_t i = 0; i < part->count; i++) {
         const uint64_t *faces = edges_of(cover, cover->candidates[part->first + i]) + 2 * (size_t)dim;
