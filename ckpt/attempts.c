@@ -25,7 +25,8 @@ static enum keel_status add_base(struct keel_attempt *attempt, uint64_t step, ui
     return KEEL_OK;
 }
 
-/* A header that is not there yet, or not sound, says nothing; one of a newer version may say anything. */
+/* A header of a newer version may say anything, and so may one that cannot be read; but while nothing is
+ * committed it says nothing, as it is not there yet. */
 static enum keel_status see_shard(void *context, const char *name)
 {
     struct header_search *search = context;
@@ -34,14 +35,16 @@ static enum keel_status see_shard(void *context, const char *name)
     uint64_t bytes;
     uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
     struct keel_format_header header;
-    if (!keel_shard_name_parse(name, &rank) ||
-        keel_step_open_file(search->place, name, &fd, &bytes) != KEEL_OK)
+    if (!keel_shard_name_parse(name, &rank))
         return KEEL_OK;
-    enum keel_status status = keel_pread_all(fd, block, sizeof block, 0, name);
-    keel_disk_close(fd);
+    enum keel_status status = keel_step_open_file(search->place, name, &fd, &bytes);
+    if (status == KEEL_OK) {
+        status = keel_pread_all(fd, block, sizeof block, 0, name);
+        keel_disk_close(fd);
+    }
     if (status == KEEL_OK)
         status = keel_format_header_open(block, name, &header);
-    if (status == KEEL_VERSION)
+    if (status == KEEL_VERSION || (status != KEEL_OK && search->attempt->state == KEEL_ATTEMPT_DAMAGED))
         search->attempt->bases_unknown = true;
     if (status != KEEL_OK || (header.flags & KEEL_HEADER_BASE) == 0)
         return KEEL_OK;
@@ -57,6 +60,14 @@ struct scan {
     struct keel_attempts *attempts;
 };
 
+/* Of which kind a name is (S_IFDIR, ...); 0: it is not there, or cannot be looked at. */
+static mode_t kind_of(int at, const char *name)
+{
+    struct stat info;
+    bool there = keel_disk_stat(at, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    return there ? info.st_mode & S_IFMT : 0;
+}
+
 static enum keel_status look_inside(const struct scan *scan, const struct keel_step_place *place,
                                     struct keel_attempt *out)
 {
@@ -65,6 +76,8 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     if (status == KEEL_NO_MEMORY ||
         status == KEEL_AUTH) /* with another key it is no way back, but is there */
         return status;
+    if (status == KEEL_DENIED && kind_of(place->fd, KEEL_MANIFEST_NAME) != S_IFLNK)
+        return status; /* no damage: whoever may read it knows what it is */
     if (status == KEEL_OK) {
         out->state = KEEL_ATTEMPT_COMMITTED;
         out->info = manifest.info;
@@ -81,20 +94,32 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
         return KEEL_OK;
     struct header_search search = {place, out};
     status = keel_dir_list(place->path, see_shard, &search);
+    if (status != KEEL_OK && out->state == KEEL_ATTEMPT_DAMAGED)
+        out->bases_unknown = true;
     return status == KEEL_NO_MEMORY ? status : KEEL_OK;
 }
 
+/* *out_gone: somebody removed it after it was listed. */
 static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t number,
-                                struct keel_attempt *out)
+                                struct keel_attempt *out, bool *out_gone)
 {
     struct keel_step_place place;
+    char name[KEEL_STEP_NAME_BYTES];
     *out = (struct keel_attempt){.info = {.step = step, .attempt = number}, .state = KEEL_ATTEMPT_DAMAGED};
     enum keel_status status = keel_step_open(scan->store, step, number, false, &place);
-    if (status != KEEL_OK) /* no directory, or a link: nothing to read, nothing to remove */
-        return KEEL_OK;
-    status = look_inside(scan, &place, out);
-    keel_step_close(&place);
-    return status;
+    if (status == KEEL_OK) {
+        status = look_inside(scan, &place, out);
+        keel_step_close(&place);
+        return status;
+    }
+    if (status == KEEL_NO_MEMORY || status == KEEL_DENIED)
+        return status;
+    /* A link, or no directory, is nothing to read and nothing to remove; a bad disk hides what it needs. */
+    keel_step_name(step, number, name);
+    mode_t kind = kind_of(scan->store->run_fd, name);
+    out->bases_unknown = kind == S_IFDIR;
+    *out_gone = kind == 0 && status == KEEL_NOT_FOUND;
+    return KEEL_OK;
 }
 
 static enum keel_status see_attempt(void *context, const char *name)
@@ -102,6 +127,7 @@ static enum keel_status see_attempt(void *context, const char *name)
     const struct scan *scan = context;
     struct keel_attempts *attempts = scan->attempts;
     uint64_t step, attempt;
+    bool gone = false;
     if (!keel_step_name_parse(name, &step, &attempt))
         return KEEL_OK;
     if (attempts->count == attempts->capacity) {
@@ -110,7 +136,9 @@ static enum keel_status see_attempt(void *context, const char *name)
         attempts->capacity = capacity;
     }
     attempts->count++; /* so that it is freed also when looking at it fails */
-    return look_at(scan, step, attempt, &attempts->at[attempts->count - 1]);
+    enum keel_status status = look_at(scan, step, attempt, &attempts->at[attempts->count - 1], &gone);
+    attempts->count -= gone;
+    return status;
 }
 
 static int newest_first(const void *a, const void *b)

@@ -17,7 +17,7 @@ struct keel_attempt {
     /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
     struct keel_manifest_base *bases; /* owned by the list */
     uint32_t base_count;
-    bool bases_unknown; /* it is of a newer version: it may need any */
+    bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */
 };
 
 struct keel_attempts {
@@ -26,7 +26,8 @@ struct keel_attempts {
 };
 
 /* Look at all of them; `headers`: also for the bases of those that are not committed, in their shards. Free
- * with keel_attempts_fini. */
+ * with keel_attempts_fini. AUTH, and DENIED: what may not be read is no damage, and no older one its
+ * stand-in. */
 enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, struct keel_attempts *out);
 void keel_attempts_fini(struct keel_attempts *attempts);
 

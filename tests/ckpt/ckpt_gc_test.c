@@ -120,6 +120,65 @@ START_TEST(a_run_that_goes_on_is_not_swept_and_one_that_ended_is)
 }
 END_TEST
 
+/* Steps 100 (whole) to 500, each a delta of the one before. */
+static void make_chain(char root[KEEL_PATH_BYTES])
+{
+    char top[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 47;
+    make_directory(top);
+    ck_assert_int_eq(chmod(top, 0755), 0);
+    ck_ok(keel_path_join(root, top, "chain"));
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 500; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = 1, .rank_count = 1, .codec = KEEL_CODEC_DELTA};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 1, &state));
+    }
+    keel_store_close(store);
+}
+
+START_TEST(nothing_goes_while_one_that_stays_may_not_be_looked_at)
+{
+    enum { NOBODY = 65534 };
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    bool privileged = geteuid() == 0; /* who may read all must step down to be denied anything */
+    make_chain(root);
+    static char *const hidden[] = {"sample/step-300.3", "sample/step-300.3/manifest.json"};
+    for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) {
+        ck_ok(keel_path_join(path, root, hidden[i]));
+        ck_assert_int_eq(chmod(path, 0), 0);
+        ck_assert(!privileged || seteuid(NOBODY) == 0);
+        struct output gc = COMMAND("gc", root, "--keep", "2", "--dry-run"), ls = COMMAND("ls", root);
+        ck_assert(!privileged || seteuid(0) == 0);
+        ck_assert_msg(gc.code == 3 && strstr(gc.errors, hidden[i]) != NULL, "%d: %s", gc.code, gc.errors);
+        ck_assert_ptr_null(strstr(gc.text, "would remove"));
+        ck_assert_msg(ls.code == 3 && strstr(ls.errors, hidden[i]) != NULL, "%d: %s", ls.code, ls.errors);
+        ck_assert_int_eq(chmod(path, 0755), 0);
+    }
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(nothing_goes_while_nobody_can_tell_what_a_damaged_one_needs)
+{
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    static char *const files[] = {"sample/step-300.3/manifest.json", "sample/step-300.3/rank-0.keel"};
+    make_chain(root);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) { /* the headers tell it, then nothing does */
+        ck_ok(keel_path_join(path, root, files[i]));
+        int fd = open(path, O_WRONLY);
+        ck_assert_int_eq(pwrite(fd, "~", 1, 30), 1);
+        close(fd);
+        struct output o = COMMAND("gc", root, "--keep", "2");
+        ck_assert_msg(o.code == 0, "%s", o.errors);
+        ck_assert(has(root, "sample/step-100.3/manifest.json") &&
+                  has(root, "sample/step-200.3/manifest.json"));
+    }
+    remove_store(root);
+}
+END_TEST
+
 START_TEST(wrong_rules_are_wrong_use)
 {
     char root[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
@@ -155,6 +214,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, rules_add_up_and_json_tells_each_with_its_bytes);
     tcase_add_test(tc, young_snapshots_stay_within_and_the_first_of_a_span_stays_spaced);
     tcase_add_test(tc, a_run_that_goes_on_is_not_swept_and_one_that_ended_is);
+    tcase_add_test(tc, nothing_goes_while_one_that_stays_may_not_be_looked_at);
+    tcase_add_test(tc, nothing_goes_while_nobody_can_tell_what_a_damaged_one_needs);
     tcase_add_test(tc, wrong_rules_are_wrong_use);
 }
 

@@ -237,7 +237,8 @@ struct keel_snapshot_info {
 };
 /* Committed snapshots, newest (highest step, then attempt) first. Damaged and forged manifests
  * are skipped and counted in *out_damaged (may be NULL). *out_count is at most `capacity`. AUTH: sealed with
- * another key than the store's, or plain where that is not accepted. */
+ * another key than the store's, or plain where that is not accepted. DENIED: one may not be looked at, and
+ * an older one must not pass for the newest. */
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged);
 
