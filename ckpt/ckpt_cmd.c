@@ -1,6 +1,7 @@
 /* ckpt_cmd.c - `keel ckpt`: the table of subcommands, their command lines, and --help.
  * What a subcommand does is in its own file; what they share is in ckpt_cmd.h. */
 #include "ckpt_cmd.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <stdio.h>
@@ -207,6 +208,19 @@ static int parse(const struct keel_cmd_kind *kind, int argc, char **argv, struct
     return 0;
 }
 
+/* What was printed into a full disk was not said; what was to be done is done. */
+static int printed(int code)
+{
+    bool failed = ferror(stdout) != 0;
+    errno = EIO; /* when it failed before, nobody knows why any more */
+    failed = fflush(stdout) != 0 || failed;
+    if (!failed)
+        return code;
+    enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
+    clearerr(stdout);
+    return code != 0 ? code : keel_cmd_report(status);
+}
+
 int keel_ckpt_main(int argc, char **argv)
 {
     const struct keel_cmd_kind *kind = NULL;
@@ -221,12 +235,12 @@ int keel_ckpt_main(int argc, char **argv)
     else if (help)
         print_usage(stdout);
     if (help)
-        return 0;
+        return printed(0);
     if (argc < 2)
         return keel_cmd_wrong_use("a command is missing", "");
     if (kind == NULL)
         return keel_cmd_wrong_use("unknown command ", argv[1]);
     struct keel_cmd cmd;
     int code = parse(kind, argc, argv, &cmd);
-    return code != 0 ? code : kind->run(&cmd);
+    return code != 0 ? code : printed(kind->run(&cmd));
 }

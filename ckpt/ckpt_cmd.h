@@ -113,6 +113,7 @@ int keel_cmd_report(enum keel_status status);
 /* Print and release; returns the exit code. `value` may be NULL: no memory. */
 int keel_cmd_print_json(json_t *value);
 json_t *keel_cmd_u64_json(uint64_t value); /* as text, as in the manifest: it may have 64 bits */
+json_t *keel_cmd_step_json(uint64_t step); /* a number, unless it is too large for JSON readers: as above */
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
 enum { KEEL_CMD_WORD_BYTES = 32 };
 void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES]);

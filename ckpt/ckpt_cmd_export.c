@@ -180,8 +180,8 @@ static int print_end(const struct keel_cmd *cmd, const struct export *e,
                 e->overflowed, keel_cmd_dtype_name(e->dtype));
     if (cmd->json)
         return keel_cmd_print_json(
-            json_pack("{s:s, s:I, s:o, s:i, s:i, s:I, s:I}", "path", written->path, "step",
-                      (json_int_t)info->step, "attempt", keel_cmd_u64_json(info->attempt), "files",
+            json_pack("{s:s, s:o, s:o, s:i, s:i, s:I, s:I}", "path", written->path, "step",
+                      keel_cmd_step_json(info->step), "attempt", keel_cmd_u64_json(info->attempt), "files",
                       (int)written->files, "tensors", (int)e->count, "bytes",
                       (json_int_t)written->tensor_bytes, "overflowed", (json_int_t)e->overflowed));
     char bytes[KEEL_CMD_WORD_BYTES];

@@ -28,9 +28,10 @@ static void see_removed(void *context, const struct keel_removed *what)
     gc->bytes += what->bytes;
     if (gc->cmd->json) {
         json_array_append_new(gc->removed,
-                              json_pack("{s:s, s:I, s:o, s:I, s:s}", "kind", kind_names[what->kind], "step",
-                                        (json_int_t)what->step, "attempt", keel_cmd_u64_json(what->attempt),
-                                        "bytes", (json_int_t)what->bytes, "path", what->path));
+                              json_pack("{s:s, s:o, s:o, s:I, s:s}", "kind", kind_names[what->kind], "step",
+                                        keel_cmd_step_json(what->step), "attempt",
+                                        keel_cmd_u64_json(what->attempt), "bytes", (json_int_t)what->bytes,
+                                        "path", what->path));
         return;
     }
     char bytes[KEEL_CMD_WORD_BYTES];

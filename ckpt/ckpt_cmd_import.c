@@ -6,6 +6,7 @@
 #include "float_convert.h"
 #include "format.h"
 #include "gpt2_names.h"
+#include "manifest.h"
 #include "safetensors_header.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -61,7 +62,7 @@ static void leave_out(struct import *im, const char *name, const char *why)
 {
     im->left_out++;
     if (!im->cmd->json)
-        printf("left out: %s: %s\n", name, why);
+        printf("left out: %s: %s\n", keel_safetensors_shown(name).text, why);
 }
 
 /* The output layer, when it is the embedding table once more. */
@@ -136,7 +137,14 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
         out->dtype = (enum keel_ckpt_dtype)im->dtype;
     for (uint32_t d = 0; d < tensor->dims; d++)
         out->shape[d] = out->extent[d] = tensor->shape[d];
-    return keel_region_check(out);
+    enum keel_status status = keel_region_check(out);
+    if (status == KEEL_INVALID) /* the file's fault, and it should be said which tensor's */
+        status =
+            keel_fail(KEEL_UNSUPPORTED,
+                      "tensor %s: a snapshot's names are printable ASCII without space, \" and \\; rename "
+                      "it in the file, or choose others with --only",
+                      keel_safetensors_shown(name).text);
+    return status;
 }
 
 static enum keel_status add_tensor(struct import *im, uint32_t index, const char *name)
@@ -271,6 +279,10 @@ static enum keel_status settle_identity(struct import *im)
             "%s: is not the whole state of the job in %s; --for-training begins that job from these "
             "weights",
             im->cmd->operands[0], im->cmd->operands[1]);
+    if (!im->of_keel_run && whole && !keel_identity_valid(said))
+        return keel_fail(KEEL_CORRUPT,
+                         "%s: its keel.identity is none that export writes; take that note away",
+                         im->cmd->operands[0]);
     if (!im->of_keel_run && whole)
         snprintf(im->identity, sizeof im->identity, "%s", said);
     return KEEL_OK;
@@ -413,11 +425,11 @@ static int print_end(const struct import *im, uint64_t attempt)
         fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
                 im->overflowed, keel_cmd_dtype_name(im->dtype));
     if (im->cmd->json)
-        return keel_cmd_print_json(
-            json_pack("{s:s, s:s, s:I, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.store->path, "run",
-                      run, "step", (json_int_t)im->step, "attempt", keel_cmd_u64_json(attempt), "tensors",
-                      (int)im->count, "left_out", (int)im->left_out, "bytes", (json_int_t)im->raw_bytes,
-                      "identity", im->identity, "overflowed", (json_int_t)im->overflowed));
+        return keel_cmd_print_json(json_pack(
+            "{s:s, s:s, s:o, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.store->path, "run", run,
+            "step", keel_cmd_step_json(im->step), "attempt", keel_cmd_u64_json(attempt), "tensors",
+            (int)im->count, "left_out", (int)im->left_out, "bytes", (json_int_t)im->raw_bytes, "identity",
+            im->identity, "overflowed", (json_int_t)im->overflowed));
     char bytes[KEEL_CMD_WORD_BYTES];
     keel_cmd_format_bytes(im->raw_bytes, bytes);
     printf("step %" PRIu64 ": %u tensors, %s, committed in %s\n", im->step, im->count, bytes,

@@ -23,8 +23,9 @@ static json_t *attempt_json(const struct keel_attempt *attempt)
 {
     json_t *root = keel_cmd_info_json(&attempt->info), *bases = json_array();
     for (uint32_t i = 0; i < attempt->base_count; i++)
-        json_array_append_new(bases, json_pack("{s:I, s:o}", "step", (json_int_t)attempt->bases[i].step,
-                                               "attempt", keel_cmd_u64_json(attempt->bases[i].attempt)));
+        json_array_append_new(bases,
+                              json_pack("{s:o, s:o}", "step", keel_cmd_step_json(attempt->bases[i].step),
+                                        "attempt", keel_cmd_u64_json(attempt->bases[i].attempt)));
     json_object_set_new(root, "bases", bases);
     return root;
 }

@@ -31,10 +31,15 @@ json_t *keel_cmd_u64_json(uint64_t value)
     return json_string(text);
 }
 
+json_t *keel_cmd_step_json(uint64_t step)
+{
+    return step <= INT64_MAX ? json_integer((json_int_t)step) : keel_cmd_u64_json(step);
+}
+
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info)
 {
-    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:I, s:i, s:b}", "step", (json_int_t)info->step, "attempt",
-                     keel_cmd_u64_json(info->attempt), "created_wall_ns",
+    return json_pack("{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:b}", "step", keel_cmd_step_json(info->step),
+                     "attempt", keel_cmd_u64_json(info->attempt), "created_wall_ns",
                      keel_cmd_u64_json(info->created_wall_ns), "identity", info->identity, "raw_bytes",
                      (json_int_t)info->raw_bytes, "stored_bytes", (json_int_t)info->stored_bytes, "shards",
                      (int)info->shard_count, "sealed", (int)info->sealed);

@@ -1,5 +1,6 @@
 /* ckpt_cmd_path.c - what a PATH on the command line means: by what lies there. */
 #include "ckpt_cmd.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -26,9 +27,12 @@ static const char *cut(char *path)
 
 static enum keel_status real_path(const char *path, char out[KEEL_PATH_BYTES])
 {
+    if (path[0] == '\0')
+        return keel_fail(KEEL_INVALID, "the PATH is empty; name a store, a run in it, or a snapshot");
     char *resolved = realpath(path, NULL);
     if (resolved == NULL)
-        return keel_fail(KEEL_NOT_FOUND, "%s: is not there", path);
+        return errno == ENOENT ? keel_fail(KEEL_NOT_FOUND, "%s: is not there", path)
+                               : keel_fail_errno(errno, "%s: cannot be reached", path);
     size_t bytes = strlen(resolved) + 1;
     if (bytes <= KEEL_PATH_BYTES)
         memcpy(out, resolved, bytes);

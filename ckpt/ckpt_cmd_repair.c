@@ -99,10 +99,10 @@ static void see_end(struct repair *repair, const struct keel_snapshot_info *info
     if (repair->cmd->json) {
         json_array_append_new(
             repair->results,
-            json_pack("{s:I, s:o, s:s, s:b, s:i, s:i, s:i, s:O}", "step", (json_int_t)info->step, "attempt",
-                      keel_cmd_u64_json(info->attempt), "status", keel_status_name(status), "dry_run",
-                      repair->options->dry_run, "sound", (int)result->sound, "mended", (int)result->mended,
-                      "lost", (int)result->lost, "files", repair->files));
+            json_pack("{s:o, s:o, s:s, s:b, s:i, s:i, s:i, s:O}", "step", keel_cmd_step_json(info->step),
+                      "attempt", keel_cmd_u64_json(info->attempt), "status", keel_status_name(status),
+                      "dry_run", repair->options->dry_run, "sound", (int)result->sound, "mended",
+                      (int)result->mended, "lost", (int)result->lost, "files", repair->files));
         return;
     }
     printf("step %" PRIu64 ": %u files are sound, %u %s, %u are lost\n", info->step, result->sound,

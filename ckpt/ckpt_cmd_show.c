@@ -69,8 +69,9 @@ static json_t *bases_json(const struct keel_manifest *manifest)
 {
     json_t *bases = json_array();
     for (uint32_t i = 0; i < manifest->base_count; i++)
-        json_array_append_new(bases, json_pack("{s:I, s:o}", "step", (json_int_t)manifest->bases[i].step,
-                                               "attempt", keel_cmd_u64_json(manifest->bases[i].attempt)));
+        json_array_append_new(bases,
+                              json_pack("{s:o, s:o}", "step", keel_cmd_step_json(manifest->bases[i].step),
+                                        "attempt", keel_cmd_u64_json(manifest->bases[i].attempt)));
     return bases;
 }
 

@@ -21,12 +21,10 @@ static enum keel_status check_commit(const struct keel_commit *commit)
     if (commit->shard_count == 0 || commit->shard_count > KEEL_SNAPSHOT_RANKS_MAX || commit->shards == NULL)
         return keel_fail(KEEL_INVALID, "a commit needs the summaries of 1 to %d ranks",
                          KEEL_SNAPSHOT_RANKS_MAX);
-    size_t length = strnlen(commit->identity, sizeof commit->identity);
-    for (size_t i = 0; i < length; i++)
-        if (commit->identity[i] <= ' ' || commit->identity[i] > '~')
-            return keel_fail(KEEL_INVALID, "the identity of a job is printable ASCII");
-    return length < sizeof commit->identity ? KEEL_OK
-                                            : keel_fail(KEEL_INVALID, "the identity of a job has no end");
+    if (!keel_identity_valid(commit->identity))
+        return keel_fail(KEEL_INVALID, "the identity of a job is printable ASCII, of at most %d bytes",
+                         KEEL_IDENTITY_BYTES - 1);
+    return KEEL_OK;
 }
 
 /* All ranks hold the same state, or one of them not the run's. */

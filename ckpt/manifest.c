@@ -282,6 +282,15 @@ static enum keel_status metadata_from(const json_t *root, const char *label, str
     return status;
 }
 
+bool keel_identity_valid(const char *identity)
+{
+    size_t length = strnlen(identity, KEEL_IDENTITY_BYTES);
+    for (size_t i = 0; i < length; i++)
+        if (identity[i] <= ' ' || identity[i] > '~')
+            return false;
+    return length < KEEL_IDENTITY_BYTES;
+}
+
 static enum keel_status manifest_from(const json_t *root, const char *label, struct keel_manifest *out)
 {
     char format[32];
@@ -296,7 +305,8 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
     if (!text_from(root, "run", out->run, sizeof out->run) || !u64_from(root, "step", &out->info.step) ||
         !u64_from(root, "attempt", &out->info.attempt) ||
         !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
-        !text_from(root, "identity", out->info.identity, sizeof out->info.identity))
+        !text_from(root, "identity", out->info.identity, sizeof out->info.identity) ||
+        !keel_run_name_valid(out->run) || !keel_identity_valid(out->info.identity))
         return damaged(label);
     size_t members = 10U + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (out->info.sealed ? 2U : 0U);
     if (json_object_size(root) != members)

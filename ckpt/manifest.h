@@ -28,6 +28,9 @@ struct keel_manifest {
 };
 void keel_manifest_fini(struct keel_manifest *manifest);
 
+/* Of a job: printable ASCII, possibly none, with its end. */
+bool keel_identity_valid(const char *identity);
+
 /* As text on the heap (free with keel_free). INVALID when metadata is no JSON object; LIMIT. */
 enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char **out, size_t *out_bytes);
 

@@ -119,6 +119,7 @@ START_TEST(wrong_use_and_missing_things_have_their_own_codes)
     ck_assert_int_eq(COMMAND("show", f.root, "--step", "-3").code, 2);
     ck_assert_int_eq(COMMAND("show", f.root, "--step", "1x").code, 2);
     ck_assert_int_eq(COMMAND("show", f.step, "--step", "200").code, 2);
+    ck_assert_int_eq(COMMAND("ls", "").code, 2);
     ck_assert_int_eq(COMMAND("ls", "/nonexistent/store").code, 3);
     ck_assert_int_eq(COMMAND("show", f.root, "--step", "300").code, 3);
     struct output o = COMMAND("--help");
@@ -129,11 +130,52 @@ START_TEST(wrong_use_and_missing_things_have_their_own_codes)
 }
 END_TEST
 
+START_TEST(what_cannot_be_printed_is_no_success)
+{
+    struct fixture f = make_fixture();
+    char *commands[][4] = {
+        {"ckpt", "ls", f.root, NULL}, {"ckpt", "show", f.root, "--json"}, {"ckpt", "--help"}};
+    for (int i = 0; i < 3; i++) {
+        fflush(NULL);
+        int out = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
+        dup2(full, STDOUT_FILENO);
+        int code = keel_ckpt_main(i == 0 ? 3 : i == 1 ? 4 : 2, commands[i]);
+        fflush(NULL);
+        dup2(out, STDOUT_FILENO);
+        close(out);
+        close(full);
+        ck_assert_int_eq(code, 1);
+    }
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(the_highest_step_there_is_is_told_as_it_is)
+{
+    char top[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 3;
+    make_directory(top);
+    struct keel_store *store = open_store(top, true);
+    struct sample_save how = {.step = UINT64_MAX, .attempt = 1, .rank_count = 1};
+    ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 1, &state));
+    keel_store_close(store);
+    struct output o = COMMAND("show", top, "--step", "18446744073709551615", "--json");
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    json_t *root = parse(&o);
+    ck_assert_str_eq(json_string_value(json_object_get(root, "step")), "18446744073709551615");
+    json_decref(root);
+    ck_ok(keel_remove_tree(top));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, ls_lists_newest_first_by_store_and_by_run);
     tcase_add_test(tc, show_lists_tensors_of_the_chosen_snapshot);
     tcase_add_test(tc, verify_tells_sound_from_damaged_by_its_exit_code);
+    tcase_add_test(tc, what_cannot_be_printed_is_no_success);
+    tcase_add_test(tc, the_highest_step_there_is_is_told_as_it_is);
     tcase_add_test(tc, wrong_use_and_missing_things_have_their_own_codes);
 }
 

@@ -554,15 +554,16 @@ START_TEST(types_and_names_that_snapshots_lack_are_refused_by_name)
     const struct {
         struct keel_safetensors_tensor tensor;
         const char *says;
-    } cases[] = {{{.name = "mask", .dtype = KEEL_SAFETENSORS_BOOL}, "tensor mask: snapshots hold no BOOL"},
-                 {{.name = "b", .dtype = KEEL_SAFETENSORS_U16}, "hold no U16"},
-                 {{.name = "b", .dtype = KEEL_SAFETENSORS_I8}, "hold no I8"},
-                 {{.name = "b", .dtype = KEEL_SAFETENSORS_I16}, "hold no I16"},
-                 {{.name = "b", .dtype = KEEL_SAFETENSORS_U32}, "hold no U32"},
-                 {{.name = "b", .dtype = KEEL_SAFETENSORS_U64}, "hold no U64"},
-                 {{.name = "with space", .dtype = KEEL_SAFETENSORS_F32}, "plain printable ASCII"},
-                 {{.name = "gr\xc3\xbc", .dtype = KEEL_SAFETENSORS_F32}, "plain printable ASCII"},
-                 {{.name = long_name, .dtype = KEEL_SAFETENSORS_F32}, "at most 127 bytes"}};
+    } cases[] = {
+        {{.name = "mask", .dtype = KEEL_SAFETENSORS_BOOL}, "tensor mask: snapshots hold no BOOL"},
+        {{.name = "b", .dtype = KEEL_SAFETENSORS_U16}, "hold no U16"},
+        {{.name = "b", .dtype = KEEL_SAFETENSORS_I8}, "hold no I8"},
+        {{.name = "b", .dtype = KEEL_SAFETENSORS_I16}, "hold no I16"},
+        {{.name = "b", .dtype = KEEL_SAFETENSORS_U32}, "hold no U32"},
+        {{.name = "b", .dtype = KEEL_SAFETENSORS_U64}, "hold no U64"},
+        {{.name = "with space", .dtype = KEEL_SAFETENSORS_F32}, "tensor with space: a snapshot's names are"},
+        {{.name = "gr\xc3\xbc", .dtype = KEEL_SAFETENSORS_F32}, "printable ASCII"},
+        {{.name = long_name, .dtype = KEEL_SAFETENSORS_F32}, "at most 127 bytes"}};
     struct places p = make_places();
     char path[KEEL_PATH_BYTES];
     ck_ok(keel_path_join(path, p.root, "x.safetensors"));
@@ -572,6 +573,36 @@ START_TEST(types_and_names_that_snapshots_lack_are_refused_by_name)
         struct output o = COMMAND("import", path, p.back);
         check_says(o, o.code == 2 ? 2 : 3, cases[i].says);
     }
+    ck_ok(keel_remove_tree(p.root));
+}
+END_TEST
+
+START_TEST(what_a_file_says_of_itself_is_neither_printed_nor_taken_as_it_is)
+{
+    static const uint32_t values[2] = {0x3f800000, 0x3f800000};
+    struct given given[2] = {{.data = values}, {.data = values}};
+    const struct keel_safetensors_tensor tensors[2] = {
+        {.name = "adam.m/\x1b[31mred", .dtype = KEEL_SAFETENSORS_F32, .dims = 1, .shape = {2}},
+        {.name = "w", .dtype = KEEL_SAFETENSORS_F32, .dims = 1, .shape = {2}}};
+    const struct keel_safetensors_note note = {"keel.identity", "\x1b[31m"};
+    struct keel_safetensors_written written;
+    struct places p = make_places();
+    char path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(path, p.root, "x.safetensors"));
+    write_given(path, tensors, 2, given);
+    struct output o = COMMAND("import", path, p.back, "--for-training");
+    check_says(o, 0, "left out: adam.m/");
+    ck_assert_ptr_null(strchr(o.text, '\x1b'));
+    struct keel_safetensors_write what = {.path = path,
+                                          .tensors = tensors + 1,
+                                          .tensor_count = 1,
+                                          .notes = &note,
+                                          .note_count = 1,
+                                          .replace = true,
+                                          .read = given_read,
+                                          .context = given};
+    ck_ok(keel_safetensors_write(&what, &written));
+    check_says(COMMAND("import", path, p.back, "--step", "7"), 4, "keel.identity");
     ck_ok(keel_remove_tree(p.root));
 }
 END_TEST
@@ -765,6 +796,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_directory_of_a_run_takes_its_own_state_or_begins_from_weights);
     tcase_add_test(tc, imports_go_where_nothing_is_overwritten);
     tcase_add_test(tc, types_and_names_that_snapshots_lack_are_refused_by_name);
+    tcase_add_test(tc, what_a_file_says_of_itself_is_neither_printed_nor_taken_as_it_is);
     tcase_add_test(tc, nan_is_not_imported_unless_asked);
     tcase_add_test(tc, differences_are_counted_and_measured);
     tcase_add_test(tc, every_narrow_float_is_widened_to_its_value_and_rounded_back);

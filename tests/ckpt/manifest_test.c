@@ -111,12 +111,28 @@ START_TEST(an_empty_list_of_bases_is_refused)
 }
 END_TEST
 
+START_TEST(names_that_would_speak_to_a_terminal_are_damage)
+{
+    char text[TEXT_MAX], changed[TEXT_MAX];
+    struct keel_manifest back;
+    encode(NULL, 0, text);
+    rewrite(text, "\"identity\": \"\"", "\"identity\": \"c0ffee\"", changed);
+    ck_ok(decode(changed, &back));
+    keel_manifest_fini(&back);
+    rewrite(text, "\"identity\": \"\"", "\"identity\": \"\\u001b[31m\"", changed);
+    ck_status(decode(changed, &back), KEEL_CORRUPT);
+    rewrite(text, "\"run\": \"sample\"", "\"run\": \"\\u001b[31m\"", changed);
+    ck_status(decode(changed, &back), KEEL_CORRUPT);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, bases_come_back_as_they_were_written);
     tcase_add_loop_test(tc, other_lists_of_bases_are_refused_even_with_a_right_check, 0,
                         (int)(sizeof refused / sizeof refused[0]));
     tcase_add_test(tc, an_empty_list_of_bases_is_refused);
+    tcase_add_test(tc, names_that_would_speak_to_a_terminal_are_damage);
 }
 
 KEEL_TEST_MAIN("manifest", cases, 60)
