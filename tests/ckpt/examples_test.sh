@@ -67,6 +67,9 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 heat_mpi() { # heat_mpi RANKS STORE
     exec mpirun --oversubscribe --bind-to none -n "$1" "$BUILD/examples/heat_mpi" "$2" $steps $every
 }
+newest_step() { # that is committed; 0: none
+    find "$root/lost" -name manifest.json 2>/dev/null | sed 's/.*step-\([0-9]*\)\..*/\1/' | sort -n | tail -n 1 | grep . || echo 0
+}
 children() { # of the process that is given
     awk -v parent="$1" '$4 == parent { print $1 }' /proc/[0-9]*/stat 2>/dev/null
 }
@@ -80,16 +83,18 @@ whole_ms=$(($(now_ms) - from))
 check "and computes the bits of one process" $?
 
 : >"$root/log"
-killed=0 at=0 tries=0
+killed=0 at=0
 for ranks in 4 3 4 3 2 4; do
+    saved=$(newest_step)
     (heat_mpi $ranks "$root/lost") >>"$root/log" 2>&1 &
     pid=$!
-    # the first one has saved something before it goes
-    while [ $at -eq 0 ] && ! ls "$root"/lost/heat/*/manifest.json >/dev/null 2>&1 && [ $tries -lt 600 ]; do
+    # each has saved something before it goes, however busy the machine is, and leaves something for the next
+    tries=0
+    while [ "$(newest_step)" -le "$saved" ] && kill -0 $pid 2>/dev/null && [ $tries -lt 600 ]; do
         sleep 0.1
         tries=$((tries + 1))
     done
-    doze "$whole_ms" 3
+    doze "$whole_ms" 20
     at=$((at + 1))
     victims=$(children $pid)
     # in turn: one rank, which ends the others; and all at once, with their mpirun
