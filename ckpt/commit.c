@@ -74,14 +74,25 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
     return KEEL_OK;
 }
 
+/* What no reader takes must not be committed. Only the metadata is not ours: it may lie too deep. */
+static enum keel_status check_readable(const char *text, size_t bytes, const char *path)
+{
+    struct keel_manifest again;
+    if (keel_manifest_decode(text, bytes, path, &again) != KEEL_OK)
+        return keel_fail(KEEL_INVALID, "%s: could not be read with this metadata; make that simpler", path);
+    keel_manifest_fini(&again);
+    return KEEL_OK;
+}
+
 static enum keel_status publish(const struct keel_store *store, const struct keel_snapshot *snapshot)
 {
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     KEEL_TRY(keel_path_join(path, snapshot->place.path, KEEL_MANIFEST_NAME));
     KEEL_TRY(keel_manifest_encode(&snapshot->manifest, &text, &bytes));
-    enum keel_status status = KEEL_OK;
-    if (keel_disk_fsync(snapshot->place.fd) != 0 || keel_disk_fsync(store->run_fd) != 0)
+    enum keel_status status = check_readable(text, bytes, path);
+    if (status == KEEL_OK &&
+        (keel_disk_fsync(snapshot->place.fd) != 0 || keel_disk_fsync(store->run_fd) != 0))
         status = keel_fail_errno(errno, "%s: cannot be synced", snapshot->place.path);
     if (status == KEEL_OK)
         status = keel_file_replace(path, text, bytes, 0666);

@@ -213,7 +213,8 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
         footer.index_bytes != index_bytes || footer.file_bytes % KEEL_FORMAT_BLOCK_BYTES != 0 ||
         footer.file_bytes < KEEL_FORMAT_BLOCK_BYTES + index_bytes + sizeof footer ||
         footer.index_offset % KEEL_FORMAT_BLOCK_BYTES != 0 || footer.index_offset < KEEL_FORMAT_BLOCK_BYTES ||
-        footer.index_offset > footer.file_bytes - index_bytes - sizeof footer)
+        footer.index_offset > footer.file_bytes - index_bytes - sizeof footer ||
+        footer.file_bytes - index_bytes - sizeof footer - footer.index_offset >= KEEL_FORMAT_BLOCK_BYTES)
         return damaged(label, "its footer contradicts itself");
     *out = footer;
     return KEEL_OK;

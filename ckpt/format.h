@@ -6,7 +6,7 @@
  *
  *   0        header block, 4096 bytes (256 used)
  *   4096     chunks, each at a multiple of 4096, zeros between them
- *   index    at a multiple of 4096: records, then chunk entries, then zeros
+ *   index    at a multiple of 4096: records, then chunk entries, then fewer than 4096 zeros
  *   end-128  footer; the file's size is a multiple of 4096
  *
  * Rules of every version: magic, version and block size are the first 16 bytes of header and footer, and

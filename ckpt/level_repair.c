@@ -57,7 +57,7 @@ static enum keel_status find_manifest(struct repair *repair, const struct keel_o
     for (uint32_t i = 0; i < repair->level_count; i++) {
         enum keel_status status = keel_manifest_from_level(repair->levels[i], object, out);
         *out_from = repair->levels[i];
-        if (status == KEEL_OK || !is_loss(status))
+        if (status == KEEL_OK || (!is_loss(status) && status != KEEL_IO))
             return status;
         if (first == KEEL_OK || (first == KEEL_NOT_FOUND && status != KEEL_NOT_FOUND)) {
             first = status;

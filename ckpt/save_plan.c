@@ -149,6 +149,13 @@ static size_t workspace_bytes(const struct keel_save *save)
     return KEEL_STREAM_MEMORY_BYTES + save->arena_bytes;
 }
 
+/* A run that went back makes earlier steps than its last. Bases are of earlier ones only, so that they can be
+ * followed in order, and never in a circle. */
+static bool is_earlier(const struct keel_base *base, const struct keel_format_header *header)
+{
+    return base->step < header->step || (base->step == header->step && base->attempt < header->attempt);
+}
+
 /* Whatever the rank's last capture left behind is taken: as the base, or for its memory (by this save, or
  * where there is some already, by the next one). */
 static enum keel_status plan_base(struct keel_save *save, const struct keel_save_config *config)
@@ -158,7 +165,7 @@ static enum keel_status plan_base(struct keel_save *save, const struct keel_save
     bool delta = save->codec == KEEL_CODEC_DELTA && save->whole;
     if (save->codec == KEEL_CODEC_DELTA)
         save->codec = KEEL_CODEC_PLANES;
-    bool fits = base != NULL && delta &&
+    bool fits = base != NULL && delta && is_earlier(base, &save->header) &&
                 keel_base_fits(base, save->store, save->index, save->record_count, chain_max);
     if (base != NULL && !fits && (!delta || !keel_store_has_workspace(save->store, workspace_bytes(save)))) {
         keel_base_drop(save->store, base);

@@ -252,6 +252,25 @@ START_TEST(an_index_that_makes_no_sense_is_refused_even_with_right_checksums)
 }
 END_TEST
 
+/* Holes cost nothing on the disk, so a file may have any size: what is read of it is bounded by its counts.
+ */
+START_TEST(a_file_of_mostly_holes_is_refused_before_they_are_read)
+{
+    struct fixture f = make_fixture(1);
+    struct open_file shard = open_part(&f, "rank-0.keel");
+    struct keel_format_footer footer;
+    memcpy(&footer, shard.bytes + shard.size - sizeof footer, sizeof footer);
+    footer.file_bytes = UINT64_C(1) << 40;
+    keel_format_footer_seal(&footer);
+    ck_assert_int_eq(ftruncate(shard.fd, (off_t)footer.file_bytes), 0);
+    ck_ok(keel_pwrite_all(shard.fd, &footer, sizeof footer, footer.file_bytes - sizeof footer, "a shard"));
+    ck_status(load(&f), KEEL_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "contradicts itself"));
+    close_part(&shard);
+    end_fixture(&f);
+}
+END_TEST
+
 /* Rewrite the manifest's text with a right check. */
 static void manifest_with(struct fixture *f, const char *from, const char *to, enum keel_status wanted)
 {
@@ -380,6 +399,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, damage_names_file_tensor_and_chunk);
     tcase_add_test(tc, a_newer_version_is_told_apart_from_damage);
     tcase_add_test(tc, an_index_that_makes_no_sense_is_refused_even_with_right_checksums);
+    tcase_add_test(tc, a_file_of_mostly_holes_is_refused_before_they_are_read);
     tcase_add_test(tc, a_manifest_that_says_other_things_is_refused_even_with_a_right_check);
     tcase_add_test(tc, files_of_another_snapshot_or_run_are_refused);
     tcase_add_test(tc, a_shard_of_another_run_is_refused);

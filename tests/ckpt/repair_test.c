@@ -2,6 +2,8 @@
  * it, and what cannot be mended is named, and left as it is. */
 #include "erasure_rig.h"
 #include "generations.h"
+#include <errno.h>
+#include <keel/disk.h>
 #include <keel/log.h>
 
 /* ---- what all start from ---------------------------------------------------------------------------------
@@ -134,6 +136,50 @@ START_TEST(a_generation_is_restored_into_an_empty_store)
     for (uint32_t i = 0; i < 2; i++)
         keel_level_end(memory[i]);
     end_origin(&empty);
+    end_origin(&origin);
+}
+END_TEST
+
+/* Of the manifest in the store's directory no byte can be read. */
+static int bad_manifest = -1;
+
+static int opening(int at, const char *path, int flags, unsigned mode)
+{
+    int fd = keel_disk_posix.open(at, path, flags, mode);
+    if (strcmp(path, "manifest.json") == 0)
+        bad_manifest = fd;
+    else if (fd == bad_manifest)
+        bad_manifest = -1;
+    return fd;
+}
+
+static ssize_t reading(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    if (fd != bad_manifest)
+        return keel_disk_posix.pread(fd, data, bytes, offset);
+    errno = EIO;
+    return -1;
+}
+
+START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
+{
+    struct origin origin = make_origin();
+    struct keel_level *copy;
+    struct note note;
+    struct keel_disk_ops ops = keel_disk_posix;
+    ops.open = opening;
+    ops.pread = reading;
+    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a copy", &copy));
+    copy_step(&origin, copy, 5);
+    keel_disk_use(&ops);
+    enum keel_status alone = repair_from(&origin, NULL, false, &note);
+    enum keel_status status = repair_from(&origin, copy, false, &note);
+    keel_disk_use(NULL);
+    ck_assert_int_eq(alone, KEEL_IO);
+    ck_assert_int_eq(status, KEEL_OK);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
+    ck_ok(load_step(&origin, 5));
+    keel_level_end(copy);
     end_origin(&origin);
 }
 END_TEST
@@ -407,6 +453,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_flipped_bit_anywhere_is_mended_from_another_level);
     tcase_add_test(tc, a_generation_is_restored_into_an_empty_store);
+    tcase_add_test(tc, a_manifest_that_the_disk_cannot_read_is_brought_from_another_level);
     tcase_add_test(tc, what_is_lost_everywhere_is_named_and_nothing_is_committed);
     tcase_add_test(tc, a_file_that_is_gone_or_cut_off_is_brought_back);
     tcase_add_test(tc, temporary_files_of_a_crash_go_and_others_stay);

@@ -1,5 +1,6 @@
 /* save_delta_test.c - when a save makes deltas, of what, and when it does not. */
 #include "generations.h"
+#include <keel/ckpt_level.h>
 
 enum { ELEMENTS = 700000 }; /* three chunks of float32, the last one short */
 
@@ -102,6 +103,24 @@ START_TEST(a_base_that_is_not_committed_yet_is_none)
     ck_ok(save_state(f.store, &config, &shard));
     ck_assert_uint_eq(save_step(&f, 2).chunks[KEEL_CODEC_DELTA], 0);
     ck_assert_uint_eq(save_step(&f, 3).chunks[KEEL_CODEC_DELTA], 3);
+    end_fixture(&f);
+}
+END_TEST
+
+/* A run that went back: whoever chooses a generation goes from the oldest on. */
+START_TEST(a_snapshot_of_a_later_step_is_no_base)
+{
+    struct fixture f = make_fixture();
+    struct keel_level *level;
+    struct keel_offer offers[4];
+    uint32_t count = 0;
+    save_step(&f, 9);
+    ck_assert_uint_eq(save_step(&f, 5).flags, 0);
+    ck_assert_uint_eq(save_step(&f, 6).chunks[KEEL_CODEC_DELTA], 3);
+    ck_ok(keel_level_directory_open(f.store, KEEL_NEAR_LOCAL, NULL, &level));
+    ck_ok(keel_level_offers(&level, 1, 0, offers, 4, &count));
+    ck_assert_uint_eq(count, 3);
+    keel_level_end(level);
     end_fixture(&f);
 }
 END_TEST
@@ -262,6 +281,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, deltas_refer_to_the_committed_snapshot_before);
     tcase_add_loop_test(tc, a_chain_ends_in_a_keyframe_at_its_bound, 0, 4);
     tcase_add_test(tc, a_base_that_is_not_committed_yet_is_none);
+    tcase_add_test(tc, a_snapshot_of_a_later_step_is_no_base);
     tcase_add_test(tc, other_regions_have_no_base);
     tcase_add_test(tc, a_bounded_arena_and_other_codecs_leave_no_base);
     tcase_add_test(tc, what_gets_no_smaller_is_no_delta_and_needs_no_base);

@@ -282,6 +282,35 @@ START_TEST(a_commit_takes_each_rank_once_and_only_what_its_summary_says)
 }
 END_TEST
 
+/* In the manifest the metadata lies one level deeper than by itself. */
+START_TEST(metadata_that_no_reader_takes_is_not_committed)
+{
+    enum { READABLE = 2047 }; /* of jansson's 2048 levels */
+    char root[KEEL_PATH_BYTES];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    struct keel_region tensor = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){100});
+    struct keel_shard_summary shard;
+    struct sample_save how = {.step = 1, .attempt = 1, .rank_count = 1};
+    struct keel_commit commit = {.step = 1, .attempt = 1, .shards = &shard, .shard_count = 1};
+    char metadata[8 * READABLE] = "";
+    size_t used = 0;
+    ck_ok(save_rank(store, &how, &tensor, 1, &shard));
+    for (int i = 0; i < READABLE; i++)
+        used += (size_t)snprintf(metadata + used, sizeof metadata - used, "{\"a\":");
+    used += (size_t)snprintf(metadata + used, sizeof metadata - used, "{}");
+    memset(metadata + used, '}', READABLE);
+    commit.metadata = metadata;
+    ck_status(keel_store_commit(store, &commit), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "metadata"));
+    commit.metadata = "{\"a\": {}}";
+    ck_ok(keel_store_commit(store, &commit));
+    open_and_check(store, 1, 0);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(ranks_that_disagree_about_a_tensor_are_not_committed)
 {
     char root[KEEL_PATH_BYTES];
@@ -405,6 +434,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, reading_asks_for_the_stored_shape_dtype_and_name);
     tcase_add_test(tc, an_attempt_is_used_once);
     tcase_add_test(tc, a_commit_takes_each_rank_once_and_only_what_its_summary_says);
+    tcase_add_test(tc, metadata_that_no_reader_takes_is_not_committed);
     tcase_add_test(tc, ranks_that_disagree_about_a_tensor_are_not_committed);
     tcase_add_test(tc, bad_names_and_regions_are_refused);
     tcase_add_test(tc, the_only_run_is_found_and_several_must_be_named);

@@ -93,8 +93,8 @@ struct keel_save_config {
      * not agree are never committed: one of them holds a state that is not the run's. */
     uint64_t state_digest;
     /* The most that is tried: RAW, PLANES, or DELTA (where this store has captured the same regions before,
-     * in a snapshot that is committed; otherwise, and every `chain_max` deltas, PLANES). What does not get
-     * smaller is stored raw. */
+     * in a snapshot of an earlier step that is committed; otherwise, and every `chain_max` deltas, PLANES).
+     * What does not get smaller is stored raw. */
     enum keel_codec codec;
     uint32_t chain_max; /* DELTA: bases that one chunk may need, 1 .. 16; 0: 4 */
     bool adaptive; /* choose chunk by chunk what drains faster, by the rates of encoding and writing measured
