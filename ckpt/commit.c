@@ -78,7 +78,10 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
 static enum keel_status check_readable(const char *text, size_t bytes, const char *path)
 {
     struct keel_manifest again;
-    if (keel_manifest_decode(text, bytes, path, &again) != KEEL_OK)
+    enum keel_status status = keel_manifest_decode(text, bytes, path, &again);
+    if (status == KEEL_NO_MEMORY)
+        return status;
+    if (status != KEEL_OK)
         return keel_fail(KEEL_INVALID, "%s: could not be read with this metadata; make that simpler", path);
     keel_manifest_fini(&again);
     return KEEL_OK;
