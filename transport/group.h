@@ -165,6 +165,8 @@ struct keel_endpoint {
     struct keel_session *sessions;
     bool seen_epoch;
     uint64_t current_epoch; /* newest that was current, open or not */
+    uint64_t past_epoch;    /* closed last, */
+    uint16_t past_accused;  /* and whom it had lost: a rank + 1, or 0 */
     uint64_t tick_ns;       /* when something is due */
     _Atomic uint64_t stale_dropped;
     _Atomic uint32_t connections;

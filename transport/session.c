@@ -102,7 +102,7 @@ static void peer_lost(struct keel_group *group, uint32_t rank, const char *why)
 
 /* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
  * hears of the farewell before it notices the death itself still names the right rank. */
-static void peer_left(struct keel_group *group, uint32_t rank, uint32_t accused)
+static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     struct keel_peer *peer = &group->peers[rank];
@@ -114,7 +114,7 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint32_t accused)
     keel_mutex_lock(&endpoint->lock);
     if (loss && !group->has_lost) {
         group->has_lost = true;
-        group->lost_rank = accused - 1;
+        group->lost_rank = (uint32_t)(accused - 1);
     }
     keel_mutex_unlock(&endpoint->lock);
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
@@ -147,8 +147,10 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     const struct keel_endpoint *endpoint = session->endpoint;
     *message = (struct keel_message){.kind = (uint16_t)kind, .epoch = session->epoch};
     memset(payload, 0, sizeof *payload);
-    if (kind == KEEL_MESSAGE_REFUSE)
+    if (kind == KEEL_MESSAGE_REFUSE) {
         message->part = (uint16_t)session->refusal;
+        message->offset = session->accused;
+    }
     if (kind == KEEL_MESSAGE_BYE)
         message->part = session->accused;
     if (kind == KEEL_MESSAGE_CHALLENGE) {
@@ -295,9 +297,15 @@ static void refuse(struct keel_session *session, enum keel_refusal refusal)
     pump_session(session);
 }
 
+/* Its epoch is over here: whom that epoch lost it hears as one that heard the farewell would. */
 static void refuse_stale(struct keel_session *session)
 {
-    atomic_fetch_add(&session->endpoint->stale_dropped, 1);
+    struct keel_endpoint *endpoint = session->endpoint;
+    atomic_fetch_add(&endpoint->stale_dropped, 1);
+    if (endpoint->current != NULL && endpoint->current->epoch == session->epoch)
+        session->accused = endpoint->current->accused;
+    else if (endpoint->past_epoch == session->epoch)
+        session->accused = endpoint->past_accused;
     refuse(session, KEEL_REFUSE_STALE);
 }
 
@@ -373,7 +381,7 @@ static void welcome_arrived(struct keel_session *session, const struct keel_hand
         come_up(session);
 }
 
-static void refusal_arrived(struct keel_session *session, uint16_t refusal)
+static void refusal_arrived(struct keel_session *session, uint16_t refusal, uint64_t accused)
 {
     struct keel_group *group = session->group;
     uint32_t rank = session->rank;
@@ -382,7 +390,7 @@ static void refusal_arrived(struct keel_session *session, uint16_t refusal)
         group->peers[rank].redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
         keel_endpoint_at(group->endpoint, group->peers[rank].redial_ns);
     } else {
-        peer_left(group, rank, 0);
+        peer_left(group, rank, accused);
     }
 }
 
@@ -392,7 +400,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 {
     struct keel_handshake handshake;
     if (message->kind == KEEL_MESSAGE_REFUSE && session->state == KEEL_SESSION_PROVING) {
-        refusal_arrived(session, message->part);
+        refusal_arrived(session, message->part, message->offset);
         return true;
     }
     if (message->bytes != sizeof handshake)
@@ -584,15 +592,26 @@ void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group
     }
 }
 
+/* The other side may have admitted it: the greeting has gone, and its welcome may be under way. */
+static bool may_be_up_there(const struct keel_session *session)
+{
+    if (session->state == KEEL_SESSION_PROVING)
+        return (session->due & UINT32_C(1) << KEEL_MESSAGE_HELLO) == 0;
+    return session->state == KEEL_SESSION_UP;
+}
+
 void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
 {
+    struct keel_endpoint *endpoint = group->endpoint;
+    endpoint->past_epoch = group->epoch;
+    endpoint->past_accused = group->accused;
     group->close_ns = now_ns + KEEL_CLOSE_NS;
     keel_endpoint_at(group->endpoint, group->close_ns);
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         struct keel_session *session = group->peers[rank].session;
         if (session == NULL)
             continue;
-        if (session->state != KEEL_SESSION_UP) {
+        if (!may_be_up_there(session)) {
             session_destroy(session);
             continue;
         }

@@ -486,11 +486,53 @@ START_TEST(strangers_that_speak_another_language_disturb_nothing)
 }
 END_TEST
 
+enum { LEAVINGS = 400 };
+
+/* Rank 0 begins a sum and closes its group at a random moment, mostly while the two shake hands. */
+static int leaving_body(struct rank *me)
+{
+    uint16_t shard_rank[SHARDS] = {0, 1, 0, 1, 0, 1};
+    uint64_t seed = me->seed + me->rank;
+    uint32_t revoked = 0;
+    for (uint64_t epoch = 1; epoch <= LEAVINGS; epoch++) {
+        struct keel_group *group = rank_group(me, epoch, SHARDS, shard_rank);
+        float *parts[SHARDS], result[1024];
+        uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, 1024, parts), lost;
+        struct keel_operation *operation = NULL;
+        rank_ok(me, keel_group_reduce_begin(group, 1, (const float *const *)parts, part_count, result, 1024,
+                                            &operation));
+        if (me->rank == 0) {
+            keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % (2 * KEEL_NS_PER_MS)));
+        } else {
+            enum keel_status status = keel_operation_wait(operation, in_seconds(20));
+            rank_check(me, status == KEEL_OK || status == KEEL_REVOKED);
+            rank_check(me, !keel_group_lost(group, &lost));
+            revoked += status == KEEL_REVOKED;
+        }
+        keel_group_close(group);
+        free_parts(parts, part_count);
+    }
+    rank_check(me, me->rank == 0 || revoked > LEAVINGS / 20);
+    rank_say(me, 'd'); /* rank 0 stays until rank 1 has been through all epochs */
+    rank_hear(me);
+    return 0;
+}
+
+START_TEST(a_rank_that_leaves_while_it_connects_is_never_taken_for_dead)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, (uint64_t)_i, NULL, leaving_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, a_killed_rank_is_lost_to_all_and_the_next_epoch_is_right, 0, 6);
     tcase_add_test(tc, a_stopped_rank_is_named_at_the_deadline_and_the_next_epoch_is_right);
     tcase_add_test(tc, a_lower_rank_that_died_before_it_dialed_is_noticed);
+    tcase_add_loop_test(tc, a_rank_that_leaves_while_it_connects_is_never_taken_for_dead, 0, 2);
     tcase_add_test(tc, ranks_that_share_the_key_work_together);
     tcase_add_loop_test(tc, a_rank_with_another_key_changes_no_byte_and_is_counted, 0, 2);
     tcase_add_loop_test(tc, a_rank_of_an_old_epoch_changes_no_byte_and_is_counted, 0, 2);
