@@ -20,7 +20,8 @@ static const char step_help[] = "the snapshot of that step; without it the newes
 
 static const char paths_help[] =
     "PATH is a store, a run in it, one snapshot, or the directory of a keel run.\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged.\n";
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
+    "5 interrupted: the same command goes on, or begins again.\n";
 
 /* ---- help ------------------------------------------------------------------------------------------- */
 

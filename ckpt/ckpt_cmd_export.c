@@ -5,6 +5,7 @@
 #include "tensor_stream.h"
 #include <inttypes.h>
 #include <keel/memory.h>
+#include <keel/process.h>
 #include <keel/safetensors.h>
 #include <stdio.h>
 #include <string.h>
@@ -108,6 +109,8 @@ static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offs
     uint32_t size = keel_ckpt_dtype_bytes(item->to);
     uint64_t first = offset / size, count = bytes / size;
     uint8_t *at = out;
+    if (keel_process_interrupted())
+        return keel_fail(KEEL_INTERRUPTED, "export: stopped by a signal, nothing was written");
     if (item->to == item->tensor.dtype)
         return keel_tensor_read(e->snapshot, &item->tensor, first, count, out);
     while (count > 0) {
@@ -165,7 +168,10 @@ static enum keel_status write_out(struct export *e, const char *path, const char
                                           .read = read_tensor,
                                           .progress = progress,
                                           .context = e};
-    return keel_safetensors_write(&what, out);
+    keel_process_hold_interrupts(true); /* temporary files are to be removed */
+    enum keel_status status = keel_safetensors_write(&what, out);
+    keel_process_hold_interrupts(false);
+    return status;
 }
 
 /* ---- the command --------------------------------------------------------------------------------------

@@ -38,46 +38,61 @@ static void see_removed(void *context, const struct keel_removed *what)
     keel_cmd_format_bytes(what->bytes, bytes);
     printf("%s %-9s  %12s  %s\n", gc->dry_run ? "would remove" : "removed", kind_names[what->kind], bytes,
            what->path);
+    fflush(stdout); /* a signal may end us at any time, and what went should have been said */
 }
 
-static int print_end(const struct gc *gc, const struct keel_store *store, uint32_t left)
+/* What stays. */
+struct left {
+    uint32_t committed, uncommitted;
+};
+
+static int print_end(const struct gc *gc, const struct keel_store *store, struct left left)
 {
     if (gc->cmd->json)
-        return keel_cmd_print_json(json_pack("{s:s, s:b, s:O, s:I, s:I}", "run", store->run, "dry_run",
+        return keel_cmd_print_json(json_pack("{s:s, s:b, s:O, s:I, s:I, s:I}", "run", store->run, "dry_run",
                                              gc->dry_run, "removed", gc->removed, "bytes",
-                                             (json_int_t)gc->bytes, "committed", (json_int_t)left));
+                                             (json_int_t)gc->bytes, "committed", (json_int_t)left.committed,
+                                             "uncommitted", (json_int_t)left.uncommitted));
     char bytes[KEEL_CMD_WORD_BYTES];
     keel_cmd_format_bytes(gc->bytes, bytes);
     printf("%u snapshots, %u leftovers, %u temporary files %s, %s; %u committed snapshots %s\n",
            gc->counts[KEEL_REMOVED_SNAPSHOT], gc->counts[KEEL_REMOVED_LEFTOVER],
-           gc->counts[KEEL_REMOVED_TEMPORARY], gc->dry_run ? "would go" : "went", bytes, left,
+           gc->counts[KEEL_REMOVED_TEMPORARY], gc->dry_run ? "would go" : "went", bytes, left.committed,
            gc->dry_run ? "would stay" : "stay");
+    if (left.uncommitted > 0)
+        printf("%u more %s that are not committed, and no earlier than the newest made: they may be on their "
+               "way\n",
+               left.uncommitted, gc->dry_run ? "would stay" : "stay");
     return 0;
 }
 
-static enum keel_status count_committed(struct keel_store *store, uint32_t *out)
+static enum keel_status count_left(struct keel_store *store, struct left *out)
 {
     struct keel_attempts attempts;
-    uint32_t count = 0;
+    struct left left = {0};
     KEEL_TRY(keel_attempts_scan(store, false, &attempts));
-    for (size_t i = 0; i < attempts.count; i++)
-        count += attempts.at[i].state == KEEL_ATTEMPT_COMMITTED;
+    for (size_t i = 0; i < attempts.count; i++) {
+        left.committed += attempts.at[i].state == KEEL_ATTEMPT_COMMITTED;
+        left.uncommitted += attempts.at[i].state == KEEL_ATTEMPT_UNCOMMITTED;
+    }
     keel_attempts_fini(&attempts);
-    *out = count;
+    *out = left;
     return KEEL_OK;
 }
 
 /* What went is told also when the removal failed on its way. */
 static int collect(struct gc *gc, struct keel_store *store, const struct keel_retention *rules)
 {
-    uint32_t left = 0;
+    struct left left;
     enum keel_status status = keel_store_retain(store, rules, NULL);
     int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
-    status = count_committed(store, &left);
+    status = count_left(store, &left);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    if (gc->dry_run)
-        left -= gc->counts[KEEL_REMOVED_SNAPSHOT];
+    if (gc->dry_run) {
+        left.committed -= gc->counts[KEEL_REMOVED_SNAPSHOT];
+        left.uncommitted -= gc->counts[KEEL_REMOVED_LEFTOVER];
+    }
     int printed = print_end(gc, store, left);
     return code != 0 ? code : printed;
 }
@@ -85,6 +100,9 @@ static int collect(struct gc *gc, struct keel_store *store, const struct keel_re
 static int run(const struct keel_cmd *cmd)
 {
     const struct gc_options *options = keel_cmd_own(cmd);
+    if (options->keep == 1)
+        return keel_cmd_wrong_use("--keep needs N: 2 at least, as one snapshot may turn out to be damaged",
+                                  "");
     bool ruled = options->every_steps > 0 || options->within_ns > 0 || options->spaced_ns > 0;
     struct gc gc = {.cmd = cmd, .dry_run = options->dry_run};
     struct keel_retention rules = {.keep_last = ruled ? KEEP_DEFAULT : UINT32_MAX,

@@ -10,7 +10,9 @@
 #include "safetensors_header.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
+#include <keel/process.h>
 #include <keel/safetensors.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +53,8 @@ struct import {
 
     char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES]; /* run: "" is the only one there is */
     char identity[KEEL_IDENTITY_BYTES];
-    bool of_keel_run; /* PATH is the directory of a `keel run` */
+    bool of_keel_run;   /* PATH is the directory of a `keel run` */
+    size_t there_bytes; /* of root/run: what of it was there before */
     struct keel_cmd_place place;
     struct keel_cmd_meter meter;
 };
@@ -362,6 +365,10 @@ static enum keel_status wait_for(struct import *im, struct keel_save *save, stru
 {
     enum keel_status status;
     do {
+        if (keel_process_interrupted()) {
+            keel_save_cancel(save);
+            return keel_fail(KEEL_INTERRUPTED, "import: stopped by a signal, nothing was committed");
+        }
         keel_cmd_meter_show(&im->meter, keel_save_progress_bytes(save), im->raw_bytes);
         status = keel_save_finish(save, keel_deadline_after_ns(POLL_NS), out);
     } while (status == KEEL_TIMEOUT);
@@ -439,17 +446,72 @@ static int print_end(const struct import *im, uint64_t attempt)
     return 0;
 }
 
+/* How much of root/run is there, as bytes of that path: up to its last component that exists. */
+static size_t measure_there(const struct import *im)
+{
+    char path[KEEL_PATH_BYTES];
+    if (keel_path_join(path, im->root, im->run) != KEEL_OK)
+        return SIZE_MAX;
+    while (!keel_path_exists(path)) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL)
+            return 0;
+        *slash = '\0';
+    }
+    return strlen(path);
+}
+
 /* What was saved and may not be committed: nobody else ever writes under that number. */
 static void remove_attempt(const struct import *im, uint64_t attempt)
 {
-    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES],
-        detail[KEEL_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", keel_detail());
+    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
     keel_step_name(im->step, attempt, name);
     if (keel_path_join(path, im->place.store->path, name) == KEEL_OK &&
         keel_path_join(manifest, path, KEEL_MANIFEST_NAME) == KEEL_OK && !keel_path_exists(manifest))
         (void)keel_remove_tree(path); /* what stays is a leftover, for gc */
-    keel_detail_set(detail);
+}
+
+/* Directories that were made for the import and are empty. */
+static void remove_made(const struct import *im)
+{
+    char path[KEEL_PATH_BYTES];
+    if (keel_path_join(path, im->root, im->run) != KEEL_OK)
+        return;
+    while (strlen(path) > im->there_bytes && keel_disk_unlink(AT_FDCWD, path, AT_REMOVEDIR) == 0) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL)
+            return;
+        *slash = '\0';
+    }
+}
+
+static enum keel_status save_locked(struct import *im, uint64_t attempt)
+{
+    int lock = -1;
+    KEEL_TRY(open_place(im));
+    enum keel_status status = keel_cmd_lock_run(&im->place, "import", &lock);
+    if (status == KEEL_OK)
+        status = save(im, attempt);
+    if (status != KEEL_OK) {
+        char detail[KEEL_DETAIL_BYTES];
+        snprintf(detail, sizeof detail, "%s", keel_detail());
+        remove_attempt(im, attempt);
+        keel_detail_set(detail);
+    }
+    keel_cmd_unlock_run(lock);
+    return status;
+}
+
+/* What was made is removed when it does not come to its end, a signal included. */
+static enum keel_status save_or_undo(struct import *im, uint64_t attempt)
+{
+    im->there_bytes = measure_there(im);
+    keel_process_hold_interrupts(true);
+    enum keel_status status = save_locked(im, attempt);
+    if (status != KEEL_OK)
+        remove_made(im);
+    keel_process_hold_interrupts(false);
+    return status;
 }
 
 static enum keel_status import(struct import *im, uint64_t attempt)
@@ -461,15 +523,7 @@ static enum keel_status import(struct import *im, uint64_t attempt)
     KEEL_TRY(find_place(im));
     KEEL_TRY(settle_identity(im));
     KEEL_TRY(settle_step(im));
-    KEEL_TRY(open_place(im));
-    int lock = -1;
-    enum keel_status status = keel_cmd_lock_run(&im->place, "import", &lock);
-    if (status == KEEL_OK)
-        status = save(im, attempt);
-    if (status != KEEL_OK)
-        remove_attempt(im, attempt);
-    keel_cmd_unlock_run(lock);
-    return status;
+    return save_or_undo(im, attempt);
 }
 
 static int run(const struct keel_cmd *cmd)

@@ -2,6 +2,7 @@
 #include "ckpt_cmd.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static void strip_slashes(char *path)
         path[--length] = '\0';
 }
 
-/* Cut the last component of an absolute path off and return it; the root stays "". */
+/* Cut the last component off and return it; the root becomes "". NULL: there is one component. */
 static const char *cut(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -101,12 +102,45 @@ void keel_cmd_close(struct keel_cmd_place *place)
     place->store = NULL;
 }
 
-/* The directory of a `keel run` holds run.lock beside ckpt/, which is the store's root. */
+/* Is that the directory of the `keel run` whose store it is? Then it holds run.lock beside ckpt/. */
+static bool is_home(const struct keel_store *store, const char *directory, char out_lock[KEEL_PATH_BYTES])
+{
+    char inside[KEEL_PATH_BYTES], root[KEEL_PATH_BYTES];
+    struct stat a, b;
+    return keel_path_join(inside, directory, "ckpt") == KEEL_OK &&
+           keel_path_join(root, store->path, "..") == KEEL_OK &&
+           keel_path_join(out_lock, directory, "run.lock") == KEEL_OK &&
+           keel_disk_stat(AT_FDCWD, inside, &a, 0) == 0 && keel_disk_stat(AT_FDCWD, root, &b, 0) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino && keel_path_is_file(out_lock);
+}
+
+/* Above the store, or above PATH as it was given: out/ckpt may be a link to another disk. */
+static bool find_lock(const struct keel_cmd_place *place, char out[KEEL_PATH_BYTES])
+{
+    enum { UP_MAX = 3 }; /* from a snapshot: its run, the store, the directory of the keel run */
+    char above[KEEL_PATH_BYTES];
+    if (keel_path_join(out, place->store->path, "../../run.lock") == KEEL_OK && keel_path_is_file(out))
+        return true;
+    int length = snprintf(above, sizeof above, "%s", place->path);
+    if (length < 0 || (size_t)length >= sizeof above)
+        return false;
+    strip_slashes(above);
+    for (int up = 0; up <= UP_MAX; up++) {
+        if (is_home(place->store, above, out))
+            return true;
+        if (cut(above) == NULL)
+            snprintf(above, sizeof above, ".");
+        else if (above[0] == '\0')
+            snprintf(above, sizeof above, "/");
+    }
+    return false;
+}
+
 enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const char *verb, int *out_lock)
 {
     char path[KEEL_PATH_BYTES];
     *out_lock = -1;
-    if (keel_path_join(path, place->store->path, "../../run.lock") != KEEL_OK || !keel_path_is_file(path))
+    if (!find_lock(place, path))
         return KEEL_OK;
     enum keel_status status = keel_file_lock(path, false, 0, out_lock);
     if (status == KEEL_BUSY)

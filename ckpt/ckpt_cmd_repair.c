@@ -91,6 +91,7 @@ static void see_file(void *context, const struct keel_object *object, enum keel_
                outcome == KEEL_REPAIR_MENDED && repair->options->dry_run ? "can be mended"
                                                                          : outcome_names[outcome],
                detail);
+    fflush(stdout); /* a signal may end us at any time, and what was mended should have been said */
 }
 
 static void see_end(struct repair *repair, const struct keel_snapshot_info *info, enum keel_status status,

@@ -28,6 +28,7 @@ struct assembly {
     struct keel_digest_stream digest;
     uint64_t written_bytes;
     uint32_t from_copies, from_replicas; /* chunks: of other levels; computed */
+    char denied[KEEL_DETAIL_BYTES];      /* of the first copy that may not be looked at; "": none */
 };
 
 void keel_mend_fini(struct keel_mend *mend)
@@ -152,7 +153,11 @@ static void open_sources(struct assembly *assembly, uint32_t rank)
     const struct keel_object object = shard_of(mend, rank);
     for (uint32_t i = 0; i <= mend->level_count; i++) {
         struct keel_level_source *source;
-        if (keel_level_open(i == 0 ? mend->self : mend->levels[i - 1], &object, &source) != KEEL_OK)
+        enum keel_status status =
+            keel_level_open(i == 0 ? mend->self : mend->levels[i - 1], &object, &source);
+        if (status == KEEL_DENIED && assembly->denied[0] == '\0')
+            snprintf(assembly->denied, sizeof assembly->denied, "%s", keel_detail());
+        if (status != KEEL_OK)
             continue;
         if (source->info.bytes == mend->manifest->shards[rank].file_bytes)
             assembly->sources[assembly->source_count++] = source;
@@ -318,6 +323,8 @@ enum keel_status keel_mend_shard(struct keel_mend *mend, uint32_t rank, char out
     memset(assembly, 0, sizeof *assembly);
     assembly->mend = mend;
     enum keel_status status = assemble(assembly, rank);
+    if (status == KEEL_CORRUPT && assembly->denied[0] != '\0') /* it may be sound for who may read it */
+        status = keel_fail(KEEL_DENIED, "%s", assembly->denied);
     snprintf(out_from, KEEL_DETAIL_BYTES, "from its own sound chunks, %u of other levels, %u of replicas",
              assembly->from_copies, assembly->from_replicas);
     keel_level_abort(assembly->sink);

@@ -31,6 +31,7 @@ struct writing {
     struct output *outputs;               /* the files, then the index if there are several */
     uint32_t files, output_count;
     char directory[KEEL_PATH_BYTES], stem[KEEL_PATH_BYTES];
+    bool made_directory;
     uint8_t *buffer;
     uint64_t total_bytes, done_bytes;
 
@@ -158,6 +159,7 @@ static enum keel_status split_path(struct writing *w)
     if (directory || (bytes > 0 && named == 0)) {
         snprintf(w->directory, sizeof w->directory, "%s", path);
         snprintf(w->stem, sizeof w->stem, "model");
+        w->made_directory = !directory;
         return directory ? KEEL_OK : keel_mkdir_all(path);
     }
     if (named <= SUFFIX_BYTES || strcmp(name + named - SUFFIX_BYTES, KEEL_SAFETENSORS_SUFFIX) != 0)
@@ -450,6 +452,8 @@ static void clean_up(struct writing *w)
         else if (w->outputs[i].written && !w->outputs[i].named)
             keel_disk_unlink(AT_FDCWD, w->outputs[i].temporary, 0);
     }
+    if (w->made_directory) /* stays when somebody else has put something in */
+        keel_disk_unlink(AT_FDCWD, w->directory, AT_REMOVEDIR);
 }
 
 static enum keel_status write_all(struct writing *w)

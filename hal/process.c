@@ -8,6 +8,7 @@
 #include <keel/process.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -194,11 +195,57 @@ enum keel_status keel_self_path(char *out, uint64_t out_bytes)
     return KEEL_OK;
 }
 
+/* ---- this process ---- */
+
+/* timeout(1) and service managers signal a process and then its group: that is one request. */
+enum { SAME_REQUEST_NS = KEEL_NS_PER_S };
+static atomic_bool interrupts_held;
+static atomic_uint_least64_t interrupted_ns; /* when the first one was noted; 0: none was */
+
+/* In a signal handler: only calls that are safe there. */
+static void on_interrupt(int signal_number)
+{
+    static const char text[] = "keel: interrupted\n";
+    (void)signal_number;
+    uint64_t now_ns = keel_now_ns(), none = 0;
+    if (atomic_load(&interrupts_held) &&
+        (atomic_compare_exchange_strong(&interrupted_ns, &none, now_ns) || now_ns - none < SAME_REQUEST_NS))
+        return;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(keel_status_exit_code(KEEL_INTERRUPTED));
+}
+
+void keel_process_hold_interrupts(bool hold)
+{
+    atomic_store(&interrupts_held, hold);
+}
+
+bool keel_process_interrupted(void)
+{
+    return atomic_load(&interrupted_ns) != 0;
+}
+
+static bool is_ignored(int signal_number)
+{
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+static void take_interrupts(void)
+{
+    static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < sizeof interrupts / sizeof interrupts[0]; i++)
+        if (!is_ignored(interrupts[i]))
+            sigaction(interrupts[i], &action, NULL);
+}
+
 void keel_process_begin(void)
 {
     static const int taken[] = {
-        SIGINT,
-        SIGTERM,
         SIGABRT,
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         SIGSEGV,
@@ -206,11 +253,10 @@ void keel_process_begin(void)
         SIGILL
 #endif
     };
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
-        struct sigaction action;
-        if (sigaction(taken[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (!is_ignored(taken[i]))
             signal(taken[i], SIG_DFL);
-    }
+    take_interrupts();
     int fd = 0;
     while (fd >= 0 && fd <= STDERR_FILENO)
         fd = open("/dev/null", O_RDWR);

@@ -5,6 +5,7 @@
 #include <keel/board_cmd.h>
 #include <keel/ckpt.h>
 #include <keel/process.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,9 +33,40 @@ static void print_help(FILE *out)
     fputs("\nkeel COMMAND --help says more. KEEL_LOG=info|debug shows what processes do.\n", out);
 }
 
+/* Libraries load for a tenth of a second, and what they install for that time ends us silently, also by
+ * signals that we were told to ignore. So signals wait from before their constructors until
+ * keel_process_begin has said what becomes of them, and it is told what was ignored. */
+static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
+enum { INTERRUPT_COUNT = sizeof interrupts / sizeof interrupts[0] };
+static bool ignored[INTERRUPT_COUNT];
+static sigset_t mask_before;
+
+static void hold_signals(void)
+{
+    sigset_t held;
+    sigemptyset(&held);
+    for (size_t i = 0; i < INTERRUPT_COUNT; i++) {
+        struct sigaction action;
+        ignored[i] = sigaction(interrupts[i], NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+        sigaddset(&held, interrupts[i]);
+    }
+    sigprocmask(SIG_BLOCK, &held, &mask_before);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const hold_signals_first)(void) = hold_signals;
+
+static void begin(void)
+{
+    for (size_t i = 0; i < INTERRUPT_COUNT; i++)
+        if (ignored[i])
+            signal(interrupts[i], SIG_IGN);
+    keel_process_begin();
+    sigprocmask(SIG_SETMASK, &mask_before, NULL);
+}
+
 int main(int argc, char **argv)
 {
-    keel_process_begin();
+    begin();
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);

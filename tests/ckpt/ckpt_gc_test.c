@@ -120,6 +120,57 @@ START_TEST(a_run_that_goes_on_is_not_swept_and_one_that_ended_is)
 }
 END_TEST
 
+START_TEST(a_run_that_goes_on_is_found_also_when_its_store_is_a_link)
+{
+    char root[KEEL_PATH_BYTES], out[KEEL_PATH_BYTES], link[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    int lock;
+    make_store(root, "elsewhere");
+    make_directory(out);
+    ck_ok(keel_path_join(link, out, "ckpt"));
+    ck_assert_int_eq(symlink(root, link), 0);
+    ck_ok(keel_path_join(path, out, "run.lock"));
+    ck_ok(keel_file_lock(path, false, 0, &lock));
+    static const char *const ways[] = {"", "ckpt", "ckpt/", "ckpt/sample"};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        ck_ok(keel_path_join(path, out, ways[i]));
+        struct output o = COMMAND("gc", path, "--keep", "2");
+        ck_assert_msg(o.code == 1 && strstr(o.errors, "a keel run is writing here") != NULL, "%s: %d %s",
+                      path, o.code, o.errors);
+    }
+    keel_file_unlock(lock);
+    ck_assert_int_eq(COMMAND("gc", out, "--keep", "2").code, 0);
+    ck_assert(!has(root, "sample/step-100.3"));
+    /* a lock that lies above by chance is that of another run */
+    ck_ok(keel_path_join(path, out, "run.lock"));
+    ck_ok(keel_file_lock(path, false, 0, &lock));
+    ck_assert_int_eq(unlink(link), 0);
+    ck_ok(keel_path_join(path, out, "other"));
+    ck_assert_int_eq(symlink(root, path), 0);
+    ck_assert_int_eq(COMMAND("gc", path, "--keep", "2").code, 0);
+    keel_file_unlock(lock);
+    ck_ok(keel_remove_tree(out));
+    remove_store(root);
+}
+END_TEST
+
+START_TEST(what_may_be_on_its_way_stays_and_is_counted)
+{
+    char top[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    make_directory(top);
+    ck_ok(keel_path_join(path, top, "sample/step-5.9"));
+    ck_ok(keel_mkdir_all(path));
+    struct output o = COMMAND("gc", top);
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    ck_assert_ptr_nonnull(strstr(o.text, "0 leftovers"));
+    ck_assert_ptr_nonnull(strstr(o.text, "1 more stay that are not committed"));
+    o = COMMAND("gc", top, "--json");
+    json_t *root = parse(&o);
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "uncommitted")), 1);
+    json_decref(root);
+    ck_ok(keel_remove_tree(top));
+}
+END_TEST
+
 /* Steps 100 (whole) to 500, each a delta of the one before. */
 static void make_chain(char root[KEEL_PATH_BYTES])
 {
@@ -198,8 +249,10 @@ START_TEST(wrong_rules_are_wrong_use)
                                    {"--step", "100"},
                                    {"--within", "99999999999999999999d"},
                                    {"--within", "99999999999999d"}};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        ck_assert_msg(COMMAND("gc", root, bad[i][0], bad[i][1]).code == 2, "%s %s", bad[i][0], bad[i][1]);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct output o = COMMAND("gc", root, bad[i][0], bad[i][1]);
+        ck_assert_msg(o.code == 2 && o.text[0] == '\0', "%s %s: %s", bad[i][0], bad[i][1], o.text);
+    }
     ck_assert_int_eq(COMMAND("gc", root, "--keep").code, 2);
     ck_assert_int_eq(COMMAND("gc", step, "--keep", "2").code, 2);
     ck_assert_int_eq(COMMAND("gc", "/nonexistent").code, 3);
@@ -214,6 +267,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, rules_add_up_and_json_tells_each_with_its_bytes);
     tcase_add_test(tc, young_snapshots_stay_within_and_the_first_of_a_span_stays_spaced);
     tcase_add_test(tc, a_run_that_goes_on_is_not_swept_and_one_that_ended_is);
+    tcase_add_test(tc, a_run_that_goes_on_is_found_also_when_its_store_is_a_link);
+    tcase_add_test(tc, what_may_be_on_its_way_stays_and_is_counted);
     tcase_add_test(tc, nothing_goes_while_one_that_stays_may_not_be_looked_at);
     tcase_add_test(tc, nothing_goes_while_nobody_can_tell_what_a_damaged_one_needs);
     tcase_add_test(tc, wrong_rules_are_wrong_use);

@@ -233,6 +233,29 @@ START_TEST(repair_refuses_another_run_and_a_run_that_goes_on)
 }
 END_TEST
 
+START_TEST(what_may_not_be_read_is_not_said_to_be_lost)
+{
+    enum { NOBODY = 65534 };
+    struct pair pair;
+    char path[KEEL_PATH_BYTES];
+    bool privileged = geteuid() == 0; /* who may read all must step down to be denied anything */
+    make_pair(&pair);
+    ck_assert_int_eq(chmod(pair.top, 0755), 0);
+    ck_ok(keel_path_join(path, pair.store, "sample/step-200.3/rank-0.keel"));
+    ck_assert_int_eq(chmod(path, 0), 0);
+    ck_assert(!privileged || seteuid(NOBODY) == 0);
+    struct output alone = COMMAND("repair", pair.store, "--dry-run"),
+                  with = COMMAND("repair", pair.store, "--dry-run", "--from", pair.other);
+    ck_assert(!privileged || seteuid(0) == 0);
+    ck_assert_msg(alone.code == 3 && strstr(alone.errors, "rank-0.keel") != NULL, "%d: %s", alone.code,
+                  alone.errors);
+    ck_assert_ptr_null(strstr(alone.text, "lost"));
+    ck_assert_msg(with.code == 0 && strstr(with.text, "can be mended") != NULL, "%d: %s", with.code,
+                  with.errors);
+    ck_ok(keel_remove_tree(pair.top));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, verify_places_every_damage_by_file_tensor_and_chunk);
@@ -240,6 +263,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, repair_mends_chunks_files_and_manifests_from_another_store);
     tcase_add_test(tc, repair_tells_what_is_lost_and_ends_with_code_4);
     tcase_add_test(tc, repair_brings_back_a_snapshot_that_only_another_store_has);
+    tcase_add_test(tc, what_may_not_be_read_is_not_said_to_be_lost);
     tcase_add_test(tc, repair_refuses_another_run_and_a_run_that_goes_on);
 }
 

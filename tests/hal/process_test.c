@@ -83,6 +83,38 @@ static int check_signals(void)
     return sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_DFL ? 0 : 2;
 }
 
+/* Work that is interrupted and has something to undo: 0 when it was told. */
+static int be_interrupted(void)
+{
+    keel_process_begin();
+    keel_process_hold_interrupts(true);
+    if (write(3, "r", 1) != 1)
+        return 1;
+    for (int i = 0; i < 600 && !keel_process_interrupted(); i++)
+        keel_sleep_until_ns(keel_deadline_after_ns(100 * KEEL_NS_PER_MS));
+    if (write(3, "i", 1) != 1 || raise(SIGINT) != 0) /* the same request once more */
+        return 1;
+    return keel_process_interrupted() ? 0 : 2;
+}
+
+/* Something that has nothing to undo, or that does not come to its end. */
+static int be_ended(bool hold)
+{
+    keel_process_begin();
+    keel_process_hold_interrupts(hold);
+    if (write(3, "r", 1) != 1)
+        return 1;
+    keel_sleep_until_ns(keel_deadline_after_ns(LIMIT_NS));
+    return 0;
+}
+
+static int be_told_to_ignore(void)
+{
+    signal(SIGHUP, SIG_IGN);
+    keel_process_begin();
+    return raise(SIGHUP) == 0 && !keel_process_interrupted() ? 0 : 1;
+}
+
 static int play(const char *part, const char *word)
 {
     if (strcmp(part, "exit") == 0)
@@ -97,6 +129,12 @@ static int play(const char *part, const char *word)
         return be_a_parent();
     if (strcmp(part, "signals") == 0)
         return check_signals();
+    if (strcmp(part, "interrupted") == 0)
+        return be_interrupted();
+    if (strcmp(part, "ended") == 0)
+        return be_ended(strcmp(word, "held") == 0);
+    if (strcmp(part, "ignore") == 0)
+        return be_told_to_ignore();
     if (strcmp(part, "print") == 0)
         return printf("%s\n", word) < 0 || fprintf(stderr, "%s\n", word) < 0;
     if (strcmp(part, "stdin") == 0)
@@ -248,6 +286,66 @@ START_TEST(a_child_dies_with_its_parent)
 }
 END_TEST
 
+/* A child that says on a pipe how far it is. */
+static void spawn_with_pipe(const char *part, const char *word, struct keel_process *out, int *out_fd)
+{
+    int ends[2];
+    char byte;
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    spawn(part, word, &ends[1], 1, -1, out);
+    close(ends[1]);
+    ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    *out_fd = ends[0];
+}
+
+START_TEST(an_interrupt_ends_with_the_code_for_it)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct keel_process child;
+        int fd;
+        spawn_with_pipe("ended", "", &child, &fd);
+        ck_ok(keel_process_signal(&child, signals[i]));
+        struct keel_process_end end = end_of(&child);
+        ck_assert(!end.signaled);
+        ck_assert_int_eq(end.code, keel_status_exit_code(KEEL_INTERRUPTED));
+        close(fd);
+    }
+}
+END_TEST
+
+START_TEST(held_the_first_interrupt_is_noted_and_a_later_one_ends)
+{
+    struct keel_process child;
+    int fd;
+    spawn_with_pipe("interrupted", "", &child, &fd);
+    ck_ok(keel_process_signal(&child, SIGTERM));
+    struct keel_process_end end = end_of(&child);
+    ck_assert(!end.signaled);
+    ck_assert_int_eq(end.code, 0);
+    close(fd);
+
+    spawn_with_pipe("ended", "held", &child, &fd);
+    ck_ok(keel_process_signal(&child, SIGTERM));
+    ck_status(keel_process_wait(&child, keel_deadline_after_ns(1200 * KEEL_NS_PER_MS), &end), KEEL_TIMEOUT);
+    ck_ok(keel_process_signal(&child, SIGTERM));
+    end = end_of(&child);
+    ck_assert(!end.signaled);
+    ck_assert_int_eq(end.code, keel_status_exit_code(KEEL_INTERRUPTED));
+    close(fd);
+}
+END_TEST
+
+START_TEST(what_is_ignored_stays_so)
+{
+    struct keel_process child;
+    spawn("ignore", "", NULL, 0, -1, &child);
+    struct keel_process_end end = end_of(&child);
+    ck_assert(!end.signaled);
+    ck_assert_int_eq(end.code, 0);
+}
+END_TEST
+
 START_TEST(the_own_path_is_executable_and_is_not_cut)
 {
     char small[4];
@@ -266,6 +364,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_child_starts_with_its_own_signals);
     tcase_add_test(tc, what_cannot_be_executed_is_an_error_here);
     tcase_add_test(tc, a_child_dies_with_its_parent);
+    tcase_add_test(tc, an_interrupt_ends_with_the_code_for_it);
+    tcase_add_test(tc, held_the_first_interrupt_is_noted_and_a_later_one_ends);
+    tcase_add_test(tc, what_is_ignored_stays_so);
     tcase_add_test(tc, the_own_path_is_executable_and_is_not_cut);
 }
 

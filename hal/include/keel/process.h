@@ -40,8 +40,16 @@ void keel_process_close(struct keel_process *process);
 
 /* First thing in main(). Standard descriptors that are closed become /dev/null, lest the next file that is
  * opened takes what is printed; handlers that libraries installed before main are taken out (PSM's turn a
- * crash into exit code 1, with a file in the working directory), so that a signal ends us as itself. */
+ * crash into exit code 1, with a file in the working directory), so that a crash ends us as itself. INT, TERM
+ * and HUP, where they are not ignored, end the process from now on with INTERRUPTED's exit code and a line.
+ */
 void keel_process_begin(void);
+
+/* Between true and false the first of these signals is only noted, for work that has something to undo: it
+ * asks keel_process_interrupted often. Another one after more than a second ends the process all the same. A
+ * signal that was noted stays noted. One thread at a time. */
+void keel_process_hold_interrupts(bool hold);
+bool keel_process_interrupted(void); /* any thread */
 
 /* The path of the running executable (/proc/self/exe). */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
