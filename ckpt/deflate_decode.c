@@ -427,15 +427,16 @@ KEEL_VECTOR_AVX2 static void leap_all_avx2(const uint64_t *table, const uint8_t 
 }
 
 /* A lane that stands before something else than short literals takes one symbol. An end of block where none
- * can be is no code: the lane is not in step, and begins again behind it. False when the lane is at its end.
+ * can be is no code: the lane is not in step, and begins again behind it. False when the lane is at its end,
+ * as the first, which is in step, is at any end of block.
  */
-static bool lane_unblock(const struct decoder *decoder, struct lane *lane)
+static bool lane_unblock(const struct decoder *decoder, struct lane *lane, bool in_step)
 {
     if ((entry_at(table_of(decoder), peek(decoder, lane->cursor.at)) & 0xffff) != 0)
         return true;
     struct cursor before = lane->cursor;
     enum outcome outcome = step(decoder, &lane->cursor, lane->begin, lane->end);
-    if (outcome == ENDED && lane->cursor.at + 8 <= decoder->end) {
+    if (outcome == ENDED && !in_step && lane->cursor.at + 8 <= decoder->end) {
         lane->from = lane->cursor.at;
         lane->cursor.out = lane->begin;
         return true;
@@ -452,7 +453,7 @@ static void run_lanes(const struct decoder *decoder, struct lane lanes[LANES])
     bool fast = keel_vector_avx2();
     for (;;) {
         for (uint32_t i = 0; i < LANES; i++)
-            if (!lane_can_leap(&lanes[i]) || !lane_unblock(decoder, &lanes[i]))
+            if (!lane_can_leap(&lanes[i]) || !lane_unblock(decoder, &lanes[i], i == 0))
                 return;
         if (fast)
             leap_all_avx2(table_of(decoder), decoder->stream, lanes);
