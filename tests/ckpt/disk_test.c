@@ -409,7 +409,7 @@ static bool tell_steps(struct story *story, struct keel_store *store)
 /* A run that was begun anew behind what is there. */
 static bool tell_anew(struct story *story, struct keel_store *store)
 {
-    static const struct attempt_id ids[] = {{10, 1}, {20, 1}, {30, 1}, {5, 2}, {15, 2}, {25, 2}, {35, 2}};
+    static const struct attempt_id ids[] = {{10, 1}, {20, 1}, {30, 1}, {5, 2}, {13, 2}, {25, 2}, {35, 2}};
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
         if (!turn(story, store, ids[i], RANKS))
             return false;
