@@ -278,7 +278,7 @@ enum keel_status keel_source_compare(const struct keel_level_source *source,
     if (!source->info.digest_known || memcmp(source->info.digest, digest, KEEL_DIGEST_BYTES) == 0)
         return KEEL_OK;
     keel_level_label(source->level, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: is not what was stored there; use another copy", label);
+    return keel_fail(KEEL_CORRUPT, "%s: is not what was stored or verified there; use another copy", label);
 }
 
 enum keel_status keel_source_copy(struct keel_level_source *source, struct keel_level *to)
@@ -309,7 +309,7 @@ enum keel_status keel_level_copy(struct keel_level *from, const struct keel_obje
         return keel_fail(KEEL_MISMATCH, "%s is of run %s, %s of run %s: copy within one run", from->name,
                          from->run, to->name, to->run);
     KEEL_TRY(keel_level_open(from, object, &source));
-    enum keel_status status = keel_source_verify(source);
+    enum keel_status status = keel_source_pin(source);
     if (status == KEEL_OK)
         status = keel_source_copy(source, to);
     keel_level_close_source(source);

@@ -40,8 +40,12 @@ enum keel_status keel_manifest_from_level(struct keel_level *level, const struct
 
 /* Is it what its name says, as far as header, footer, or a manifest's check tell? */
 enum keel_status keel_source_glance(struct keel_level_source *source);
-/* keel_level_verify on an open source. */
+/* keel_level_verify on an open source. Leaves the digest of what it has seen in the source's info where the
+ * level knows none, if what it looks through comes in the file's order. */
 enum keel_status keel_source_verify(struct keel_level_source *source);
+/* Verify, and leave the digest in any case: what is read again is compared with it, as a disk or a link may
+ * give other bytes the second time. */
+enum keel_status keel_source_pin(struct keel_level_source *source);
 /* What was read must be what the source says to hold, where it says so: CORRUPT. */
 enum keel_status keel_source_compare(const struct keel_level_source *source,
                                      const uint8_t digest[KEEL_DIGEST_BYTES]);

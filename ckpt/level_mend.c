@@ -66,7 +66,7 @@ static enum keel_status check_source(const struct keel_mend *mend, struct keel_l
     struct keel_frame frame;
     KEEL_TRY(keel_frame_load_ends(source, &frame));
     KEEL_TRY(keel_mend_match(mend, source, &frame));
-    return keel_source_verify(source);
+    return keel_source_pin(source);
 }
 
 enum keel_status keel_mend_check(const struct keel_mend *mend, struct keel_level *level, uint32_t rank)

@@ -1,6 +1,10 @@
 /* level_verify.c - is an object of a level what its name says, and sound in every byte that has a check?
- * Needs no key: chunks are checked as they are stored, not decoded. */
+ * Needs no key: chunks are checked as they are stored, not decoded.
+ *
+ * Whoever verifies and then reads again, to copy, must see that it is given the same bytes: so verifying
+ * leaves their digest behind, made of the very bytes that were checked. */
 #include "level.h"
+#include "level_digest.h"
 #include "manifest.h"
 #include "parity.h"
 #include <keel/memory.h>
@@ -95,18 +99,55 @@ static enum keel_status check_stored(struct keel_level_source *source, const str
     return KEEL_OK;
 }
 
+/* A shard that is looked through. */
+struct look {
+    struct keel_digest_stream digest; /* of all up to `at`, while the chunks lie one behind the other */
+    uint64_t at;
+    bool in_order;
+    uint8_t buffer[KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES];
+};
+
+static void note_bytes(struct look *look, uint64_t offset, const void *data, size_t bytes)
+{
+    look->in_order = look->in_order && (bytes == 0 || offset == look->at);
+    if (look->in_order)
+        keel_digest_add(&look->digest, data, bytes);
+    look->at += bytes;
+}
+
+static void note_header(struct look *look, const struct keel_frame *frame, bool wanted)
+{
+    uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
+    keel_digest_begin(&look->digest);
+    look->at = 0;
+    look->in_order = wanted;
+    keel_format_header_seal(&frame->header, block);
+    note_bytes(look, 0, block, sizeof block);
+}
+
+static void note_end(struct look *look, const struct keel_frame *frame)
+{
+    const struct keel_format_footer *footer = &frame->footer;
+    const uint64_t footer_at = footer->file_bytes - sizeof *footer;
+    note_bytes(look, footer->index_offset, frame->index, footer_at - footer->index_offset);
+    note_bytes(look, footer_at, footer, sizeof *footer);
+}
+
 static enum keel_status check_chunks(struct keel_level_source *source, const struct keel_frame *frame,
-                                     uint8_t *buffer)
+                                     struct look *look)
 {
     const struct keel_format_record *records = keel_format_records(frame->index);
     const struct keel_format_chunk *chunks = keel_format_chunks(frame->index, frame->footer.record_count);
     char label[KEEL_LEVEL_LABEL_BYTES], reason[KEEL_DETAIL_BYTES];
     for (uint32_t r = 0; r < frame->footer.record_count; r++)
         for (uint32_t i = 0; i < records[r].chunk_count; i++) {
-            enum keel_status status =
-                check_stored(source, frame, &chunks[records[r].first_chunk + i], buffer);
-            if (status == KEEL_OK)
+            const struct keel_format_chunk *chunk = &chunks[records[r].first_chunk + i];
+            enum keel_status status = check_stored(source, frame, chunk, look->buffer);
+            if (status == KEEL_OK) {
+                note_bytes(look, chunk->file_offset, look->buffer,
+                           keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES));
                 continue;
+            }
             snprintf(reason, sizeof reason, "%s", keel_detail());
             keel_level_label(source->level, &source->info.object, label);
             return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another copy", label,
@@ -118,13 +159,19 @@ static enum keel_status check_chunks(struct keel_level_source *source, const str
 static enum keel_status verify_shard(struct keel_level_source *source)
 {
     struct keel_frame frame;
-    uint8_t *buffer = NULL;
+    struct look *look = NULL;
     KEEL_TRY(keel_frame_load(source, &frame));
-    enum keel_status status =
-        keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES, &buffer);
-    if (status == KEEL_OK)
-        status = check_chunks(source, &frame, buffer);
-    keel_free(buffer);
+    enum keel_status status = keel_alloc_aligned(KEEL_PAGE_BYTES, sizeof *look, &look);
+    if (status == KEEL_OK) {
+        note_header(look, &frame, !source->info.digest_known);
+        status = check_chunks(source, &frame, look);
+        note_end(look, &frame);
+    }
+    if (status == KEEL_OK && look->in_order) {
+        keel_digest_end(&look->digest, source->info.digest);
+        source->info.digest_known = true;
+    }
+    keel_free(look);
     keel_frame_unload(&frame);
     return status;
 }
@@ -142,6 +189,10 @@ static enum keel_status read_manifest(struct keel_level_source *source, struct k
     enum keel_status status = keel_level_read(source, 0, text, source->info.bytes);
     if (status == KEEL_OK)
         status = keel_manifest_decode(text, source->info.bytes, label, out);
+    if (status == KEEL_OK && !source->info.digest_known) {
+        keel_format_digest(text, source->info.bytes, source->info.digest);
+        source->info.digest_known = true;
+    }
     keel_free(text);
     if (status != KEEL_OK)
         return status;
@@ -200,6 +251,37 @@ enum keel_status keel_source_verify(struct keel_level_source *source)
     default:
         return keel_fail(KEEL_INVALID, "%s: no such object", source->level->name);
     }
+}
+
+/* All bytes as they are now. */
+static enum keel_status take_digest(struct keel_level_source *source)
+{
+    struct keel_digest_stream digest;
+    uint8_t *piece;
+    enum keel_status status = KEEL_OK;
+    KEEL_TRY(keel_alloc(KEEL_LEVEL_PIECE_BYTES, 1, &piece));
+    keel_digest_begin(&digest);
+    for (uint64_t at = 0, end = source->info.bytes; at < end && status == KEEL_OK;) {
+        size_t bytes = end - at < KEEL_LEVEL_PIECE_BYTES ? (size_t)(end - at) : KEEL_LEVEL_PIECE_BYTES;
+        status = keel_level_read(source, at, piece, bytes);
+        if (status == KEEL_OK)
+            keel_digest_add(&digest, piece, bytes);
+        at += bytes;
+    }
+    keel_free(piece);
+    KEEL_TRY(status);
+    keel_digest_end(&digest, source->info.digest);
+    source->info.digest_known = true;
+    return KEEL_OK;
+}
+
+enum keel_status keel_source_pin(struct keel_level_source *source)
+{
+    KEEL_TRY(keel_source_verify(source));
+    if (source->info.digest_known)
+        return KEEL_OK;
+    KEEL_TRY(take_digest(source)); /* chunks in another order than ours: what comes now is to be sound, too */
+    return keel_source_verify(source);
 }
 
 enum keel_status keel_level_verify(struct keel_level *level, const struct keel_object *object)

@@ -1,5 +1,6 @@
 /* parity_file.c - a parity file read through a level: its header, its footer, and all of it. */
 #include "level.h"
+#include "level_digest.h"
 #include "parity.h"
 #include <keel/memory.h>
 #include <string.h>
@@ -35,14 +36,14 @@ enum keel_status keel_parity_read_footer(struct keel_level_source *source, struc
     return KEEL_OK;
 }
 
-static enum keel_status read_ends(struct keel_level_source *source, struct keel_parity_header *out)
+static enum keel_status read_ends(struct keel_level_source *source, struct keel_parity_header *out,
+                                  struct keel_parity_footer *out_footer)
 {
-    struct keel_parity_footer footer = {.version = 0};
     char label[KEEL_LEVEL_LABEL_BYTES];
     KEEL_TRY(keel_parity_read_header(source, out));
-    KEEL_TRY(keel_parity_read_footer(source, &footer));
-    if (source->info.bytes == out->file_bytes && footer.set_check == keel_parity_set_check(out) &&
-        footer.member == out->member)
+    KEEL_TRY(keel_parity_read_footer(source, out_footer));
+    if (source->info.bytes == out->file_bytes && out_footer->set_check == keel_parity_set_check(out) &&
+        out_footer->member == out->member)
         return KEEL_OK;
     keel_level_label(source->level, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it", label);
@@ -51,7 +52,8 @@ static enum keel_status read_ends(struct keel_level_source *source, struct keel_
 enum keel_status keel_parity_glance(struct keel_level_source *source)
 {
     struct keel_parity_header header = {.version = 0};
-    return read_ends(source, &header);
+    struct keel_parity_footer footer = {.version = 0};
+    return read_ends(source, &header, &footer);
 }
 
 /* One record: its block, and the cell that the block has a check of. */
@@ -82,16 +84,28 @@ static enum keel_status check_record(struct keel_level_source *source,
 enum keel_status keel_parity_verify(struct keel_level_source *source)
 {
     struct keel_parity_header header = {.version = 0};
+    struct keel_parity_footer footer = {.version = 0};
+    struct keel_digest_stream digest;
     uint8_t *buffer;
-    KEEL_TRY(read_ends(source, &header));
+    KEEL_TRY(read_ends(source, &header, &footer));
     const struct keel_parity_shape shape = keel_parity_shape_of(&header);
     const uint64_t set_check = keel_parity_set_check(&header);
     const uint64_t cells =
         shape.stripe_count - keel_parity_data_before(&shape, shape.stripe_count, header.member);
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_PARITY_BLOCK_BYTES + shape.cell_bytes, &buffer));
     enum keel_status status = KEEL_OK;
-    for (uint64_t cell = 0; cell < cells && status == KEEL_OK; cell++)
+    keel_digest_begin(&digest);
+    keel_digest_add(&digest, &header, sizeof header);
+    for (uint64_t cell = 0; cell < cells && status == KEEL_OK; cell++) {
         status = check_record(source, &header, set_check, cell, buffer);
+        if (status == KEEL_OK)
+            keel_digest_add(&digest, buffer, KEEL_PARITY_BLOCK_BYTES + shape.cell_bytes);
+    }
+    keel_digest_add(&digest, &footer, sizeof footer);
     keel_free(buffer);
+    if (status == KEEL_OK && !source->info.digest_known) {
+        keel_digest_end(&digest, source->info.digest);
+        source->info.digest_known = true;
+    }
     return status;
 }

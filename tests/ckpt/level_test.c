@@ -1,6 +1,7 @@
 /* level_test.c - what every kind of level promises, tried on every kind; and copying, which believes none. */
 #include "level_rig.h"
 #include "socket_link.h"
+#include <keel/disk.h>
 #include <keel/thread.h>
 
 enum { CAPACITY_BYTES = 4 << 20 };
@@ -318,6 +319,92 @@ START_TEST(a_damaged_object_is_not_copied_and_what_is_wrong_is_named)
 }
 END_TEST
 
+/* A disk, or a cable to it, that once gives a wrong bit: in the byte at `flaky_at` of a file of that size,
+ * the `flaky_turn`th time that it is read. */
+static uint64_t flaky_bytes, flaky_at, flaky_turn;
+
+static ssize_t read_flaky(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    struct stat info;
+    ssize_t got = keel_disk_posix.pread(fd, data, bytes, offset);
+    if (fstat(fd, &info) == 0 && (uint64_t)info.st_size == flaky_bytes && got > 0 && flaky_at >= offset &&
+        flaky_at < offset + (uint64_t)got && --flaky_turn == 0)
+        ((uint8_t *)data)[flaky_at - offset] ^= 16;
+    return got;
+}
+
+START_TEST(what_is_read_otherwise_the_second_time_is_not_copied)
+{
+    struct origin origin = make_origin();
+    struct keel_object shard = shard_object(5, 2, 1);
+    struct keel_disk_ops ops = keel_disk_posix;
+    struct keel_level_source *source;
+    uint32_t refused = 0, turns = 0;
+    ck_ok(keel_level_open(origin.level, &shard, &source));
+    flaky_bytes = source->info.bytes;
+    keel_level_close_source(source);
+    ops.pread = read_flaky;
+    for (uint64_t at = 0; at < flaky_bytes; at += 997)
+        for (uint64_t turn = 1; turn <= 3; turn++) {
+            struct keel_level *memory;
+            ck_ok(keel_level_memory_open("sample", CAPACITY_BYTES, "our memory", &memory));
+            flaky_at = at;
+            flaky_turn = turn;
+            keel_disk_use(&ops);
+            enum keel_status status = keel_level_copy(origin.level, &shard, memory);
+            keel_disk_use(NULL);
+            turns += flaky_turn == 0 || flaky_turn > turn;
+            refused += status == KEEL_CORRUPT;
+            if (status == KEEL_OK)
+                ck_ok(keel_level_verify(memory, &shard));
+            keel_level_end(memory);
+        }
+    ck_assert_uint_gt(refused, 0);
+    ck_assert_uint_eq(refused, turns); /* each bit that was met */
+    end_origin(&origin);
+}
+END_TEST
+
+START_TEST(parity_is_of_what_was_verified)
+{
+    struct origin origin = make_origin();
+    struct keel_object shard = shard_object(5, 2, 1);
+    struct keel_disk_ops ops = keel_disk_posix;
+    struct keel_level *memory, *set, *from[3] = {origin.level, origin.level, origin.level};
+    struct keel_level_source *source;
+    uint32_t refused = 0;
+    ck_ok(keel_level_open(origin.level, &shard, &source));
+    flaky_bytes = source->info.bytes;
+    keel_level_close_source(source);
+    ck_ok(keel_level_memory_open("sample", CAPACITY_BYTES, "our memory", &memory));
+    struct keel_level *to[3] = {memory, memory, memory}, *all[2] = {memory, origin.level};
+    const struct keel_erasure_config config = {.step = 5,
+                                               .attempt = 2,
+                                               .node_count = 3,
+                                               .parity_count = 1,
+                                               .ranks = (const uint32_t[]){0, 1, 2},
+                                               .from = from,
+                                               .to = to};
+    ops.pread = read_flaky;
+    for (uint64_t turn = 1; turn <= 3; turn++) {
+        flaky_at = 5000;
+        flaky_turn = turn;
+        keel_disk_use(&ops);
+        enum keel_status status = keel_erasure_protect(&config);
+        keel_disk_use(NULL);
+        refused += status == KEEL_CORRUPT;
+        if (status != KEEL_OK)
+            continue;
+        ck_ok(keel_level_erasure_open(all, 2, 5, 2, 0, &set));
+        ck_ok(keel_level_verify(set, &shard));
+        keel_level_end(set);
+    }
+    ck_assert_uint_eq(refused, 2); /* looking through it, and making the parity */
+    keel_level_end(memory);
+    end_origin(&origin);
+}
+END_TEST
+
 START_TEST(a_file_under_another_name_or_of_another_run_is_refused)
 {
     struct origin origin = make_origin();
@@ -431,6 +518,8 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, objects_that_cannot_be_are_refused, 0, KINDS);
     tcase_add_loop_test(tc, threads_may_use_a_level_at_once, 0, KINDS);
     tcase_add_loop_test(tc, a_damaged_object_is_not_copied_and_what_is_wrong_is_named, 0, KINDS);
+    tcase_add_test(tc, what_is_read_otherwise_the_second_time_is_not_copied);
+    tcase_add_test(tc, parity_is_of_what_was_verified);
     tcase_add_test(tc, a_file_under_another_name_or_of_another_run_is_refused);
     tcase_add_test(tc, memory_is_bounded_and_freed);
     tcase_add_test(tc, a_directory_that_holds_all_objects_is_a_store);
