@@ -2,8 +2,9 @@
  * is stopped, dead or mad costs a call its time-out, and the level its use, nothing more.
  *
  * One call at a time holds the lock from its request to its answer. A call that gave up leaves its answer on
- * the way; the next one drops it by its serial number. After a failure that leaves the link in doubt (sending
- * timed out, the peer is gone, garbage came) the level is broken: every later call fails at once. */
+ * the way; the next one knows it by its serial number, and lets go of what was opened for it. After a failure
+ * that leaves the link in doubt (sending timed out, the peer is gone, garbage came) the level is broken:
+ * every later call fails at once. */
 #include "level.h"
 #include "level_wire.h"
 #include <keel/clock.h>
@@ -82,6 +83,21 @@ static enum keel_status pass_on(struct remote_level *remote)
     return keel_fail((enum keel_status)header->status, "%s: %s", remote->level.name, detail);
 }
 
+/* The answer to a call that gave up is here. What was opened for that call nobody else would close, and what
+ * it has reserved over there would stay so as long as the link lives. */
+static enum keel_status let_go(struct remote_level *remote, uint64_t deadline_ns)
+{
+    const struct keel_wire_header *header = &remote->message->header;
+    const uint64_t handle = header->handle, serial = header->serial;
+    const bool source = header->op == (KEEL_WIRE_OPEN | KEEL_WIRE_ANSWER);
+    const bool sink = header->op == (KEEL_WIRE_CREATE | KEEL_WIRE_ANSWER);
+    if (header->status != KEEL_OK || (!source && !sink))
+        return KEEL_OK;
+    keel_wire_begin(remote->message, source ? KEEL_WIRE_CLOSE : KEEL_WIRE_ABORT, serial, remote->level.run);
+    remote->message->header.handle = handle;
+    return post(remote, deadline_ns);
+}
+
 /* Send what was begun and wait for its answer. On OK it is in remote->message. */
 static enum keel_status call(struct remote_level *remote)
 {
@@ -98,7 +114,8 @@ static enum keel_status call(struct remote_level *remote)
             return doubt(remote, status);
         if ((header->op & KEEL_WIRE_ANSWER) == 0 || header->serial > remote->serial)
             return garbage(remote);
-        if (header->serial < remote->serial) { /* of a call that gave up */
+        if (header->serial < remote->serial) {
+            KEEL_TRY(let_go(remote, deadline_ns));
             if (keel_remaining_ns(deadline_ns) == 0)
                 return keel_fail(KEEL_TIMEOUT, "%s: only late answers come", remote->level.name);
             continue;

@@ -155,6 +155,33 @@ START_TEST(a_stopped_partner_costs_a_call_its_deadline_and_may_come_back)
 }
 END_TEST
 
+/* It is the partner's memory, or one of its few handles, that would stay taken. */
+START_TEST(what_a_call_that_gave_up_had_opened_is_let_go)
+{
+    enum { TURNS = 80 };
+    struct partner partner;
+    struct keel_object object = shard_object(5, 2, 1), other = shard_object(5, 2, 2);
+    struct keel_level_sink *sink = NULL;
+    struct keel_level_source *source;
+    uint8_t byte = 1;
+    ck_ok(start_partner(serve_memory, 50 * KEEL_NS_PER_MS, &partner));
+    ck_ok(write_object(partner.level, &other, &byte, 1, 1));
+    for (uint32_t i = 0; i < TURNS; i++) {
+        signal_partner(&partner, SIGSTOP);
+        ck_status(i % 8 == 0 ? keel_level_create(partner.level, &object, CAPACITY_BYTES / 2, &sink)
+                             : keel_level_open(partner.level, &other, &source),
+                  KEEL_TIMEOUT);
+        signal_partner(&partner, SIGCONT);
+        enum keel_status status = KEEL_TIMEOUT;
+        for (uint32_t tries = 0; tries < 100 && status != KEEL_OK; tries++)
+            status = keel_level_create(partner.level, &object, CAPACITY_BYTES / 4 * 3, &sink);
+        ck_assert_int_eq(status, KEEL_OK);
+        keel_level_abort(sink);
+    }
+    end_partner(&partner);
+}
+END_TEST
+
 START_TEST(what_a_stopped_partner_does_not_take_is_given_up)
 {
     struct partner partner;
@@ -450,6 +477,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_partner_killed_at_any_moment_costs_its_copies_only);
     tcase_add_test(tc, a_generation_survives_the_partner_that_had_it);
     tcase_add_test(tc, a_stopped_partner_costs_a_call_its_deadline_and_may_come_back);
+    tcase_add_test(tc, what_a_call_that_gave_up_had_opened_is_let_go);
     tcase_add_test(tc, what_a_stopped_partner_does_not_take_is_given_up);
     tcase_add_test(tc, noise_is_refused);
     tcase_add_test(tc, nobody_there_is_told);
