@@ -9,7 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SETS_MAX = 32, GENERATIONS_MAX = 256 };
+enum {
+    SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX,
+    SETS_OF_RANK_MAX = KEEL_MEND_LEVELS_MAX - KEEL_LEVEL_SOURCES_MAX,
+    GENERATIONS_MAX = 256
+};
 
 struct generation {
     uint64_t step, attempt;
@@ -69,41 +73,84 @@ static enum keel_status find_manifest(struct repair *repair, const struct keel_o
 
 /* ---- sets ---------------------------------------------------------------------------------------------- */
 
+struct membership {
+    uint32_t rank, set;
+};
+
+/* The erasure sets of a generation. A large run has hundreds, each with files and memory of its own, so a set
+ * is open only while one of its files is mended. */
 struct sets {
     uint64_t step, attempt;
-    uint32_t numbers[SETS_MAX];
-    uint32_t count;
+    bool there[SETS_MAX]; /* by number: some level lists parity of it */
+    bool members_known;
+    struct membership *members; /* owned; which ranks' shards they hold, once one of them is wanted */
+    size_t member_count, capacity;
+    uint32_t number; /* of the one that is being listed */
 };
 
 static enum keel_status note_set(void *context, const struct keel_object_info *info)
 {
     struct sets *sets = context;
-    if (info->object.kind != KEEL_OBJECT_PARITY || info->object.step != sets->step ||
-        info->object.attempt != sets->attempt)
-        return KEEL_OK;
-    for (uint32_t i = 0; i < sets->count; i++)
-        if (sets->numbers[i] == info->object.set)
-            return KEEL_OK;
-    if (sets->count < SETS_MAX)
-        sets->numbers[sets->count++] = info->object.set;
+    if (info->object.kind == KEEL_OBJECT_PARITY && info->object.step == sets->step &&
+        info->object.attempt == sets->attempt)
+        sets->there[info->object.set] = true;
     return KEEL_OK;
 }
 
+/* Of what cannot be listed or opened no parity is used. */
+static void find_sets(struct repair *repair, struct sets *sets)
+{
+    for (uint32_t i = 0; i < repair->level_count; i++)
+        (void)keel_level_list(repair->levels[i], note_set, sets);
+}
+
+static bool open_set(struct repair *repair, const struct sets *sets, uint32_t number, struct keel_level **out)
+{
+    return keel_level_erasure_open(repair->levels, repair->level_count, sets->step, sets->attempt, number,
+                                   out) == KEEL_OK;
+}
+
+static enum keel_status note_member_rank(void *context, const struct keel_object_info *info)
+{
+    struct sets *sets = context;
+    if (info->object.kind != KEEL_OBJECT_SHARD)
+        return KEEL_OK;
+    if (sets->member_count == sets->capacity) {
+        size_t capacity = sets->capacity > 0 ? sets->capacity * 2 : 64;
+        KEEL_TRY(keel_realloc(&sets->members, sets->capacity, capacity, sizeof *sets->members));
+        sets->capacity = capacity;
+    }
+    sets->members[sets->member_count++] = (struct membership){info->object.member, sets->number};
+    return KEEL_OK;
+}
+
+static enum keel_status find_members(struct repair *repair, struct sets *sets)
+{
+    enum keel_status status = KEEL_OK;
+    struct keel_level *set;
+    for (uint32_t i = 0; i < SETS_MAX && !sets->members_known && status == KEEL_OK; i++) {
+        if (!sets->there[i] || !open_set(repair, sets, i, &set))
+            continue;
+        sets->number = i;
+        status = keel_level_list(set, note_member_rank, sets);
+        keel_level_end(set);
+    }
+    sets->members_known = status == KEEL_OK;
+    return status;
+}
+
+/* The sets that hold one shard, open. */
 struct open_sets {
-    struct keel_level *levels[SETS_MAX]; /* owned */
+    struct keel_level *levels[SETS_OF_RANK_MAX]; /* owned */
     uint32_t count;
 };
 
-/* Of what cannot be listed or opened no parity is used. */
-static void open_sets(struct repair *repair, uint64_t step, uint64_t attempt, struct open_sets *out)
+static void open_sets_of(struct repair *repair, const struct sets *sets, uint32_t rank, struct open_sets *out)
 {
-    struct sets sets = {.step = step, .attempt = attempt};
     out->count = 0;
-    for (uint32_t i = 0; i < repair->level_count; i++)
-        (void)keel_level_list(repair->levels[i], note_set, &sets);
-    for (uint32_t i = 0; i < sets.count; i++)
-        out->count += keel_level_erasure_open(repair->levels, repair->level_count, step, attempt,
-                                              sets.numbers[i], &out->levels[out->count]) == KEEL_OK;
+    for (size_t i = 0; i < sets->member_count && out->count < SETS_OF_RANK_MAX; i++)
+        if (sets->members[i].rank == rank)
+            out->count += open_set(repair, sets, sets->members[i].set, &out->levels[out->count]);
 }
 
 static void close_sets(struct open_sets *sets)
@@ -118,6 +165,7 @@ static void close_sets(struct open_sets *sets)
 /* By nearness: the sources and the sets. */
 static void fill_levels(const struct repair *repair, const struct open_sets *sets, struct keel_mend *mend)
 {
+    mend->level_count = 0;
     for (int near = 0; near < KEEL_NEAR_COUNT; near++) {
         for (uint32_t i = 1; i < repair->level_count; i++)
             if ((int)repair->levels[i]->near == near)
@@ -127,7 +175,8 @@ static void fill_levels(const struct repair *repair, const struct open_sets *set
     }
 }
 
-static enum keel_status repair_shard(struct repair *repair, struct keel_mend *mend, uint32_t rank)
+static enum keel_status repair_shard(struct repair *repair, struct keel_mend *mend, struct sets *sets,
+                                     uint32_t rank)
 {
     const struct keel_object object = {.step = mend->manifest->info.step,
                                        .attempt = mend->manifest->info.attempt,
@@ -138,7 +187,12 @@ static enum keel_status repair_shard(struct repair *repair, struct keel_mend *me
         report(repair, &object, KEEL_REPAIR_SOUND, "");
         return KEEL_OK;
     }
+    struct open_sets open;
+    KEEL_TRY(find_members(repair, sets));
+    open_sets_of(repair, sets, rank, &open);
+    fill_levels(repair, &open, mend);
     enum keel_status status = keel_mend_shard(mend, rank, from);
+    close_sets(&open);
     if (status == KEEL_OK)
         report(repair, &object, KEEL_REPAIR_MENDED, from);
     else if (is_loss(status))
@@ -194,21 +248,34 @@ static enum keel_status repair_parities(struct repair *repair, struct keel_level
     return KEEL_OK;
 }
 
-static enum keel_status repair_files(struct repair *repair, const struct keel_manifest *manifest,
-                                     struct open_sets *sets)
+static enum keel_status repair_sets(struct repair *repair, const struct sets *sets)
+{
+    enum keel_status status = KEEL_OK;
+    struct keel_level *set;
+    for (uint32_t i = 0; i < SETS_MAX && status == KEEL_OK; i++) {
+        if (!sets->there[i] || !open_set(repair, sets, i, &set))
+            continue;
+        status = repair_parities(repair, set);
+        keel_level_end(set);
+    }
+    return status;
+}
+
+static enum keel_status repair_files(struct repair *repair, const struct keel_manifest *manifest)
 {
     struct keel_mend mend = {.store = repair->store,
                              .self = repair->self,
                              .manifest = manifest,
                              .dry_run = repair->config->dry_run};
+    struct sets sets = {.step = manifest->info.step, .attempt = manifest->info.attempt};
     enum keel_status status = KEEL_OK;
-    open_sets(repair, manifest->info.step, manifest->info.attempt, sets);
-    fill_levels(repair, sets, &mend);
+    find_sets(repair, &sets);
     for (uint32_t rank = 0; rank < manifest->info.shard_count && status == KEEL_OK; rank++)
-        status = repair_shard(repair, &mend, rank);
+        status = repair_shard(repair, &mend, &sets, rank);
     keel_mend_fini(&mend);
-    for (uint32_t i = 0; i < sets->count && status == KEEL_OK; i++)
-        status = repair_parities(repair, sets->levels[i]);
+    if (status == KEEL_OK)
+        status = repair_sets(repair, &sets);
+    keel_free(sets.members);
     return status;
 }
 
@@ -337,7 +404,6 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
     const struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
     struct keel_manifest manifest = {0};
     struct keel_level *from = NULL;
-    struct open_sets sets = {.count = 0};
     uint32_t lost_before = repair->result.lost;
     bool is_new;
     KEEL_TRY(meet(repair, step, attempt, &is_new));
@@ -348,12 +414,11 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
     if (status == KEEL_OK)
         status = repair_bases(repair, &manifest, depth);
     if (status == KEEL_OK)
-        status = repair_files(repair, &manifest, &sets);
+        status = repair_files(repair, &manifest);
     if (status == KEEL_OK)
         status = settle(repair, step, attempt);
     if (status == KEEL_OK)
         status = finish_manifest(repair, &object, from, lost_before);
-    close_sets(&sets);
     keel_manifest_fini(&manifest);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/log.h>
+#include <sys/resource.h>
 
 /* ---- what all start from ---------------------------------------------------------------------------------
  */
@@ -391,6 +392,53 @@ START_TEST(parity_in_the_store_mends_it_and_is_mended)
 }
 END_TEST
 
+/* As a run of hundreds of nodes has them; and more files than a process may have open. */
+START_TEST(any_number_of_sets_mends_what_it_can)
+{
+    enum { SETS = 40, FILES = 48 };
+    struct origin origin = make_empty_origin();
+    struct keel_level *levels[2] = {origin.level, origin.level};
+    struct keel_shard_summary shards[SETS];
+    struct note note;
+    struct rlimit limit;
+    const uint64_t size = 9000;
+    for (uint32_t r = 0; r < SETS; r++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%u", r);
+        struct keel_region tensor = whole(name, KEEL_CKPT_U8, 1, &size);
+        struct sample_save how = {.step = 5, .attempt = 2, .salt = 5, .rank = r, .rank_count = SETS};
+        ck_ok(save_rank(origin.store, &how, &tensor, 1, &shards[r]));
+    }
+    ck_ok(commit_all(origin.store, 5, 2, shards, SETS));
+    for (uint32_t r = 0; r < SETS; r++) {
+        const uint32_t ranks[2] = {r, KEEL_ERASURE_NO_SHARD};
+        struct keel_erasure_config config = {.step = 5,
+                                             .attempt = 2,
+                                             .set = r,
+                                             .node_count = 2,
+                                             .parity_count = 1,
+                                             .ranks = ranks,
+                                             .from = levels,
+                                             .to = levels};
+        ck_ok(keel_erasure_protect(&config));
+    }
+    for (uint32_t r = 0; r < SETS; r++) {
+        struct keel_object shard = shard_object(5, 2, r);
+        remove_file(&origin, &shard);
+    }
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    struct rlimit few = {FILES, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    enum keel_status status = repair_from(&origin, NULL, false, &note);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(status, KEEL_OK);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], SETS);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], 2 * SETS + 1);
+    ck_ok(load_step(&origin, 5));
+    end_origin(&origin);
+}
+END_TEST
+
 START_TEST(a_delta_is_restored_with_its_bases)
 {
     struct origin origin = make_empty_origin(), empty = make_empty_origin();
@@ -460,6 +508,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, several_damaged_copies_make_one_sound_file);
     tcase_add_loop_test(tc, replicas_within_the_snapshot_mend_its_chunks, 0, 2);
     tcase_add_test(tc, parity_in_the_store_mends_it_and_is_mended);
+    tcase_add_test(tc, any_number_of_sets_mends_what_it_can);
     tcase_add_test(tc, a_delta_is_restored_with_its_bases);
     tcase_add_test(tc, another_runs_level_or_snapshot_is_refused);
 }
