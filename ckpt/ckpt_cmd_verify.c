@@ -56,8 +56,9 @@ static void see_damage(void *context, const struct keel_damage *damage)
     char name[KEEL_SHARD_NAME_BYTES] = "";
     if (damage->shard != NULL)
         keel_shard_name(damage->shard->header.rank, name);
+    bool of_chunk = damage->shard != NULL && damage->chunk != KEEL_DAMAGE_RECORD;
     add(context, damage->status, damage->shard != NULL ? name : NULL, damage->record,
-        damage->shard != NULL ? &damage->chunk : NULL);
+        of_chunk ? &damage->chunk : NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 /* format.c - the bytes of format.h: sealing them, and believing nothing that is read back. */
 #include "format.h"
+#include <keel/memory.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -220,6 +221,16 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
     return KEEL_OK;
 }
 
+enum keel_status keel_format_ends_match(const struct keel_format_header *header,
+                                        const struct keel_format_footer *footer, uint64_t file_bytes,
+                                        const char *label)
+{
+    if (footer->file_bytes != file_bytes || footer->header_check != header->check ||
+        ((header->flags & KEEL_HEADER_SEALED) == 0 && !keel_format_all_zero(footer->mac, sizeof footer->mac)))
+        return damaged(label, "its parts do not belong together");
+    return KEEL_OK;
+}
+
 /* ---- index -------------------------------------------------------------------------------------------- */
 
 bool keel_format_rounds(uint32_t copy_dtype, uint32_t master_dtype)
@@ -239,22 +250,20 @@ static bool base_makes_sense(const struct keel_format_chunk *chunk, const struct
     return chunk->chain == 0 && chunk->base_rank == 0 && chunk->base_chunk == 0 && chunk->base_check == 0;
 }
 
-/* What is stored lies between header and index, and is no larger than its codec allows. */
-static bool storage_makes_sense(const struct keel_format_chunk *chunk, uint64_t index_offset)
+/* What is stored begins at `place`, and is no larger than its codec allows. */
+static bool storage_makes_sense(const struct keel_format_chunk *chunk, uint64_t place)
 {
     if (chunk->codec == KEEL_CODEC_SAME)
-        return chunk->stored_bytes == 0 && chunk->file_offset == 0 && chunk->flags == 0;
+        return chunk->stored_bytes == 0 && chunk->file_offset == 0 && chunk->flags == 0 &&
+               chunk->stored_check == keel_format_check(chunk, 0);
     uint32_t seal = (chunk->flags & KEEL_CHUNK_SEALED) != 0 ? KEEL_FORMAT_SEAL_BYTES : 0;
     uint32_t largest = chunk->raw_bytes + seal;
     return chunk->stored_bytes > seal && chunk->stored_bytes <= largest &&
-           (chunk->codec != KEEL_CODEC_RAW || chunk->stored_bytes == largest) &&
-           chunk->file_offset % KEEL_FORMAT_BLOCK_BYTES == 0 &&
-           chunk->file_offset >= KEEL_FORMAT_BLOCK_BYTES && chunk->file_offset <= index_offset &&
-           chunk->stored_bytes <= index_offset - chunk->file_offset;
+           (chunk->codec != KEEL_CODEC_RAW || chunk->stored_bytes == largest) && chunk->file_offset == place;
 }
 
 static enum keel_status check_chunk(const struct keel_format_chunk *chunk,
-                                    const struct keel_format_header *header, uint64_t index_offset,
+                                    const struct keel_format_header *header, uint64_t place,
                                     const char *label)
 {
     if (chunk->codec >= KEEL_CODEC_COUNT || (chunk->flags & ~(uint32_t)KEEL_CHUNK_SEALED) != 0 ||
@@ -262,7 +271,7 @@ static enum keel_status check_chunk(const struct keel_format_chunk *chunk,
         return newer(label, "a chunk uses a codec or fields that version 1 does not have");
     bool sealed = (chunk->flags & KEEL_CHUNK_SEALED) != 0;
     if (chunk->raw_bytes == 0 || chunk->raw_bytes > KEEL_FORMAT_CHUNK_BYTES ||
-        !storage_makes_sense(chunk, index_offset) || !base_makes_sense(chunk, header) ||
+        !storage_makes_sense(chunk, place) || !base_makes_sense(chunk, header) ||
         (chunk->codec != KEEL_CODEC_SAME && sealed != ((header->flags & KEEL_HEADER_SEALED) != 0)) ||
         ((header->flags & KEEL_HEADER_SEALED) != 0 && (chunk->raw_check != 0 || chunk->base_check != 0)))
         return damaged(label, "a chunk's entry makes no sense");
@@ -298,6 +307,15 @@ static bool unused_dims_are_zero(const struct keel_format_record *record)
     return true;
 }
 
+/* No more elements are NaN or infinite than there are, and of integers none is. */
+static bool nonfinite_makes_sense(const struct keel_format_record *record)
+{
+    bool integers =
+        record->dtype == KEEL_CKPT_I32 || record->dtype == KEEL_CKPT_I64 || record->dtype == KEEL_CKPT_U8;
+    uint64_t elements = record->raw_bytes / keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype);
+    return record->nonfinite <= (integers ? 0 : elements);
+}
+
 static enum keel_status check_record(const struct keel_format_record *record,
                                      const struct keel_format_chunk *chunks, uint64_t first_chunk,
                                      uint32_t chunk_count, const char *label)
@@ -315,6 +333,8 @@ static enum keel_status check_record(const struct keel_format_record *record,
         record->first_chunk != first_chunk || record->chunk_count > chunk_count - first_chunk ||
         record->chunk_count != record->raw_bytes / size + (record->raw_bytes % size != 0))
         return damaged(label, "a record's chunks make no sense");
+    if (!nonfinite_makes_sense(record))
+        return damaged(label, "a record's count of NaN and infinite elements makes no sense");
     for (uint32_t i = 0; i < record->chunk_count; i++) {
         uint64_t left = record->raw_bytes - i * size;
         if (chunks[first_chunk + i].raw_bytes != (left < size ? left : size))
@@ -332,11 +352,12 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
         return damaged(label, "its index is damaged");
     const struct keel_format_record *records = keel_format_records(index);
     const struct keel_format_chunk *chunks = keel_format_chunks(index, footer->record_count);
-    uint64_t raw_bytes = 0, stored_bytes = 0, next_chunk = 0;
+    uint64_t raw_bytes = 0, stored_bytes = 0, next_chunk = 0, place = KEEL_FORMAT_BLOCK_BYTES;
     for (uint32_t i = 0; i < footer->chunk_count; i++) {
-        KEEL_TRY(check_chunk(&chunks[i], header, footer->index_offset, label));
+        KEEL_TRY(check_chunk(&chunks[i], header, place, label));
         raw_bytes += chunks[i].raw_bytes;
         stored_bytes += chunks[i].stored_bytes;
+        place += keel_round_up(chunks[i].stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
     }
     for (uint32_t i = 0; i < footer->record_count; i++) {
         KEEL_TRY(check_record(&records[i], chunks, next_chunk, footer->chunk_count, label));
@@ -346,7 +367,7 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
         if (!same_makes_sense(records, footer->record_count, i, chunks))
             return damaged(label, "a record refers to one that it cannot be a copy of");
     if (next_chunk != footer->chunk_count || raw_bytes != footer->raw_bytes ||
-        stored_bytes != footer->stored_bytes)
+        stored_bytes != footer->stored_bytes || place != footer->index_offset)
         return damaged(label, "its index and its footer disagree");
     return KEEL_OK;
 }

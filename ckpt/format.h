@@ -5,7 +5,7 @@
  * (shard.c, save.c), coding of chunks (codec.c), the manifest (manifest.c).
  *
  *   0        header block, 4096 bytes (256 used)
- *   4096     chunks, each at a multiple of 4096, zeros between them
+ *   4096     chunks in the order of their table, each at the next multiple of 4096, zeros between them
  *   index    at a multiple of 4096: records, then chunk entries, then fewer than 4096 zeros
  *   end-128  footer; the file's size is a multiple of 4096
  *
@@ -102,7 +102,8 @@ _Static_assert(offsetof(struct keel_format_record, reserved) == 368, "record.res
  * base snapshot, and has as many raw bytes. In a sealed shard raw_check and base_check are in the chunk's
  * seal, zero here (both tell something about what is secret), also of chunks that store nothing. */
 struct keel_format_chunk {
-    uint64_t file_offset; /* a multiple of 4096; zero when nothing is stored (same) */
+    uint64_t
+        file_offset; /* the next multiple of 4096 behind those before; zero when nothing is stored (same) */
     uint32_t raw_bytes;
     uint32_t stored_bytes;
     uint32_t codec;        /* enum keel_codec */
@@ -177,6 +178,11 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
                                          struct keel_format_header *out);
 enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label,
                                          struct keel_format_footer *out);
+/* CORRUPT unless they are of one file of that size: the footer speaks of this header, and has no mac if that
+ * is not sealed. */
+enum keel_status keel_format_ends_match(const struct keel_format_header *header,
+                                        const struct keel_format_footer *footer, uint64_t file_bytes,
+                                        const char *label);
 /* The whole index against header and footer: every field of every record and chunk within its bounds, so that
  * whoever reads it afterwards need not check again. `index` is 8-byte aligned. */
 enum keel_status keel_format_index_check(const uint8_t *index, const struct keel_format_header *header,

@@ -21,8 +21,7 @@ struct assembly {
     struct keel_level_source *sources[KEEL_MEND_LEVELS_MAX + 1]; /* owned; the store's own first, if there */
     uint32_t source_count;
     struct keel_frame frame;
-    uint32_t *order; /* owned; chunks as they lie in the file */
-    uint8_t *chunk;  /* owned; CHUNK_BUFFER_BYTES each */
+    uint8_t *chunk; /* owned; CHUNK_BUFFER_BYTES each */
     uint8_t *raw, *scratch;
     struct keel_level_sink *sink; /* owned; NULL when nothing is to be written */
     struct keel_digest_stream digest;
@@ -182,27 +181,6 @@ static enum keel_status find_frame(struct assembly *assembly, uint32_t rank)
                      name);
 }
 
-static int by_place(const void *a, const void *b, void *context)
-{
-    const struct keel_format_chunk *chunks = context;
-    uint64_t x = chunks[*(const uint32_t *)a].file_offset, y = chunks[*(const uint32_t *)b].file_offset;
-    return x < y ? -1 : x > y;
-}
-
-static enum keel_status order_chunks(struct assembly *assembly)
-{
-    const uint32_t count = assembly->frame.footer.chunk_count;
-    const struct keel_format_chunk *chunks =
-        keel_format_chunks(assembly->frame.index, assembly->frame.footer.record_count);
-    KEEL_TRY(keel_alloc(count, sizeof *assembly->order, &assembly->order));
-    for (uint32_t i = 0; i < count; i++)
-        assembly->order[i] = i;
-    if (count > 0)
-        qsort_r(assembly->order, count, sizeof *assembly->order, by_place,
-                (struct keel_format_chunk *)(uintptr_t)chunks);
-    return KEEL_OK;
-}
-
 static enum keel_status put(struct assembly *assembly, const void *data, size_t bytes)
 {
     if (assembly->sink == NULL)
@@ -218,8 +196,6 @@ static enum keel_status put_zeros(struct assembly *assembly, uint64_t until)
     static const uint8_t zeros[KEEL_FORMAT_BLOCK_BYTES];
     if (assembly->sink == NULL)
         return KEEL_OK;
-    if (assembly->written_bytes > until)
-        return keel_fail(KEEL_CORRUPT, "chunks of a shard overlap; use a whole copy of it");
     while (assembly->written_bytes < until) {
         uint64_t left = until - assembly->written_bytes;
         KEEL_TRY(put(assembly, zeros, left < sizeof zeros ? (size_t)left : sizeof zeros));
@@ -281,7 +257,7 @@ static enum keel_status put_all(struct assembly *assembly)
     keel_format_header_seal(&frame->header, block);
     KEEL_TRY(put(assembly, block, sizeof block));
     for (uint32_t i = 0; i < frame->footer.chunk_count; i++)
-        KEEL_TRY(put_chunk(assembly, assembly->order[i]));
+        KEEL_TRY(put_chunk(assembly, i));
     KEEL_TRY(put_zeros(assembly, frame->footer.index_offset));
     KEEL_TRY(put(assembly, frame->index, frame->footer.index_bytes));
     KEEL_TRY(put_zeros(assembly, frame->footer.file_bytes - sizeof frame->footer));
@@ -293,7 +269,6 @@ static enum keel_status assemble(struct assembly *assembly, uint32_t rank)
     const struct keel_object object = shard_of(assembly->mend, rank);
     open_sources(assembly, rank);
     KEEL_TRY(find_frame(assembly, rank));
-    KEEL_TRY(order_chunks(assembly));
     KEEL_TRY(keel_alloc(3, CHUNK_BUFFER_BYTES, &assembly->chunk));
     assembly->raw = assembly->chunk + CHUNK_BUFFER_BYTES;
     assembly->scratch = assembly->raw + CHUNK_BUFFER_BYTES;
@@ -331,7 +306,6 @@ enum keel_status keel_mend_shard(struct keel_mend *mend, uint32_t rank, char out
     for (uint32_t i = 0; i < assembly->source_count; i++)
         keel_level_close_source(assembly->sources[i]);
     keel_frame_unload(&assembly->frame);
-    keel_free(assembly->order);
     keel_free(assembly->chunk);
     keel_free(assembly);
     return status;

@@ -42,8 +42,7 @@ enum keel_status keel_frame_load_ends(struct keel_level_source *source, struct k
     KEEL_TRY(keel_format_header_open(block, label, &frame.header));
     KEEL_TRY(keel_level_read(source, source->info.bytes - sizeof end, end, sizeof end));
     KEEL_TRY(keel_format_footer_open(end, label, &frame.footer));
-    if (frame.footer.file_bytes != source->info.bytes || frame.footer.header_check != frame.header.check)
-        return damaged(source, "its parts do not belong together");
+    KEEL_TRY(keel_format_ends_match(&frame.header, &frame.footer, source->info.bytes, label));
     if (strcmp(frame.header.run, source->level->run) != 0 || frame.header.step != object->step ||
         frame.header.attempt != object->attempt || frame.header.rank != object->member)
         return foreign(source, frame.header.run, frame.header.step, frame.header.attempt);
@@ -85,12 +84,10 @@ void keel_frame_unload(struct keel_frame *frame)
 }
 
 /* One chunk as it is stored, with the zeros behind it. `buffer`: the largest chunk, sealed, and a block. */
-static enum keel_status check_stored(struct keel_level_source *source, const struct keel_frame *frame,
-                                     const struct keel_format_chunk *chunk, uint8_t *buffer)
+static enum keel_status check_stored(struct keel_level_source *source, const struct keel_format_chunk *chunk,
+                                     uint8_t *buffer)
 {
     size_t padded = keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
-    if (chunk->file_offset + padded > frame->footer.index_offset)
-        return keel_fail(KEEL_CORRUPT, "it overlaps the index");
     KEEL_TRY(keel_level_read(source, chunk->file_offset, buffer, padded));
     if (keel_format_check(buffer, chunk->stored_bytes) != chunk->stored_check)
         return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
@@ -99,38 +96,33 @@ static enum keel_status check_stored(struct keel_level_source *source, const str
     return KEEL_OK;
 }
 
-/* A shard that is looked through. */
+/* A shard that is looked through, from its begin to its end: parts follow each other without a gap. */
 struct look {
-    struct keel_digest_stream digest; /* of all up to `at`, while the chunks lie one behind the other */
-    uint64_t at;
-    bool in_order;
+    struct keel_digest_stream digest; /* of what has been seen */
+    bool wanted;
     uint8_t buffer[KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES];
 };
 
-static void note_bytes(struct look *look, uint64_t offset, const void *data, size_t bytes)
+static void note_bytes(struct look *look, const void *data, size_t bytes)
 {
-    look->in_order = look->in_order && (bytes == 0 || offset == look->at);
-    if (look->in_order)
+    if (look->wanted)
         keel_digest_add(&look->digest, data, bytes);
-    look->at += bytes;
 }
 
 static void note_header(struct look *look, const struct keel_frame *frame, bool wanted)
 {
     uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
     keel_digest_begin(&look->digest);
-    look->at = 0;
-    look->in_order = wanted;
+    look->wanted = wanted;
     keel_format_header_seal(&frame->header, block);
-    note_bytes(look, 0, block, sizeof block);
+    note_bytes(look, block, sizeof block);
 }
 
 static void note_end(struct look *look, const struct keel_frame *frame)
 {
     const struct keel_format_footer *footer = &frame->footer;
-    const uint64_t footer_at = footer->file_bytes - sizeof *footer;
-    note_bytes(look, footer->index_offset, frame->index, footer_at - footer->index_offset);
-    note_bytes(look, footer_at, footer, sizeof *footer);
+    note_bytes(look, frame->index, footer->file_bytes - sizeof *footer - footer->index_offset);
+    note_bytes(look, footer, sizeof *footer);
 }
 
 static enum keel_status check_chunks(struct keel_level_source *source, const struct keel_frame *frame,
@@ -142,10 +134,9 @@ static enum keel_status check_chunks(struct keel_level_source *source, const str
     for (uint32_t r = 0; r < frame->footer.record_count; r++)
         for (uint32_t i = 0; i < records[r].chunk_count; i++) {
             const struct keel_format_chunk *chunk = &chunks[records[r].first_chunk + i];
-            enum keel_status status = check_stored(source, frame, chunk, look->buffer);
+            enum keel_status status = check_stored(source, chunk, look->buffer);
             if (status == KEEL_OK) {
-                note_bytes(look, chunk->file_offset, look->buffer,
-                           keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES));
+                note_bytes(look, look->buffer, keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES));
                 continue;
             }
             snprintf(reason, sizeof reason, "%s", keel_detail());
@@ -167,7 +158,7 @@ static enum keel_status verify_shard(struct keel_level_source *source)
         status = check_chunks(source, &frame, look);
         note_end(look, &frame);
     }
-    if (status == KEEL_OK && look->in_order) {
+    if (status == KEEL_OK && look->wanted) {
         keel_digest_end(&look->digest, source->info.digest);
         source->info.digest_known = true;
     }

@@ -13,6 +13,7 @@
 enum { HEX_BYTES = 2 * KEEL_DIGEST_BYTES, TAIL_BYTES = HEX_BYTES + 4 };
 static const char tail_end[] = "\"\n}\n";
 static const char check_member[] = ",\n \"check\": \"";
+enum { MEMBER_BYTES = sizeof check_member - 1 };
 /* Before that, when it is sealed: two members of these values. */
 static const char key_member[] = ",\n \"key_check\": \"";
 static const char mac_member[] = "\",\n \"mac\": \"";
@@ -129,7 +130,7 @@ static enum keel_status append_check(const char *body, const struct keel_key *ke
                                      size_t *out_bytes)
 {
     size_t kept = strlen(body) - 2; /* the closing "\n}" */
-    size_t covered = kept + (key != NULL ? SEAL_BYTES : 0) + strlen(check_member);
+    size_t covered = kept + (key != NULL ? SEAL_BYTES : 0) + MEMBER_BYTES;
     KEEL_ASSERT(strcmp(body + kept, "\n}") == 0);
     if (covered + TAIL_BYTES > KEEL_MANIFEST_BYTES_MAX)
         return keel_fail(KEEL_LIMIT, "the manifest would be larger than %d bytes", KEEL_MANIFEST_BYTES_MAX);
@@ -216,6 +217,14 @@ static enum keel_status damaged(const char *label)
     return keel_fail(KEEL_CORRUPT, "%s: is damaged; use another snapshot or a copy of this file", label);
 }
 
+/* Its check is right, so nothing has happened to it since. */
+static enum keel_status lacks(const char *label, const char *member)
+{
+    return keel_fail(KEEL_CORRUPT,
+                     "%s: is undamaged, but what wrote it left out its member %s; use another snapshot",
+                     label, member);
+}
+
 static enum keel_status newer(const char *label)
 {
     return keel_fail(KEEL_VERSION, "%s: has members that version 1 does not have; use a newer Keel", label);
@@ -230,8 +239,11 @@ static enum keel_status shards_from(const json_t *root, const char *label, struc
     KEEL_TRY(keel_alloc(count, sizeof *out->shards, &out->shards));
     out->info.shard_count = (uint32_t)count;
     for (uint32_t i = 0; i < count; i++) {
-        if (!shard_from(json_array_get(shards, i), i, &out->shards[i]))
+        const json_t *entry = json_array_get(shards, i);
+        if (!shard_from(entry, i, &out->shards[i]))
             return damaged(label);
+        if (json_object_size(entry) != 6)
+            return newer(label);
         out->info.raw_bytes += out->shards[i].raw_bytes;
         out->info.stored_bytes += out->shards[i].stored_bytes;
     }
@@ -291,6 +303,19 @@ bool keel_identity_valid(const char *identity)
     return length < KEEL_IDENTITY_BYTES;
 }
 
+/* Those that must be there are, and no others but those that may. */
+static enum keel_status check_members(const json_t *root, bool sealed, const char *label)
+{
+    static const char *const members[] = {"format",          "version",  "run",      "step",   "attempt",
+                                          "created_wall_ns", "identity", "metadata", "shards", "check"};
+    const size_t count = sizeof members / sizeof members[0];
+    for (size_t i = 0; i < count; i++)
+        if (json_object_get(root, members[i]) == NULL)
+            return lacks(label, members[i]);
+    size_t allowed = count + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (sealed ? 2U : 0U);
+    return json_object_size(root) == allowed ? KEEL_OK : newer(label);
+}
+
 static enum keel_status manifest_from(const json_t *root, const char *label, struct keel_manifest *out)
 {
     char format[32];
@@ -302,15 +327,13 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
         return keel_fail(KEEL_VERSION,
                          "%s: its version is %" PRIu64 ", this program reads %d; use a newer Keel", label,
                          version, KEEL_FORMAT_VERSION);
+    KEEL_TRY(check_members(root, out->info.sealed, label));
     if (!text_from(root, "run", out->run, sizeof out->run) || !u64_from(root, "step", &out->info.step) ||
         !u64_from(root, "attempt", &out->info.attempt) ||
         !u64_from(root, "created_wall_ns", &out->info.created_wall_ns) ||
         !text_from(root, "identity", out->info.identity, sizeof out->info.identity) ||
         !keel_run_name_valid(out->run) || !keel_identity_valid(out->info.identity))
         return damaged(label);
-    size_t members = 10U + (json_object_get(root, "bases") != NULL ? 1U : 0U) + (out->info.sealed ? 2U : 0U);
-    if (json_object_size(root) != members)
-        return newer(label);
     KEEL_TRY(shards_from(root, label, out));
     KEEL_TRY(bases_from(root, label, out));
     return metadata_from(root, label, out);
@@ -319,7 +342,7 @@ static enum keel_status manifest_from(const json_t *root, const char *label, str
 /* Where the seal of a text begins, whose check has been seen; false when it has none. */
 static bool find_seal(const char *text, size_t bytes, const char **out)
 {
-    size_t behind = sizeof check_member - 1 + TAIL_BYTES; /* the seal: what is before */
+    size_t behind = MEMBER_BYTES + TAIL_BYTES; /* the seal: what is before */
     if (text == NULL || bytes < SEAL_BYTES + behind)
         return false;
     const char *seal = text + bytes - behind - SEAL_BYTES;
@@ -363,22 +386,47 @@ enum keel_status keel_manifest_prove(const char *text, size_t bytes, const struc
     return KEEL_OK;
 }
 
+static bool all_ascii(const char *text, size_t bytes)
+{
+    unsigned char any = 0;
+    for (size_t i = 0; i < bytes; i++)
+        any |= (unsigned char)text[i];
+    return any < 0x80;
+}
+
+/* A text whose check is right. */
+static enum keel_status parse(const char *text, size_t bytes, const char *label, json_t **out)
+{
+    json_error_t error;
+    bool ends = memcmp(text + bytes - TAIL_BYTES - MEMBER_BYTES, check_member, MEMBER_BYTES) == 0;
+    if (ends && all_ascii(text, bytes)) {
+        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        if (*out != NULL)
+            return KEEL_OK;
+        if (json_error_code(&error) == json_error_out_of_memory)
+            return keel_fail(KEEL_NO_MEMORY, "%s: no memory to read it", label);
+    }
+    return keel_fail(
+        KEEL_CORRUPT,
+        "%s: is undamaged, but what wrote it made no JSON in ASCII that ends as a manifest does; "
+        "use another snapshot",
+        label);
+}
+
 enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char *label,
                                       struct keel_manifest *out)
 {
     uint8_t digest[KEEL_DIGEST_BYTES];
     char hex[HEX_BYTES + 1];
-    if (bytes <= TAIL_BYTES || bytes > KEEL_MANIFEST_BYTES_MAX)
+    json_t *root = NULL;
+    if (bytes <= MEMBER_BYTES + TAIL_BYTES || bytes > KEEL_MANIFEST_BYTES_MAX)
         return damaged(label);
     keel_format_digest(text, bytes - TAIL_BYTES, digest);
     to_hex(digest, sizeof digest, hex);
     const char *tail = text + bytes - TAIL_BYTES;
     if (memcmp(tail, hex, HEX_BYTES) != 0 || memcmp(tail + HEX_BYTES, tail_end, sizeof tail_end - 1) != 0)
         return damaged(label);
-    json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL)
-        return damaged(label);
+    KEEL_TRY(parse(text, bytes, label, &root));
     struct keel_manifest manifest = {.info.sealed = find_seal(text, bytes, NULL)};
     enum keel_status status = manifest_from(root, label, &manifest);
     json_decref(root);

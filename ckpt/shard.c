@@ -37,9 +37,7 @@ static enum keel_status read_ends(int fd, uint64_t file_bytes, const char *path,
     KEEL_TRY(keel_format_header_open(block, path, &shard->header));
     KEEL_TRY(keel_pread_all(fd, end, sizeof end, file_bytes - sizeof end, path));
     KEEL_TRY(keel_format_footer_open(end, path, &shard->footer));
-    if (shard->footer.file_bytes != file_bytes || shard->footer.header_check != shard->header.check)
-        return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; use another snapshot", path);
-    return KEEL_OK;
+    return keel_format_ends_match(&shard->header, &shard->footer, file_bytes, path);
 }
 
 /* The index, and the zeros between it and the footer. */

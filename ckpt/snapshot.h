@@ -79,11 +79,12 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
  */
 
 /* One damaged part; keel_detail() says what is wrong with it. */
+#define KEEL_DAMAGE_RECORD UINT32_MAX
 struct keel_damage {
     enum keel_status status;
     const struct keel_shard *shard;          /* NULL: of a tensor as a whole */
     const struct keel_format_record *record; /* of the tensor */
-    uint32_t chunk;                          /* in the record */
+    uint32_t chunk;                          /* in the record, or KEEL_DAMAGE_RECORD: none of its chunks */
 };
 /* keel_snapshot_verify, telling each damage (`damaged` may be NULL). */
 enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,

@@ -1,5 +1,6 @@
 /* snapshot_verify.c - every chunk of every shard read and checked, and every tensor seen to be whole. Of a
- * rounded copy's chunks, which store nothing, the check of their bytes against their master's rounding. */
+ * rounded copy's chunks, which store nothing, the check of their bytes against their master's rounding. And
+ * of each record whether as many elements are NaN or infinite as it says. */
 #include "chunk_batch.h"
 #include "codec.h"
 #include <keel/memory.h>
@@ -16,8 +17,10 @@ struct verify {
     char first_detail[KEEL_DETAIL_BYTES];
     struct keel_batch_reader reader;
     const struct keel_shard *shard;
+    uint64_t *nonfinite; /* owned; counted, of each record of the shard; NOT_KNOWN: not all of it was seen */
     uint32_t chunks[KEEL_BATCH_CHUNKS_MAX];
 };
+#define NOT_KNOWN UINT64_MAX
 
 /* Damage is counted; what makes further reading pointless (no memory, no descriptor) is returned. */
 static enum keel_status note(struct verify *verify, const struct keel_damage *damage)
@@ -44,6 +47,18 @@ static enum keel_status note_chunk(struct verify *verify, enum keel_status statu
                                               .chunk = (uint32_t)(chunk - record->first_chunk)});
 }
 
+/* What a chunk decodes to; NULL: it cannot be had. */
+static void count_nonfinite(struct verify *verify, uint32_t chunk, const uint8_t *raw)
+{
+    const struct keel_format_record *record = keel_shard_record_of(verify->shard, chunk);
+    uint64_t *count = &verify->nonfinite[record - verify->shard->records];
+    if (raw == NULL || *count == NOT_KNOWN)
+        *count = NOT_KNOWN;
+    else
+        *count += keel_codec_nonfinite((enum keel_ckpt_dtype)record->dtype, raw,
+                                       verify->shard->chunks[chunk].raw_bytes);
+}
+
 static void step(struct verify *verify, uint32_t chunk)
 {
     verify->done_bytes += verify->shard->chunks[chunk].raw_bytes;
@@ -57,8 +72,8 @@ static void step(struct verify *verify, uint32_t chunk)
 static enum keel_status see_chunk(void *context, uint32_t index, enum keel_status status, const uint8_t *raw)
 {
     struct verify *verify = context;
-    (void)raw;
     step(verify, verify->chunks[index]);
+    count_nonfinite(verify, verify->chunks[index], verify->reader.stored_only ? NULL : raw);
     return note_chunk(verify, status, verify->chunks[index]);
 }
 
@@ -130,9 +145,8 @@ static enum keel_status verify_same(struct verify *verify, struct rounding *roun
             keel_batch_read(&verify->reader, verify->shard, verify->chunks, count, round_chunk, rounding));
         first += count;
     }
-    if ((verify->shard->header.flags & KEEL_HEADER_SEALED) != 0) /* it has no check; its master vouches */
-        return KEEL_OK;
-    if (keel_format_check(rounding->raw, chunk->raw_bytes) == chunk->raw_check)
+    if ((verify->shard->header.flags & KEEL_HEADER_SEALED) != 0 || /* it has no check; its master vouches */
+        keel_format_check(rounding->raw, chunk->raw_bytes) == chunk->raw_check)
         return KEEL_OK;
     char path[KEEL_PATH_BYTES];
     KEEL_TRY(keel_shard_path(verify->shard, path));
@@ -156,8 +170,10 @@ static enum keel_status verify_copies(struct verify *verify)
             uint32_t chunk = (uint32_t)rounding.copy->first_chunk + c;
             if (shard->chunks[chunk].codec != KEEL_CODEC_SAME)
                 continue;
-            if ((shard->header.flags & KEEL_HEADER_SEALED) == 0) /* otherwise it has no check of its own */
-                status = note_chunk(verify, verify_same(verify, &rounding, c), chunk);
+            enum keel_status same = verify->reader.stored_only ? KEEL_OK : verify_same(verify, &rounding, c);
+            bool seen = same == KEEL_OK && !verify->reader.stored_only;
+            status = note_chunk(verify, same, chunk);
+            count_nonfinite(verify, chunk, seen ? rounding.raw : NULL);
             step(verify, chunk);
         }
     }
@@ -168,13 +184,43 @@ static enum keel_status verify_copies(struct verify *verify)
 /* ---- all
  * ------------------------------------------------------------------------------------------------------ */
 
+static enum keel_status check_counts(struct verify *verify)
+{
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_shard_path(verify->shard, path));
+    for (uint32_t r = 0; r < verify->shard->footer.record_count; r++) {
+        const struct keel_format_record *record = &verify->shard->records[r];
+        uint64_t counted = verify->nonfinite[r];
+        if (counted == NOT_KNOWN || counted == record->nonfinite)
+            continue;
+        struct keel_damage damage = {.shard = verify->shard, .record = record, .chunk = KEEL_DAMAGE_RECORD};
+        damage.status =
+            keel_fail(KEEL_CORRUPT,
+                      "%s: tensor %s: %llu elements are NaN or infinite, and its record says %llu; "
+                      "use another snapshot",
+                      path, record->name, (unsigned long long)counted, (unsigned long long)record->nonfinite);
+        KEEL_TRY(note(verify, &damage));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status verify_shard(struct verify *verify, const struct keel_shard *shard)
+{
+    verify->shard = shard;
+    KEEL_TRY(keel_alloc(shard->footer.record_count, sizeof *verify->nonfinite, &verify->nonfinite));
+    enum keel_status status = verify_stored(verify);
+    if (status == KEEL_OK)
+        status = verify_copies(verify);
+    if (status == KEEL_OK)
+        status = check_counts(verify);
+    keel_free(verify->nonfinite);
+    return status;
+}
+
 static enum keel_status verify_all(const struct keel_snapshot *snapshot, struct verify *verify)
 {
-    for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++) {
-        verify->shard = &snapshot->shards[i];
-        KEEL_TRY(verify_stored(verify));
-        KEEL_TRY(verify_copies(verify));
-    }
+    for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++)
+        KEEL_TRY(verify_shard(verify, &snapshot->shards[i]));
     for (uint32_t i = 0; i < snapshot->tensor_count; i++) {
         struct keel_region whole;
         KEEL_TRY(keel_snapshot_tensor(snapshot, i, &whole));

@@ -214,6 +214,21 @@ static void index_with(struct fixture *f, size_t offset, uint8_t value, enum kee
     close_part(&shard);
 }
 
+static size_t record_of_integers(struct fixture *f)
+{
+    struct open_file shard = open_part(f, "rank-0.keel");
+    struct keel_format_footer footer;
+    struct keel_format_record record;
+    size_t at = 0;
+    memcpy(&footer, shard.bytes + shard.size - sizeof footer, sizeof footer);
+    do {
+        memcpy(&record, shard.bytes + footer.index_offset + at, sizeof record);
+        at += sizeof record;
+    } while (record.dtype != KEEL_CKPT_I64 && record.dtype != KEEL_CKPT_U8);
+    close_part(&shard);
+    return at - sizeof record;
+}
+
 START_TEST(an_index_that_makes_no_sense_is_refused_even_with_right_checksums)
 {
     struct fixture f = make_fixture(1);
@@ -235,6 +250,8 @@ START_TEST(an_index_that_makes_no_sense_is_refused_even_with_right_checksums)
     index_with(&f, offsetof(struct keel_format_record, reserved), 1, KEEL_VERSION);
     index_with(&f, offsetof(struct keel_format_record, same_record), 1, KEEL_CORRUPT); /* of itself */
     index_with(&f, offsetof(struct keel_format_record, same_record), 77, KEEL_CORRUPT);
+    index_with(&f, offsetof(struct keel_format_record, nonfinite) + 7, 1, KEEL_CORRUPT);
+    index_with(&f, record_of_integers(&f) + offsetof(struct keel_format_record, nonfinite), 1, KEEL_CORRUPT);
     header_with(&f, offsetof(struct keel_format_header, flags), 4, KEEL_VERSION);
     header_with(&f, offsetof(struct keel_format_header, base_step), 1, KEEL_CORRUPT);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, codec), KEEL_CODEC_COUNT, KEEL_VERSION);
@@ -246,8 +263,26 @@ START_TEST(an_index_that_makes_no_sense_is_refused_even_with_right_checksums)
     index_with(&f, chunks + offsetof(struct keel_format_chunk, zero), 1, KEEL_VERSION);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, file_offset), 1, KEEL_CORRUPT);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, file_offset) + 5, 1, KEEL_CORRUPT);
+    index_with(&f, chunks + offsetof(struct keel_format_chunk, file_offset) + 1, 0x20,
+               KEEL_CORRUPT); /* a gap */
     index_with(&f, chunks + offsetof(struct keel_format_chunk, stored_bytes) + 3, 1, KEEL_CORRUPT);
     index_with(&f, chunks + offsetof(struct keel_format_chunk, raw_bytes), 1, KEEL_CORRUPT);
+    end_fixture(&f);
+}
+END_TEST
+
+START_TEST(a_mac_in_a_shard_that_is_not_sealed_is_refused)
+{
+    struct fixture f = make_fixture(1);
+    struct open_file shard = open_part(&f, "rank-0.keel");
+    struct keel_format_footer footer;
+    memcpy(&footer, shard.bytes + shard.size - sizeof footer, sizeof footer);
+    footer.mac[3] = 1;
+    keel_format_footer_seal(&footer);
+    ck_ok(keel_pwrite_all(shard.fd, &footer, sizeof footer, shard.size - sizeof footer, "a shard"));
+    ck_status(load(&f), KEEL_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "its parts do not belong together"));
+    close_part(&shard);
     end_fixture(&f);
 }
 END_TEST
@@ -399,6 +434,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, damage_names_file_tensor_and_chunk);
     tcase_add_test(tc, a_newer_version_is_told_apart_from_damage);
     tcase_add_test(tc, an_index_that_makes_no_sense_is_refused_even_with_right_checksums);
+    tcase_add_test(tc, a_mac_in_a_shard_that_is_not_sealed_is_refused);
     tcase_add_test(tc, a_file_of_mostly_holes_is_refused_before_they_are_read);
     tcase_add_test(tc, a_manifest_that_says_other_things_is_refused_even_with_a_right_check);
     tcase_add_test(tc, files_of_another_snapshot_or_run_are_refused);

@@ -1,4 +1,5 @@
-/* manifest_test.c - a manifest's list of bases: written as it is read, and nothing else is taken for one. */
+/* manifest_test.c - a manifest's members, above all its list of bases: written as they are read, and nothing
+ * else is taken for them. */
 #include "format.h"
 #include "harness.h"
 #include "manifest.h"
@@ -82,6 +83,12 @@ static const struct {
     {"\"step\": \"8\",\n   \"attempt\": \"1\"", "\"step\": \"9\",\n   \"attempt\": \"4\"", KEEL_CORRUPT},
     {"\"attempt\": \"5\"", "\"attempt\": \"5\", \"more\": 1", KEEL_VERSION},
     {"\"bases\"", "\"roots\"", KEEL_VERSION},
+    {"\"index_digest\"", "\"more\": 1, \"index_digest\"", KEEL_VERSION}, /* of a shard */
+    {"\"records\"", "\"recalls\"", KEEL_CORRUPT},
+    {"\"metadata\": {}", "\"metadata\": {\"a\": \"\xc3\xa9\"}", KEEL_CORRUPT}, /* UTF-8 */
+    {"\"metadata\": {}", "\"metadata\": []", KEEL_CORRUPT},
+    {"\n \"check\"", "\n\"check\"", KEEL_CORRUPT},
+    {"\n \"check\"", "\n \"check\": \"\",\n \"last\"", KEEL_CORRUPT},
     {"\"bases\": [", "\"bases\": [1, ", KEEL_CORRUPT},
     {"\"bases\": [",
      "\"bases\": [{\"step\": \"1\", \"attempt\": \"1\"}, {\"step\": \"2\", \"attempt\": \"1\"}, ",
@@ -96,6 +103,26 @@ START_TEST(other_lists_of_bases_are_refused_even_with_a_right_check)
     encode(bases, 2, text);
     rewrite(text, refused[_i].from, refused[_i].to, changed);
     ck_status(decode(changed, &back), refused[_i].wanted);
+}
+END_TEST
+
+START_TEST(a_member_that_is_missing_is_named)
+{
+    static const char *const members[] = {"run",      "step",    "attempt", "created_wall_ns",
+                                          "identity", "metadata"};
+    char text[TEXT_MAX], changed[TEXT_MAX], member[64];
+    struct keel_manifest back;
+    encode(NULL, 0, text);
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        snprintf(member, sizeof member, "\n \"%s\": ", members[i]);
+        const char *at = strstr(text, member);
+        ck_assert_ptr_nonnull(at);
+        snprintf(member, sizeof member, "%.*s", (int)(strchr(at + 1, '\n') - at), at);
+        rewrite(text, member, "", changed);
+        ck_status(decode(changed, &back), KEEL_CORRUPT);
+        snprintf(member, sizeof member, "left out its member %s;", members[i]);
+        ck_assert_msg(strstr(keel_detail(), member) != NULL, "%s", keel_detail());
+    }
 }
 END_TEST
 
@@ -131,6 +158,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, bases_come_back_as_they_were_written);
     tcase_add_loop_test(tc, other_lists_of_bases_are_refused_even_with_a_right_check, 0,
                         (int)(sizeof refused / sizeof refused[0]));
+    tcase_add_test(tc, a_member_that_is_missing_is_named);
     tcase_add_test(tc, an_empty_list_of_bases_is_refused);
     tcase_add_test(tc, names_that_would_speak_to_a_terminal_are_damage);
 }

@@ -247,6 +247,85 @@ START_TEST(nan_is_counted_in_copies_deltas_and_raw_chunks_too)
 }
 END_TEST
 
+/* Record `record` of the shard of step 1 tells another count, under right checks, also in the summary. */
+static void tell_nonfinite(struct fixture *f, uint32_t record, uint64_t count,
+                           struct keel_shard_summary *summary)
+{
+    char path[KEEL_PATH_BYTES], *bytes;
+    size_t size;
+    struct keel_format_footer footer;
+    ck_ok(keel_path_join(path, f->root, "sample/step-1.1/rank-0.keel"));
+    ck_ok(keel_file_read(path, 1 << 26, &bytes, &size));
+    memcpy(&footer, bytes + size - sizeof footer, sizeof footer);
+    char *index = bytes + footer.index_offset;
+    memcpy(index + record * sizeof(struct keel_format_record) +
+               offsetof(struct keel_format_record, nonfinite),
+           &count, sizeof count);
+    keel_format_digest(index, footer.index_bytes, footer.index_digest);
+    memcpy(summary->index_digest, footer.index_digest, sizeof footer.index_digest);
+    keel_format_footer_seal(&footer);
+    memcpy(bytes + size - sizeof footer, &footer, sizeof footer);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ck_ok(keel_pwrite_all(fd, bytes, size, 0, path));
+    close(fd);
+    keel_free(bytes);
+}
+
+/* In what is stored, and in what is a rounding of that. */
+START_TEST(another_count_of_nan_than_there_are_is_found_by_verify)
+{
+    struct fixture f = make_fixture();
+    static const uint32_t nan_bits = 0x7fc12345;
+    uint32_t same_as[2] = {KEEL_SAME_AS_NONE, 0}, damaged = 0;
+    struct keel_shard_summary shard;
+    struct keel_snapshot *snapshot;
+    state_add(&f.state, "w", KEEL_CKPT_F32, ELEMENTS);
+    state_add(&f.state, "half", KEEL_CKPT_BF16, ELEMENTS);
+    fill_f32(&f.state, 0, 3);
+    memcpy(f.state.bytes[0] + 4 * (size_t)(ELEMENTS - 1), &nan_bits, 4);
+    make_copy(&f.state, 1, 0);
+    struct keel_save_config config = state_config(&f.state, 1, KEEL_CODEC_PLANES);
+    config.same_as = same_as;
+    ck_ok(save_state(f.store, &config, &shard));
+    tell_nonfinite(&f, 0, 0, &shard);
+    tell_nonfinite(&f, 1, 0, &shard);
+    ck_ok(commit_all(f.store, 1, 1, &shard, 1)); /* commit reads no chunks */
+    ck_ok(keel_snapshot_open(f.store, 1, 1, &snapshot));
+    ck_status(keel_snapshot_verify(snapshot, NULL, NULL, &damaged), KEEL_CORRUPT);
+    ck_assert_uint_eq(damaged, 2);
+    ck_assert_ptr_nonnull(
+        strstr(keel_detail(), "tensor w: 1 elements are NaN or infinite, and its record says 0"));
+    keel_snapshot_close(snapshot);
+    end_fixture(&f);
+}
+END_TEST
+
+START_TEST(a_chunk_of_which_nothing_is_stored_has_the_check_of_nothing)
+{
+    struct fixture f = make_fixture();
+    uint32_t same_as[7], number = 0;
+    struct keel_step_place place;
+    struct keel_shard shard;
+    add_family(&f, same_as);
+    save_family(&f, 1, same_as, 0);
+    ck_ok(keel_step_open(f.store, 1, 1, false, &place));
+    ck_ok(keel_shard_load(&place, 0, &shard));
+    while (shard.chunks[number].codec != KEEL_CODEC_SAME)
+        number++;
+    ck_assert_uint_eq(shard.chunks[number].stored_check, UINT64_C(0x2d06800538d394c2));
+    uint64_t zero = 0;
+    memcpy(shard.index + ((const uint8_t *)&shard.chunks[number] - shard.index) +
+               offsetof(struct keel_format_chunk, stored_check),
+           &zero, sizeof zero);
+    keel_format_digest(shard.index, shard.footer.index_bytes, shard.footer.index_digest);
+    ck_status(keel_format_index_check(shard.index, &shard.header, &shard.footer, "index"), KEEL_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "a chunk's entry makes no sense"));
+    keel_shard_unload(&shard);
+    keel_step_close(&place);
+    end_fixture(&f);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, copies_of_all_kinds_take_no_bytes_in_any_arena);
@@ -256,6 +335,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_master_that_cannot_be_one_is_refused);
     tcase_add_test(tc, a_snapshot_with_nan_or_infinity_is_committed_only_when_told_so);
     tcase_add_test(tc, nan_is_counted_in_copies_deltas_and_raw_chunks_too);
+    tcase_add_test(tc, another_count_of_nan_than_there_are_is_found_by_verify);
+    tcase_add_test(tc, a_chunk_of_which_nothing_is_stored_has_the_check_of_nothing);
 }
 
 KEEL_TEST_MAIN("save_same", cases, 120)
