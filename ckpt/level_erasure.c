@@ -352,17 +352,19 @@ static void find_footer(struct keel_erasure_set *set)
         }
 }
 
-/* A candidate with another size is none. */
-static void open_candidate(struct keel_level *level, const struct keel_object *object, uint64_t wanted_bytes,
-                           struct keel_erasure_candidate *out)
+/* A candidate with another size is none, nor is one that cannot be opened; without memory nobody can tell. */
+static enum keel_status open_candidate(struct keel_level *level, const struct keel_object *object,
+                                       uint64_t wanted_bytes, struct keel_erasure_candidate *out)
 {
     struct keel_level_source *source;
-    if (keel_level_open(level, object, &source) != KEEL_OK)
-        return;
+    enum keel_status status = keel_level_open(level, object, &source);
+    if (status != KEEL_OK)
+        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     if (wanted_bytes == UINT64_MAX || source->info.bytes == wanted_bytes)
         out->source = source;
     else
         keel_level_close_source(source);
+    return KEEL_OK;
 }
 
 static enum keel_status open_candidates(struct keel_erasure_set *set, uint64_t step, uint64_t attempt,
@@ -371,7 +373,7 @@ static enum keel_status open_candidates(struct keel_erasure_set *set, uint64_t s
     struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_PARITY, .set = number};
     for (object.member = 0; object.member < KEEL_ERASURE_NODES_MAX; object.member++)
         for (uint32_t l = 0; l < set->level_count; l++)
-            open_candidate(set->levels[l], &object, UINT64_MAX, &set->parities[object.member][l]);
+            KEEL_TRY(open_candidate(set->levels[l], &object, UINT64_MAX, &set->parities[object.member][l]));
     if (!elect_header(set))
         return keel_fail(KEEL_NOT_FOUND, "%s: no parity file of it with a sound header is there",
                          set->level.name);
@@ -380,7 +382,8 @@ static enum keel_status open_candidates(struct keel_erasure_set *set, uint64_t s
     for (uint32_t i = 0; i < set->shape.node_count; i++) {
         object.member = set->header.members[i].rank;
         for (uint32_t l = 0; l < set->level_count && object.member != KEEL_ERASURE_NO_SHARD; l++)
-            open_candidate(set->levels[l], &object, set->header.members[i].shard_bytes, &set->shards[i][l]);
+            KEEL_TRY(open_candidate(set->levels[l], &object, set->header.members[i].shard_bytes,
+                                    &set->shards[i][l]));
     }
     return KEEL_OK;
 }

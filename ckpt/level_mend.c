@@ -146,7 +146,7 @@ static bool compute_chunk(struct assembly *assembly, const struct keel_format_re
 
 /* ---- assembling ---------------------------------------------------------------------------------------- */
 
-static void open_sources(struct assembly *assembly, uint32_t rank)
+static enum keel_status open_sources(struct assembly *assembly, uint32_t rank)
 {
     const struct keel_mend *mend = assembly->mend;
     const struct keel_object object = shard_of(mend, rank);
@@ -163,12 +163,16 @@ static void open_sources(struct assembly *assembly, uint32_t rank)
         else
             keel_level_close_source(source);
     }
+    return KEEL_OK;
 }
 
 static enum keel_status find_frame(struct assembly *assembly, uint32_t rank)
 {
     for (uint32_t i = 0; i < assembly->source_count; i++) {
-        if (keel_frame_load(assembly->sources[i], &assembly->frame) != KEEL_OK)
+        enum keel_status status = keel_frame_load(assembly->sources[i], &assembly->frame);
+        if (status == KEEL_NO_MEMORY)
+            return status;
+        if (status != KEEL_OK)
             continue;
         if (keel_mend_match(assembly->mend, assembly->sources[i], &assembly->frame) == KEEL_OK)
             return KEEL_OK;
@@ -267,7 +271,7 @@ static enum keel_status put_all(struct assembly *assembly)
 static enum keel_status assemble(struct assembly *assembly, uint32_t rank)
 {
     const struct keel_object object = shard_of(assembly->mend, rank);
-    open_sources(assembly, rank);
+    KEEL_TRY(open_sources(assembly, rank));
     KEEL_TRY(find_frame(assembly, rank));
     KEEL_TRY(keel_alloc(3, CHUNK_BUFFER_BYTES, &assembly->chunk));
     assembly->raw = assembly->chunk + CHUNK_BUFFER_BYTES;
@@ -289,7 +293,10 @@ enum keel_status keel_mend_shard(struct keel_mend *mend, uint32_t rank, char out
 {
     struct assembly *assembly;
     for (uint32_t i = 0; i < mend->level_count; i++) {
-        if (copy_whole(mend, mend->levels[i], rank) != KEEL_OK)
+        enum keel_status status = copy_whole(mend, mend->levels[i], rank);
+        if (status == KEEL_NO_MEMORY)
+            return status;
+        if (status != KEEL_OK)
             continue;
         snprintf(out_from, KEEL_DETAIL_BYTES, "from %s", mend->levels[i]->name);
         return KEEL_OK;

@@ -63,15 +63,17 @@ static int newest_first(const void *a, const void *b)
 
 /* Bases are of earlier snapshots, so going from the oldest on each is decided before those that need it. A
  * base of the same or a later step would be none of ours. */
-static void decide(struct offers *offers, size_t number)
+static enum keel_status decide(struct offers *offers, size_t number)
 {
     struct seen *seen = &offers->seen[number];
     const struct keel_object object = {
         .step = seen->step, .attempt = seen->attempt, .kind = KEEL_OBJECT_MANIFEST};
     struct keel_manifest manifest;
-    if (seen->shard_near == NEAR_NONE || seen->manifest_from == NULL ||
-        keel_manifest_from_level(seen->manifest_from, &object, &manifest) != KEEL_OK)
-        return;
+    if (seen->shard_near == NEAR_NONE || seen->manifest_from == NULL)
+        return KEEL_OK;
+    enum keel_status status = keel_manifest_from_level(seen->manifest_from, &object, &manifest);
+    if (status != KEEL_OK)
+        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     int near = seen->shard_near;
     for (uint32_t b = 0; b < manifest.base_count && near != NEAR_NONE; b++) {
         int base_near = NEAR_NONE;
@@ -83,6 +85,7 @@ static void decide(struct offers *offers, size_t number)
     }
     seen->near = near;
     keel_manifest_fini(&manifest);
+    return KEEL_OK;
 }
 
 enum keel_status keel_level_offers(struct keel_level *const *levels, uint32_t level_count, uint32_t rank,
@@ -97,8 +100,8 @@ enum keel_status keel_level_offers(struct keel_level *const *levels, uint32_t le
     }
     if (offers.count > 0)
         qsort(offers.seen, offers.count, sizeof *offers.seen, newest_first);
-    for (size_t i = offers.count; i-- > 0;)
-        decide(&offers, i);
+    for (size_t i = offers.count; i-- > 0 && status != KEEL_NO_MEMORY;)
+        status = decide(&offers, i);
     for (size_t i = 0; i < offers.count && count < capacity; i++)
         if (offers.seen[i].near != NEAR_NONE)
             out[count++] = (struct keel_offer){.step = offers.seen[i].step,

@@ -43,7 +43,8 @@ static void report(struct repair *repair, const struct keel_object *object, enum
         repair->config->report(repair->config->context, object, outcome, detail);
 }
 
-/* What a repair may survive and go on after: one file is lost. Anything else ends it. */
+/* What a repair may survive and go on after: one file is lost. Anything else ends it, above all NO_MEMORY:
+ * what merely could not be looked at is not lost. */
 static bool is_loss(enum keel_status status)
 {
     return status == KEEL_CORRUPT || status == KEEL_NOT_FOUND || status == KEEL_MISMATCH ||
@@ -98,16 +99,22 @@ static enum keel_status note_set(void *context, const struct keel_object_info *i
 }
 
 /* Of what cannot be listed or opened no parity is used. */
-static void find_sets(struct repair *repair, struct sets *sets)
+static enum keel_status find_sets(struct repair *repair, struct sets *sets)
 {
     for (uint32_t i = 0; i < repair->level_count; i++)
-        (void)keel_level_list(repair->levels[i], note_set, sets);
+        if (keel_level_list(repair->levels[i], note_set, sets) == KEEL_NO_MEMORY)
+            return KEEL_NO_MEMORY;
+    return KEEL_OK;
 }
 
-static bool open_set(struct repair *repair, const struct sets *sets, uint32_t number, struct keel_level **out)
+/* *out is NULL when it cannot be opened. */
+static enum keel_status open_set(struct repair *repair, const struct sets *sets, uint32_t number,
+                                 struct keel_level **out)
 {
-    return keel_level_erasure_open(repair->levels, repair->level_count, sets->step, sets->attempt, number,
-                                   out) == KEEL_OK;
+    *out = NULL;
+    enum keel_status status =
+        keel_level_erasure_open(repair->levels, repair->level_count, sets->step, sets->attempt, number, out);
+    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
 }
 
 static enum keel_status note_member_rank(void *context, const struct keel_object_info *info)
@@ -129,10 +136,12 @@ static enum keel_status find_members(struct repair *repair, struct sets *sets)
     enum keel_status status = KEEL_OK;
     struct keel_level *set;
     for (uint32_t i = 0; i < SETS_MAX && !sets->members_known && status == KEEL_OK; i++) {
-        if (!sets->there[i] || !open_set(repair, sets, i, &set))
+        if (!sets->there[i])
             continue;
         sets->number = i;
-        status = keel_level_list(set, note_member_rank, sets);
+        status = open_set(repair, sets, i, &set);
+        if (set != NULL)
+            status = keel_level_list(set, note_member_rank, sets);
         keel_level_end(set);
     }
     sets->members_known = status == KEEL_OK;
@@ -145,12 +154,18 @@ struct open_sets {
     uint32_t count;
 };
 
-static void open_sets_of(struct repair *repair, const struct sets *sets, uint32_t rank, struct open_sets *out)
+static enum keel_status open_sets_of(struct repair *repair, const struct sets *sets, uint32_t rank,
+                                     struct open_sets *out)
 {
+    enum keel_status status = KEEL_OK;
     out->count = 0;
-    for (size_t i = 0; i < sets->member_count && out->count < SETS_OF_RANK_MAX; i++)
-        if (sets->members[i].rank == rank)
-            out->count += open_set(repair, sets, sets->members[i].set, &out->levels[out->count]);
+    for (size_t i = 0; i < sets->member_count && out->count < SETS_OF_RANK_MAX && status == KEEL_OK; i++) {
+        if (sets->members[i].rank != rank)
+            continue;
+        status = open_set(repair, sets, sets->members[i].set, &out->levels[out->count]);
+        out->count += out->levels[out->count] != NULL;
+    }
+    return status;
 }
 
 static void close_sets(struct open_sets *sets)
@@ -183,15 +198,18 @@ static enum keel_status repair_shard(struct repair *repair, struct keel_mend *me
                                        .kind = KEEL_OBJECT_SHARD,
                                        .member = rank};
     char from[KEEL_DETAIL_BYTES];
-    if (keel_mend_check(mend, repair->self, rank) == KEEL_OK) {
-        report(repair, &object, KEEL_REPAIR_SOUND, "");
-        return KEEL_OK;
-    }
     struct open_sets open;
+    enum keel_status status = keel_mend_check(mend, repair->self, rank);
+    if (status == KEEL_OK)
+        report(repair, &object, KEEL_REPAIR_SOUND, "");
+    if (status == KEEL_OK || status == KEEL_NO_MEMORY)
+        return status;
     KEEL_TRY(find_members(repair, sets));
-    open_sets_of(repair, sets, rank, &open);
-    fill_levels(repair, &open, mend);
-    enum keel_status status = keel_mend_shard(mend, rank, from);
+    status = open_sets_of(repair, sets, rank, &open);
+    if (status == KEEL_OK) {
+        fill_levels(repair, &open, mend);
+        status = keel_mend_shard(mend, rank, from);
+    }
     close_sets(&open);
     if (status == KEEL_OK)
         report(repair, &object, KEEL_REPAIR_MENDED, from);
@@ -207,14 +225,15 @@ static enum keel_status repair_parity(struct repair *repair, struct keel_level *
                                       const struct keel_object *object)
 {
     struct keel_level_source *source;
-    if (keel_level_open(repair->self, object, &source) != KEEL_OK)
-        return KEEL_OK;
-    enum keel_status status = keel_source_verify(source);
+    enum keel_status status = keel_level_open(repair->self, object, &source);
+    if (status != KEEL_OK)
+        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+    status = keel_source_verify(source);
     keel_level_close_source(source);
-    if (status == KEEL_OK) {
+    if (status == KEEL_OK)
         report(repair, object, KEEL_REPAIR_SOUND, "");
-        return KEEL_OK;
-    }
+    if (status == KEEL_OK || status == KEEL_NO_MEMORY)
+        return status;
     status =
         repair->config->dry_run ? keel_level_verify(set, object) : keel_level_copy(set, object, repair->self);
     if (status == KEEL_OK)
@@ -253,9 +272,11 @@ static enum keel_status repair_sets(struct repair *repair, const struct sets *se
     enum keel_status status = KEEL_OK;
     struct keel_level *set;
     for (uint32_t i = 0; i < SETS_MAX && status == KEEL_OK; i++) {
-        if (!sets->there[i] || !open_set(repair, sets, i, &set))
+        if (!sets->there[i])
             continue;
-        status = repair_parities(repair, set);
+        status = open_set(repair, sets, i, &set);
+        if (set != NULL)
+            status = repair_parities(repair, set);
         keel_level_end(set);
     }
     return status;
@@ -268,8 +289,7 @@ static enum keel_status repair_files(struct repair *repair, const struct keel_ma
                              .manifest = manifest,
                              .dry_run = repair->config->dry_run};
     struct sets sets = {.step = manifest->info.step, .attempt = manifest->info.attempt};
-    enum keel_status status = KEEL_OK;
-    find_sets(repair, &sets);
+    enum keel_status status = find_sets(repair, &sets);
     for (uint32_t rank = 0; rank < manifest->info.shard_count && status == KEEL_OK; rank++)
         status = repair_shard(repair, &mend, &sets, rank);
     keel_mend_fini(&mend);
