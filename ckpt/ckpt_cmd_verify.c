@@ -6,6 +6,7 @@
 #include "attempts.h"
 #include "ckpt_cmd.h"
 #include "level.h"
+#include "parity.h"
 #include "snapshot.h"
 #include <inttypes.h>
 #include <keel/memory.h>
@@ -22,7 +23,8 @@ struct check {
     const struct keel_cmd_place *place;
     const struct keel_attempt *attempt;
     struct keel_cmd_meter meter;
-    json_t *damage; /* with --json */
+    json_t *damage;         /* with --json */
+    json_t *parity_missing; /* names of files; with --json */
     uint32_t count;
     enum keel_status first;         /* the first damage, */
     char detail[KEEL_DETAIL_BYTES]; /* and what it is */
@@ -37,6 +39,7 @@ static void add(struct check *check, enum keel_status status, const char *file,
         memcpy(check->detail, keel_detail(), sizeof check->detail);
     }
     if (!check->cmd->json) {
+        keel_cmd_meter_hide(&check->meter);
         keel_cmd_report(status);
         return;
     }
@@ -64,15 +67,36 @@ static void see_damage(void *context, const struct keel_damage *damage)
 /* ---- files ----------------------------------------------------------------------------------------------
  */
 
+enum { SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX };
+
 struct files {
     struct check *check;
     struct keel_level *level;
     bool parity_only;
+    struct parity_set {
+        uint32_t node_count; /* 0: no header of it was sound */
+        uint64_t there;      /* bit i: member i's file, sound or not */
+    } * sets;                /* owned; SETS_MAX */
 };
+_Static_assert(KEEL_ERASURE_NODES_MAX <= 64, "parity_set.there");
+
+static void note_parity(struct files *files, const struct keel_object *object)
+{
+    struct keel_level_source *source;
+    struct keel_parity_header header;
+    if (object->set >= SETS_MAX || object->member >= KEEL_ERASURE_NODES_MAX)
+        return;
+    files->sets[object->set].there |= UINT64_C(1) << object->member;
+    if (files->sets[object->set].node_count > 0 || keel_level_open(files->level, object, &source) != KEEL_OK)
+        return;
+    if (keel_parity_read_header(source, &header) == KEEL_OK)
+        files->sets[object->set].node_count = header.node_count;
+    keel_level_close_source(source);
+}
 
 static enum keel_status see_file(void *context, const char *name)
 {
-    const struct files *files = context;
+    struct files *files = context;
     struct keel_object object;
     if (!keel_object_file_parse(name, &object) || (files->parity_only && object.kind != KEEL_OBJECT_PARITY))
         return KEEL_OK;
@@ -83,7 +107,31 @@ static enum keel_status see_file(void *context, const char *name)
         return status;
     if (status != KEEL_OK)
         add(files->check, status, name, NULL, NULL);
+    if (object.kind == KEEL_OBJECT_PARITY)
+        note_parity(files, &object);
     return KEEL_OK;
+}
+
+/* Files of a set that are not there are no damage, as all data is: but less may be lost from now on. Where
+ * all of them have gone, nothing tells that there was a set. */
+static void tell_missing_parity(const struct files *files)
+{
+    struct keel_object object = {.kind = KEEL_OBJECT_PARITY};
+    char name[KEEL_OBJECT_NAME_BYTES];
+    for (object.set = 0; object.set < SETS_MAX; object.set++) {
+        const struct parity_set *set = &files->sets[object.set];
+        uint32_t missing = 0;
+        for (object.member = 0; object.member < set->node_count; object.member++) {
+            if ((set->there >> object.member & 1) != 0)
+                continue;
+            keel_object_file_name(&object, name);
+            json_array_append_new(files->check->parity_missing, json_string(name));
+            missing++;
+        }
+        if (missing > 0 && !files->check->cmd->json)
+            printf("parity set %u: %u of its %u files are not here: so many fewer losses can be mended\n",
+                   object.set, missing, set->node_count);
+    }
 }
 
 static enum keel_status check_files(struct check *check, bool parity_only)
@@ -93,11 +141,16 @@ static enum keel_status check_files(struct check *check, bool parity_only)
     struct keel_store *store = check->place->store;
     const struct keel_snapshot_info *info = &check->attempt->info;
     KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
-    enum keel_status status = keel_level_directory_open(store, KEEL_NEAR_LOCAL, "this store", &files.level);
+    enum keel_status status = keel_alloc(SETS_MAX, sizeof *files.sets, &files.sets);
+    if (status == KEEL_OK)
+        status = keel_level_directory_open(store, KEEL_NEAR_LOCAL, "this store", &files.level);
     if (status == KEEL_OK) {
         status = keel_dir_list(place.path, see_file, &files);
         keel_level_end(files.level);
     }
+    if (status == KEEL_OK)
+        tell_missing_parity(&files);
+    keel_free(files.sets);
     keel_step_close(&place);
     return status;
 }
@@ -153,7 +206,8 @@ static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel
                           .place = place,
                           .attempt = attempt,
                           .meter = keel_cmd_meter_of("verify"),
-                          .damage = json_array()};
+                          .damage = json_array(),
+                          .parity_missing = json_array()};
     enum keel_status status = check_snapshot(&check);
     if (status == KEEL_OK) {
         json_t *result = keel_cmd_info_json(&attempt->info);
@@ -161,12 +215,14 @@ static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel
         json_object_set_new(result, "damaged_parts", json_integer(check.count));
         json_object_set_new(result, "first", check.count > 0 ? json_string(check.detail) : json_null());
         json_object_set(result, "damage", check.damage);
+        json_object_set(result, "parity_missing", check.parity_missing);
         json_array_append_new(results, result);
         *out_damage = check.first;
         if (!cmd->json)
             print_sound(&check);
     }
     json_decref(check.damage);
+    json_decref(check.parity_missing);
     return status;
 }
 
@@ -235,7 +291,7 @@ const struct keel_cmd_kind keel_cmd_verify = {
     .summary = "check every chunk of one snapshot, or of all",
     .details =
         "Reads all of it, decodes it, with the snapshots that its deltas need, and looks at parity files;\n"
-        "names file, tensor and chunk of every damage.\n",
+        "names file, tensor and chunk of every damage, and says which files of a parity set are not there.\n",
     .examples = "  keel ckpt verify out/ckpt/demo/step-120.3 --json\n",
     .takes_step = true,
     .options = options,

@@ -2,7 +2,7 @@
  * which our writers lay them down, and what of each goes where. Pure but for memory: no file is touched.
  *
  * A chunk stands in the plan once, whatever number of boxes want something of it: all its uses follow each
- * other. A rounded copy (codec same) needs its master's chunks. 16 bytes a use, and 160 for each part of a
+ * other. A rounded copy (codec same) needs its master's chunks. 16 bytes a use, and 144 for each part of a
  * box that one piece holds. */
 #ifndef KEEL_CKPT_LOAD_PLAN_H
 #define KEEL_CKPT_LOAD_PLAN_H

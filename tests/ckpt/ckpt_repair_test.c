@@ -256,8 +256,38 @@ START_TEST(what_may_not_be_read_is_not_said_to_be_lost)
 }
 END_TEST
 
+START_TEST(parity_files_that_are_not_there_are_told_and_no_damage)
+{
+    static const char *const names[] = {"manifest.json",   "rank-0.keel",     "rank-1.keel",
+                                        "rank-2.keel",     "parity-7.0.keel", "parity-7.1.keel",
+                                        "parity-7.2.keel", "parity-7.3.keel"};
+    char top[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
+    make_directory(top);
+    ck_ok(keel_path_join(step, top, "parity/step-5.2"));
+    ck_ok(keel_mkdir_all(step));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        copy_file("tests/golden/ckpt/parity/step-5.2", step, names[i]);
+    struct output o = COMMAND("verify", step);
+    ck_assert_int_eq(o.code, 0);
+    ck_assert_ptr_null(strstr(o.text, "parity"));
+    lose(step, "parity-7.1.keel");
+    lose(step, "parity-7.3.keel");
+    o = COMMAND("verify", step);
+    ck_assert_int_eq(o.code, 0); /* all data is there */
+    ck_assert_ptr_nonnull(strstr(o.text, "parity set 7: 2 of its 4 files are not here"));
+    o = COMMAND("verify", step, "--json");
+    json_t *root = parse(&o), *missing = json_object_get(root, "parity_missing");
+    ck_assert_uint_eq(json_array_size(missing), 2);
+    ck_assert_str_eq(json_string_value(json_array_get(missing, 0)), "parity-7.1.keel");
+    ck_assert_str_eq(json_string_value(json_array_get(missing, 1)), "parity-7.3.keel");
+    json_decref(root);
+    ck_ok(keel_remove_tree(top));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, parity_files_that_are_not_there_are_told_and_no_damage);
     tcase_add_test(tc, verify_places_every_damage_by_file_tensor_and_chunk);
     tcase_add_test(tc, verify_goes_on_behind_headers_and_manifests_that_are_damaged);
     tcase_add_test(tc, repair_mends_chunks_files_and_manifests_from_another_store);
