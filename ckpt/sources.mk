@@ -4,6 +4,7 @@ ckpt_SRC := \
 	chunk_seal.c \
 	huffman.c \
 	deflate_encode.c \
+	deflate_block.c \
 	deflate_decode.c \
 	floats.c \
 	split.c \
