@@ -180,6 +180,8 @@ enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_
                                  uint32_t *out_count, uint32_t *out_damaged)
 {
     struct keel_attempts attempts;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(out_count != NULL && (out != NULL || capacity == 0));
     KEEL_TRY(keel_attempts_scan(store, false, &attempts));
     uint32_t count = 0, damaged = 0;
     for (size_t i = 0; i < attempts.count; i++) {

@@ -108,6 +108,7 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
     struct keel_step_place place;
     struct keel_manifest manifest;
     struct keel_snapshot *snapshot;
+    KEEL_ASSERT(commit != NULL);
     KEEL_TRY(keel_store_writable(store));
     KEEL_TRY(check_commit(commit));
     KEEL_TRY(check_agreement(commit));

@@ -28,6 +28,7 @@ uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
 
 uint64_t keel_region_bytes(const struct keel_region *region)
 {
+    KEEL_ASSERT(region != NULL && region->dims <= KEEL_TENSOR_DIMS_MAX);
     uint64_t bytes = keel_ckpt_dtype_bytes(region->dtype);
     for (uint32_t i = 0; i < region->dims; i++)
         bytes *= region->extent[i];

@@ -113,6 +113,7 @@ enum keel_status
 keel_level_list(struct keel_level *level,
                 enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
+    KEEL_ASSERT(level != NULL && visit != NULL);
     return level->ops->list(level, visit, context);
 }
 
@@ -128,6 +129,7 @@ enum keel_status keel_level_open(struct keel_level *level, const struct keel_obj
                                  struct keel_level_source **out)
 {
     struct keel_level_source *source;
+    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
     if (refuse_impossible(level, object))
         return KEEL_INVALID;
     KEEL_TRY(level->ops->open(level, object, &source));
@@ -139,6 +141,7 @@ enum keel_status keel_level_open(struct keel_level *level, const struct keel_obj
 enum keel_status keel_level_read(struct keel_level_source *source, uint64_t offset, void *out, size_t bytes)
 {
     char label[KEEL_LEVEL_LABEL_BYTES];
+    KEEL_ASSERT(source != NULL && (out != NULL || bytes == 0));
     if (offset <= source->info.bytes && bytes <= source->info.bytes - offset)
         return source->level->ops->read(source, offset, out, bytes);
     keel_level_label(source->level, &source->info.object, label);
@@ -156,6 +159,7 @@ enum keel_status keel_level_create(struct keel_level *level, const struct keel_o
                                    struct keel_level_sink **out)
 {
     struct keel_level_sink *sink;
+    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
     if (refuse_impossible(level, object))
         return KEEL_INVALID;
     if (bytes > INT64_MAX)
@@ -168,6 +172,7 @@ enum keel_status keel_level_create(struct keel_level *level, const struct keel_o
 
 enum keel_status keel_level_write(struct keel_level_sink *sink, const void *data, size_t bytes)
 {
+    KEEL_ASSERT(sink != NULL && (data != NULL || bytes == 0));
     if (bytes > sink->info.bytes - sink->written_bytes)
         return keel_fail(KEEL_INVALID, "%s: more bytes than were announced", sink->level->name);
     KEEL_TRY(sink->level->ops->write(sink, data, bytes));
@@ -178,6 +183,7 @@ enum keel_status keel_level_write(struct keel_level_sink *sink, const void *data
 enum keel_status keel_level_commit(struct keel_level_sink *sink,
                                    const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
 {
+    KEEL_ASSERT(sink != NULL && digest != NULL);
     if (sink->written_bytes == sink->info.bytes)
         return sink->level->ops->commit(sink, digest);
     char label[KEEL_LEVEL_LABEL_BYTES];
@@ -197,6 +203,7 @@ void keel_level_abort(struct keel_level_sink *sink)
 
 enum keel_status keel_level_remove(struct keel_level *level, const struct keel_object *object)
 {
+    KEEL_ASSERT(level != NULL && object != NULL);
     return refuse_impossible(level, object) ? KEEL_INVALID : level->ops->remove(level, object);
 }
 

@@ -309,6 +309,8 @@ enum keel_status keel_level_directory_open(struct keel_store *store, enum keel_l
                                            const char *name, struct keel_level **out)
 {
     struct directory_level *directory;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(out != NULL);
     KEEL_TRY(keel_alloc(1, sizeof *directory, &directory));
     enum keel_status status = keel_level_init(&directory->level, &directory_ops, near, store->run, name);
     if (status != KEEL_OK) {

@@ -447,6 +447,8 @@ enum keel_status keel_store_repair(struct keel_store *store, const struct keel_r
                                    struct keel_repair_result *out)
 {
     struct repair *repair;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(config != NULL && (config->sources != NULL || config->source_count == 0));
     if (!config->dry_run)
         KEEL_TRY(keel_store_writable(store));
     if (config->source_count >= KEEL_LEVEL_SOURCES_MAX)

@@ -54,6 +54,8 @@ enum keel_status keel_save_commit(struct keel_store *store, struct keel_save *sa
                                   const struct keel_commit *commit, const struct keel_ranks *ranks,
                                   uint64_t deadline_ns)
 {
+    KEEL_ASSERT(commit != NULL && (ranks == NULL || (ranks->gather != NULL && ranks->broadcast != NULL &&
+                                                     ranks->rank < ranks->rank_count)));
     struct word mine = finish(save, deadline_ns), *all = NULL;
     if (ranks == NULL)
         return commit_words(store, commit, &mine, 1);

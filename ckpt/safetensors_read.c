@@ -328,6 +328,7 @@ static enum keel_status open_any(struct keel_safetensors *file, const char *path
 enum keel_status keel_safetensors_open(const char *path, struct keel_safetensors **out)
 {
     struct keel_safetensors *file;
+    KEEL_ASSERT(path != NULL && out != NULL);
     KEEL_TRY(keel_alloc(1, sizeof *file, &file));
     enum keel_status status = open_any(file, path);
     if (status == KEEL_OK)
@@ -354,18 +355,20 @@ void keel_safetensors_close(struct keel_safetensors *file)
 
 uint32_t keel_safetensors_count(const struct keel_safetensors *file)
 {
+    KEEL_ASSERT(file != NULL);
     return file->all.count;
 }
 
 const struct keel_safetensors_tensor *keel_safetensors_tensor(const struct keel_safetensors *file,
                                                               uint32_t index)
 {
-    KEEL_ASSERT(index < file->all.count);
+    KEEL_ASSERT(file != NULL && index < file->all.count);
     return &file->all.entries[index].tensor;
 }
 
 uint32_t keel_safetensors_find(const struct keel_safetensors *file, const char *name)
 {
+    KEEL_ASSERT(file != NULL && name != NULL);
     uint32_t low = 0, high = file->all.count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -382,6 +385,7 @@ uint32_t keel_safetensors_find(const struct keel_safetensors *file, const char *
 
 const char *keel_safetensors_note(const struct keel_safetensors *file, const char *key)
 {
+    KEEL_ASSERT(file != NULL && key != NULL);
     for (uint32_t i = 0; i < file->all.note_count; i++)
         if (strcmp(file->all.notes[i].key, key) == 0)
             return file->all.notes[i].value;
@@ -391,7 +395,7 @@ const char *keel_safetensors_note(const struct keel_safetensors *file, const cha
 enum keel_status keel_safetensors_read(const struct keel_safetensors *file, uint32_t index,
                                        uint64_t offset_bytes, uint64_t bytes, void *out)
 {
-    KEEL_ASSERT(index < file->all.count);
+    KEEL_ASSERT(file != NULL && index < file->all.count && (out != NULL || bytes == 0));
     const struct keel_safetensors_entry *entry = &file->all.entries[index];
     const struct part *part = &file->parts[entry->file];
     KEEL_ASSERT(offset_bytes <= entry->end - entry->begin &&

@@ -471,6 +471,7 @@ enum keel_status keel_safetensors_write(const struct keel_safetensors_write *wha
                                         struct keel_safetensors_written *out)
 {
     struct writing *w;
+    KEEL_ASSERT(what != NULL && out != NULL && what->path != NULL && what->read != NULL);
     KEEL_TRY(keel_alloc(1, sizeof *w, &w));
     w->what = what;
     enum keel_status status = write_all(w);

@@ -148,6 +148,8 @@ static void destroy(struct keel_save *save)
     keel_mutex_fini(&save->lock);
     if (save->place.fd >= 0)
         keel_step_close(&save->place);
+    keel_store_count_saves(save->store, false);
+    save->handle = 0;
     keel_free(save);
 }
 
@@ -171,6 +173,7 @@ static enum keel_status open_stream(struct keel_save *save, const struct keel_sa
 enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
                                  struct keel_save **out)
 {
+    KEEL_ASSERT(config != NULL && out != NULL && (config->regions != NULL || config->region_count == 0));
     KEEL_TRY(keel_store_writable(store));
     KEEL_TRY(keel_save_check_config(config));
     struct keel_save *save;
@@ -179,6 +182,8 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     keel_cond_init(&save->moved);
     save->place.fd = -1;
     save->store = store;
+    save->handle = KEEL_HANDLE_OPEN;
+    keel_store_count_saves(store, true);
     save->codec = config->codec;
     save->adaptive = config->adaptive;
     save->background = config->background;
@@ -229,6 +234,7 @@ static enum keel_status failure_of(const struct keel_save *save)
 enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns)
 {
     bool in_time = true;
+    KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
     keel_mutex_lock(&save->lock);
     while (!save->stopping && save->captured < save->chunk_count && in_time)
         in_time = keel_cond_wait(&save->moved, &save->lock, deadline_ns);
@@ -242,11 +248,13 @@ enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadli
 
 bool keel_save_done(const struct keel_save *save)
 {
+    KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
     return atomic_load(&save->running) == 0;
 }
 
 uint64_t keel_save_progress_bytes(const struct keel_save *save)
 {
+    KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
     return atomic_load(&save->stream.progress_bytes);
 }
 
@@ -285,6 +293,8 @@ enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
                                   struct keel_shard_summary *out)
 {
     bool in_time = true;
+    KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(out != NULL);
     keel_mutex_lock(&save->lock);
     while (atomic_load(&save->running) > 0 && in_time)
         in_time = keel_cond_wait(&save->moved, &save->lock, deadline_ns);
@@ -305,6 +315,7 @@ void keel_save_cancel(struct keel_save *save)
 {
     if (save == NULL)
         return;
+    KEEL_ASSERT(save->handle == KEEL_HANDLE_OPEN);
     stop(save, KEEL_INTERRUPTED, "the save was cancelled");
     (void)end(save);
     destroy(save);

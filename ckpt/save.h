@@ -76,6 +76,7 @@ struct keel_save {
     struct keel_save_stream stream;
     bool any_delta;                    /* by whoever appends, as the index */
     struct keel_shard_summary summary; /* by the thread that appends the footer */
+    uint32_t handle;                   /* constant till finish or cancel */
 };
 
 /* ---- save_plan.c */

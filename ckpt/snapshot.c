@@ -31,6 +31,7 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
         keel_manifest_fini(manifest);
         return status;
     }
+    snapshot->handle = KEEL_HANDLE_OPEN;
     snapshot->place = *place;
     snapshot->manifest = *manifest;
     keel_mutex_init(&snapshot->base_lock);
@@ -50,6 +51,8 @@ enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uin
 {
     struct keel_step_place place;
     struct keel_manifest manifest;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(out != NULL);
     if (attempt == 0)
         KEEL_TRY(keel_store_newest_attempt(store, step, &attempt));
     KEEL_TRY(keel_step_open(store, step, attempt, false, &place));
@@ -73,6 +76,8 @@ void keel_snapshot_close(struct keel_snapshot *snapshot)
 {
     if (snapshot == NULL)
         return;
+    KEEL_ASSERT(snapshot->handle == KEEL_HANDLE_OPEN);
+    snapshot->handle = 0;
     for (uint32_t i = 0; snapshot->shards != NULL && i < snapshot->manifest.info.shard_count; i++)
         keel_shard_unload(&snapshot->shards[i]);
     keel_free(snapshot->shards);
@@ -87,22 +92,27 @@ void keel_snapshot_close(struct keel_snapshot *snapshot)
 
 const struct keel_snapshot_info *keel_snapshot_info(const struct keel_snapshot *snapshot)
 {
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
     return &snapshot->manifest.info;
 }
 
 const char *keel_snapshot_metadata(const struct keel_snapshot *snapshot)
 {
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
     return snapshot->manifest.metadata;
 }
 
 uint32_t keel_snapshot_tensor_count(const struct keel_snapshot *snapshot)
 {
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
     return snapshot->tensor_count;
 }
 
 enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint32_t index,
                                       struct keel_region *out)
 {
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(out != NULL);
     if (index >= snapshot->tensor_count)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds %u tensors, number %u is not there", snapshot->place.path,
                          snapshot->tensor_count, index);

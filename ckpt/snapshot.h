@@ -5,6 +5,7 @@
 #define KEEL_CKPT_SNAPSHOT_H
 
 #include "box.h"
+#include "handle.h"
 #include "manifest.h"
 #include "shard.h"
 
@@ -30,6 +31,7 @@ struct keel_snapshot_base {
 };
 
 struct keel_snapshot {
+    uint32_t handle;
     struct keel_step_place place;
     struct keel_manifest manifest;
     struct keel_shard *shards; /* one per rank */

@@ -340,6 +340,10 @@ enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct
                                     struct keel_load_stats *out_stats)
 {
     struct run run = {.snapshot = snapshot, .config = config};
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(loads != NULL || count == 0);
+    for (uint32_t i = 0; i < count; i++)
+        KEEL_ASSERT(loads[i].out != NULL || keel_region_bytes(&loads[i].box) == 0);
     uint64_t from_ns = keel_now_ns();
     KEEL_TRY(keel_load_plan_make(snapshot, loads, count, &run.plan));
     struct keel_load_stats stats = {.plan_ns = keel_now_ns() - from_ns,
@@ -361,6 +365,8 @@ enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct
 enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct keel_region *box, void *out,
                                     uint64_t out_bytes)
 {
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(box != NULL && (out != NULL || out_bytes == 0));
     KEEL_TRY(keel_region_check(box));
     if (keel_region_bytes(box) != out_bytes)
         return keel_fail(KEEL_INVALID, "tensor %s: the box has %llu bytes, the memory %llu", box->name,

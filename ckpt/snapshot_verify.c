@@ -240,6 +240,7 @@ enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
                                            void *context, uint32_t *out_damaged)
 {
     struct verify *verify;
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
     KEEL_TRY(keel_alloc(1, sizeof *verify, &verify));
     *verify = (struct verify){.progress = progress,
                               .damaged_each = damaged,

@@ -120,6 +120,7 @@ static enum keel_status open_run(const char *root, const char *path, const char 
 enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out)
 {
     char run[KEEL_RUN_NAME_BYTES] = "", path[KEEL_PATH_BYTES]; /* NULs to its end: it goes into headers */
+    KEEL_ASSERT(config != NULL && out != NULL);
     if (config->root == NULL || (config->create && (config->run == NULL || config->read_only)))
         return keel_fail(KEEL_INVALID, "a store needs a root, and a run's name when it is to be created");
     if (config->run == NULL)
@@ -149,6 +150,7 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
     store->read_only = config->read_only;
     store->accept_plain = config->accept_plain;
     store->key = key;
+    store->handle = KEEL_HANDLE_OPEN;
     memcpy(store->run, run, sizeof run);
     memcpy(store->path, path, sizeof path);
     *out = store;
@@ -159,6 +161,12 @@ void keel_store_close(struct keel_store *store)
 {
     if (store == NULL)
         return;
+    KEEL_ASSERT(store->handle == KEEL_HANDLE_OPEN);
+    keel_mutex_lock(&store->lock);
+    uint32_t saves_under_way = store->saves;
+    keel_mutex_unlock(&store->lock);
+    KEEL_ASSERT(saves_under_way == 0); /* finish or cancel them first */
+    store->handle = 0;
     keel_disk_close(store->run_fd);
     keel_base_drop_all(store);
     keel_key_release(store->key);
@@ -169,6 +177,7 @@ void keel_store_close(struct keel_store *store)
 
 enum keel_status keel_store_writable(const struct keel_store *store)
 {
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
     return store->read_only ? keel_fail(KEEL_INVALID, "%s: the store was opened read-only", store->path)
                             : KEEL_OK;
 }
@@ -177,6 +186,13 @@ enum keel_status keel_store_writable(const struct keel_store *store)
  * -------------------------------------------------------------------------------------------- */
 
 enum { HUGE_FROM_BYTES = 64 << 20 };
+
+void keel_store_count_saves(struct keel_store *store, bool more)
+{
+    keel_mutex_lock(&store->lock);
+    store->saves += more ? 1U : UINT32_MAX;
+    keel_mutex_unlock(&store->lock);
+}
 
 static struct keel_workspace swap_spare(struct keel_store *store, struct keel_workspace fresh)
 {

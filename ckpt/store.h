@@ -3,6 +3,7 @@
 #ifndef KEEL_CKPT_STORE_H
 #define KEEL_CKPT_STORE_H
 
+#include "handle.h"
 #include "save_rate.h"
 #include "seal_key.h"
 #include <keel/ckpt.h>
@@ -34,7 +35,11 @@ struct keel_store {
     struct keel_mutex lock;       /* guards: */
     struct keel_workspace spare;
     struct keel_base *bases; /* list, owned: save_base.h */
+    uint32_t saves;          /* that have not ended */
+    uint32_t handle;         /* constant while it is open */
 };
+/* One save more that has begun, or that has ended. */
+void keel_store_count_saves(struct keel_store *store, bool more);
 /* At least `bytes` from `data` on; contents unspecified. Give it back when the save ends. NO_MEMORY. */
 enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes,
                                            struct keel_workspace *out);
@@ -77,7 +82,7 @@ enum keel_status keel_step_open_file(const struct keel_step_place *place, const 
  * reading it says what is wrong. NOT_FOUND. */
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt);
 
-/* INVALID when the store was opened read-only. */
+/* INVALID when the store was opened read-only. Asserts that it is open. */
 enum keel_status keel_store_writable(const struct keel_store *store);
 
 #endif

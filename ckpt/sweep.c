@@ -191,6 +191,8 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
     struct keel_retain_plan plan;
     struct sweep sweep = {.store = store, .rules = retention};
     uint32_t removed = 0;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_ASSERT(retention != NULL);
     if (!retention->dry_run)
         KEEL_TRY(keel_store_writable(store));
     if (retention->keep_last < 2)

@@ -64,6 +64,7 @@ static inline struct keel_snapshot *synthetic_snapshot(const struct synthetic_ra
 {
     struct keel_snapshot *snapshot;
     synthetic_must(keel_alloc(1, sizeof *snapshot, &snapshot));
+    snapshot->handle = KEEL_HANDLE_OPEN;
     snprintf(snapshot->place.path, sizeof snapshot->place.path, "synthetic");
     snapshot->manifest.info.shard_count = count;
     synthetic_must(keel_alloc(count, sizeof *snapshot->shards, &snapshot->shards));
