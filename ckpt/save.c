@@ -56,9 +56,20 @@ enum keel_status keel_save_interrupted(void)
 /* ---- threads
  * --------------------------------------------------------------------------------------------------- */
 
+/* From here on the thread touches the caller's regions no more. */
+static void end_capture(struct keel_save *save)
+{
+    keel_mutex_lock(&save->lock);
+    save->capturing--;
+    keel_cond_broadcast(&save->moved);
+    keel_mutex_unlock(&save->lock);
+}
+
 static void *capture_main(void *argument)
 {
-    return leave(argument, keel_save_capture(argument));
+    enum keel_status status = keel_save_capture(argument);
+    end_capture(argument);
+    return leave(argument, status);
 }
 
 static void *drain_main(void *argument)
@@ -103,8 +114,13 @@ static enum keel_status start_threads(struct keel_save *save)
     enum keel_status status = start_thread(save, "ckpt-write", writer_main);
     for (uint32_t i = 0; i < save->drain_count && status == KEEL_OK; i++)
         status = start_thread(save, "ckpt-drain", drain_main);
-    for (uint32_t i = 0; i < save->capture_count && status == KEEL_OK; i++)
-        status = start_thread(save, "ckpt-capture", capture_main);
+    for (uint32_t i = 0; i < save->capture_count && status == KEEL_OK; i++) {
+        keel_mutex_lock(&save->lock);
+        save->capturing++;
+        keel_mutex_unlock(&save->lock);
+        status =
+            start_thread(save, "ckpt-capture", capture_main); /* when it fails nobody waits for captures */
+    }
     if (status != KEEL_OK) {
         stop(save, status, keel_detail());
         join_threads(save);
@@ -236,10 +252,10 @@ enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadli
     bool in_time = true;
     KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
     keel_mutex_lock(&save->lock);
-    while (!save->stopping && save->captured < save->chunk_count && in_time)
+    while (save->captured < save->chunk_count && (!save->stopping || save->capturing > 0) && in_time)
         in_time = keel_cond_wait(&save->moved, &save->lock, deadline_ns);
     enum keel_status status = failure_of(save);
-    if (status == KEEL_OK && save->captured < save->chunk_count)
+    if (save->captured < save->chunk_count && (!save->stopping || save->capturing > 0))
         status = keel_fail(KEEL_TIMEOUT, "%s: %u of %u chunks are captured", save->path, save->captured,
                            save->chunk_count);
     keel_mutex_unlock(&save->lock);

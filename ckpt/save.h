@@ -69,6 +69,7 @@ struct keel_save {
     uint32_t tail, placed, taken, captured, claimed;
     uint64_t arena_head;
     bool tail_claimed, stopping;
+    uint32_t capturing;       /* threads that may yet read the caller's regions */
     enum keel_status failure; /* the first one */
     char failure_detail[KEEL_DETAIL_BYTES];
     atomic_uint running; /* threads; changed under the lock, read without */

@@ -1,5 +1,7 @@
 /* save_test.c - what a save promises while it runs: bounds, caps, deadlines, cancelling, failing, threads. */
 #include "sample.h"
+#include <errno.h>
+#include <keel/disk.h>
 #include <keel/thread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -240,6 +242,52 @@ START_TEST(a_source_that_fails_ends_the_save_with_its_reason)
 }
 END_TEST
 
+static struct gate *refused_gate;
+
+/* Not before the eighth read has begun. */
+static ssize_t refuse_write(int fd, const void *data, size_t bytes, uint64_t offset)
+{
+    (void)fd;
+    (void)data;
+    (void)bytes;
+    (void)offset;
+    while (atomic_load(&refused_gate->reads) < 8)
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
+    errno = EIO;
+    return -1;
+}
+
+/* The caller would change the memory, or free it. */
+START_TEST(a_save_that_fails_is_not_captured_before_the_last_read_has_ended)
+{
+    char root[KEEL_PATH_BYTES];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    struct gate gate = {.open_to = 7};
+    struct keel_region region;
+    struct keel_save_config config = gated_config(&gate, &region, 64);
+    struct keel_disk_ops ops = keel_disk_posix;
+    config.codec = KEEL_CODEC_RAW;
+    config.arena_bytes = 8 * MIB;
+    ops.pwrite = refuse_write;
+    refused_gate = &gate;
+    struct keel_save *save;
+    struct keel_shard_summary shard;
+    keel_disk_use(&ops);
+    ck_ok(keel_save_begin(store, &config, &save));
+    ck_status(keel_save_wait_captured(save, keel_deadline_after_ns(2 * KEEL_NS_PER_S)), KEEL_TIMEOUT);
+    ck_assert_uint_eq(atomic_load(&gate.reads), 8); /* the eighth is still at it */
+    ck_status(keel_save_finish(save, soon(), &shard), KEEL_TIMEOUT);
+    atomic_store(&gate.open_to, 100);
+    ck_status(keel_save_wait_captured(save, late()), KEEL_IO);
+    ck_status(keel_save_finish(save, late(), &shard), KEEL_IO);
+    keel_disk_use(NULL);
+    ck_assert_uint_eq(atomic_load(&gate.reads), 8);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_disk_that_fills_up_is_reported_and_cleaned_up)
 {
     char root[KEEL_PATH_BYTES];
@@ -426,6 +474,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_bandwidth_cap_holds_at_every_moment);
     tcase_add_test(tc, cancel_at_any_moment_leaves_nothing);
     tcase_add_test(tc, a_source_that_fails_ends_the_save_with_its_reason);
+    tcase_add_test(tc, a_save_that_fails_is_not_captured_before_the_last_read_has_ended);
     tcase_add_test(tc, a_disk_that_fills_up_is_reported_and_cleaned_up);
     tcase_add_test(tc, a_small_file_system_that_fills_up_is_reported_and_cleaned_up);
     tcase_add_test(tc, a_directory_without_permission_is_told_at_once);

@@ -142,8 +142,9 @@ struct keel_shard_summary {
 /* Start; returns at once (the file is opened here, so that NO_SPACE or DENIED are told early). */
 enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
                                  struct keel_save **out);
-/* Until all regions are read: then their memory may change again. On a failure the save has failed; it is
- * still to be given to keel_save_finish or keel_save_cancel. */
+/* Until all regions are read: then their memory may change again. On a failure the save has failed, and
+ * nobody reads them any more, either; it is still to be given to keel_save_finish or keel_save_cancel. On
+ * TIMEOUT they may still be read, whatever has become of the save. */
 enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns);
 bool keel_save_done(const struct keel_save *save); /* ended, well or not; never blocks */
 /* Progress, 0 .. raw bytes. */
@@ -169,7 +170,8 @@ struct keel_commit {
     bool allow_nonfinite; /* commit although a tensor holds NaN or infinity */
 };
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
- * fsync, rename, fsync the directories. Committed when this returns OK. Blocks. Refused: INVALID (committed
+ * fsync, rename, fsync the directories. Committed when this returns OK; not when it is refused; after IO or
+ * NO_SPACE, which may come from the last fsync, keel_store_list tells. Blocks. Refused: INVALID (committed
  * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
  * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary, or ranks
  * that saved different states),
