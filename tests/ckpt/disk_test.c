@@ -15,7 +15,7 @@
 
 enum { EVENTS_MAX = 128, SEEN_SLOTS = 8192, WORKERS = 4 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { THINNER = 8 }; /* a sanitizer looks at an eighth of the states */
+enum { THINNER = 8 }; /* a sanitizer looks at an eighth of the states, and goes deeper in as few */
 #else
 enum { THINNER = 1 };
 #endif
@@ -186,6 +186,7 @@ struct search {
     uint32_t states_per_change; /* of each kind, at most */
     uint32_t go_on_every; /* of so many restarts one goes on: saves, commits, removes; and power goes again */
     uint32_t deeper_per_change; /* of those that do, so many are stories themselves */
+    uint32_t deeper_every;      /* after one of so many changes; 0: after none */
     uint32_t depth;
     bool stop_at_first;
     uint32_t slice, slices; /* of the changes; the others are another process's */
@@ -315,6 +316,11 @@ struct moment {
     uint32_t states;
 };
 
+static bool goes_deeper(const struct search *search, uint32_t prefix)
+{
+    return search->deeper_every > 0 && prefix / search->slices % search->deeper_every == 0;
+}
+
 static void crash_once(struct search *search, struct moment *moment, struct disk_choice *choice)
 {
     static const char *const names[] = {"all lost", "all kept", "a random crash", "a combination"};
@@ -324,7 +330,7 @@ static void crash_once(struct search *search, struct moment *moment, struct disk
         return;
     }
     enum thoroughness how = search->states % search->go_on_every == 0 ? GO_ON : LOOK;
-    if (moment->states < search->deeper_per_change)
+    if (goes_deeper(search, moment->prefix) && moment->states < search->deeper_per_change)
         how = DEEPER;
     moment->states++;
     try_state(search, moment->story, moment->prefix, image, names[choice->mode], how);
@@ -341,9 +347,10 @@ static void explore_change(struct search *search, struct moment *moment)
     struct disk_choice none = {.mode = DISK_KEEP_NONE}, all = {.mode = DISK_KEEP_ALL};
     crash_once(search, moment, &none);
     crash_once(search, moment, &all);
-    if (search->deeper_per_change > 0 || moment->prefix % 4 == 1)
+    bool deeper = goes_deeper(search, moment->prefix);
+    if (deeper || moment->prefix % 4 == 1)
         try_state(search, moment->story, moment->prefix, disk_copy(moment->disk), "killed",
-                  search->deeper_per_change > 0 ? DEEPER : GO_ON);
+                  deeper ? DEEPER : GO_ON);
     struct disk_choice each = {.mode = DISK_KEEP_EACH};
     bool more = true;
     for (uint32_t i = 0; more && i < search->states_per_change && !enough(search); i++) {
@@ -523,7 +530,7 @@ static const struct {
 
 START_TEST(after_any_crash_what_was_committed_is_there_and_right)
 {
-    struct search how = {.states_per_change = 400 / THINNER, .go_on_every = 8, .deeper_per_change = 2},
+    struct search how = {.states_per_change = 400 / THINNER, .go_on_every = 8, .deeper_every = THINNER},
                   total = {0};
     uint32_t changes = 0;
     for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {

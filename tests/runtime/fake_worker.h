@@ -71,7 +71,7 @@ struct fake {
 
 static void fake_send(const struct keel_link_message *message)
 {
-    if (keel_link_send(KEEL_LINK_FD, message, keel_deadline_after_ns(KEEL_NS_PER_S)) != KEEL_OK)
+    if (keel_link_send(KEEL_LINK_FD, message, keel_deadline_after_ns(20 * KEEL_NS_PER_S)) != KEEL_OK)
         _exit(9);
 }
 
