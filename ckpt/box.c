@@ -43,15 +43,6 @@ bool keel_box_intersect(const struct keel_box *a, const struct keel_box *b, uint
     return true;
 }
 
-bool keel_box_contains(const struct keel_box *box, const struct keel_box *part, uint32_t dims)
-{
-    for (uint32_t i = 0; i < dims; i++)
-        if (part->offset[i] < box->offset[i] ||
-            part->offset[i] + part->extent[i] > box->offset[i] + box->extent[i])
-            return false;
-    return true;
-}
-
 uint64_t keel_box_index(const struct keel_box *box, const uint64_t *at, uint32_t dims)
 {
     uint64_t index = 0;

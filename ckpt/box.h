@@ -18,9 +18,6 @@ uint64_t keel_box_elements(const struct keel_box *box, uint32_t dims);
 /* False when they share no element. */
 bool keel_box_intersect(const struct keel_box *a, const struct keel_box *b, uint32_t dims,
                         struct keel_box *out);
-/* Is every element of `part` in `box`? */
-bool keel_box_contains(const struct keel_box *box, const struct keel_box *part, uint32_t dims);
-
 /* The index of the element `at` (global) within `box`. */
 uint64_t keel_box_index(const struct keel_box *box, const uint64_t *at, uint32_t dims);
 /* The first element of `part`, which lies inside `box`, whose index within `box` is `from` or more: its

@@ -14,8 +14,7 @@ enum {
     KEEL_CMD_OPERANDS_MAX = 2,
     KEEL_CMD_TEXTS_MAX = 16,
     KEEL_CMD_OWN_BYTES = 256,
-    KEEL_CMD_LIST_MAX = 1 << 16, /* snapshots that are listed */
-    KEEL_CMD_DAMAGED = 4         /* exit code */
+    KEEL_CMD_DAMAGED = 4 /* exit code */
 };
 
 enum keel_cmd_type {
@@ -95,9 +94,6 @@ void keel_cmd_close(struct keel_cmd_place *place);
  * *out_lock is -1 where there is no run to lock; give it to keel_cmd_unlock_run in any case. */
 enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const char *verb, int *out_lock);
 void keel_cmd_unlock_run(int lock);
-/* All committed snapshots, newest first, on the heap (keel_free). */
-enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
-                               uint32_t *out_count, uint32_t *out_damaged);
 /* Is it one that the place names, committed or with a damaged manifest? */
 bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt);
 /* The newest committed one that is meant, else the newest damaged one; NULL: there is none. */
@@ -115,6 +111,7 @@ int keel_cmd_print_json(json_t *value);
 json_t *keel_cmd_u64_json(uint64_t value); /* as text, as in the manifest: it may have 64 bits */
 json_t *keel_cmd_step_json(uint64_t step); /* a number, unless it is too large for JSON readers: as above */
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
+json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t count);
 enum { KEEL_CMD_WORD_BYTES = 32 };
 void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES]);
 void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES]);

@@ -21,12 +21,8 @@ static struct counts count_states(const struct keel_attempts *attempts)
 
 static json_t *attempt_json(const struct keel_attempt *attempt)
 {
-    json_t *root = keel_cmd_info_json(&attempt->info), *bases = json_array();
-    for (uint32_t i = 0; i < attempt->base_count; i++)
-        json_array_append_new(bases,
-                              json_pack("{s:o, s:o}", "step", keel_cmd_step_json(attempt->bases[i].step),
-                                        "attempt", keel_cmd_u64_json(attempt->bases[i].attempt)));
-    json_object_set_new(root, "bases", bases);
+    json_t *root = keel_cmd_info_json(&attempt->info);
+    json_object_set_new(root, "bases", keel_cmd_bases_json(attempt->bases, attempt->base_count));
     return root;
 }
 

@@ -45,6 +45,15 @@ json_t *keel_cmd_info_json(const struct keel_snapshot_info *info)
                      (int)info->shard_count, "sealed", (int)info->sealed);
 }
 
+json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t count)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(array, json_pack("{s:o, s:o}", "step", keel_cmd_step_json(bases[i].step),
+                                               "attempt", keel_cmd_u64_json(bases[i].attempt)));
+    return array;
+}
+
 void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES])
 {
     time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);

@@ -158,20 +158,6 @@ void keel_cmd_unlock_run(int lock)
         keel_file_unlock(lock);
 }
 
-enum keel_status keel_cmd_list(const struct keel_cmd_place *place, struct keel_snapshot_info **out,
-                               uint32_t *out_count, uint32_t *out_damaged)
-{
-    struct keel_snapshot_info *infos = NULL;
-    KEEL_TRY(keel_alloc(KEEL_CMD_LIST_MAX, sizeof *infos, &infos));
-    enum keel_status status = keel_store_list(place->store, infos, KEEL_CMD_LIST_MAX, out_count, out_damaged);
-    if (status != KEEL_OK) {
-        keel_free(infos);
-        return status;
-    }
-    *out = infos;
-    return KEEL_OK;
-}
-
 bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt)
 {
     return attempt->state != KEEL_ATTEMPT_UNCOMMITTED &&

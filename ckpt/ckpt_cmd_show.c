@@ -1,6 +1,6 @@
 /* ckpt_cmd_show.c - `keel ckpt show`: what one snapshot holds, and how it is stored. Reads manifest and
  * indexes. */
-#include "ckpt_cmd.h"
+#include "ckpt_cmd_tensors.h"
 #include "snapshot.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,13 +39,12 @@ static enum keel_status look_at(const struct keel_snapshot *snapshot, uint32_t i
 static json_t *tensor_json(const struct stored *stored)
 {
     const struct keel_region *tensor = &stored->tensor;
-    json_t *shape = json_array(), *chunks = json_object();
-    for (uint32_t i = 0; i < tensor->dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
+    json_t *chunks = json_object();
     for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
         json_object_set_new(chunks, codec_names[i], json_integer(stored->chunks[i]));
     return json_pack("{s:s, s:s, s:o, s:I, s:i, s:o, s:I, s:I, s:I}", "name", tensor->name, "dtype",
-                     keel_cmd_dtype_name(tensor->dtype), "shape", shape, "bytes",
+                     keel_cmd_dtype_name(tensor->dtype), "shape",
+                     keel_cmd_shape_json(tensor->shape, tensor->dims), "bytes",
                      (json_int_t)keel_region_bytes(tensor), "pieces", (int)stored->pieces, "chunks", chunks,
                      "raw_bytes", (json_int_t)stored->raw_bytes, "stored_bytes",
                      (json_int_t)stored->stored_bytes, "nonfinite", (json_int_t)stored->nonfinite);
@@ -65,16 +64,6 @@ static json_t *shards_json(const struct keel_manifest *manifest)
     return shards;
 }
 
-static json_t *bases_json(const struct keel_manifest *manifest)
-{
-    json_t *bases = json_array();
-    for (uint32_t i = 0; i < manifest->base_count; i++)
-        json_array_append_new(bases,
-                              json_pack("{s:o, s:o}", "step", keel_cmd_step_json(manifest->bases[i].step),
-                                        "attempt", keel_cmd_u64_json(manifest->bases[i].attempt)));
-    return bases;
-}
-
 static int show_json(const struct keel_snapshot *snapshot)
 {
     json_t *tensors = json_array(), *root = keel_cmd_info_json(&snapshot->manifest.info);
@@ -84,7 +73,8 @@ static int show_json(const struct keel_snapshot *snapshot)
             json_array_append_new(tensors, tensor_json(&stored));
     json_object_set_new(root, "shards", json_integer(snapshot->manifest.info.shard_count));
     json_object_set_new(root, "files", shards_json(&snapshot->manifest));
-    json_object_set_new(root, "bases", bases_json(&snapshot->manifest));
+    json_object_set_new(root, "bases",
+                        keel_cmd_bases_json(snapshot->manifest.bases, snapshot->manifest.base_count));
     json_object_set_new(root, "metadata",
                         json_loads(keel_snapshot_metadata(snapshot), JSON_REJECT_DUPLICATES, NULL));
     json_object_set_new(root, "tensors", tensors);
@@ -117,13 +107,12 @@ static void print_head(const struct keel_snapshot *snapshot)
 static void print_tensor(const struct stored *stored)
 {
     const struct keel_region *tensor = &stored->tensor;
-    char bytes[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES];
+    char bytes[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES], shape[256];
     keel_cmd_format_bytes(keel_region_bytes(tensor), bytes);
     keel_cmd_format_ratio(stored->raw_bytes, stored->stored_bytes, ratio);
-    printf("%12s  %7s  %-4s  %s [", bytes, ratio, keel_cmd_dtype_name(tensor->dtype), tensor->name);
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        printf("%s%" PRIu64, d > 0 ? " x " : "", tensor->shape[d]);
-    printf("] ");
+    keel_cmd_format_shape(tensor, shape, sizeof shape);
+    printf("%12s  %7s  %-4s  %s [%s] ", bytes, ratio, keel_cmd_dtype_name(tensor->dtype), tensor->name,
+           shape);
     for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
         if (stored->chunks[i] > 0)
             printf(" %s:%u", codec_names[i], stored->chunks[i]);

@@ -1,5 +1,5 @@
-/* ckpt_cmd_tensors.h - what export, import and diff share: the words of their options, and which tensors are
- * meant. */
+/* ckpt_cmd_tensors.h - what export, import, diff and show share: the words of their options, which tensors
+ * are meant, and how shapes are written. */
 #ifndef KEEL_CKPT_CMD_TENSORS_H
 #define KEEL_CKPT_CMD_TENSORS_H
 

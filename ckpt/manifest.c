@@ -244,8 +244,10 @@ static enum keel_status shards_from(const json_t *root, const char *label, struc
             return damaged(label);
         if (json_object_size(entry) != 6)
             return newer(label);
-        out->info.raw_bytes += out->shards[i].raw_bytes;
+        out->info.raw_bytes += out->shards[i].raw_bytes; /* neither is above INT64_MAX */
         out->info.stored_bytes += out->shards[i].stored_bytes;
+        if (out->info.raw_bytes > INT64_MAX || out->info.stored_bytes > INT64_MAX)
+            return damaged(label);
     }
     return KEEL_OK;
 }

@@ -138,6 +138,20 @@ START_TEST(an_empty_list_of_bases_is_refused)
 }
 END_TEST
 
+START_TEST(sizes_whose_sum_nobody_can_tell_are_refused)
+{
+    char text[TEXT_MAX], once[TEXT_MAX], twice[TEXT_MAX];
+    struct keel_manifest back;
+    encode(NULL, 0, text);
+    rewrite(text, "\"raw_bytes\": 0", "\"raw_bytes\": 9223372036854775807", once);
+    ck_ok(decode(once, &back));
+    ck_assert_uint_eq(back.info.raw_bytes, INT64_MAX);
+    keel_manifest_fini(&back);
+    rewrite(once, "\"raw_bytes\": 0", "\"raw_bytes\": 1", twice);
+    ck_status(decode(twice, &back), KEEL_CORRUPT);
+}
+END_TEST
+
 START_TEST(names_that_would_speak_to_a_terminal_are_damage)
 {
     char text[TEXT_MAX], changed[TEXT_MAX];
@@ -160,6 +174,7 @@ static void cases(TCase *tc)
                         (int)(sizeof refused / sizeof refused[0]));
     tcase_add_test(tc, a_member_that_is_missing_is_named);
     tcase_add_test(tc, an_empty_list_of_bases_is_refused);
+    tcase_add_test(tc, sizes_whose_sum_nobody_can_tell_are_refused);
     tcase_add_test(tc, names_that_would_speak_to_a_terminal_are_damage);
 }
 
