@@ -372,3 +372,17 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
         return damaged(label, "its index and its footer disagree");
     return KEEL_OK;
 }
+
+const struct keel_format_record *keel_format_record_of(const struct keel_format_record *records,
+                                                       uint32_t record_count, uint32_t chunk)
+{
+    uint32_t low = 0, high = record_count; /* the last that begins at the chunk or before */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (records[middle].first_chunk <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &records[low];
+}

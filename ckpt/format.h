@@ -199,6 +199,9 @@ static inline const struct keel_format_chunk *keel_format_chunks(const uint8_t *
     return (const struct keel_format_chunk *)(const void *)(index +
                                                             record_count * sizeof(struct keel_format_record));
 }
+/* Of an index that was checked: the record that has that chunk, which is one of them. */
+const struct keel_format_record *keel_format_record_of(const struct keel_format_record *records,
+                                                       uint32_t record_count, uint32_t chunk);
 
 /* A region that makes sense: name, dtype, dims, box inside the shape, no overflow. INVALID. */
 enum keel_status keel_region_check(const struct keel_region *region);

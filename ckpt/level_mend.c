@@ -221,14 +221,6 @@ static bool fetch_chunk(struct assembly *assembly, const struct keel_format_chun
     return false;
 }
 
-static const struct keel_format_record *record_of(const struct keel_frame *frame, uint32_t chunk)
-{
-    const struct keel_format_record *record = keel_format_records(frame->index);
-    while (chunk >= record->first_chunk + record->chunk_count)
-        record++; /* the index check has seen that every chunk belongs to one */
-    return record;
-}
-
 static enum keel_status put_chunk(struct assembly *assembly, uint32_t number)
 {
     const struct keel_frame *frame = &assembly->frame;
@@ -237,7 +229,8 @@ static enum keel_status put_chunk(struct assembly *assembly, uint32_t number)
     if (chunk->stored_bytes == 0)
         return KEEL_OK;
     if (!fetch_chunk(assembly, chunk)) {
-        const struct keel_format_record *record = record_of(frame, number);
+        const struct keel_format_record *record =
+            keel_format_record_of(keel_format_records(frame->index), frame->footer.record_count, number);
         uint32_t of_record = number - (uint32_t)record->first_chunk;
         if (!compute_chunk(assembly, record, chunk, of_record)) {
             char name[KEEL_OBJECT_NAME_BYTES];

@@ -302,16 +302,12 @@ static enum keel_status repair_files(struct repair *repair, const struct keel_ma
 /* ---- generations ----------------------------------------------------------------------------------------
  */
 
-struct sweep {
-    const struct keel_step_place *place;
-};
-
 static enum keel_status sweep_name(void *context, const char *name)
 {
-    const struct sweep *sweep = context;
-    if (keel_name_kind_of(name) == KEEL_NAME_TEMPORARY && keel_disk_unlink(sweep->place->fd, name, 0) != 0 &&
+    const struct keel_step_place *place = context;
+    if (keel_name_kind_of(name) == KEEL_NAME_TEMPORARY && keel_disk_unlink(place->fd, name, 0) != 0 &&
         errno != ENOENT)
-        return keel_fail_errno(errno, "%s/%s: cannot be removed", sweep->place->path, name);
+        return keel_fail_errno(errno, "%s/%s: cannot be removed", place->path, name);
     return KEEL_OK;
 }
 
@@ -324,7 +320,7 @@ static enum keel_status sweep_temporaries(struct repair *repair, uint64_t step, 
     enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
     if (status != KEEL_OK)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-    status = keel_dir_list(place.path, sweep_name, &(struct sweep){.place = &place});
+    status = keel_dir_list(place.path, sweep_name, &place);
     keel_step_close(&place);
     return status;
 }

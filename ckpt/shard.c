@@ -172,15 +172,7 @@ enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct k
 
 const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk)
 {
-    uint32_t low = 0, high = shard->footer.record_count; /* the last that begins at the chunk or before */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (shard->records[middle].first_chunk <= chunk)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &shard->records[low];
+    return keel_format_record_of(shard->records, shard->footer.record_count, chunk);
 }
 
 enum keel_status keel_shard_path(const struct keel_shard *shard, char out[KEEL_PATH_BYTES])
