@@ -138,7 +138,8 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
     if (strcmp(header->run, run) != 0 || header->step != step || header->attempt != attempt ||
         header->rank != summary->rank || header->rank_count != rank_count)
         return keel_fail(KEEL_MISMATCH,
-                         "%s: is rank %u of %u of run %s, step %llu.%llu; files of two snapshots were mixed",
+                         "%s: is rank %u of %u of run %s, step %llu.%llu; files of two snapshots were "
+                         "mixed; use another copy of this file, or another snapshot",
                          path, header->rank, header->rank_count, header->run,
                          (unsigned long long)header->step, (unsigned long long)header->attempt);
     if (footer->file_bytes != summary->file_bytes || footer->record_count != summary->record_count ||

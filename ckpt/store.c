@@ -121,7 +121,8 @@ enum keel_status keel_store_open(const struct keel_store_config *config, struct 
 {
     char run[KEEL_RUN_NAME_BYTES] = "", path[KEEL_PATH_BYTES]; /* NULs to its end: it goes into headers */
     KEEL_ASSERT(config != NULL && out != NULL);
-    if (config->root == NULL || (config->create && (config->run == NULL || config->read_only)))
+    if (config->root == NULL || config->root[0] == '\0' ||
+        (config->create && (config->run == NULL || config->read_only)))
         return keel_fail(KEEL_INVALID, "a store needs a root, and a run's name when it is to be created");
     if (config->run == NULL)
         KEEL_TRY(only_run(config->root, run));

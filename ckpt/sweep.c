@@ -35,6 +35,12 @@ static void tell(const struct sweep *sweep, enum keel_removed_kind kind, const c
         sweep->rules->removed(sweep->rules->context, &what);
 }
 
+/* Another process may let go here too: what it has removed is gone. */
+static enum keel_status gone_is_fine(enum keel_status status)
+{
+    return status == KEEL_NOT_FOUND ? KEEL_OK : status;
+}
+
 /* ---- files ----------------------------------------------------------------------------------------------
  */
 
@@ -68,7 +74,7 @@ static enum keel_status sweep_temporaries(struct sweep *sweep, uint64_t last_mad
     sweep->least = KEEL_NAME_TEMPORARY;
     enum keel_status status = keel_dir_list(sweep->place.path, sweep_file, sweep);
     keel_step_close(&sweep->place);
-    return status;
+    return gone_is_fine(status);
 }
 
 /* ---- attempts -------------------------------------------------------------------------------------------
@@ -95,7 +101,7 @@ static uint64_t manifest_bytes(const struct keel_step_place *place)
 /* *out_gone: the directory went, or would. */
 static enum keel_status remove_files(struct sweep *sweep, bool *out_gone)
 {
-    KEEL_TRY(keel_dir_list(sweep->place.path, sweep_file, sweep));
+    KEEL_TRY(gone_is_fine(keel_dir_list(sweep->place.path, sweep_file, sweep)));
     *out_gone = sweep->rules->dry_run ||
                 keel_disk_unlink(sweep->store->run_fd, sweep->place.name, AT_REMOVEDIR) == 0 ||
                 errno == ENOENT;
@@ -104,14 +110,29 @@ static enum keel_status remove_files(struct sweep *sweep, bool *out_gone)
     return KEEL_OK;
 }
 
+/* It was looked at before its manifest came, and one that was made after it was seen: no leftover. */
+static bool is_committed_by_now(const struct keel_step_place *place)
+{
+    struct stat info;
+    return keel_disk_stat(place->fd, KEEL_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
 /* Clears sweep->orderly when it may still be committed: then what it needs may not go either. */
 static enum keel_status remove_attempt(struct sweep *sweep, uint32_t *removed)
 {
     const struct keel_snapshot_info *info = &sweep->attempt->info;
     bool committed = sweep->attempt->state == KEEL_ATTEMPT_COMMITTED, gone = false;
     sweep->orderly = !committed;
-    KEEL_TRY(keel_step_open(sweep->store, info->step, info->attempt, false, &sweep->place));
-    enum keel_status status = KEEL_OK;
+    enum keel_status status = keel_step_open(sweep->store, info->step, info->attempt, false, &sweep->place);
+    if (status != KEEL_OK) {
+        sweep->orderly = sweep->orderly || status == KEEL_NOT_FOUND;
+        return gone_is_fine(status);
+    }
+    if (!committed && is_committed_by_now(&sweep->place)) {
+        sweep->orderly = false; /* what it needs stays as well; the next call sees it as it is */
+        keel_step_close(&sweep->place);
+        return KEEL_OK;
+    }
     sweep->least = KEEL_NAME_OWN;
     sweep->bytes = 0;
     if (!sweep->rules->dry_run) {
@@ -154,8 +175,10 @@ static enum keel_status settle(struct keel_store *store, const struct keel_attem
         if (!plan->stays[i] || attempt->state == KEEL_ATTEMPT_DAMAGED ||
             (committed && info->created_wall_ns <= before_ns))
             continue;
-        KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
-        enum keel_status status = KEEL_OK;
+        enum keel_status status = keel_step_open(store, info->step, info->attempt, false, &place);
+        if (status == KEEL_NOT_FOUND && !committed)
+            continue; /* its save was given up */
+        KEEL_TRY(status);
         if (keel_disk_fsync(place.fd) != 0)
             status = keel_fail_errno(errno, "%s: cannot be synced", place.path);
         keel_step_close(&place);

@@ -5,6 +5,7 @@
  *
  *     cc heat.c $(pkg-config --cflags --libs keel-ckpt) -o heat
  *     ./heat STORE STEPS EVERY [FILE]     # FILE: where the plate is written at the end, as raw doubles */
+#include <errno.h>
 #include <keel/ckpt.h>
 #include <keel/clock.h>
 #include <stdio.h>
@@ -180,11 +181,19 @@ static int write_plate(const char *path, const double *plate)
     return 0;
 }
 
+/* A whole number, and nothing else. */
+static bool parse(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t steps = argc > 3 ? strtoull(argv[2], NULL, 10) : 0;
-    uint64_t every = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
-    if (every == 0) {
+    uint64_t steps = 0, every = 0;
+    if (argc < 4 || argc > 5 || !parse(argv[2], &steps) || !parse(argv[3], &every) || every == 0) {
         fprintf(stderr, "usage: heat STORE STEPS EVERY [FILE]\n");
         return 2;
     }

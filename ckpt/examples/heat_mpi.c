@@ -7,6 +7,7 @@
  *
  *     mpicc heat_mpi.c $(pkg-config --cflags --libs keel-ckpt) -o heat_mpi
  *     mpirun -n 4 ./heat_mpi STORE STEPS EVERY       # STORE: a directory that all ranks see */
+#include <errno.h>
 #include <keel/ckpt.h>
 #include <keel/clock.h>
 #include <mpi.h>
@@ -250,18 +251,28 @@ static int give_up(const struct heat *heat, enum keel_status status)
 {
     if (status != KEEL_OK)
         complain(heat, "cannot start", status);
-    MPI_Abort(MPI_COMM_WORLD, keel_status_exit_code(status));
-    return 1;
+    int code = status != KEEL_OK ? keel_status_exit_code(status) : 1; /* another rank failed, and says why */
+    MPI_Abort(MPI_COMM_WORLD, code);
+    return code;
+}
+
+/* A whole number, and nothing else. */
+static bool parse(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
 }
 
 int main(int argc, char **argv)
 {
     struct heat heat = {0};
     MPI_Init(&argc, &argv);
-    uint64_t steps = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
-    uint64_t every = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
+    uint64_t steps = 0, every = 0;
+    bool understood = argc == 4 && parse(argv[2], &steps) && parse(argv[3], &every) && every > 0;
     take_part(&heat);
-    if (every == 0 || heat.ranks > SIDE)
+    if (!understood || heat.ranks > SIDE)
         return give_up(&heat, keel_fail(KEEL_INVALID,
                                         "usage: mpirun -n RANKS heat_mpi STORE STEPS EVERY; at "
                                         "most %d ranks",

@@ -23,6 +23,13 @@ doze() { # doze MS DIVISOR
 went_on() { grep -c 'going on from step' "$root/log"; }
 
 # ---- one process
+wrong=0
+for words in "" "5" "x 5" "5 x" "5 0" "-1 5" "5 -1" "1e1 5" "10x 5" "99999999999999999999 5" "5 5 a b"; do
+    # shellcheck disable=SC2086
+    timeout 20 "$BUILD/examples/heat" "$root/wrong" $words >"$root/log" 2>&1
+    [ $? -eq 2 ] && grep -q usage "$root/log" && [ ! -e "$root/wrong" ] || { wrong=1; echo "heat STORE $words"; }
+done
+check "heat refuses numbers that are none" $wrong
 "$BUILD/examples/heat" "$root/whole" $steps $every "$root/whole.field" >"$root/log" 2>&1
 check "heat runs" $?
 from=$(now_ms)
@@ -73,6 +80,9 @@ newest_step() { # that is committed; 0: none
 children() { # of the process that is given
     awk -v parent="$1" '$4 == parent { print $1 }' /proc/[0-9]*/stat 2>/dev/null
 }
+(exec mpirun --oversubscribe --bind-to none -n 2 "$BUILD/examples/heat_mpi" "$root/wrong" 5x 5) >"$root/log" 2>&1
+[ $? -eq 2 ] && grep -q usage "$root/log" && [ ! -e "$root/wrong" ]
+check "heat_mpi refuses numbers that are none" $?
 from=$(now_ms)
 (heat_mpi 4 "$root/ranks") >"$root/log" 2>&1
 check "heat_mpi runs with 4 ranks" $?

@@ -2,6 +2,8 @@
  * rules, over random histories; and the removal, on directories whose manifests are written here. */
 #include "retain.h"
 #include "sample.h"
+#include <errno.h>
+#include <keel/disk.h>
 
 /* ---- random histories
  * ---------------------------------------------------------------------------------------- */
@@ -447,6 +449,53 @@ START_TEST(a_link_in_place_of_an_attempt_or_a_file_is_never_followed)
 }
 END_TEST
 
+static char watched[KEEL_PATH_BYTES];
+
+/* The first look at the manifest of the watched directory finds none: it is committed right after. */
+static bool hidden;
+static int open_too_early(int at, const char *path, int flags, unsigned mode)
+{
+    struct stat here, wanted;
+    if (!hidden && strcmp(path, "manifest.json") == 0 && fstat(at, &here) == 0 &&
+        stat(watched, &wanted) == 0 && here.st_ino == wanted.st_ino) {
+        hidden = true;
+        errno = ENOENT;
+        return -1;
+    }
+    return keel_disk_posix.open(at, path, flags, mode);
+}
+
+START_TEST(what_is_committed_while_others_are_looked_at_is_no_leftover)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 7;
+    uint32_t removed = 9, count;
+    struct keel_snapshot_info infos[8];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 400; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = 1, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 1, &state));
+    }
+    ck_ok(keel_path_join(watched, root, "sample/step-200.3"));
+    struct keel_disk_ops ops = keel_disk_posix;
+    ops.open = open_too_early;
+    hidden = false;
+    keel_disk_use(&ops);
+    enum keel_status status = keel_store_retain(store, &(struct keel_retention){.keep_last = 4}, &removed);
+    keel_disk_use(NULL);
+    ck_assert_msg(status == KEEL_OK, "%s", keel_detail());
+    ck_assert(hidden);
+    ck_assert_uint_eq(removed, 0);
+    ck_ok(keel_store_list(store, infos, 8, &count, NULL));
+    ck_assert_uint_eq(count, 4);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(fewer_than_two_is_refused_and_so_is_a_store_opened_to_read)
 {
     char root[KEEL_PATH_BYTES];
@@ -473,6 +522,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, temporary_files_of_killed_writers_go_and_foreign_files_stay);
     tcase_add_test(tc, bases_of_a_damaged_snapshot_stay_by_its_headers);
     tcase_add_test(tc, a_link_in_place_of_an_attempt_or_a_file_is_never_followed);
+    tcase_add_test(tc, what_is_committed_while_others_are_looked_at_is_no_leftover);
     tcase_add_test(tc, fewer_than_two_is_refused_and_so_is_a_store_opened_to_read);
 }
 
