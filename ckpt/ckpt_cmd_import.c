@@ -2,6 +2,7 @@
  *
  * Streaming: the save's capture reads from the files as it goes. What a job needs to begin from weights is
  * made by --for-training (runtime/trainer_state.c: float32 weights, and Adam's two moments for each). */
+#include "ckpt_cmd_import_place.h"
 #include "ckpt_cmd_tensors.h"
 #include "float_convert.h"
 #include "format.h"
@@ -10,12 +11,10 @@
 #include "safetensors_header.h"
 #include <inttypes.h>
 #include <keel/clock.h>
-#include <keel/disk.h>
 #include <keel/memory.h>
 #include <keel/process.h>
 #include <keel/safetensors.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -51,11 +50,7 @@ struct import {
     uint64_t raw_bytes, overflowed;
     uint8_t *block;
 
-    char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES]; /* run: "" is the only one there is */
-    char identity[KEEL_IDENTITY_BYTES];
-    bool of_keel_run;   /* PATH is the directory of a `keel run` */
-    size_t there_bytes; /* of root/run: what of it was there before */
-    struct keel_cmd_place place;
+    struct keel_import_place place;
     struct keel_cmd_meter meter;
 };
 
@@ -205,89 +200,27 @@ static enum keel_status choose(struct import *im)
     return im->model != NULL && im->options->only == NULL ? keel_gpt2_check(im->model) : KEEL_OK;
 }
 
-/* ---- where to ----------------------------------------------------------------------------------------- */
-
-static enum keel_status see_entry(void *context, const char *name)
-{
-    uint64_t step, attempt;
-    bool *of_run = context;
-    if (!keel_step_name_parse(name, &step, &attempt))
-        return keel_fail(KEEL_INVALID, "holds %s", name);
-    *of_run = true;
-    return KEEL_OK;
-}
-
-/* A run of a store: PATH is ROOT/RUN, new, empty, or with snapshots in it. */
-static enum keel_status split_path(struct import *im, const char *path)
-{
-    size_t bytes = strlen(path);
-    bool of_run = false;
-    while (bytes > 1 && path[bytes - 1] == '/')
-        bytes--;
-    snprintf(im->root, sizeof im->root, "%.*s", (int)bytes, path);
-    if (keel_path_exists(path) && keel_dir_list(path, see_entry, &of_run) != KEEL_OK)
-        return keel_fail(KEEL_INVALID, "%s: holds other things than snapshots; name a run in it: %s/NAME",
-                         path, im->root);
-    char *slash = strrchr(im->root, '/');
-    snprintf(im->run, sizeof im->run, "%s", slash == NULL ? im->root : slash + 1);
-    if (slash == NULL)
-        snprintf(im->root, sizeof im->root, ".");
-    else
-        *(slash == im->root ? slash + 1 : slash) = '\0';
-    if (!keel_run_name_valid(im->run))
-        return keel_fail(KEEL_INVALID, "%s: a run's name is wanted at the end, of A-Z a-z 0-9 . _ -", path);
-    return KEEL_OK;
-}
-
-static enum keel_status read_identity(struct import *im, const char *path)
-{
-    char *text;
-    size_t bytes;
-    KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES - 1, &text, &bytes));
-    snprintf(im->identity, sizeof im->identity, "%s", text);
-    keel_free(text);
-    return KEEL_OK;
-}
-
-/* The directory of a `keel run` holds `identity` beside ckpt/. */
-static enum keel_status find_place(struct import *im)
-{
-    char identity[KEEL_PATH_BYTES];
-    const char *path = im->cmd->operands[1];
-    if (strlen(path) >= KEEL_PATH_BYTES)
-        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
-    KEEL_TRY(keel_path_join(identity, path, "identity"));
-    im->of_keel_run = keel_path_is_file(identity);
-    if (im->of_keel_run) {
-        KEEL_TRY(keel_path_join(im->root, path, "ckpt"));
-        snprintf(im->run, sizeof im->run, "%s", im->options->run != NULL ? im->options->run : "");
-        return read_identity(im, identity);
-    }
-    if (im->options->run == NULL)
-        return split_path(im, path);
-    snprintf(im->root, sizeof im->root, "%s", path);
-    snprintf(im->run, sizeof im->run, "%s", im->options->run);
-    return KEEL_OK;
-}
+/* ---- whose it is, and which step ---------------------------------------------------------------------- */
 
 /* Whose state is it? The file says so when it holds a job's whole state; the directory of a run knows. */
 static enum keel_status settle_identity(struct import *im)
 {
     const char *said = keel_safetensors_note(im->file, "keel.identity");
     bool whole = said != NULL && im->left_out == 0 && im->dtype == 0 && !im->options->for_training &&
-                 strlen(said) < sizeof im->identity;
-    if (im->of_keel_run && !im->options->for_training && (!whole || strcmp(said, im->identity) != 0))
+                 strlen(said) < sizeof im->place.identity;
+    if (im->place.of_keel_run && !im->options->for_training &&
+        (!whole || strcmp(said, im->place.identity) != 0))
         return keel_fail(
             KEEL_MISMATCH,
             "%s: is not the whole state of the job in %s; --for-training begins that job from these "
             "weights",
             im->cmd->operands[0], im->cmd->operands[1]);
-    if (!im->of_keel_run && whole && !keel_identity_valid(said))
+    if (!im->place.of_keel_run && whole && !keel_identity_valid(said))
         return keel_fail(KEEL_CORRUPT,
                          "%s: its keel.identity is none that export writes; take that note away",
                          im->cmd->operands[0]);
-    if (!im->of_keel_run && whole)
-        snprintf(im->identity, sizeof im->identity, "%s", said);
+    if (!im->place.of_keel_run && whole)
+        snprintf(im->place.identity, sizeof im->place.identity, "%s", said);
     return KEEL_OK;
 }
 
@@ -310,29 +243,6 @@ static enum keel_status settle_step(struct import *im)
     if (im->options->for_training || said == NULL || parse_step(said, &im->step) != KEEL_OK)
         im->step = 0;
     return KEEL_OK;
-}
-
-static enum keel_status open_place(struct import *im)
-{
-    struct keel_store_config config = {.root = im->root,
-                                       .run = im->run,
-                                       .create = true,
-                                       .key_file = im->cmd->key_file,
-                                       .accept_plain = im->cmd->accept_plain};
-    struct keel_snapshot *there;
-    if (im->run[0] == '\0') { /* the only one, made by `keel run` */
-        config.run = NULL;
-        config.create = false;
-    }
-    im->place.path = im->cmd->operands[1];
-    KEEL_TRY(keel_store_open(&config, &im->place.store));
-    enum keel_status status = keel_snapshot_open(im->place.store, im->step, 0, &there);
-    if (status == KEEL_NOT_FOUND)
-        return KEEL_OK;
-    if (status == KEEL_OK)
-        keel_snapshot_close(there);
-    return keel_fail(KEEL_INVALID, "%s: holds a snapshot of step %" PRIu64 " already; give another --step",
-                     im->place.store->path, im->step);
 }
 
 /* ---- the save ----------------------------------------------------------------------------------------- */
@@ -400,7 +310,7 @@ static enum keel_status save(struct import *im, uint64_t attempt)
                                       .arena_bytes = ARENA_BYTES};
     struct keel_shard_summary shard;
     struct keel_save *save;
-    KEEL_TRY(keel_save_begin(im->place.store, &config, &save));
+    KEEL_TRY(keel_save_begin(im->place.at.store, &config, &save));
     KEEL_TRY(wait_for(im, save, &shard));
     struct keel_commit commit = {.step = im->step,
                                  .attempt = attempt,
@@ -408,8 +318,8 @@ static enum keel_status save(struct import *im, uint64_t attempt)
                                  .shard_count = 1,
                                  .metadata = metadata_of(im),
                                  .allow_nonfinite = im->options->allow_nonfinite};
-    memcpy(commit.identity, im->identity, sizeof commit.identity);
-    return keel_store_commit(im->place.store, &commit);
+    memcpy(commit.identity, im->place.identity, sizeof commit.identity);
+    return keel_store_commit(im->place.at.store, &commit);
 }
 
 /* ---- the command -------------------------------------------------------------------------------------- */
@@ -427,75 +337,36 @@ static enum keel_status parse(struct import *im)
 
 static int print_end(const struct import *im, uint64_t attempt)
 {
-    const char *run = im->place.store->run;
+    const char *run = im->place.at.store->run;
     if (im->overflowed > 0)
         fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
                 im->overflowed, keel_cmd_dtype_name(im->dtype));
     if (im->cmd->json)
         return keel_cmd_print_json(json_pack(
-            "{s:s, s:s, s:o, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.store->path, "run", run,
+            "{s:s, s:s, s:o, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.at.store->path, "run", run,
             "step", keel_cmd_step_json(im->step), "attempt", keel_cmd_u64_json(attempt), "tensors",
             (int)im->count, "left_out", (int)im->left_out, "bytes", (json_int_t)im->raw_bytes, "identity",
-            im->identity, "overflowed", (json_int_t)im->overflowed));
+            im->place.identity, "overflowed", (json_int_t)im->overflowed));
     char bytes[KEEL_CMD_WORD_BYTES];
     keel_cmd_format_bytes(im->raw_bytes, bytes);
     printf("step %" PRIu64 ": %u tensors, %s, committed in %s\n", im->step, im->count, bytes,
-           im->place.store->path);
-    if (im->options->for_training && im->of_keel_run)
+           im->place.at.store->path);
+    if (im->options->for_training && im->place.of_keel_run)
         printf("the job goes on from there: give its `keel run` command again\n");
     return 0;
-}
-
-/* How much of root/run is there, as bytes of that path: up to its last component that exists. */
-static size_t measure_there(const struct import *im)
-{
-    char path[KEEL_PATH_BYTES];
-    if (keel_path_join(path, im->root, im->run) != KEEL_OK)
-        return SIZE_MAX;
-    while (!keel_path_exists(path)) {
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return 0;
-        *slash = '\0';
-    }
-    return strlen(path);
-}
-
-/* What was saved and may not be committed: nobody else ever writes under that number. */
-static void remove_attempt(const struct import *im, uint64_t attempt)
-{
-    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
-    keel_step_name(im->step, attempt, name);
-    if (keel_path_join(path, im->place.store->path, name) == KEEL_OK &&
-        keel_path_join(manifest, path, KEEL_MANIFEST_NAME) == KEEL_OK && !keel_path_exists(manifest))
-        (void)keel_remove_tree(path); /* what stays is a leftover, for gc */
-}
-
-/* Directories that were made for the import and are empty. */
-static void remove_made(const struct import *im)
-{
-    char path[KEEL_PATH_BYTES];
-    if (keel_path_join(path, im->root, im->run) != KEEL_OK)
-        return;
-    while (strlen(path) > im->there_bytes && keel_disk_unlink(AT_FDCWD, path, AT_REMOVEDIR) == 0) {
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return;
-        *slash = '\0';
-    }
 }
 
 static enum keel_status save_locked(struct import *im, uint64_t attempt)
 {
     int lock = -1;
-    KEEL_TRY(open_place(im));
-    enum keel_status status = keel_cmd_lock_run(&im->place, "import", &lock);
+    KEEL_TRY(keel_import_place_open(im->cmd, im->step, &im->place));
+    enum keel_status status = keel_cmd_lock_run(&im->place.at, "import", &lock);
     if (status == KEEL_OK)
         status = save(im, attempt);
     if (status != KEEL_OK) {
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
-        remove_attempt(im, attempt);
+        keel_import_place_remove(&im->place, im->step, attempt);
         keel_detail_set(detail);
     }
     keel_cmd_unlock_run(lock);
@@ -505,11 +376,10 @@ static enum keel_status save_locked(struct import *im, uint64_t attempt)
 /* What was made is removed when it does not come to its end, a signal included. */
 static enum keel_status save_or_undo(struct import *im, uint64_t attempt)
 {
-    im->there_bytes = measure_there(im);
     keel_process_hold_interrupts(true);
     enum keel_status status = save_locked(im, attempt);
     if (status != KEEL_OK)
-        remove_made(im);
+        keel_import_place_undo(&im->place);
     keel_process_hold_interrupts(false);
     return status;
 }
@@ -520,7 +390,7 @@ static enum keel_status import(struct import *im, uint64_t attempt)
     KEEL_TRY(keel_alloc(BLOCK_BYTES, 1, &im->block));
     KEEL_TRY(keel_safetensors_open(im->cmd->operands[0], &im->file));
     KEEL_TRY(choose(im));
-    KEEL_TRY(find_place(im));
+    KEEL_TRY(keel_import_place_find(im->cmd->operands[1], im->options->run, &im->place));
     KEEL_TRY(settle_identity(im));
     KEEL_TRY(settle_step(im));
     return save_or_undo(im, attempt);
@@ -532,7 +402,7 @@ static int run(const struct keel_cmd *cmd)
     uint64_t attempt = keel_wall_ns(); /* once, whoever else may save there */
     enum keel_status status = import(&im, attempt);
     int code = status == KEEL_OK ? print_end(&im, attempt) : keel_cmd_report(status);
-    keel_cmd_close(&im.place);
+    keel_cmd_close(&im.place.at);
     keel_safetensors_close(im.file);
     keel_free(im.model);
     keel_free(im.regions);

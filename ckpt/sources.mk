@@ -72,4 +72,5 @@ ckpt_SRC := \
 	ckpt_cmd_tensors.c \
 	ckpt_cmd_diff.c \
 	ckpt_cmd_export.c \
-	ckpt_cmd_import.c
+	ckpt_cmd_import.c \
+	ckpt_cmd_import_place.c
