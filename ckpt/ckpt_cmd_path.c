@@ -190,5 +190,10 @@ enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, stru
         return keel_fail(KEEL_CORRUPT, "%s: all of its %u manifests are damaged", place->path, damaged);
     if (count == 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot", place->path);
+    if (damaged > 0)
+        fprintf(stderr,
+                "keel ckpt: %s: %u manifests are damaged, perhaps newer ones; step %" PRIu64
+                " is taken; try keel ckpt repair --all\n",
+                place->path, damaged, newest.step);
     return keel_snapshot_open(place->store, newest.step, newest.attempt, out);
 }

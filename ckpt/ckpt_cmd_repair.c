@@ -126,10 +126,11 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
     enum keel_status status = keel_store_repair(repair->place.store, &config, &result);
     if (status == KEEL_NOT_FOUND) /* the store has it, and its manifest is damaged */
         status = keel_fail(KEEL_CORRUPT, "step %" PRIu64 ": no sound manifest is anywhere", info->step);
-    if (status == KEEL_OK || status == KEEL_CORRUPT)
+    bool lost = status == KEEL_CORRUPT || status == KEEL_MISMATCH || status == KEEL_VERSION;
+    if (status == KEEL_OK || lost)
         see_end(repair, info, status, &result);
     json_decref(repair->files);
-    if (status != KEEL_CORRUPT)
+    if (!lost)
         return status;
     if (repair->sources.count == 0)
         status = keel_fail(status, "%.400s (--from STORE names another that may hold it)", keel_detail());

@@ -237,11 +237,21 @@ static enum keel_status none(const struct keel_cmd_place *place)
     return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot", place->path);
 }
 
+/* The newest is the newest also when its manifest is damaged: verifying an older one would hide that. */
+static const struct keel_attempt *find_meant(const struct keel_cmd_place *place,
+                                             const struct keel_attempts *attempts)
+{
+    for (size_t i = 0; i < attempts->count && !place->has_step; i++)
+        if (keel_cmd_is_meant(place, &attempts->at[i]))
+            return &attempts->at[i];
+    return keel_cmd_find_attempt(place, attempts);
+}
+
 static int verify(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
                   const struct keel_attempts *attempts)
 {
     bool all = ((const struct verify_options *)keel_cmd_own(cmd))->all;
-    const struct keel_attempt *one = keel_cmd_find_attempt(place, attempts);
+    const struct keel_attempt *one = find_meant(place, attempts);
     enum keel_status status = KEEL_OK, worst = KEEL_OK;
     if (one == NULL)
         return keel_cmd_report(none(place));

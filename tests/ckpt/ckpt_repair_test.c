@@ -233,6 +233,37 @@ START_TEST(repair_refuses_another_run_and_a_run_that_goes_on)
 }
 END_TEST
 
+START_TEST(a_newest_snapshot_with_another_ones_manifest_hides_nothing)
+{
+    struct pair pair;
+    make_pair(&pair);
+    char from[KEEL_PATH_BYTES], to[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    ck_ok(keel_path_join(from, pair.store, "sample/step-100.3/manifest.json"));
+    ck_ok(keel_path_join(to, pair.store, "sample/step-200.3/manifest.json"));
+    ck_ok(keel_file_read(from, 1 << 20, &text, &bytes));
+    ck_ok(keel_file_replace(to, text, bytes, 0666));
+    keel_free(text);
+    flip(pair.store, "sample/step-100.3/rank-0.keel", 4096 + 5);
+    struct output o = COMMAND("verify", pair.store);
+    ck_assert_msg(o.code == 4 && strstr(o.text, "step 200: 1 parts are damaged") != NULL, "%d: %s", o.code,
+                  o.text);
+    o = COMMAND("show", pair.store);
+    ck_assert_msg(o.code == 0 && strstr(o.errors, "1 manifests are damaged") != NULL, "%d: %s", o.code,
+                  o.errors);
+    o = COMMAND("repair", pair.store, "--all", "--json");
+    ck_assert_int_eq(o.code, 4);
+    json_t *root = parse(&o);
+    ck_assert_uint_eq(json_array_size(json_object_get(root, "snapshots")), 2);
+    json_decref(root);
+    o = COMMAND("repair", pair.store, "--all", "--from", pair.other);
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    ck_assert(same_file(&pair, "sample/step-200.3/manifest.json"));
+    ck_assert_int_eq(COMMAND("verify", pair.store, "--all").code, 0);
+    ck_ok(keel_remove_tree(pair.top));
+}
+END_TEST
+
 START_TEST(what_may_not_be_read_is_not_said_to_be_lost)
 {
     enum { NOBODY = 65534 };
@@ -293,6 +324,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, repair_mends_chunks_files_and_manifests_from_another_store);
     tcase_add_test(tc, repair_tells_what_is_lost_and_ends_with_code_4);
     tcase_add_test(tc, repair_brings_back_a_snapshot_that_only_another_store_has);
+    tcase_add_test(tc, a_newest_snapshot_with_another_ones_manifest_hides_nothing);
     tcase_add_test(tc, what_may_not_be_read_is_not_said_to_be_lost);
     tcase_add_test(tc, repair_refuses_another_run_and_a_run_that_goes_on);
 }
