@@ -4,8 +4,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct keel_cmd_kind *const kinds[] = {&keel_cmd_ls,     &keel_cmd_show,  &keel_cmd_verify,
                                                     &keel_cmd_gc,     &keel_cmd_diff,  &keel_cmd_export,
@@ -217,12 +220,17 @@ static int printed(int code)
     failed = fflush(stdout) != 0 || failed;
     if (!failed)
         return code;
+    struct pollfd reader = {.fd = STDOUT_FILENO};
+    if (poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) {
+        clearerr(stdout); /* whoever read it has seen enough */
+        return code;
+    }
     enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
     clearerr(stdout);
     return code != 0 ? code : keel_cmd_report(status);
 }
 
-int keel_ckpt_main(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     const struct keel_cmd_kind *kind = NULL;
     bool help = false;
@@ -244,4 +252,14 @@ int keel_ckpt_main(int argc, char **argv)
     struct keel_cmd cmd;
     int code = parse(kind, argc, argv, &cmd);
     return code != 0 ? code : printed(kind->run(&cmd));
+}
+
+/* A reader that goes away (`keel ckpt gc out | head`) stops no work half-way. */
+int keel_ckpt_main(int argc, char **argv)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
+    sigaction(SIGPIPE, &ignore, &before);
+    int code = run_command(argc, argv);
+    sigaction(SIGPIPE, &before, NULL);
+    return code;
 }

@@ -4,6 +4,7 @@
 #include <keel/clock.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,8 +113,11 @@ void keel_cmd_meter_show(void *context, uint64_t done_bytes, uint64_t total_byte
     keel_cmd_format_bytes(done_bytes, done);
     keel_cmd_format_bytes(total_bytes, total);
     meter->shown_ns = keel_now_ns();
-    fprintf(stderr, "\r%s: %s of %s%s", meter->verb, done, total,
-            done_bytes == total_bytes ? "\n" : "        ");
+    char line[3 * KEEL_CMD_WORD_BYTES];
+    struct winsize window = {0}; /* a line that wraps would not be written over */
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
+    snprintf(line, sizeof line, "%s: %s of %s", meter->verb, done, total);
+    fprintf(stderr, "\r%.*s\033[K%s", columns - 1, line, done_bytes == total_bytes ? "\n" : "");
 }
 
 void keel_cmd_meter_hide(const struct keel_cmd_meter *meter)

@@ -70,6 +70,17 @@ done
 check "some were struck ($struck)" test $struck -ge 3
 check "and the store is as it was" "$keel" ckpt verify "$root/store" >"$root/log"
 
+# A reader that goes away stops nothing half-way.
+small="$root/small.safetensors"
+python3 -c 'import struct, sys
+header = b"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + bytes(4))' "$small"
+for step in 1 2 3 4 5 6; do "$keel" ckpt import "$small" "$root/many/run" --step $step >>"$root/log" 2>&1; done
+("$keel" ckpt gc "$root/many" --keep 2 2>"$root/log"; echo $? >"$root/code") | true
+check "gc into a closed pipe ends well" test "$(cat "$root/code")" -eq 0
+check "and has let go what was to go" test "$(find "$root/many" -name manifest.json | wc -l)" -eq 2
+check "and says nothing" test ! -s "$root/log"
+
 strike INT 0.1 verify "$root/store"
 check "a command in the background of a script lives through INT" test $? -eq 0
 echo "$passed passed, $failed failed"
