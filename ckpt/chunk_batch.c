@@ -190,8 +190,9 @@ static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t 
         snprintf(base, sizeof base, "its base, %s rank %u chunk %u: ", slot->chain[level].shard->place->name,
                  slot->chain[level].shard->header.rank, slot->chain[level].chunk);
     KEEL_TRY(keel_shard_path(place->shard, path));
-    keel_fail(status, "%s: tensor %s, chunk %llu of %u: %s%s; use another snapshot", path, record->name,
-              (unsigned long long)(place->chunk - record->first_chunk), record->chunk_count, base, reason);
+    keel_fail(status, "%s: tensor %s, chunk %llu of %u: %s%s%s", path, record->name,
+              (unsigned long long)(place->chunk - record->first_chunk), record->chunk_count, base, reason,
+              status == KEEL_AUTH ? "" : "; use another snapshot"); /* that would want the key as well */
     return batch->sink(batch->context, index, status, NULL);
 }
 
