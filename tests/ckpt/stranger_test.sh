@@ -69,12 +69,17 @@ check "more than that is not" refused 4 stranger rebuild "$set_of" 0
 # ---- a real run: small steps, so that most of what changes is a small difference
 check "a job runs" timeout 60 "$keel" run "$here/../../runtime/jobs/demo.conf" --ranks 2 --out "$root/run" \
     --set data.path="$here/../../ckpt/README.md" --set model.layers=1 --set model.width=64 --set model.heads=2 \
-    --set model.block=16 --set train.steps=60 --set train.lr=1e-6 --set train.min_lr=1e-6 \
+    --set model.block=16 --set train.steps=160 --set train.lr=1e-6 --set train.min_lr=1e-6 \
     --set train.eval_every=0 --set snapshot.every=20 --set snapshot.codec=delta --set snapshot.keep=4
-newest=$(find "$root/run/ckpt/demo" -name manifest.json -exec dirname {} \; | sort -V | tail -n 1)
-shows_delta() { "$keel" ckpt show "$newest" | grep -q 'delta:'; }
-check "and leaves deltas" shows_delta
-check "a run's newest snapshot is read, with what it needs" same_bytes "$newest"
+newest_delta() { # a save whose predecessor is not committed yet has none
+    find "$root/run/ckpt/demo" -name manifest.json -exec dirname {} \; | sort -rV | while read -r directory; do
+        "$keel" ckpt show "$directory" >"$root/shown"
+        if grep -q 'delta:' "$root/shown"; then echo "$directory" && break; fi
+    done
+}
+newest=$(newest_delta)
+check "and leaves deltas" test -n "$newest"
+check "its newest snapshot with deltas is read, with what it needs" same_bytes "$newest"
 
 # ---- damage: 200 bytes, each in a random place of a random file
 cat >"$root/flip.py" <<'END'
@@ -108,5 +113,71 @@ print(f"seed {seed}: believed {believed}")
 sys.exit(bool(believed))
 END
 check "200 flipped bytes are refused" "$python" "$root/flip.py" "$here" "$root" "$golden"/ckpt/*/step-* "$newest"
+
+# ---- forbidden: what no damage leaves, as every check is right, and the page forbids all the same
+cat >"$root/forbidden.py" <<'END'
+import json, os, shutil, struct, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import stranger
+keel, scratch, source = sys.argv[2:5]
+
+def rewrite(target, shard=None, told=None, escaped=True):
+    """Change a shard's header, middle, index and footer, and what the manifest tells, under right checks."""
+    path, manifest = os.path.join(target, "rank-0.keel"), os.path.join(target, "manifest.json")
+    data, text = open(path, "rb").read(), json.load(open(manifest))
+    at, = struct.unpack_from("<Q", data, len(data) - 112)
+    parts = {"begin": bytearray(data[:at]), "index": bytearray(data[at:-128]), "foot": bytearray(data[-128:])}
+    size, = struct.unpack_from("<Q", parts["foot"], 24)
+    if shard:
+        shard(parts)
+    foot, index = parts["foot"], bytes(parts["index"][:size])
+    foot[64:80] = stranger.xxh128(index)
+    struct.pack_into("<Q", foot, 56, sum(map(len, parts.values())))
+    struct.pack_into("<Q", foot, 16, len(parts["begin"]))
+    struct.pack_into("<Q", foot, 120, stranger.xxh64(bytes(foot[:120])))
+    open(path, "wb").write(b"".join(parts.values()))
+    text["shards"][0].update(index_digest=foot[64:80].hex(), file_bytes=struct.unpack_from("<Q", foot, 56)[0])
+    del text["check"]
+    if told:
+        told(text)
+    body = json.dumps(text, indent=1, ensure_ascii=escaped)[:-2].encode() + b',\n "check": "'
+    open(manifest, "wb").write(body + stranger.xxh128(body).hex().encode() + b'"\n}\n')
+
+def poke(part, at, form, value):
+    return lambda parts: struct.pack_into(form, parts[part], at, value)
+
+def same_check(parts):
+    records, = struct.unpack_from("<I", parts["foot"], 32)
+    at = 384 * records
+    while struct.unpack_from("<I", parts["index"], at + 16)[0] != stranger.SAME:
+        at += 64
+    parts["index"][at + 32] ^= 1
+
+cases = {
+    "nothing": {},
+    "a mac without a seal": {"shard": poke("foot", 90, "B", 1)},
+    "another check of nothing": {"shard": same_check},
+    "one NaN that is none": {"shard": poke("index", 360, "<Q", 1)},
+    "a block before the index": {"shard": lambda parts: parts["begin"].extend(bytes(4096))},
+    "a member of a shard": {"told": lambda text: text["shards"][0].update(more=1)},
+    "no metadata": {"told": lambda text: text.pop("metadata")},
+    "letters that are not ASCII": {"escaped": False},  # this one's metadata has some
+}
+wrong = []
+for name, change in cases.items():
+    run = os.path.join(scratch, "forbidden", os.path.basename(os.path.dirname(source)))
+    shutil.copytree(os.path.dirname(source), run)
+    target = os.path.join(run, os.path.basename(source))
+    rewrite(target, **change)
+    readers = [keel, "ckpt", "verify", target], [sys.executable, sys.argv[1] + "/stranger.py", "verify", target]
+    codes = [subprocess.run(words, capture_output=True).returncode for words in readers]
+    if codes != ([4, 4] if change else [0, 0]):
+        wrong.append((name, codes))
+    shutil.rmtree(run)
+print(f"wrong {wrong}")
+sys.exit(bool(wrong))
+END
+check "what the page forbids both readers refuse" "$python" "$root/forbidden.py" "$here" "$keel" "$root" "$golden"/ckpt/same/step-*
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
