@@ -354,8 +354,8 @@ static struct exchange make_exchange(void)
     struct exchange x;
     int ends[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    x.client.fd = ends[0];
-    x.server.fd = ends[1];
+    x.client = (struct socket_link){.fd = ends[0]};
+    x.server = (struct socket_link){.fd = ends[1]};
     for (int i = 0; i < 2; i++) /* all requests wait there before the first is served, and all answers */
         ck_assert_int_eq(setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &(int){4 << 20}, sizeof(int)), 0);
     ck_ok(keel_level_memory_open("sample", CAPACITY_BYTES, "memory", &x.memory));
