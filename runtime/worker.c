@@ -332,10 +332,7 @@ static enum keel_status work(struct keel_worker *worker)
 
 static void tear_down(struct keel_worker *worker)
 {
-    if (worker->snapshot.save != NULL)
-        keel_save_cancel(worker->snapshot.save);
-    if (worker->snapshot.queue != NULL)
-        keel_queue_destroy(worker->snapshot.queue);
+    keel_worker_snapshot_end(worker);
     if (worker->endpoint != NULL)
         keel_endpoint_close(worker->endpoint);
     if (worker->store != NULL)

@@ -92,6 +92,8 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
+/* Cancel what is still on its way, and let all go. */
+void keel_worker_snapshot_end(struct keel_worker *worker);
 /* How many snapshots resume may take (one of step 0 may have been imported), and taking the newest. A store
  * that cannot be read is an error: nothing is begun anew because of a disk that does not answer. */
 enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count);

@@ -126,6 +126,17 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     forget(snapshot);
 }
 
+void keel_worker_snapshot_end(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (snapshot->save != NULL)
+        keel_save_cancel(snapshot->save);
+    forget(snapshot);
+    if (snapshot->queue != NULL)
+        keel_queue_destroy(snapshot->queue);
+    snapshot->queue = NULL;
+}
+
 /* ---- coming back
  * -------------------------------------------------------------------------------------------- */
 
