@@ -67,7 +67,7 @@ rm "$set_of/rank-2.keel"
 check "more than that is not" refused 4 stranger rebuild "$set_of" 0
 
 # ---- a real run: small steps, so that most of what changes is a small difference
-check "a job runs" timeout 60 "$keel" run "$here/../../runtime/jobs/demo.conf" --ranks 2 --out "$root/run" \
+check "a job runs" timeout 600 "$keel" run "$here/../../runtime/jobs/demo.conf" --ranks 2 --out "$root/run" \
     --set data.path="$here/../../ckpt/README.md" --set model.layers=1 --set model.width=64 --set model.heads=2 \
     --set model.block=16 --set train.steps=160 --set train.lr=1e-6 --set train.min_lr=1e-6 \
     --set train.eval_every=0 --set snapshot.every=20 --set snapshot.codec=delta --set snapshot.keep=4

@@ -24,10 +24,10 @@ check() { # NAME CONDITION...
 train() { # DIR ARGUMENTS...: the same small model
     out=$1
     shift
-    timeout 120 "$KEEL" run "$here/../demo/drill.conf" --out "$root/$out" --set "data.path=$text" --set cluster.device=host \
+    timeout 600 "$KEEL" run "$here/../demo/drill.conf" --out "$root/$out" --set "data.path=$text" --set cluster.device=host \
         --set train.decay_steps=20 --set train.eval_every=0 "$@" >"$root/log" 2>&1
 }
-ckpt() { timeout 120 "$KEEL" ckpt "$@" >"$root/log" 2>&1; }
+ckpt() { timeout 600 "$KEEL" ckpt "$@" >"$root/log" 2>&1; }
 digest() { sed -n "s/^{\"step\":$2,.*\"digest\":\"\([0-9a-f]*\)\".*/\1/p" "$root/$1/metrics.jsonl"; }
 
 train whole --set train.steps=12 --set snapshot.every=8

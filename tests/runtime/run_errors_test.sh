@@ -11,7 +11,7 @@ job=$here/../demo/drill.conf
 text=$root/text
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
 
-keel() { timeout 120 "$KEEL" "$@" --set "data.path=$text" --set cluster.device=host; }
+keel() { timeout 600 "$KEEL" "$@" --set "data.path=$text" --set cluster.device=host; }
 
 # expect NAME CODE WORDS: the last command (output in $root/log) ended with CODE and said WORDS, in one line.
 expect() {
@@ -46,17 +46,17 @@ try run "$job" --resume 4 --out "$root/x";                 expect "a step to res
 try run "$job" --frob --out "$root/x";                     expect "an unknown option" 2 "--frob is no option"
 try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9; expect "an option given often" 2 "cluster.ranks = 9"
 mkfifo "$root/fifo"
-timeout 60 "$KEEL" run "$job" --set "data.path=$root/fifo" --out "$root/x" >"$root/log" 2>&1; code=$?
+timeout 600 "$KEEL" run "$job" --set "data.path=$root/fifo" --out "$root/x" >"$root/log" 2>&1; code=$?
 expect "data that cannot be read twice" 2 "no regular file"
 try run;                                                   expect "no job" 2 "keel run --help"
-timeout 60 "$KEEL" run "$job" --set data.path=/nowhere.txt --out "$root/x" >"$root/log" 2>&1; code=$?
+timeout 600 "$KEEL" run "$job" --set data.path=/nowhere.txt --out "$root/x" >"$root/log" 2>&1; code=$?
 expect "missing data" 3 "data.path = /nowhere.txt: no such file"
 printf 'tiny' >"$root/tiny"
-timeout 60 "$KEEL" run "$job" --set "data.path=$root/tiny" --out "$root/x" >"$root/log" 2>&1; code=$?
+timeout 600 "$KEEL" run "$job" --set "data.path=$root/tiny" --out "$root/x" >"$root/log" 2>&1; code=$?
 expect "short data" 2 "give a longer text"
-timeout 60 "$KEEL" run "$job" --set "data.path=$text" --set cluster.device=fpga:7 --out "$root/board" >"$root/log" 2>&1; code=$?
+timeout 600 "$KEEL" run "$job" --set "data.path=$text" --set cluster.device=fpga:7 --out "$root/board" >"$root/log" 2>&1; code=$?
 expect "a board that is not there" 3 "fpga:7"
-timeout 60 "$KEEL" dance >"$root/log" 2>&1; code=$?
+timeout 600 "$KEEL" dance >"$root/log" 2>&1; code=$?
 expect "unknown command" 2 "no command"
 
 # ---- the directory ----
@@ -75,10 +75,10 @@ expect "a run can be made longer, its schedule as it was" 0 "done: 14 steps"
 # ---- snapshots ----
 newest() { find "$root/run/ckpt" -type d -name "step-14.*" | head -n 1; }
 shard=$(find "$(newest)" -name 'rank-0.keel')
-timeout 60 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify a good store" 0 ""
+timeout 600 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify a good store" 0 ""
 cp "$shard" "$root/shard"
 printf '\377' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
-timeout 60 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify finds a flipped byte" 4 "rank-0.keel"
+timeout 600 "$KEEL" ckpt verify "$root/run/ckpt" >"$root/log" 2>&1; code=$?; expect "verify finds a flipped byte" 4 "rank-0.keel"
 try run "$job" --out "$root/run" --set train.steps=15 --set train.decay_steps=12 --resume 5
 expect "a step that no snapshot is of" 3 "holds no committed snapshot of step 5"
 cp "$root/run/metrics.jsonl" "$root/metrics.long"

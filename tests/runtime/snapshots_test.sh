@@ -15,7 +15,7 @@ awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick
 run() {
     out=$root/$1
     shift
-    timeout 120 "$KEEL" run "$job" --out "$out" --set "data.path=$text" --set cluster.device=host \
+    timeout 600 "$KEEL" run "$job" --out "$out" --set "data.path=$text" --set cluster.device=host \
         --set train.steps=20 --set train.decay_steps=20 --set snapshot.every=10 "$@" >"$root/log" 2>&1
     code=$?
 }
