@@ -62,13 +62,12 @@ static enum keel_status sweep_file(void *context, const char *name)
     return KEEL_OK;
 }
 
-/* A snapshot that stays is done with being written: what is temporary there was left behind. One whose
- * manifest is damaged may be under repair, unless the run is past it. */
+/* Copies, parity and repairs are written into snapshots that are committed, or damaged: what is temporary
+ * there was left behind once the run is past it. */
 static enum keel_status sweep_temporaries(struct sweep *sweep, uint64_t last_made_step)
 {
     const struct keel_snapshot_info *info = &sweep->attempt->info;
-    if (sweep->attempt->state == KEEL_ATTEMPT_UNCOMMITTED ||
-        (sweep->attempt->state == KEEL_ATTEMPT_DAMAGED && info->step >= last_made_step) ||
+    if (sweep->attempt->state == KEEL_ATTEMPT_UNCOMMITTED || info->step >= last_made_step ||
         keel_step_open(sweep->store, info->step, info->attempt, false, &sweep->place) != KEEL_OK)
         return KEEL_OK;
     sweep->least = KEEL_NAME_TEMPORARY;

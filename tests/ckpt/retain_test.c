@@ -3,6 +3,7 @@
 #include "retain.h"
 #include "sample.h"
 #include <errno.h>
+#include <keel/ckpt_level.h>
 #include <keel/disk.h>
 
 /* ---- random histories
@@ -359,6 +360,30 @@ START_TEST(dry_run_tells_the_same_and_removes_nothing)
 }
 END_TEST
 
+/* Copies and parity are made of what is committed, while the run, and its retention, go on. */
+START_TEST(what_is_being_written_into_the_newest_snapshot_is_let_be)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store = begin(root);
+    struct keel_level *level;
+    struct keel_level_sink *sink;
+    const struct keel_object object = {
+        .step = 4, .attempt = 1, .kind = KEEL_OBJECT_PARITY, .set = 0, .member = 1};
+    uint8_t digest[KEEL_OBJECT_DIGEST_BYTES];
+    for (uint64_t step = 1; step <= 4; step++)
+        put(store, step, step, 0);
+    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, NULL, &level));
+    ck_ok(keel_level_create(level, &object, 5, &sink));
+    ck_ok(keel_level_write(sink, "parity", 5));
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
+    keel_format_digest("parity", 5, digest);
+    ck_ok(keel_level_commit(sink, digest));
+    ck_assert(is_there(store, "step-4.1/parity-0.1.keel"));
+    keel_level_end(level);
+    end(store, root);
+}
+END_TEST
+
 START_TEST(temporary_files_of_killed_writers_go_and_foreign_files_stay)
 {
     static const char *const foreign[] = {"notes.txt",    "rank-x.keel",       "rank-1.keel.tmp",
@@ -371,8 +396,9 @@ START_TEST(temporary_files_of_killed_writers_go_and_foreign_files_stay)
     uint32_t removed = 0;
     for (uint64_t step = 1; step <= 4; step++)
         put(store, step, step, 0);
-    put_file(store->path, "step-4.1/rank-0.keel.123.4.tmp", 50);
+    put_file(store->path, "step-3.1/rank-0.keel.123.4.tmp", 50);
     put_file(store->path, "step-3.1/parity-0.2.keel.9.0.tmp", 50);
+    put_file(store->path, "step-4.1/parity-0.2.keel.9.0.tmp", 50); /* may be on its way */
     put_file(store->path, "notes.txt", 5);
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
         for (uint64_t step = 1; step <= 4; step += 3) {
@@ -389,6 +415,10 @@ START_TEST(temporary_files_of_killed_writers_go_and_foreign_files_stay)
     ck_assert(!is_there(store, "step-1.1/manifest.json") && !is_there(store, "step-1.1/rank-0.keel"));
     ck_assert(!is_there(store, "step-2.1") && is_there(store, "notes.txt"));
     ck_assert(is_there(store, "step-4.1/rank-0.keel") && is_there(store, "step-4.1/manifest.json"));
+    ck_assert(is_there(store, "step-4.1/parity-0.2.keel.9.0.tmp"));
+    put(store, 5, 5, 0);
+    ck_ok(keel_store_retain(store, &rules, &removed));
+    ck_assert(is_there(store, "step-4.1") && !is_there(store, "step-4.1/parity-0.2.keel.9.0.tmp"));
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
         for (uint64_t step = 1; step <= 4; step += 3) {
             snprintf(name, sizeof name, "step-%d.1/%s", (int)step, foreign[i]);
@@ -519,6 +549,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, deciding_again_about_what_stayed_removes_no_more);
     tcase_add_test(tc, dependents_go_before_their_base_and_the_base_of_one_that_stays_never);
     tcase_add_test(tc, dry_run_tells_the_same_and_removes_nothing);
+    tcase_add_test(tc, what_is_being_written_into_the_newest_snapshot_is_let_be);
     tcase_add_test(tc, temporary_files_of_killed_writers_go_and_foreign_files_stay);
     tcase_add_test(tc, bases_of_a_damaged_snapshot_stay_by_its_headers);
     tcase_add_test(tc, a_link_in_place_of_an_attempt_or_a_file_is_never_followed);

@@ -221,8 +221,10 @@ struct keel_retention {
     void *context;
 };
 /* Remove the others, manifest first, and what killed writers left: directories of attempts of earlier steps
- * than the one committed last, temporary files. What is not of the format stays, with its directory.
- * *out_removed (may be NULL) counts directories. Blocks; one process at a time, the one that commits.
+ * than the one committed last, temporary files in snapshots of such steps. What is not of the format stays,
+ * with its directory. *out_removed (may be NULL) counts directories. Blocks; one process at a time, the one
+ * that commits. A copy, parity or repair that is just being written into a snapshot of an earlier step fails
+ * (NOT_FOUND at its commit), and is to be made again.
  * INVALID: keep_last below 2. On another failure some are gone, the next call goes on. */
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed);
