@@ -7,6 +7,12 @@
 
 #define SOON (keel_deadline_after_ns(60 * KEEL_NS_PER_S))
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* A store with step 1, in a process of its own. */
 struct victim {
     struct keel_store *store;
@@ -224,12 +230,12 @@ END_TEST
 /* Under a sanitizer it is the sanitizer that says so. */
 START_TEST(what_has_ended_asserts)
 {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    CASE(finishes_twice);
-    CASE(cancels_what_has_ended);
-    CASE(closes_a_store_twice);
-    CASE(reads_what_was_closed);
-#endif
+    if (SANITIZED == 0) {
+        CASE(finishes_twice);
+        CASE(cancels_what_has_ended);
+        CASE(closes_a_store_twice);
+        CASE(reads_what_was_closed);
+    }
     keel_save_cancel(NULL); /* nothing is easily ended */
     keel_snapshot_close(NULL);
     keel_store_close(NULL);
