@@ -24,6 +24,10 @@ static enum keel_status check_file(int fd, const char *path, size_t *out_bytes)
         return keel_fail_errno(errno, "%s: cannot be examined", path);
     if (!S_ISREG(info.st_mode))
         return keel_fail(KEEL_DENIED, "%s: is no regular file; a key is read from nothing else", path);
+    if (info.st_size != KEEL_KEY_BYTES && info.st_size != HEX_BYTES && info.st_size != FILE_BYTES_MAX)
+        return keel_fail(KEEL_INVALID,
+                         "%s: has %lld bytes; a key is %d bytes, or %d hex digits and a newline", path,
+                         (long long)info.st_size, KEEL_KEY_BYTES, HEX_BYTES);
     if ((info.st_mode & 0077) != 0)
         return keel_fail(KEEL_DENIED,
                          "%s: is open to others (mode %03o), so it is no secret; run: chmod 600 %s", path,
@@ -32,10 +36,6 @@ static enum keel_status check_file(int fd, const char *path, size_t *out_bytes)
         return keel_fail(KEEL_DENIED,
                          "%s: belongs to user %u, who could have put another key there; make it yours", path,
                          (unsigned)info.st_uid);
-    if (info.st_size != KEEL_KEY_BYTES && info.st_size != HEX_BYTES && info.st_size != FILE_BYTES_MAX)
-        return keel_fail(KEEL_INVALID,
-                         "%s: has %lld bytes; a key is %d bytes, or %d hex digits and a newline", path,
-                         (long long)info.st_size, KEEL_KEY_BYTES, HEX_BYTES);
     *out_bytes = (size_t)info.st_size;
     return KEEL_OK;
 }

@@ -14,7 +14,13 @@
 #include <string.h>
 #include <strings.h>
 
-enum { JOB_FILE_BYTES_MAX = 1 << 20, VALUE_BYTES = KEEL_PATH_BYTES, SHARDS_MAX = 256, RANKS_MAX = 64 };
+enum {
+    JOB_FILE_BYTES_MAX = 1 << 20,
+    VALUE_BYTES = KEEL_PATH_BYTES,
+    SHARDS_MAX = 256,
+    RANKS_MAX = 64,
+    BANDWIDTH_MIN = 65536 /* bytes a second */
+};
 
 enum type { TYPE_U32, TYPE_U64, TYPE_FLOAT, TYPE_DOUBLE, TYPE_BOOL, TYPE_TEXT, TYPE_CHOICE };
 
@@ -93,7 +99,7 @@ static const struct key keys[] = {
     {"snapshot", "keep_within_s", TYPE_DOUBLE, FIELD(snapshot_keep_within_s), "0", 0, 1e9, NULL, false,
      "and those younger than so many seconds"},
     {"snapshot", "bandwidth_bytes_s", TYPE_U64, FIELD(snapshot_bandwidth_bytes_s), "0", 0, BYTES_MAX, NULL,
-     false, "most that each rank writes per second; 0: no cap"},
+     false, "most that each rank writes per second, 65536 at least; 0: no cap"},
     {"snapshot", "arena_bytes", TYPE_U64, FIELD(snapshot_arena_bytes), "0", 0, BYTES_MAX, NULL, false,
      "memory of each rank for what is captured and not written yet; 0: its whole state"},
     {"snapshot", "background", TYPE_BOOL, FIELD(snapshot_background), "true", 0, 0, NULL, false,
@@ -409,6 +415,11 @@ static enum keel_status check_job(const struct keel_job *job)
     if (job->nodes > 0 && job->ranks % job->nodes != 0)
         return keel_fail(KEEL_INVALID, "cluster.ranks = %u does not divide over cluster.nodes = %u",
                          job->ranks, job->nodes);
+    if (job->snapshot_bandwidth_bytes_s > 0 && job->snapshot_bandwidth_bytes_s < BANDWIDTH_MIN)
+        return keel_fail(KEEL_INVALID,
+                         "snapshot.bandwidth_bytes_s = %llu is in bytes a second: no snapshot would be done "
+                         "in time; give %d or more, or 0 for no cap",
+                         (unsigned long long)job->snapshot_bandwidth_bytes_s, BANDWIDTH_MIN);
     if (job->min_learning_rate > job->learning_rate)
         return keel_fail(KEEL_INVALID, "train.min_lr = %g is above train.lr = %g",
                          (double)job->min_learning_rate, (double)job->learning_rate);

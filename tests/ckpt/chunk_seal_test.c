@@ -99,6 +99,9 @@ START_TEST(a_key_file_that_others_could_read_or_replace_is_refused_with_what_to_
         ck_status(try_key(path), KEEL_DENIED);
         ck_assert_ptr_nonnull(strstr(keel_detail(), "chmod 600"));
     }
+    write_key(path, hex_key, 60, 0644); /* no key at all: nobody is told to hide it */
+    ck_status(try_key(path), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "60 bytes"));
     write_key(path, hex_key, 65, 0400);
     ck_ok(try_key(path));
     ck_ok(keel_path_join(link_path, root, "link"));

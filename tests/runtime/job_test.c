@@ -80,6 +80,7 @@ static const struct bad bad[] = {
     {"[cluster]\nranks = 5\n", NULL, "cluster.ranks = 5 is more than job.shards = 4"},
     {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
     {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
+    {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
     {"[job]\nname = a/b\n", NULL, "job.name"},
     {"[job]\nnumerics = native\n", NULL, "one of canonical"},
     {"nonsense\n", NULL, ":1:"},

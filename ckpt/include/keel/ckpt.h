@@ -190,9 +190,10 @@ struct keel_ranks {
 };
 /* keel_save_finish on every rank, and keel_store_commit on rank 0 of `commit` with all summaries (its
  * `shards` and `shard_count` are not looked at). Collective, also where something failed: all ranks return
- * the same status, that of the commit or of the first rank that has no shard, and nobody is left waiting.
- * `save` is freed in any case; NULL says that it could not begin here (with this thread's detail as the
- * reason). On TIMEOUT it is cancelled. `ranks` NULL: this process is the only rank. */
+ * the same status, that of the commit or of the first rank that has no shard, and nobody is left waiting;
+ * only a rank 0 that has no memory to gather into returns NO_MEMORY alone: end the program. `save` is freed
+ * in any case; NULL says that it could not begin here (with this thread's detail as the reason). On TIMEOUT
+ * it is cancelled. `ranks` NULL: this process is the only rank. */
 enum keel_status keel_save_commit(struct keel_store *store, struct keel_save *save,
                                   const struct keel_commit *commit, const struct keel_ranks *ranks,
                                   uint64_t deadline_ns);
