@@ -24,8 +24,9 @@
 #include <stdint.h>
 
 enum {
-    KEEL_ADDRESS_BYTES = 32,     /* opaque fabric address (sockaddr_in for tcp) */
-    KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group; two-level groups go further later */
+    KEEL_ADDRESS_BYTES =
+        32, /* opaque: fabric address (64, with host identity and local socket, when shared memory stands) */
+    KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group (4096 when the engine stands) */
     KEEL_GROUP_SHARDS_MAX = 1024 /* logical shards of a job */
 };
 
@@ -66,6 +67,13 @@ enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct ke
 /* End the epoch at once: every waiting call of this group returns REVOKED. Local, never blocks, any
  * thread, may be called twice. */
 void keel_group_revoke(struct keel_group *group);
+/* Split: ranks with the same colour form a child group, ordered by (key, rank in the parent). Collective over
+ * the parent (an all-gather under `sequence`); returns by the deadline. The child lives in the parent's epoch
+ * and on its connections, is revoked with it, and is closed before it. One shard a rank. */
+enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, uint32_t colour, uint32_t key,
+                                  uint64_t deadline_ns, struct keel_group **out);
+uint32_t keel_group_rank(const struct keel_group *group);
+uint32_t keel_group_rank_count(const struct keel_group *group);
 /* Revoke, close the connections of the epoch, release all memory of unfinished operations. */
 void keel_group_close(struct keel_group *group);
 /* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
@@ -75,8 +83,82 @@ bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
  * block or call into the group. Set before the first operation. */
 void keel_group_on_lost(struct keel_group *group, void (*lost)(void *context, uint32_t rank), void *context);
 
-/* All operations below are collective: every rank of the group calls them with the same `sequence`,
- * a number unique within the epoch; different sequences may be in flight at once, begun in any order. */
+/* ---- collectives ------------------------------------------------------------------------------------------
+ * Every rank of the group begins the operation with the same `sequence`, a number unique within the group;
+ * different sequences may be in flight at once, begun in any order. */
+
+enum keel_element {
+    KEEL_ELEMENT_F32,
+    KEEL_ELEMENT_F64,
+    KEEL_ELEMENT_F16,
+    KEEL_ELEMENT_BF16,
+    KEEL_ELEMENT_I8,
+    KEEL_ELEMENT_I32,
+    KEEL_ELEMENT_I64,
+    KEEL_ELEMENT_U8,
+    KEEL_ELEMENT_COUNT
+};
+uint32_t keel_element_bytes(enum keel_element element);   /* 0 for an unknown one */
+const char *keel_element_name(enum keel_element element); /* "f32", ... */
+
+enum keel_reduction { KEEL_SUM, KEEL_MIN, KEEL_MAX, KEEL_AVERAGE, KEEL_REDUCTION_COUNT };
+
+enum keel_collective_kind {
+    KEEL_ALL_REDUCE,     /* count: of the vector */
+    KEEL_REDUCE_SCATTER, /* count: of each rank's slice of the result; a part has rank_count * count */
+    KEEL_REDUCE,         /* count: of the vector; result at root alone */
+    KEEL_ALL_GATHER,     /* count: of each rank's contribution; result rank_count * count */
+    KEEL_ALL_GATHER_V,   /* counts_out[r]: of rank r's contribution */
+    KEEL_ALL_TO_ALL,     /* count: from each rank to each rank */
+    KEEL_ALL_TO_ALL_V,   /* counts_in[r]: to rank r; counts_out[r]: from rank r */
+    KEEL_BROADCAST,      /* count: of the vector; root's part is read */
+    KEEL_GATHER,         /* count: of each contribution; result at root alone */
+    KEEL_SCATTER,        /* count: to each rank; part at root alone */
+    KEEL_BARRIER,
+    KEEL_SEND, /* count; to `root` (matched by peer and sequence) */
+    KEEL_RECEIVE,
+    KEEL_COLLECTIVE_COUNT
+};
+const char *keel_collective_name(enum keel_collective_kind kind); /* "all-reduce", ... */
+
+/* How. AUTO takes the cheapest by the group's cost model; all ranks must ask for the same. */
+enum keel_algorithm {
+    KEEL_ALGORITHM_AUTO,
+    KEEL_ALGORITHM_FLAT, /* everybody (or the root) gets everything in one hop; smallest latency of few ranks
+                          */
+    KEEL_ALGORITHM_DIRECT, /* one hop to the owner of each slice, one hop back: any shard map in tree order */
+    KEEL_ALGORITHM_RING,
+    KEEL_ALGORITHM_TREE,      /* binomial; reductions go up along the tree over shards */
+    KEEL_ALGORITHM_HALVING,   /* recursive halving, then doubling; the nearest first, so in tree order if
+                                 aligned */
+    KEEL_ALGORITHM_BRUCK,     /* all-gather, all-to-all and barrier in log2 steps (Bruck et al. 1997) */
+    KEEL_ALGORITHM_PAIRWISE,  /* all-to-all, one partner a step */
+    KEEL_ALGORITHM_TWO_LEVEL, /* within hosts, then between them */
+    KEEL_ALGORITHM_COUNT
+};
+const char *keel_algorithm_name(enum keel_algorithm algorithm);
+
+/* Exact: sums go by the tree over logical shards, one rounding per inner node: the same bits whatever the
+ * algorithm, chunk size, carrier or placement. Native: any order. */
+enum keel_order { KEEL_ORDER_EXACT, KEEL_ORDER_NATIVE };
+
+struct keel_collective {
+    enum keel_collective_kind kind;
+    uint64_t sequence;
+    enum keel_element element;
+    enum keel_reduction reduction;
+    enum keel_order order;
+    enum keel_algorithm algorithm;
+    uint32_t root; /* or the peer of send and receive */
+    uint64_t count;
+    const uint64_t *counts_in, *counts_out; /* rank_count each; copied */
+    /* What this rank gives. Reductions: one pointer per tree node that it holds (keel_tree_nodes; one shard a
+     * rank: one). Others: part_count 1, or 0 where it gives nothing. Borrowed, never written, until the wait
+     * returned OK or the group is closed: they are the retained inputs of a redo. */
+    const void *const *parts;
+    uint32_t part_count;
+    void *result; /* borrowed likewise; NULL where there is none. In place is not supported: parts stay. */
+};
 
 /* Tree nodes held by a rank: the maximal complete subtrees of its set of shards. */
 struct keel_tree_node {
@@ -86,6 +168,21 @@ struct keel_tree_node {
  * `capacity`, LIMIT otherwise. Pure function of the map. */
 enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_rank, uint32_t rank,
                                  struct keel_tree_node *out, uint32_t capacity, uint32_t *out_count);
+
+/* Begin; does not block. INVALID names what is wrong with the arguments; UNSUPPORTED, an algorithm that
+ * cannot do it; LIMIT, too much in flight; REVOKED, the epoch is over. */
+enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
+                                  struct keel_operation **out);
+/* Begin and wait. */
+enum keel_status keel_group_run(struct keel_group *group, const struct keel_collective *collective,
+                                uint64_t deadline_ns);
+
+/* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
+ * group: close it). NULL is accepted and OK. */
+enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
+
+/* ---- the calls of before; they go when keel_group_begin stands
+ * --------------------------------------------- */
 
 /* Begin an exact all-reduce of `count` floats: parts[i] is the value of this rank's i-th tree node (as
  * keel_tree_nodes lists them); `result` gets the root's value. parts and result are borrowed until
@@ -108,10 +205,6 @@ enum keel_status keel_group_send_begin(struct keel_group *group, uint64_t sequen
                                        const void *data, uint64_t bytes, struct keel_operation **out);
 enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
                                           void *data, uint64_t bytes, struct keel_operation **out);
-
-/* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
- * group: close it). NULL is accepted and OK. */
-enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
 
 /* Wait until every rank of the group has arrived. */
 enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns);

@@ -1,0 +1,109 @@
+/* schedule.h - a collective as data: who sends which block to whom, and what is reduced in which order.
+ *
+ * Owns the description, the generators that make it, the linker that finds what must wait for what, and the
+ * cost model that picks one. Pure functions: no fabric, no threads, no clock; memory only inside a schedule.
+ * The same schedule runs over the fabric, over shared memory and in the simulator (tests), because a runner
+ * needs nothing but this. Leaves data, sizes and deadlines to engine.c.
+ *
+ * Spaces. A rank's buffers in an operation are its PARTS (what it gives; read only), its RESULT, and TEMPS
+ * (scratch, one block each). PARTS and RESULT are cut into blocks; how many bytes a block has is the
+ * operation's business (equal slices, equal counts, or tables of counts), the same wherever the schedule
+ * names it. A TEMP has the size of the block that the operand names.
+ *
+ * Program. Steps are listed in an order that, run one after the other on every rank with blocking messages
+ * that are buffered, is right. A runner may run them in any order that keeps the hazards (read after write,
+ * write after read, write after write), which keel_schedule_link finds. The k-th SEND from a to b is the k-th
+ * RECEIVE of b from a.
+ *
+ * Segments. Long blocks are cut into chunks; the runner runs the whole schedule once per chunk number (the
+ * c-th chunk of every block), several of these segments at a time. So a step is one message of at most a
+ * chunk, and a schedule's size does not depend on the operation's. */
+#ifndef KEEL_TRANSPORT_SCHEDULE_H
+#define KEEL_TRANSPORT_SCHEDULE_H
+
+#include "tree.h"
+
+enum keel_space { KEEL_SPACE_PART, KEEL_SPACE_RESULT, KEEL_SPACE_TEMP };
+
+struct keel_operand {
+    uint16_t space;  /* enum keel_space */
+    uint16_t number; /* PART: which of this rank's parts; TEMP: which temp; RESULT: 0 */
+    uint32_t block;  /* TEMP: the block, of the schedule's `sizing` space, whose size it has */
+};
+
+enum keel_step_kind {
+    KEEL_STEP_SEND,    /* operands: source */
+    KEEL_STEP_RECEIVE, /* operands: destination */
+    KEEL_STEP_COPY,    /* operands: destination, source */
+    KEEL_STEP_COMBINE  /* operands: destination, then the sources that the program's leaves number from 0; the
+                          destination may also be a source */
+};
+
+struct keel_step {
+    uint8_t kind;                          /* enum keel_step_kind */
+    uint32_t peer;                         /* SEND, RECEIVE: rank in the group */
+    uint32_t operand_first, operand_count; /* into operands */
+    uint32_t program_first,
+        program_count; /* COMBINE: into program; postfix, leaf numbers and KEEL_TREE_ADD */
+};
+
+struct keel_schedule {
+    uint32_t rank, rank_count;
+    uint32_t part_blocks, result_blocks, temp_count;
+    enum keel_space sizing; /* PART or RESULT: the space whose block sizes TEMPs have */
+    bool in_order;          /* sums follow the tree over shards: the exact mode's bits */
+    struct keel_step *steps;
+    uint32_t step_count;
+    struct keel_operand *operands;
+    uint32_t operand_count;
+    uint16_t *program;
+    uint32_t program_count;
+    /* made by the linker */
+    uint32_t *needs;       /* step_count: how many steps must be done before this one */
+    uint32_t *freed_first; /* step_count + 1: into freed: */
+    uint32_t *freed;       /*   steps that wait for this one */
+    uint32_t *peers;       /* ascending: whom it sends to or receives from */
+    uint32_t peer_count;
+    uint32_t *receives_first; /* peer_count + 1: into receives: */
+    uint32_t *receives;       /*   RECEIVE steps from that peer, in order of their messages */
+};
+
+/* What a generator is told. */
+struct keel_schedule_wish {
+    enum keel_collective_kind kind;
+    enum keel_algorithm algorithm; /* not AUTO */
+    bool exact;                    /* sums in tree order */
+    uint32_t rank, rank_count, root;
+    uint32_t shard_count;       /* reductions: the map of logical shards; */
+    const uint16_t *shard_rank; /*   who carries each; NULL: shard s is rank s's */
+    const uint16_t *host_of;    /* two-level: host number of each rank; NULL: all on one */
+};
+
+/* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree
+ * order with this map, not for this number of ranks), and says why; NO_MEMORY. */
+enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out);
+void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
+
+/* ---- the cost model ---------------------------------------------------------------------------------------
+ * alpha-beta-gamma (Hockney 1994; Thakur, Rabenseifner, Gropp 2005), integers: picoseconds. */
+struct keel_link_cost {
+    uint64_t alpha_ns;       /* one message */
+    uint64_t picos_per_byte; /* to move it */
+};
+struct keel_cost_model {
+    struct keel_link_cost within, between; /* ranks of one host; ranks of two */
+    uint64_t combine_picos_per_byte;
+};
+
+/* Predicted nanoseconds of the whole operation of `bytes` (of one rank's result or, all-to-all, its parts).
+ */
+uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,
+                               const struct keel_cost_model *model);
+/* The cheapest algorithm that can do it: same arguments, same answer on every rank (wish->rank is not read).
+ */
+enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, uint64_t bytes,
+                                         const struct keel_cost_model *model);
+/* Bytes that all ranks together put on the wire, by the algorithm's formula (payload only). */
+uint64_t keel_schedule_wire_bytes(const struct keel_schedule_wish *wish, uint64_t bytes);
+
+#endif
