@@ -1,7 +1,7 @@
 /* endpoint.c - opening and closing, the progress thread, and its mailbox.
  *
- * The progress thread runs: deliver what the fabric has, take the mailbox, tick what is due, then sleep in
- * poll on the fabric's two descriptors and an eventfd until something comes or the next tick. It never
+ * The progress thread runs: deliver what the lines have, take the mailbox, tick what is due, then sleep in
+ * poll on the lines' descriptors and an eventfd until something comes or the next tick. It never
  * spins: on the machines that this was measured on, ranks outnumber processors, and a spinning rank takes
  * the time of the one that it waits for. */
 #include "group.h"
@@ -103,19 +103,19 @@ static bool mailbox(struct keel_endpoint *endpoint)
 
 static void sleep_until_due(struct keel_endpoint *endpoint)
 {
-    if (!keel_fabric_may_sleep(&endpoint->fabric))
+    if (!keel_lines_may_sleep(&endpoint->lines))
         return;
-    struct pollfd fds[3] = {{.fd = endpoint->fabric.eq_fd, .events = POLLIN},
-                            {.fd = endpoint->fabric.cq_fd, .events = POLLIN},
-                            {.fd = endpoint->wake_fd, .events = POLLIN}};
-    (void)poll(fds, 3, keel_remaining_poll_ms(endpoint->tick_ns));
+    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX + 1];
+    uint32_t count = keel_lines_descriptors(&endpoint->lines, fds);
+    fds[count++] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
+    (void)poll(fds, count, keel_remaining_poll_ms(endpoint->tick_ns));
 }
 
 static void *progress(void *argument)
 {
     struct keel_endpoint *endpoint = argument;
     for (;;) {
-        keel_fabric_progress(&endpoint->fabric);
+        keel_lines_progress(&endpoint->lines);
         if (!mailbox(endpoint))
             return NULL;
         uint64_t now = keel_now_ns();
@@ -146,14 +146,12 @@ static enum keel_status endpoint_start(struct keel_endpoint *endpoint,
     if (endpoint->wake_fd < 0)
         return keel_fail_errno(errno, "transport: making an eventfd");
     KEEL_TRY(keel_handshake_init());
-    KEEL_TRY(keel_fabric_open(&endpoint->fabric, config->provider != NULL ? config->provider : "tcp",
-                              config->node != NULL ? config->node : "127.0.0.1", &keel_session_calls,
-                              endpoint));
-    enum keel_status status = keel_fabric_address(&endpoint->fabric, &endpoint->address);
+    KEEL_TRY(keel_lines_open(&endpoint->lines, config, &keel_session_calls, endpoint));
+    enum keel_status status = keel_lines_address(&endpoint->lines, &endpoint->address);
     if (status == KEEL_OK)
         status = keel_thread_create(&endpoint->thread, "keel-fabric", progress, endpoint);
     if (status != KEEL_OK)
-        keel_fabric_close(&endpoint->fabric);
+        keel_lines_close(&endpoint->lines);
     return status;
 }
 
@@ -191,17 +189,13 @@ void keel_endpoint_close(struct keel_endpoint *endpoint)
     keel_mutex_unlock(&endpoint->lock);
     keel_thread_join(&endpoint->thread);
     keel_session_close_all(endpoint);
-    keel_fabric_close(&endpoint->fabric);
+    keel_lines_close(&endpoint->lines);
     endpoint_free(endpoint);
 }
 
 void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_transport_stats *out)
 {
-    const struct keel_fabric *fabric = &endpoint->fabric;
-    *out = (struct keel_transport_stats){.bytes_sent = atomic_load(&fabric->bytes_sent),
-                                         .bytes_received = atomic_load(&fabric->bytes_received),
-                                         .messages_sent = atomic_load(&fabric->messages_sent),
-                                         .messages_received = atomic_load(&fabric->messages_received),
-                                         .stale_dropped = atomic_load(&endpoint->stale_dropped),
+    *out = (struct keel_transport_stats){.stale_dropped = atomic_load(&endpoint->stale_dropped),
                                          .connections = atomic_load(&endpoint->connections)};
+    keel_lines_count(&endpoint->lines, out);
 }

@@ -1,11 +1,18 @@
-/* fabric.c - the only file that calls libfabric.
+/* fabric.c - the only file that calls libfabric: a listener, and lines that are connected endpoints with
+ * their slots.
  *
- * A closed link stays in the graveyard until the queues have been drained to the bottom once more, since
- * completions that the provider flushed may still name its slots. */
+ * Receive slots are posted again at once after `arrived` returns, so a peer never blocks on us; the
+ * completion queue is larger than all that can be outstanding. A closed line stays in the graveyard until the
+ * queues have been drained to the bottom once more, since completions that the provider flushed may still
+ * name its slots. */
 #include "fabric.h"
 
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <string.h>
@@ -13,13 +20,49 @@
 enum {
     SLOT_BYTES = sizeof(struct keel_message) + KEEL_CHUNK_BYTES,
     SEND_SLOT_BYTES = sizeof(struct keel_message) + KEEL_EAGER_BYTES,
-    /* connections at once: a group, one of an older epoch that lingers, strangers; twice for those closed */
-    LINKS_MAX = 4 * KEEL_GROUP_RANKS_MAX + 2 * KEEL_PENDING_MAX,
-    QUEUE_ENTRIES = LINKS_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
-    EVENT_ENTRIES = 2 * LINKS_MAX,
+    QUEUE_ENTRIES = KEEL_LINES_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
+    EVENT_ENTRIES = 2 * KEEL_LINES_MAX,
     BATCH = 16,
     EVENT_BYTES = 512
 };
+
+/* One posted send or receive; its address is the fabric's context. */
+struct slot {
+    struct link *link;
+    uint8_t *memory; /* header, then payload (receives: a chunk; sends: eager payload) */
+    void *owner;     /* sends: who hears of the completion, or NULL */
+    uint32_t bytes;
+    bool busy, bulk, receive;
+};
+
+struct link {
+    struct keel_line line; /* first: they are the same to the room */
+    struct fid_ep *ep;
+    uint8_t *memory;
+    struct slot receives[KEEL_LINE_RECEIVES];
+    struct slot sends[KEEL_LINE_SENDS];
+};
+
+struct fabric {
+    struct keel_carrier carrier; /* first */
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_eq *eq;
+    struct fid_pep *pep;
+    struct fid_cq *cq;
+    int eq_fd, cq_fd;
+};
+
+static struct fabric *fabric_of(const struct keel_carrier *carrier)
+{
+    return (struct fabric *)(uintptr_t)carrier;
+}
+
+static struct link *link_of_line(struct keel_line *line)
+{
+    return (struct link *)(void *)line;
+}
 
 static enum keel_status fabric_fail(ssize_t error, const char *what)
 {
@@ -28,45 +71,25 @@ static enum keel_status fabric_fail(ssize_t error, const char *what)
 
 /* ---- links ------------------------------------------------------------------------------------------ */
 
-static void link_into(struct keel_line **list, struct keel_line *link)
-{
-    link->previous = NULL;
-    link->next = *list;
-    if (*list != NULL)
-        (*list)->previous = link;
-    *list = link;
-}
-
-static void link_out_of(struct keel_line **list, struct keel_line *link)
-{
-    if (link->previous != NULL)
-        link->previous->next = link->next;
-    else
-        *list = link->next;
-    if (link->next != NULL)
-        link->next->previous = link->previous;
-}
-
-static bool post_receive(struct keel_line_slot *slot)
+static bool post_receive(struct slot *slot)
 {
     ssize_t result = fi_recv(slot->link->ep, slot->memory, SLOT_BYTES, NULL, FI_ADDR_UNSPEC, slot);
     return result == 0;
 }
 
-static enum keel_status link_slots(struct keel_line *link)
+static enum keel_status link_slots(struct link *link)
 {
     size_t bytes = (size_t)KEEL_LINE_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINE_SENDS * SEND_SLOT_BYTES;
     KEEL_TRY(keel_alloc(1, bytes, &link->memory));
     uint8_t *next = link->memory;
     for (uint32_t k = 0; k < KEEL_LINE_RECEIVES; k++, next += SLOT_BYTES)
-        link->receives[k] = (struct keel_line_slot){.link = link, .memory = next, .receive = true};
+        link->receives[k] = (struct slot){.link = link, .memory = next, .receive = true};
     for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++, next += SEND_SLOT_BYTES)
-        link->sends[k] = (struct keel_line_slot){.link = link, .memory = next};
+        link->sends[k] = (struct slot){.link = link, .memory = next};
     return KEEL_OK;
 }
 
-static enum keel_status link_endpoint(struct keel_fabric *fabric, struct keel_line *link,
-                                      struct fi_info *info)
+static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, struct fi_info *info)
 {
     int result = fi_endpoint(fabric->domain, info, &link->ep, link);
     if (result != 0)
@@ -82,64 +105,60 @@ static enum keel_status link_endpoint(struct keel_fabric *fabric, struct keel_li
     return result == 0 ? KEEL_OK : fabric_fail(result, "preparing an endpoint");
 }
 
-static enum keel_status link_create(struct keel_fabric *fabric, struct fi_info *info, struct keel_line **out)
+static enum keel_status link_create(struct fabric *fabric, struct fi_info *info, struct link **out)
 {
-    struct keel_line *link;
+    struct link *link;
+    if (fabric->carrier.line_count >= KEEL_LINES_MAX)
+        return keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_LINES_MAX);
     KEEL_TRY(keel_alloc(1, sizeof *link, &link));
-    link->fabric = fabric;
-    link->state = KEEL_LINE_OPENING;
-    link_into(&fabric->links, link);
+    keel_carrier_adopt(&fabric->carrier, &link->line);
     enum keel_status status = link_slots(link);
     if (status == KEEL_OK)
         status = link_endpoint(fabric, link, info);
     if (status != KEEL_OK) {
-        keel_line_close(link);
+        keel_line_close(&link->line);
         return status;
     }
     *out = link;
     return KEEL_OK;
 }
 
-void keel_line_close(struct keel_line *link)
+static void fabric_hang_up(struct keel_line *line)
 {
-    if (link->state == KEEL_LINE_CLOSED)
-        return;
-    link->state = KEEL_LINE_CLOSED;
+    struct link *link = link_of_line(line);
     if (link->ep != NULL)
         fi_close(&link->ep->fid);
     link->ep = NULL;
-    link_out_of(&link->fabric->links, link);
-    link_into(&link->fabric->dying, link);
 }
 
 static void bury(struct keel_line **list)
 {
-    while (*list != NULL) {
-        struct keel_line *link = *list;
-        link_out_of(list, link);
+    for (struct keel_line *line = keel_line_take(list); line != NULL; line = keel_line_take(list)) {
+        struct link *link = link_of_line(line);
         keel_free(link->memory);
         keel_free(link);
     }
 }
 
-enum keel_status keel_line_dial(struct keel_fabric *fabric, const struct keel_address *address, void *owner,
-                                struct keel_line **out)
+static enum keel_status fabric_dial(struct keel_carrier *carrier, const struct keel_address *address,
+                                    void *owner, struct keel_line **out)
 {
-    struct keel_line *link;
+    struct fabric *fabric = fabric_of(carrier);
+    struct link *link;
     KEEL_TRY(link_create(fabric, fabric->info, &link));
-    link->owner = owner;
+    link->line.owner = owner;
     int result = fi_connect(link->ep, address->data, NULL, 0);
     if (result != 0) {
-        keel_line_close(link);
+        keel_line_close(&link->line);
         return keel_fail(KEEL_PEER_LOST, "fabric: connecting: %s", fi_strerror(-result));
     }
-    *out = link;
+    *out = &link->line;
     return KEEL_OK;
 }
 
-static struct keel_line_slot *free_send(struct keel_line *link, bool bulk)
+static struct slot *free_send(struct link *link, bool bulk)
 {
-    if (bulk && link->bulk_in_flight == KEEL_LINE_BULK_SENDS)
+    if (bulk && link->line.bulk_in_flight == KEEL_LINE_BULK_SENDS)
         return NULL;
     for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++)
         if (!link->sends[k].busy)
@@ -147,7 +166,7 @@ static struct keel_line_slot *free_send(struct keel_line *link, bool bulk)
     return NULL;
 }
 
-static ssize_t post_send(struct keel_line_slot *slot, const void *payload, uint32_t bytes, bool lent)
+static ssize_t post_send(struct slot *slot, const void *payload, uint32_t bytes, bool lent)
 {
     struct iovec parts[2] = {{slot->memory, sizeof(struct keel_message)}, {NULL, bytes}};
     if (lent) {
@@ -160,16 +179,13 @@ static ssize_t post_send(struct keel_line_slot *slot, const void *payload, uint3
                    slot);
 }
 
-enum keel_send keel_line_send(struct keel_line *link, struct keel_message *message, const void *payload,
-                              bool lent, void *owner, bool *out_retry)
+static enum keel_send fabric_send(struct keel_line *line, struct keel_message *message, const void *payload,
+                                  bool lent, void *owner, bool *out_retry)
 {
-    if (link->state != KEEL_LINE_OPEN)
-        return KEEL_SEND_LATER;
-    KEEL_ASSERT(lent ? message->bytes <= KEEL_CHUNK_BYTES : message->bytes <= KEEL_EAGER_BYTES);
-    struct keel_line_slot *slot = free_send(link, lent);
+    struct link *link = link_of_line(line);
+    struct slot *slot = free_send(link, lent);
     if (slot == NULL)
         return KEEL_SEND_LATER;
-    message->magic = KEEL_MESSAGE_MAGIC;
     memcpy(slot->memory, message, sizeof *message);
     ssize_t result = post_send(slot, payload, message->bytes, lent && message->bytes > 0);
     if (result == -FI_EAGAIN) {
@@ -182,58 +198,48 @@ enum keel_send keel_line_send(struct keel_line *link, struct keel_message *messa
     slot->bulk = lent;
     slot->owner = owner;
     slot->bytes = (uint32_t)sizeof *message + message->bytes;
-    link->sends_in_flight++;
-    link->bulk_in_flight += lent;
+    line->bulk_in_flight += lent;
     return KEEL_SEND_OK;
 }
 
 /* ---- completions -------------------------------------------------------------------------------------- */
 
-static void link_broke(struct keel_line *link, const char *why)
+static void receive_done(struct slot *slot, size_t bytes)
 {
-    if (link->state == KEEL_LINE_CLOSED)
-        return;
-    link->fabric->calls->broke(link->fabric->context, link, why);
-    KEEL_ASSERT(link->state == KEEL_LINE_CLOSED);
-}
-
-static void receive_done(struct keel_line_slot *slot, size_t bytes)
-{
-    struct keel_line *link = slot->link;
-    struct keel_fabric *fabric = link->fabric;
+    struct keel_line *line = &slot->link->line;
+    struct keel_carrier *carrier = line->carrier;
     struct keel_message message;
     if (bytes < sizeof message) {
-        link_broke(link, "a message shorter than its header");
+        keel_line_broke(line, "a message shorter than its header");
         return;
     }
     memcpy(&message, slot->memory, sizeof message);
     if (message.magic != KEEL_MESSAGE_MAGIC || message.bytes != bytes - sizeof message) {
-        link_broke(link, "a message that is not ours");
+        keel_line_broke(line, "a message that is not ours");
         return;
     }
-    fabric->bytes_received += bytes;
-    fabric->messages_received++;
-    fabric->calls->arrived(fabric->context, link, &message, slot->memory + sizeof message);
-    if (link->state != KEEL_LINE_CLOSED && !post_receive(slot))
-        link_broke(link, "a receive could not be posted");
+    carrier->bytes_received += bytes;
+    carrier->messages_received++;
+    carrier->calls->arrived(carrier->context, line, &message, slot->memory + sizeof message);
+    if (line->state != KEEL_LINE_CLOSED && !post_receive(slot))
+        keel_line_broke(line, "a receive could not be posted");
 }
 
-static void send_done(struct keel_line_slot *slot)
+static void send_done(struct slot *slot)
 {
-    struct keel_line *link = slot->link;
-    struct keel_fabric *fabric = link->fabric;
+    struct keel_line *line = &slot->link->line;
+    struct keel_carrier *carrier = line->carrier;
     slot->busy = false;
-    link->sends_in_flight--;
-    link->bulk_in_flight -= slot->bulk;
-    fabric->bytes_sent += slot->bytes;
-    fabric->messages_sent++;
-    fabric->calls->sent(fabric->context, link, slot->owner);
+    line->bulk_in_flight -= slot->bulk;
+    carrier->bytes_sent += slot->bytes;
+    carrier->messages_sent++;
+    carrier->calls->sent(carrier->context, line, slot->owner);
 }
 
 static void completion(struct fi_cq_msg_entry *entry)
 {
-    struct keel_line_slot *slot = entry->op_context;
-    if (slot->link->state == KEEL_LINE_CLOSED)
+    struct slot *slot = entry->op_context;
+    if (slot->link->line.state == KEEL_LINE_CLOSED)
         return;
     if (slot->receive)
         receive_done(slot, entry->len);
@@ -241,16 +247,16 @@ static void completion(struct fi_cq_msg_entry *entry)
         send_done(slot);
 }
 
-static void failed_completion(struct keel_fabric *fabric)
+static void failed_completion(struct fabric *fabric)
 {
     struct fi_cq_err_entry error = {0};
     if (fi_cq_readerr(fabric->cq, &error, 0) <= 0 || error.op_context == NULL)
         return;
-    struct keel_line_slot *slot = error.op_context;
-    link_broke(slot->link, fi_strerror(error.err));
+    struct slot *slot = error.op_context;
+    keel_line_broke(&slot->link->line, fi_strerror(error.err));
 }
 
-static void drain_completions(struct keel_fabric *fabric)
+static void drain_completions(struct fabric *fabric)
 {
     struct fi_cq_msg_entry entries[BATCH];
     for (;;) {
@@ -266,68 +272,64 @@ static void drain_completions(struct keel_fabric *fabric)
 
 /* ---- connection events -------------------------------------------------------------------------------- */
 
-static struct keel_line *link_of(struct keel_fabric *fabric, fid_t fid)
+static struct keel_line *line_of_fid(struct fabric *fabric, fid_t fid)
 {
-    for (struct keel_line *link = fabric->links; link != NULL; link = link->next)
+    for (struct keel_line *line = fabric->carrier.lines; line != NULL; line = line->next) {
+        const struct link *link = link_of_line(line);
         if (link->ep != NULL && &link->ep->fid == fid)
-            return link;
+            return line;
+    }
     return NULL;
 }
 
-static uint32_t link_count(const struct keel_fabric *fabric)
+static void connection_asked(struct fabric *fabric, struct fi_info *info)
 {
-    uint32_t count = 0;
-    for (const struct keel_line *link = fabric->links; link != NULL; link = link->next)
-        count++;
-    return count;
-}
-
-static void connection_asked(struct keel_fabric *fabric, struct fi_info *info)
-{
-    struct keel_line *link;
-    if (link_count(fabric) >= LINKS_MAX || link_create(fabric, info, &link) != KEEL_OK) {
+    const struct keel_line_calls *calls = fabric->carrier.calls;
+    struct link *link;
+    if (link_create(fabric, info, &link) != KEEL_OK) {
         fi_reject(fabric->pep, info->handle, NULL, 0);
-    } else if (!fabric->calls->asked(fabric->context, link) || fi_accept(link->ep, NULL, 0) != 0) {
-        if (link->owner != NULL)
-            link_broke(link, "it could not be accepted");
-        keel_line_close(link);
+    } else if (!calls->asked(fabric->carrier.context, &link->line) || fi_accept(link->ep, NULL, 0) != 0) {
+        if (link->line.owner != NULL)
+            keel_line_broke(&link->line, "it could not be accepted");
+        keel_line_close(&link->line);
     }
     fi_freeinfo(info);
 }
 
-static void event_arrived(struct keel_fabric *fabric, uint32_t event, const struct fi_eq_cm_entry *entry)
+static void event_arrived(struct fabric *fabric, uint32_t event, const struct fi_eq_cm_entry *entry)
 {
     if (event == FI_CONNREQ) {
         connection_asked(fabric, entry->info);
         return;
     }
-    struct keel_line *link = link_of(fabric, entry->fid);
-    if (link == NULL)
+    struct keel_line *line = line_of_fid(fabric, entry->fid);
+    if (line == NULL)
         return;
     if (event == FI_CONNECTED) {
-        link->state = KEEL_LINE_OPEN;
-        fabric->calls->opened(fabric->context, link);
+        line->state = KEEL_LINE_OPEN;
+        fabric->carrier.calls->opened(fabric->carrier.context, line);
     } else if (event == FI_SHUTDOWN) {
-        link_broke(link, "the other side is gone");
+        keel_line_broke(line, "the other side is gone");
     }
 }
 
-static void failed_event(struct keel_fabric *fabric)
+static void failed_event(struct fabric *fabric)
 {
     struct fi_eq_err_entry error = {0};
     if (fi_eq_readerr(fabric->eq, &error, 0) <= 0)
         return;
-    struct keel_line *link = link_of(fabric, error.fid);
-    if (link != NULL)
-        link_broke(link, fi_strerror(error.err));
+    struct keel_line *line = line_of_fid(fabric, error.fid);
+    if (line != NULL)
+        keel_line_broke(line, fi_strerror(error.err));
 }
 
 /* The last messages of a peer lie in the completion queue when its shutdown lies in the event queue, so the
  * former is always drained before an event is acted upon. */
-void keel_fabric_progress(struct keel_fabric *fabric)
+static void fabric_progress(struct keel_carrier *carrier)
 {
-    struct keel_line *dead = fabric->dying;
-    fabric->dying = NULL;
+    struct fabric *fabric = fabric_of(carrier);
+    struct keel_line *dead = carrier->dying;
+    carrier->dying = NULL;
     for (;;) {
         drain_completions(fabric);
         uint8_t bytes[EVENT_BYTES] __attribute__((aligned(16)));
@@ -347,10 +349,11 @@ void keel_fabric_progress(struct keel_fabric *fabric)
     bury(&dead);
 }
 
-bool keel_fabric_may_sleep(struct keel_fabric *fabric)
+static bool fabric_may_sleep(struct keel_carrier *carrier)
 {
+    struct fabric *fabric = fabric_of(carrier);
     struct fid *fids[2] = {&fabric->eq->fid, &fabric->cq->fid};
-    if (fabric->dying != NULL)
+    if (carrier->dying != NULL)
         return false;
     return fi_trywait(fabric->fabric, fids, 2) == 0;
 }
@@ -358,7 +361,7 @@ bool keel_fabric_may_sleep(struct keel_fabric *fabric)
 /* ---- opening and closing --------------------------------------------------------------------------------
  */
 
-static enum keel_status find_provider(struct keel_fabric *fabric, const char *provider, const char *node)
+static enum keel_status find_provider(struct fabric *fabric, const char *provider, const char *node)
 {
     struct fi_info *hints = fi_allocinfo();
     if (hints == NULL)
@@ -377,7 +380,7 @@ static enum keel_status find_provider(struct keel_fabric *fabric, const char *pr
     return KEEL_OK;
 }
 
-static int open_queues(struct keel_fabric *fabric)
+static int open_queues(struct fabric *fabric)
 {
     struct fi_eq_attr eq = {.size = EVENT_ENTRIES, .wait_obj = FI_WAIT_FD};
     struct fi_cq_attr cq = {.size = QUEUE_ENTRIES, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
@@ -395,7 +398,7 @@ static int open_queues(struct keel_fabric *fabric)
     return result;
 }
 
-static int open_listener(struct keel_fabric *fabric)
+static int open_listener(struct fabric *fabric)
 {
     int result = fi_passive_ep(fabric->fabric, fabric->info, &fabric->pep, NULL);
     if (result == 0)
@@ -405,33 +408,25 @@ static int open_listener(struct keel_fabric *fabric)
     return result;
 }
 
-enum keel_status keel_fabric_open(struct keel_fabric *fabric, const char *provider, const char *node,
-                                  const struct keel_fabric_calls *calls, void *context)
+static enum keel_status fabric_address(const struct keel_carrier *carrier, struct keel_address *in_out)
 {
-    memset(fabric, 0, sizeof *fabric);
-    fabric->calls = calls;
-    fabric->context = context;
-    KEEL_TRY(find_provider(fabric, provider, node));
-    int result = open_queues(fabric);
-    if (result == 0)
-        result = open_listener(fabric);
-    if (result == 0)
-        return KEEL_OK;
-    enum keel_status status = fabric_fail(result, "opening and listening");
-    keel_fabric_close(fabric);
-    return status;
-}
-
-enum keel_status keel_fabric_address(const struct keel_fabric *fabric, struct keel_address *out)
-{
-    struct keel_address address = {.bytes = 0};
+    const struct fabric *fabric = fabric_of(carrier);
+    struct keel_address address = *in_out;
     size_t bytes = sizeof address.data;
     int result = fi_getname(&fabric->pep->fid, address.data, &bytes);
     if (result != 0 || bytes > sizeof address.data)
         return fabric_fail(result, "asking for the own address");
     address.bytes = (uint32_t)bytes;
-    *out = address;
+    *in_out = address;
     return KEEL_OK;
+}
+
+static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct pollfd *out)
+{
+    const struct fabric *fabric = fabric_of(carrier);
+    out[0] = (struct pollfd){.fd = fabric->eq_fd, .events = POLLIN};
+    out[1] = (struct pollfd){.fd = fabric->cq_fd, .events = POLLIN};
+    return 2;
 }
 
 static void close_fid(struct fid *fid)
@@ -440,10 +435,9 @@ static void close_fid(struct fid *fid)
         keel_log(KEEL_LOG_WARN, "fabric: an object is still in use at close");
 }
 
-void keel_fabric_close(struct keel_fabric *fabric)
+static void fabric_close(struct keel_carrier *carrier)
 {
-    while (fabric->links != NULL)
-        keel_line_close(fabric->links);
+    struct fabric *fabric = fabric_of(carrier);
     if (fabric->pep != NULL)
         close_fid(&fabric->pep->fid);
     if (fabric->cq != NULL)
@@ -455,5 +449,37 @@ void keel_fabric_close(struct keel_fabric *fabric)
     if (fabric->fabric != NULL)
         close_fid(&fabric->fabric->fid);
     fi_freeinfo(fabric->info);
-    bury(&fabric->dying);
+    bury(&carrier->dying);
+    keel_free(fabric);
+}
+
+static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
+                                                   .dial = fabric_dial,
+                                                   .send = fabric_send,
+                                                   .hang_up = fabric_hang_up,
+                                                   .progress = fabric_progress,
+                                                   .may_sleep = fabric_may_sleep,
+                                                   .descriptors = fabric_descriptors,
+                                                   .address = fabric_address};
+
+enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
+{
+    struct fabric *fabric;
+    KEEL_TRY(keel_alloc(1, sizeof *fabric, &fabric));
+    fabric->carrier.ops = &fabric_ops;
+    enum keel_status status = find_provider(fabric, config->provider != NULL ? config->provider : "tcp",
+                                            config->node != NULL ? config->node : "127.0.0.1");
+    if (status == KEEL_OK) {
+        int result = open_queues(fabric);
+        if (result == 0)
+            result = open_listener(fabric);
+        if (result != 0)
+            status = fabric_fail(result, "opening and listening");
+    }
+    if (status != KEEL_OK) {
+        fabric_close(&fabric->carrier);
+        return status;
+    }
+    *out = &fabric->carrier;
+    return KEEL_OK;
 }

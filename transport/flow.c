@@ -146,7 +146,7 @@ static struct keel_message message_of(const struct keel_leg *leg, enum keel_mess
 
 static enum keel_flow_send flow_result(enum keel_send result)
 {
-    if (result == KEEL_SEND_OK)
+    if (result == KEEL_SEND_OK || result == KEEL_SEND_DONE)
         return KEEL_FLOW_SENT;
     return result == KEEL_SEND_LATER ? KEEL_FLOW_LATER : KEEL_FLOW_BROKEN;
 }
@@ -165,25 +165,25 @@ static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_line *li
         message.bytes = keel_reduce_pack(leg, packed);
         payload = packed;
     }
-    enum keel_send result = keel_line_send(link, &message, payload, false, NULL, out_retry);
-    if (result == KEEL_SEND_OK) {
+    enum keel_flow_send result = flow_result(keel_line_send(link, &message, payload, false, NULL, out_retry));
+    if (result == KEEL_FLOW_SENT) {
         leg->first_sent = true;
         if (operation->kind != KEEL_OPERATION_REDUCE)
             leg->body_sent = message.bytes;
         else if (message.bytes > 0)
             leg->give_chunk = leg->give_chunks;
     }
-    return flow_result(result);
+    return result;
 }
 
 static enum keel_flow_send send_grant(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     struct keel_message message = message_of(leg, KEEL_MESSAGE_GRANT);
     message.offset = leg->grant;
-    enum keel_send result = keel_line_send(link, &message, NULL, false, NULL, out_retry);
-    if (result == KEEL_SEND_OK)
+    enum keel_flow_send result = flow_result(keel_line_send(link, &message, NULL, false, NULL, out_retry));
+    if (result == KEEL_FLOW_SENT)
         leg->grant_told = leg->grant;
-    return flow_result(result);
+    return result;
 }
 
 static enum keel_flow_send send_part(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
@@ -193,8 +193,8 @@ static enum keel_flow_send send_part(struct keel_leg *leg, struct keel_line *lin
     message.offset = leg->give_chunk;
     const float *chunk = keel_reduce_chunk(leg, &message.bytes);
     enum keel_send result = keel_line_send(link, &message, chunk, true, leg, out_retry);
-    if (result == KEEL_SEND_OK) {
-        leg->in_flight++;
+    leg->in_flight += result == KEEL_SEND_OK;
+    if (flow_result(result) == KEEL_FLOW_SENT) {
         if (++leg->give_node == leg->give_nodes) {
             leg->give_node = 0;
             leg->give_chunk++;
@@ -210,8 +210,8 @@ static enum keel_flow_send send_body(struct keel_leg *leg, struct keel_line *lin
     message.offset = leg->body_sent;
     message.bytes = left < KEEL_CHUNK_BYTES ? (uint32_t)left : KEEL_CHUNK_BYTES;
     enum keel_send result = keel_line_send(link, &message, leg->body + leg->body_sent, true, leg, out_retry);
-    if (result == KEEL_SEND_OK) {
-        leg->in_flight++;
+    leg->in_flight += result == KEEL_SEND_OK;
+    if (flow_result(result) == KEEL_FLOW_SENT) {
         leg->body_sent += message.bytes;
     }
     return flow_result(result);

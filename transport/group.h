@@ -6,7 +6,7 @@
 #ifndef KEEL_TRANSPORT_GROUP_H
 #define KEEL_TRANSPORT_GROUP_H
 
-#include "fabric.h"
+#include "line.h"
 #include "tree.h"
 
 #include <keel/thread.h>
@@ -154,7 +154,7 @@ struct keel_group {
 };
 
 struct keel_endpoint {
-    struct keel_fabric fabric;
+    struct keel_lines lines;
     struct keel_address address;
     struct keel_thread thread;
     int wake_fd;
@@ -187,7 +187,7 @@ void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns); /* prog
 void keel_operation_free_all(struct keel_group *group); /* nobody uses the group any more */
 
 /* session.c; progress thread */
-extern const struct keel_fabric_calls keel_session_calls;
+extern const struct keel_line_calls keel_session_calls;
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group);
 void keel_session_need(struct keel_group *group, uint32_t rank); /* an operation wants this rank */
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);

@@ -182,11 +182,12 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     uint32_t bytes = compose(session, kind, &message, &payload);
     message.bytes = bytes;
     enum keel_send result = keel_line_send(session->link, &message, &payload, false, NULL, out_retry);
-    if (result == KEEL_SEND_OK)
-        session->due &= ~(UINT32_C(1) << kind);
     if (result == KEEL_SEND_BROKEN)
         return KEEL_FLOW_BROKEN;
-    return result == KEEL_SEND_OK ? KEEL_FLOW_SENT : KEEL_FLOW_LATER;
+    if (result == KEEL_SEND_LATER)
+        return KEEL_FLOW_LATER;
+    session->due &= ~(UINT32_C(1) << kind);
+    return KEEL_FLOW_SENT;
 }
 
 static enum keel_flow_send send_one(struct keel_session *session, bool *out_retry)
@@ -255,7 +256,7 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->epoch = group->epoch;
     peer->session = session;
     keel_handshake_challenge(session->challenge);
-    if (keel_line_dial(&endpoint->fabric, &group->addresses[rank], session, &session->link) != KEEL_OK)
+    if (keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link) != KEEL_OK)
         break_session(session, keel_detail());
 }
 
@@ -507,7 +508,7 @@ static void on_broke(void *context, struct keel_line *link, const char *why)
     break_session(link->owner, why);
 }
 
-const struct keel_fabric_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
+const struct keel_line_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
 
 /* ---- time
  * ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 transport_SRC := \
 	tree.c \
 	handshake.c \
+	line.c \
 	fabric.c \
 	reduce.c \
 	flow.c \

@@ -1,0 +1,156 @@
+/* line.c - the carriers of an endpoint as one, and what all lines share. */
+#include "fabric.h"
+
+/* ---- lists ----------------------------------------------------------------------------------------------
+ */
+
+static void put(struct keel_line **list, struct keel_line *line)
+{
+    line->previous = NULL;
+    line->next = *list;
+    if (*list != NULL)
+        (*list)->previous = line;
+    *list = line;
+}
+
+static void take(struct keel_line **list, struct keel_line *line)
+{
+    if (line->previous != NULL)
+        line->previous->next = line->next;
+    else
+        *list = line->next;
+    if (line->next != NULL)
+        line->next->previous = line->previous;
+}
+
+void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line)
+{
+    line->carrier = carrier;
+    line->state = KEEL_LINE_OPENING;
+    put(&carrier->lines, line);
+    carrier->line_count++;
+}
+
+struct keel_line *keel_line_take(struct keel_line **list)
+{
+    struct keel_line *line = *list;
+    if (line != NULL)
+        take(list, line);
+    return line;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------
+ */
+
+enum keel_send keel_line_send(struct keel_line *line, struct keel_message *message, const void *payload,
+                              bool lent, void *owner, bool *out_retry)
+{
+    if (line->state != KEEL_LINE_OPEN)
+        return KEEL_SEND_LATER;
+    KEEL_ASSERT(message->bytes <= (lent ? KEEL_CHUNK_BYTES : KEEL_EAGER_BYTES));
+    message->magic = KEEL_MESSAGE_MAGIC;
+    return line->carrier->ops->send(line, message, payload, lent, owner, out_retry);
+}
+
+void keel_line_close(struct keel_line *line)
+{
+    struct keel_carrier *carrier = line->carrier;
+    if (line->state == KEEL_LINE_CLOSED)
+        return;
+    line->state = KEEL_LINE_CLOSED;
+    carrier->ops->hang_up(line);
+    take(&carrier->lines, line);
+    carrier->line_count--;
+    put(&carrier->dying, line);
+}
+
+void keel_line_broke(struct keel_line *line, const char *why)
+{
+    if (line->state == KEEL_LINE_CLOSED)
+        return;
+    line->carrier->calls->broke(line->carrier->context, line, why);
+    KEEL_ASSERT(line->state == KEEL_LINE_CLOSED);
+}
+
+/* ---- carriers -------------------------------------------------------------------------------------------
+ */
+
+static void enlist(struct keel_lines *lines, struct keel_carrier *carrier,
+                   const struct keel_line_calls *calls, void *context)
+{
+    carrier->calls = calls;
+    carrier->context = context;
+    lines->carriers[lines->carrier_count++] = carrier;
+}
+
+enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
+                                 const struct keel_line_calls *calls, void *context)
+{
+    struct keel_carrier *fabric;
+    KEEL_TRY(keel_fabric_open(config, &fabric));
+    lines->carrier_count = 0;
+    enlist(lines, fabric, calls, context);
+    return KEEL_OK;
+}
+
+void keel_lines_close(struct keel_lines *lines)
+{
+    while (lines->carrier_count > 0) {
+        struct keel_carrier *carrier = lines->carriers[--lines->carrier_count];
+        while (carrier->lines != NULL)
+            keel_line_close(carrier->lines);
+        carrier->ops->close(carrier);
+    }
+}
+
+enum keel_status keel_lines_address(const struct keel_lines *lines, struct keel_address *out)
+{
+    struct keel_address address = {.bytes = 0};
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        KEEL_TRY(lines->carriers[k]->ops->address(lines->carriers[k], &address));
+    *out = address;
+    return KEEL_OK;
+}
+
+enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_address *address, void *owner,
+                                 struct keel_line **out)
+{
+    enum keel_status status = KEEL_NOT_FOUND;
+    for (uint32_t k = 0; k < lines->carrier_count && status == KEEL_NOT_FOUND; k++)
+        status = lines->carriers[k]->ops->dial(lines->carriers[k], address, owner, out);
+    return status;
+}
+
+void keel_lines_progress(struct keel_lines *lines)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        lines->carriers[k]->ops->progress(lines->carriers[k]);
+}
+
+bool keel_lines_may_sleep(struct keel_lines *lines)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        if (!lines->carriers[k]->ops->may_sleep(lines->carriers[k]))
+            return false;
+    return true;
+}
+
+uint32_t keel_lines_descriptors(const struct keel_lines *lines, struct pollfd out[KEEL_LINES_DESCRIPTORS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        count += lines->carriers[k]->ops->descriptors(lines->carriers[k], out + count);
+    KEEL_ASSERT(count <= KEEL_LINES_DESCRIPTORS_MAX);
+    return count;
+}
+
+void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stats *stats)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++) {
+        const struct keel_carrier *carrier = lines->carriers[k];
+        stats->bytes_sent += atomic_load(&carrier->bytes_sent);
+        stats->bytes_received += atomic_load(&carrier->bytes_received);
+        stats->messages_sent += atomic_load(&carrier->messages_sent);
+        stats->messages_received += atomic_load(&carrier->messages_received);
+    }
+}

@@ -1,0 +1,124 @@
+/* line.h - lines: connections that carry messages, and the carriers that make them.
+ *
+ * Owns the one interface between those who talk (session.c, engine) and what carries: `fabric` (libfabric,
+ * any host) and `shared` (memory shared by ranks of one host). An endpoint has one `struct keel_lines`: all
+ * its carriers. All calls but open and close come from whoever owns the endpoint's progress, one at a time.
+ * Promises: messages of a line arrive whole, once, in order, or the line breaks; a peer that is killed breaks
+ * its lines within milliseconds; after keel_line_close nothing reads or writes memory lent to keel_line_send.
+ * Leaves to session.c who may speak. */
+#ifndef KEEL_TRANSPORT_LINE_H
+#define KEEL_TRANSPORT_LINE_H
+
+#include "message.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+
+struct keel_carrier;
+
+enum keel_line_state { KEEL_LINE_OPENING, KEEL_LINE_OPEN, KEEL_LINE_CLOSED };
+
+/* What all lines have; a carrier's own fields follow behind it. */
+struct keel_line {
+    struct keel_carrier *carrier;
+    struct keel_line *next, *previous; /* among the carrier's lines, or in its graveyard */
+    void *owner;                       /* the session; set by whoever dials or accepts */
+    enum keel_line_state state;
+    uint32_t bulk_in_flight; /* sends that lend memory now */
+};
+
+/* What a carrier tells its user, from keel_lines_progress. A callee may close any line. */
+struct keel_line_calls {
+    /* Somebody connects; true takes the line (opened or broke will follow). */
+    bool (*asked)(void *context, struct keel_line *line);
+    void (*opened)(void *context, struct keel_line *line);
+    /* payload is valid during the call. It may lie in memory that the peer can write: a hostile peer may
+     * change it meanwhile, so decide nothing by reading it twice. The message is a copy. */
+    void (*arrived)(void *context, struct keel_line *line, const struct keel_message *message,
+                    const uint8_t *payload);
+    /* Memory lent to this owner is free again (owner), or there is room where there was none (NULL). */
+    void (*sent)(void *context, struct keel_line *line, void *owner);
+    /* The line is gone: the callee closes it. Called once. */
+    void (*broke)(void *context, struct keel_line *line, const char *why);
+};
+
+enum keel_send {
+    KEEL_SEND_OK,    /* on its way; if the payload was lent, sent(owner) follows */
+    KEEL_SEND_DONE,  /* on its way and copied: nothing is lent, sent(owner) does not follow */
+    KEEL_SEND_LATER, /* no room: sent() will come, or *out_retry is set (try again after KEEL_RETRY_NS) */
+    KEEL_SEND_BROKEN
+};
+/* Send header and payload (the magic is filled in). With `lent` false the payload is copied (at most
+ * KEEL_EAGER_BYTES); with `lent` true (at most KEEL_CHUNK_BYTES) it may be lent until sent(owner) or
+ * keel_line_close. */
+enum keel_send keel_line_send(struct keel_line *line, struct keel_message *message, const void *payload,
+                              bool lent, void *owner, bool *out_retry);
+/* Give it up: nothing is delivered for it any more. Twice is fine within one progress. */
+void keel_line_close(struct keel_line *line);
+
+/* ---- the carriers of an endpoint ------------------------------------------------------------------------
+ */
+
+enum { KEEL_CARRIERS_MAX = 2, KEEL_LINES_DESCRIPTORS_MAX = 4 };
+
+struct keel_lines {
+    struct keel_carrier *carriers[KEEL_CARRIERS_MAX]; /* in the order in which they are asked to dial */
+    uint32_t carrier_count;
+};
+
+/* Open all carriers that the configuration asks for, and listen. UNSUPPORTED, IO. */
+enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
+                                 const struct keel_line_calls *calls, void *context);
+void keel_lines_close(struct keel_lines *lines); /* closes what lines are left */
+enum keel_status keel_lines_address(const struct keel_lines *lines, struct keel_address *out);
+
+/* Begin to connect, over the first carrier that can reach the address. PEER_LOST when refused at once. */
+enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_address *address, void *owner,
+                                 struct keel_line **out);
+/* Deliver all that has happened. */
+void keel_lines_progress(struct keel_lines *lines);
+/* Before a sleep, each time: from now on peers ring. False when progress must run first. */
+bool keel_lines_may_sleep(struct keel_lines *lines);
+/* Where to sleep: fills `out` for poll(2), returns how many. They do not change. */
+uint32_t keel_lines_descriptors(const struct keel_lines *lines,
+                                struct pollfd out[KEEL_LINES_DESCRIPTORS_MAX]);
+/* Adds the bytes and messages of all carriers. Any thread. */
+void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stats *stats);
+
+/* ---- for carriers ----------------------------------------------------------------------------------------
+ */
+
+struct keel_carrier_ops {
+    void (*close)(struct keel_carrier *carrier);
+    /* NOT_FOUND: this carrier cannot reach that address, another may. */
+    enum keel_status (*dial)(struct keel_carrier *carrier, const struct keel_address *address, void *owner,
+                             struct keel_line **out);
+    enum keel_send (*send)(struct keel_line *line, struct keel_message *message, const void *payload,
+                           bool lent, void *owner, bool *out_retry);
+    void (*hang_up)(struct keel_line *line); /* release what it holds; the line itself stays until buried */
+    void (*progress)(struct keel_carrier *carrier);
+    bool (*may_sleep)(struct keel_carrier *carrier);
+    uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
+    enum keel_status (*address)(const struct keel_carrier *carrier, struct keel_address *in_out);
+};
+
+struct keel_carrier {
+    const struct keel_carrier_ops *ops;
+    const struct keel_line_calls *calls;
+    void *context;
+    struct keel_line *lines; /* open or opening */
+    struct keel_line *dying; /* closed, still named by what the carrier has not delivered */
+    uint32_t line_count;     /* of `lines` */
+    _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
+};
+
+/* Connections at once: a group, one of an older epoch that lingers, strangers; twice for those closed. */
+enum { KEEL_LINES_MAX = 4 * KEEL_GROUP_RANKS_MAX + 2 * KEEL_PENDING_MAX };
+
+void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
+/* Takes the first line off a list; NULL when it is empty. */
+struct keel_line *keel_line_take(struct keel_line **list);
+/* Tell the user that it broke, unless it is closed; the user closes it. */
+void keel_line_broke(struct keel_line *line, const char *why);
+
+#endif
