@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -357,4 +358,44 @@ enum keel_status keel_file_lock(const char *path, bool shared, uint64_t deadline
 void keel_file_unlock(int fd)
 {
     close(fd);
+}
+
+/* ---- shared with who looks on ---- */
+
+enum keel_status keel_dir_private(const char *path)
+{
+    struct stat info;
+    if (keel_disk_mkdir(AT_FDCWD, path, 0700) != 0 && errno != EEXIST)
+        return keel_fail_errno(errno, "%s: cannot make the directory", path);
+    if (keel_disk_stat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return keel_fail_errno(errno, "%s: cannot be looked at", path);
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return keel_fail(KEEL_DENIED, "%s: not a directory of ours alone; remove it or choose another", path);
+    return KEEL_OK;
+}
+
+enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out)
+{
+    int fd = keel_disk_open(AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be made", path);
+    int error = posix_fallocate(fd, 0, (off_t)bytes); /* else a full disk would kill whoever writes there */
+    void *mapped = MAP_FAILED;
+    if (error == 0) {
+        mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = errno;
+    }
+    keel_disk_close(fd);
+    if (mapped == MAP_FAILED) {
+        keel_disk_unlink(AT_FDCWD, path, 0);
+        return keel_fail_errno(error, "%s: cannot be mapped", path);
+    }
+    *out = mapped;
+    return KEEL_OK;
+}
+
+void keel_file_unmap(void *mapped, uint64_t bytes)
+{
+    if (mapped != NULL)
+        munmap(mapped, bytes);
 }

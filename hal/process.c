@@ -9,6 +9,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -193,6 +195,36 @@ enum keel_status keel_self_path(char *out, uint64_t out_bytes)
                          (unsigned long long)(out_bytes - 1));
     out[length] = '\0';
     return KEEL_OK;
+}
+
+/* The name in /proc/PID/stat may hold anything: fields are counted from behind its last parenthesis, after
+ * which the state is the first and the start time the twentieth. */
+struct keel_process_look keel_process_look_at(pid_t pid)
+{
+    char path[64], text[1024];
+    struct keel_process_look look = {.life = KEEL_PROCESS_DEAD};
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return look;
+    text[length] = '\0';
+    const char *at = strrchr(text, ')');
+    if (at == NULL || at[1] != ' ')
+        return look;
+    char state = at[2];
+    for (int field = 0; field < 20 && at != NULL; field++)
+        at = strchr(at + 1, ' ');
+    if (at == NULL)
+        return look;
+    look.start_ticks = strtoull(at + 1, NULL, 10);
+    if (state == 'T' || state == 't')
+        look.life = KEEL_PROCESS_STOPPED;
+    else if (state != 'Z' && state != 'X')
+        look.life = KEEL_PROCESS_RUNS;
+    return look;
 }
 
 /* ---- this process ---- */

@@ -8,4 +8,9 @@ transport_SRC := \
 	session.c \
 	endpoint.c \
 	group.c \
-	operation.c
+	operation.c \
+	collective.c \
+	recorder.c \
+	recorder_file.c \
+	recording.c \
+	recording_text.c

@@ -51,6 +51,15 @@ enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void 
 enum keel_status keel_file_lock(const char *path, bool shared, uint64_t deadline_ns, int *out_fd);
 void keel_file_unlock(int fd);
 
+/* Make a directory, if it is not there, that nobody else can write to. DENIED when somebody else made it,
+ * when others may write there, or when it is a link. Its parent must be there. */
+enum keel_status keel_dir_private(const char *path);
+
+/* Make a new file of `bytes` zeros, all of them reserved on the disk, and map it: what is written to *out is
+ * in the file, also when the process is killed. Only its owner can read it. The caller unmaps. */
+enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out);
+void keel_file_unmap(void *mapped, uint64_t bytes);
+
 /* Remove a directory tree (symbolic links are removed, never followed). Fine when it is not there. */
 enum keel_status keel_remove_tree(const char *path);
 

@@ -38,6 +38,15 @@ enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadli
 /* Close the pidfd (after keel_process_wait). */
 void keel_process_close(struct keel_process *process);
 
+/* Any process, looked at from outside. */
+enum keel_process_life { KEEL_PROCESS_RUNS, KEEL_PROCESS_STOPPED, KEEL_PROCESS_DEAD };
+struct keel_process_look {
+    enum keel_process_life life; /* stopped: by a signal or a debugger; dead: gone, or a zombie */
+    uint64_t start_ticks;        /* since the machine started; with the pid it names the process for good */
+};
+/* A process that is not there is dead, with start_ticks 0. Does not block; any thread. */
+struct keel_process_look keel_process_look_at(pid_t pid);
+
 /* First thing in main(). Standard descriptors that are closed become /dev/null, lest the next file that is
  * opened takes what is printed; handlers that libraries installed before main are taken out (PSM's turn a
  * crash into exit code 1, with a file in the working directory), so that a crash ends us as itself. INT, TERM

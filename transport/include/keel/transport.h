@@ -102,6 +102,7 @@ uint32_t keel_element_bytes(enum keel_element element);   /* 0 for an unknown on
 const char *keel_element_name(enum keel_element element); /* "f32", ... */
 
 enum keel_reduction { KEEL_SUM, KEEL_MIN, KEEL_MAX, KEEL_AVERAGE, KEEL_REDUCTION_COUNT };
+const char *keel_reduction_name(enum keel_reduction reduction); /* "sum", ... */
 
 enum keel_collective_kind {
     KEEL_ALL_REDUCE,     /* count: of the vector */
