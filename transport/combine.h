@@ -4,7 +4,8 @@
  * element's value is exactly what the postfix program says, one operation per inner node, with the element
  * type's rounding. fp16 and bf16 are widened to fp32, combined, and rounded to nearest even once per inner
  * node. NaN: a sum with a NaN is a NaN; minimum and maximum with a NaN are NaN (IEEE 754-2019 minimum,
- * maximum, and -0 < +0). Integers wrap. */
+ * maximum, and -0 < +0); it is always the positive quiet NaN without payload, so that bits agree. Integers
+ * wrap. AVERAGE adds: who has the whole sum divides. Pointers are aligned to their element. */
 #ifndef KEEL_TRANSPORT_COMBINE_H
 #define KEEL_TRANSPORT_COMBINE_H
 
@@ -14,7 +15,8 @@
  * KEEL_TREE_ADD (tree.h). `out` may be one of the leaves. Depth at most KEEL_TREE_DEPTH_MAX. */
 void keel_combine(enum keel_element element, enum keel_reduction reduction, const void *const *leaves,
                   const uint16_t *program, uint32_t program_count, void *out, uint64_t count);
-/* x[0..count) divided by `divisor` (one rounding; integers truncate towards zero): the end of an average. */
+/* x[0..count) divided by `divisor` (one rounding; integers truncate towards zero): the end of an average.
+ * divisor: 1 .. KEEL_GROUP_SHARDS_MAX. */
 void keel_combine_divide(enum keel_element element, void *x, uint64_t count, uint64_t divisor);
 
 #endif

@@ -12,8 +12,13 @@
  *
  * Program. Steps are listed in an order that, run one after the other on every rank with blocking messages
  * that are buffered, is right. A runner may run them in any order that keeps the hazards (read after write,
- * write after read, write after write), which keel_schedule_link finds. The k-th SEND from a to b is the k-th
- * RECEIVE of b from a.
+ * write after read, write after write), which the linker finds. The k-th SEND from a to b is the k-th RECEIVE
+ * of b from a. A RECEIVE waits for nothing: no step before it touches its destination. So every message has
+ * its place from the start of a segment, whenever it comes.
+ *
+ * A barrier is an all-reduce of nothing: its operands (one PART included) have no bytes, its messages are
+ * sent. A broadcast fills the RESULT of the root too; a gather's RESULT and a reduction's to a root are
+ * touched at the root alone.
  *
  * Segments. Long blocks are cut into chunks; the runner runs the whole schedule once per chunk number (the
  * c-th chunk of every block), several of these segments at a time. So a step is one message of at most a
@@ -22,6 +27,8 @@
 #define KEEL_TRANSPORT_SCHEDULE_H
 
 #include "tree.h"
+
+enum { KEEL_SCHEDULE_RANKS_MAX = 4096 };
 
 enum keel_space { KEEL_SPACE_PART, KEEL_SPACE_RESULT, KEEL_SPACE_TEMP };
 
@@ -42,6 +49,8 @@ enum keel_step_kind {
 struct keel_step {
     uint8_t kind;                          /* enum keel_step_kind */
     uint32_t peer;                         /* SEND, RECEIVE: rank in the group */
+    uint32_t peer_index;                   /*   its place in `peers`; by the linker */
+    uint32_t ordinal;                      /*   number of the message in its direction; by the linker */
     uint32_t operand_first, operand_count; /* into operands */
     uint32_t program_first,
         program_count; /* COMBINE: into program; postfix, leaf numbers and KEEL_TREE_ADD */
@@ -75,7 +84,7 @@ struct keel_schedule_wish {
     bool exact;                    /* sums in tree order */
     uint32_t rank, rank_count, root;
     uint32_t shard_count;       /* reductions: the map of logical shards; */
-    const uint16_t *shard_rank; /*   who carries each; NULL: shard s is rank s's */
+    const uint16_t *shard_rank; /*   who carries each; NULL: shard s is rank s's, one a rank */
     const uint16_t *host_of;    /* two-level: host number of each rank; NULL: all on one */
 };
 

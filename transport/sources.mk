@@ -1,5 +1,12 @@
 transport_SRC := \
 	tree.c \
+	collective.c \
+	combine.c \
+	schedule.c \
+	schedule_build.c \
+	schedule_link.c \
+	schedule_flat.c \
+	schedule_direct.c \
 	handshake.c \
 	line.c \
 	fabric.c \

@@ -65,11 +65,9 @@ enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_ran
 
 static void plan_leaf(struct keel_tree_plan *plan, struct keel_tree_node node, uint16_t rank)
 {
-    uint16_t ordinal = 0;
-    for (uint32_t k = 0; k < plan->leaf_count; k++)
-        ordinal = (uint16_t)(ordinal + (plan->leaf_rank[k] == rank));
+    KEEL_ASSERT(rank < KEEL_GROUP_SHARDS_MAX);
     plan->leaf_rank[plan->leaf_count] = rank;
-    plan->leaf_ordinal[plan->leaf_count] = ordinal;
+    plan->leaf_ordinal[plan->leaf_count] = plan->rank_leaves[rank]++;
     plan->leaf_node[plan->leaf_count] = node;
     plan->steps[plan->step_count++] = (uint16_t)plan->leaf_count++;
 }

@@ -7,7 +7,7 @@
 
 #include <keel/transport.h>
 
-enum { KEEL_TREE_DEPTH_MAX = 12, KEEL_TREE_ADD = 0xffff, KEEL_SLICE_ALIGN = 16 };
+enum { KEEL_TREE_DEPTH_MAX = 13, KEEL_TREE_ADD = 0xffff, KEEL_SLICE_ALIGN = 16 };
 
 /* The sum as a program for a stack machine: push leaf k, or replace the top two by their sum. */
 struct keel_tree_plan {
@@ -16,7 +16,9 @@ struct keel_tree_plan {
     uint16_t leaf_ordinal[KEEL_GROUP_SHARDS_MAX]; /* its number among the nodes of that rank */
     uint16_t steps[2 * KEEL_GROUP_SHARDS_MAX];    /* leaf number, or KEEL_TREE_ADD */
     struct keel_tree_node leaf_node[KEEL_GROUP_SHARDS_MAX];
+    uint16_t rank_leaves[KEEL_GROUP_SHARDS_MAX]; /* how many leaves each rank holds */
 };
+/* Every rank of the map is below KEEL_GROUP_SHARDS_MAX. */
 void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank);
 
 /* out[0..count) = the root's value, element by element; leaves[k] points at the same elements of leaf k.

@@ -27,7 +27,7 @@ enum {
     KEEL_ADDRESS_BYTES =
         32, /* opaque: fabric address (64, with host identity and local socket, when shared memory stands) */
     KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group (4096 when the engine stands) */
-    KEEL_GROUP_SHARDS_MAX = 1024 /* logical shards of a job */
+    KEEL_GROUP_SHARDS_MAX = 4096 /* logical shards of a group */
 };
 
 struct keel_address {

@@ -1,0 +1,375 @@
+/* combine.c - the program over typed leaves, block by block in the first-level cache.
+ *
+ * Each inner node is one loop over a block of at most 4 KiB that the compiler turns into vectors (for the
+ * widest set of instructions that the processor has: CLONES); what is between the leaves and the root stays
+ * in the cache. So a node costs its operands' traffic once, and the order of additions is the program's
+ * alone: lanes are elements, never parts of one sum. Loops say that element i depends on no other element,
+ * which holds in place too.
+ *
+ * NaN: the payload that an addition keeps depends on the operand that the compiler puts first. The same bits
+ * are promised, so every NaN that an inner node makes is the positive quiet one without payload. */
+#include "combine.h"
+
+#include "tree.h"
+
+#include <string.h>
+
+enum { BLOCK_BYTES = 4096 };
+
+/* Clones are chosen before a sanitizer is up: the build says KEEL_ONE_CLONE under one. */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && !defined KEEL_ONE_CLONE
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+#if defined __GNUC__ && !defined __clang__
+#define INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define INDEPENDENT
+#endif
+
+/* out[i] = value of (a = left[i], b = right[i]) */
+#define EACH(type, value)                                                                                    \
+    do {                                                                                                     \
+        type *o_ = out;                                                                                      \
+        const type *l_ = left, *r_ = right;                                                                  \
+        INDEPENDENT for (uint64_t i_ = 0; i_ < count; i_++)                                                  \
+        {                                                                                                    \
+            const type a = l_[i_], b = r_[i_];                                                               \
+            o_[i_] = (type)(value);                                                                          \
+        }                                                                                                    \
+    } while (0)
+
+typedef void node_loop(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                       uint64_t count);
+
+/* ---- values: how two elements become one -----------------------------------------------------------------
+ */
+
+#define F32_NAN UINT32_C(0x7fc00000)
+#define F64_NAN UINT64_C(0x7ff8000000000000)
+
+static inline uint32_t f32_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float f32_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t f64_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline double f64_of(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline bool f32_nan(uint32_t bits)
+{
+    return (bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000);
+}
+
+static inline bool f64_nan(uint64_t bits)
+{
+    return (bits & UINT64_C(0x7fffffffffffffff)) > UINT64_C(0x7ff0000000000000);
+}
+
+static inline float f32_sum(float a, float b)
+{
+    uint32_t sum = f32_bits(a + b);
+    return f32_of(f32_nan(sum) ? F32_NAN : sum);
+}
+
+/* Of equals, -0 is the less: its sign bit survives OR, and falls to AND. */
+static inline float f32_least(float a, float b)
+{
+    uint32_t x = f32_bits(a), y = f32_bits(b), both = x | y;
+    uint32_t least = a < b ? x : both;
+    least = b < a ? y : least;
+    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : least);
+}
+
+static inline float f32_most(float a, float b)
+{
+    uint32_t x = f32_bits(a), y = f32_bits(b), both = x & y;
+    uint32_t most = a > b ? x : both;
+    most = b > a ? y : most;
+    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : most);
+}
+
+static inline double f64_sum(double a, double b)
+{
+    uint64_t sum = f64_bits(a + b);
+    return f64_of(f64_nan(sum) ? F64_NAN : sum);
+}
+
+static inline double f64_least(double a, double b)
+{
+    uint64_t x = f64_bits(a), y = f64_bits(b), both = x | y;
+    uint64_t least = a < b ? x : both;
+    least = b < a ? y : least;
+    return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : least);
+}
+
+static inline double f64_most(double a, double b)
+{
+    uint64_t x = f64_bits(a), y = f64_bits(b), both = x & y;
+    uint64_t most = a > b ? x : both;
+    most = b > a ? y : most;
+    return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : most);
+}
+
+/* ---- half precision in 32-bit arithmetic, without branches -----------------------------------------------
+ */
+
+/* Exponent and fraction moved to their places in a float are the value times 2^-112, subnormals included. */
+static inline float f16_wide(uint16_t half)
+{
+    uint32_t size = half & UINT32_C(0x7fff), sign = (uint32_t)(half & UINT32_C(0x8000)) << 16;
+    uint32_t bits = f32_bits(f32_of(size << 13) * 0x1p112f);
+    bits |= size >= UINT32_C(0x7c00) ? UINT32_C(0x7f800000) : 0;
+    return f32_of(bits | sign);
+}
+
+/* Nearest, ties to even: by the carry of an integer addition where the half is normal (overflow becomes
+ * infinity by the same carry), by the addition of 0.5, whose last place is the half's, where it is not. */
+static inline uint16_t f16_narrow(float value)
+{
+    uint32_t bits = f32_bits(value), size = bits & UINT32_C(0x7fffffff);
+    uint32_t normal = (size - UINT32_C(0x38000000) + UINT32_C(0xfff) + ((size >> 13) & 1)) >> 13;
+    uint32_t small = f32_bits(f32_of(size) + 0.5f) - UINT32_C(0x3f000000);
+    uint32_t half = size < UINT32_C(0x38800000) ? small : normal;
+    half = size >= UINT32_C(0x477ff000) ? UINT32_C(0x7c00) : half;
+    half |= (bits >> 16) & UINT32_C(0x8000);
+    return (uint16_t)(size > UINT32_C(0x7f800000) ? UINT32_C(0x7e00) : half);
+}
+
+static inline float bf16_wide(uint16_t half)
+{
+    return f32_of((uint32_t)half << 16);
+}
+
+static inline uint16_t bf16_narrow(float value)
+{
+    uint32_t bits = f32_bits(value);
+    uint32_t half = (bits + UINT32_C(0x7fff) + ((bits >> 16) & 1)) >> 16;
+    return (uint16_t)(f32_nan(bits) ? UINT32_C(0x7fc0) : half);
+}
+
+/* ---- one loop a type and reduction ------------------------------------------------------------------------
+ */
+
+CLONES static void f32_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                            uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(float, f32_least(a, b));
+    else if (reduction == KEEL_MAX)
+        EACH(float, f32_most(a, b));
+    else
+        EACH(float, f32_sum(a, b));
+}
+
+CLONES static void f64_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                            uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(double, f64_least(a, b));
+    else if (reduction == KEEL_MAX)
+        EACH(double, f64_most(a, b));
+    else
+        EACH(double, f64_sum(a, b));
+}
+
+CLONES static void f16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                            uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(uint16_t, f16_narrow(f32_least(f16_wide(a), f16_wide(b))));
+    else if (reduction == KEEL_MAX)
+        EACH(uint16_t, f16_narrow(f32_most(f16_wide(a), f16_wide(b))));
+    else
+        EACH(uint16_t, f16_narrow(f16_wide(a) + f16_wide(b)));
+}
+
+CLONES static void bf16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                             uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(uint16_t, bf16_narrow(f32_least(bf16_wide(a), bf16_wide(b))));
+    else if (reduction == KEEL_MAX)
+        EACH(uint16_t, bf16_narrow(f32_most(bf16_wide(a), bf16_wide(b))));
+    else
+        EACH(uint16_t, bf16_narrow(bf16_wide(a) + bf16_wide(b)));
+}
+
+CLONES static void i8_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                           uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(int8_t, a < b ? a : b);
+    else if (reduction == KEEL_MAX)
+        EACH(int8_t, a > b ? a : b);
+    else
+        EACH(uint8_t, (uint8_t)(a + b));
+}
+
+CLONES static void u8_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                           uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(uint8_t, a < b ? a : b);
+    else if (reduction == KEEL_MAX)
+        EACH(uint8_t, a > b ? a : b);
+    else
+        EACH(uint8_t, (uint8_t)(a + b));
+}
+
+CLONES static void i32_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                            uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(int32_t, a < b ? a : b);
+    else if (reduction == KEEL_MAX)
+        EACH(int32_t, a > b ? a : b);
+    else
+        EACH(uint32_t, a + b);
+}
+
+CLONES static void i64_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                            uint64_t count)
+{
+    if (reduction == KEEL_MIN)
+        EACH(int64_t, a < b ? a : b);
+    else if (reduction == KEEL_MAX)
+        EACH(int64_t, a > b ? a : b);
+    else
+        EACH(uint64_t, a + b);
+}
+
+static node_loop *const node_loops[KEEL_ELEMENT_COUNT] = {
+    [KEEL_ELEMENT_F32] = f32_node,   [KEEL_ELEMENT_F64] = f64_node, [KEEL_ELEMENT_F16] = f16_node,
+    [KEEL_ELEMENT_BF16] = bf16_node, [KEEL_ELEMENT_I8] = i8_node,   [KEEL_ELEMENT_I32] = i32_node,
+    [KEEL_ELEMENT_I64] = i64_node,   [KEEL_ELEMENT_U8] = u8_node,
+};
+
+/* ---- the program ------------------------------------------------------------------------------------------
+ */
+
+/* A program, and where in the leaves the block of this turn begins. */
+struct work {
+    node_loop *node;
+    enum keel_reduction reduction;
+    uint32_t element_bytes;
+    const void *const *leaves;
+    const uint16_t *program;
+    uint32_t program_count;
+};
+
+/* The root goes straight to its place, as the last use of any leaf: `out` may be one of them. */
+static void combine_block(const struct work *work, uint64_t first_byte, void *out, uint64_t count)
+{
+    _Alignas(64) uint8_t between[KEEL_TREE_DEPTH_MAX][BLOCK_BYTES];
+    const void *stack[KEEL_TREE_DEPTH_MAX];
+    uint32_t depth = 0;
+    for (uint32_t k = 0; k < work->program_count; k++) {
+        if (work->program[k] != KEEL_TREE_ADD) {
+            KEEL_ASSERT(depth < KEEL_TREE_DEPTH_MAX);
+            stack[depth++] = (const uint8_t *)work->leaves[work->program[k]] + first_byte;
+            continue;
+        }
+        KEEL_ASSERT(depth >= 2);
+        depth--;
+        void *value = k + 1 == work->program_count ? out : between[depth - 1];
+        work->node(work->reduction, value, stack[depth - 1], stack[depth], count);
+        stack[depth - 1] = value;
+    }
+    KEEL_ASSERT(depth == 1);
+    if (stack[0] != out)
+        memcpy(out, stack[0], count * work->element_bytes);
+}
+
+void keel_combine(enum keel_element element, enum keel_reduction reduction, const void *const *leaves,
+                  const uint16_t *program, uint32_t program_count, void *out, uint64_t count)
+{
+    KEEL_ASSERT(element < KEEL_ELEMENT_COUNT && reduction < KEEL_REDUCTION_COUNT);
+    const struct work work = {.node = node_loops[element],
+                              .reduction = reduction,
+                              .element_bytes = keel_element_bytes(element),
+                              .leaves = leaves,
+                              .program = program,
+                              .program_count = program_count};
+    if (program_count == 3) { /* two leaves: nothing is between them, so nothing need be cut */
+        KEEL_ASSERT(program[2] == KEEL_TREE_ADD);
+        work.node(reduction, out, leaves[program[0]], leaves[program[1]], count);
+        return;
+    }
+    uint64_t block = BLOCK_BYTES / work.element_bytes;
+    for (uint64_t first = 0; first < count; first += block) {
+        uint64_t first_byte = first * work.element_bytes, left = count - first;
+        combine_block(&work, first_byte, (uint8_t *)out + first_byte, left < block ? left : block);
+    }
+}
+
+/* ---- the end of an average --------------------------------------------------------------------------------
+ */
+
+/* In place: x[i] = value of a = x[i]. */
+#define EACH_IN(type, value)                                                                                 \
+    do {                                                                                                     \
+        type *x_ = x;                                                                                        \
+        for (uint64_t i_ = 0; i_ < count; i_++) {                                                            \
+            const type a = x_[i_];                                                                           \
+            x_[i_] = (type)(value);                                                                          \
+        }                                                                                                    \
+    } while (0)
+
+/* Half precision by way of a float's quotient rounds as if once: a quotient by at most 4,096 that is no tie
+ * between two halves lies further from it than a float's rounding goes. */
+void keel_combine_divide(enum keel_element element, void *x, uint64_t count, uint64_t divisor)
+{
+    KEEL_ASSERT(divisor > 0 && divisor <= KEEL_GROUP_SHARDS_MAX);
+    const float by = (float)divisor;
+    const int64_t whole = (int64_t)divisor;
+    switch (element) {
+    case KEEL_ELEMENT_F32:
+        EACH_IN(float, a / by);
+        return;
+    case KEEL_ELEMENT_F64:
+        EACH_IN(double, a / (double)divisor);
+        return;
+    case KEEL_ELEMENT_F16:
+        EACH_IN(uint16_t, f16_narrow(f16_wide(a) / by));
+        return;
+    case KEEL_ELEMENT_BF16:
+        EACH_IN(uint16_t, bf16_narrow(bf16_wide(a) / by));
+        return;
+    case KEEL_ELEMENT_I8:
+        EACH_IN(int8_t, a / whole);
+        return;
+    case KEEL_ELEMENT_I32:
+        EACH_IN(int32_t, a / whole);
+        return;
+    case KEEL_ELEMENT_I64:
+        EACH_IN(int64_t, a / whole);
+        return;
+    case KEEL_ELEMENT_U8:
+        EACH_IN(uint8_t, a / whole);
+        return;
+    default:
+        KEEL_ASSERT(element < KEEL_ELEMENT_COUNT);
+    }
+}
