@@ -4,6 +4,7 @@
 #include "worker.h"
 #include <keel/board_cmd.h>
 #include <keel/ckpt.h>
+#include <keel/net_cmd.h>
 #include <keel/process.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ struct command {
 static const struct command commands[] = {
     {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
+    {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "list the devices, and why some were passed over"},
     {"agent", keel_agent_main, NULL},
     {"worker", keel_worker_main, NULL},

@@ -20,4 +20,8 @@ transport_SRC := \
 	recorder.c \
 	recorder_file.c \
 	recording.c \
-	recording_text.c
+	recording_text.c \
+	who.c \
+	net_json.c \
+	net_cmd.c \
+	net_cmd_who.c

@@ -1,0 +1,9 @@
+/* net_cmd.h - the command `keel net`. */
+#ifndef KEEL_NET_CMD_H
+#define KEEL_NET_CMD_H
+
+/* `keel net who|check|bench ...`; argv[0] is "net". Results on stdout, errors and progress on stderr. Returns
+ * the exit code (DESIGN: one table for all commands). */
+int keel_net_main(int argc, char **argv);
+
+#endif
