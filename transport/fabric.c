@@ -408,16 +408,13 @@ static int open_listener(struct fabric *fabric)
     return result;
 }
 
-static enum keel_status fabric_address(const struct keel_carrier *carrier, struct keel_address *in_out)
+static enum keel_status fabric_place(const struct keel_carrier *carrier, struct keel_place *in_out)
 {
     const struct fabric *fabric = fabric_of(carrier);
-    struct keel_address address = *in_out;
-    size_t bytes = sizeof address.data;
-    int result = fi_getname(&fabric->pep->fid, address.data, &bytes);
-    if (result != 0 || bytes > sizeof address.data)
+    size_t bytes = sizeof in_out->fabric;
+    int result = fi_getname(&fabric->pep->fid, in_out->fabric, &bytes);
+    if (result != 0 || bytes > sizeof in_out->fabric)
         return fabric_fail(result, "asking for the own address");
-    address.bytes = (uint32_t)bytes;
-    *in_out = address;
     return KEEL_OK;
 }
 
@@ -460,7 +457,7 @@ static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .progress = fabric_progress,
                                                    .may_sleep = fabric_may_sleep,
                                                    .descriptors = fabric_descriptors,
-                                                   .address = fabric_address};
+                                                   .place = fabric_place};
 
 enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
 {

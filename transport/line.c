@@ -1,5 +1,10 @@
 /* line.c - the carriers of an endpoint as one, and what all lines share. */
 #include "fabric.h"
+#include "shared.h"
+
+#include <keel/log.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- lists ----------------------------------------------------------------------------------------------
  */
@@ -83,14 +88,25 @@ static void enlist(struct keel_lines *lines, struct keel_carrier *carrier,
     lines->carriers[lines->carrier_count++] = carrier;
 }
 
+static bool shared_wanted(const struct keel_endpoint_config *config)
+{
+    const char *value = getenv("KEEL_SHARED_MEMORY");
+    return !config->fabric_only && (value == NULL || strcmp(value, "0") != 0);
+}
+
 enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
                                  const struct keel_line_calls *calls, void *context)
 {
-    struct keel_carrier *fabric;
-    KEEL_TRY(keel_fabric_open(config, &fabric));
-    lines->carrier_count = 0;
-    enlist(lines, fabric, calls, context);
-    return KEEL_OK;
+    struct keel_carrier *carrier;
+    *lines = (struct keel_lines){.carrier_count = 0};
+    if (shared_wanted(config) && keel_shared_open(&carrier) == KEEL_OK)
+        enlist(lines, carrier, calls, context);
+    enum keel_status status = keel_fabric_open(config, &carrier);
+    if (status == KEEL_OK)
+        enlist(lines, carrier, calls, context);
+    else
+        keel_lines_close(lines);
+    return status;
 }
 
 void keel_lines_close(struct keel_lines *lines)
@@ -105,11 +121,27 @@ void keel_lines_close(struct keel_lines *lines)
 
 enum keel_status keel_lines_address(const struct keel_lines *lines, struct keel_address *out)
 {
-    struct keel_address address = {.bytes = 0};
+    struct keel_place place = {{0}, {0}, {0}};
+    struct keel_address address = {.bytes = sizeof place};
     for (uint32_t k = 0; k < lines->carrier_count; k++)
-        KEEL_TRY(lines->carriers[k]->ops->address(lines->carriers[k], &address));
+        KEEL_TRY(lines->carriers[k]->ops->place(lines->carriers[k], &place));
+    memcpy(address.data, &place, sizeof place);
     *out = address;
     return KEEL_OK;
+}
+
+struct keel_place keel_place_of(const struct keel_address *address)
+{
+    struct keel_place place = {{0}, {0}, {0}};
+    memcpy(&place, address->data, address->bytes < sizeof place ? address->bytes : sizeof place);
+    return place;
+}
+
+bool keel_same_host(const struct keel_address *left, const struct keel_address *right)
+{
+    static const uint8_t none[sizeof(struct keel_place)];
+    struct keel_place a = keel_place_of(left), b = keel_place_of(right);
+    return memcmp(a.host, none, sizeof a.host) != 0 && memcmp(a.host, b.host, sizeof a.host) == 0;
 }
 
 enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_address *address, void *owner,
@@ -121,14 +153,25 @@ enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_add
     return status;
 }
 
+/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then.
+ */
+enum { PASSES = 64 };
+
 void keel_lines_progress(struct keel_lines *lines)
 {
-    for (uint32_t k = 0; k < lines->carrier_count; k++)
-        lines->carriers[k]->ops->progress(lines->carriers[k]);
+    bool all = ++lines->passes >= PASSES;
+    if (all)
+        lines->passes = 0;
+    for (uint32_t k = 0; k < lines->carrier_count; k++) {
+        struct keel_carrier *carrier = lines->carriers[k];
+        if (all || carrier->lines != NULL || carrier->dying != NULL)
+            carrier->ops->progress(carrier);
+    }
 }
 
 bool keel_lines_may_sleep(struct keel_lines *lines)
 {
+    lines->passes = PASSES;
     for (uint32_t k = 0; k < lines->carrier_count; k++)
         if (!lines->carriers[k]->ops->may_sleep(lines->carriers[k]))
             return false;

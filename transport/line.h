@@ -56,6 +56,21 @@ enum keel_send keel_line_send(struct keel_line *line, struct keel_message *messa
 /* Give it up: nothing is delivered for it any more. Twice is fine within one progress. */
 void keel_line_close(struct keel_line *line);
 
+/* ---- addresses --------------------------------------------------------------------------------------------
+ */
+
+/* What the opaque bytes of an address hold. */
+struct keel_place {
+    uint8_t fabric[32]; /* as libfabric names it */
+    uint8_t host[16];   /* hash of what makes a host: boot, network namespace, user; zero: no shared memory */
+    uint8_t socket[16]; /* random: the name of a Unix socket in the abstract namespace */
+};
+static_assert(sizeof(struct keel_place) == KEEL_ADDRESS_BYTES, "an address is a place");
+
+struct keel_place keel_place_of(const struct keel_address *address);
+/* Both can share memory with each other. */
+bool keel_same_host(const struct keel_address *left, const struct keel_address *right);
+
 /* ---- the carriers of an endpoint ------------------------------------------------------------------------
  */
 
@@ -64,9 +79,11 @@ enum { KEEL_CARRIERS_MAX = 2, KEEL_LINES_DESCRIPTORS_MAX = 4 };
 struct keel_lines {
     struct keel_carrier *carriers[KEEL_CARRIERS_MAX]; /* in the order in which they are asked to dial */
     uint32_t carrier_count;
+    uint32_t passes; /* of progress since the fabric was looked at */
 };
 
-/* Open all carriers that the configuration asks for, and listen. UNSUPPORTED, IO. */
+/* Open all carriers that the configuration asks for, and listen. UNSUPPORTED, IO. Shared memory that the
+ * system refuses is done without. */
 enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
                                  const struct keel_line_calls *calls, void *context);
 void keel_lines_close(struct keel_lines *lines); /* closes what lines are left */
@@ -99,7 +116,7 @@ struct keel_carrier_ops {
     void (*progress)(struct keel_carrier *carrier);
     bool (*may_sleep)(struct keel_carrier *carrier);
     uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
-    enum keel_status (*address)(const struct keel_carrier *carrier, struct keel_address *in_out);
+    enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_place *in_out);
 };
 
 struct keel_carrier {
@@ -112,8 +129,9 @@ struct keel_carrier {
     _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
 };
 
-/* Connections at once: a group, one of an older epoch that lingers, strangers; twice for those closed. */
-enum { KEEL_LINES_MAX = 4 * KEEL_GROUP_RANKS_MAX + 2 * KEEL_PENDING_MAX };
+/* Connections of a carrier at once: 64 of a group, as many of an older epoch that lingers, strangers; twice
+ * for those closed. */
+enum { KEEL_LINES_MAX = 4 * 64 + 2 * KEEL_PENDING_MAX };
 
 void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
 /* Takes the first line off a list; NULL when it is empty. */

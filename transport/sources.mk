@@ -9,6 +9,8 @@ transport_SRC := \
 	schedule_direct.c \
 	handshake.c \
 	line.c \
+	span.c \
+	shared.c \
 	fabric.c \
 	reduce.c \
 	flow.c \

@@ -4,9 +4,11 @@
  *
  * The fabric is this file: lines that open, break and complete as the input says. What the progress thread
  * does is done here in turn, on one thread. The input is a set-up byte and a list of orders; see `obey`. */
+#include "fabric.h"
 #include "fuzz.h"
 #include "group.h"
 #include "handshake.h"
+#include "shared.h"
 #include <keel/memory.h>
 
 enum { RANKS = 4, ME = 1, SHARDS = 6, LINES_MAX = 48, OPERATIONS = 24, PARTS_MAX = 8, FLOATS_MAX = 40000 };
@@ -95,6 +97,12 @@ enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, str
     (void)config;
     (void)out;
     return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
+}
+
+enum keel_status keel_shared_open(struct keel_carrier **out)
+{
+    (void)out;
+    return keel_fail(KEEL_UNSUPPORTED, "no shared memory here");
 }
 
 /* ---- the progress thread's work --------------------------------------------------------------------------

@@ -502,7 +502,8 @@ static int leaving_body(struct rank *me)
         rank_ok(me, keel_group_reduce_begin(group, 1, (const float *const *)parts, part_count, result, 1024,
                                             &operation));
         if (me->rank == 0) {
-            keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % (2 * KEEL_NS_PER_MS)));
+            uint64_t longest_ns = 2 * KEEL_NS_PER_MS >> epoch % 8; /* lines differ in their pace */
+            keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % longest_ns));
         } else {
             enum keel_status status = keel_operation_wait(operation, in_seconds(20));
             rank_check(me, status == KEEL_OK || status == KEEL_REVOKED);

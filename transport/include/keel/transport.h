@@ -24,8 +24,7 @@
 #include <stdint.h>
 
 enum {
-    KEEL_ADDRESS_BYTES =
-        32, /* opaque: fabric address (64, with host identity and local socket, when shared memory stands) */
+    KEEL_ADDRESS_BYTES = 64,     /* opaque: fabric address, identity of the host, name of a local socket */
     KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group (4096 when the engine stands) */
     KEEL_GROUP_SHARDS_MAX = 4096 /* logical shards of a group */
 };
@@ -44,6 +43,8 @@ struct keel_endpoint_config {
     const char *node;     /* address to listen on; NULL is "127.0.0.1" */
     const uint8_t *key;   /* 32 bytes: the job key; connections prove that they know it (keyed hash
                              over a challenge). NULL: no proof asked (tools on loopback). Copied. */
+    bool fabric_only;     /* ranks of one host use the fabric too, not shared memory; so does the environment
+                             variable KEEL_SHARED_MEMORY=0 */
 };
 
 /* Open and listen. UNSUPPORTED names the provider and what there is. */

@@ -1,0 +1,518 @@
+/* shared.c - the carrier between ranks of one host.
+ *
+ * A line is a Unix socket and a span. The dialer makes the span's segment and sends it as the only packet
+ * that has a meaning; every later packet is a bell, sent to a side that said in the segment that it sleeps.
+ * The socket also says that the other side is gone, and so does its pidfd, for a process whose descriptors
+ * some child of it still holds. Only processes of the same user are spoken to. What a dead peer had published
+ * is delivered before its line breaks. Nothing has a name in the file system: segments and sockets go with
+ * the last process that has them. */
+#include "shared.h"
+#include "handshake.h"
+#include "span.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+enum {
+    GREETING_MAGIC = 0x4b455350, /* "KESP" */
+    BACKLOG = 128,
+    EVENTS = 32,
+    BELLS_MAX = 16,
+    LOOK_PASSES = 64, /* passes of progress between two looks at the descriptors when nobody slept */
+    BOOT_ID_BYTES = 64
+};
+
+struct greeting {
+    uint32_t magic;
+    uint32_t ring_bytes;
+};
+
+struct shared_line {
+    struct keel_line line; /* first: they are the same to the room */
+    struct keel_span span; /* not mapped: its segment has not come yet */
+    uint32_t number;       /* among the carrier's lines */
+    int fd, pidfd;
+    bool gone; /* the other side: what it published is delivered, then the line breaks */
+};
+
+struct shared {
+    struct keel_carrier carrier; /* first */
+    int listener, epoll;
+    bool look; /* at the descriptors, in the next pass */
+    uint32_t passes;
+    uint8_t host[sizeof((struct keel_place *)0)->host], name[sizeof((struct keel_place *)0)->socket];
+    struct shared_line *table[KEEL_LINES_MAX]; /* the carrier's lines; a callee may empty any place */
+    uint32_t table_count;
+};
+
+static struct shared *shared_of(const struct keel_carrier *carrier)
+{
+    return (struct shared *)(uintptr_t)carrier;
+}
+
+static struct shared_line *own_line(struct keel_line *line)
+{
+    return (struct shared_line *)(void *)line;
+}
+
+/* ---- who is where ---------------------------------------------------------------------------------------
+ */
+
+/* The same boot of the same kernel, where abstract sockets see each other, and the same user. */
+static enum keel_status host_identity(uint8_t *out, size_t bytes)
+{
+    struct {
+        char boot[BOOT_ID_BYTES];
+        uint64_t device, inode, user;
+    } host;
+    struct stat names;
+    char *boot;
+    size_t boot_bytes;
+    memset(&host, 0, sizeof host);
+    if (stat("/proc/self/ns/net", &names) != 0)
+        return keel_fail_errno(errno, "shared memory: /proc/self/ns/net");
+    KEEL_TRY(keel_file_read("/proc/sys/kernel/random/boot_id", sizeof host.boot, &boot, &boot_bytes));
+    memcpy(host.boot, boot, boot_bytes);
+    keel_free(boot);
+    host.device = names.st_dev;
+    host.inode = names.st_ino;
+    host.user = geteuid();
+    crypto_generichash(out, bytes, (const uint8_t *)&host, sizeof host, NULL, 0);
+    return KEEL_OK;
+}
+
+static struct sockaddr_un socket_address(const uint8_t *name, size_t bytes, socklen_t *out_bytes)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int written = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "keel-");
+    char *at = address.sun_path + 1 + written;
+    sodium_bin2hex(at, sizeof address.sun_path - 1 - (size_t)written, name, bytes);
+    *out_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)written + 2 * bytes);
+    return address;
+}
+
+static bool same_user(int fd, struct ucred *out)
+{
+    socklen_t bytes = sizeof *out;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &bytes) == 0 && out->uid == geteuid();
+}
+
+/* -1 when there is none, as for a process of another pid namespace: the socket then says it alone. */
+static int pidfd_of(int fd, const struct ucred *peer)
+{
+    int pidfd = -1;
+    socklen_t bytes = sizeof pidfd;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0)
+        return pidfd;
+    return peer->pid > 0 ? (int)syscall(SYS_pidfd_open, peer->pid, 0) : -1;
+}
+
+/* ---- birth and death ------------------------------------------------------------------------------------
+ */
+
+/* The low bit of what epoll returns tells the pidfd from the socket. */
+static bool watch(const struct shared *shared, int fd, const struct shared_line *line, bool process)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uintptr_t)line | process};
+    return epoll_ctl(shared->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+/* Takes the socket. */
+static enum keel_status line_create(struct shared *shared, int fd, const struct ucred *peer,
+                                    struct shared_line **out)
+{
+    struct shared_line *line;
+    enum keel_status status = KEEL_OK;
+    if (shared->table_count == KEEL_LINES_MAX)
+        status = keel_fail(KEEL_LIMIT, "shared memory: %d connections are open already", KEEL_LINES_MAX);
+    if (status == KEEL_OK)
+        status = keel_alloc(1, sizeof *line, &line);
+    if (status != KEEL_OK) {
+        close(fd);
+        return status;
+    }
+    line->fd = fd;
+    line->pidfd = pidfd_of(fd, peer);
+    line->number = shared->table_count;
+    shared->table[shared->table_count++] = line;
+    keel_carrier_adopt(&shared->carrier, &line->line);
+    if (!watch(shared, fd, line, false) || (line->pidfd >= 0 && !watch(shared, line->pidfd, line, true))) {
+        status = keel_fail_errno(errno, "shared memory: watching a peer");
+        keel_line_close(&line->line);
+        return status;
+    }
+    *out = line;
+    return KEEL_OK;
+}
+
+/* The segment stays mapped until the line is buried: its user may be looking at a payload. */
+static void shared_hang_up(struct keel_line *given)
+{
+    struct shared_line *line = own_line(given);
+    shared_of(given->carrier)->table[line->number] = NULL;
+    close(line->fd);
+    if (line->pidfd >= 0)
+        close(line->pidfd);
+}
+
+static void bury(struct keel_line **list)
+{
+    for (struct keel_line *line = keel_line_take(list); line != NULL; line = keel_line_take(list)) {
+        keel_span_unmap(&own_line(line)->span);
+        keel_free(line);
+    }
+}
+
+static void close_gaps(struct shared *shared)
+{
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < shared->table_count; k++)
+        if (shared->table[k] != NULL) {
+            shared->table[count] = shared->table[k];
+            shared->table[count]->number = count;
+            count++;
+        }
+    shared->table_count = count;
+}
+
+/* ---- the conversation -----------------------------------------------------------------------------------
+ */
+
+static void ring(const struct shared_line *line)
+{
+    (void)!send(line->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: bells enough are under way */
+}
+
+static bool send_segment(int fd, int segment_fd)
+{
+    struct greeting greeting = {GREETING_MAGIC, KEEL_RING_BYTES};
+    struct iovec part = {&greeting, sizeof greeting};
+    union {
+        struct cmsghdr header;
+        uint8_t bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    memset(&control, 0, sizeof control);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof segment_fd);
+    memcpy(CMSG_DATA(header), &segment_fd, sizeof segment_fd);
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof greeting;
+}
+
+/* -1 when the packet is not a greeting with one descriptor; the system closes what does not fit. */
+static int take_segment(int fd)
+{
+    struct greeting greeting = {0, 0};
+    struct iovec part = {&greeting, sizeof greeting};
+    union {
+        struct cmsghdr header;
+        uint8_t bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int segment_fd = -1;
+    ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof segment_fd))
+        memcpy(&segment_fd, CMSG_DATA(header), sizeof segment_fd);
+    if (got == (ssize_t)sizeof greeting && greeting.magic == GREETING_MAGIC &&
+        greeting.ring_bytes == KEEL_RING_BYTES)
+        return segment_fd;
+    if (segment_fd >= 0)
+        close(segment_fd);
+    return -1;
+}
+
+static void segment_arrived(struct shared_line *line)
+{
+    int fd = take_segment(line->fd);
+    enum keel_status status = fd >= 0 ? keel_span_map(&line->span, fd) : KEEL_CORRUPT;
+    if (fd >= 0)
+        close(fd);
+    if (status != KEEL_OK)
+        keel_line_broke(&line->line, "what came first was no segment");
+}
+
+static enum keel_status dial_socket(const struct keel_place *place, int *out_fd, struct ucred *out_peer)
+{
+    socklen_t bytes;
+    struct sockaddr_un address = socket_address(place->socket, sizeof place->socket, &bytes);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return keel_fail_errno(errno, "shared memory: making a socket");
+    if (connect(fd, (const struct sockaddr *)&address, bytes) != 0 || !same_user(fd, out_peer)) {
+        close(fd);
+        return keel_fail(KEEL_NOT_FOUND, "shared memory: the peer's socket cannot be reached");
+    }
+    *out_fd = fd;
+    return KEEL_OK;
+}
+
+/* Whatever stands in the way of sharing memory, the fabric may still do. */
+static enum keel_status shared_dial(struct keel_carrier *carrier, const struct keel_address *address,
+                                    void *owner, struct keel_line **out)
+{
+    struct shared *shared = shared_of(carrier);
+    struct keel_place place = keel_place_of(address);
+    struct shared_line *line;
+    struct ucred peer;
+    int fd = -1, segment_fd = -1;
+    if (memcmp(place.host, shared->host, sizeof place.host) != 0 ||
+        dial_socket(&place, &fd, &peer) != KEEL_OK || line_create(shared, fd, &peer, &line) != KEEL_OK)
+        return KEEL_NOT_FOUND;
+    bool sent = false;
+    if (keel_span_create(&line->span, &segment_fd) == KEEL_OK) {
+        sent = send_segment(fd, segment_fd);
+        close(segment_fd);
+    }
+    if (!sent) {
+        keel_line_close(&line->line);
+        return KEEL_NOT_FOUND;
+    }
+    line->line.owner = owner;
+    *out = &line->line;
+    return KEEL_OK;
+}
+
+static void callers_arrived(struct shared *shared)
+{
+    struct keel_carrier *carrier = &shared->carrier;
+    for (uint32_t k = 0; k < BACKLOG; k++) {
+        struct shared_line *line;
+        struct ucred peer;
+        int fd = accept4(shared->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        if (!same_user(fd, &peer))
+            close(fd);
+        else if (line_create(shared, fd, &peer, &line) == KEEL_OK &&
+                 !carrier->calls->asked(carrier->context, &line->line))
+            keel_line_close(&line->line);
+    }
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------
+ */
+
+static enum keel_send shared_send(struct keel_line *given, struct keel_message *message, const void *payload,
+                                  bool lent, void *owner, bool *out_retry)
+{
+    struct shared_line *line = own_line(given);
+    struct keel_carrier *carrier = given->carrier;
+    (void)lent;
+    (void)owner;
+    (void)out_retry;
+    enum keel_span_result result = keel_span_put(&line->span, message, payload);
+    if (result != KEEL_SPAN_DONE)
+        return result == KEEL_SPAN_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
+    carrier->bytes_sent += sizeof *message + message->bytes;
+    carrier->messages_sent++;
+    if (keel_span_must_ring_for_message(&line->span))
+        ring(line);
+    return KEEL_SEND_DONE;
+}
+
+/* At most what a ring holds, so that no peer keeps the others waiting. False when the line is closed. */
+static bool deliver_messages(struct shared_line *line)
+{
+    struct keel_carrier *carrier = line->line.carrier;
+    struct keel_message message;
+    const uint8_t *payload;
+    enum keel_span_result result;
+    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES;) {
+        result = keel_span_get(&line->span, &message, &payload);
+        if (result == KEEL_SPAN_NONE)
+            return true;
+        if (result == KEEL_SPAN_BROKEN) {
+            keel_line_broke(&line->line, "a message that is not ours");
+            return false;
+        }
+        bytes += sizeof message + message.bytes;
+        carrier->bytes_received += sizeof message + message.bytes;
+        carrier->messages_received++;
+        carrier->calls->arrived(carrier->context, &line->line, &message, payload);
+        if (line->line.state == KEEL_LINE_CLOSED)
+            return false;
+        keel_span_drop(&line->span);
+        if (keel_span_must_ring_for_room(&line->span))
+            ring(line);
+    }
+    return true;
+}
+
+static void deliver(struct shared_line *line)
+{
+    struct keel_carrier *carrier = line->line.carrier;
+    bool gone = line->gone; /* then all that it ever published is there already */
+    if (line->span.segment != NULL && line->line.state == KEEL_LINE_OPENING) {
+        line->line.state = KEEL_LINE_OPEN;
+        carrier->calls->opened(carrier->context, &line->line);
+        if (line->line.state == KEEL_LINE_CLOSED)
+            return;
+    }
+    if (line->span.segment != NULL) {
+        keel_span_wake(&line->span);
+        if (!deliver_messages(line))
+            return;
+        if (keel_span_has_room(&line->span))
+            carrier->calls->sent(carrier->context, &line->line, NULL);
+    }
+    if (gone)
+        keel_line_broke(&line->line, "the other side is gone");
+}
+
+/* ---- progress -------------------------------------------------------------------------------------------
+ */
+
+/* Bells have done their work by waking us. */
+static void silence_bells(const struct shared_line *line)
+{
+    uint8_t byte;
+    for (uint32_t k = 0; k < BELLS_MAX && recv(line->fd, &byte, 1, MSG_DONTWAIT) > 0; k++) {
+    }
+}
+
+static void descriptor_ready(struct shared *shared, const struct epoll_event *event)
+{
+    struct shared_line *line = (struct shared_line *)(uintptr_t)(event->data.u64 & ~UINT64_C(1));
+    if (line == NULL) {
+        callers_arrived(shared);
+        return;
+    }
+    if (line->line.state == KEEL_LINE_CLOSED)
+        return;
+    if ((event->data.u64 & 1) != 0 || (event->events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0)
+        line->gone = true;
+    if ((event->data.u64 & 1) != 0)
+        return;
+    if (line->span.segment == NULL)
+        segment_arrived(line);
+    else
+        silence_bells(line);
+}
+
+static void look_at_descriptors(struct shared *shared)
+{
+    struct epoll_event events[EVENTS];
+    int count = epoll_wait(shared->epoll, events, EVENTS, 0);
+    for (int k = 0; k < count; k++)
+        descriptor_ready(shared, &events[k]);
+    shared->look = count == EVENTS;
+    shared->passes = 0;
+}
+
+static void shared_progress(struct keel_carrier *carrier)
+{
+    struct shared *shared = shared_of(carrier);
+    bury(&carrier->dying);
+    close_gaps(shared);
+    if (shared->look || carrier->lines == NULL || ++shared->passes >= LOOK_PASSES)
+        look_at_descriptors(shared);
+    for (uint32_t k = 0; k < shared->table_count; k++)
+        if (shared->table[k] != NULL)
+            deliver(shared->table[k]);
+}
+
+static bool shared_may_sleep(struct keel_carrier *carrier)
+{
+    struct shared *shared = shared_of(carrier);
+    bool may = carrier->dying == NULL;
+    shared->look = true;
+    for (uint32_t k = 0; k < shared->table_count && may; k++) {
+        struct shared_line *line = shared->table[k];
+        if (line == NULL || line->span.segment == NULL)
+            continue;
+        may = line->line.state == KEEL_LINE_OPEN && !line->gone && keel_span_sleep(&line->span);
+    }
+    return may;
+}
+
+static uint32_t shared_descriptors(const struct keel_carrier *carrier, struct pollfd *out)
+{
+    out[0] = (struct pollfd){.fd = shared_of(carrier)->epoll, .events = POLLIN};
+    return 1;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------------------
+ */
+
+static enum keel_status shared_place(const struct keel_carrier *carrier, struct keel_place *in_out)
+{
+    const struct shared *shared = shared_of(carrier);
+    memcpy(in_out->host, shared->host, sizeof in_out->host);
+    memcpy(in_out->socket, shared->name, sizeof in_out->socket);
+    return KEEL_OK;
+}
+
+static void shared_close(struct keel_carrier *carrier)
+{
+    struct shared *shared = shared_of(carrier);
+    bury(&carrier->dying);
+    if (shared->listener >= 0)
+        close(shared->listener);
+    if (shared->epoll >= 0)
+        close(shared->epoll);
+    keel_free(shared);
+}
+
+static const struct keel_carrier_ops shared_ops = {.close = shared_close,
+                                                   .dial = shared_dial,
+                                                   .send = shared_send,
+                                                   .hang_up = shared_hang_up,
+                                                   .progress = shared_progress,
+                                                   .may_sleep = shared_may_sleep,
+                                                   .descriptors = shared_descriptors,
+                                                   .place = shared_place};
+
+static enum keel_status start_listening(struct shared *shared)
+{
+    socklen_t bytes;
+    randombytes_buf(shared->name, sizeof shared->name);
+    struct sockaddr_un address = socket_address(shared->name, sizeof shared->name, &bytes);
+    shared->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    shared->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (shared->listener < 0 || shared->epoll < 0 ||
+        bind(shared->listener, (const struct sockaddr *)&address, bytes) != 0 ||
+        listen(shared->listener, BACKLOG) != 0 || !watch(shared, shared->listener, NULL, false))
+        return keel_fail_errno(errno, "shared memory: listening");
+    return KEEL_OK;
+}
+
+enum keel_status keel_shared_open(struct keel_carrier **out)
+{
+    struct shared *shared;
+    KEEL_TRY(keel_handshake_init());
+    KEEL_TRY(keel_alloc(1, sizeof *shared, &shared));
+    shared->carrier.ops = &shared_ops;
+    shared->listener = -1;
+    shared->epoll = -1;
+    shared->look = true;
+    enum keel_status status = host_identity(shared->host, sizeof shared->host);
+    if (status == KEEL_OK)
+        status = start_listening(shared);
+    if (status != KEEL_OK) {
+        shared_close(&shared->carrier);
+        return status;
+    }
+    *out = &shared->carrier;
+    return KEEL_OK;
+}

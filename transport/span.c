@@ -1,0 +1,262 @@
+/* span.c - the two rings of a span.
+ *
+ * A record is the header and the payload, rounded up to a cache line; a small payload shares the header's
+ * line, a large one begins on its own. The producer writes it and then publishes `tail`; the consumer hands
+ * it out where it lies and then publishes `head`. Sleep: a side makes `sleeps` odd, then looks once more; the
+ * other publishes, then looks at `sleeps`. Both do so in the one order of sequentially consistent operations,
+ * so one of them sees the other. */
+#include "span.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/memory.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct ring {
+    alignas(KEEL_CACHE_LINE_BYTES) _Atomic uint64_t tail; /* producer: bytes put in */
+    alignas(KEEL_CACHE_LINE_BYTES) _Atomic uint64_t head; /* consumer: bytes taken out */
+};
+
+struct side {
+    alignas(KEEL_CACHE_LINE_BYTES) _Atomic uint32_t sleeps; /* odd: asleep, and wants to be rung */
+    _Atomic uint32_t starved;                               /* also for room in its ring out */
+};
+
+struct keel_segment {
+    struct ring rings[2]; /* by the producer's side */
+    struct side sides[2];
+};
+
+enum {
+    SEGMENT_BYTES = KEEL_PAGE_BYTES + 2 * KEEL_RING_BYTES,
+    MAPPED_BYTES = KEEL_PAGE_BYTES + 4 * KEEL_RING_BYTES,
+    SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+    INLINE_BYTES = KEEL_CACHE_LINE_BYTES - sizeof(struct keel_message)
+};
+static_assert(sizeof(struct keel_segment) <= KEEL_PAGE_BYTES, "the words fit the first page");
+static_assert(sizeof(struct keel_message) % sizeof(uint64_t) == 0, "the header is copied by words");
+static_assert(KEEL_RING_BYTES % KEEL_PAGE_BYTES == 0, "rings are mapped by pages");
+static_assert(KEEL_RING_BYTES / 2 >= KEEL_CHUNK_BYTES + KEEL_CACHE_LINE_BYTES,
+              "half a ring takes any message");
+
+/* ---- mapping --------------------------------------------------------------------------------------------
+ */
+
+static bool map_at(uint8_t *at, size_t bytes, int fd, size_t offset)
+{
+    return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == at;
+}
+
+static enum keel_status map_segment(struct keel_span *span, int fd, uint32_t side)
+{
+    void *place = mmap(NULL, MAPPED_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED)
+        return keel_fail_errno(errno, "shared memory: reserving %d bytes", MAPPED_BYTES);
+    uint8_t *base = place, *rings[2];
+    bool mapped = map_at(base, KEEL_PAGE_BYTES, fd, 0);
+    for (size_t k = 0; k < 2; k++) {
+        size_t offset = KEEL_PAGE_BYTES + k * KEEL_RING_BYTES;
+        rings[k] = base + KEEL_PAGE_BYTES + 2 * k * KEEL_RING_BYTES;
+        mapped = mapped && map_at(rings[k], KEEL_RING_BYTES, fd, offset) &&
+                 map_at(rings[k] + KEEL_RING_BYTES, KEEL_RING_BYTES, fd, offset);
+    }
+    if (!mapped) {
+        enum keel_status status = keel_fail_errno(errno, "shared memory: mapping %d bytes", SEGMENT_BYTES);
+        munmap(place, MAPPED_BYTES);
+        return status;
+    }
+    *span = (struct keel_span){.segment = place, .side = side, .in = rings[1 - side], .out = rings[side]};
+    return KEEL_OK;
+}
+
+enum keel_status keel_span_create(struct keel_span *span, int *out_fd)
+{
+    int fd = memfd_create("keel-span", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return keel_fail_errno(errno, "shared memory: making a segment");
+    enum keel_status status = KEEL_OK;
+    if (ftruncate(fd, SEGMENT_BYTES) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+        status = keel_fail_errno(errno, "shared memory: sizing a segment");
+    if (status == KEEL_OK)
+        status = map_segment(span, fd, 0);
+    if (status != KEEL_OK) {
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    return KEEL_OK;
+}
+
+enum keel_status keel_span_map(struct keel_span *span, int fd)
+{
+    struct stat stat;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &stat) != 0 || stat.st_size != SEGMENT_BYTES)
+        return keel_fail(KEEL_CORRUPT, "shared memory: what the peer sent is no sealed segment of %d bytes",
+                         SEGMENT_BYTES);
+    return map_segment(span, fd, 1);
+}
+
+void keel_span_unmap(struct keel_span *span)
+{
+    if (span->segment != NULL)
+        munmap(span->segment, MAPPED_BYTES);
+    span->segment = NULL;
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------
+ */
+
+static struct ring *ring_out(const struct keel_span *span)
+{
+    return &span->segment->rings[span->side];
+}
+
+static struct ring *ring_in(const struct keel_span *span)
+{
+    return &span->segment->rings[1 - span->side];
+}
+
+static uint32_t payload_at(uint32_t bytes)
+{
+    return bytes <= INLINE_BYTES ? (uint32_t)sizeof(struct keel_message) : KEEL_CACHE_LINE_BYTES;
+}
+
+static uint32_t record_bytes(uint32_t bytes)
+{
+    return (uint32_t)keel_round_up(payload_at(bytes) + (uint64_t)bytes, KEEL_CACHE_LINE_BYTES);
+}
+
+/* False when the other side's position cannot be. */
+static bool look_for_room(struct keel_span *span)
+{
+    uint64_t head = atomic_load(&ring_out(span)->head);
+    if (head - span->out_head > span->out_tail - span->out_head)
+        return false;
+    span->out_head = head;
+    return true;
+}
+
+static uint64_t room(const struct keel_span *span)
+{
+    return KEEL_RING_BYTES - (span->out_tail - span->out_head);
+}
+
+static void set_starved(struct keel_span *span, bool starved)
+{
+    span->starved = starved;
+    atomic_store(&span->segment->sides[span->side].starved, starved);
+}
+
+enum keel_span_result keel_span_put(struct keel_span *span, const struct keel_message *message,
+                                    const void *payload)
+{
+    uint32_t bytes = record_bytes(message->bytes);
+    if (room(span) < bytes && !look_for_room(span))
+        return KEEL_SPAN_BROKEN;
+    if (room(span) < bytes) {
+        set_starved(span, true);
+        return KEEL_SPAN_NONE;
+    }
+    uint8_t *record = span->out + span->out_tail % KEEL_RING_BYTES;
+    memcpy(record, message, sizeof *message);
+    if (message->bytes > 0)
+        memcpy(record + payload_at(message->bytes), payload, message->bytes);
+    span->out_tail += bytes;
+    atomic_store(&ring_out(span)->tail, span->out_tail);
+    return KEEL_SPAN_DONE;
+}
+
+static void copy_header(struct keel_message *out, uint8_t *record)
+{
+    uint64_t words[sizeof *out / sizeof(uint64_t)];
+    _Atomic uint64_t *from = (_Atomic uint64_t *)(void *)record;
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
+        words[k] = atomic_load_explicit(&from[k], memory_order_relaxed);
+    memcpy(out, words, sizeof *out);
+}
+
+enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload)
+{
+    uint64_t there = atomic_load_explicit(&ring_in(span)->tail, memory_order_acquire) - span->in_head;
+    if (there == 0)
+        return KEEL_SPAN_NONE;
+    uint8_t *record = span->in + span->in_head % KEEL_RING_BYTES;
+    struct keel_message message;
+    if (there > KEEL_RING_BYTES || there % KEEL_CACHE_LINE_BYTES != 0)
+        return KEEL_SPAN_BROKEN;
+    copy_header(&message, record);
+    if (message.magic != KEEL_MESSAGE_MAGIC || message.bytes > KEEL_CHUNK_BYTES ||
+        record_bytes(message.bytes) > there)
+        return KEEL_SPAN_BROKEN;
+    span->got_bytes = record_bytes(message.bytes);
+    *out = message;
+    *payload = record + payload_at(message.bytes);
+    return KEEL_SPAN_DONE;
+}
+
+void keel_span_drop(struct keel_span *span)
+{
+    span->in_head += span->got_bytes;
+    span->got_bytes = 0;
+    atomic_store(&ring_in(span)->head, span->in_head);
+}
+
+bool keel_span_has_room(struct keel_span *span)
+{
+    if (!span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2)
+        return false;
+    set_starved(span, false);
+    return true;
+}
+
+/* ---- sleep ----------------------------------------------------------------------------------------------
+ */
+
+/* A sleep is ended by one ring. What the other side says here may be a lie, which costs a ring. */
+static bool ring_once(struct keel_span *span)
+{
+    uint32_t sleeps = atomic_load(&span->segment->sides[1 - span->side].sleeps);
+    if (sleeps % 2 == 0 || sleeps == span->rung)
+        return false;
+    span->rung = sleeps;
+    return true;
+}
+
+bool keel_span_must_ring_for_message(struct keel_span *span)
+{
+    return ring_once(span);
+}
+
+bool keel_span_must_ring_for_room(struct keel_span *span)
+{
+    uint64_t left = atomic_load_explicit(&ring_in(span)->tail, memory_order_relaxed) - span->in_head;
+    return left <= KEEL_RING_BYTES / 2 && atomic_load(&span->segment->sides[1 - span->side].starved) != 0 &&
+           ring_once(span);
+}
+
+static void set_sleeps(struct keel_span *span, bool asleep)
+{
+    span->asleep = asleep;
+    atomic_store(&span->segment->sides[span->side].sleeps, ++span->sleeps);
+}
+
+bool keel_span_sleep(struct keel_span *span)
+{
+    if (!span->asleep)
+        set_sleeps(span, true);
+    if (atomic_load(&ring_in(span)->tail) != span->in_head)
+        return false;
+    return !span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2;
+}
+
+void keel_span_wake(struct keel_span *span)
+{
+    if (span->asleep)
+        set_sleeps(span, false);
+}

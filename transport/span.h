@@ -1,0 +1,60 @@
+/* span.h - memory shared by two ranks of one host: a message ring each way.
+ *
+ * Owns the layout of the segment and every access to it. The segment is a memfd of fixed size, sealed against
+ * shrinking, so that no access can fault. Whoever dialed is side 0. Each word of it has one writer; each ring
+ * one producer and one consumer. Nothing found there is trusted: own positions are kept in private memory,
+ * headers are copied out before they are looked at, positions and lengths of the other side are checked
+ * against the ring, and a side that breaks the rules gets BROKEN. A peer may die at any instruction: what it
+ * had not published is not there, and no lock exists that it could hold. Leaves to shared.c how sides find
+ * each other, how a sleeper is rung, and who is alive. One thread at a time on each side. */
+#ifndef KEEL_TRANSPORT_SPAN_H
+#define KEEL_TRANSPORT_SPAN_H
+
+#include "message.h"
+
+enum {
+    /* Four of the largest messages: what two ranks have under way stays in a second-level cache. */
+    KEEL_RING_BYTES = 256 * 1024
+};
+
+struct keel_segment;
+
+/* One side's view. */
+struct keel_span {
+    struct keel_segment *segment;
+    uint32_t side;
+    uint8_t *in, *out;                    /* rings, each mapped twice in a row: no message is cut in two */
+    uint64_t in_head, out_tail, out_head; /* bytes since the beginning; out_head as last seen */
+    uint32_t got_bytes;                   /* of the message that is being looked at, 0: none */
+    uint32_t rung;                        /* the sleep of the other side that was ended by a ring */
+    uint32_t sleeps;
+    bool asleep, starved;
+};
+
+/* Make a segment (side 0), or map one that was made elsewhere (side 1). The descriptor of the former is the
+ * caller's to close; nothing needs it once the other side has it. NO_MEMORY, IO; CORRUPT: not such a segment.
+ */
+enum keel_status keel_span_create(struct keel_span *span, int *out_fd);
+enum keel_status keel_span_map(struct keel_span *span, int fd);
+void keel_span_unmap(struct keel_span *span);
+
+enum keel_span_result { KEEL_SPAN_DONE, KEEL_SPAN_NONE, KEEL_SPAN_BROKEN };
+/* Copy a message into the ring out. NONE: no room; keel_span_has_room says when there is. */
+enum keel_span_result keel_span_put(struct keel_span *span, const struct keel_message *message,
+                                    const void *payload);
+/* The next message: its header copied, its payload where it lies until keel_span_drop. NONE: there is none.
+ */
+enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out,
+                                    const uint8_t **payload);
+void keel_span_drop(struct keel_span *span);
+/* After NONE from put: true once, when half of the ring is free. */
+bool keel_span_has_room(struct keel_span *span);
+
+/* After put, after drop: true when the other side sleeps and waits for that; it is to be rung once. */
+bool keel_span_must_ring_for_message(struct keel_span *span);
+bool keel_span_must_ring_for_room(struct keel_span *span);
+/* From now on the other side rings; false when there is something to do at once. Until keel_span_wake. */
+bool keel_span_sleep(struct keel_span *span);
+void keel_span_wake(struct keel_span *span);
+
+#endif
