@@ -26,4 +26,7 @@ transport_SRC := \
 	who.c \
 	net_json.c \
 	net_cmd.c \
-	net_cmd_who.c
+	net_cmd_who.c \
+	crew_wire.c \
+	crew_host.c \
+	crew_member.c

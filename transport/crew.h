@@ -1,0 +1,76 @@
+/* crew.h - a meeting of processes at one address, before there is a group: who is which rank, where
+ * everybody's endpoint is, and what they have to report.
+ *
+ * Owns the protocol between a host (one process, no rank) and its members (one a rank) over TCP. Every frame
+ * but the host's greeting carries a keyed BLAKE2b over a session key that is made from the crew's key and the
+ * challenges of both, its direction and its number: whoever has no key is not listened to, and nothing can be
+ * replayed, turned round or left out. Not encrypted.
+ * Promises: every wait has a deadline; a member that is gone is told. Leaves to net_crew.c what is done
+ * together. Not thread-safe; blocks only where it says so. */
+#ifndef KEEL_TRANSPORT_CREW_H
+#define KEEL_TRANSPORT_CREW_H
+
+#include "message.h"
+
+enum {
+    KEEL_CREW_FRAME_BYTES = 64 * 1024, /* largest payload */
+    KEEL_CREW_PLACE_BYTES = 80,        /* "[...]:65535" */
+    KEEL_CREW_STRANGERS_MAX = 128
+};
+
+/* Kinds from KEEL_CREW_OWN on are the user's. */
+enum keel_crew_kind { KEEL_CREW_JOIN = 1, KEEL_CREW_TABLE, KEEL_CREW_BYE, KEEL_CREW_OWN = 16 };
+
+/* ---- the host ---- */
+
+struct keel_crew_host;
+
+enum keel_crew_event_kind {
+    KEEL_CREW_COMPLETE, /* all have joined, and know of each other */
+    KEEL_CREW_FRAME,    /* a member said something */
+    KEEL_CREW_GONE      /* a member's connection ended; *orderly: it said goodbye */
+};
+struct keel_crew_event {
+    enum keel_crew_event_kind kind;
+    uint32_t rank;
+    bool orderly;
+    uint32_t frame_kind, bytes;
+    const uint8_t *payload; /* until the next call */
+};
+
+/* Listen at "HOST:PORT" (port 0: any) for `world` members. The key is copied. INVALID, IO. */
+enum keel_status keel_crew_host_open(const char *place, const uint8_t key[KEEL_KEY_BYTES], uint32_t world,
+                                     struct keel_crew_host **out);
+/* Where it listens, as text for keel_crew_connect. */
+const char *keel_crew_host_place(const struct keel_crew_host *host);
+/* The next event; also returns, with INTERRUPTED, as soon as `watch_fd` (-1: none) can be read. TIMEOUT. */
+enum keel_status keel_crew_host_next(struct keel_crew_host *host, int watch_fd, uint64_t deadline_ns,
+                                     struct keel_crew_event *out);
+/* How many have joined, and (as long as some are missing) the lowest rank that has not. */
+uint32_t keel_crew_host_joined(const struct keel_crew_host *host, uint32_t *out_missing);
+void keel_crew_host_close(struct keel_crew_host *host);
+
+/* ---- a member ---- */
+
+struct keel_crew_member;
+
+/* Reach the host, trying again until it listens, and take its greeting. `local` gets this machine's address
+ * on that way, which is where the others reach it. TIMEOUT, NOT_FOUND (no such name). */
+enum keel_status keel_crew_connect(const char *place, const uint8_t key[KEEL_KEY_BYTES], uint64_t deadline_ns,
+                                   char local[KEEL_CREW_PLACE_BYTES], struct keel_crew_member **out);
+/* Say who I am, wait until all are there: addresses[world]. AUTH: the host has another key, or says this one
+ * is wrong; MISMATCH: another world, or the rank is taken; TIMEOUT. */
+enum keel_status keel_crew_enter(struct keel_crew_member *member, uint32_t rank, uint32_t world,
+                                 const struct keel_address *mine, uint64_t deadline_ns,
+                                 struct keel_address *addresses);
+/* Blocks at most until the deadline. PEER_LOST: the host is gone. */
+enum keel_status keel_crew_say(struct keel_crew_member *member, uint32_t kind, const void *payload,
+                               uint32_t bytes, uint64_t deadline_ns);
+/* Says goodbye first when `orderly`. NULL is fine. */
+void keel_crew_leave(struct keel_crew_member *member, bool orderly);
+
+/* The key in a file: 64 hexadecimal digits, which nobody but its owner may read. NOT_FOUND, DENIED, INVALID.
+ */
+enum keel_status keel_crew_key_read(const char *path, uint8_t out[KEEL_KEY_BYTES]);
+
+#endif
