@@ -4,8 +4,10 @@
 #include <keel/memory.h>
 
 static keel_schedule_generator *const generators[KEEL_ALGORITHM_COUNT] = {
-    [KEEL_ALGORITHM_FLAT] = keel_schedule_flat,
-    [KEEL_ALGORITHM_DIRECT] = keel_schedule_direct,
+    [KEEL_ALGORITHM_FLAT] = keel_schedule_flat,         [KEEL_ALGORITHM_DIRECT] = keel_schedule_direct,
+    [KEEL_ALGORITHM_RING] = keel_schedule_ring,         [KEEL_ALGORITHM_TREE] = keel_schedule_tree,
+    [KEEL_ALGORITHM_HALVING] = keel_schedule_halving,   [KEEL_ALGORITHM_BRUCK] = keel_schedule_bruck,
+    [KEEL_ALGORITHM_PAIRWISE] = keel_schedule_pairwise, [KEEL_ALGORITHM_TWO_LEVEL] = keel_schedule_two_level,
 };
 
 static bool reduces(enum keel_collective_kind kind)
@@ -89,6 +91,7 @@ enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struc
     builder.schedule->rank_count = wish->rank_count;
     enum keel_status status = list_steps(&builder);
     keel_free(builder.plan);
+    keel_free(builder.value);
     if (status == KEEL_OK)
         status = trim(&builder);
     if (status == KEEL_OK)

@@ -19,6 +19,7 @@ struct keel_builder {
     struct keel_schedule *schedule;
     uint32_t step_capacity, operand_capacity, program_capacity;
     struct keel_tree_plan *plan; /* reductions: the leaves and the program of the whole sum; else NULL */
+    struct keel_operand *value;  /* by block: where this rank has its value now (keel_build_values) */
     enum keel_status status;     /* OK, or why nothing is added any more */
 };
 
@@ -54,11 +55,68 @@ void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct 
 /* All-gather in one hop: block r of the result is rank r's, and is `mine` here (copied unless it is there
  * already). */
 void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand mine);
+/* ---- teams: phases over some of the ranks, of which algorithms are put together ---------------------------
+ */
+
+/* Some ranks, this one among them, in an order that all of them know. */
+struct keel_team {
+    uint32_t count, mine;
+    const uint32_t *ranks; /* NULL: member i is rank i */
+};
+/* Blocks, set by set: member i's is blocks[first[i]] .. blocks[first[i + 1] - 1]. NULL: set i is block i. */
+struct keel_sets {
+    const uint32_t *first, *blocks;
+};
+uint32_t keel_team_rank(const struct keel_team *team, uint32_t member);
+uint32_t keel_set_count(const struct keel_sets *sets, uint32_t member);
+uint32_t keel_set_block(const struct keel_sets *sets, uint32_t member, uint32_t k);
+
+/* All blocks are in part 0, or, for a reduction, the sum of this rank's leaves. */
+void keel_build_values(struct keel_builder *builder, uint32_t blocks);
+/* Where the result wants the block; and bring it there. */
+struct keel_operand keel_build_place(const struct keel_builder *builder, uint32_t block);
+void keel_build_settle(struct keel_builder *builder, uint32_t block);
+void keel_build_send_set(struct keel_builder *builder, uint32_t peer, const struct keel_sets *sets,
+                         uint32_t member);
+/* Into temps, or, settled, to their places. */
+void keel_build_receive_set(struct keel_builder *builder, uint32_t peer, const struct keel_sets *sets,
+                            uint32_t member, bool settled);
+
+/* Each member ends with the sum of its set; `last`: in its place in the result. */
+typedef void keel_team_scatter_sums(struct keel_builder *builder, const struct keel_team *team,
+                                    const struct keel_sets *sets, bool last);
+/* From each member its set, settled; and everybody has all, settled. */
+typedef void keel_team_gather_all(struct keel_builder *builder, const struct keel_team *team,
+                                  const struct keel_sets *sets);
+keel_team_scatter_sums keel_ring_scatter_sums, keel_halving_scatter_sums; /* halving: 2^k members, in order */
+keel_team_gather_all keel_ring_gather_all, keel_doubling_gather_all;      /* doubling: 2^k members */
+
+/* Binomial trees. `origin` is a member. Blocks 0 .. blocks - 1 from the origin to all, settled. */
+void keel_tree_broadcast(struct keel_builder *builder, const struct keel_team *team, uint32_t origin,
+                         uint32_t blocks);
+/* Member 0 ends with the sums, in the order of the members. */
+void keel_tree_sum_team(struct keel_builder *builder, const struct keel_team *team, uint32_t blocks);
+/* The origin ends with all sets; `last`: settled. And the other way round. */
+void keel_tree_gather(struct keel_builder *builder, const struct keel_team *team, uint32_t origin,
+                      const struct keel_sets *sets, bool last);
+void keel_tree_scatter(struct keel_builder *builder, const struct keel_team *team, uint32_t origin,
+                       const struct keel_sets *sets, bool last);
+/* Nobody goes on before all have come: dissemination (Hensgen, Finkel, Manber 1988). */
+void keel_bruck_meet(struct keel_builder *builder, const struct keel_team *team);
+
+/* The group as a team. */
+struct keel_team keel_build_everybody(const struct keel_builder *builder);
+/* Rank r holds node (level, r) of the shard tree, so that ranks in order are shards in order. */
+bool keel_build_aligned(const struct keel_builder *builder);
+bool keel_build_all_hold(const struct keel_builder *builder); /* no rank without a leaf */
+bool keel_is_power_of_two(uint32_t count);
+
 enum keel_status keel_build_cannot(const struct keel_builder *builder, const char *why);
 
 /* A generator: UNSUPPORTED before its first step, or nothing to say (builder->status tells of memory). */
 typedef enum keel_status keel_schedule_generator(struct keel_builder *builder);
-keel_schedule_generator keel_schedule_flat, keel_schedule_direct;
+keel_schedule_generator keel_schedule_flat, keel_schedule_direct, keel_schedule_ring, keel_schedule_tree,
+    keel_schedule_halving, keel_schedule_bruck, keel_schedule_pairwise, keel_schedule_two_level;
 
 /* Find what waits for what, and who the peers are (schedule.h). */
 enum keel_status keel_schedule_link(struct keel_schedule *schedule);

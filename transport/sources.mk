@@ -7,6 +7,13 @@ transport_SRC := \
 	schedule_link.c \
 	schedule_flat.c \
 	schedule_direct.c \
+	schedule_team.c \
+	schedule_ring.c \
+	schedule_tree.c \
+	schedule_halving.c \
+	schedule_bruck.c \
+	schedule_pairwise.c \
+	schedule_two_level.c \
 	handshake.c \
 	line.c \
 	span.c \

@@ -76,7 +76,8 @@ static void plan_leaf(struct keel_tree_plan *plan, struct keel_tree_node node, u
 void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank)
 {
     KEEL_ASSERT(shard_count > 0 && shard_count <= KEEL_GROUP_SHARDS_MAX);
-    memset(plan, 0, sizeof *plan);
+    plan->leaf_count = plan->step_count = 0;
+    memset(plan->rank_leaves, 0, sizeof plan->rank_leaves);
     struct {
         struct keel_tree_node node;
         bool add;

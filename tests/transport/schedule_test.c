@@ -26,19 +26,24 @@ static bool run_case(const struct keel_schedule_wish *wish, uint32_t segments, u
     return true;
 }
 
+static bool has_root(int kind)
+{
+    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
+}
+
 START_TEST(every_kind_and_root_is_right_on_1_to_17_ranks)
 {
     char text[128];
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (int algorithm = 1; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
             for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
-                for (uint32_t root = 0; root < ranks; root++)
+                for (uint32_t root = 0; root < (has_root(kind) ? ranks : 2); root++)
                     for (int exact = 0; exact < 2; exact++) {
                         struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
                                                           .algorithm = (enum keel_algorithm)algorithm,
                                                           .exact = exact != 0,
                                                           .rank_count = ranks,
-                                                          .root = root};
+                                                          .root = root % ranks};
                         describe(&wish, text, sizeof text);
                         mark_point();
                         run_case(&wish, 1 + root % 4, 1 + root % 3, root);

@@ -1,0 +1,162 @@
+/* schedule_halving.c - recursive halving and doubling: partners at distance 1, 2, 4, ... exchange halves.
+ *
+ * 2 log2(n) steps with the bytes of a ring (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005). Halving
+ * begins with the nearest partner and puts the lower one on the left: on ranks that hold aligned subtrees the
+ * sum of a step is a node of the tree over shards, so the order is exact. Where the ranks are no power of two
+ * an all-reduce folds the ranks behind the last power onto the first ones, which is another order. */
+#include "schedule_build.h"
+
+void keel_halving_scatter_sums(struct keel_builder *builder, const struct keel_team *team,
+                               const struct keel_sets *sets, bool last)
+{
+    for (uint32_t bit = 1; bit < team->count; bit *= 2) {
+        uint32_t partner = keel_team_rank(team, team->mine ^ bit);
+        uint32_t kept = team->mine % (2 * bit), given = kept ^ bit;
+        for (uint32_t member = given; member < team->count; member += 2 * bit)
+            keel_build_send_set(builder, partner, sets, member);
+        for (uint32_t member = kept; member < team->count; member += 2 * bit)
+            for (uint32_t k = 0; builder->status == KEEL_OK && k < keel_set_count(sets, member); k++) {
+                uint32_t block = keel_set_block(sets, member, k);
+                struct keel_operand mine = builder->value[block], got = keel_build_temp(builder, block);
+                struct keel_operand sum =
+                    last && 2 * bit == team->count ? keel_build_place(builder, block) : got;
+                bool upper = (team->mine & bit) != 0;
+                keel_build_receive(builder, partner, got);
+                keel_build_add(builder, sum, upper ? got : mine, upper ? mine : got);
+                builder->value[block] = sum;
+            }
+    }
+}
+
+void keel_doubling_gather_all(struct keel_builder *builder, const struct keel_team *team,
+                              const struct keel_sets *sets)
+{
+    for (uint32_t bit = team->count / 2; bit > 0; bit /= 2) {
+        uint32_t partner = keel_team_rank(team, team->mine ^ bit);
+        uint32_t mine = team->mine % (2 * bit), theirs = mine ^ bit;
+        for (uint32_t member = mine; member < team->count; member += 2 * bit)
+            keel_build_send_set(builder, partner, sets, member);
+        for (uint32_t member = theirs; member < team->count; member += 2 * bit)
+            keel_build_receive_set(builder, partner, sets, member, true);
+    }
+    for (uint32_t k = 0; k < keel_set_count(sets, team->mine); k++)
+        keel_build_settle(builder, keel_set_block(sets, team->mine, k));
+}
+
+/* A rank behind the core gives all it has to its partner in the core, and gets back the result. */
+static void fold_out(struct keel_builder *builder, uint32_t partner, uint32_t blocks)
+{
+    for (uint32_t block = 0; builder->status == KEEL_OK && block < blocks; block++)
+        keel_build_send(builder, partner, builder->value[block]);
+    for (uint32_t block = 0; block < blocks; block++)
+        keel_build_receive(builder, partner, keel_operand_result(block));
+}
+
+static void fold_in(struct keel_builder *builder, uint32_t partner, uint32_t blocks)
+{
+    for (uint32_t block = 0; builder->status == KEEL_OK && block < blocks; block++) {
+        struct keel_operand got = keel_build_temp(builder, block);
+        keel_build_receive(builder, partner, got);
+        keel_build_add(builder, got, builder->value[block], got);
+        builder->value[block] = got;
+    }
+}
+
+static void halving_all_reduce(struct keel_builder *builder)
+{
+    const struct keel_sets own = {0};
+    uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank, core = 1;
+    while (2 * core <= ranks)
+        core *= 2;
+    struct keel_team team = {.count = core, .mine = rank};
+    keel_build_blocks(builder, core, core, KEEL_SPACE_RESULT);
+    keel_build_values(builder, core);
+    if (rank >= core) {
+        fold_out(builder, rank - core, core);
+        return;
+    }
+    bool folded = rank + core < ranks;
+    if (folded)
+        fold_in(builder, rank + core, core);
+    keel_halving_scatter_sums(builder, &team, &own, true);
+    keel_doubling_gather_all(builder, &team, &own);
+    for (uint32_t block = 0; folded && block < core; block++)
+        keel_build_send(builder, rank + core, keel_operand_result(block));
+}
+
+static void halving_reduce(struct keel_builder *builder)
+{
+    const struct keel_sets own = {0};
+    struct keel_team team = keel_build_everybody(builder);
+    keel_build_blocks(builder, team.count, team.count, KEEL_SPACE_RESULT);
+    keel_build_values(builder, team.count);
+    keel_halving_scatter_sums(builder, &team, &own, team.mine == builder->wish->root);
+    keel_tree_gather(builder, &team, builder->wish->root, &own, true);
+}
+
+static void halving_reduce_scatter(struct keel_builder *builder)
+{
+    const struct keel_sets own = {0};
+    struct keel_team team = keel_build_everybody(builder);
+    keel_build_blocks(builder, team.count, 1, KEEL_SPACE_PART);
+    keel_build_values(builder, team.count);
+    keel_halving_scatter_sums(builder, &team, &own, true);
+    keel_build_settle(builder, team.mine);
+}
+
+static void halving_all_gather(struct keel_builder *builder)
+{
+    const struct keel_sets own = {0};
+    struct keel_team team = keel_build_everybody(builder);
+    keel_build_blocks(builder, 1, team.count, KEEL_SPACE_RESULT);
+    keel_build_values(builder, team.count);
+    if (builder->status != KEEL_OK)
+        return;
+    builder->value[team.mine] = keel_operand_part(0, 0);
+    keel_doubling_gather_all(builder, &team, &own);
+}
+
+/* Slices down a tree, then doubled: the root too gets back what it gave. */
+static void halving_broadcast(struct keel_builder *builder)
+{
+    const struct keel_sets own = {0};
+    struct keel_team team = keel_build_everybody(builder);
+    keel_build_blocks(builder, team.count, team.count, KEEL_SPACE_RESULT);
+    keel_build_values(builder, team.count);
+    keel_tree_scatter(builder, &team, builder->wish->root, &own, true);
+    keel_doubling_gather_all(builder, &team, &own);
+}
+
+enum keel_status keel_schedule_halving(struct keel_builder *builder)
+{
+    enum keel_collective_kind kind = builder->wish->kind;
+    bool whole = keel_is_power_of_two(builder->schedule->rank_count), reduces = builder->plan != NULL;
+    bool in_order = !reduces || (whole && keel_build_aligned(builder));
+    if (!whole && kind != KEEL_ALL_REDUCE)
+        return keel_build_cannot(builder, "the ranks are no power of two");
+    if (reduces && builder->wish->exact && !in_order)
+        return keel_build_cannot(builder, "partners are not neighbours in the tree over shards");
+    if (reduces && !keel_build_all_hold(builder))
+        return keel_build_cannot(builder, "a rank without a shard cannot begin a sum");
+    builder->schedule->in_order = in_order;
+    switch (kind) {
+    case KEEL_ALL_REDUCE:
+        halving_all_reduce(builder);
+        return KEEL_OK;
+    case KEEL_REDUCE:
+        halving_reduce(builder);
+        return KEEL_OK;
+    case KEEL_REDUCE_SCATTER:
+        halving_reduce_scatter(builder);
+        return KEEL_OK;
+    case KEEL_ALL_GATHER:
+    case KEEL_ALL_GATHER_V:
+        halving_all_gather(builder);
+        return KEEL_OK;
+    case KEEL_BROADCAST:
+        halving_broadcast(builder);
+        return KEEL_OK;
+    default:
+        return keel_build_cannot(builder, "it has no form in halves");
+    }
+}
