@@ -63,7 +63,7 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
-    KEEL_TRY(keel_alloc(KEEL_GROUP_RANKS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
+    KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
     return slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
                          trainer->gradient_slices);
 }
@@ -366,22 +366,34 @@ static enum keel_status read_nodes(struct keel_trainer *trainer, struct keel_eve
 static enum keel_status begin_reduce(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                      uint32_t number, uint64_t offset, uint64_t count)
 {
-    const float *parts[KEEL_HOLD_NODES_MAX];
+    const void *parts[KEEL_HOLD_NODES_MAX];
     for (uint32_t i = 0; i < trainer->hold.count; i++)
         parts[i] = trainer->parts[i] + offset;
-    uint64_t sequence = ((step->step + 1) << 20) + number;
-    return keel_group_reduce_begin(step->group, sequence, parts, trainer->hold.count,
-                                   trainer->result + offset, count, &trainer->operations[number]);
+    struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
+                                  .sequence = ((step->step + 1) << 20) + number,
+                                  .element = KEEL_ELEMENT_F32,
+                                  .count = count,
+                                  .parts = parts,
+                                  .part_count = trainer->hold.count,
+                                  .result = trainer->result + offset};
+    return keel_group_begin(step->group, &sum, &trainer->operations[number]);
 }
 
 static enum keel_status begin_commit(struct keel_trainer *trainer, const struct keel_trainer_step *step)
 {
     uint32_t number = trainer->bucket_count + 1;
-    struct keel_commit_record *mine = &trainer->records[KEEL_GROUP_RANKS_MAX];
+    struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
     *mine = (struct keel_commit_record){
         .epoch = step->epoch, .step = step->step, .digest = trainer->digest, .wishes = step->wishes};
-    return keel_group_all_gather_begin(step->group, ((step->step + 1) << 20) + number, mine, sizeof *mine,
-                                       trainer->records, &trainer->operations[number]);
+    const void *parts[] = {mine};
+    struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
+                                     .sequence = ((step->step + 1) << 20) + number,
+                                     .element = KEEL_ELEMENT_U8,
+                                     .count = sizeof *mine,
+                                     .parts = parts,
+                                     .part_count = 1,
+                                     .result = trainer->records};
+    return keel_group_begin(step->group, &gather, &trainer->operations[number]);
 }
 
 /* Begin one reduction per bucket as the buckets complete, then the loss and the commit record. */

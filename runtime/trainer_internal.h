@@ -3,7 +3,9 @@
 #define KEEL_TRAINER_INTERNAL_H
 
 #include "trainer.h"
+
 #include "tree_hold.h"
+#include <keel/node.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
 enum { KEEL_LOSS_FLOATS = 64, KEEL_STATE_PARTS = 3 };
@@ -49,7 +51,7 @@ struct keel_trainer {
     float *parts[KEEL_HOLD_NODES_MAX]; /* per held node: flat_count + KEEL_LOSS_FLOATS */
     float *result;
     struct keel_operation **operations; /* bucket_count + 2: loss, commit record */
-    struct keel_commit_record *records; /* KEEL_GROUP_RANKS_MAX, and last our own */
+    struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
 };
 
 static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)

@@ -98,10 +98,15 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
         worker->sync_all[0] = *mine;
         return KEEL_OK;
     }
-    struct keel_operation *operation;
-    KEEL_TRY(keel_group_all_gather_begin(worker->group, sequence, mine, sizeof *mine, worker->sync_all,
-                                         &operation));
-    return keel_operation_wait(operation, keel_deadline_after_ns(worker->stall_ns));
+    const void *parts[] = {mine};
+    struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
+                                     .sequence = sequence,
+                                     .element = KEEL_ELEMENT_U8,
+                                     .count = sizeof *mine,
+                                     .parts = parts,
+                                     .part_count = 1,
+                                     .result = worker->sync_all};
+    return keel_group_run(worker->group, &gather, keel_deadline_after_ns(worker->stall_ns));
 }
 
 /* The lowest position with the most steps, or rank_count when nobody has state. */
@@ -141,14 +146,20 @@ static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, ui
     uint64_t sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32);
     for (uint64_t offset = 0; offset < total; sequence++) {
         uint64_t bytes = chunk_bytes(worker, offset), deadline = keel_deadline_after_ns(worker->stall_ns);
-        struct keel_operation *operation;
+        const void *parts[] = {chunk};
+        struct keel_collective move = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
+                                       .sequence = sequence,
+                                       .element = KEEL_ELEMENT_U8,
+                                       .root = peer,
+                                       .count = bytes,
+                                       .parts = parts,
+                                       .part_count = give ? 1 : 0,
+                                       .result = give ? NULL : chunk};
         if (give) {
             KEEL_TRY(keel_trainer_read_state(worker->trainer, queue, offset, bytes, chunk));
-            KEEL_TRY(keel_group_send_begin(worker->group, sequence, peer, chunk, bytes, &operation));
-            KEEL_TRY(keel_operation_wait(operation, deadline));
+            KEEL_TRY(keel_group_run(worker->group, &move, deadline));
         } else {
-            KEEL_TRY(keel_group_receive_begin(worker->group, sequence, peer, chunk, bytes, &operation));
-            KEEL_TRY(keel_operation_wait(operation, deadline));
+            KEEL_TRY(keel_group_run(worker->group, &move, deadline));
             KEEL_TRY(keel_trainer_write_state(worker->trainer, offset, bytes, chunk));
         }
         atomic_fetch_add(&worker->inbox.progress, 1);

@@ -1,9 +1,11 @@
-/* endpoint.c - opening and closing, the progress thread, and its mailbox.
+/* endpoint.c - opening and closing, who owns progress, the thread that makes it, and its mailbox.
  *
- * The progress thread runs: deliver what the lines have, take the mailbox, tick what is due, then sleep in
- * poll on the lines' descriptors and an eventfd until something comes or the next tick. It never
- * spins: on the machines that this was measured on, ranks outnumber processors, and a spinning rank takes
- * the time of the one that it waits for. */
+ * Progress (deliver what the lines have, take the mailbox, tick what is due) is made by one thread at a time,
+ * who owns it: a caller that begins or waits for an operation, else the endpoint's own thread. That sleeps in
+ * poll on the lines' descriptors and an eventfd. While callers come and go in quick succession it leaves them
+ * alone (a lease), so that a short operation takes no change of threads; while one drives for long it is
+ * parked. Connections are looked after by the thread alone, since libfabric may wait there for a stranger: so
+ * a caller's deadline never hangs on one. */
 #include "group.h"
 #include "handshake.h"
 
@@ -20,7 +22,14 @@ void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns)
         endpoint->tick_ns = when_ns;
 }
 
-void keel_endpoint_wake(struct keel_endpoint *endpoint)
+/* ---- who owns progress ------------------------------------------------------------------------------------
+ */
+
+#define LEASE_NS     KEEL_NS_PER_MS /* so long the thread leaves progress to callers that come again */
+#define PARK_LONG_NS KEEL_NS_PER_S  /* whoever drives so long tells the thread when it stops */
+
+/* Whoever sleeps in poll wakes. */
+static void ring(struct keel_endpoint *endpoint)
 {
     if (endpoint->woken)
         return;
@@ -30,19 +39,49 @@ void keel_endpoint_wake(struct keel_endpoint *endpoint)
     }
 }
 
+void keel_endpoint_wake(struct keel_endpoint *endpoint)
+{
+    atomic_store(&endpoint->mail, true);
+    if (endpoint->driving || endpoint->thread_polling)
+        ring(endpoint);
+    else if (endpoint->thread_parked)
+        keel_cond_signal(&endpoint->parked);
+}
+
+bool keel_endpoint_drive(struct keel_endpoint *endpoint)
+{
+    if (endpoint->driving || endpoint->wanted)
+        return false;
+    endpoint->driving = true;
+    return true;
+}
+
+void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
+{
+    bool now = soon || endpoint->wanted || atomic_load(&endpoint->mail);
+    endpoint->driving = false;
+    endpoint->lease_ns = now ? 0 : keel_deadline_after_ns(LEASE_NS);
+    if (endpoint->sleepers > 0)
+        keel_cond_broadcast(&endpoint->changed);
+    if (endpoint->thread_parked && (now || endpoint->thread_deep))
+        keel_cond_signal(&endpoint->parked);
+    if (endpoint->thread_polling && (endpoint->wanted || endpoint->tick_ns < endpoint->thread_until_ns))
+        ring(endpoint);
+}
+
 /* ---- the mailbox --------------------------------------------------------------------------------------- */
 
 struct mail {
     struct keel_group *opened;
     struct keel_operation *submitted;
-    bool closing, stopping;
+    bool closing;
 };
 
 static struct mail take_mail(struct keel_endpoint *endpoint)
 {
     keel_mutex_lock(&endpoint->lock);
-    struct mail mail = {
-        .submitted = endpoint->submitted, .closing = endpoint->closing, .stopping = endpoint->stopping};
+    struct mail mail = {.submitted = endpoint->submitted, .closing = endpoint->closing};
+    atomic_store(&endpoint->mail, false);
     if (endpoint->opening)
         mail.opened = endpoint->group;
     endpoint->opening = false;
@@ -62,7 +101,6 @@ static void current_opened(struct keel_endpoint *endpoint, struct keel_group *gr
     endpoint->current = group;
     endpoint->seen_epoch = true;
     endpoint->current_epoch = group->epoch;
-    group->waiting_last = &group->waiting;
     keel_session_group_opened(endpoint, group);
 }
 
@@ -82,8 +120,7 @@ static void current_closing(struct keel_endpoint *endpoint)
     keel_mutex_unlock(&endpoint->lock);
 }
 
-/* False when the endpoint is to stop. */
-static bool mailbox(struct keel_endpoint *endpoint)
+void keel_endpoint_mail(struct keel_endpoint *endpoint)
 {
     struct mail mail = take_mail(endpoint);
     if (mail.opened != NULL)
@@ -91,40 +128,106 @@ static bool mailbox(struct keel_endpoint *endpoint)
     struct keel_operation *next;
     for (struct keel_operation *at = mail.submitted; at != NULL; at = next) {
         next = at->next_submitted;
-        keel_flow_begin(at);
+        keel_exchange_begin(at);
     }
-    if (mail.closing)
+    if (endpoint->current != NULL)
+        keel_session_pump(endpoint->current);
+    if (endpoint->current != NULL && mail.closing)
         current_closing(endpoint);
-    return !mail.stopping;
 }
 
-/* ---- the thread
- * -------------------------------------------------------------------------------------------- */
-
-static void sleep_until_due(struct keel_endpoint *endpoint)
+void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 {
-    if (!keel_lines_may_sleep(&endpoint->lines))
-        return;
+    if (connections)
+        keel_lines_progress(&endpoint->lines);
+    else
+        keel_lines_progress_data(&endpoint->lines);
+    if (atomic_load(&endpoint->mail))
+        keel_endpoint_mail(endpoint);
+    uint64_t now = keel_now_ns();
+    if (now >= endpoint->tick_ns) {
+        endpoint->tick_ns = KEEL_NEVER;
+        keel_session_tick(endpoint, now);
+    }
+}
+
+/* ---- sleeping ---------------------------------------------------------------------------------------------
+ */
+
+static void poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
+{
     struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX + 1];
     uint32_t count = keel_lines_descriptors(&endpoint->lines, fds);
+    uint64_t left = keel_remaining_ns(deadline_ns);
+    struct timespec wait = {.tv_sec = (time_t)(left / KEEL_NS_PER_S),
+                            .tv_nsec = (long)(left % KEEL_NS_PER_S)};
     fds[count++] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
-    (void)poll(fds, count, keel_remaining_poll_ms(endpoint->tick_ns));
+    (void)ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL);
+}
+
+void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
+{
+    if (!atomic_load(&endpoint->mail) && keel_lines_may_sleep(&endpoint->lines))
+        poll_until(endpoint, endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns);
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------
+ */
+
+/* Caller holds the lock. */
+static void park(struct keel_endpoint *endpoint, uint64_t until_ns, bool deep)
+{
+    endpoint->thread_parked = true;
+    endpoint->thread_deep = deep;
+    keel_cond_wait(&endpoint->parked, &endpoint->lock, until_ns);
+    endpoint->thread_parked = endpoint->thread_deep = false;
+}
+
+/* Caller holds the lock: one turn of the thread's own. */
+static void own_turn(struct keel_endpoint *endpoint)
+{
+    endpoint->wanted = false;
+    endpoint->driving = true;
+    keel_mutex_unlock(&endpoint->lock);
+    keel_endpoint_pass(endpoint, true);
+    if (endpoint->current != NULL && endpoint->current->close_ns != 0)
+        current_closing(endpoint);
+    bool idle = keel_lines_may_sleep(&endpoint->lines);
+    uint64_t until_ns = endpoint->tick_ns;
+    keel_mutex_lock(&endpoint->lock);
+    endpoint->driving = false;
+    endpoint->lease_ns = 0;
+    if (endpoint->sleepers > 0)
+        keel_cond_broadcast(&endpoint->changed);
+    if (!idle || endpoint->wanted || endpoint->stopping || atomic_load(&endpoint->mail))
+        return;
+    endpoint->thread_polling = true;
+    endpoint->thread_until_ns = until_ns;
+    keel_mutex_unlock(&endpoint->lock);
+    poll_until(endpoint, until_ns);
+    keel_mutex_lock(&endpoint->lock);
+    endpoint->thread_polling = false;
 }
 
 static void *progress(void *argument)
 {
     struct keel_endpoint *endpoint = argument;
-    for (;;) {
-        keel_lines_progress(&endpoint->lines);
-        if (!mailbox(endpoint))
-            return NULL;
-        uint64_t now = keel_now_ns();
-        if (now >= endpoint->tick_ns) {
-            endpoint->tick_ns = KEEL_NEVER;
-            keel_session_tick(endpoint, now);
+    bool still = false; /* the same as last time: somebody drives */
+    keel_mutex_lock(&endpoint->lock);
+    while (!endpoint->stopping) {
+        if (endpoint->driving) {
+            park(endpoint, keel_deadline_after_ns(still ? PARK_LONG_NS : LEASE_NS), still);
+            still = endpoint->driving;
+        } else if (!endpoint->wanted && !atomic_load(&endpoint->mail) && keel_now_ns() < endpoint->lease_ns) {
+            park(endpoint, endpoint->lease_ns, false);
+            still = false;
+        } else {
+            own_turn(endpoint);
+            still = false;
         }
-        sleep_until_due(endpoint);
     }
+    keel_mutex_unlock(&endpoint->lock);
+    return NULL;
 }
 
 /* ---- opening and closing
@@ -134,6 +237,7 @@ static void endpoint_free(struct keel_endpoint *endpoint)
 {
     if (endpoint->wake_fd >= 0)
         close(endpoint->wake_fd);
+    keel_cond_fini(&endpoint->parked);
     keel_cond_fini(&endpoint->changed);
     keel_mutex_fini(&endpoint->lock);
     keel_free(endpoint);
@@ -161,7 +265,9 @@ enum keel_status keel_endpoint_open(const struct keel_endpoint_config *config, s
     KEEL_TRY(keel_alloc(1, sizeof *endpoint, &endpoint));
     keel_mutex_init(&endpoint->lock);
     keel_cond_init(&endpoint->changed);
+    keel_cond_init(&endpoint->parked);
     endpoint->tick_ns = KEEL_NEVER;
+    endpoint->spin_ns = KEEL_NS_PER_US * 16;
     endpoint->submitted_last = &endpoint->submitted;
     endpoint->has_key = config->key != NULL;
     if (endpoint->has_key)

@@ -426,6 +426,17 @@ static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct po
     return 2;
 }
 
+static void fabric_progress_data(struct keel_carrier *carrier)
+{
+    drain_completions(fabric_of(carrier));
+}
+
+static bool fabric_asked(const struct keel_carrier *carrier)
+{
+    struct pollfd events = {.fd = fabric_of(carrier)->eq_fd, .events = POLLIN};
+    return carrier->dying != NULL || poll(&events, 1, 0) > 0;
+}
+
 static void close_fid(struct fid *fid)
 {
     if (fi_close(fid) != 0)
@@ -455,6 +466,8 @@ static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .send = fabric_send,
                                                    .hang_up = fabric_hang_up,
                                                    .progress = fabric_progress,
+                                                   .progress_data = fabric_progress_data,
+                                                   .asked = fabric_asked,
                                                    .may_sleep = fabric_may_sleep,
                                                    .descriptors = fabric_descriptors,
                                                    .place = fabric_place};

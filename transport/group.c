@@ -20,23 +20,36 @@ static enum keel_status config_check(const struct keel_group_config *config)
     return KEEL_OK;
 }
 
-/* Leaves by rank, and the staging place of each that comes from elsewhere. */
-static void group_map(struct keel_group *group)
+static uint64_t hash_map(uint32_t shard_count, const uint16_t *shard_rank)
 {
-    const struct keel_tree_plan *plan = &group->plan;
-    for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++) {
-        group->node_count[plan->leaf_rank[leaf]]++;
-        if (plan->leaf_rank[leaf] != group->rank)
-            group->stage_of[leaf] = (uint16_t)group->stage_count++;
-    }
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        if (rank > 0)
-            group->node_start[rank] = group->node_start[rank - 1] + group->node_count[rank - 1];
-        if (group->node_count[rank] > group->most_nodes)
-            group->most_nodes = group->node_count[rank];
-    }
-    for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++)
-        group->leaf_of[group->node_start[plan->leaf_rank[leaf]] + plan->leaf_ordinal[leaf]] = (uint16_t)leaf;
+    uint64_t hash = shard_count;
+    for (uint32_t shard = 0; shard < shard_count; shard++)
+        hash = (hash ^ shard_rank[shard]) * UINT64_C(0x100000001b3) + 1;
+    return hash;
+}
+
+enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank)
+{
+    struct keel_tree_node *nodes;
+    group->shard_count = shard_count;
+    KEEL_TRY(keel_alloc(shard_count, sizeof *group->shard_rank, &group->shard_rank));
+    memcpy(group->shard_rank, shard_rank, shard_count * sizeof *shard_rank);
+    group->map_hash = hash_map(shard_count, shard_rank);
+    KEEL_TRY(keel_alloc(shard_count, sizeof *nodes, &nodes));
+    enum keel_status status =
+        keel_tree_nodes(shard_count, shard_rank, group->rank, nodes, shard_count, &group->node_count);
+    keel_free(nodes);
+    return status;
+}
+
+void keel_group_destroy(struct keel_group *group)
+{
+    keel_free(group->shard_rank);
+    keel_free(group->to_whole);
+    keel_free(group->from_whole);
+    keel_free(group->addresses);
+    keel_free(group->peers);
+    keel_free(group);
 }
 
 static enum keel_status group_install(struct keel_endpoint *endpoint, struct keel_group *group)
@@ -60,6 +73,16 @@ static enum keel_status group_install(struct keel_endpoint *endpoint, struct kee
     return status;
 }
 
+static enum keel_status group_fill(struct keel_group *group, const struct keel_group_config *config)
+{
+    group->rank = config->rank;
+    group->rank_count = config->rank_count;
+    KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
+    memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
+    KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->peers, &group->peers));
+    return keel_group_map(group, config->shard_count, config->shard_rank);
+}
+
 enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct keel_group_config *config,
                                  struct keel_group **out)
 {
@@ -67,57 +90,89 @@ enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct ke
     KEEL_TRY(config_check(config));
     KEEL_TRY(keel_alloc(1, sizeof *group, &group));
     group->endpoint = endpoint;
+    group->whole = group;
     group->epoch = config->epoch;
-    group->rank = config->rank;
-    group->rank_count = config->rank_count;
-    memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
-    keel_tree_plan_init(&group->plan, config->shard_count, config->shard_rank);
-    group_map(group);
-    enum keel_status status = group_install(endpoint, group);
+    enum keel_status status = group_fill(group, config);
+    if (status == KEEL_OK)
+        status = group_install(endpoint, group);
     if (status != KEEL_OK) {
-        keel_free(group);
+        keel_group_destroy(group);
         return status;
     }
     *out = group;
     return KEEL_OK;
 }
 
+uint32_t keel_group_rank(const struct keel_group *group)
+{
+    return group->rank;
+}
+
+uint32_t keel_group_rank_count(const struct keel_group *group)
+{
+    return group->rank_count;
+}
+
+bool keel_group_over(const struct keel_group *group)
+{
+    return atomic_load_explicit(&group->revoked, memory_order_relaxed) ||
+           atomic_load_explicit(&group->whole->revoked, memory_order_relaxed);
+}
+
+static void note(struct keel_group *group, uint32_t rank)
+{
+    if (rank == KEEL_NO_RANK || group->has_lost)
+        return;
+    group->has_lost = true;
+    group->lost_rank = rank;
+}
+
+void keel_group_note_lost(struct keel_group *whole, uint32_t rank)
+{
+    note(whole, rank);
+    for (struct keel_group *child = whole->children; child != NULL; child = child->next_child)
+        note(child, keel_group_from_whole(child, rank));
+}
+
+/* Whoever owns progress may sleep, and is to look. */
 void keel_group_revoke(struct keel_group *group)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     keel_mutex_lock(&endpoint->lock);
-    group->revoked = true;
-    keel_cond_broadcast(&endpoint->changed);
+    if (!atomic_load(&group->revoked)) {
+        atomic_store(&group->revoked, true);
+        keel_cond_broadcast(&endpoint->changed);
+        keel_endpoint_wake(endpoint);
+    }
     keel_mutex_unlock(&endpoint->lock);
 }
 
-static void free_early(struct keel_group *group)
-{
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_early *next;
-        for (struct keel_early *at = group->peers[rank].early; at != NULL; at = next) {
-            next = at->next;
-            keel_free(at);
-        }
-    }
-}
-
-/* The progress thread lets go within KEEL_CLOSE_NS and the time of one pass; then nothing touches the
- * group or any memory lent to it. */
-void keel_group_close(struct keel_group *group)
+/* Progress lets go within KEEL_CLOSE_NS and the time of one round; then nothing touches the group or any
+ * memory lent to it. */
+static void close_whole(struct keel_group *group)
 {
     struct keel_endpoint *endpoint = group->endpoint;
-    keel_group_revoke(group);
     keel_mutex_lock(&endpoint->lock);
+    KEEL_ASSERT(group->children == NULL);
     endpoint->closing = true;
     keel_endpoint_wake(endpoint);
     while (!group->detached || group->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
     endpoint->group = NULL;
     keel_mutex_unlock(&endpoint->lock);
+    keel_session_forget(group);
+}
+
+void keel_group_close(struct keel_group *group)
+{
+    keel_group_revoke(group);
+    if (group->whole == group)
+        close_whole(group);
+    else
+        keel_group_close_child(group);
     keel_operation_free_all(group);
-    free_early(group);
-    keel_free(group);
+    keel_plan_free_all(group);
+    keel_group_destroy(group);
 }
 
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank)

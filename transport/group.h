@@ -1,13 +1,14 @@
-/* group.h - the insides: endpoint, sessions (one per connection), group, operations and their legs.
+/* group.h - the insides: endpoint, sessions (one per connection), groups, operations and their legs.
  *
- * Two kinds of field. "progress": touched by the progress thread alone, so without a lock. "lock": guarded
- * by the endpoint's one lock; it is held for a few instructions, never while the fabric or user memory is
- * touched. Atomics are written by the progress thread and read by anybody. */
+ * Three kinds of field. "progress": touched only by whoever owns progress (endpoint.c: one thread at a time),
+ * so without a lock. "lock": guarded by the endpoint's one lock; it is held for a few instructions, never
+ * while lines or user memory are touched. Atomics are written by the owner of progress and read by anybody.
+ * What bears no word is set before it is shared. */
 #ifndef KEEL_TRANSPORT_GROUP_H
 #define KEEL_TRANSPORT_GROUP_H
 
 #include "line.h"
-#include "tree.h"
+#include "plan.h"
 
 #include <keel/thread.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@ enum keel_session_state {
 /* One connection and what was said on it. All progress. */
 struct keel_session {
     struct keel_endpoint *endpoint;
-    struct keel_group *group; /* while it is dialing, proving or up */
+    struct keel_group *group; /* of the whole epoch; while it is dialing, proving or up */
     struct keel_session *next, *previous;
     struct keel_line *link;
     enum keel_session_state state;
@@ -42,116 +43,153 @@ struct keel_session {
     uint64_t stuck_ns;    /* when EAGAIN began; 0: it has not */
 };
 
-/* The first message of an operation that has not begun here. */
+/* A message of an operation that has not begun here. */
 struct keel_early {
     struct keel_early *next;
     struct keel_message message;
     uint8_t payload[];
 };
 
+/* Word of a disagreement, on its way. */
+struct keel_notice {
+    struct keel_notice *next;
+    struct keel_message message;
+    struct keel_differ differ;
+};
+
 enum keel_peer_state { KEEL_PEER_ABSENT, KEEL_PEER_UP, KEEL_PEER_LEFT, KEEL_PEER_LOST_STATE };
 
-/* What the group knows of a rank. All progress but heard_ns. */
+/* What the epoch knows of a rank that somebody here wanted or heard of. All progress but heard_ns. */
 struct keel_peer {
+    struct keel_peer *next; /* among the peers of the epoch */
+    uint32_t rank;          /* in the epoch */
     enum keel_peer_state state;
+    bool accused;                 /* somebody of the epoch has lost it */
     struct keel_session *session; /* up, or being dialed */
     enum keel_status parting;     /* left: what operations with it end with */
-    bool needed;                  /* an operation wants it */
     uint64_t redial_ns;
+    bool busy; /* on the epoch's list of those to whom something may be sent */
+    struct keel_peer *next_busy;
+    struct keel_notice *notices;
     struct keel_leg *work, *work_last; /* legs with something to send, first come first served */
     struct keel_early *early;
     uint32_t early_count;
     _Atomic uint64_t heard_ns;
 };
 
-enum keel_operation_kind {
-    KEEL_OPERATION_REDUCE = 1,
-    KEEL_OPERATION_BROADCAST,
-    KEEL_OPERATION_ALL_GATHER,
-    KEEL_OPERATION_SEND,
-    KEEL_OPERATION_RECEIVE,
-    KEEL_OPERATION_BARRIER
+/* A send that lends memory; what a line knows it by. */
+struct keel_ticket {
+    struct keel_leg *leg;
+    uint32_t item;
+    bool busy;
 };
 
-/* An operation towards one rank: what goes, what comes. Set at begin, then progress. */
+/* An operation towards one rank: what goes, what comes. Set at begin, then progress. An item is a step in one
+ * of the segments under way: slot * step_count + step. */
 struct keel_leg {
     struct keel_operation *operation;
-    uint32_t rank;
-    bool used, queued, first_sent, first_got, settled;
+    struct keel_peer *_Atomic peer; /* set when it begins here */
+    uint32_t rank, index;           /* in the group; among the plan's peers */
+    bool queued, first_sent;
+    _Atomic bool begun, settled; /* begun: its first message has come */
     struct keel_leg *next_work, *previous_work;
-    uint32_t in_flight; /* sends that lend user memory */
-    /* bytes that go: a contribution, or the result slice summed here */
-    const uint8_t *body;
-    uint64_t body_bytes, body_ready, body_sent;
-    /* bytes that come, straight to their place */
-    uint8_t *into;
-    uint64_t into_bytes, into_got;
-    /* my tree nodes for the slice of that rank, chunk by chunk, all nodes of a chunk in turn */
-    struct keel_slice give;
-    uint64_t give_chunks, give_chunk, granted;
-    uint32_t give_nodes, give_node;
-    /* tree nodes of that rank for my slice */
-    uint64_t take_chunks, take_chunk, grant, grant_told;
-    uint32_t take_nodes, take_node;
+    uint32_t give_segments, take_segments; /* how many have messages to it, from it */
+    uint32_t granted;                      /* segments below may be sent */
+    uint32_t grant, grant_told;
+    uint64_t give_left, take_left; /* messages */
+    uint32_t in_flight;
+    struct keel_ticket tickets[KEEL_LINE_BULK_SENDS];
+    uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
+};
+
+/* How a space is cut into blocks. */
+struct keel_cut {
+    uint64_t share, total; /* bytes: of every block but those at the end; of all */
+    const uint64_t *ends;  /* or, where blocks differ: the end of each */
 };
 
 struct keel_operation {
     struct keel_group *group;
-    enum keel_operation_kind kind;
+    struct keel_plan *plan;
     uint16_t lane; /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
-    uint64_t sequence, signature;
-    struct keel_leg *legs; /* rank_count */
-    uint32_t leg_count;
-    uint32_t open_legs; /* progress */
-    bool ended;         /* progress: outcome is published */
-    bool linked;        /* progress: in the group's table */
+    uint64_t sequence;
+    struct keel_signature signature; /* but for what goes between a pair */
+    /* the data */
+    uint64_t element_bytes, divisor; /* divisor: of an average, or 0 */
+    const uint8_t **parts;           /* as many as there is room for in part_capacity */
+    uint32_t part_count, part_capacity;
+    uint8_t *result;
+    struct keel_cut part_cut, result_cut;
+    uint64_t *ends; /* tables of both cuts: 2 * rank_count, or NULL */
+    uint32_t chunk_bytes, segment_count, window;
+    bool tokens; /* messages without bytes are sent: a barrier */
+    /* progress: how far it is */
+    uint32_t lowest;                     /* segments below are done */
+    uint32_t left[KEEL_WINDOW_SEGMENTS]; /* steps of each slot that are not done */
+    uint32_t *needs, *chain;             /* by item; chain: the next in a queue */
+    uint8_t *state;                      /* by item: enum of engine.c */
+    uint32_t ready, ready_last;          /* items to run */
+    const void **leaves;                 /* of a COMBINE, while it runs */
+    uint8_t *scratch;                    /* window * temp_count chunks */
+    uint64_t scratch_bytes;              /* that there are */
+    uint64_t scratch_held;               /* that are counted; lock */
+    void *owned;                         /* lent memory that goes with the operation if it fails */
+    uint32_t slots;                      /* that needs, chain and state have room for */
+    struct keel_leg *legs;               /* of the plan's peers, in order */
+    uint32_t leg_count, open_legs;
+    bool ended;  /* outcome is published */
+    bool linked; /* in the epoch's table */
     struct keel_operation *next_in_table;
-    struct keel_operation *next_submitted;            /* lock */
-    struct keel_operation *next_live, *previous_live; /* lock: all that are not freed */
-    bool done;                                        /* lock */
-    enum keel_status status;                          /* lock */
-    _Atomic uint64_t awaited, unbegun;                /* bit per rank */
-    /* exact sum; progress */
-    const float **parts;
-    float *result;
-    struct keel_slice mine;
-    uint64_t chunk_floats, chunks, summed;
-    uint32_t begun_legs;
-    bool eager;
-    float *staging;
-    uint64_t staging_bytes, window;
-    struct keel_operation *next_waiting;
+    struct keel_differ differ; /* after MISMATCH; set before done */
+    /* lock */
+    struct keel_operation *next_submitted;
+    struct keel_operation *next_live, *previous_live; /* all of the group that are not freed */
+    bool done;
+    enum keel_status status;
 };
 
 enum { KEEL_TABLE_SLOTS = 64 };
 
+/* The group of an epoch, or one split off from it. A child uses the epoch's peers, table and limits. */
 struct keel_group {
     struct keel_endpoint *endpoint;
+    struct keel_group *whole; /* the epoch's; itself unless it is a child */
+    uint32_t number;          /* within the epoch; 0: whole */
     uint64_t epoch;
     uint32_t rank, rank_count;
-    struct keel_address addresses[KEEL_GROUP_RANKS_MAX];
-    struct keel_tree_plan plan;
-    uint32_t node_count[KEEL_GROUP_RANKS_MAX], node_start[KEEL_GROUP_RANKS_MAX]; /* into leaf_of */
-    uint16_t leaf_of[KEEL_GROUP_SHARDS_MAX];  /* leaves, by rank, then by node */
-    uint16_t stage_of[KEEL_GROUP_SHARDS_MAX]; /* leaf of another rank: its place in staging */
-    uint32_t stage_count, most_nodes;
-    /* progress */
-    struct keel_peer peers[KEEL_GROUP_RANKS_MAX];
+    uint32_t shard_count;
+    uint16_t *shard_rank;            /* shard_count */
+    uint64_t map_hash;               /* of both */
+    uint32_t node_count;             /* tree nodes held here */
+    uint16_t *to_whole, *from_whole; /* child: rank in the epoch; rank of the epoch here, or NO_RANK */
+    /* whole only; progress */
+    struct keel_address *addresses; /* rank_count */
+    struct keel_peer **peers;       /* rank_count; NULL until wanted */
+    struct keel_peer *peer_list, *busy;
     struct keel_operation *table[KEEL_TABLE_SLOTS];
-    struct keel_operation *waiting, **waiting_last; /* for staging, in order */
-    uint64_t staging_bytes;
-    uint16_t accused;                            /* rank lost last + 1, or 0 */
-    uint32_t active;                             /* operations begun and not ended */
-    uint64_t close_ns;                           /* when closing stops waiting; 0: not closing */
-    const float *sources[KEEL_GROUP_SHARDS_MAX]; /* scratch of a sum */
-    /* lock */
-    struct keel_operation *live;
-    uint32_t live_count, waiters;
-    bool revoked, detached, has_lost;
-    uint32_t lost_rank;
+    uint16_t accused;  /* rank lost last + 1, or 0 */
+    uint32_t active;   /* operations begun and not ended */
+    uint64_t close_ns; /* when closing stops waiting; 0: not closing */
+    /* whole only; lock */
+    struct keel_group *children;
+    uint32_t split_count;                                   /* children there were */
+    uint32_t closed_numbers[KEEL_SPLITS_MAX], closed_count; /* of those that are closed */
+    uint64_t scratch_bytes;
+    uint32_t operation_count; /* live, of all groups of the epoch */
+    bool detached;
     void (*on_lost)(void *context, uint32_t rank);
     void *on_lost_context;
+    /* lock */
+    struct keel_group *next_child;
+    struct keel_plan *plans;
+    struct keel_operation *live;
+    uint32_t waiters;
+    _Atomic bool revoked;
+    bool has_lost;
+    uint32_t lost_rank;
 };
+
+enum { KEEL_NO_RANK = 0xffff };
 
 struct keel_endpoint {
     struct keel_lines lines;
@@ -161,65 +199,130 @@ struct keel_endpoint {
     bool has_key;
     uint8_t key[KEEL_KEY_BYTES];
     /* progress */
-    struct keel_group *current; /* as far as the progress thread has got */
+    struct keel_group *current; /* as far as progress has got */
     struct keel_session *sessions;
     bool seen_epoch;
     uint64_t current_epoch; /* newest that was current, open or not */
     uint64_t past_epoch;    /* closed last, */
     uint16_t past_accused;  /* and whom it had lost: a rank + 1, or 0 */
     uint64_t tick_ns;       /* when something is due */
+    uint64_t spin_ns;       /* how long a waiter spins before it sleeps */
+    uint64_t events;        /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped;
     _Atomic uint32_t connections;
     /* lock */
     struct keel_mutex lock;
-    struct keel_cond changed;
+    struct keel_cond changed; /* an outcome, the group, or who owns progress */
+    struct keel_cond parked;  /* for the progress thread, while others own progress */
+    bool driving;             /* somebody owns progress */
+    bool wanted;              /* the thread is to have it next: connections want attention */
+    bool thread_parked, thread_deep, thread_polling;
+    uint64_t thread_until_ns; /* when its sleep in poll ends */
+    uint64_t lease_ns;        /* until then the thread leaves progress to waiters */
+    uint32_t sleepers;        /* waiters that do not own progress */
     struct keel_group *group; /* open */
-    bool has_epoch, opening, closing, stopping, woken;
+    bool has_epoch, opening, closing, stopping;
+    _Atomic bool mail; /* something of the above is new */
+    bool woken;        /* the eventfd is written */
     uint64_t newest_epoch;
     struct keel_operation *submitted, **submitted_last;
 };
 
-/* endpoint.c */
-void keel_endpoint_wake(struct keel_endpoint *endpoint);                 /* caller holds the lock */
+/* endpoint.c: who owns progress */
+void keel_endpoint_wake(struct keel_endpoint *endpoint); /* caller holds the lock: look at the mail */
 void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns); /* progress: tick by then */
+/* Caller holds the lock. True: it owns progress now, and must give it back. */
+bool keel_endpoint_drive(struct keel_endpoint *endpoint);
+/* Caller holds the lock and owns progress; `soon`: the thread is to look after what is under way. */
+void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon);
+/* One round of progress, without the lock. Connections are the thread's: a stranger can hold it up there. */
+void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections);
+/* Caller owns progress: take the mail, without the lock. */
+void keel_endpoint_mail(struct keel_endpoint *endpoint);
+/* Caller owns progress: sleep until something may have come, or the deadline. */
+void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns);
 
 /* operation.c */
-void keel_operation_free_all(struct keel_group *group); /* nobody uses the group any more */
+void keel_operation_destroy(struct keel_operation *operation);
+void keel_operation_free_all(struct keel_group *group);            /* nobody uses the group any more */
+void keel_operation_unlink_live(struct keel_operation *operation); /* caller holds the lock */
+void keel_operation_release(
+    struct keel_operation *operation); /* ended well: keep it for the next, or free it */
 
-/* session.c; progress thread */
+/* group.c */
+enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);
+void keel_group_destroy(struct keel_group *group);
+/* split.c: it has no waiters and no operations under way when this returns */
+void keel_group_close_child(struct keel_group *child);
+/* Caller holds the lock. */
+void keel_group_note_lost(struct keel_group *whole, uint32_t rank);
+bool keel_group_over(const struct keel_group *group);
+
+/* session.c; progress */
 extern const struct keel_line_calls keel_session_calls;
+/* The peer of that rank of the epoch, made if it is new; NULL when there is no memory. */
+struct keel_peer *keel_session_peer(struct keel_group *whole, uint32_t rank);
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group);
-void keel_session_need(struct keel_group *group, uint32_t rank); /* an operation wants this rank */
+void keel_session_busy(struct keel_group *whole, struct keel_peer *peer); /* something may be sent to it */
+/* Send what can be sent, dial who is wanted. May end operations. */
+void keel_session_pump(struct keel_group *whole);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);
 void keel_session_close_all(struct keel_endpoint *endpoint);
 /* Say BYE on all sessions of the group; true once no user memory is lent any more (or time is up). */
 void keel_session_group_closing(struct keel_group *group, uint64_t now_ns);
 bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns);
+/* Break the connections to which this child has lent memory. */
+void keel_session_break_lent(struct keel_group *child);
+void keel_session_forget(struct keel_group *whole); /* frees the peers; nobody uses the group any more */
 
-/* flow.c; progress thread */
-void keel_flow_begin(struct keel_operation *operation);
+/* exchange.c; progress */
+void keel_exchange_begin(struct keel_operation *operation);
 /* A message of an operation: false when it breaks the rules. */
-bool keel_flow_arrived(struct keel_group *group, uint32_t rank, const struct keel_message *message,
-                       const uint8_t *payload);
-void keel_flow_sent(struct keel_leg *leg);
-/* Send one message of this leg. NOTHING: there is none to send now. */
+bool keel_exchange_arrived(struct keel_group *whole, struct keel_peer *peer,
+                           const struct keel_message *message, const uint8_t *payload);
+void keel_exchange_sent(struct keel_ticket *ticket);
+/* Send one message to this peer. NOTHING: there is none to send now. */
 enum keel_flow_send { KEEL_FLOW_SENT, KEEL_FLOW_NOTHING, KEEL_FLOW_LATER, KEEL_FLOW_BROKEN };
-enum keel_flow_send keel_flow_send(struct keel_leg *leg, struct keel_line *link, bool *out_retry);
+enum keel_flow_send keel_exchange_send(struct keel_peer *peer, struct keel_line *link, bool *out_retry);
 /* The rank will say nothing more: end what still awaits it with this status. */
-void keel_flow_without(struct keel_group *group, uint32_t rank, enum keel_status status);
-void keel_flow_end(struct keel_operation *operation, enum keel_status status);
-void keel_flow_queue(struct keel_leg *leg);
-void keel_flow_unqueue(struct keel_leg *leg);
+void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
+void keel_exchange_end(struct keel_operation *operation, enum keel_status status);
+/* A ready SEND lies in the leg, or a grant is to be told. */
+void keel_exchange_queue(struct keel_leg *leg);
+/* Child closing: end what it has under way, take it out of the table. */
+void keel_exchange_close_child(struct keel_group *child);
+bool keel_exchange_lends(const struct keel_group *child); /* a connection that stands still uses its memory */
 
-/* reduce.c; progress thread, but for the first */
-void keel_reduce_prepare(struct keel_operation *operation, const float *const *parts, float *result,
-                         uint64_t count); /* any thread */
-void keel_reduce_all_begun(struct keel_operation *operation);
-bool keel_reduce_first(struct keel_leg *leg, const struct keel_message *message, const uint8_t *payload);
-bool keel_reduce_part(struct keel_leg *leg, const struct keel_message *message, const uint8_t *payload);
-void keel_reduce_advance(struct keel_operation *operation); /* sum what is there */
-void keel_reduce_release(struct keel_operation *operation); /* its staging */
-uint32_t keel_reduce_pack(const struct keel_leg *leg, uint8_t out[KEEL_EAGER_BYTES]);
-const float *keel_reduce_chunk(const struct keel_leg *leg, uint32_t *out_bytes);
+/* engine.c: the steps; progress */
+void keel_engine_init(struct keel_operation *operation); /* any thread: legs' counts, once the data is set */
+void keel_engine_start(struct keel_operation *operation);
+/* A message for its place; false when it has none. */
+bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
+                      uint32_t bytes);
+/* The next message that may go; false when there is none now. Gone: it has been handed to the line. */
+struct keel_give {
+    uint32_t item, segment, ordinal, bytes;
+    const uint8_t *payload;
+};
+bool keel_engine_next(struct keel_leg *leg, struct keel_give *out);
+void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done);
+void keel_engine_sent(struct keel_operation *operation, uint32_t item);
+/* Small messages of segment 0 that may ride on the first one, copied; returns how many, and their bytes.
+ * Packed: they have gone. */
+uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes);
+void keel_engine_packed(struct keel_leg *leg, uint32_t count);
+bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes);
+uint64_t keel_engine_pair_bytes(const struct keel_operation *operation, uint32_t leg, bool give);
+
+static inline uint32_t keel_group_to_whole(const struct keel_group *group, uint32_t rank)
+{
+    return group->to_whole != NULL ? group->to_whole[rank] : rank;
+}
+
+/* KEEL_NO_RANK: not a member. */
+static inline uint32_t keel_group_from_whole(const struct keel_group *group, uint32_t rank)
+{
+    return group->from_whole != NULL ? group->from_whole[rank] : rank;
+}
 
 #endif

@@ -169,6 +169,22 @@ void keel_lines_progress(struct keel_lines *lines)
     }
 }
 
+void keel_lines_progress_data(struct keel_lines *lines)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++) {
+        const struct keel_carrier_ops *ops = lines->carriers[k]->ops;
+        (ops->progress_data != NULL ? ops->progress_data : ops->progress)(lines->carriers[k]);
+    }
+}
+
+bool keel_lines_asked(const struct keel_lines *lines)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        if (lines->carriers[k]->ops->asked != NULL && lines->carriers[k]->ops->asked(lines->carriers[k]))
+            return true;
+    return false;
+}
+
 bool keel_lines_may_sleep(struct keel_lines *lines)
 {
     lines->passes = PASSES;

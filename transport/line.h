@@ -94,6 +94,10 @@ enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_add
                                  struct keel_line **out);
 /* Deliver all that has happened. */
 void keel_lines_progress(struct keel_lines *lines);
+/* The same but for connections that come about, where a stranger could hold up whoever looks after them. */
+void keel_lines_progress_data(struct keel_lines *lines);
+/* May connections want attention? Cheap, and wrong now and then: data that comes may look the same. */
+bool keel_lines_asked(const struct keel_lines *lines);
 /* Before a sleep, each time: from now on peers ring. False when progress must run first. */
 bool keel_lines_may_sleep(struct keel_lines *lines);
 /* Where to sleep: fills `out` for poll(2), returns how many. They do not change. */
@@ -114,6 +118,8 @@ struct keel_carrier_ops {
                            bool lent, void *owner, bool *out_retry);
     void (*hang_up)(struct keel_line *line); /* release what it holds; the line itself stays until buried */
     void (*progress)(struct keel_carrier *carrier);
+    void (*progress_data)(struct keel_carrier *carrier); /* NULL: progress never waits for a stranger */
+    bool (*asked)(const struct keel_carrier *carrier);   /* NULL likewise */
     bool (*may_sleep)(struct keel_carrier *carrier);
     uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
     enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_place *in_out);
@@ -129,9 +135,9 @@ struct keel_carrier {
     _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
 };
 
-/* Connections of a carrier at once: 64 of a group, as many of an older epoch that lingers, strangers; twice
- * for those closed. */
-enum { KEEL_LINES_MAX = 4 * 64 + 2 * KEEL_PENDING_MAX };
+/* Connections of a carrier at once: a group's, as many of an older epoch that lingers, strangers; twice for
+ * those closed. */
+enum { KEEL_LINES_MAX = 4 * KEEL_CONNECTIONS_MAX + 2 * KEEL_PENDING_MAX };
 
 void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
 /* Takes the first line off a list; NULL when it is empty. */

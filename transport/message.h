@@ -1,7 +1,7 @@
 /* message.h - what goes over a connection, and the limits of the room.
  *
  * Owns the wire header, the kinds of message, and every bound of the transport. Promises: fixed sizes,
- * little-endian hosts (asserted by the handshake's magic). Leaves the meaning to session.c and flow.c. */
+ * little-endian hosts (asserted by the handshake's magic). Leaves the meaning to session.c and exchange.c. */
 #ifndef KEEL_TRANSPORT_MESSAGE_H
 #define KEEL_TRANSPORT_MESSAGE_H
 
@@ -14,15 +14,24 @@ enum {
     KEEL_MESSAGE_MAGIC = 0x4b454c31, /* "KEL1" */
     KEEL_CHUNK_BYTES = 64 * 1024,    /* largest payload of one message */
     KEEL_CHUNK_MIN_BYTES = 16 * 1024,
-    KEEL_EAGER_BYTES = 16 * 1024,              /* payload that may ride on an operation's first message */
-    KEEL_OPERATIONS_MAX = 256,                 /* operations of a group not yet consumed or failed */
-    KEEL_STAGING_BYTES_MAX = 64 * 1024 * 1024, /* receive space of all exact sums of a group */
-    KEEL_STAGING_ONE_BYTES = 16 * 1024 * 1024, /* and what one sum asks for at most */
-    KEEL_WINDOW_CHUNKS = 4,   /* chunks of each tree node that may be under way to an owner */
-    KEEL_LINE_RECEIVES = 4,   /* posted receives of a connection */
-    KEEL_LINE_SENDS = 8,      /* sends in flight of a connection, of which */
-    KEEL_LINE_BULK_SENDS = 4, /* so many may carry bulk data */
-    KEEL_PENDING_MAX = 128,   /* incoming connections that are not part of a group */
+    KEEL_EAGER_BYTES =
+        16 * 1024, /* payload of an operation's first message: its signature, then small data */
+    KEEL_COPY_BYTES =
+        2 * 1024, /* payloads up to this are copied into the connection, longer ones lent to it */
+    KEEL_OPERATIONS_MAX = 256,                /* operations of an epoch not yet consumed or failed */
+    KEEL_EARLY_MAX = 2 * KEEL_OPERATIONS_MAX, /* messages of a peer kept for operations not begun here */
+    KEEL_WINDOW_SEGMENTS = 8,                 /* segments of an operation that may be under way */
+    KEEL_SCRATCH_BYTES_MAX =
+        64 * 1024 * 1024, /* scratch of all operations of an epoch, beyond one segment each */
+    KEEL_SCRATCH_ONE_BYTES = 16 * 1024 * 1024, /* and of one of them, beyond its first segment */
+    KEEL_PLANS_MAX = 64,                       /* schedules that a group keeps, but for those in use */
+    KEEL_SPARES_MAX = 2,                       /* finished operations that a schedule keeps for the next */
+    KEEL_SPLITS_MAX = 1024,                    /* groups split off in one epoch */
+    KEEL_LINE_RECEIVES = 4,                    /* posted receives of a connection */
+    KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */
+    KEEL_LINE_BULK_SENDS = 4,                  /* so many may carry bulk data */
+    KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
+    KEEL_PENDING_MAX = 128,     /* incoming connections that are not part of a group */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
     KEEL_KEY_BYTES = 32
@@ -44,15 +53,17 @@ enum keel_message_kind {
     KEEL_MESSAGE_HELLO,         /* dialer: epoch, ranks, its own challenge, its proof */
     KEEL_MESSAGE_WELCOME,       /* listener: its proof; the connection is part of the group */
     KEEL_MESSAGE_REFUSE,        /* listener: why not (enum keel_refusal in `part`) */
-    /* operations */
-    KEEL_MESSAGE_FIRST, /* sender has begun; part = kind, offset = signature; small data may follow */
-    KEEL_MESSAGE_GRANT, /* owner: chunks of your nodes below `offset` have room here */
-    KEEL_MESSAGE_PART,  /* one chunk (offset = its number) of the sender's node number `part` */
-    KEEL_MESSAGE_BODY,  /* bytes at `offset` of the sender's contribution or result slice */
+    /* operations; `group`, `sequence` and `part` (lane) say which */
+    KEEL_MESSAGE_FIRST,  /* sender has begun: its signature, then its first messages of segment 0; `offset`:
+                            segments that may be sent to it << 32 | how many messages follow the signature */
+    KEEL_MESSAGE_GRANT,  /* segments below offset >> 32 have room here */
+    KEEL_MESSAGE_DATA,   /* one message of the schedule: segment << 32 | number among those of this pair */
+    KEEL_MESSAGE_DIFFER, /* two ranks disagree about the operation: struct keel_differ */
     /* keeping company */
     KEEL_MESSAGE_PING,
     KEEL_MESSAGE_PONG,
-    KEEL_MESSAGE_BYE /* last message of a sender that closed its group */
+    KEEL_MESSAGE_LOST, /* the sender has lost the rank `part` - 1 */
+    KEEL_MESSAGE_BYE   /* last message of a sender that closed its group */
 };
 
 enum keel_refusal { KEEL_REFUSE_STALE = 1, KEEL_REFUSE_DUPLICATE };
@@ -60,14 +71,36 @@ enum keel_refusal { KEEL_REFUSE_STALE = 1, KEEL_REFUSE_DUPLICATE };
 struct keel_message {
     uint32_t magic;
     uint16_t kind;
-    uint16_t part;
+    uint16_t
+        part; /* operations: lane; 1 from lower to higher rank of a pair, 2 the other way, 0 collective */
     uint64_t epoch;
     uint64_t sequence;
     uint64_t offset;
     uint32_t bytes; /* of payload behind this header */
-    uint32_t lane;  /* point-to-point: 1 from lower to higher rank, 2 the other way; else 0 */
+    uint32_t group; /* number of the group within the epoch; 0: all its ranks */
 };
 static_assert(sizeof(struct keel_message) == 40, "the header has a fixed size on the wire");
+
+/* What ranks must agree about, and what two of them must: on every FIRST. */
+struct keel_signature {
+    uint8_t kind, element, reduction, order, algorithm;
+    uint8_t unused[3];
+    uint32_t root;
+    uint32_t chunk_bytes;
+    uint64_t count;
+    uint64_t counts_hash; /* of all-gather-v: who contributes how much */
+    uint64_t map_hash;    /* of reductions: who carries which shard */
+    uint64_t give_bytes;  /* from the sender of this message to its receiver, */
+    uint64_t take_bytes;  /* and the other way */
+};
+static_assert(sizeof(struct keel_signature) == 56, "the signature has a fixed size on the wire");
+
+/* Two ranks of the group, and what each meant. */
+struct keel_differ {
+    uint32_t rank[2];
+    struct keel_signature said[2];
+};
+static_assert(sizeof(struct keel_differ) == 120, "a difference has a fixed size on the wire");
 
 /* Payload of CHALLENGE, HELLO and WELCOME; unused fields are zero. */
 struct keel_handshake {

@@ -1,14 +1,30 @@
-/* operation.c - the caller's half of an operation: begin, wait, done, barrier.
+/* operation.c - the caller's half of an operation: what was asked is checked, cut into segments, and begun.
  *
- * Begin fills the operation in and posts it to the progress thread's mailbox; wait sleeps until the outcome
- * is published, the group is revoked, or the deadline passes. */
+ * Begin takes the plan, fills an operation in (one that the plan has spare, where there is one) and posts it;
+ * where nobody owns progress at that moment the caller lets it out himself. Waiting is wait.c. */
 #include "group.h"
 
 #include <keel/memory.h>
 #include <string.h>
 
-/* Caller holds the lock. */
-static void unlink_live(struct keel_operation *operation)
+/* ---- life -------------------------------------------------------------------------------------------------
+ */
+
+void keel_operation_destroy(struct keel_operation *operation)
+{
+    keel_free(operation->owned);
+    keel_free(operation->scratch);
+    keel_free(operation->legs);
+    keel_free(operation->needs);
+    keel_free(operation->chain);
+    keel_free(operation->state);
+    keel_free(operation->leaves);
+    keel_free(operation->parts);
+    keel_free(operation->ends);
+    keel_free(operation);
+}
+
+void keel_operation_unlink_live(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group;
     if (operation->previous_live != NULL)
@@ -17,267 +33,519 @@ static void unlink_live(struct keel_operation *operation)
         group->live = operation->next_live;
     if (operation->next_live != NULL)
         operation->next_live->previous_live = operation->previous_live;
-    group->live_count--;
+    operation->next_live = operation->previous_live = NULL;
+    group->whole->operation_count--;
 }
 
-static void operation_release(struct keel_operation *operation)
+/* Caller holds the lock. True when the plan keeps it. */
+static bool give_back(struct keel_operation *operation)
 {
-    keel_free(operation->staging);
-    keel_free(operation->parts);
-    keel_free(operation->legs);
-    keel_free(operation);
+    struct keel_plan *plan = operation->plan;
+    operation->group->whole->scratch_bytes -= operation->scratch_held;
+    plan->users--;
+    if (plan->spare_count == KEEL_SPARES_MAX)
+        return false;
+    operation->next_live = plan->spare;
+    plan->spare = operation;
+    plan->spare_count++;
+    return true;
+}
+
+void keel_operation_release(struct keel_operation *operation)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    operation->owned = NULL;
+    keel_mutex_lock(&endpoint->lock);
+    bool kept = give_back(operation);
+    keel_mutex_unlock(&endpoint->lock);
+    if (!kept)
+        keel_operation_destroy(operation);
 }
 
 void keel_operation_free_all(struct keel_group *group)
 {
     while (group->live != NULL) {
         struct keel_operation *operation = group->live;
-        unlink_live(operation);
-        operation_release(operation);
+        keel_mutex_lock(&group->endpoint->lock);
+        keel_operation_unlink_live(operation);
+        operation->plan->users--;
+        group->whole->scratch_bytes -= operation->scratch_held;
+        keel_mutex_unlock(&group->endpoint->lock);
+        keel_operation_destroy(operation);
     }
 }
 
-static enum keel_status operation_create(struct keel_group *group, enum keel_operation_kind kind,
-                                         uint64_t sequence, uint64_t signature, struct keel_operation **out)
+static enum keel_status grow_slots(struct keel_operation *operation, uint32_t slots)
 {
+    size_t items = (size_t)slots * operation->plan->schedule->step_count;
+    if (slots <= operation->slots)
+        return KEEL_OK;
+    keel_free(operation->needs);
+    keel_free(operation->chain);
+    keel_free(operation->state);
+    operation->needs = operation->chain = NULL;
+    operation->state = NULL;
+    operation->slots = 0;
+    KEEL_TRY(keel_alloc(items, sizeof *operation->needs, &operation->needs));
+    KEEL_TRY(keel_alloc(items, sizeof *operation->chain, &operation->chain));
+    KEEL_TRY(keel_alloc(items, sizeof *operation->state, &operation->state));
+    operation->slots = slots;
+    return KEEL_OK;
+}
+
+static enum keel_status make(struct keel_group *group, struct keel_plan *plan, struct keel_operation **out)
+{
+    const struct keel_schedule *schedule = plan->schedule;
+    bool tables = plan->kind == KEEL_ALL_GATHER_V || plan->kind == KEEL_ALL_TO_ALL_V;
     struct keel_operation *operation;
     KEEL_TRY(keel_alloc(1, sizeof *operation, &operation));
     operation->group = group;
-    operation->kind = kind;
-    operation->sequence = sequence;
-    operation->signature = signature;
-    enum keel_status status = keel_alloc(group->rank_count, sizeof *operation->legs, &operation->legs);
-    if (status == KEEL_OK && kind == KEEL_OPERATION_REDUCE)
-        status = keel_alloc(group->node_count[group->rank], sizeof *operation->parts, &operation->parts);
+    operation->plan = plan;
+    operation->leg_count = schedule->peer_count;
+    operation->part_capacity = group->node_count > 0 ? group->node_count : 1;
+    enum keel_status status = keel_alloc(schedule->peer_count, sizeof *operation->legs, &operation->legs);
+    if (status == KEEL_OK)
+        status = keel_alloc(operation->part_capacity, sizeof *operation->parts, &operation->parts);
+    if (status == KEEL_OK)
+        status = keel_alloc(plan->leaves_max, sizeof *operation->leaves, &operation->leaves);
+    if (status == KEEL_OK && tables)
+        status = keel_alloc(2 * (size_t)group->rank_count, sizeof *operation->ends, &operation->ends);
     if (status != KEEL_OK) {
-        operation_release(operation);
+        keel_operation_destroy(operation);
         return status;
-    }
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        operation->legs[rank].operation = operation;
-        operation->legs[rank].rank = rank;
     }
     *out = operation;
     return KEEL_OK;
 }
 
+static void reset(struct keel_operation *operation)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        struct keel_leg *leg = &operation->legs[k];
+        memset(leg, 0, sizeof *leg);
+        leg->operation = operation;
+        leg->rank = schedule->peers[k];
+        leg->index = k;
+    }
+    operation->open_legs = operation->leg_count;
+    operation->lowest = 0;
+    operation->ended = operation->linked = operation->done = false;
+    operation->next_in_table = operation->next_submitted = NULL;
+    operation->next_live = operation->previous_live = NULL;
+}
+
+/* An operation of this plan that nobody uses, or a new one. */
+static enum keel_status obtain(struct keel_group *group, struct keel_plan *plan, struct keel_operation **out)
+{
+    keel_mutex_lock(&group->endpoint->lock);
+    struct keel_operation *operation = plan->spare;
+    if (operation != NULL) {
+        plan->spare = operation->next_live;
+        plan->spare_count--;
+    }
+    keel_mutex_unlock(&group->endpoint->lock);
+    if (operation == NULL)
+        KEEL_TRY(make(group, plan, &operation));
+    reset(operation);
+    *out = operation;
+    return KEEL_OK;
+}
+
+/* ---- the data ---------------------------------------------------------------------------------------------
+ */
+
+static bool reduces(enum keel_collective_kind kind)
+{
+    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE || kind == KEEL_REDUCE_SCATTER;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    for (size_t k = 0; k < bytes; k++)
+        hash = (hash ^ at[k]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static struct keel_cut cut_vector(uint64_t count, uint64_t element_bytes, uint32_t blocks)
+{
+    uint64_t share = blocks > 1 ? keel_slice_of(count, 0, blocks).count : count;
+    return (struct keel_cut){.share = share * element_bytes, .total = count * element_bytes};
+}
+
+static struct keel_cut cut_even(uint64_t count, uint64_t element_bytes, uint32_t blocks)
+{
+    return (struct keel_cut){.share = count * element_bytes, .total = count * element_bytes * blocks};
+}
+
+static struct keel_cut cut_table(const uint64_t *counts, uint64_t element_bytes, uint32_t blocks,
+                                 uint64_t *ends)
+{
+    uint64_t end = 0;
+    for (uint32_t k = 0; k < blocks; k++)
+        ends[k] = end += counts[k] * element_bytes;
+    return (struct keel_cut){.total = end, .ends = ends};
+}
+
+static void cut(struct keel_operation *operation, const struct keel_collective *what)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    uint32_t ranks = operation->group->rank_count;
+    uint64_t bytes = operation->element_bytes, count = what->count;
+    struct keel_cut *part = &operation->part_cut, *result = &operation->result_cut;
+    *part = *result = (struct keel_cut){0};
+    switch (what->kind) {
+    case KEEL_ALL_REDUCE:
+    case KEEL_REDUCE:
+    case KEEL_BROADCAST:
+        *part = cut_vector(count, bytes, schedule->part_blocks);
+        *result = cut_vector(count, bytes, schedule->result_blocks);
+        break;
+    case KEEL_REDUCE_SCATTER:
+    case KEEL_SCATTER:
+        *part = cut_even(count, bytes, ranks);
+        *result = cut_even(count, bytes, 1);
+        break;
+    case KEEL_ALL_GATHER:
+    case KEEL_GATHER:
+        *part = cut_even(count, bytes, 1);
+        *result = cut_even(count, bytes, ranks);
+        break;
+    case KEEL_ALL_GATHER_V:
+        *part = cut_even(what->counts_out[operation->group->rank], bytes, 1);
+        *result = cut_table(what->counts_out, bytes, ranks, operation->ends);
+        break;
+    case KEEL_ALL_TO_ALL:
+        *part = *result = cut_even(count, bytes, ranks);
+        break;
+    case KEEL_ALL_TO_ALL_V:
+        *part = cut_table(what->counts_in, bytes, ranks, operation->ends);
+        *result = cut_table(what->counts_out, bytes, ranks, operation->ends + ranks);
+        break;
+    case KEEL_SEND:
+        *part = cut_even(count, bytes, 1);
+        break;
+    case KEEL_RECEIVE:
+        *result = cut_even(count, bytes, 1);
+        break;
+    case KEEL_BARRIER:
+    case KEEL_COLLECTIVE_COUNT:
+        break;
+    }
+}
+
+static uint64_t largest_block(const struct keel_cut *cut, uint32_t blocks)
+{
+    uint64_t most = cut->share;
+    for (uint32_t k = 0; cut->ends != NULL && k < blocks; k++) {
+        uint64_t bytes = cut->ends[k] - (k > 0 ? cut->ends[k - 1] : 0);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
+{
+    if (value < low)
+        return low;
+    return value < high ? value : high;
+}
+
+/* A function of the sizes alone, so that all ranks cut alike: four chunks to a block, in bounds. Where ranks
+ * have blocks of their own sizes, always the longest. */
+static enum keel_status segment(struct keel_operation *operation, const struct keel_collective *what)
+{
+    uint32_t ranks = operation->group->rank_count;
+    uint64_t part = largest_block(&operation->part_cut, ranks);
+    uint64_t result = largest_block(&operation->result_cut, ranks);
+    uint64_t block = part > result ? part : result;
+    uint64_t chunk = keel_round_up(block, 64);
+    if (operation->ends != NULL)
+        chunk = KEEL_CHUNK_BYTES;
+    else if (block > KEEL_CHUNK_MIN_BYTES)
+        chunk = clamp(block / 4 / 64 * 64, KEEL_CHUNK_MIN_BYTES, KEEL_CHUNK_BYTES);
+    else if (chunk == 0)
+        chunk = 64;
+    uint64_t segments = (block + chunk - 1) / chunk;
+    operation->tokens = what->kind == KEEL_BARRIER;
+    if (operation->tokens)
+        segments = 1;
+    if (segments > UINT32_MAX / 2)
+        return keel_fail(KEEL_LIMIT, "%s %llu: blocks of %llu bytes are too long; use several operations",
+                         keel_collective_name(what->kind), (unsigned long long)what->sequence,
+                         (unsigned long long)block);
+    operation->chunk_bytes = (uint32_t)chunk;
+    operation->segment_count = (uint32_t)segments;
+    return KEEL_OK;
+}
+
+static void sign(struct keel_operation *operation, const struct keel_collective *what)
+{
+    const struct keel_group *group = operation->group;
+    bool sums = reduces(what->kind), tables = operation->ends != NULL;
+    operation->signature = (struct keel_signature){.kind = (uint8_t)what->kind,
+                                                   .element = (uint8_t)what->element,
+                                                   .reduction = (uint8_t)(sums ? what->reduction : 0),
+                                                   .order = (uint8_t)(sums ? what->order : 0),
+                                                   .algorithm = (uint8_t)operation->plan->algorithm,
+                                                   .root = operation->plan->root,
+                                                   .chunk_bytes = operation->chunk_bytes,
+                                                   .count = tables ? 0 : what->count,
+                                                   .map_hash = sums ? group->map_hash : 0};
+    if (what->kind == KEEL_ALL_GATHER_V)
+        operation->signature.counts_hash =
+            hash_bytes(1, what->counts_out, group->rank_count * sizeof *what->counts_out);
+}
+
+static uint64_t divisor_of(const struct keel_group *group, const struct keel_collective *what)
+{
+    bool averages = reduces(what->kind) && what->reduction == KEEL_AVERAGE;
+    bool here = what->kind != KEEL_REDUCE || what->root == group->rank;
+    return averages && here ? group->shard_count : 0;
+}
+
+static void fill(struct keel_operation *operation, const struct keel_collective *what)
+{
+    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
+    bool upwards = (what->kind == KEEL_SEND) == (operation->group->rank < what->root);
+    operation->sequence = what->sequence;
+    operation->lane = 0;
+    if (pair)
+        operation->lane = upwards ? 1 : 2;
+    operation->element_bytes = keel_element_bytes(what->element);
+    operation->divisor = divisor_of(operation->group, what);
+    operation->part_count =
+        what->part_count < operation->part_capacity ? what->part_count : operation->part_capacity;
+    for (uint32_t k = 0; k < operation->part_count; k++)
+        operation->parts[k] = what->parts[k];
+    operation->result = what->result;
+    cut(operation, what);
+}
+
+/* Its first segment has room in any case, so it always gets on; more are a matter of what is left. */
+static enum keel_status find_room(struct keel_operation *operation)
+{
+    struct keel_group *whole = operation->group->whole;
+    uint64_t one = (uint64_t)operation->plan->schedule->temp_count * operation->chunk_bytes;
+    uint64_t most =
+        operation->segment_count < KEEL_WINDOW_SEGMENTS ? operation->segment_count : KEEL_WINDOW_SEGMENTS;
+    if (most == 0)
+        most = 1;
+    keel_mutex_lock(&whole->endpoint->lock);
+    uint64_t used =
+        whole->scratch_bytes < KEEL_SCRATCH_BYTES_MAX ? whole->scratch_bytes : KEEL_SCRATCH_BYTES_MAX;
+    uint64_t left = KEEL_SCRATCH_BYTES_MAX - used;
+    if (left > KEEL_SCRATCH_ONE_BYTES)
+        left = KEEL_SCRATCH_ONE_BYTES;
+    uint64_t more = one > 0 ? left / one : most;
+    operation->window = (uint32_t)(1 + more < most ? 1 + more : most);
+    operation->scratch_held = one * operation->window;
+    whole->scratch_bytes += operation->scratch_held;
+    keel_mutex_unlock(&whole->endpoint->lock);
+    if (operation->scratch_held > operation->scratch_bytes) {
+        keel_free(operation->scratch);
+        operation->scratch = NULL;
+        operation->scratch_bytes = 0;
+        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, operation->scratch_held, &operation->scratch));
+        operation->scratch_bytes = operation->scratch_held;
+    }
+    return grow_slots(operation, operation->window);
+}
+
+/* ---- what is asked ----------------------------------------------------------------------------------------
+ */
+
+static enum keel_status wrong(const struct keel_collective *what, const char *why)
+{
+    return keel_fail(KEEL_INVALID, "%s %llu: %s", keel_collective_name(what->kind),
+                     (unsigned long long)what->sequence, why);
+}
+
+static bool is_root(const struct keel_group *group, const struct keel_collective *what)
+{
+    return what->root == group->rank;
+}
+
+static uint32_t parts_wanted(const struct keel_group *group, const struct keel_collective *what)
+{
+    if (reduces(what->kind))
+        return group->node_count;
+    if (what->kind == KEEL_BROADCAST || what->kind == KEEL_SCATTER)
+        return is_root(group, what) ? 1 : 0;
+    return what->kind == KEEL_BARRIER || what->kind == KEEL_RECEIVE ? 0 : 1;
+}
+
+static bool result_wanted(const struct keel_group *group, const struct keel_collective *what)
+{
+    if (what->kind == KEEL_REDUCE || what->kind == KEEL_GATHER)
+        return is_root(group, what);
+    if (what->kind == KEEL_BROADCAST)
+        return !is_root(group, what);
+    return what->kind != KEEL_BARRIER && what->kind != KEEL_SEND;
+}
+
+static bool too_many(const struct keel_group *group, const struct keel_collective *what)
+{
+    const uint64_t limit = (UINT64_C(1) << 56) / group->rank_count / 8;
+    if (what->count > limit)
+        return true;
+    for (uint32_t r = 0; r < group->rank_count; r++)
+        if ((what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[r] > limit) ||
+            (what->kind >= KEEL_ALL_GATHER_V && what->counts_out != NULL && what->counts_out[r] > limit))
+            return true;
+    return false;
+}
+
+static enum keel_status check(const struct keel_group *group, const struct keel_collective *what)
+{
+    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
+    if (what->kind >= KEEL_COLLECTIVE_COUNT)
+        return keel_fail(KEEL_INVALID, "collective %llu: there is no kind %d",
+                         (unsigned long long)what->sequence, (int)what->kind);
+    if (what->element >= KEEL_ELEMENT_COUNT || what->reduction >= KEEL_REDUCTION_COUNT ||
+        what->order > KEEL_ORDER_NATIVE || what->algorithm >= KEEL_ALGORITHM_COUNT)
+        return wrong(what, "its element, reduction, order or algorithm does not exist");
+    if ((pair && (what->root == group->rank || what->root >= group->rank_count)) ||
+        what->root >= group->rank_count)
+        return keel_fail(KEEL_INVALID, "%s %llu: rank %u cannot do that with rank %u of %u",
+                         keel_collective_name(what->kind), (unsigned long long)what->sequence, group->rank,
+                         what->root, group->rank_count);
+    if (((what->kind == KEEL_ALL_GATHER_V || what->kind == KEEL_ALL_TO_ALL_V) && what->counts_out == NULL) ||
+        (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in == NULL))
+        return wrong(what, "it needs its tables of counts");
+    if (too_many(group, what))
+        return keel_fail(KEEL_LIMIT, "%s %llu: more elements than can be addressed; use several operations",
+                         keel_collective_name(what->kind), (unsigned long long)what->sequence);
+    return KEEL_OK;
+}
+
+static bool overlap(const uint8_t *a, uint64_t a_bytes, const uint8_t *b, uint64_t b_bytes)
+{
+    return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+/* Once the sizes are known. */
+static enum keel_status check_memory(const struct keel_operation *operation,
+                                     const struct keel_collective *what)
+{
+    const struct keel_group *group = operation->group;
+    uint32_t wanted = parts_wanted(group, what);
+    uint64_t part_bytes = operation->part_cut.total, result_bytes = operation->result_cut.total;
+    bool writes = result_wanted(group, what);
+    if ((reduces(what->kind) || part_bytes > 0) && wanted > 0 && what->part_count != wanted)
+        return keel_fail(KEEL_INVALID, "%s %llu: %u parts given, rank %u has %u to give",
+                         keel_collective_name(what->kind), (unsigned long long)what->sequence,
+                         what->part_count, group->rank, wanted);
+    if (writes && result_bytes > 0 && what->result == NULL)
+        return wrong(what, "its result has no place");
+    for (uint32_t k = 0; k < wanted && k < what->part_count; k++) {
+        if (part_bytes > 0 && what->parts[k] == NULL)
+            return wrong(what, "a part is missing");
+        if (writes && overlap(what->parts[k], part_bytes, what->result, result_bytes))
+            return wrong(what, "the result lies on a part; parts are kept, so give it a place of its own");
+    }
+    return KEEL_OK;
+}
+
+/* ---- begin ------------------------------------------------------------------------------------------------
+ */
+
+/* Caller holds the lock. */
 static enum keel_status post(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group;
     struct keel_endpoint *endpoint = group->endpoint;
+    if (keel_group_over(group))
+        return KEEL_REVOKED;
+    if (group->whole->operation_count == KEEL_OPERATIONS_MAX)
+        return KEEL_LIMIT;
+    operation->next_live = group->live;
+    if (group->live != NULL)
+        group->live->previous_live = operation;
+    group->live = operation;
+    group->whole->operation_count++;
+    *endpoint->submitted_last = operation;
+    endpoint->submitted_last = &operation->next_submitted;
+    return KEEL_OK;
+}
+
+/* Small operations are let out here, if nobody is at it; long ones are left to the thread, which overlaps
+ * them with what the caller does next. */
+static enum keel_status post_and_push(struct keel_operation *operation)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    bool small = operation->segment_count <= 1;
     keel_mutex_lock(&endpoint->lock);
-    enum keel_status status = KEEL_OK;
-    if (group->revoked)
-        status = KEEL_REVOKED;
-    else if (group->live_count == KEEL_OPERATIONS_MAX)
-        status = KEEL_LIMIT;
-    if (status == KEEL_OK) {
-        operation->next_live = group->live;
-        if (group->live != NULL)
-            group->live->previous_live = operation;
-        group->live = operation;
-        group->live_count++;
-        *endpoint->submitted_last = operation;
-        endpoint->submitted_last = &operation->next_submitted;
+    enum keel_status status = post(operation);
+    if (status == KEEL_OK && keel_endpoint_drive(endpoint)) {
+        atomic_store(&endpoint->mail, true);
+        keel_mutex_unlock(&endpoint->lock);
+        keel_endpoint_mail(endpoint);
+        keel_mutex_lock(&endpoint->lock);
+        keel_endpoint_undrive(endpoint, !small);
+    } else if (status == KEEL_OK) {
         keel_endpoint_wake(endpoint);
     }
     keel_mutex_unlock(&endpoint->lock);
     return status;
 }
 
-/* Post it, or free it and say why not. */
-static enum keel_status begin(struct keel_operation *operation, struct keel_operation **out)
+static enum keel_status prepare(struct keel_operation *operation, const struct keel_collective *what)
 {
-    uint64_t mask = 0;
-    for (uint32_t rank = 0; rank < operation->group->rank_count; rank++)
-        if (operation->legs[rank].used) {
-            mask |= UINT64_C(1) << rank;
-            operation->leg_count++;
-        }
-    operation->open_legs = operation->leg_count;
-    atomic_store(&operation->awaited, mask);
-    atomic_store(&operation->unbegun, mask);
-    uint64_t sequence = operation->sequence, epoch = operation->group->epoch;
-    enum keel_status status = post(operation);
+    operation->scratch_held = 0;
+    fill(operation, what);
+    KEEL_TRY(check_memory(operation, what));
+    KEEL_TRY(segment(operation, what));
+    sign(operation, what);
+    KEEL_TRY(find_room(operation));
+    keel_engine_init(operation);
+    return KEEL_OK;
+}
+
+static enum keel_algorithm algorithm_of(const struct keel_collective *what)
+{
+    if (what->algorithm != KEEL_ALGORITHM_AUTO)
+        return what->algorithm;
+    bool large = what->count * keel_element_bytes(what->element) > 8192;
+    return what->kind == KEEL_ALL_REDUCE && large ? KEEL_ALGORITHM_DIRECT : KEEL_ALGORITHM_FLAT;
+}
+
+enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
+                                  struct keel_operation **out)
+{
+    struct keel_plan *plan;
+    struct keel_operation *operation = NULL;
+    KEEL_TRY(check(group, collective));
+    KEEL_TRY(keel_plan_take(group, collective, algorithm_of(collective), &plan));
+    enum keel_status status = obtain(group, plan, &operation);
+    if (status != KEEL_OK) {
+        keel_plan_drop(group, plan);
+        return status;
+    }
+    status = prepare(operation, collective);
+    if (status == KEEL_OK)
+        status = post_and_push(operation);
     if (status == KEEL_OK) {
         *out = operation;
         return KEEL_OK;
     }
-    operation_release(operation);
+    keel_operation_release(operation);
     if (status == KEEL_LIMIT)
-        return keel_fail(status, "operation %llu: %d are in flight already; wait for some",
-                         (unsigned long long)sequence, KEEL_OPERATIONS_MAX);
-    return keel_fail(status, "operation %llu: epoch %llu is over; open the next group",
-                     (unsigned long long)sequence, (unsigned long long)epoch);
+        return keel_fail(status, "%s %llu: %d operations are in flight already; wait for some",
+                         keel_collective_name(collective->kind), (unsigned long long)collective->sequence,
+                         KEEL_OPERATIONS_MAX);
+    if (status == KEEL_REVOKED)
+        return keel_fail(status, "%s %llu: epoch %llu is over; open the next group",
+                         keel_collective_name(collective->kind), (unsigned long long)collective->sequence,
+                         (unsigned long long)group->epoch);
+    return status;
 }
 
-enum keel_status keel_group_reduce_begin(struct keel_group *group, uint64_t sequence,
-                                         const float *const *parts, uint32_t part_count, float *result,
-                                         uint64_t count, struct keel_operation **out)
+enum keel_status keel_group_run(struct keel_group *group, const struct keel_collective *collective,
+                                uint64_t deadline_ns)
 {
     struct keel_operation *operation;
-    if (part_count != group->node_count[group->rank])
-        return keel_fail(KEEL_INVALID, "reduce %llu: %u parts given, rank %u holds %u tree nodes",
-                         (unsigned long long)sequence, part_count, group->rank,
-                         group->node_count[group->rank]);
-    KEEL_TRY(operation_create(group, KEEL_OPERATION_REDUCE, sequence, count, &operation));
-    keel_reduce_prepare(operation, parts, result, count);
-    return begin(operation, out);
-}
-
-enum keel_status keel_group_broadcast_begin(struct keel_group *group, uint64_t sequence, uint32_t root,
-                                            void *data, uint64_t bytes, struct keel_operation **out)
-{
-    struct keel_operation *operation;
-    if (root >= group->rank_count)
-        return keel_fail(KEEL_INVALID, "broadcast %llu: root %u of %u ranks", (unsigned long long)sequence,
-                         root, group->rank_count);
-    KEEL_TRY(operation_create(group, KEEL_OPERATION_BROADCAST, sequence, bytes, &operation));
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_leg *leg = &operation->legs[rank];
-        leg->used = rank != group->rank && (rank == root || group->rank == root);
-        if (leg->used && group->rank == root) {
-            leg->body = data;
-            leg->body_bytes = bytes;
-        } else if (leg->used) {
-            leg->into = data;
-            leg->into_bytes = bytes;
-        }
-    }
-    return begin(operation, out);
-}
-
-enum keel_status keel_group_all_gather_begin(struct keel_group *group, uint64_t sequence, const void *mine,
-                                             uint64_t bytes, void *all, struct keel_operation **out)
-{
-    struct keel_operation *operation;
-    KEEL_TRY(operation_create(group, KEEL_OPERATION_ALL_GATHER, sequence, bytes, &operation));
-    uint8_t *place = (uint8_t *)all + group->rank * bytes;
-    if (bytes > 0 && place != mine)
-        memcpy(place, mine, bytes);
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_leg *leg = &operation->legs[rank];
-        leg->used = rank != group->rank;
-        if (!leg->used)
-            continue;
-        leg->body = mine;
-        leg->body_bytes = bytes;
-        leg->into = (uint8_t *)all + rank * bytes;
-        leg->into_bytes = bytes;
-    }
-    return begin(operation, out);
-}
-
-static enum keel_status point_to_point(struct keel_group *group, enum keel_operation_kind kind,
-                                       uint64_t sequence, uint32_t peer, const void *body, void *into,
-                                       uint64_t bytes, struct keel_operation **out)
-{
-    struct keel_operation *operation;
-    if (peer >= group->rank_count || peer == group->rank)
-        return keel_fail(KEEL_INVALID, "operation %llu: rank %u cannot talk to rank %u of %u",
-                         (unsigned long long)sequence, group->rank, peer, group->rank_count);
-    KEEL_TRY(operation_create(group, kind, sequence, bytes, &operation));
-    struct keel_leg *leg = &operation->legs[peer];
-    leg->used = true;
-    leg->body = body;
-    leg->body_bytes = body != NULL ? bytes : 0;
-    leg->into = into;
-    leg->into_bytes = into != NULL ? bytes : 0;
-    operation->lane = (kind == KEEL_OPERATION_SEND) == (group->rank < peer) ? 1 : 2;
-    return begin(operation, out);
-}
-
-enum keel_status keel_group_send_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
-                                       const void *data, uint64_t bytes, struct keel_operation **out)
-{
-    return point_to_point(group, KEEL_OPERATION_SEND, sequence, peer, data, NULL, bytes, out);
-}
-
-enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
-                                          void *data, uint64_t bytes, struct keel_operation **out)
-{
-    return point_to_point(group, KEEL_OPERATION_RECEIVE, sequence, peer, NULL, data, bytes, out);
-}
-
-/* ---- waiting --------------------------------------------------------------------------------------------
- */
-
-/* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else one that
- * has not begun; else the first. Caller holds the lock. */
-static void blame(struct keel_operation *operation)
-{
-    struct keel_group *group = operation->group;
-    uint64_t awaited = atomic_load(&operation->awaited), unbegun = awaited & atomic_load(&operation->unbegun);
-    uint64_t now = keel_now_ns(), oldest = UINT64_MAX;
-    uint32_t silent = 0;
-    if (awaited == 0 || group->has_lost)
-        return;
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        uint64_t heard = atomic_load(&group->peers[rank].heard_ns);
-        if ((awaited >> rank & 1) != 0 && heard < oldest) {
-            oldest = heard;
-            silent = rank;
-        }
-    }
-    if (oldest + KEEL_SILENT_NS > now)
-        silent = (uint32_t)__builtin_ctzll(unbegun != 0 ? unbegun : awaited);
-    group->has_lost = true;
-    group->lost_rank = silent;
-}
-
-/* Caller holds the lock, and gets it back, but for the time of sleeping. The count of waiters keeps the group
- * and the operation alive when another thread closes the group meanwhile. */
-static enum keel_status outcome(struct keel_operation *operation, uint64_t deadline_ns)
-{
-    struct keel_group *group = operation->group;
-    struct keel_endpoint *endpoint = group->endpoint;
-    bool in_time = true;
-    group->waiters++;
-    while (!operation->done && !group->revoked && in_time)
-        in_time = keel_cond_wait(&endpoint->changed, &endpoint->lock, deadline_ns);
-    if (--group->waiters == 0 && group->revoked)
-        keel_cond_broadcast(&endpoint->changed);
-    if (operation->done)
-        return operation->status;
-    if (group->revoked)
-        return KEEL_REVOKED;
-    blame(operation);
-    return KEEL_TIMEOUT;
-}
-
-enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns)
-{
-    if (operation == NULL)
-        return KEEL_OK;
-    struct keel_group *group = operation->group;
-    struct keel_endpoint *endpoint = group->endpoint;
-    unsigned long long sequence = operation->sequence, epoch = group->epoch;
-    keel_mutex_lock(&endpoint->lock);
-    enum keel_status status = outcome(operation, deadline_ns);
-    bool named = group->has_lost;
-    uint32_t rank = group->lost_rank;
-    if (status == KEEL_OK)
-        unlink_live(operation);
-    keel_mutex_unlock(&endpoint->lock);
-    if (status == KEEL_OK) {
-        operation_release(operation);
-        return KEEL_OK;
-    }
-    if (status == KEEL_TIMEOUT && named)
-        return keel_fail(status, "operation %llu of epoch %llu: rank %u is still awaited", sequence, epoch,
-                         rank);
-    if (status == KEEL_PEER_LOST)
-        return keel_fail(status, "operation %llu of epoch %llu: rank %u is gone; open the next group",
-                         sequence, epoch, rank);
-    return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch, keel_status_text(status));
-}
-
-enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns)
-{
-    struct keel_operation *operation;
-    KEEL_TRY(operation_create(group, KEEL_OPERATION_BARRIER, sequence, 0, &operation));
-    for (uint32_t rank = 0; rank < group->rank_count; rank++)
-        operation->legs[rank].used = rank != group->rank;
-    KEEL_TRY(begin(operation, &operation));
+    KEEL_TRY(keel_group_begin(group, collective, &operation));
     return keel_operation_wait(operation, deadline_ns);
 }

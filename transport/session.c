@@ -19,12 +19,55 @@
 
 static struct keel_peer *peer_of(const struct keel_session *session)
 {
-    return &session->group->peers[session->rank];
+    return session->group->peers[session->rank];
 }
 
 static void due(struct keel_session *session, enum keel_message_kind kind)
 {
     session->due |= UINT32_C(1) << kind;
+}
+
+/* ---- peers ------------------------------------------------------------------------------------------------
+ */
+
+struct keel_peer *keel_session_peer(struct keel_group *whole, uint32_t rank)
+{
+    struct keel_peer *peer = whole->peers[rank];
+    if (peer != NULL || keel_alloc(1, sizeof *peer, &peer) != KEEL_OK)
+        return peer;
+    peer->rank = rank;
+    peer->next = whole->peer_list;
+    whole->peer_list = peer;
+    whole->peers[rank] = peer;
+    return peer;
+}
+
+void keel_session_busy(struct keel_group *whole, struct keel_peer *peer)
+{
+    if (peer->busy)
+        return;
+    peer->busy = true;
+    peer->next_busy = whole->busy;
+    whole->busy = peer;
+}
+
+void keel_session_forget(struct keel_group *whole)
+{
+    while (whole->peer_list != NULL) {
+        struct keel_peer *peer = whole->peer_list;
+        whole->peer_list = peer->next;
+        while (peer->early != NULL) {
+            struct keel_early *early = peer->early;
+            peer->early = early->next;
+            keel_free(early);
+        }
+        while (peer->notices != NULL) {
+            struct keel_notice *notice = peer->notices;
+            peer->notices = notice->next;
+            keel_free(notice);
+        }
+        keel_free(peer);
+    }
 }
 
 /* ---- birth and death ------------------------------------------------------------------------------------
@@ -77,48 +120,67 @@ static void leave(struct keel_session *session)
     keel_endpoint_at(endpoint, session->deadline_ns);
 }
 
+/* Word of a loss goes to all whom we know, so that those hear of it who talk to neither. */
+static void spread(struct keel_group *group, uint32_t rank)
+{
+    group->accused = (uint16_t)(rank + 1);
+    keel_mutex_lock(&group->endpoint->lock);
+    keel_group_note_lost(group, rank);
+    keel_mutex_unlock(&group->endpoint->lock);
+    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next)
+        if (peer->state == KEEL_PEER_UP && peer->rank != rank && peer->session != NULL) {
+            due(peer->session, KEEL_MESSAGE_LOST);
+            keel_session_busy(group, peer);
+        }
+}
+
 static void peer_lost(struct keel_group *group, uint32_t rank, const char *why)
 {
     struct keel_endpoint *endpoint = group->endpoint;
-    struct keel_peer *peer = &group->peers[rank];
+    struct keel_peer *peer = group->peers[rank];
     if (peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
         return;
     peer->state = KEEL_PEER_LOST_STATE;
     peer->redial_ns = 0;
-    group->accused = (uint16_t)(rank + 1);
     keel_log(KEEL_LOG_INFO, "epoch %llu: rank %u lost rank %u: %s", (unsigned long long)group->epoch,
              group->rank, rank, why);
+    spread(group, rank);
     keel_mutex_lock(&endpoint->lock);
-    if (!group->has_lost)
-        group->lost_rank = rank;
-    group->has_lost = true;
     void (*told)(void *, uint32_t) = group->close_ns == 0 ? group->on_lost : NULL;
     void *context = group->on_lost_context;
     keel_mutex_unlock(&endpoint->lock);
-    keel_flow_without(group, rank, KEEL_PEER_LOST);
+    keel_exchange_without(group, rank, KEEL_PEER_LOST);
     if (told != NULL)
         told(context, rank);
+}
+
+/* Another rank has lost this one: the operations of its groups cannot end any more. */
+static void peer_accused(struct keel_group *group, uint32_t rank)
+{
+    if (rank >= group->rank_count || rank == group->rank)
+        return;
+    struct keel_peer *peer = keel_session_peer(group, rank);
+    if (peer == NULL || peer->accused || peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
+        return;
+    peer->accused = true;
+    spread(group, rank);
+    keel_exchange_without(group, rank, KEEL_PEER_LOST);
 }
 
 /* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
  * hears of the farewell before it notices the death itself still names the right rank. */
 static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
 {
-    struct keel_endpoint *endpoint = group->endpoint;
-    struct keel_peer *peer = &group->peers[rank];
+    struct keel_peer *peer = group->peers[rank];
     bool loss = accused > 0 && accused <= group->rank_count && accused - 1 != group->rank;
     if (peer->state == KEEL_PEER_LOST_STATE)
         return;
     peer->state = KEEL_PEER_LEFT;
     peer->redial_ns = 0;
-    keel_mutex_lock(&endpoint->lock);
-    if (loss && !group->has_lost) {
-        group->has_lost = true;
-        group->lost_rank = (uint32_t)(accused - 1);
-    }
-    keel_mutex_unlock(&endpoint->lock);
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
-    keel_flow_without(group, rank, peer->parting);
+    if (loss)
+        peer_accused(group, (uint32_t)(accused - 1));
+    keel_exchange_without(group, rank, peer->parting);
 }
 
 static void break_session(struct keel_session *session, const char *why)
@@ -153,6 +215,8 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     }
     if (kind == KEEL_MESSAGE_BYE)
         message->part = session->accused;
+    if (kind == KEEL_MESSAGE_LOST && session->group != NULL)
+        message->part = session->group->accused;
     if (kind == KEEL_MESSAGE_CHALLENGE) {
         memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
     } else if (kind == KEEL_MESSAGE_HELLO) {
@@ -196,14 +260,7 @@ static enum keel_flow_send send_one(struct keel_session *session, bool *out_retr
         return send_due(session, out_retry);
     if (session->state != KEEL_SESSION_UP || session->group->close_ns != 0)
         return KEEL_FLOW_NOTHING;
-    struct keel_leg *leg = peer_of(session)->work;
-    if (leg == NULL)
-        return KEEL_FLOW_NOTHING;
-    enum keel_flow_send result = keel_flow_send(leg, session->link, out_retry);
-    if (result != KEEL_FLOW_NOTHING)
-        return result;
-    keel_flow_unqueue(leg);
-    return KEEL_FLOW_SENT;
+    return keel_exchange_send(peer_of(session), session->link, out_retry);
 }
 
 static void pump_session(struct keel_session *session)
@@ -230,21 +287,13 @@ static void pump_session(struct keel_session *session)
     keel_endpoint_at(session->endpoint, session->retry_ns);
 }
 
-/* Whatever an event made sendable to anybody. */
-static void pump_group(struct keel_group *group)
-{
-    for (uint32_t rank = 0; rank < group->rank_count; rank++)
-        if (group->peers[rank].work != NULL && group->peers[rank].session != NULL)
-            pump_session(group->peers[rank].session);
-}
-
 /* ---- dialing
  * ------------------------------------------------------------------------------------------------- */
 
 static void dial(struct keel_group *group, uint32_t rank)
 {
     struct keel_endpoint *endpoint = group->endpoint;
-    struct keel_peer *peer = &group->peers[rank];
+    struct keel_peer *peer = group->peers[rank];
     struct keel_session *session = session_create(endpoint, KEEL_SESSION_DIALING);
     peer->redial_ns = 0;
     if (session == NULL) {
@@ -260,17 +309,29 @@ static void dial(struct keel_group *group, uint32_t rank)
         break_session(session, keel_detail());
 }
 
-void keel_session_need(struct keel_group *group, uint32_t rank)
+/* An operation wants this rank, and there is no connection. */
+static void want(struct keel_group *group, struct keel_peer *peer)
 {
-    struct keel_peer *peer = &group->peers[rank];
-    peer->needed = true;
-    if (peer->session != NULL) {
-        pump_session(peer->session);
-    } else if (peer->state == KEEL_PEER_ABSENT && group->rank < rank) {
-        dial(group, rank);
-    } else if (peer->state == KEEL_PEER_ABSENT && peer->redial_ns == 0) {
+    if (peer->state != KEEL_PEER_ABSENT)
+        return;
+    if (group->rank < peer->rank) {
+        dial(group, peer->rank);
+    } else if (peer->redial_ns == 0) {
         peer->redial_ns = keel_deadline_after_ns(KEEL_HEAD_START_NS);
         keel_endpoint_at(group->endpoint, peer->redial_ns);
+    }
+}
+
+void keel_session_pump(struct keel_group *whole)
+{
+    while (whole->busy != NULL) {
+        struct keel_peer *peer = whole->busy;
+        whole->busy = peer->next_busy;
+        peer->busy = false;
+        if (peer->session != NULL)
+            pump_session(peer->session);
+        else if (whole->close_ns == 0 && (peer->work != NULL || peer->notices != NULL))
+            want(whole, peer);
     }
 }
 
@@ -317,7 +378,11 @@ static void admit(struct keel_session *session, struct keel_group *group)
         drop(session, "the caller's view is another one");
         return;
     }
-    struct keel_peer *peer = &group->peers[session->rank];
+    struct keel_peer *peer = keel_session_peer(group, session->rank);
+    if (peer == NULL) {
+        drop(session, "no memory for another peer");
+        return;
+    }
     if (group->close_ns != 0 || peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT) {
         refuse_stale(session);
         return;
@@ -388,8 +453,8 @@ static void refusal_arrived(struct keel_session *session, uint16_t refusal, uint
     uint32_t rank = session->rank;
     session_destroy(session);
     if (refusal == KEEL_REFUSE_DUPLICATE) {
-        group->peers[rank].redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
-        keel_endpoint_at(group->endpoint, group->peers[rank].redial_ns);
+        group->peers[rank]->redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
+        keel_endpoint_at(group->endpoint, group->peers[rank]->redial_ns);
     } else {
         peer_left(group, rank, accused);
     }
@@ -467,12 +532,13 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
     } else if (message->kind == KEEL_MESSAGE_PING) {
         due(session, KEEL_MESSAGE_PONG);
         pump_session(session);
-    } else if (message->kind != KEEL_MESSAGE_PONG) {
-        if (!keel_flow_arrived(group, session->rank, message, payload))
-            break_session(session, "a message that fits no operation");
-        else
-            pump_group(group);
+    } else if (message->kind == KEEL_MESSAGE_LOST) {
+        peer_accused(group, (uint32_t)message->part - 1);
+    } else if (message->kind != KEEL_MESSAGE_PONG &&
+               !keel_exchange_arrived(group, peer_of(session), message, payload)) {
+        break_session(session, "a message that fits no operation");
     }
+    keel_session_pump(group);
 }
 
 static void on_arrived(void *context, struct keel_line *link, const struct keel_message *message,
@@ -480,6 +546,7 @@ static void on_arrived(void *context, struct keel_line *link, const struct keel_
 {
     struct keel_endpoint *endpoint = context;
     struct keel_session *session = link->owner;
+    endpoint->events++;
     if (session->state == KEEL_SESSION_UP)
         up_arrived(session, message, payload);
     else if (session->state == KEEL_SESSION_LEAVING && message->kind == KEEL_MESSAGE_BYE)
@@ -495,17 +562,22 @@ static void on_sent(void *context, struct keel_line *link, void *owner)
     (void)context;
     struct keel_session *session = link->owner;
     struct keel_group *group = session->group;
+    session->endpoint->events++;
     if (owner != NULL && session->state == KEEL_SESSION_UP)
-        keel_flow_sent(owner);
+        keel_exchange_sent(owner);
     pump_session(session);
     if (group != NULL)
-        pump_group(group);
+        keel_session_pump(group);
 }
 
 static void on_broke(void *context, struct keel_line *link, const char *why)
 {
     (void)context;
-    break_session(link->owner, why);
+    struct keel_session *session = link->owner;
+    struct keel_group *group = session->group;
+    break_session(session, why);
+    if (group != NULL)
+        keel_session_pump(group);
 }
 
 const struct keel_line_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
@@ -536,8 +608,7 @@ static void tick_company(struct keel_group *group, uint64_t now_ns)
 {
     if (group->active == 0)
         return;
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_peer *peer = &group->peers[rank];
+    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
         if (peer->state != KEEL_PEER_UP || peer->session == NULL ||
             now_ns < atomic_load(&peer->heard_ns) + KEEL_PING_NS)
             continue;
@@ -549,12 +620,11 @@ static void tick_company(struct keel_group *group, uint64_t now_ns)
 
 static void tick_dials(struct keel_group *group, uint64_t now_ns)
 {
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_peer *peer = &group->peers[rank];
+    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
         if (peer->redial_ns == 0 || peer->session != NULL || peer->state != KEEL_PEER_ABSENT)
             continue;
         if (now_ns >= peer->redial_ns)
-            dial(group, rank);
+            dial(group, peer->rank);
         else
             keel_endpoint_at(group->endpoint, peer->redial_ns);
     }
@@ -576,6 +646,7 @@ void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns)
     }
     tick_dials(group, now_ns);
     tick_company(group, now_ns);
+    keel_session_pump(group);
 }
 
 /* ---- a group comes and goes
@@ -608,8 +679,8 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
     endpoint->past_accused = group->accused;
     group->close_ns = now_ns + KEEL_CLOSE_NS;
     keel_endpoint_at(group->endpoint, group->close_ns);
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_session *session = group->peers[rank].session;
+    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
+        struct keel_session *session = peer->session;
         if (session == NULL)
             continue;
         if (!may_be_up_there(session)) {
@@ -624,19 +695,29 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
 
 bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns)
 {
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        const struct keel_session *session = group->peers[rank].session;
+    for (const struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
+        const struct keel_session *session = peer->session;
         if (session != NULL && session->link->bulk_in_flight > 0 && now_ns < group->close_ns)
             return false;
     }
-    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_session *session = group->peers[rank].session;
+    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
+        struct keel_session *session = peer->session;
         if (session != NULL && session->link->bulk_in_flight > 0)
             session_destroy(session);
         else if (session != NULL)
             leave(session);
     }
     return true;
+}
+
+void keel_session_break_lent(struct keel_group *child)
+{
+    for (struct keel_operation *at = child->live; at != NULL; at = at->next_live)
+        for (uint32_t k = 0; k < at->leg_count; k++) {
+            struct keel_peer *peer = atomic_load(&at->legs[k].peer);
+            if (at->legs[k].in_flight > 0 && peer->session != NULL)
+                break_session(peer->session, "a group was closed while it stood still");
+        }
 }
 
 void keel_session_close_all(struct keel_endpoint *endpoint)

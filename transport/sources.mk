@@ -19,13 +19,15 @@ transport_SRC := \
 	span.c \
 	shared.c \
 	fabric.c \
-	reduce.c \
-	flow.c \
+	plan.c \
+	engine.c \
+	exchange.c \
 	session.c \
 	endpoint.c \
 	group.c \
 	operation.c \
-	collective.c \
+	wait.c \
+	split.c \
 	recorder.c \
 	recorder_file.c \
 	recording.c \

@@ -99,16 +99,22 @@ static void tcp_exchange(const struct rank *me, uint8_t *out, uint8_t *in, size_
 
 static void reduce(struct rank *me, const float *part, float *result, uint64_t floats)
 {
-    struct keel_operation *operation = NULL;
-    const float *parts[1] = {part};
-    if (keel_group_reduce_begin(me->group, me->sequence++, parts, 1, result, floats, &operation) != KEEL_OK ||
-        keel_operation_wait(operation, soon()) != KEEL_OK)
+    const void *parts[1] = {part};
+    struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
+                                  .sequence = me->sequence++,
+                                  .element = KEEL_ELEMENT_F32,
+                                  .count = floats,
+                                  .parts = parts,
+                                  .part_count = 1,
+                                  .result = result};
+    if (keel_group_run(me->group, &sum, soon()) != KEEL_OK)
         die("reduce");
 }
 
 static void barrier(struct rank *me)
 {
-    if (keel_group_barrier(me->group, me->sequence++, soon()) != KEEL_OK)
+    struct keel_collective wait = {.kind = KEEL_BARRIER, .sequence = me->sequence++};
+    if (keel_group_run(me->group, &wait, soon()) != KEEL_OK)
         die("barrier");
 }
 
@@ -221,17 +227,20 @@ static void latency(struct rank *me, uint8_t *out, uint8_t *in)
 /* Sum until a peer is gone; when that was. */
 static uint64_t until_lost(struct rank *me, uint8_t *out, uint8_t *in, int to_parent)
 {
-    const float *parts[1] = {(const float *)out};
+    const void *parts[1] = {out};
     enum keel_status status = KEEL_OK;
     barrier(me);
     if (write(to_parent, "r", 1) != 1)
         die("pipe");
     while (status == KEEL_OK) {
-        struct keel_operation *operation = NULL;
-        status =
-            keel_group_reduce_begin(me->group, me->sequence++, parts, 1, (float *)in, 1 << 20, &operation);
-        if (status == KEEL_OK)
-            status = keel_operation_wait(operation, soon());
+        struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
+                                      .sequence = me->sequence++,
+                                      .element = KEEL_ELEMENT_F32,
+                                      .count = 1 << 20,
+                                      .parts = parts,
+                                      .part_count = 1,
+                                      .result = in};
+        status = keel_group_run(me->group, &sum, soon());
     }
     if (status != KEEL_PEER_LOST)
         die("a killed rank was not noticed");

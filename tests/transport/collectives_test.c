@@ -16,8 +16,8 @@ static void reduce_once(struct rank *me, struct keel_group *group, uint32_t shar
     float *result = malloc((count + 1) * sizeof *result);
     struct keel_operation *operation = NULL;
     result[count] = 77.0f;
-    rank_ok(me, keel_group_reduce_begin(group, sequence, (const float *const *)parts, part_count, result,
-                                        count, &operation));
+    rank_ok(me,
+            sum_begin(group, sequence, (const float *const *)parts, part_count, result, count, &operation));
     rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
     rank_check(me, first_wrong(result, shard_count, count) == count);
     rank_check(me, result[count] == 77.0f);
@@ -88,7 +88,7 @@ static void broadcast_once(struct rank *me, struct keel_group *group, uint64_t s
     struct keel_operation *operation = NULL;
     if (me->rank == root)
         fill(data, bytes, sequence);
-    rank_ok(me, keel_group_broadcast_begin(group, sequence, root, data, bytes, &operation));
+    rank_ok(me, broadcast_begin(group, sequence, root, data, bytes, &operation));
     rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
     rank_check(me, holds(data, bytes, sequence) && data[bytes] == 0);
     free(data);
@@ -99,7 +99,7 @@ static void gather_once(struct rank *me, struct keel_group *group, uint64_t sequ
     uint8_t *mine = malloc(bytes + 1), *all = calloc(me->rank_count, bytes + 1);
     struct keel_operation *operation = NULL;
     fill(mine, bytes, sequence + me->rank);
-    rank_ok(me, keel_group_all_gather_begin(group, sequence, mine, bytes, all, &operation));
+    rank_ok(me, all_gather_begin(group, sequence, mine, bytes, all, &operation));
     rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
     for (uint32_t rank = 0; rank < me->rank_count; rank++)
         rank_check(me, holds(all + rank * bytes, bytes, sequence + rank));
@@ -116,8 +116,8 @@ static void ring_once(struct rank *me, struct keel_group *group, uint64_t sequen
     struct keel_operation *send = NULL, *receive = NULL;
     fill(out, bytes, sequence + me->rank);
     if (me->rank_count > 1) {
-        rank_ok(me, keel_group_send_begin(group, sequence, next, out, bytes, &send));
-        rank_ok(me, keel_group_receive_begin(group, sequence, previous, in, bytes, &receive));
+        rank_ok(me, send_begin(group, sequence, next, out, bytes, &send));
+        rank_ok(me, receive_begin(group, sequence, previous, in, bytes, &receive));
         rank_ok(me, keel_operation_wait(send, in_seconds(20)));
         rank_ok(me, keel_operation_wait(receive, in_seconds(20)));
         rank_check(me, holds(in, bytes, sequence + previous));
@@ -137,7 +137,7 @@ static int bytes_body(struct rank *me)
             broadcast_once(me, group, sequence++, root, sizes[k]);
         gather_once(me, group, sequence++, sizes[k]);
         ring_once(me, group, sequence++, sizes[k]);
-        rank_ok(me, keel_group_barrier(group, sequence++, in_seconds(20)));
+        rank_ok(me, barrier(group, sequence++, in_seconds(20)));
     }
     keel_group_close(group);
     return 0;
@@ -174,8 +174,8 @@ static int orders_body(struct rank *me)
         uint32_t which = order[k];
         results[which] = malloc(MANY_FLOATS * sizeof(float));
         uint64_t count = which % 3 == 0 ? 100 : MANY_FLOATS;
-        rank_ok(me, keel_group_reduce_begin(group, which, (const float *const *)parts, part_count,
-                                            results[which], count, &operations[which]));
+        rank_ok(me, sum_begin(group, which, (const float *const *)parts, part_count, results[which], count,
+                              &operations[which]));
         if (me->rank == 0) {
             rank_ok(me, keel_operation_wait(operations[which], in_seconds(20)));
             operations[which] = NULL;
@@ -208,8 +208,7 @@ static int parts_body(struct rank *me)
     uint32_t part_count = make_parts(5, shard_rank, me->rank, 50000, parts);
     struct keel_operation *operation = NULL;
     make_parts(5, shard_rank, me->rank, 50000, copies);
-    rank_ok(me, keel_group_reduce_begin(group, 1, (const float *const *)parts, part_count, result, 50000,
-                                        &operation));
+    rank_ok(me, sum_begin(group, 1, (const float *const *)parts, part_count, result, 50000, &operation));
     rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
     for (uint32_t k = 0; k < part_count; k++)
         rank_check(me, memcmp(parts[k], copies[k], 50000 * sizeof(float)) == 0);

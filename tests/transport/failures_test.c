@@ -16,8 +16,8 @@ static struct keel_operation *begin_sum(struct rank *me, struct keel_group *grou
                                         float **parts, uint32_t part_count, float *result)
 {
     struct keel_operation *operation = NULL;
-    rank_ok(me, keel_group_reduce_begin(group, sequence, (const float *const *)parts, part_count, result,
-                                        FLOATS, &operation));
+    rank_ok(me,
+            sum_begin(group, sequence, (const float *const *)parts, part_count, result, FLOATS, &operation));
     return operation;
 }
 
@@ -149,7 +149,7 @@ static int dead_before_body(struct rank *me)
     rank_hear(me);
     struct keel_group *group = rank_group(me, 1, 1, shard_rank);
     uint32_t lost = 99;
-    rank_check(me, keel_group_barrier(group, 1, in_seconds(20)) == KEEL_PEER_LOST);
+    rank_check(me, barrier(group, 1, in_seconds(20)) == KEEL_PEER_LOST);
     rank_check(me, keel_group_lost(group, &lost) && lost == 0);
     keel_group_close(group);
     return 0;
@@ -176,7 +176,7 @@ static int keyed_body(struct rank *me)
     uint16_t shard_rank[1] = {0};
     sum_without(me, 1, 99);
     struct keel_group *group = rank_group(me, 2, 1, shard_rank);
-    rank_ok(me, keel_group_barrier(group, 1, in_seconds(20)));
+    rank_ok(me, barrier(group, 1, in_seconds(20)));
     keel_group_close(group);
     return 0;
 }
@@ -199,7 +199,7 @@ static int wrong_key_body(struct rank *me)
     struct keel_transport_stats stats;
     if (me->rank == (uint32_t)me->seed)
         memset(data, 0xee, sizeof data);
-    rank_ok(me, keel_group_broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
+    rank_ok(me, broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
     enum keel_status status = keel_operation_wait(operation, in_seconds(1));
     rank_check(me, status == KEEL_PEER_LOST || status == KEEL_TIMEOUT);
     for (uint32_t k = 0; k < sizeof data; k++)
@@ -234,7 +234,7 @@ static int old_epoch_body(struct rank *me)
     struct keel_group *group = rank_group(me, old ? 4 : 5, 1, shard_rank);
     if (old)
         memset(data, 0xee, sizeof data);
-    rank_ok(me, keel_group_broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
+    rank_ok(me, broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
     enum keel_status status = keel_operation_wait(operation, in_seconds(1));
     rank_check(me, status == (old ? KEEL_REVOKED : KEEL_TIMEOUT));
     for (uint32_t k = 0; k < sizeof data; k++)
@@ -282,10 +282,10 @@ static int revoked_body(struct rank *me)
     struct keel_group *group = rank_group(me, 1, 1, shard_rank);
     if (me->rank == 0) {
         rank_ok(me, keel_thread_create(&thread, "revoker", revoker, group));
-        rank_check(me, keel_group_barrier(group, 1, in_seconds(60)) == KEEL_REVOKED);
+        rank_check(me, barrier(group, 1, in_seconds(60)) == KEEL_REVOKED);
         keel_thread_join(&thread);
         rank_check(me, !keel_group_lost(group, &lost));
-        rank_check(me, keel_group_broadcast_begin(group, 2, 0, &byte, 1, &operation) == KEEL_REVOKED);
+        rank_check(me, broadcast_begin(group, 2, 0, &byte, 1, &operation) == KEEL_REVOKED);
         keel_group_revoke(group);
     }
     keel_group_close(group);
@@ -329,7 +329,7 @@ static int cycles_body(struct rank *me)
         rank_ok(me, keel_operation_wait(begin_sum(me, group, 1, parts, part_count, result), in_seconds(20)));
         if (epoch % 10 == 0)
             rank_check(me, first_wrong(result, SHARDS, FLOATS) == FLOATS);
-        rank_ok(me, keel_group_barrier(group, 2, in_seconds(20)));
+        rank_ok(me, barrier(group, 2, in_seconds(20)));
         begin_sum(me, group, 3, parts, part_count, other);
         keel_group_close(group);
         memset(other, 0, FLOATS * sizeof *other);
@@ -375,9 +375,9 @@ static int idle_body(struct rank *me)
     uint8_t byte = 0;
     struct keel_operation *operation = NULL;
     struct keel_group *group = rank_group(me, 1, 1, shard_rank);
-    rank_ok(me, keel_group_barrier(group, 1, in_seconds(20)));
+    rank_ok(me, barrier(group, 1, in_seconds(20)));
     uint64_t before = cpu_ns();
-    rank_ok(me, keel_group_receive_begin(group, 2, 1 - me->rank, &byte, 1, &operation));
+    rank_ok(me, receive_begin(group, 2, 1 - me->rank, &byte, 1, &operation));
     uint64_t deadline = in_seconds(2);
     rank_check(me, keel_operation_wait(operation, deadline) == KEEL_TIMEOUT && keel_now_ns() >= deadline);
     rank_check(me, cpu_ns() - before < 50 * KEEL_NS_PER_MS);
@@ -402,10 +402,10 @@ static int mismatch_body(struct rank *me)
     uint8_t data[64] = {0};
     struct keel_operation *operation = NULL;
     struct keel_group *group = rank_group(me, 1, 1, shard_rank);
-    rank_ok(me, keel_group_broadcast_begin(group, 1, 0, data, 32 + me->rank, &operation));
+    rank_ok(me, broadcast_begin(group, 1, 0, data, 32 + me->rank, &operation));
     rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_MISMATCH);
-    rank_check(me, keel_group_send_begin(group, 2, me->rank, data, 1, &operation) == KEEL_INVALID);
-    rank_check(me, keel_group_send_begin(group, 2, 7, data, 1, &operation) == KEEL_INVALID);
+    rank_check(me, send_begin(group, 2, me->rank, data, 1, &operation) == KEEL_INVALID);
+    rank_check(me, send_begin(group, 2, 7, data, 1, &operation) == KEEL_INVALID);
     rank_say(me, 'd');
     rank_hear(me);
     keel_group_close(group);
@@ -432,9 +432,9 @@ static int limit_body(struct rank *me)
     uint64_t live = keel_memory_stats().live_bytes;
     struct keel_group *group = rank_group(me, 1, 1, shard_rank);
     for (uint64_t k = 0; k < LIMIT_OPERATIONS; k++)
-        rank_ok(me, keel_group_receive_begin(group, k, 1 - me->rank, &bytes[k], 1, &operation));
-    rank_check(me, keel_group_receive_begin(group, LIMIT_OPERATIONS, 1 - me->rank, &bytes[LIMIT_OPERATIONS],
-                                            1, &operation) == KEEL_LIMIT);
+        rank_ok(me, receive_begin(group, k, 1 - me->rank, &bytes[k], 1, &operation));
+    rank_check(me, receive_begin(group, LIMIT_OPERATIONS, 1 - me->rank, &bytes[LIMIT_OPERATIONS], 1,
+                                 &operation) == KEEL_LIMIT);
     keel_group_close(group);
     rank_say(me, 'd');
     rank_hear(me);
@@ -499,8 +499,7 @@ static int leaving_body(struct rank *me)
         float *parts[SHARDS], result[1024];
         uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, 1024, parts), lost;
         struct keel_operation *operation = NULL;
-        rank_ok(me, keel_group_reduce_begin(group, 1, (const float *const *)parts, part_count, result, 1024,
-                                            &operation));
+        rank_ok(me, sum_begin(group, 1, (const float *const *)parts, part_count, result, 1024, &operation));
         if (me->rank == 0) {
             uint64_t longest_ns = 2 * KEEL_NS_PER_MS >> epoch % 8; /* lines differ in their pace */
             keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % longest_ns));

@@ -188,6 +188,85 @@ static inline struct keel_group *rank_group(struct rank *me, uint64_t epoch, uin
     return rank_group_of(me, epoch, members, me->rank_count, shard_count, shard_rank);
 }
 
+/* ---- operations, in short ---- */
+
+static inline enum keel_status sum_begin(struct keel_group *group, uint64_t sequence,
+                                         const float *const *parts, uint32_t part_count, float *result,
+                                         uint64_t count, struct keel_operation **out)
+{
+    struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_F32,
+                                   .count = count,
+                                   .parts = (const void *const *)parts,
+                                   .part_count = part_count,
+                                   .result = result};
+    return keel_group_begin(group, &what, out);
+}
+
+/* `data` is read at the root, and filled elsewhere. */
+static inline enum keel_status broadcast_begin(struct keel_group *group, uint64_t sequence, uint32_t root,
+                                               void *data, uint64_t bytes, struct keel_operation **out)
+{
+    bool mine = keel_group_rank(group) == root;
+    const void *parts[] = {data};
+    struct keel_collective what = {.kind = KEEL_BROADCAST,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_U8,
+                                   .root = root,
+                                   .count = bytes,
+                                   .parts = parts,
+                                   .part_count = mine ? 1 : 0,
+                                   .result = mine ? NULL : data};
+    return keel_group_begin(group, &what, out);
+}
+
+static inline enum keel_status all_gather_begin(struct keel_group *group, uint64_t sequence, const void *mine,
+                                                uint64_t bytes, void *all, struct keel_operation **out)
+{
+    const void *parts[] = {mine};
+    struct keel_collective what = {.kind = KEEL_ALL_GATHER,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_U8,
+                                   .count = bytes,
+                                   .parts = parts,
+                                   .part_count = 1,
+                                   .result = all};
+    return keel_group_begin(group, &what, out);
+}
+
+static inline enum keel_status send_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
+                                          const void *data, uint64_t bytes, struct keel_operation **out)
+{
+    const void *parts[] = {data};
+    struct keel_collective what = {.kind = KEEL_SEND,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_U8,
+                                   .root = peer,
+                                   .count = bytes,
+                                   .parts = parts,
+                                   .part_count = 1};
+    return keel_group_begin(group, &what, out);
+}
+
+static inline enum keel_status receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
+                                             void *data, uint64_t bytes, struct keel_operation **out)
+{
+    struct keel_collective what = {.kind = KEEL_RECEIVE,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_U8,
+                                   .root = peer,
+                                   .count = bytes,
+                                   .result = data};
+    return keel_group_begin(group, &what, out);
+}
+
+static inline enum keel_status barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns)
+{
+    struct keel_collective what = {.kind = KEEL_BARRIER, .sequence = sequence};
+    return keel_group_run(group, &what, deadline_ns);
+}
+
 static inline uint64_t in_seconds(uint64_t seconds)
 {
     return keel_deadline_after_ns(seconds * KEEL_NS_PER_S);

@@ -25,7 +25,7 @@
 
 enum {
     KEEL_ADDRESS_BYTES = 64,     /* opaque: fabric address, identity of the host, name of a local socket */
-    KEEL_GROUP_RANKS_MAX = 64,   /* ranks of a group (4096 when the engine stands) */
+    KEEL_GROUP_RANKS_MAX = 4096, /* ranks of a group */
     KEEL_GROUP_SHARDS_MAX = 4096 /* logical shards of a group */
 };
 
@@ -182,34 +182,6 @@ enum keel_status keel_group_run(struct keel_group *group, const struct keel_coll
 /* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
  * group: close it). NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
-
-/* ---- the calls of before; they go when keel_group_begin stands
- * --------------------------------------------- */
-
-/* Begin an exact all-reduce of `count` floats: parts[i] is the value of this rank's i-th tree node (as
- * keel_tree_nodes lists them); `result` gets the root's value. parts and result are borrowed until
- * keel_operation_wait returns OK or the group is closed; parts are never written (they are the
- * retained inputs of a redo). A rank may carry no shard (part_count 0). Does not block. */
-enum keel_status keel_group_reduce_begin(struct keel_group *group, uint64_t sequence,
-                                         const float *const *parts, uint32_t part_count, float *result,
-                                         uint64_t count, struct keel_operation **out);
-
-/* Begin a broadcast of `bytes` from `root` into `data` everywhere (root's is read). */
-enum keel_status keel_group_broadcast_begin(struct keel_group *group, uint64_t sequence, uint32_t root,
-                                            void *data, uint64_t bytes, struct keel_operation **out);
-
-/* Begin gathering `bytes` from each rank into all[rank * bytes]. */
-enum keel_status keel_group_all_gather_begin(struct keel_group *group, uint64_t sequence, const void *mine,
-                                             uint64_t bytes, void *all, struct keel_operation **out);
-
-/* Point-to-point, matched by (peer, sequence). */
-enum keel_status keel_group_send_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
-                                       const void *data, uint64_t bytes, struct keel_operation **out);
-enum keel_status keel_group_receive_begin(struct keel_group *group, uint64_t sequence, uint32_t peer,
-                                          void *data, uint64_t bytes, struct keel_operation **out);
-
-/* Wait until every rank of the group has arrived. */
-enum keel_status keel_group_barrier(struct keel_group *group, uint64_t sequence, uint64_t deadline_ns);
 
 struct keel_transport_stats {
     uint64_t bytes_sent, bytes_received; /* payload and headers */

@@ -1,0 +1,465 @@
+/* engine.c - runs a linked schedule: which step may go now, and what it does to the data.
+ *
+ * The schedule is run once per segment (the c-th chunk of every block), up to `window` segments at a time,
+ * each in its slot. A step is run when the steps that it needs are done: a COPY or COMBINE at once, a SEND
+ * when its peer has room, a RECEIVE when its message comes. Needs nothing but memory: who may be sent to, and
+ * when, is for exchange.c to say. Scratch is a chunk of every TEMP for every slot. */
+#include "combine.h"
+#include "group.h"
+
+#include <string.h>
+
+enum item_state {
+    WAITING,
+    READY,    /* SEND: lies in its leg; RECEIVE: its message may come */
+    GONE,     /* SEND: its memory is lent */
+    COMBINED, /* COMBINE: run already, straight from a payload */
+    DONE
+};
+
+/* ---- where the data is -----------------------------------------------------------------------------------
+ */
+
+struct span {
+    uint64_t at; /* bytes from the start of its space */
+    uint32_t bytes;
+    bool there; /* the block reaches into this segment */
+};
+
+static const struct keel_cut *cut_of(const struct keel_operation *operation,
+                                     const struct keel_operand *operand)
+{
+    enum keel_space space = (enum keel_space)operand->space;
+    if (space == KEEL_SPACE_TEMP)
+        space = operation->plan->schedule->sizing;
+    return space == KEEL_SPACE_PART ? &operation->part_cut : &operation->result_cut;
+}
+
+static void block_of(const struct keel_cut *cut, uint32_t block, uint64_t *out_at, uint64_t *out_bytes)
+{
+    if (cut->ends != NULL) {
+        *out_at = block > 0 ? cut->ends[block - 1] : 0;
+        *out_bytes = cut->ends[block] - *out_at;
+        return;
+    }
+    uint64_t at = cut->share * block;
+    *out_at = at < cut->total ? at : cut->total;
+    *out_bytes = cut->total - *out_at < cut->share ? cut->total - *out_at : cut->share;
+}
+
+static struct span span_of(const struct keel_operation *operation, const struct keel_operand *operand,
+                           uint32_t segment)
+{
+    uint64_t at, bytes, first = (uint64_t)segment * operation->chunk_bytes;
+    block_of(cut_of(operation, operand), operand->block, &at, &bytes);
+    if (first >= bytes)
+        return (struct span){at, 0, operation->tokens};
+    bytes -= first;
+    return (struct span){at + first,
+                         bytes < operation->chunk_bytes ? (uint32_t)bytes : operation->chunk_bytes, true};
+}
+
+static uint8_t *temp_at(const struct keel_operation *operation, uint32_t number, uint32_t slot)
+{
+    return operation->scratch +
+           ((uint64_t)slot * operation->plan->schedule->temp_count + number) * operation->chunk_bytes;
+}
+
+static const void *source_at(const struct keel_operation *operation, const struct keel_operand *operand,
+                             struct span span, uint32_t slot)
+{
+    if (span.bytes == 0)
+        return NULL;
+    if (operand->space == KEEL_SPACE_TEMP)
+        return temp_at(operation, operand->number, slot);
+    if (operand->space == KEEL_SPACE_PART)
+        return operation->parts[operand->number] + span.at;
+    return operation->result + span.at;
+}
+
+static void *destination_at(const struct keel_operation *operation, const struct keel_operand *operand,
+                            struct span span, uint32_t slot)
+{
+    KEEL_ASSERT(operand->space != KEEL_SPACE_PART);
+    return operand->space == KEEL_SPACE_TEMP ? temp_at(operation, operand->number, slot)
+                                             : operation->result + span.at;
+}
+
+/* ---- what a pair exchanges -------------------------------------------------------------------------------
+ */
+
+static const uint32_t *messages_of(const struct keel_operation *operation, uint32_t leg, bool give,
+                                   uint32_t *out_count)
+{
+    const struct keel_plan *plan = operation->plan;
+    const uint32_t *first = give ? plan->sends_first : plan->schedule->receives_first;
+    *out_count = first[leg + 1] - first[leg];
+    return (give ? plan->sends : plan->schedule->receives) + first[leg];
+}
+
+static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    return &schedule->operands[schedule->steps[step].operand_first];
+}
+
+uint64_t keel_engine_pair_bytes(const struct keel_operation *operation, uint32_t leg, bool give)
+{
+    uint32_t count;
+    uint64_t total = 0, at, bytes;
+    const uint32_t *steps = messages_of(operation, leg, give, &count);
+    for (uint32_t k = 0; k < count; k++) {
+        const struct keel_operand *operand = operand_of(operation, steps[k]);
+        block_of(cut_of(operation, operand), operand->block, &at, &bytes);
+        total += bytes;
+    }
+    return total;
+}
+
+static uint64_t count_messages(const struct keel_operation *operation, uint32_t leg, bool give,
+                               uint32_t *out_segments)
+{
+    uint32_t count, most = 0;
+    uint64_t total = 0, at, bytes;
+    const uint32_t *steps = messages_of(operation, leg, give, &count);
+    for (uint32_t k = 0; k < count; k++) {
+        const struct keel_operand *operand = operand_of(operation, steps[k]);
+        block_of(cut_of(operation, operand), operand->block, &at, &bytes);
+        uint32_t chunks = (uint32_t)((bytes + operation->chunk_bytes - 1) / operation->chunk_bytes);
+        if (operation->tokens)
+            chunks = 1;
+        total += chunks;
+        most = chunks > most ? chunks : most;
+    }
+    *out_segments = most;
+    return total;
+}
+
+void keel_engine_init(struct keel_operation *operation)
+{
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        struct keel_leg *leg = &operation->legs[k];
+        leg->give_left = count_messages(operation, k, true, &leg->give_segments);
+        leg->take_left = count_messages(operation, k, false, &leg->take_segments);
+    }
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------
+ */
+
+static uint32_t item_of(const struct keel_operation *operation, uint32_t slot, uint32_t step)
+{
+    return slot * operation->plan->schedule->step_count + step;
+}
+
+static void push_ready(struct keel_operation *operation, uint32_t item)
+{
+    operation->chain[item] = KEEL_NONE;
+    if (operation->ready == KEEL_NONE)
+        operation->ready = item;
+    else
+        operation->chain[operation->ready_last] = item;
+    operation->ready_last = item;
+}
+
+static void item_done(struct keel_operation *operation, uint32_t item)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    uint32_t slot = item / schedule->step_count, step = item % schedule->step_count;
+    operation->state[item] = DONE;
+    operation->left[slot]--;
+    for (uint32_t k = schedule->freed_first[step]; k < schedule->freed_first[step + 1]; k++) {
+        uint32_t next = item_of(operation, slot, schedule->freed[k]);
+        if (--operation->needs[next] == 0)
+            push_ready(operation, next);
+    }
+}
+
+static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t slot, uint32_t leg_index)
+{
+    struct keel_leg *leg = &operation->legs[leg_index];
+    operation->state[item] = READY;
+    operation->chain[item] = KEEL_NONE;
+    if (leg->head[slot] == KEEL_NONE)
+        leg->head[slot] = item;
+    else
+        operation->chain[leg->tail[slot]] = item;
+    leg->tail[slot] = item;
+    keel_exchange_queue(leg);
+}
+
+/* received: what lies at `payload`, and not yet in its TEMP; NULL: nothing. */
+static void combine(struct keel_operation *operation, uint32_t step, uint32_t segment, uint32_t slot,
+                    const struct keel_operand *received, const uint8_t *payload)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    const struct keel_step *at = &schedule->steps[step];
+    const struct keel_operand *operands = &schedule->operands[at->operand_first];
+    enum keel_element element = (enum keel_element)operation->signature.element;
+    enum keel_reduction reduction = (enum keel_reduction)operation->signature.reduction;
+    struct span out = span_of(operation, &operands[0], segment);
+    for (uint32_t k = 1; k < at->operand_count; k++) {
+        struct span span = span_of(operation, &operands[k], segment);
+        KEEL_ASSERT(span.bytes == out.bytes);
+        bool here = received != NULL && operands[k].space == KEEL_SPACE_TEMP &&
+                    operands[k].number == received->number;
+        operation->leaves[k - 1] = here ? payload : source_at(operation, &operands[k], span, slot);
+    }
+    keel_combine(element, reduction == KEEL_AVERAGE ? KEEL_SUM : reduction, operation->leaves,
+                 schedule->program + at->program_first, at->program_count,
+                 destination_at(operation, &operands[0], out, slot), out.bytes / operation->element_bytes);
+}
+
+static void copy(const struct keel_operation *operation, const struct keel_operand *operands,
+                 uint32_t segment, uint32_t slot)
+{
+    struct span span = span_of(operation, &operands[1], segment);
+    struct span into = span_of(operation, &operands[0], segment);
+    if (operands[0].space == KEEL_SPACE_RESULT && operation->result == NULL)
+        return; /* the root of a broadcast may do without */
+    void *to = destination_at(operation, &operands[0], into, slot);
+    const void *from = source_at(operation, &operands[1], span, slot);
+    if (to != from)
+        memcpy(to, from, span.bytes);
+}
+
+static uint32_t segment_in(const struct keel_operation *operation, uint32_t slot)
+{
+    uint32_t window = operation->window;
+    return operation->lowest + (slot + window - operation->lowest % window) % window;
+}
+
+static void run_item(struct keel_operation *operation, uint32_t item)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    uint32_t slot = item / schedule->step_count, step = item % schedule->step_count;
+    uint32_t segment = segment_in(operation, slot);
+    const struct keel_step *at = &schedule->steps[step];
+    const struct keel_operand *operands = &schedule->operands[at->operand_first];
+    struct span span = span_of(operation, &operands[0], segment);
+    bool moves = at->kind == KEEL_STEP_SEND || at->kind == KEEL_STEP_RECEIVE;
+    if (operation->state[item] != COMBINED && span.there && (moves || span.bytes > 0)) {
+        if (at->kind == KEEL_STEP_SEND) {
+            queue_send(operation, item, slot, at->peer_index);
+            return;
+        }
+        if (at->kind == KEEL_STEP_RECEIVE) {
+            operation->state[item] = READY;
+            return;
+        }
+        if (at->kind == KEEL_STEP_COPY)
+            copy(operation, operands, segment, slot);
+        else
+            combine(operation, step, segment, slot, NULL, NULL);
+    }
+    item_done(operation, item);
+}
+
+static void open_segment(struct keel_operation *operation, uint32_t segment)
+{
+    const struct keel_plan *plan = operation->plan;
+    const struct keel_schedule *schedule = plan->schedule;
+    uint32_t slot = segment % operation->window, first = item_of(operation, slot, 0);
+    memcpy(operation->needs + first, schedule->needs, schedule->step_count * sizeof *operation->needs);
+    memset(operation->state + first, WAITING, schedule->step_count);
+    operation->left[slot] = schedule->step_count;
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        operation->legs[k].head[slot] = KEEL_NONE;
+    for (uint32_t k = 0; k < plan->root_count; k++)
+        push_ready(operation, first + plan->roots[k]);
+}
+
+/* The segment is whole here, and nothing of it is lent any more. */
+static void finish_segment(struct keel_operation *operation, uint32_t segment)
+{
+    for (uint32_t block = 0; operation->divisor > 0 && block < operation->plan->schedule->result_blocks;
+         block++) {
+        struct keel_operand operand = {.space = KEEL_SPACE_RESULT, .block = block};
+        struct span span = span_of(operation, &operand, segment);
+        if (span.bytes > 0)
+            keel_combine_divide((enum keel_element)operation->signature.element, operation->result + span.at,
+                                span.bytes / operation->element_bytes, operation->divisor);
+    }
+}
+
+static void tell_grants(struct keel_operation *operation)
+{
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        struct keel_leg *leg = &operation->legs[k];
+        uint32_t limit = operation->lowest + operation->window;
+        if (limit > leg->take_segments)
+            limit = leg->take_segments;
+        leg->grant = limit;
+        if (leg->first_sent && limit > leg->grant_told &&
+            (limit == leg->take_segments || limit - leg->grant_told >= (operation->window + 1) / 2))
+            keel_exchange_queue(leg);
+    }
+}
+
+static void advance(struct keel_operation *operation)
+{
+    uint32_t next = operation->lowest + operation->window;
+    finish_segment(operation, operation->lowest++);
+    if (next < operation->segment_count)
+        open_segment(operation, next);
+}
+
+static void run(struct keel_operation *operation)
+{
+    uint32_t before = operation->lowest;
+    for (;;) {
+        while (operation->ready != KEEL_NONE) {
+            uint32_t item = operation->ready;
+            operation->ready = operation->chain[item];
+            run_item(operation, item);
+        }
+        if (operation->lowest == operation->segment_count ||
+            operation->left[operation->lowest % operation->window] > 0)
+            break;
+        advance(operation);
+    }
+    if (operation->lowest > before)
+        tell_grants(operation);
+}
+
+void keel_engine_start(struct keel_operation *operation)
+{
+    operation->ready = KEEL_NONE;
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        for (uint32_t slot = 0; slot < KEEL_WINDOW_SEGMENTS; slot++)
+            operation->legs[k].head[slot] = KEEL_NONE;
+    for (uint32_t segment = 0; segment < operation->window && segment < operation->segment_count; segment++)
+        open_segment(operation, segment);
+    tell_grants(operation);
+    run(operation);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------
+ */
+
+bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
+                      uint32_t bytes)
+{
+    struct keel_operation *operation = leg->operation;
+    uint32_t count;
+    const uint32_t *steps = messages_of(operation, leg->index, false, &count);
+    if (ordinal >= count || segment < operation->lowest || segment >= operation->segment_count ||
+        segment - operation->lowest >= operation->window)
+        return false;
+    uint32_t slot = segment % operation->window, step = steps[ordinal];
+    uint32_t item = item_of(operation, slot, step), reader = operation->plan->direct[step];
+    const struct keel_operand *into = operand_of(operation, step);
+    struct span span = span_of(operation, into, segment);
+    if (operation->state[item] != READY || span.bytes != bytes)
+        return false;
+    if (bytes > 0 && reader != KEEL_NONE && operation->needs[item_of(operation, slot, reader)] == 1) {
+        combine(operation, reader, segment, slot, into, payload);
+        operation->state[item_of(operation, slot, reader)] = COMBINED;
+    } else if (bytes > 0) {
+        memcpy(destination_at(operation, into, span, slot), payload, bytes);
+    }
+    leg->take_left--;
+    item_done(operation, item);
+    run(operation);
+    return true;
+}
+
+bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
+{
+    struct keel_operation *operation = leg->operation;
+    for (uint32_t segment = operation->lowest; segment < operation->segment_count && segment < leg->granted &&
+                                               segment - operation->lowest < operation->window;
+         segment++) {
+        uint32_t slot = segment % operation->window, *head = &leg->head[slot];
+        while (*head != KEEL_NONE && operation->state[*head] != READY)
+            *head = operation->chain[*head]; /* it rode on the first message */
+        if (*head == KEEL_NONE)
+            continue;
+        uint32_t step = *head % operation->plan->schedule->step_count;
+        const struct keel_operand *operand = operand_of(operation, step);
+        struct span span = span_of(operation, operand, segment);
+        *out = (struct keel_give){.item = *head,
+                                  .segment = segment,
+                                  .ordinal = operation->plan->schedule->steps[step].ordinal,
+                                  .bytes = span.bytes,
+                                  .payload = source_at(operation, operand, span, slot)};
+        return true;
+    }
+    return false;
+}
+
+void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done)
+{
+    struct keel_operation *operation = leg->operation;
+    uint32_t *head = &leg->head[give->segment % operation->window];
+    KEEL_ASSERT(*head == give->item && leg->give_left > 0);
+    *head = operation->chain[give->item];
+    leg->give_left--;
+    operation->state[give->item] = GONE;
+    if (!done)
+        return;
+    item_done(operation, give->item);
+    run(operation);
+}
+
+void keel_engine_sent(struct keel_operation *operation, uint32_t item)
+{
+    KEEL_ASSERT(operation->state[item] == GONE);
+    item_done(operation, item);
+    run(operation);
+}
+
+uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes)
+{
+    const struct keel_operation *operation = leg->operation;
+    uint32_t count, packed = 0;
+    const uint32_t *steps = messages_of(operation, leg->index, true, &count);
+    *out_bytes = 0;
+    if (operation->lowest > 0 || operation->segment_count == 0)
+        return 0;
+    for (; packed < count; packed++) {
+        const struct keel_operand *operand = operand_of(operation, steps[packed]);
+        struct span span = span_of(operation, operand, 0);
+        if (span.there && operation->state[steps[packed]] != READY)
+            break;
+        if (span.bytes > capacity - *out_bytes)
+            break;
+        if (span.bytes > 0)
+            memcpy(out + *out_bytes, source_at(operation, operand, span, 0), span.bytes);
+        *out_bytes += span.bytes;
+    }
+    return packed;
+}
+
+void keel_engine_packed(struct keel_leg *leg, uint32_t count)
+{
+    struct keel_operation *operation = leg->operation;
+    uint32_t all;
+    const uint32_t *steps = messages_of(operation, leg->index, true, &all);
+    for (uint32_t k = 0; k < count; k++) {
+        if (operation->state[steps[k]] != READY)
+            continue;
+        leg->give_left--;
+        item_done(operation, steps[k]);
+    }
+    if (count > 0)
+        run(operation);
+}
+
+bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes)
+{
+    const struct keel_operation *operation = leg->operation;
+    uint32_t all, at = 0;
+    const uint32_t *steps = messages_of(operation, leg->index, false, &all);
+    if (count > all)
+        return false;
+    for (uint32_t k = 0; k < count && operation->segment_count > 0; k++) {
+        struct span span = span_of(operation, operand_of(operation, steps[k]), 0);
+        if (!span.there)
+            continue;
+        if (span.bytes > bytes - at || !keel_engine_take(leg, 0, k, payload + at, span.bytes))
+            return false;
+        at += span.bytes;
+    }
+    return at == bytes;
+}

@@ -1,0 +1,228 @@
+/* wait.c - waiting for an operation: the waiter makes the progress itself, if nobody else does.
+ *
+ * So a short operation takes no change of threads. A waiter that finds nothing to do spins for a moment, some
+ * tens of microseconds at most and only while that pays, then sleeps on the lines' descriptors. It spins less
+ * where that was in vain or where others wanted the processor: ranks may outnumber processors, and a spinning
+ * rank takes the time of the one that it waits for. */
+#include "group.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SPIN_MAX_NS   (50 * KEEL_NS_PER_US)
+#define SPIN_MIN_NS   (4 * KEEL_NS_PER_US)
+#define YIELD_LONG_NS (10 * KEEL_NS_PER_US) /* somebody else had the processor meanwhile */
+
+/* ---- driving ----------------------------------------------------------------------------------------------
+ */
+
+static bool finished(const struct keel_operation *operation)
+{
+    return operation->ended || keel_group_over(operation->group);
+}
+
+/* True when something came before it was worth sleeping. */
+static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    uint64_t events = endpoint->events, start = keel_now_ns(), now = start;
+    while (now - start < endpoint->spin_ns && now < deadline_ns) {
+        sched_yield();
+        uint64_t after = keel_now_ns();
+        keel_endpoint_pass(endpoint, false);
+        if (endpoint->events != events || finished(operation)) {
+            endpoint->spin_ns = endpoint->spin_ns * 2 < SPIN_MAX_NS ? endpoint->spin_ns * 2 : SPIN_MAX_NS;
+            return true;
+        }
+        if (after - now > YIELD_LONG_NS)
+            break;
+        now = keel_now_ns();
+    }
+    endpoint->spin_ns = endpoint->spin_ns > SPIN_MIN_NS ? endpoint->spin_ns / 2 : 0;
+    return false;
+}
+
+/* Sleep; what comes so soon that a spin would have caught it makes the next spin longer. */
+static void doze(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    uint64_t start = keel_now_ns();
+    keel_endpoint_sleep(endpoint, deadline_ns);
+    if (keel_now_ns() - start < SPIN_MAX_NS && endpoint->spin_ns < SPIN_MIN_NS)
+        endpoint->spin_ns = SPIN_MIN_NS;
+}
+
+/* Caller owns progress. Returns when the operation has ended or its time is up; true: connections want
+ * attention, which are the thread's. */
+static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    bool asked = false;
+    while (!finished(operation)) {
+        uint64_t events = endpoint->events;
+        keel_endpoint_pass(endpoint, false);
+        if (finished(operation) || keel_now_ns() >= deadline_ns)
+            return false;
+        if (endpoint->events != events) {
+            asked = false;
+            continue;
+        }
+        if (asked)
+            return true;
+        if (spin(operation, deadline_ns) || finished(operation))
+            continue;
+        asked = keel_lines_asked(&endpoint->lines); /* or data that came just now: look once more */
+        if (!asked)
+            doze(operation, deadline_ns);
+    }
+    return false;
+}
+
+/* ---- the outcome ------------------------------------------------------------------------------------------
+ */
+
+/* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else one that
+ * has not begun; else the first. Caller holds the lock. */
+static void blame(struct keel_operation *operation)
+{
+    struct keel_group *group = operation->group;
+    const struct keel_leg *silent = NULL, *unbegun = NULL, *first = NULL;
+    uint64_t oldest = UINT64_MAX;
+    if (group->has_lost)
+        return;
+    for (uint32_t k = operation->leg_count; k-- > 0;) {
+        const struct keel_leg *leg = &operation->legs[k];
+        const struct keel_peer *peer = atomic_load(&leg->peer);
+        if (atomic_load(&leg->settled))
+            continue;
+        uint64_t heard = peer != NULL ? atomic_load(&peer->heard_ns) : 0;
+        first = leg;
+        if (!atomic_load(&leg->begun))
+            unbegun = leg;
+        if (heard <= oldest) {
+            oldest = heard;
+            silent = leg;
+        }
+    }
+    if (first == NULL)
+        return;
+    if (oldest + KEEL_SILENT_NS > keel_now_ns())
+        silent = unbegun != NULL ? unbegun : first;
+    group->has_lost = true;
+    group->lost_rank = silent->rank;
+}
+
+/* Caller holds the lock, and gets it back, but for the time of waiting. The count of waiters keeps the group
+ * and the operation alive when another thread closes the group meanwhile. */
+static enum keel_status outcome(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_group *group = operation->group;
+    struct keel_endpoint *endpoint = group->endpoint;
+    bool in_time = true;
+    group->waiters++;
+    while (!operation->done && !keel_group_over(group) && in_time) {
+        if (keel_endpoint_drive(endpoint)) {
+            keel_mutex_unlock(&endpoint->lock);
+            bool asked = drive(operation, deadline_ns);
+            keel_mutex_lock(&endpoint->lock);
+            endpoint->wanted = endpoint->wanted || asked;
+            keel_endpoint_undrive(endpoint, false);
+            in_time = keel_now_ns() < deadline_ns;
+        } else {
+            endpoint->sleepers++;
+            in_time = keel_cond_wait(&endpoint->changed, &endpoint->lock, deadline_ns);
+            endpoint->sleepers--;
+        }
+    }
+    if (--group->waiters == 0 && keel_group_over(group))
+        keel_cond_broadcast(&endpoint->changed);
+    if (operation->done)
+        return operation->status;
+    if (keel_group_over(group))
+        return KEEL_REVOKED;
+    blame(operation);
+    return KEEL_TIMEOUT;
+}
+
+/* ---- what to say ------------------------------------------------------------------------------------------
+ */
+
+static void number_text(char *out, size_t bytes, const char *what, uint64_t value)
+{
+    snprintf(out, bytes, "%s %llu", what, (unsigned long long)value);
+}
+
+/* The first thing in which they differ, as the rank with `said` has it. */
+static void said_text(const struct keel_signature *said, const struct keel_signature *other, char *out,
+                      size_t bytes)
+{
+    bool pair = said->kind == KEEL_SEND || said->kind == KEEL_RECEIVE;
+    bool other_pair = other->kind == KEEL_SEND || other->kind == KEEL_RECEIVE;
+    if (said->kind != other->kind && !(pair && other_pair))
+        snprintf(out, bytes, "%s", keel_collective_name((enum keel_collective_kind)said->kind));
+    else if (said->element != other->element)
+        snprintf(out, bytes, "elements of %s", keel_element_name((enum keel_element)said->element));
+    else if (said->reduction != other->reduction)
+        snprintf(out, bytes, "reduction %s", keel_reduction_name((enum keel_reduction)said->reduction));
+    else if (said->order != other->order)
+        snprintf(out, bytes, "%s order", said->order == KEEL_ORDER_EXACT ? "exact" : "native");
+    else if (said->root != other->root && !pair)
+        number_text(out, bytes, "root", said->root);
+    else if (said->count != other->count)
+        number_text(out, bytes, "count", said->count);
+    else if (said->counts_hash != other->counts_hash)
+        number_text(out, bytes, "counts with hash", said->counts_hash);
+    else if (said->map_hash != other->map_hash)
+        number_text(out, bytes, "a shard map with hash", said->map_hash);
+    else if (said->algorithm != other->algorithm)
+        snprintf(out, bytes, "algorithm %s", keel_algorithm_name((enum keel_algorithm)said->algorithm));
+    else if (said->chunk_bytes != other->chunk_bytes)
+        number_text(out, bytes, "chunks of bytes:", said->chunk_bytes);
+    else
+        snprintf(out, bytes, "%llu bytes to give and %llu to take", (unsigned long long)said->give_bytes,
+                 (unsigned long long)said->take_bytes);
+}
+
+static enum keel_status differ_fail(uint64_t sequence, uint64_t epoch, const struct keel_differ *differ)
+{
+    char said[2][64];
+    for (uint32_t k = 0; k < 2; k++)
+        said_text(&differ->said[k], &differ->said[1 - k], said[k], sizeof said[k]);
+    return keel_fail(KEEL_MISMATCH,
+                     "operation %llu of epoch %llu: rank %u has %s, rank %u has %s; they must be the same",
+                     (unsigned long long)sequence, (unsigned long long)epoch, differ->rank[0], said[0],
+                     differ->rank[1], said[1]);
+}
+
+enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    if (operation == NULL)
+        return KEEL_OK;
+    struct keel_group *group = operation->group;
+    struct keel_endpoint *endpoint = group->endpoint;
+    unsigned long long sequence = operation->sequence, epoch = group->epoch;
+    keel_mutex_lock(&endpoint->lock);
+    enum keel_status status = outcome(operation, deadline_ns);
+    bool named = group->has_lost;
+    uint32_t rank = group->lost_rank;
+    struct keel_differ differ = {0};
+    if (status == KEEL_OK)
+        keel_operation_unlink_live(operation);
+    else if (status == KEEL_MISMATCH)
+        differ = operation->differ;
+    keel_mutex_unlock(&endpoint->lock);
+    if (status == KEEL_OK) {
+        keel_operation_release(operation);
+        return KEEL_OK;
+    }
+    if (status == KEEL_MISMATCH)
+        return differ_fail(sequence, epoch, &differ);
+    if (status == KEEL_TIMEOUT && named)
+        return keel_fail(status, "operation %llu of epoch %llu: rank %u is still awaited", sequence, epoch,
+                         rank);
+    if (status == KEEL_PEER_LOST && named)
+        return keel_fail(status, "operation %llu of epoch %llu: rank %u is gone; open the next group",
+                         sequence, epoch, rank);
+    return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch, keel_status_text(status));
+}
