@@ -43,8 +43,8 @@ enum keel_status keel_crew_host_open(const char *place, const uint8_t key[KEEL_K
                                      struct keel_crew_host **out);
 /* Where it listens, as text for keel_crew_connect. */
 const char *keel_crew_host_place(const struct keel_crew_host *host);
-/* The next event; also returns, with INTERRUPTED, as soon as `watch_fd` (-1: none) can be read. TIMEOUT. */
-enum keel_status keel_crew_host_next(struct keel_crew_host *host, int watch_fd, uint64_t deadline_ns,
+/* The next event, or TIMEOUT. */
+enum keel_status keel_crew_host_next(struct keel_crew_host *host, uint64_t deadline_ns,
                                      struct keel_crew_event *out);
 /* How many have joined, and (as long as some are missing) the lowest rank that has not. */
 uint32_t keel_crew_host_joined(const struct keel_crew_host *host, uint32_t *out_missing);

@@ -34,7 +34,7 @@ struct keel_crew_host {
     struct keel_address *addresses;
     uint32_t *seat_of; /* rank: its seat + 1; 0: it has not joined */
     struct seat *seats;
-    struct pollfd *polls; /* seat_count + 2 */
+    struct pollfd *polls; /* seat_count + 1 */
     uint32_t seat_count, next;
     struct seat *heard; /* whose frame the user has now */
 };
@@ -128,7 +128,7 @@ enum keel_status keel_crew_host_open(const char *place, const uint8_t key[KEEL_K
     if (status == KEEL_OK)
         status = keel_alloc(host->seat_count, sizeof *host->seats, &host->seats);
     if (status == KEEL_OK)
-        status = keel_alloc(host->seat_count + 2, sizeof *host->polls, &host->polls);
+        status = keel_alloc(host->seat_count + 1, sizeof *host->polls, &host->polls);
     if (status == KEEL_OK)
         status = listen_at(host, place);
     if (status != KEEL_OK)
@@ -309,8 +309,8 @@ static bool hear(struct keel_crew_host *host, struct seat *seat, struct keel_cre
     return true;
 }
 
-/* Wait, at most until the deadline or a stranger's; false when `watch_fd` can be read. */
-static bool wait_for_any(struct keel_crew_host *host, int watch_fd, uint64_t deadline_ns)
+/* Wait, at most until the deadline or a stranger's. */
+static void wait_for_any(struct keel_crew_host *host, uint64_t deadline_ns)
 {
     uint64_t until_ns = deadline_ns;
     for (uint32_t k = 0; k < host->seat_count; k++) {
@@ -320,25 +320,23 @@ static bool wait_for_any(struct keel_crew_host *host, int watch_fd, uint64_t dea
             until_ns = seat->deadline_ns;
     }
     host->polls[host->seat_count] = (struct pollfd){.fd = host->listener, .events = POLLIN};
-    host->polls[host->seat_count + 1] = (struct pollfd){.fd = watch_fd, .events = POLLIN};
-    poll(host->polls, host->seat_count + 2, keel_remaining_poll_ms(until_ns));
+    poll(host->polls, host->seat_count + 1, keel_remaining_poll_ms(until_ns));
     for (uint32_t k = 0; k < host->seat_count; k++)
         if (host->seats[k].wire != NULL && !host->seats[k].joined &&
             keel_remaining_ns(host->seats[k].deadline_ns) == 0) {
             seat_clear(&host->seats[k]);
             host->polls[k].revents = 0;
         }
-    return host->polls[host->seat_count + 1].revents == 0;
 }
 
-enum keel_status keel_crew_host_next(struct keel_crew_host *host, int watch_fd, uint64_t deadline_ns,
+enum keel_status keel_crew_host_next(struct keel_crew_host *host, uint64_t deadline_ns,
                                      struct keel_crew_event *out)
 {
     if (host->heard != NULL)
         keel_crew_wire_forget(host->heard->wire);
     host->heard = NULL;
     do {
-        bool quiet = wait_for_any(host, watch_fd, deadline_ns);
+        wait_for_any(host, deadline_ns);
         if (host->polls[host->seat_count].revents != 0)
             welcome_stranger(host);
         for (uint32_t k = 0; k < host->seat_count; k++) {
@@ -350,8 +348,6 @@ enum keel_status keel_crew_host_next(struct keel_crew_host *host, int watch_fd, 
                 return KEEL_OK;
             }
         }
-        if (!quiet)
-            return keel_fail(KEEL_INTERRUPTED, "the meeting: something else is to be seen to");
     } while (keel_remaining_ns(deadline_ns) > 0);
     return keel_fail(KEEL_TIMEOUT, "the meeting: nothing came in time");
 }

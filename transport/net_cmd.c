@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-static const struct keel_net_kind *const kinds[] = {&keel_net_who};
+static const struct keel_net_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_who};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 static const char json_help[] = "print one JSON object instead of text";
@@ -131,7 +131,7 @@ static int take_option(struct keel_net_cmd *cmd, int argc, char **argv, int *at)
 
 static int parse(const struct keel_net_kind *kind, int argc, char **argv, struct keel_net_cmd *out)
 {
-    *out = (struct keel_net_cmd){.kind = kind};
+    *out = (struct keel_net_cmd){.kind = kind, .argc = argc, .argv = argv};
     if (kind->begin != NULL)
         kind->begin(out->own.bytes);
     for (int i = 2; i < argc; i++) {

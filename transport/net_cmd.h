@@ -34,6 +34,8 @@ struct keel_net_cmd {
     const char *operands[KEEL_NET_OPERANDS_MAX];
     uint32_t operand_count;
     bool json;
+    int argc; /* as keel_net_main got them */
+    char **argv;
     union {
         uint8_t bytes[KEEL_NET_OWN_BYTES];
         uint64_t aligned;
@@ -51,7 +53,7 @@ struct keel_net_kind {
     void (*begin)(void *own);              /* NULL: all zero */
     int (*run)(const struct keel_net_cmd *cmd);
 };
-extern const struct keel_net_kind keel_net_who;
+extern const struct keel_net_kind keel_net_who, keel_net_check, keel_net_bench;
 
 static inline const void *keel_net_own(const struct keel_net_cmd *cmd)
 {

@@ -38,4 +38,13 @@ transport_SRC := \
 	net_cmd_who.c \
 	crew_wire.c \
 	crew_host.c \
-	crew_member.c
+	crew_member.c \
+	net_crew.c \
+	net_member.c \
+	net_oracle.c \
+	net_cases.c \
+	net_check.c \
+	net_cmd_check.c \
+	net_bench.c \
+	net_plot.c \
+	net_cmd_bench.c

@@ -71,10 +71,10 @@ START_TEST(all_meet_speak_and_part)
     uint32_t spoke = 0, left = 0;
     for (uint32_t rank = 0; rank < WORLD; rank++)
         pids[rank] = member(keel_crew_host_place(host), key, rank, WORLD, rank != 2);
-    ck_ok(keel_crew_host_next(host, -1, in_seconds(20), &event));
+    ck_ok(keel_crew_host_next(host, in_seconds(20), &event));
     ck_assert_uint_eq(event.kind, KEEL_CREW_COMPLETE);
     while (left < WORLD) {
-        ck_ok(keel_crew_host_next(host, -1, in_seconds(20), &event));
+        ck_ok(keel_crew_host_next(host, in_seconds(20), &event));
         if (event.kind == KEEL_CREW_FRAME) {
             ck_assert_uint_eq(event.frame_kind, KEEL_CREW_OWN);
             ck_assert_mem_eq(event.payload, &event.rank, sizeof event.rank);
@@ -100,19 +100,19 @@ START_TEST(who_does_not_belong_is_kept_out_and_the_rest_meet)
     ck_assert_uint_eq(keel_crew_host_joined(host, &missing), 0);
     pid_t first = member(keel_crew_host_place(host), key, 1, 2, true);
     while (keel_crew_host_joined(host, &missing) == 0) /* no event yet: the meeting is not complete */
-        ck_status(keel_crew_host_next(host, -1, keel_deadline_after_ns(KEEL_NS_PER_MS), &event),
+        ck_status(keel_crew_host_next(host, keel_deadline_after_ns(KEEL_NS_PER_MS), &event),
                   KEEL_TIMEOUT);
     ck_assert_uint_eq(missing, 0);
     pid_t wrong_key = member(keel_crew_host_place(host), other_key, 0, 2, true);
     pid_t wrong_world = member(keel_crew_host_place(host), key, 0, 3, true);
     pid_t wrong_rank = member(keel_crew_host_place(host), key, 1, 2, true);
-    ck_status(keel_crew_host_next(host, -1, keel_deadline_after_ns(KEEL_NS_PER_S), &event), KEEL_TIMEOUT);
+    ck_status(keel_crew_host_next(host, keel_deadline_after_ns(KEEL_NS_PER_S), &event), KEEL_TIMEOUT);
     ck_assert_int_eq(code_of(wrong_key), KEEL_PEER_LOST);
     ck_assert_int_eq(code_of(wrong_world), KEEL_MISMATCH);
     ck_assert_int_eq(code_of(wrong_rank), KEEL_MISMATCH);
     ck_assert_uint_eq(keel_crew_host_joined(host, &missing), 1);
     pid_t second = member(keel_crew_host_place(host), key, 0, 2, true);
-    ck_ok(keel_crew_host_next(host, -1, in_seconds(20), &event));
+    ck_ok(keel_crew_host_next(host, in_seconds(20), &event));
     ck_assert_uint_eq(event.kind, KEEL_CREW_COMPLETE);
     ck_assert_int_eq(code_of(first), KEEL_OK);
     ck_assert_int_eq(code_of(second), KEEL_OK);
@@ -127,7 +127,7 @@ START_TEST(a_member_does_not_follow_a_host_without_the_key)
     struct keel_crew_event event;
     ck_ok(keel_crew_host_open("127.0.0.1:0", other_key, 1, &host));
     pid_t pid = member(keel_crew_host_place(host), key, 0, 1, true);
-    ck_status(keel_crew_host_next(host, -1, keel_deadline_after_ns(KEEL_NS_PER_S / 2), &event), KEEL_TIMEOUT);
+    ck_status(keel_crew_host_next(host, keel_deadline_after_ns(KEEL_NS_PER_S / 2), &event), KEEL_TIMEOUT);
     ck_assert_int_eq(code_of(pid), KEEL_PEER_LOST);
     keel_crew_host_close(host);
 }
@@ -155,7 +155,7 @@ START_TEST(nonsense_ends_its_own_connection_only)
             memcpy(noise, &header, sizeof header);
         if (k < 3) /* and one that says nothing at all */
             ck_assert_int_gt(send(fd, noise, sizeof noise, MSG_NOSIGNAL), 0);
-        ck_status(keel_crew_host_next(host, -1, keel_deadline_after_ns(50 * KEEL_NS_PER_MS), &event),
+        ck_status(keel_crew_host_next(host, keel_deadline_after_ns(50 * KEEL_NS_PER_MS), &event),
                   KEEL_TIMEOUT);
         if (k < 3) {
             char left[64]; /* its greeting is there, then the end */
@@ -167,7 +167,7 @@ START_TEST(nonsense_ends_its_own_connection_only)
         }
     }
     pid_t pid = member(keel_crew_host_place(host), key, 0, 1, true);
-    ck_ok(keel_crew_host_next(host, -1, in_seconds(20), &event));
+    ck_ok(keel_crew_host_next(host, in_seconds(20), &event));
     ck_assert_uint_eq(event.kind, KEEL_CREW_COMPLETE);
     ck_assert_int_eq(code_of(pid), KEEL_OK);
     keel_crew_host_close(host);

@@ -1,0 +1,61 @@
+/* net_bench.h - `keel net bench`: what is measured, what its ranks tell its host, and the figures made of it.
+ */
+#ifndef KEEL_TRANSPORT_NET_BENCH_H
+#define KEEL_TRANSPORT_NET_BENCH_H
+
+#include "net_crew.h"
+
+enum {
+    KEEL_NET_BENCH_LIST = 16,         /* operations, elements, algorithms, orders that may be asked for */
+    KEEL_NET_BENCH_ITERATIONS = 2000, /* at most */
+    KEEL_NET_BENCH_ROWS = 8192
+};
+
+/* One line: an operation of one size, done one way. */
+struct keel_net_bench_case {
+    uint32_t kind, element, reduction, order, algorithm;
+    uint32_t iterations; /* measured; 0: the algorithm cannot do that */
+    uint64_t bytes; /* as nccl-tests count: of the whole vector; of gathers and scatters, of all ranks' */
+    uint64_t count; /* elements, as struct keel_collective has it */
+};
+/* What a rank tells about row `row`; the times of the iterations follow, uint64_t nanoseconds. */
+struct keel_net_bench_times {
+    struct keel_net_bench_case it;
+    uint32_t row, unused;
+    uint64_t total_ns;   /* all iterations, one behind the other */
+    uint64_t sent_bytes; /* by this rank meanwhile, headers too */
+};
+enum { KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN };
+
+struct keel_net_bench_plan {
+    uint32_t kinds[KEEL_NET_BENCH_LIST], kind_count;
+    uint32_t elements[KEEL_NET_BENCH_LIST], element_count;
+    uint32_t algorithms[KEEL_NET_BENCH_LIST], algorithm_count;
+    uint32_t orders[2], order_count;
+    uint32_t reduction;
+    uint64_t min_bytes, max_bytes, factor;
+    uint64_t iterations, warmup; /* iterations 0: as many as fit into a third of a second, at least five */
+};
+/* A rank's work. */
+enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan);
+
+/* A finished line. */
+struct keel_net_bench_row {
+    struct keel_net_bench_case it;
+    double mean_us;                        /* of all ranks and iterations: nccl-tests' time */
+    double p50_us, p90_us, p99_us, max_us; /* of all iterations of all ranks */
+    double algorithm_gbs, bus_gbs;         /* 10^9 bytes a second */
+    double sent_bytes;                     /* of all ranks together, for one operation */
+};
+/* bus_gbs / algorithm_gbs (nccl-tests, PERFORMANCE.md). */
+double keel_net_bench_bus_factor(uint32_t kind, uint32_t world);
+/* samples: of all ranks; sorted on return. */
+void keel_net_bench_sum_up(const struct keel_net_bench_case *it, uint32_t world, uint64_t *samples_ns,
+                           uint64_t sample_count, uint64_t total_ns, uint64_t sent_bytes,
+                           struct keel_net_bench_row *out);
+
+/* A page with a plot and a table, in one file that needs nothing else. */
+enum keel_status keel_net_bench_page(const char *path, const struct keel_net_bench_row *rows,
+                                     uint32_t row_count, uint32_t world, const char *carrier);
+
+#endif

@@ -1,0 +1,100 @@
+/* net_member.c - one rank of a crew: meets the others, opens a group of all, works, and reports. */
+#include "net_member.h"
+
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <sodium.h>
+#include <string.h>
+
+uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank)
+{
+    return keel_deadline_after_ns(rank->timeout_ns);
+}
+
+enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t kind, const void *payload,
+                                   uint32_t bytes)
+{
+    return keel_crew_say(rank->member, kind, payload, bytes, keel_net_rank_deadline(rank));
+}
+
+/* Everybody's address, once all are here. */
+static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+                             struct keel_address *addresses)
+{
+    uint8_t key[KEEL_KEY_BYTES];
+    char local[KEEL_CREW_PLACE_BYTES];
+    struct keel_address mine;
+    if (crew->key_file == NULL)
+        return keel_fail(KEEL_INVALID, "several nodes need --key FILE (make one: openssl rand -hex 32)");
+    KEEL_TRY(keel_crew_key_read(crew->key_file, key));
+    struct keel_endpoint_config config = {
+        .node = local, .key = key, .fabric_only = strcmp(crew->carrier, "tcp") == 0};
+    uint64_t deadline_ns = keel_net_rank_deadline(rank);
+    enum keel_status status = keel_crew_connect(crew->join, key, deadline_ns, local, &rank->member);
+    if (status == KEEL_OK)
+        status = keel_endpoint_open(&config, &rank->endpoint);
+    if (status == KEEL_OK) {
+        keel_endpoint_address(rank->endpoint, &mine);
+        status = keel_crew_enter(rank->member, rank->rank, rank->world, &mine, deadline_ns, addresses);
+    }
+    sodium_memzero(key, sizeof key);
+    return status;
+}
+
+static enum keel_status group_of_all(struct keel_net_rank *rank, const struct keel_address *addresses)
+{
+    uint16_t *shard_rank;
+    KEEL_TRY(keel_alloc(rank->world, sizeof *shard_rank, &shard_rank));
+    for (uint32_t k = 0; k < rank->world; k++)
+        shard_rank[k] = (uint16_t)k;
+    struct keel_group_config config = {.epoch = 1,
+                                       .rank = rank->rank,
+                                       .rank_count = rank->world,
+                                       .addresses = addresses,
+                                       .shard_count = rank->world,
+                                       .shard_rank = shard_rank};
+    enum keel_status status = keel_group_open(rank->endpoint, &config, &rank->group);
+    keel_free(shard_rank);
+    return status;
+}
+
+static enum keel_status take_part(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+                                  const struct keel_net_work *work)
+{
+    struct keel_address *addresses;
+    KEEL_TRY(keel_alloc(rank->world, sizeof *addresses, &addresses));
+    enum keel_status status = meet(rank, crew, addresses);
+    if (status == KEEL_OK)
+        status = group_of_all(rank, addresses);
+    keel_free(addresses);
+    return status == KEEL_OK ? work->rank(rank) : status;
+}
+
+int keel_net_member_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
+                        const struct keel_net_work *work)
+{
+    struct keel_net_rank rank = {.cmd = cmd,
+                                 .rank = (uint32_t)crew->rank,
+                                 .world = (uint32_t)crew->world,
+                                 .timeout_ns = crew->timeout_s * KEEL_NS_PER_S,
+                                 .sequence = 1};
+    struct keel_net_failure failure = {.status = KEEL_OK};
+    if (crew->world > KEEL_GROUP_RANKS_MAX)
+        return keel_net_report(keel_fail(KEEL_LIMIT, "more than %d ranks", KEEL_GROUP_RANKS_MAX));
+    enum keel_status status = take_part(&rank, crew, work);
+    if (status != KEEL_OK) {
+        failure.status = status;
+        snprintf(failure.text, sizeof failure.text, "%s", keel_detail());
+        if (rank.group == NULL || /* nobody hears it but the person at this terminal */
+            keel_net_rank_say(&rank, KEEL_NET_FRAME_FAILED, &failure, sizeof failure) != KEEL_OK) {
+            keel_detail_set(failure.text);
+            keel_net_report(status);
+        }
+    }
+    if (rank.group != NULL)
+        keel_group_close(rank.group);
+    if (rank.endpoint != NULL)
+        keel_endpoint_close(rank.endpoint);
+    keel_crew_leave(rank.member, true);
+    return keel_status_exit_code(status);
+}
