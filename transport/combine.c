@@ -43,8 +43,7 @@ enum { BLOCK_BYTES = 4096 };
 typedef void node_loop(enum keel_reduction reduction, void *out, const void *left, const void *right,
                        uint64_t count);
 
-/* ---- values: how two elements become one -----------------------------------------------------------------
- */
+/* ---- values: how two elements become one ---- */
 
 #define F32_NAN UINT32_C(0x7fc00000)
 #define F64_NAN UINT64_C(0x7ff8000000000000)
@@ -132,8 +131,7 @@ static inline double f64_most(double a, double b)
     return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : most);
 }
 
-/* ---- half precision in 32-bit arithmetic, without branches -----------------------------------------------
- */
+/* ---- half precision in 32-bit arithmetic, without branches ---- */
 
 /* Exponent and fraction moved to their places in a float are the value times 2^-112, subnormals included. */
 static inline float f16_wide(uint16_t half)
@@ -169,8 +167,7 @@ static inline uint16_t bf16_narrow(float value)
     return (uint16_t)(f32_nan(bits) ? UINT32_C(0x7fc0) : half);
 }
 
-/* ---- one loop a type and reduction ------------------------------------------------------------------------
- */
+/* ---- one loop a type and reduction ---- */
 
 CLONES static void f32_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
                             uint64_t count)
@@ -266,8 +263,7 @@ static node_loop *const node_loops[KEEL_ELEMENT_COUNT] = {
     [KEEL_ELEMENT_I64] = i64_node,   [KEEL_ELEMENT_U8] = u8_node,
 };
 
-/* ---- the program ------------------------------------------------------------------------------------------
- */
+/* ---- the program ---- */
 
 /* A program, and where in the leaves the block of this turn begins. */
 struct work {
@@ -324,8 +320,7 @@ void keel_combine(enum keel_element element, enum keel_reduction reduction, cons
     }
 }
 
-/* ---- the end of an average --------------------------------------------------------------------------------
- */
+/* ---- the end of an average ---- */
 
 /* In place: x[i] = value of a = x[i]. */
 #define EACH_IN(type, value)                                                                                 \

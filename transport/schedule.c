@@ -10,11 +10,6 @@ static keel_schedule_generator *const generators[KEEL_ALGORITHM_COUNT] = {
     [KEEL_ALGORITHM_PAIRWISE] = keel_schedule_pairwise, [KEEL_ALGORITHM_TWO_LEVEL] = keel_schedule_two_level,
 };
 
-static bool reduces(enum keel_collective_kind kind)
-{
-    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
-}
-
 static enum keel_status check_map(const struct keel_schedule_wish *wish)
 {
     if (wish->shard_rank == NULL)
@@ -41,7 +36,12 @@ static enum keel_status check_wish(const struct keel_schedule_wish *wish)
     if ((wish->kind == KEEL_SEND || wish->kind == KEEL_RECEIVE) && wish->root == wish->rank)
         return keel_fail(KEEL_INVALID, "schedule: rank %u would send to itself; copy instead", wish->rank);
     if (wish->algorithm >= KEEL_ALGORITHM_COUNT || generators[wish->algorithm] == NULL)
-        return keel_fail(KEEL_UNSUPPORTED, "schedule: no generator for algorithm %d", (int)wish->algorithm);
+        return keel_fail(KEEL_INVALID, "schedule: %d is no algorithm that makes schedules",
+                         (int)wish->algorithm);
+    for (uint32_t rank = 0; wish->host_of != NULL && rank < wish->rank_count; rank++)
+        if (wish->host_of[rank] >= KEEL_SCHEDULE_RANKS_MAX)
+            return keel_fail(KEEL_INVALID, "schedule: host %u of rank %u; numbers below %d are possible",
+                             wish->host_of[rank], rank, KEEL_SCHEDULE_RANKS_MAX);
     return check_map(wish);
 }
 
@@ -65,10 +65,9 @@ static enum keel_status make_plan(struct keel_builder *builder)
 
 static enum keel_status list_steps(struct keel_builder *builder)
 {
-    const struct keel_schedule_wish *wish = builder->wish;
-    if (reduces(wish->kind))
+    if (builder->facts.reduces)
         KEEL_TRY(make_plan(builder));
-    KEEL_TRY(generators[wish->algorithm](builder));
+    generators[builder->wish->algorithm](builder);
     return builder->status;
 }
 
@@ -85,10 +84,16 @@ static enum keel_status trim(struct keel_builder *builder)
 enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out)
 {
     KEEL_TRY(check_wish(wish));
-    struct keel_builder builder = {.wish = wish};
+    struct keel_builder builder = {.wish = wish, .facts = keel_wish_facts(wish)};
+    const char *obstacle = keel_wish_obstacle(wish, &builder.facts);
+    if (obstacle != NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "%s of %u ranks by %s: %s; take another algorithm, or auto",
+                         keel_collective_name(wish->kind), wish->rank_count,
+                         keel_algorithm_name(wish->algorithm), obstacle);
     KEEL_TRY(keel_alloc(1, sizeof *builder.schedule, (void *)&builder.schedule));
     builder.schedule->rank = wish->rank;
     builder.schedule->rank_count = wish->rank_count;
+    builder.schedule->in_order = keel_wish_in_order(wish, &builder.facts);
     enum keel_status status = list_steps(&builder);
     keel_free(builder.plan);
     keel_free(builder.value);

@@ -28,7 +28,10 @@
 
 #include "tree.h"
 
-enum { KEEL_SCHEDULE_RANKS_MAX = 4096 };
+enum {
+    KEEL_SCHEDULE_RANKS_MAX = 4096,
+    KEEL_SCHEDULE_PEERS_MAX = 64 /* AUTO: a rank of a bigger group has fewer peers (all-to-all-v: all) */
+};
 
 enum keel_space { KEEL_SPACE_PART, KEEL_SPACE_RESULT, KEEL_SPACE_TEMP };
 
@@ -85,7 +88,7 @@ struct keel_schedule_wish {
     uint32_t rank, rank_count, root;
     uint32_t shard_count;       /* reductions: the map of logical shards; */
     const uint16_t *shard_rank; /*   who carries each; NULL: shard s is rank s's, one a rank */
-    const uint16_t *host_of;    /* two-level: host number of each rank; NULL: all on one */
+    const uint16_t *host_of; /* host number of each rank, below KEEL_SCHEDULE_RANKS_MAX; NULL: all on one */
 };
 
 /* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree
@@ -93,10 +96,11 @@ struct keel_schedule_wish {
 enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out);
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 
-/* ---- the cost model ---------------------------------------------------------------------------------------
- * alpha-beta-gamma (Hockney 1994; Thakur, Rabenseifner, Gropp 2005), integers: picoseconds. */
+/* ---- the cost model ----
+ * LogGP (Alexandrov et al. 1995) with sums; integers. */
 struct keel_link_cost {
-    uint64_t alpha_ns;       /* one message */
+    uint64_t alpha_ns;       /* one message, from here to there */
+    uint64_t gap_ns;         /* what it keeps its sender, and its receiver, from the next one */
     uint64_t picos_per_byte; /* to move it */
 };
 struct keel_cost_model {

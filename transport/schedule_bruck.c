@@ -69,8 +69,7 @@ static void bruck_barrier(struct keel_builder *builder)
     keel_bruck_meet(builder, &team);
 }
 
-/* ---- all-reduce: every rank gets every leaf ---------------------------------------------------------------
- */
+/* ---- all-reduce: every rank gets every leaf ---- */
 
 /* Leaves grouped by rank: those of rank r are leaf[first[r]] .. leaf[first[r + 1] - 1]. */
 struct leaves {
@@ -131,26 +130,12 @@ static void bruck_all_reduce(struct keel_builder *builder)
     keel_free(leaves.place);
 }
 
-enum keel_status keel_schedule_bruck(struct keel_builder *builder)
+void keel_schedule_bruck(struct keel_builder *builder)
 {
-    builder->schedule->in_order = true;
-    switch (builder->wish->kind) {
-    case KEEL_ALL_REDUCE:
-        bruck_all_reduce(builder);
-        return KEEL_OK;
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_GATHER_V:
-        bruck_all_gather(builder);
-        return KEEL_OK;
-    case KEEL_ALL_TO_ALL:
-        bruck_all_to_all(builder);
-        return KEEL_OK;
-    case KEEL_BARRIER:
-        bruck_barrier(builder);
-        return KEEL_OK;
-    case KEEL_ALL_TO_ALL_V:
-        return keel_build_cannot(builder, "ranks on the way do not know the counts of the others");
-    default:
-        return keel_build_cannot(builder, "it has no such form");
-    }
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
+        [KEEL_ALL_REDUCE] = bruck_all_reduce,   [KEEL_ALL_GATHER] = bruck_all_gather,
+        [KEEL_ALL_GATHER_V] = bruck_all_gather, [KEEL_ALL_TO_ALL] = bruck_all_to_all,
+        [KEEL_BARRIER] = bruck_barrier,
+    };
+    kinds[builder->wish->kind](builder);
 }

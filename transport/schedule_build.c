@@ -169,10 +169,3 @@ void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand 
     if (mine.space != KEEL_SPACE_RESULT)
         keel_build_copy(builder, keel_operand_result(schedule->rank), mine);
 }
-
-enum keel_status keel_build_cannot(const struct keel_builder *builder, const char *why)
-{
-    return keel_fail(KEEL_UNSUPPORTED, "%s of %s, %u ranks: %s; take another algorithm, or AUTO",
-                     keel_algorithm_name(builder->wish->algorithm), keel_collective_name(builder->wish->kind),
-                     builder->wish->rank_count, why);
-}

@@ -14,8 +14,31 @@
 
 #include "schedule.h"
 
+/* What a wish is like, found without memory, in time of its maps; and what follows from it. */
+struct keel_facts {
+    uint32_t ranks;
+    bool reduces;
+    uint32_t leaves, root_leaves; /* reductions: of the tree over shards; those that the root holds */
+    uint32_t maker;               /*   who holds the first leaf, and makes the root of the tree */
+    uint32_t climb_edges;         /*   inner nodes whose children are made by two ranks */
+    uint32_t climb_steps;         /*   and the most of them above a leaf */
+    bool aligned;  /*   rank r holds just the shards below node (level, r), the same level for all */
+    bool all_hold; /*   no rank without a leaf */
+    uint32_t hosts, host_ranks; /* ranks of the largest */
+    bool hosts_equal;           /* in size */
+    bool hosts_in_order;        /* equal, and the ranks of each follow those of the one before */
+};
+struct keel_facts keel_wish_facts(const struct keel_schedule_wish *wish);
+/* Why the algorithm cannot do it; NULL when it can. */
+const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
+/* Whether its sums follow the tree over shards. */
+bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
+uint32_t keel_wish_host(const struct keel_schedule_wish *wish, uint32_t rank);
+bool keel_is_power_of_two(uint32_t count);
+
 struct keel_builder {
     const struct keel_schedule_wish *wish;
+    struct keel_facts facts;
     struct keel_schedule *schedule;
     uint32_t step_capacity, operand_capacity, program_capacity;
     struct keel_tree_plan *plan; /* reductions: the leaves and the program of the whole sum; else NULL */
@@ -55,8 +78,7 @@ void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct 
 /* All-gather in one hop: block r of the result is rank r's, and is `mine` here (copied unless it is there
  * already). */
 void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand mine);
-/* ---- teams: phases over some of the ranks, of which algorithms are put together ---------------------------
- */
+/* ---- teams: phases over some of the ranks, of which algorithms are put together ---- */
 
 /* Some ranks, this one among them, in an order that all of them know. */
 struct keel_team {
@@ -106,15 +128,8 @@ void keel_bruck_meet(struct keel_builder *builder, const struct keel_team *team)
 
 /* The group as a team. */
 struct keel_team keel_build_everybody(const struct keel_builder *builder);
-/* Rank r holds node (level, r) of the shard tree, so that ranks in order are shards in order. */
-bool keel_build_aligned(const struct keel_builder *builder);
-bool keel_build_all_hold(const struct keel_builder *builder); /* no rank without a leaf */
-bool keel_is_power_of_two(uint32_t count);
-
-enum keel_status keel_build_cannot(const struct keel_builder *builder, const char *why);
-
-/* A generator: UNSUPPORTED before its first step, or nothing to say (builder->status tells of memory). */
-typedef enum keel_status keel_schedule_generator(struct keel_builder *builder);
+/* A generator. The wish has no obstacle; memory that is not to be had is in builder->status. */
+typedef void keel_schedule_generator(struct keel_builder *builder);
 keel_schedule_generator keel_schedule_flat, keel_schedule_direct, keel_schedule_ring, keel_schedule_tree,
     keel_schedule_halving, keel_schedule_bruck, keel_schedule_pairwise, keel_schedule_two_level;
 

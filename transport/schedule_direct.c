@@ -1,7 +1,8 @@
 /* schedule_direct.c - one hop to the owner of each slice, one hop on: rank r owns slice r of the vector.
  *
  * Moves no more bytes than a ring, in two hops instead of 2 (n - 1), with any shard map in tree order (the
- * owner has all leaves of its slice and sums them itself); n - 1 peers. */
+ * owner has all leaves of its slice and sums them itself); n - 1 peers. Where
+ * the owner of a slice is the one who wants it, the second hop falls away, and that is flat. */
 #include "schedule_build.h"
 
 /* Slice r of the sum, made at rank r, wherever it then goes. */
@@ -68,21 +69,15 @@ static void direct_broadcast(struct keel_builder *builder)
         keel_build_copy(builder, keel_operand_result(block), keel_operand_part(0, block));
 }
 
-/* Where the owner of a slice is the one who wants it, two hops are one. */
-enum keel_status keel_schedule_direct(struct keel_builder *builder)
+void keel_schedule_direct(struct keel_builder *builder)
 {
-    builder->schedule->in_order = true;
-    switch (builder->wish->kind) {
-    case KEEL_ALL_REDUCE:
-        direct_all_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE:
-        direct_reduce(builder);
-        return KEEL_OK;
-    case KEEL_BROADCAST:
-        direct_broadcast(builder);
-        return KEEL_OK;
-    default:
-        return keel_schedule_flat(builder);
-    }
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
+        [KEEL_ALL_REDUCE] = direct_all_reduce,
+        [KEEL_REDUCE] = direct_reduce,
+        [KEEL_BROADCAST] = direct_broadcast,
+    };
+    if (kinds[builder->wish->kind] != NULL)
+        kinds[builder->wish->kind](builder);
+    else
+        keel_schedule_flat(builder);
 }

@@ -116,9 +116,9 @@ static void flat_receive(struct keel_builder *builder)
     keel_build_receive(builder, builder->wish->root, keel_operand_result(0));
 }
 
-enum keel_status keel_schedule_flat(struct keel_builder *builder)
+void keel_schedule_flat(struct keel_builder *builder)
 {
-    static void (*const kinds[KEEL_COLLECTIVE_COUNT])(struct keel_builder *) = {
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
         [KEEL_ALL_REDUCE] = flat_all_reduce,   [KEEL_REDUCE_SCATTER] = flat_reduce_scatter,
         [KEEL_REDUCE] = flat_reduce,           [KEEL_ALL_GATHER] = flat_all_gather,
         [KEEL_ALL_GATHER_V] = flat_all_gather, [KEEL_ALL_TO_ALL] = flat_all_to_all,
@@ -127,7 +127,5 @@ enum keel_status keel_schedule_flat(struct keel_builder *builder)
         [KEEL_BARRIER] = flat_barrier,         [KEEL_SEND] = flat_send,
         [KEEL_RECEIVE] = flat_receive,
     };
-    builder->schedule->in_order = true;
     kinds[builder->wish->kind](builder);
-    return KEEL_OK;
 }

@@ -127,36 +127,12 @@ static void halving_broadcast(struct keel_builder *builder)
     keel_doubling_gather_all(builder, &team, &own);
 }
 
-enum keel_status keel_schedule_halving(struct keel_builder *builder)
+void keel_schedule_halving(struct keel_builder *builder)
 {
-    enum keel_collective_kind kind = builder->wish->kind;
-    bool whole = keel_is_power_of_two(builder->schedule->rank_count), reduces = builder->plan != NULL;
-    bool in_order = !reduces || (whole && keel_build_aligned(builder));
-    if (!whole && kind != KEEL_ALL_REDUCE)
-        return keel_build_cannot(builder, "the ranks are no power of two");
-    if (reduces && builder->wish->exact && !in_order)
-        return keel_build_cannot(builder, "partners are not neighbours in the tree over shards");
-    if (reduces && !keel_build_all_hold(builder))
-        return keel_build_cannot(builder, "a rank without a shard cannot begin a sum");
-    builder->schedule->in_order = in_order;
-    switch (kind) {
-    case KEEL_ALL_REDUCE:
-        halving_all_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE:
-        halving_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE_SCATTER:
-        halving_reduce_scatter(builder);
-        return KEEL_OK;
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_GATHER_V:
-        halving_all_gather(builder);
-        return KEEL_OK;
-    case KEEL_BROADCAST:
-        halving_broadcast(builder);
-        return KEEL_OK;
-    default:
-        return keel_build_cannot(builder, "it has no form in halves");
-    }
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
+        [KEEL_ALL_REDUCE] = halving_all_reduce,   [KEEL_REDUCE_SCATTER] = halving_reduce_scatter,
+        [KEEL_REDUCE] = halving_reduce,           [KEEL_ALL_GATHER] = halving_all_gather,
+        [KEEL_ALL_GATHER_V] = halving_all_gather, [KEEL_BROADCAST] = halving_broadcast,
+    };
+    kinds[builder->wish->kind](builder);
 }

@@ -5,12 +5,9 @@
  * loads every link once a step. */
 #include "schedule_build.h"
 
-enum keel_status keel_schedule_pairwise(struct keel_builder *builder)
+void keel_schedule_pairwise(struct keel_builder *builder)
 {
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
-    if (builder->wish->kind != KEEL_ALL_TO_ALL && builder->wish->kind != KEEL_ALL_TO_ALL_V)
-        return keel_build_cannot(builder, "it is a form of all-to-all");
-    builder->schedule->in_order = true;
     keel_build_blocks(builder, ranks, ranks, KEEL_SPACE_RESULT);
     for (uint32_t i = 1; i < ranks; i++) {
         bool exchange = keel_is_power_of_two(ranks);
@@ -20,5 +17,4 @@ enum keel_status keel_schedule_pairwise(struct keel_builder *builder)
         keel_build_receive(builder, from, keel_operand_result(from));
     }
     keel_build_copy(builder, keel_operand_result(rank), keel_operand_part(0, rank));
-    return KEEL_OK;
 }

@@ -104,31 +104,12 @@ static void ring_all_gather(struct keel_builder *builder)
     keel_ring_gather_all(builder, &team, &own);
 }
 
-enum keel_status keel_schedule_ring(struct keel_builder *builder)
+void keel_schedule_ring(struct keel_builder *builder)
 {
-    if (builder->plan != NULL && builder->wish->exact && builder->schedule->rank_count > 1)
-        return keel_build_cannot(builder, "sums go round the circle, not by the tree over shards");
-    if (builder->plan != NULL && !keel_build_all_hold(builder))
-        return keel_build_cannot(builder, "a rank without a shard cannot begin a sum");
-    builder->schedule->in_order = builder->plan == NULL || builder->schedule->rank_count == 1;
-    switch (builder->wish->kind) {
-    case KEEL_ALL_REDUCE:
-        ring_all_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE_SCATTER:
-        ring_reduce_scatter(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE:
-        ring_reduce(builder);
-        return KEEL_OK;
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_GATHER_V:
-        ring_all_gather(builder);
-        return KEEL_OK;
-    case KEEL_BROADCAST:
-        ring_broadcast(builder);
-        return KEEL_OK;
-    default:
-        return keel_build_cannot(builder, "it has no form for a ring");
-    }
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
+        [KEEL_ALL_REDUCE] = ring_all_reduce,   [KEEL_REDUCE_SCATTER] = ring_reduce_scatter,
+        [KEEL_REDUCE] = ring_reduce,           [KEEL_ALL_GATHER] = ring_all_gather,
+        [KEEL_ALL_GATHER_V] = ring_all_gather, [KEEL_BROADCAST] = ring_broadcast,
+    };
+    kinds[builder->wish->kind](builder);
 }

@@ -79,28 +79,3 @@ void keel_build_receive_set(struct keel_builder *builder, uint32_t peer, const s
         keel_build_receive(builder, peer, builder->value[block]);
     }
 }
-
-bool keel_build_aligned(const struct keel_builder *builder)
-{
-    const struct keel_tree_plan *plan = builder->plan;
-    if (plan->leaf_count != builder->schedule->rank_count)
-        return false;
-    for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++)
-        if (plan->leaf_rank[leaf] != leaf || plan->leaf_node[leaf].index != leaf ||
-            plan->leaf_node[leaf].level != plan->leaf_node[0].level)
-            return false;
-    return true;
-}
-
-bool keel_build_all_hold(const struct keel_builder *builder)
-{
-    for (uint32_t rank = 0; rank < builder->schedule->rank_count; rank++)
-        if (keel_build_leaves(builder, rank) == 0)
-            return false;
-    return true;
-}
-
-bool keel_is_power_of_two(uint32_t count)
-{
-    return (count & (count - 1)) == 0;
-}

@@ -109,8 +109,7 @@ void keel_tree_scatter(struct keel_builder *builder, const struct keel_team *tea
         settle_set(builder, sets, team->mine);
 }
 
-/* ---- up along the tree over shards ------------------------------------------------------------------------
- */
+/* ---- up along the tree over shards ---- */
 
 /* The program of the whole sum, with the maker of each value on its stack, and the values that are here. */
 struct climb {
@@ -218,8 +217,7 @@ static void tree_reduce_scatter(struct keel_builder *builder)
     keel_tree_scatter(builder, &team, maker, &own, true);
 }
 
-/* ---- the other kinds --------------------------------------------------------------------------------------
- */
+/* ---- the other kinds ---- */
 
 static void tree_broadcast(struct keel_builder *builder)
 {
@@ -259,32 +257,13 @@ static void tree_barrier(struct keel_builder *builder)
     keel_tree_broadcast(builder, &team, 0, 1);
 }
 
-enum keel_status keel_schedule_tree(struct keel_builder *builder)
+void keel_schedule_tree(struct keel_builder *builder)
 {
-    builder->schedule->in_order = true;
-    switch (builder->wish->kind) {
-    case KEEL_ALL_REDUCE:
-        tree_all_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE:
-        tree_reduce(builder);
-        return KEEL_OK;
-    case KEEL_REDUCE_SCATTER:
-        tree_reduce_scatter(builder);
-        return KEEL_OK;
-    case KEEL_BROADCAST:
-        tree_broadcast(builder);
-        return KEEL_OK;
-    case KEEL_GATHER:
-        tree_gather(builder);
-        return KEEL_OK;
-    case KEEL_SCATTER:
-        tree_scatter(builder);
-        return KEEL_OK;
-    case KEEL_BARRIER:
-        tree_barrier(builder);
-        return KEEL_OK;
-    default:
-        return keel_build_cannot(builder, "it has no root; bruck is as short");
-    }
+    static keel_schedule_generator *const kinds[KEEL_COLLECTIVE_COUNT] = {
+        [KEEL_ALL_REDUCE] = tree_all_reduce, [KEEL_REDUCE_SCATTER] = tree_reduce_scatter,
+        [KEEL_REDUCE] = tree_reduce,         [KEEL_BROADCAST] = tree_broadcast,
+        [KEEL_GATHER] = tree_gather,         [KEEL_SCATTER] = tree_scatter,
+        [KEEL_BARRIER] = tree_barrier,
+    };
+    kinds[builder->wish->kind](builder);
 }

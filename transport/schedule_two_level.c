@@ -18,9 +18,6 @@ struct hosts {
     uint32_t *count_up;   /* 0, 1, 2, ... */
     uint32_t host, place; /* of this rank */
     uint32_t head_place;  /* in this host */
-    bool equal;           /* all of size `size` */
-    uint32_t size;
-    bool in_order; /* equal, and rank = host x size + place */
 };
 
 static void hosts_free(struct hosts *hosts)
@@ -32,62 +29,49 @@ static void hosts_free(struct hosts *hosts)
     keel_free(hosts->count_up);
 }
 
-static uint32_t host_number(const struct keel_schedule_wish *wish, uint32_t rank)
-{
-    return wish->host_of != NULL ? wish->host_of[rank] : 0;
-}
-
 /* index: by host number, the host's index + 1. */
 static void number_hosts(const struct keel_schedule_wish *wish, struct hosts *hosts, uint32_t *index)
 {
     for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
-        uint32_t number = host_number(wish, rank);
+        uint32_t number = keel_wish_host(wish, rank);
         if (index[number] == 0)
             index[number] = ++hosts->count;
         hosts->first[index[number]]++;
     }
     for (uint32_t host = 0; host < hosts->count; host++)
         hosts->first[host + 1] += hosts->first[host];
-    hosts->host = index[host_number(wish, wish->rank)] - 1;
+    hosts->host = index[keel_wish_host(wish, wish->rank)] - 1;
     for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
-        uint32_t host = index[host_number(wish, rank)] - 1;
+        uint32_t host = index[keel_wish_host(wish, rank)] - 1;
         if (rank == wish->rank)
             hosts->place = hosts->heads[host];
         hosts->ranks[hosts->first[host] + hosts->heads[host]++] = rank;
     }
 }
 
-static void shape_hosts(struct hosts *hosts, uint32_t rank_count)
+static void seat_ranks(struct hosts *hosts, const struct keel_facts *facts)
 {
-    hosts->size = hosts->first[1];
-    hosts->equal = true;
-    for (uint32_t host = 0; host < hosts->count; host++) {
-        hosts->equal = hosts->equal && hosts->first[host + 1] - hosts->first[host] == hosts->size;
+    for (uint32_t host = 0; host < hosts->count; host++)
         hosts->heads[host] = hosts->ranks[hosts->first[host]];
-    }
-    hosts->in_order = hosts->equal;
-    for (uint32_t k = 0; hosts->equal && k < rank_count; k++) {
-        hosts->in_order = hosts->in_order && hosts->ranks[k] == k;
-        hosts->across[k % hosts->size * hosts->count + k / hosts->size] = hosts->ranks[k];
-    }
+    for (uint32_t k = 0; facts->hosts_equal && k < facts->ranks; k++)
+        hosts->across[k % facts->host_ranks * facts->hosts + k / facts->host_ranks] = hosts->ranks[k];
 }
 
-static enum keel_status hosts_init(struct hosts *hosts, const struct keel_schedule_wish *wish)
+static enum keel_status hosts_init(struct hosts *hosts, const struct keel_builder *builder)
 {
-    uint32_t *index = NULL, ranks = wish->rank_count, most = 0;
-    for (uint32_t rank = 0; rank < ranks; rank++)
-        most = host_number(wish, rank) > most ? host_number(wish, rank) : most;
+    const struct keel_schedule_wish *wish = builder->wish;
+    uint32_t *index = NULL, ranks = wish->rank_count;
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->first, (void *)&hosts->first));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->ranks, (void *)&hosts->ranks));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->across, (void *)&hosts->across));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->heads, (void *)&hosts->heads));
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->count_up, (void *)&hosts->count_up));
-    KEEL_TRY(keel_alloc(most + 1, sizeof *index, (void *)&index));
+    KEEL_TRY(keel_alloc(KEEL_SCHEDULE_RANKS_MAX, sizeof *index, (void *)&index));
     for (uint32_t k = 0; k <= ranks; k++)
         hosts->count_up[k] = k;
     number_hosts(wish, hosts, index);
     keel_free(index);
-    shape_hosts(hosts, ranks);
+    seat_ranks(hosts, &builder->facts);
     return KEEL_OK;
 }
 
@@ -103,8 +87,7 @@ static struct keel_team between(const struct hosts *hosts)
     return (struct keel_team){.count = hosts->count, .mine = hosts->host, .ranks = hosts->heads};
 }
 
-/* ---- slices: hosts of equal size -------------------------------------------------------------------------
- */
+/* ---- slices: hosts of equal size ---- */
 
 /* A host's slices, one a place: of each slice one block for every host. And the blocks of this rank's slice.
  */
@@ -116,7 +99,7 @@ struct slices {
 
 static void slices_init(struct keel_builder *builder, const struct hosts *hosts, struct slices *out)
 {
-    uint32_t size = hosts->size, count = hosts->count;
+    uint32_t size = builder->facts.host_ranks, count = hosts->count;
     if (builder->status == KEEL_OK)
         builder->status = keel_alloc(size + count + 2, sizeof *out->first, (void *)&out->first);
     if (builder->status != KEEL_OK)
@@ -170,8 +153,7 @@ static void list_slices(struct keel_builder *builder, const struct slices *slice
     gather_all(builder, &slices->within, &slices->slices);
 }
 
-/* ---- what has a root, and the barrier --------------------------------------------------------------------
- */
+/* ---- what has a root, and the barrier ---- */
 
 static void two_level_broadcast(struct keel_builder *builder, const struct hosts *hosts, uint32_t root_host)
 {
@@ -256,62 +238,37 @@ static uint32_t seat_root(struct hosts *hosts, uint32_t root)
     return host;
 }
 
-static enum keel_status list_kind(struct keel_builder *builder, struct hosts *hosts)
+static void list_kind(struct keel_builder *builder, struct hosts *hosts)
 {
+    struct slices slices = {0};
     switch (builder->wish->kind) {
     case KEEL_BROADCAST:
         two_level_broadcast(builder, hosts, seat_root(hosts, builder->wish->root));
-        return KEEL_OK;
+        return;
     case KEEL_REDUCE:
         two_level_reduce(builder, hosts);
-        return KEEL_OK;
+        return;
     case KEEL_GATHER:
         two_level_gather(builder, hosts, seat_root(hosts, builder->wish->root));
-        return KEEL_OK;
+        return;
     case KEEL_SCATTER:
         two_level_scatter(builder, hosts, seat_root(hosts, builder->wish->root));
-        return KEEL_OK;
+        return;
     case KEEL_BARRIER:
         two_level_barrier(builder, hosts);
-        return KEEL_OK;
-    case KEEL_ALL_REDUCE:
-    case KEEL_REDUCE_SCATTER:
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_GATHER_V:
-        break;
+        return;
     default:
-        return keel_build_cannot(builder, "every rank of a host has something for every rank of another");
+        slices_init(builder, hosts, &slices);
+        list_slices(builder, &slices);
+        keel_free(slices.first);
     }
-    if (!hosts->equal)
-        return keel_build_cannot(builder, "hosts differ in the number of their ranks");
-    struct slices slices = {0};
-    slices_init(builder, hosts, &slices);
-    list_slices(builder, &slices);
-    keel_free(slices.first);
-    return KEEL_OK;
 }
 
-static bool sums_in_order(const struct keel_builder *builder, const struct hosts *hosts)
-{
-    if (!hosts->in_order || !keel_is_power_of_two(hosts->size) || !keel_build_aligned(builder))
-        return false;
-    return builder->wish->kind == KEEL_REDUCE || keel_is_power_of_two(hosts->count);
-}
-
-enum keel_status keel_schedule_two_level(struct keel_builder *builder)
+void keel_schedule_two_level(struct keel_builder *builder)
 {
     struct hosts hosts = {0};
-    bool reduces = builder->plan != NULL;
-    enum keel_status status = hosts_init(&hosts, builder->wish);
-    if (status == KEEL_OK) {
-        builder->schedule->in_order = !reduces || sums_in_order(builder, &hosts);
-        if (reduces && builder->wish->exact && !builder->schedule->in_order)
-            status = keel_build_cannot(builder, "hosts do not hold whole nodes of the tree over shards");
-        else if (reduces && !keel_build_all_hold(builder))
-            status = keel_build_cannot(builder, "a rank without a shard cannot begin a sum");
-        else
-            status = list_kind(builder, &hosts);
-    }
+    builder->status = hosts_init(&hosts, builder);
+    if (builder->status == KEEL_OK)
+        list_kind(builder, &hosts);
     hosts_free(&hosts);
-    return status;
 }

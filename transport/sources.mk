@@ -5,6 +5,9 @@ transport_SRC := \
 	schedule.c \
 	schedule_build.c \
 	schedule_link.c \
+	schedule_facts.c \
+	schedule_cost.c \
+	schedule_wire.c \
 	schedule_flat.c \
 	schedule_direct.c \
 	schedule_team.c \

@@ -38,13 +38,17 @@ struct sim_token {
 struct sim {
     struct keel_schedule_wish wish; /* of all; rank differs */
     struct keel_tree_plan *plan;    /* reductions */
+    uint32_t *leaf_first;           /*   by rank: its first leaf in leaf_of */
+    uint32_t *leaf_of;              /*   by rank and ordinal */
+    struct sim_value *sums;         /*   [segment][block]: what they should be */
+    uint32_t sum_blocks;
     struct sim_rank *ranks;
     uint32_t segments, window, held; /* held: this rank does nothing; SIM_NOBODY */
     uint64_t seed;
     struct sim_token *pool;
     uint32_t pool_count, pool_capacity;
-    uint64_t messages, wire_blocks; /* messages sent; the same, in blocks of equal size */
-    uint32_t peers_most, temps_most, steps_most;
+    uint64_t messages, steps; /* sent; of all ranks */
+    uint32_t peers_most;
 };
 
 static inline uint64_t sim_mix(uint64_t a, uint64_t b)
@@ -90,11 +94,9 @@ static inline struct sim_value sim_part(const struct sim *sim, uint32_t rank, ui
 {
     if (!sim_reduces(sim->wish.kind))
         return sim_leaf(rank, block, segment);
-    for (uint32_t leaf = 0; leaf < sim->plan->leaf_count; leaf++)
-        if (sim->plan->leaf_rank[leaf] == rank && sim->plan->leaf_ordinal[leaf] == number)
-            return sim_leaf(sim_shard_node(sim->plan->leaf_node[leaf]), block, segment);
-    ck_abort_msg("rank %u has no part %u", rank, number);
-    return (struct sim_value){0, 0};
+    ck_assert_uint_lt(number, sim->plan->rank_leaves[rank]);
+    uint32_t leaf = sim->leaf_of[sim->leaf_first[rank] + number];
+    return sim_leaf(sim_shard_node(sim->plan->leaf_node[leaf]), block, segment);
 }
 
 static inline struct sim_value sim_sum(const struct sim *sim, uint32_t block, uint32_t segment)
@@ -120,13 +122,13 @@ static inline bool sim_wanted(const struct sim *sim, uint32_t rank, uint32_t blo
     uint32_t root = sim->wish.root;
     switch (sim->wish.kind) {
     case KEEL_ALL_REDUCE:
-        *out = sim_sum(sim, block, segment);
+        *out = sim->sums[(size_t)segment * sim->sum_blocks + block];
         return true;
     case KEEL_REDUCE_SCATTER:
-        *out = sim_sum(sim, rank, segment);
+        *out = sim->sums[(size_t)segment * sim->sum_blocks + rank];
         return true;
     case KEEL_REDUCE:
-        *out = sim_sum(sim, block, segment);
+        *out = sim->sums[(size_t)segment * sim->sum_blocks + block];
         return rank == root;
     case KEEL_ALL_GATHER:
     case KEEL_ALL_GATHER_V:
@@ -375,6 +377,9 @@ static inline void sim_free(struct sim *sim)
     }
     free(sim->ranks);
     free(sim->plan);
+    free(sim->leaf_first);
+    free(sim->leaf_of);
+    free(sim->sums);
     free(sim->pool);
 }
 
@@ -387,10 +392,29 @@ static inline void sim_check_shape(struct sim *sim, const struct keel_schedule *
         ck_assert_uint_lt(schedule->peers[k - 1], schedule->peers[k]);
     if (schedule->peer_count > sim->peers_most)
         sim->peers_most = schedule->peer_count;
-    if (schedule->temp_count > sim->temps_most)
-        sim->temps_most = schedule->temp_count;
-    if (schedule->step_count > sim->steps_most)
-        sim->steps_most = schedule->step_count;
+    sim->steps += schedule->step_count;
+}
+
+static inline void sim_group_leaves(struct sim *sim)
+{
+    const struct keel_tree_plan *plan = sim->plan;
+    sim->leaf_first = calloc(sim->wish.rank_count + 1, sizeof *sim->leaf_first);
+    sim->leaf_of = calloc(plan->leaf_count, sizeof *sim->leaf_of);
+    for (uint32_t rank = 0; rank < sim->wish.rank_count; rank++)
+        sim->leaf_first[rank + 1] = sim->leaf_first[rank] + plan->rank_leaves[rank];
+    for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++)
+        sim->leaf_of[sim->leaf_first[plan->leaf_rank[leaf]] + plan->leaf_ordinal[leaf]] = leaf;
+}
+
+/* All ranks cut alike, so rank 0's blocks are everybody's. */
+static inline void sim_make_sums(struct sim *sim)
+{
+    const struct keel_schedule *schedule = sim->ranks[0].schedule;
+    sim->sum_blocks = schedule->part_blocks;
+    sim->sums = calloc((size_t)sim->segments * sim->sum_blocks, sizeof *sim->sums);
+    for (uint32_t segment = 0; segment < sim->segments; segment++)
+        for (uint32_t block = 0; block < sim->sum_blocks; block++)
+            sim->sums[(size_t)segment * sim->sum_blocks + block] = sim_sum(sim, block, segment);
 }
 
 static inline void sim_make_plan(struct sim *sim)
@@ -404,6 +428,7 @@ static inline void sim_make_plan(struct sim *sim)
         keel_tree_plan_init(sim->plan, wish->shard_count, wish->shard_rank);
     else
         keel_tree_plan_init(sim->plan, wish->rank_count, own);
+    sim_group_leaves(sim);
 }
 
 /* Make the schedules of all ranks; false when the algorithm cannot do it, which all ranks must say alike. */
@@ -413,7 +438,8 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
     *sim =
         (struct sim){.wish = *wish, .segments = segments, .window = window, .held = SIM_NOBODY, .seed = seed};
     sim->ranks = calloc(wish->rank_count, sizeof *sim->ranks);
-    sim_make_plan(sim);
+    if (sim_reduces(wish->kind))
+        sim_make_plan(sim);
     uint32_t refused = 0;
     for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
         struct sim_rank *r = &sim->ranks[rank];
@@ -426,6 +452,8 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
         }
         ck_ok(status);
         sim_check_shape(sim, r->schedule);
+        ck_assert(!sim_reduces(wish->kind) ||
+                  r->schedule->part_blocks == sim->ranks[0].schedule->part_blocks);
         r->results = calloc((size_t)segments * r->schedule->result_blocks + 1, sizeof *r->results);
         r->temps = calloc((size_t)window * r->schedule->temp_count + 1, sizeof *r->temps);
         r->needs = calloc((size_t)window * r->schedule->step_count + 1, sizeof *r->needs);
@@ -437,6 +465,8 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
         sim_free(sim);
         return false;
     }
+    if (sim_reduces(wish->kind))
+        sim_make_sums(sim);
     for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
         for (uint32_t segment = 0; segment < segments && segment < window; segment++)
             sim_open(sim, rank, segment);

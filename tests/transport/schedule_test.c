@@ -2,17 +2,63 @@
  */
 #include "schedule_sim.h"
 
-enum { RANKS_ALL = 17 };
+#include <keel/memory.h>
+#include <malloc.h>
+
+enum { RANKS_ALL = 17, SHARDS = 40 };
 
 static uint64_t cases_run;
 
-static void describe(const struct keel_schedule_wish *wish, char *out, size_t bytes)
+static bool has_root(enum keel_collective_kind kind)
 {
-    snprintf(out, bytes, "%s %s, %u ranks, root %u%s", keel_algorithm_name(wish->algorithm),
-             keel_collective_name(wish->kind), wish->rank_count, wish->root, wish->exact ? ", exact" : "");
+    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
 }
 
-/* One case: make, run, check; a barrier is checked by holding each rank back in turn. False: unsupported. */
+/* Bytes of one block, when the whole has `bytes` that divide as often as is needed. */
+static uint64_t block_bytes(const struct sim *sim, uint64_t bytes)
+{
+    switch (sim->wish.kind) {
+    case KEEL_ALL_REDUCE:
+    case KEEL_REDUCE:
+    case KEEL_BROADCAST:
+        return bytes / sim->ranks[0].schedule->part_blocks;
+    case KEEL_REDUCE_SCATTER:
+    case KEEL_SCATTER:
+        return bytes;
+    case KEEL_BARRIER:
+        return 0;
+    default:
+        return bytes / sim->wish.rank_count;
+    }
+}
+
+static void check_wire(const struct sim *sim)
+{
+    uint64_t core = 1, bytes;
+    while (2 * core <= sim->wish.rank_count)
+        core *= 2;
+    bytes = core * sim->wish.rank_count * 8;
+    ck_assert_uint_eq(sim->messages / sim->segments * block_bytes(sim, bytes),
+                      keel_schedule_wire_bytes(&sim->wish, bytes));
+}
+
+/* While one rank has not come, nobody who is not it gets through. */
+static void check_barrier(const struct keel_schedule_wish *wish, uint32_t held, uint64_t seed)
+{
+    struct sim sim;
+    ck_assert(sim_make(&sim, wish, 1, 1, seed));
+    sim.held = held;
+    sim_run(&sim);
+    for (uint32_t rank = 0; rank < wish->rank_count; rank++)
+        ck_assert_msg(!sim_ended(&sim, rank) || wish->rank_count == 1, "rank %u passed before rank %u came",
+                      rank, held);
+    sim.held = SIM_NOBODY;
+    sim_run(&sim);
+    sim_check_results(&sim);
+    sim_free(&sim);
+}
+
+/* Make, run, check; false where the algorithm cannot. */
 static bool run_case(const struct keel_schedule_wish *wish, uint32_t segments, uint32_t window, uint64_t seed)
 {
     struct sim sim;
@@ -21,39 +67,313 @@ static bool run_case(const struct keel_schedule_wish *wish, uint32_t segments, u
     sim_run(&sim);
     sim_check_results(&sim);
     ck_assert_uint_eq(sim.pool_count, 0);
+    check_wire(&sim);
+    ck_assert(wish->rank_count <= KEEL_SCHEDULE_PEERS_MAX || wish->shard_rank != NULL ||
+              wish->algorithm == KEEL_ALGORITHM_FLAT || wish->algorithm == KEEL_ALGORITHM_DIRECT ||
+              wish->algorithm == KEEL_ALGORITHM_PAIRWISE || sim.peers_most < KEEL_SCHEDULE_PEERS_MAX);
     sim_free(&sim);
     cases_run++;
     return true;
 }
 
-static bool has_root(int kind)
+/* Every algorithm, exact and native, of one kind; how many could do it. */
+static uint32_t run_algorithms(struct keel_schedule_wish wish, uint64_t seed)
 {
-    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
+    uint32_t done = 0;
+    for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
+        for (int exact = 0; exact < (sim_reduces(wish.kind) ? 2 : 1); exact++) {
+            wish.algorithm = (enum keel_algorithm)algorithm;
+            wish.exact = exact != 0;
+            done += run_case(&wish, 1 + (uint32_t)(seed % 4), 1 + (uint32_t)(seed % 3), seed);
+        }
+    return done;
 }
 
-START_TEST(every_kind_and_root_is_right_on_1_to_17_ranks)
+START_TEST(every_kind_algorithm_and_root_is_right_on_1_to_17_ranks)
 {
-    char text[128];
     for (int kind = 0; kind < KEEL_SEND; kind++)
-        for (int algorithm = 1; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
-            for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
-                for (uint32_t root = 0; root < (has_root(kind) ? ranks : 2); root++)
-                    for (int exact = 0; exact < 2; exact++) {
-                        struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
-                                                          .algorithm = (enum keel_algorithm)algorithm,
-                                                          .exact = exact != 0,
-                                                          .rank_count = ranks,
-                                                          .root = root % ranks};
-                        describe(&wish, text, sizeof text);
-                        mark_point();
-                        run_case(&wish, 1 + root % 4, 1 + root % 3, root);
-                    }
-    printf("note: %lu cases\n", (unsigned long)cases_run);
+        for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
+            for (uint32_t root = 0; root < (has_root((enum keel_collective_kind)kind) ? ranks : 3); root++) {
+                struct keel_schedule_wish wish = {
+                    .kind = (enum keel_collective_kind)kind, .rank_count = ranks, .root = root % ranks};
+                ck_assert_uint_gt(run_algorithms(wish, root + ranks), 0);
+            }
 }
 END_TEST
 
+START_TEST(nobody_passes_a_barrier_before_all_have_come)
+{
+    for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
+        for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
+            for (uint32_t held = 0; held < ranks; held++) {
+                uint16_t hosts[RANKS_ALL];
+                for (uint32_t rank = 0; rank < ranks; rank++)
+                    hosts[rank] = (uint16_t)(rank / 3);
+                struct keel_schedule_wish wish = {.kind = KEEL_BARRIER,
+                                                  .algorithm = (enum keel_algorithm)algorithm,
+                                                  .rank_count = ranks,
+                                                  .host_of = hosts};
+                struct sim sim;
+                if (!sim_make(&sim, &wish, 1, 1, held))
+                    continue;
+                sim_free(&sim);
+                check_barrier(&wish, held, held);
+                cases_run++;
+            }
+}
+END_TEST
+
+START_TEST(send_meets_receive)
+{
+    for (int kind = KEEL_SEND; kind <= KEEL_RECEIVE; kind++) {
+        struct keel_schedule *schedule = NULL;
+        struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                                          .algorithm = KEEL_ALGORITHM_FLAT,
+                                          .rank = 1,
+                                          .rank_count = 5,
+                                          .root = 3};
+        ck_ok(keel_schedule_make(&wish, &schedule));
+        ck_assert_uint_eq(schedule->step_count, 1);
+        ck_assert_uint_eq(schedule->peer_count, 1);
+        ck_assert_uint_eq(schedule->peers[0], 3);
+        ck_assert_uint_eq(schedule->receives_first[1], kind == KEEL_RECEIVE ? 1 : 0);
+        keel_schedule_free(schedule);
+        wish.root = 1;
+        ck_status(keel_schedule_make(&wish, &schedule), KEEL_INVALID);
+    }
+}
+END_TEST
+
+/* Runs of shards as often as scattered ones, and now and then a rank with none. */
+static void place(uint16_t *shard_rank, uint32_t shards, uint32_t ranks, uint64_t *seed)
+{
+    bool runs = sim_random(seed) % 2 == 0;
+    uint16_t rank = 0;
+    for (uint32_t s = 0; s < shards; s++) {
+        if (!runs || sim_random(seed) % 3 == 0)
+            rank = (uint16_t)(sim_random(seed) % ranks);
+        shard_rank[s] = rank;
+    }
+}
+
+START_TEST(sums_are_right_for_random_shard_maps)
+{
+    const enum keel_collective_kind kinds[] = {KEEL_ALL_REDUCE, KEEL_REDUCE_SCATTER, KEEL_REDUCE};
+    uint64_t seed = 7;
+    uint16_t shard_rank[SHARDS];
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
+            for (uint32_t shards = 1; shards <= SHARDS; shards += 1 + shards / 8) {
+                place(shard_rank, shards, ranks, &seed);
+                struct keel_schedule_wish wish = {.kind = kinds[k],
+                                                  .rank_count = ranks,
+                                                  .root = (uint32_t)(sim_random(&seed) % ranks),
+                                                  .shard_count = shards,
+                                                  .shard_rank = shard_rank};
+                ck_assert_uint_ge(run_algorithms(wish, seed), 4); /* flat and tree, exact and native */
+            }
+}
+END_TEST
+
+START_TEST(sums_keep_the_order_when_ranks_carry_aligned_runs_of_shards)
+{
+    uint16_t shard_rank[SHARDS];
+    for (uint32_t ranks = 1; ranks <= 16; ranks *= 2)
+        for (uint32_t run = 1; run <= 4; run *= 2)
+            for (uint32_t less = 0; less < run && ranks * run <= SHARDS; less++) {
+                uint32_t shards = ranks * run - less;
+                for (uint32_t s = 0; s < shards; s++)
+                    shard_rank[s] = (uint16_t)(s / run);
+                struct keel_schedule_wish wish = {.kind = KEEL_ALL_REDUCE,
+                                                  .algorithm = KEEL_ALGORITHM_HALVING,
+                                                  .exact = true,
+                                                  .rank_count = ranks,
+                                                  .shard_count = shards,
+                                                  .shard_rank = shard_rank};
+                ck_assert_msg(run_case(&wish, 2, 2, run), "halving, %u ranks of %u", ranks, run);
+                wish.algorithm = KEEL_ALGORITHM_TWO_LEVEL;
+                ck_assert_msg(run_case(&wish, 2, 2, run), "two-level, %u ranks of %u", ranks, run);
+            }
+}
+END_TEST
+
+/* hosts: 0 as they come, 1 scattered, 2 of unequal size */
+static void place_hosts(uint16_t *host_of, uint32_t ranks, uint32_t size, uint32_t pattern)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        uint32_t host = rank / size;
+        if (pattern == 1)
+            host = rank * 7 % ((ranks + size - 1) / size);
+        if (pattern == 2)
+            host = rank == 0 ? 9 : rank / size;
+        host_of[rank] = (uint16_t)(100 - host);
+    }
+}
+
+START_TEST(two_levels_are_right_for_hosts_of_any_shape)
+{
+    uint16_t host_of[64];
+    uint32_t exact = 0;
+    for (int kind = 0; kind < KEEL_SEND; kind++)
+        for (uint32_t ranks = 1; ranks <= 24; ranks++)
+            for (uint32_t size = 1; size <= 8; size++)
+                for (uint32_t pattern = 0; pattern < 3; pattern++) {
+                    place_hosts(host_of, ranks, size, pattern);
+                    struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                                                      .algorithm = KEEL_ALGORITHM_TWO_LEVEL,
+                                                      .rank_count = ranks,
+                                                      .root = (size * 5 + pattern) % ranks,
+                                                      .host_of = host_of};
+                    run_case(&wish, 1 + size % 3, 1 + size % 2, size);
+                    wish.exact = true;
+                    exact += sim_reduces(wish.kind) && run_case(&wish, 1, 1, size);
+                }
+    ck_assert_uint_gt(exact, 50);
+}
+END_TEST
+
+/* ---- many ranks ---- */
+
+static void run_large(uint32_t ranks, uint64_t steps_most)
+{
+    uint16_t *host_of = calloc(ranks, sizeof *host_of);
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        host_of[rank] = (uint16_t)(rank / (ranks == 4096 ? 64 : 10));
+    for (int kind = 0; kind < KEEL_SEND; kind++)
+        for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
+            struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                                              .algorithm = (enum keel_algorithm)algorithm,
+                                              .rank = 1,
+                                              .rank_count = ranks,
+                                              .root = ranks / 3,
+                                              .host_of = host_of};
+            struct keel_schedule *one = NULL;
+            wish.exact = sim_reduces(wish.kind) && algorithm != KEEL_ALGORITHM_RING;
+            if (keel_schedule_make(&wish, &one) != KEEL_OK) {
+                wish.exact = false;
+                if (keel_schedule_make(&wish, &one) != KEEL_OK)
+                    continue;
+            }
+            bool small = (uint64_t)one->step_count * ranks <= steps_most;
+            keel_schedule_free(one);
+            if (small)
+                run_case(&wish, 1, 1, ranks);
+        }
+    free(host_of);
+}
+
+START_TEST(sixty_four_a_hundred_and_a_thousand_ranks)
+{
+    run_large(64, UINT64_MAX);
+    run_large(100, UINT64_MAX);
+    run_large(1000, 1000000);
+}
+END_TEST
+
+START_TEST(four_thousand_and_ninety_six_ranks)
+{
+    run_large(4096, 1000000);
+}
+END_TEST
+
+/* What AUTO picks at 4,096 ranks, and what one rank of every algorithm needs there. */
+START_TEST(schedules_of_4096_ranks_are_bounded)
+{
+    static uint16_t host_of[4096];
+    const struct keel_cost_model model = {{500, 200, 100}, {10000, 1000, 400}, 50};
+    const uint32_t ranks[] = {0, 1, 63, 64, 2047, 2730, 4095};
+    uint64_t bytes_most = 0;
+    for (uint32_t rank = 0; rank < 4096; rank++)
+        host_of[rank] = (uint16_t)(rank / 64);
+    for (int kind = 0; kind < KEEL_SEND; kind++)
+        for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
+            for (uint32_t k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
+                struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                                                  .algorithm = (enum keel_algorithm)algorithm,
+                                                  .rank = ranks[k],
+                                                  .rank_count = 4096,
+                                                  .root = 2730,
+                                                  .host_of = host_of};
+                struct keel_schedule *schedule = NULL;
+                uint64_t before = keel_memory_stats().live_bytes;
+                if (keel_schedule_make(&wish, &schedule) == KEEL_UNSUPPORTED)
+                    continue;
+                ck_assert_ptr_nonnull(schedule);
+                uint64_t bytes = keel_memory_stats().live_bytes - before;
+                bytes_most = bytes > bytes_most ? bytes : bytes_most;
+                if (algorithm != KEEL_ALGORITHM_FLAT && algorithm != KEEL_ALGORITHM_DIRECT &&
+                    algorithm != KEEL_ALGORITHM_PAIRWISE)
+                    ck_assert_uint_lt(schedule->peer_count, KEEL_SCHEDULE_PEERS_MAX);
+                keel_schedule_free(schedule);
+            }
+    ck_assert_uint_lt(bytes_most, 16 << 20);
+    printf("note: the largest schedule of 4,096 ranks takes %lu KiB\n", (unsigned long)(bytes_most >> 10));
+    for (int kind = 0; kind < KEEL_SEND; kind++)
+        for (int exact = 0; exact < 2; exact++)
+            for (uint64_t bytes = 8; bytes <= UINT64_C(1) << 34; bytes *= 8) {
+                struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                                                  .exact = exact != 0,
+                                                  .rank_count = 4096,
+                                                  .host_of = host_of};
+                enum keel_algorithm choice = keel_schedule_choose(&wish, bytes, &model);
+                bool everybody = choice == KEEL_ALGORITHM_FLAT || choice == KEEL_ALGORITHM_DIRECT ||
+                                 choice == KEEL_ALGORITHM_PAIRWISE;
+                ck_assert_msg(!everybody || kind == KEEL_ALL_TO_ALL_V, "%s by %s",
+                              keel_collective_name(wish.kind), keel_algorithm_name(choice));
+            }
+}
+END_TEST
+
+/* What every rank is asked, every rank answers alike, and can do. */
+START_TEST(the_choice_can_be_made_and_is_everybodys)
+{
+    const struct keel_cost_model model = {{500, 200, 100}, {10000, 1000, 400}, 50};
+    uint64_t seed = 3;
+    uint16_t shard_rank[SHARDS], host_of[SHARDS];
+    for (uint32_t turn = 0; turn < 3000; turn++) {
+        uint32_t ranks = 1 + (uint32_t)(sim_random(&seed) % SHARDS);
+        uint32_t shards = 1 + (uint32_t)(sim_random(&seed) % SHARDS);
+        place(shard_rank, shards, ranks, &seed);
+        place_hosts(host_of, ranks, 1 + (uint32_t)(sim_random(&seed) % 8), turn % 3);
+        struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)(turn % KEEL_SEND),
+                                          .exact = turn / 16 % 2 != 0,
+                                          .rank_count = ranks,
+                                          .root = (uint32_t)(sim_random(&seed) % ranks),
+                                          .shard_count = shards,
+                                          .shard_rank = turn % 4 == 0 ? NULL : shard_rank,
+                                          .host_of = turn % 5 == 0 ? NULL : host_of};
+        uint64_t bytes = UINT64_C(1) << sim_random(&seed) % 34;
+        enum keel_algorithm choice = keel_schedule_choose(&wish, bytes, &model);
+        for (wish.rank = 0; wish.rank < ranks; wish.rank++) {
+            struct keel_schedule *schedule = NULL;
+            ck_assert_int_eq(keel_schedule_choose(&wish, bytes, &model), choice);
+            wish.algorithm = choice;
+            ck_ok(keel_schedule_make(&wish, &schedule));
+            keel_schedule_free(schedule);
+        }
+    }
+}
+END_TEST
+
+static void count_cases(void)
+{
+    printf("note: %lu cases simulated\n", (unsigned long)cases_run);
+}
+
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, every_kind_and_root_is_right_on_1_to_17_ranks);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    tcase_add_checked_fixture(tc, NULL, count_cases);
+    tcase_add_test(tc, every_kind_algorithm_and_root_is_right_on_1_to_17_ranks);
+    tcase_add_test(tc, nobody_passes_a_barrier_before_all_have_come);
+    tcase_add_test(tc, send_meets_receive);
+    tcase_add_test(tc, sums_are_right_for_random_shard_maps);
+    tcase_add_test(tc, sums_keep_the_order_when_ranks_carry_aligned_runs_of_shards);
+    tcase_add_test(tc, two_levels_are_right_for_hosts_of_any_shape);
+    tcase_add_test(tc, sixty_four_a_hundred_and_a_thousand_ranks);
+    tcase_add_test(tc, four_thousand_and_ninety_six_ranks);
+    tcase_add_test(tc, schedules_of_4096_ranks_are_bounded);
+    tcase_add_test(tc, the_choice_can_be_made_and_is_everybodys);
 }
 KEEL_TEST_MAIN("transport schedule", cases, 120)

@@ -1,0 +1,334 @@
+/* schedule_cost.c - what an operation would take, what it puts on the wire, and which algorithm is cheapest.
+ *
+ * Times are sums of hops. A hop in which a rank has m messages of b bytes to send or to take in costs
+ *     alpha + m (gap + b picos_per_byte + b combine_picos_per_byte, where it is combined)
+ * (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995). Where ranks lie host by host, a hop to a partner
+ * nearer than a host's size stays within the host. Everything is in picoseconds and saturates. */
+#include "schedule_build.h"
+
+struct price {
+    const struct keel_schedule_wish *wish;
+    const struct keel_facts *facts;
+    const struct keel_cost_model *model;
+    uint32_t ranks;
+    uint64_t bytes, slice; /* of the whole; of 1 / ranks of it, rounded up */
+};
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) || product > UINT64_MAX / 64 ? UINT64_MAX / 64 : product;
+}
+
+static uint64_t hop(const struct price *p, const struct keel_link_cost *link, uint64_t messages,
+                    uint64_t bytes, bool combined)
+{
+    uint64_t per_byte = link->picos_per_byte + (combined ? p->model->combine_picos_per_byte : 0);
+    uint64_t message = times(link->gap_ns, 1000) + times(bytes, per_byte);
+    return times(link->alpha_ns, 1000) + times(messages, message);
+}
+
+/* A partner that many ranks away. */
+static const struct keel_link_cost *link_at(const struct price *p, uint32_t distance)
+{
+    const struct keel_facts *facts = p->facts;
+    bool near = facts->hosts == 1 || (facts->hosts_in_order && keel_is_power_of_two(facts->host_ranks) &&
+                                      distance < facts->host_ranks);
+    return near ? &p->model->within : &p->model->between;
+}
+
+static const struct keel_link_cost *worst_link(const struct price *p)
+{
+    return p->facts->hosts == 1 ? &p->model->within : &p->model->between;
+}
+
+/* `messages` spread evenly over all other ranks. */
+static uint64_t spread(const struct price *p, uint64_t messages, uint64_t bytes, bool combined)
+{
+    if (p->ranks == 1)
+        return 0;
+    uint64_t near = messages * (p->facts->host_ranks - 1) / (p->ranks - 1);
+    struct keel_link_cost within = p->model->within;
+    within.alpha_ns = 0;
+    return hop(p, worst_link(p), messages - near, bytes, combined) + hop(p, &within, near, bytes, combined);
+}
+
+/* ---- phases ---- */
+
+static uint64_t ring_turns(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                           uint64_t width, uint64_t bytes, bool combined)
+{
+    return times(members - 1, hop(p, link, width, bytes, combined));
+}
+
+/* Halving (or doubling) over members, from the nearest (or the farthest) on; `link` NULL: by distance. */
+static uint64_t halves(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                       uint64_t width, uint64_t bytes, bool combined)
+{
+    uint64_t sum = 0;
+    for (uint32_t bit = 1; bit < members; bit *= 2)
+        sum += hop(p, link != NULL ? link : link_at(p, bit), width * (members / 2 / bit), bytes, combined);
+    return sum;
+}
+
+static uint64_t halves_or_ring(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                               uint64_t width, uint64_t bytes, bool combined)
+{
+    return keel_is_power_of_two(members) ? halves(p, link, members, width, bytes, combined)
+                                         : ring_turns(p, link, members, width, bytes, combined);
+}
+
+/* Whole blocks up or down a binomial tree. */
+static uint64_t tree_hops(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                          uint64_t width, uint64_t bytes, bool combined)
+{
+    uint64_t sum = 0;
+    for (uint32_t bit = 1; bit < members; bit *= 2)
+        sum += hop(p, link != NULL ? link : link_at(p, bit), width, bytes, combined);
+    return sum;
+}
+
+/* At each hop as many blocks as there are members below: gather, scatter, and Bruck's all-gather. */
+static uint64_t growing_hops(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                             uint64_t width, uint64_t bytes, bool combined)
+{
+    uint64_t sum = 0;
+    for (uint32_t bit = 1; bit < members; bit *= 2) {
+        uint64_t count = bit < members - bit ? bit : members - bit;
+        sum += hop(p, link != NULL ? link : link_at(p, bit), width * count, bytes, combined);
+    }
+    return sum;
+}
+
+/* How many numbers below `count` have that bit. */
+static uint64_t numbers_with(uint32_t bit, uint32_t count)
+{
+    uint32_t rest = count % (2 * bit);
+    return (uint64_t)(count / (2 * bit)) * bit + (rest > bit ? rest - bit : 0);
+}
+
+/* ---- algorithms ---- */
+
+/* Leaves that a rank receives when it gets all that it has not. */
+static uint64_t foreign_leaves(const struct price *p)
+{
+    return p->facts->leaves - p->facts->leaves / p->ranks;
+}
+
+static uint64_t flat(const struct price *p)
+{
+    uint64_t others = p->ranks - 1;
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+    case KEEL_REDUCE:
+    case KEEL_REDUCE_SCATTER:
+        return spread(p, foreign_leaves(p), p->bytes, true);
+    case KEEL_BROADCAST:
+    case KEEL_SCATTER:
+        return spread(p, others, p->bytes, false);
+    case KEEL_BARRIER:
+        return spread(p, others, 0, false);
+    case KEEL_SEND:
+    case KEEL_RECEIVE:
+        return hop(p, worst_link(p), 1, p->bytes, false);
+    default:
+        return spread(p, others, p->slice, false);
+    }
+}
+
+static uint64_t direct(const struct price *p)
+{
+    uint64_t out = spread(p, p->ranks - 1, p->slice, false);
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+    case KEEL_REDUCE:
+        return spread(p, foreign_leaves(p), p->slice, true) + out;
+    case KEEL_BROADCAST:
+        return 2 * out;
+    default:
+        return flat(p);
+    }
+}
+
+static uint64_t ring(const struct price *p)
+{
+    const struct keel_link_cost *link = worst_link(p);
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+        return ring_turns(p, link, p->ranks, 1, p->slice, true) +
+               ring_turns(p, link, p->ranks, 1, p->slice, false);
+    case KEEL_REDUCE:
+    case KEEL_REDUCE_SCATTER:
+        return ring_turns(p, link, p->ranks, 1, p->bytes, true);
+    case KEEL_BROADCAST:
+        return ring_turns(p, link, p->ranks, 1, p->bytes, false);
+    default:
+        return ring_turns(p, link, p->ranks, 1, p->slice, false);
+    }
+}
+
+/* Up along the tree over shards. */
+static uint64_t climb_hops(const struct price *p, uint64_t blocks)
+{
+    if (p->facts->aligned)
+        return tree_hops(p, NULL, p->ranks, blocks, p->bytes, true);
+    return times(p->facts->climb_steps, hop(p, worst_link(p), blocks, p->bytes, true));
+}
+
+static uint64_t tree(const struct price *p)
+{
+    uint32_t ranks = p->ranks;
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+        return climb_hops(p, 1) + tree_hops(p, NULL, ranks, 1, p->bytes, false);
+    case KEEL_REDUCE:
+        return climb_hops(p, 1) +
+               (p->facts->maker != p->wish->root ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
+    case KEEL_REDUCE_SCATTER:
+        return climb_hops(p, ranks) + growing_hops(p, NULL, ranks, 1, p->bytes, false);
+    case KEEL_BROADCAST:
+        return tree_hops(p, NULL, ranks, 1, p->bytes, false);
+    case KEEL_SCATTER:
+        return growing_hops(p, NULL, ranks, 1, p->bytes, false);
+    case KEEL_BARRIER:
+        return 2 * tree_hops(p, NULL, ranks, 1, 0, false);
+    default:
+        return growing_hops(p, NULL, ranks, 1, p->slice, false);
+    }
+}
+
+static uint64_t halving(const struct price *p)
+{
+    uint32_t core = 1;
+    while (2 * core <= p->ranks)
+        core *= 2;
+    uint64_t block = (p->bytes + core - 1) / core;
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+        return halves(p, NULL, core, 1, block, true) + halves(p, NULL, core, 1, block, false) +
+               (core == p->ranks
+                    ? 0
+                    : hop(p, worst_link(p), core, block, true) + hop(p, worst_link(p), core, block, false));
+    case KEEL_REDUCE:
+        return halves(p, NULL, core, 1, block, true) + growing_hops(p, NULL, core, 1, block, false);
+    case KEEL_REDUCE_SCATTER:
+        return halves(p, NULL, core, 1, p->bytes, true);
+    case KEEL_BROADCAST:
+        return growing_hops(p, NULL, core, 1, block, false) + halves(p, NULL, core, 1, block, false);
+    default:
+        return halves(p, NULL, core, 1, block, false);
+    }
+}
+
+static uint64_t bruck(const struct price *p)
+{
+    const struct keel_link_cost *link = worst_link(p);
+    uint64_t sum = 0;
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+        for (uint32_t bit = 1; bit < p->ranks; bit *= 2) {
+            uint64_t count = bit < p->ranks - bit ? bit : p->ranks - bit;
+            sum += hop(p, link, (count * p->facts->leaves + p->ranks - 1) / p->ranks, p->bytes, true);
+        }
+        return sum;
+    case KEEL_BARRIER:
+        return tree_hops(p, link, p->ranks, 1, 0, false);
+    case KEEL_ALL_TO_ALL:
+        for (uint32_t bit = 1; bit < p->ranks; bit *= 2)
+            sum += hop(p, link, numbers_with(bit, p->ranks), p->slice, false);
+        return sum;
+    default:
+        return growing_hops(p, link, p->ranks, 1, p->slice, false);
+    }
+}
+
+static uint64_t two_level(const struct price *p)
+{
+    const struct keel_link_cost *within = &p->model->within, *between = &p->model->between;
+    uint32_t size = p->facts->host_ranks, hosts = p->facts->hosts;
+    switch (p->wish->kind) {
+    case KEEL_ALL_REDUCE:
+        return halves_or_ring(p, within, size, hosts, p->slice, true) +
+               halves_or_ring(p, between, hosts, 1, p->slice, true) +
+               halves_or_ring(p, between, hosts, 1, p->slice, false) +
+               halves_or_ring(p, within, size, hosts, p->slice, false);
+    case KEEL_REDUCE_SCATTER:
+        return halves_or_ring(p, within, size, hosts, p->bytes, true) +
+               halves_or_ring(p, between, hosts, 1, p->bytes, true);
+    case KEEL_REDUCE:
+        return tree_hops(p, within, size, 1, p->bytes, true) +
+               tree_hops(p, between, hosts, 1, p->bytes, true) +
+               (p->wish->root != 0 ? hop(p, between, 1, p->bytes, false) : 0);
+    case KEEL_BROADCAST:
+        return tree_hops(p, between, hosts, 1, p->bytes, false) +
+               tree_hops(p, within, size, 1, p->bytes, false);
+    case KEEL_BARRIER:
+        return 2 * tree_hops(p, within, size, 1, 0, false) + tree_hops(p, between, hosts, 1, 0, false);
+    case KEEL_GATHER:
+    case KEEL_SCATTER: {
+        uint64_t block = p->wish->kind == KEEL_SCATTER ? p->bytes : p->slice;
+        return growing_hops(p, within, size, 1, block, false) +
+               growing_hops(p, between, hosts, size, block, false);
+    }
+    default:
+        return halves_or_ring(p, between, hosts, 1, p->slice, false) +
+               halves_or_ring(p, within, size, hosts, p->slice, false);
+    }
+}
+
+static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel_facts *facts, uint64_t bytes,
+                        const struct keel_cost_model *model)
+{
+    static uint64_t (*const prices[KEEL_ALGORITHM_COUNT])(const struct price *) = {
+        [KEEL_ALGORITHM_FLAT] = flat,       [KEEL_ALGORITHM_DIRECT] = direct,
+        [KEEL_ALGORITHM_RING] = ring,       [KEEL_ALGORITHM_TREE] = tree,
+        [KEEL_ALGORITHM_HALVING] = halving, [KEEL_ALGORITHM_BRUCK] = bruck,
+        [KEEL_ALGORITHM_PAIRWISE] = flat,   [KEEL_ALGORITHM_TWO_LEVEL] = two_level,
+    };
+    const struct price price = {.wish = wish,
+                                .facts = facts,
+                                .model = model,
+                                .ranks = facts->ranks,
+                                .bytes = bytes,
+                                .slice = (bytes + facts->ranks - 1) / facts->ranks};
+    bool alone = facts->ranks == 1 && wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
+    return alone ? 0 : prices[wish->algorithm](&price) / 1000;
+}
+
+uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,
+                               const struct keel_cost_model *model)
+{
+    struct keel_facts facts = keel_wish_facts(wish);
+    return cost_ns(wish, &facts, bytes, model);
+}
+
+/* n - 1 peers, which a big group takes only where nothing else will do. */
+static bool knows_everybody(enum keel_algorithm algorithm)
+{
+    return algorithm == KEEL_ALGORITHM_FLAT || algorithm == KEEL_ALGORITHM_DIRECT ||
+           algorithm == KEEL_ALGORITHM_PAIRWISE;
+}
+
+enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, uint64_t bytes,
+                                         const struct keel_cost_model *model)
+{
+    struct keel_schedule_wish trial = *wish;
+    struct keel_facts facts = keel_wish_facts(wish);
+    enum keel_algorithm best = KEEL_ALGORITHM_FLAT;
+    uint64_t best_ns = UINT64_MAX;
+    bool many = wish->rank_count > KEEL_SCHEDULE_PEERS_MAX && wish->kind != KEEL_ALL_TO_ALL_V &&
+                wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
+    for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
+        trial.algorithm = (enum keel_algorithm)algorithm;
+        if ((many && knows_everybody(trial.algorithm)) || keel_wish_obstacle(&trial, &facts) != NULL)
+            continue;
+        if (trial.algorithm == KEEL_ALGORITHM_TWO_LEVEL && facts.hosts == 1)
+            continue;
+        uint64_t ns = cost_ns(&trial, &facts, bytes, model);
+        if (ns < best_ns) {
+            best = trial.algorithm;
+            best_ns = ns;
+        }
+    }
+    return best;
+}
