@@ -167,8 +167,10 @@ static void poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
-    if (!atomic_load(&endpoint->mail) && keel_lines_may_sleep(&endpoint->lines))
-        poll_until(endpoint, endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns);
+    if (atomic_load(&endpoint->mail) || !keel_lines_may_sleep(&endpoint->lines))
+        return;
+    keel_trace_idle(endpoint);
+    poll_until(endpoint, endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------
@@ -193,6 +195,8 @@ static void own_turn(struct keel_endpoint *endpoint)
     if (endpoint->current != NULL && endpoint->current->close_ns != 0)
         current_closing(endpoint);
     bool idle = keel_lines_may_sleep(&endpoint->lines);
+    if (idle)
+        keel_trace_idle(endpoint);
     uint64_t until_ns = endpoint->tick_ns;
     keel_mutex_lock(&endpoint->lock);
     endpoint->driving = false;
@@ -235,6 +239,7 @@ static void *progress(void *argument)
 
 static void endpoint_free(struct keel_endpoint *endpoint)
 {
+    keel_recorder_close(endpoint->recorder);
     if (endpoint->wake_fd >= 0)
         close(endpoint->wake_fd);
     keel_cond_fini(&endpoint->parked);
@@ -250,6 +255,7 @@ static enum keel_status endpoint_start(struct keel_endpoint *endpoint,
     if (endpoint->wake_fd < 0)
         return keel_fail_errno(errno, "transport: making an eventfd");
     KEEL_TRY(keel_handshake_init());
+    KEEL_TRY(keel_recorder_open(NULL, &endpoint->recorder));
     KEEL_TRY(keel_lines_open(&endpoint->lines, config, &keel_session_calls, endpoint));
     enum keel_status status = keel_lines_address(&endpoint->lines, &endpoint->address);
     if (status == KEEL_OK)

@@ -318,8 +318,10 @@ static void run(struct keel_operation *operation)
             break;
         advance(operation);
     }
-    if (operation->lowest > before)
+    if (operation->lowest > before) {
+        keel_trace_segment(operation);
         tell_grants(operation);
+    }
 }
 
 void keel_engine_start(struct keel_operation *operation)
@@ -462,4 +464,27 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
         at += span.bytes;
     }
     return at == bytes;
+}
+
+/* ---- what it waits for ------------------------------------------------------------------------------------
+ */
+
+bool keel_engine_awaits(const struct keel_leg *leg)
+{
+    const struct keel_operation *operation = leg->operation;
+    uint32_t count, slot = operation->lowest % operation->window;
+    const uint32_t *steps = messages_of(operation, leg->index, false, &count);
+    if (operation->lowest >= leg->take_segments)
+        return false;
+    for (uint32_t k = 0; k < count; k++)
+        if (operation->state[item_of(operation, slot, steps[k])] == READY)
+            return true;
+    return false;
+}
+
+bool keel_engine_is_held(const struct keel_leg *leg)
+{
+    const struct keel_operation *operation = leg->operation;
+    return operation->lowest < operation->segment_count && operation->lowest >= leg->granted &&
+           leg->head[operation->lowest % operation->window] != KEEL_NONE;
 }

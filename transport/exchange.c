@@ -120,6 +120,7 @@ void keel_exchange_end(struct keel_operation *operation, enum keel_status status
     for (uint32_t k = 0; k < operation->leg_count; k++)
         unqueue(&operation->legs[k]);
     operation->ended = true;
+    keel_trace_ended(operation, status);
     operation->group->whole->active--;
     if (status == KEEL_OK && operation->linked)
         table_remove(operation);
@@ -363,6 +364,7 @@ void keel_exchange_sent(struct keel_ticket *ticket)
     leg->in_flight--;
     if (leg->operation->ended)
         return;
+    keel_trace_moved(leg->operation);
     keel_engine_sent(leg->operation, ticket->item);
     settle(leg);
 }
@@ -401,6 +403,7 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
         return true;
     }
     atomic_store(&leg->begun, true);
+    keel_trace_first(operation, leg);
     leg->granted = (uint32_t)(message->offset >> 32);
     if (leg->granted > leg->give_segments ||
         !keel_engine_unpack(leg, (uint32_t)message->offset, payload + sizeof theirs,
@@ -483,6 +486,7 @@ bool keel_exchange_arrived(struct keel_group *whole, struct keel_peer *peer,
         return keep_early(whole, peer, message, payload);
     if (operation->ended)
         return true;
+    keel_trace_moved(operation);
     if (message->kind == KEEL_MESSAGE_FIRST)
         return take_first(operation, peer, message, payload);
     if (message->kind == KEEL_MESSAGE_DIFFER)
@@ -574,6 +578,7 @@ void keel_exchange_begin(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group, *whole = group->whole;
     whole->active++;
+    keel_trace_began(operation);
     keel_endpoint_at(group->endpoint, keel_deadline_after_ns(KEEL_PING_NS));
     enum keel_status status = find_peers(operation);
     if (status == KEEL_OK)

@@ -64,6 +64,8 @@ static enum keel_status group_install(struct keel_endpoint *endpoint, struct kee
                            (unsigned long long)group->epoch, (unsigned long long)endpoint->newest_epoch);
     } else {
         endpoint->group = group;
+        group->record = keel_recorder_group_opened(endpoint->recorder, group->identity, group->epoch,
+                                                   group->rank, group->rank_count);
         endpoint->opening = true;
         endpoint->has_epoch = true;
         endpoint->newest_epoch = group->epoch;
@@ -77,6 +79,7 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
 {
     group->rank = config->rank;
     group->rank_count = config->rank_count;
+    group->identity = keel_recorder_identity(0, config->addresses, config->rank_count, config->epoch);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->peers, &group->peers));
@@ -159,6 +162,7 @@ static void close_whole(struct keel_group *group)
     while (!group->detached || group->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
     endpoint->group = NULL;
+    keel_recorder_group_closed(endpoint->recorder, group->record);
     keel_mutex_unlock(&endpoint->lock);
     keel_session_forget(group);
 }

@@ -9,6 +9,7 @@
 
 #include "line.h"
 #include "plan.h"
+#include "recorder.h"
 
 #include <keel/thread.h>
 #include <stdatomic.h>
@@ -137,8 +138,10 @@ struct keel_operation {
     uint32_t slots;                      /* that needs, chain and state have room for */
     struct keel_leg *legs;               /* of the plan's peers, in order */
     uint32_t leg_count, open_legs;
-    bool ended;  /* outcome is published */
-    bool linked; /* in the epoch's table */
+    uint16_t record; /* its place in the recording */
+    bool waits_told; /* the recording says what it waits for */
+    bool ended;      /* outcome is published */
+    bool linked;     /* in the epoch's table */
     struct keel_operation *next_in_table;
     struct keel_differ differ; /* after MISMATCH; set before done */
     /* lock */
@@ -155,6 +158,8 @@ struct keel_group {
     struct keel_endpoint *endpoint;
     struct keel_group *whole; /* the epoch's; itself unless it is a child */
     uint32_t number;          /* within the epoch; 0: whole */
+    uint16_t record;          /* its index in the recording */
+    uint64_t identity;        /* the same on all its ranks, and of no other group */
     uint64_t epoch;
     uint32_t rank, rank_count;
     uint32_t shard_count;
@@ -193,6 +198,7 @@ enum { KEEL_NO_RANK = 0xffff };
 
 struct keel_endpoint {
     struct keel_lines lines;
+    struct keel_recorder *recorder; /* its operations: progress; its groups: lock */
     struct keel_address address;
     struct keel_thread thread;
     int wake_fd;
@@ -293,7 +299,26 @@ void keel_exchange_queue(struct keel_leg *leg);
 void keel_exchange_close_child(struct keel_group *child);
 bool keel_exchange_lends(const struct keel_group *child); /* a connection that stands still uses its memory */
 
+/* trace.c: what the flight recorder is told; progress */
+void keel_trace_began(struct keel_operation *operation);
+void keel_trace_first(struct keel_operation *operation, const struct keel_leg *leg);
+void keel_trace_segment(struct keel_operation *operation);
+void keel_trace_ended(struct keel_operation *operation, enum keel_status status);
+/* Progress is about to sleep: what everything under way waits for. */
+void keel_trace_idle(struct keel_endpoint *endpoint);
+/* Something came or went for it: what it waited for is no news any more. */
+static inline void keel_trace_moved(struct keel_operation *operation)
+{
+    operation->waits_told = false;
+}
+/* What it waits for, in words; caller owns progress. */
+void keel_trace_describe(struct keel_operation *operation, char *out, size_t out_bytes);
+
 /* engine.c: the steps; progress */
+/* Of the lowest segment: a message of this peer has not come; one for it may not go yet. */
+bool keel_engine_awaits(const struct keel_leg *leg);
+bool keel_engine_is_held(const struct keel_leg *leg);
+
 void keel_engine_init(struct keel_operation *operation); /* any thread: legs' counts, once the data is set */
 void keel_engine_start(struct keel_operation *operation);
 /* A message for its place; false when it has none. */

@@ -117,9 +117,6 @@ uint16_t keel_recorder_group_opened(struct keel_recorder *recorder, uint64_t ide
         return oldest;
     struct keel_record_group *group = &groups[oldest];
     atomic_store(&group->state, KEEL_RECORD_FREE);
-    for (uint32_t k = 0; k < KEEL_RECORD_OPERATIONS; k++) /* what is over there was of the one before */
-        if (recorder->record->operations[k].group == oldest)
-            recorder->record->operations[k].state = KEEL_RECORD_FREE;
     group->identity = identity;
     group->epoch = epoch;
     group->rank = rank;

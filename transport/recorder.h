@@ -6,9 +6,9 @@
  * no debugger's rights, no help of the owner, and costs no system call per operation. An orderly close
  * removes it.
  *
- * Threads. One writer at a time: every call but open, close and describe is made by whoever holds progress;
- * the lock that hands progress over orders the writers. Readers take no lock: see recording.h. Time is given
- * by the caller, who has just read the clock anyway. Leaves judging to who.h. */
+ * Threads. What is told of operations is told by whoever holds progress; groups come and go under the
+ * endpoint's lock. Readers take no lock: see recording.h. Time is given by the caller, who has just read the
+ * clock anyway. Leaves judging to who.h. */
 #ifndef KEEL_TRANSPORT_RECORDER_H
 #define KEEL_TRANSPORT_RECORDER_H
 
@@ -130,7 +130,8 @@ const char *keel_recorder_path(const struct keel_recorder *recorder);
  * is the parent's identity, addresses are NULL, and `epoch` is a number that its ranks agree on. */
 uint64_t keel_recorder_identity(uint64_t parent, const struct keel_address *addresses, uint32_t rank_count,
                                 uint64_t epoch);
-/* The index of the group for the calls below; KEEL_RECORD_NONE when the table is full of open ones. */
+/* A group's index is used again when it is closed; what was recorded before it opened was of the one before.
+ * The index of the group for the calls below; KEEL_RECORD_NONE when the table is full of open ones. */
 uint16_t keel_recorder_group_opened(struct keel_recorder *recorder, uint64_t identity, uint64_t epoch,
                                     uint32_t rank, uint32_t rank_count);
 void keel_recorder_group_closed(struct keel_recorder *recorder, uint16_t group);

@@ -32,6 +32,7 @@ transport_SRC := \
 	wait.c \
 	split.c \
 	recorder.c \
+	trace.c \
 	recorder_file.c \
 	recording.c \
 	recording_text.c \

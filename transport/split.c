@@ -102,6 +102,8 @@ static enum keel_status install(struct keel_group *child)
         whole->split_count++;
         child->next_child = whole->children;
         whole->children = child;
+        child->record = keel_recorder_group_opened(child->endpoint->recorder, child->identity, child->epoch,
+                                                   child->rank, child->rank_count);
     }
     keel_mutex_unlock(&whole->endpoint->lock);
     return status;
@@ -119,6 +121,7 @@ static enum keel_status child_make(struct keel_group *parent, uint64_t sequence,
         child->whole = parent->whole;
         child->epoch = parent->epoch;
         child->number = number_of(parent, sequence, colour);
+        child->identity = keel_recorder_identity(parent->identity, NULL, 0, child->number);
         child->rank_count = list_members(parent, wishes, colour, members);
         status = map_ranks(child, parent, members);
         if (status == KEEL_OK)
@@ -204,6 +207,7 @@ void keel_group_close_child(struct keel_group *child)
     while (*at != child)
         at = &(*at)->next_child;
     *at = child->next_child;
+    keel_recorder_group_closed(endpoint->recorder, child->record);
     whole->closed_numbers[whole->closed_count++] = child->number;
     keel_endpoint_undrive(endpoint, whole->active > 0);
     keel_mutex_unlock(&endpoint->lock);

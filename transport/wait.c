@@ -115,7 +115,8 @@ static void blame(struct keel_operation *operation)
 
 /* Caller holds the lock, and gets it back, but for the time of waiting. The count of waiters keeps the group
  * and the operation alive when another thread closes the group meanwhile. */
-static enum keel_status outcome(struct keel_operation *operation, uint64_t deadline_ns)
+static enum keel_status outcome(struct keel_operation *operation, uint64_t deadline_ns, char *out_words,
+                                size_t words_bytes)
 {
     struct keel_group *group = operation->group;
     struct keel_endpoint *endpoint = group->endpoint;
@@ -142,6 +143,13 @@ static enum keel_status outcome(struct keel_operation *operation, uint64_t deadl
     if (keel_group_over(group))
         return KEEL_REVOKED;
     blame(operation);
+    if (keel_endpoint_drive(
+            endpoint)) { /* else it goes on elsewhere, and what was to be said is not at rest */
+        keel_mutex_unlock(&endpoint->lock);
+        keel_trace_describe(operation, out_words, words_bytes);
+        keel_mutex_lock(&endpoint->lock);
+        keel_endpoint_undrive(endpoint, true);
+    }
     return KEEL_TIMEOUT;
 }
 
@@ -203,7 +211,8 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     struct keel_endpoint *endpoint = group->endpoint;
     unsigned long long sequence = operation->sequence, epoch = group->epoch;
     keel_mutex_lock(&endpoint->lock);
-    enum keel_status status = outcome(operation, deadline_ns);
+    char words[256] = "";
+    enum keel_status status = outcome(operation, deadline_ns, words, sizeof words);
     bool named = group->has_lost;
     uint32_t rank = group->lost_rank;
     struct keel_differ differ = {0};
@@ -219,8 +228,8 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     if (status == KEEL_MISMATCH)
         return differ_fail(sequence, epoch, &differ);
     if (status == KEEL_TIMEOUT && named)
-        return keel_fail(status, "operation %llu of epoch %llu: rank %u is still awaited", sequence, epoch,
-                         rank);
+        return keel_fail(status, "operation %llu of epoch %llu: rank %u is still awaited%s%s", sequence,
+                         epoch, rank, words[0] != '\0' ? ": " : "", words);
     if (status == KEEL_PEER_LOST && named)
         return keel_fail(status, "operation %llu of epoch %llu: rank %u is gone; open the next group",
                          sequence, epoch, rank);

@@ -79,6 +79,13 @@ static enum keel_status gather(const struct keel_recordings *recordings, struct 
 
 /* ---- the operation ---- */
 
+/* An index is used again by the next group. */
+static bool belongs(const struct keel_recording *recording, uint16_t index, uint16_t its_group,
+                    uint64_t at_ns)
+{
+    return its_group == index && at_ns >= recording->record.groups[index].opened_ns;
+}
+
 static bool is_point_to_point(const struct keel_record_operation *operation)
 {
     return operation->kind == KEEL_SEND || operation->kind == KEEL_RECEIVE;
@@ -119,7 +126,8 @@ static void choose_operation(struct keel_who_group *group)
         uint32_t in_flight = 0;
         for (uint32_t k = 0; k < KEEL_RECORD_OPERATIONS; k++) {
             const struct keel_record_operation *operation = &recording->record.operations[k];
-            if (operation->state != KEEL_RECORD_LIVE || operation->group != index)
+            if (operation->state != KEEL_RECORD_LIVE ||
+                !belongs(recording, index, operation->group, operation->begun_ns))
                 continue;
             in_flight++;
             if (wall_of(recording, operation->begun_ns) < oldest) {
@@ -142,13 +150,15 @@ static void look_up(const struct keel_who_group *group, struct keel_who_rank *ra
         return;
     for (uint32_t k = 0; k < KEEL_RECORD_OPERATIONS && group->operation != NULL; k++) {
         const struct keel_record_operation *operation = &record->operations[k];
-        if (operation->state != KEEL_RECORD_FREE && operation->group == index &&
+        if (operation->state != KEEL_RECORD_FREE &&
+            belongs(rank->recording, index, operation->group, operation->begun_ns) &&
             is_same(operation, group->operation) &&
             (rank->operation == NULL || operation->begun_ns > rank->operation->begun_ns))
             rank->operation = operation;
     }
     for (uint64_t k = record->header.event_total; k > rank->recording->event_first && rank->last == NULL; k--)
-        if (record->events[(k - 1) % KEEL_RECORD_EVENTS].group == index)
+        if (belongs(rank->recording, index, record->events[(k - 1) % KEEL_RECORD_EVENTS].group,
+                    record->events[(k - 1) % KEEL_RECORD_EVENTS].at_ns))
             rank->last = &record->events[(k - 1) % KEEL_RECORD_EVENTS];
 }
 

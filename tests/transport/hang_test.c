@@ -1,0 +1,170 @@
+/* hang_test.c - real operations that hang: whoever looks from outside, and the call that gives up, name the
+ * rank, the operation and the segment. */
+#include "ranks.h"
+#include "who.h"
+
+#include <keel/memory.h>
+
+enum { COUNT = 4 << 20 };
+
+static char directory[64];
+
+static void enter(void)
+{
+    snprintf(directory, sizeof directory, "/tmp/keel-hang-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_assert_int_eq(setenv("KEEL_NET_DIR", directory, 1), 0);
+}
+
+static const uint16_t identity[RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+
+static enum keel_status sum(struct keel_group *group, uint64_t sequence, uint64_t count, uint64_t deadline_ns)
+{
+    float *part, *result;
+    KEEL_TRY(keel_alloc(count, sizeof *part, &part));
+    KEEL_TRY(keel_alloc(count, sizeof *result, &result));
+    const void *parts[] = {part};
+    struct keel_collective it = {.kind = KEEL_ALL_REDUCE,
+                                 .sequence = sequence,
+                                 .algorithm = KEEL_ALGORITHM_RING,
+                                 .count = count,
+                                 .order = KEEL_ORDER_NATIVE,
+                                 .parts = parts,
+                                 .part_count = 1,
+                                 .result = result};
+    enum keel_status status = keel_group_run(group, &it, deadline_ns);
+    if (status == KEEL_OK) { /* else it is lent until the group is closed */
+        keel_free(part);
+        keel_free(result);
+    }
+    return status;
+}
+
+/* Sums until it takes too long; then says so. With seed 1 rank 2 does only the first one. */
+static int sum_until_timeout(struct rank *me)
+{
+    struct keel_group *group = rank_group(me, 1, me->rank_count, identity);
+    enum keel_status status = sum(group, 1, 64, in_seconds(20));
+    uint64_t sequence = 2;
+    rank_check(me, status == KEEL_OK);
+    rank_say(me, 'r');
+    if (me->seed == 1 && me->rank == 2) { /* never begins the next one */
+        rank_hear(me);
+    } else {
+        while (status == KEEL_OK)
+            status = sum(group, sequence++, me->seed == 1 ? 64 : COUNT, in_seconds(3));
+        rank_check(me, status == KEEL_TIMEOUT || status == KEEL_REVOKED);
+        if (status == KEEL_TIMEOUT)
+            rank_check(me, strstr(keel_detail(), "rank 2 is still awaited: all-reduce ") != NULL &&
+                               strstr(keel_detail(), "nothing new for") != NULL);
+        rank_check(me, me->seed != 1 || status == KEEL_REVOKED ||
+                           strstr(keel_detail(), "wants the first message of rank") != NULL);
+    }
+    keel_group_close(group);
+    return 0;
+}
+
+/* Looks until everybody alive waits, and judges. */
+static void judge(enum keel_who_state wanted)
+{
+    for (int attempt = 0;; attempt++) {
+        struct keel_recordings recordings;
+        struct keel_who who;
+        keel_sleep_until_ns(keel_deadline_after_ns(200 * KEEL_NS_PER_MS));
+        ck_ok(keel_recordings_find(directory, &recordings));
+        ck_ok(keel_who_judge(&recordings, &who));
+        bool all_wait = who.group_count == 1 && who.groups[0].waiting_count == 3;
+        if (all_wait) {
+            const struct keel_who_group *group = &who.groups[0];
+            char text[512];
+            keel_who_culprit_text(group, 2, text, sizeof text);
+            ck_assert_msg(group->culprit_count >= 1 && group->culprits[0] == 2, "%s", text);
+            ck_assert_msg(group->ranks[2].state == wanted, "%s", text);
+            ck_assert_msg(group->ranks[2].waited_by == 3, "%s", text);
+            ck_assert_uint_eq(group->operation->kind, KEEL_ALL_REDUCE);
+        }
+        keel_who_free(&who);
+        keel_recordings_free(&recordings);
+        if (all_wait)
+            return;
+        ck_assert_msg(attempt < 10, "after two seconds not everybody waits");
+    }
+}
+
+START_TEST(a_rank_stopped_in_the_middle_is_named_from_outside_and_by_those_who_give_up)
+{
+    struct ranks ranks;
+    enter();
+    ranks_start(&ranks, 4, 0, NULL, sum_until_timeout);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        ranks_listen(&ranks, rank);
+    kill(ranks.pids[2], SIGSTOP);
+    judge(KEEL_WHO_STOPPED);
+    keel_sleep_until_ns(in_seconds(3));
+    kill(ranks.pids[2], SIGCONT);
+    ranks_end(&ranks, -1);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(a_rank_that_does_not_begin_is_named_from_outside_and_by_those_who_give_up)
+{
+    struct ranks ranks;
+    enter();
+    ranks_start(&ranks, 4, 1, NULL, sum_until_timeout);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        ranks_listen(&ranks, rank);
+    judge(KEEL_WHO_NOT_BEGUN);
+    keel_sleep_until_ns(in_seconds(3));
+    ranks_tell(&ranks, 2, 'c');
+    ranks_end(&ranks, -1);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+/* Dead: nobody waits any more, and what it did last is still there. */
+START_TEST(of_a_killed_rank_the_recording_stays_and_of_the_others_none)
+{
+    struct ranks ranks;
+    struct keel_recordings recordings;
+    enter();
+    ranks_start(&ranks, 4, 1, NULL, sum_until_timeout);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        ranks_listen(&ranks, rank);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        kill(ranks.pids[rank], rank == 2 ? SIGKILL : SIGSTOP);
+        if (rank == 2)
+            ck_assert_int_eq(waitpid(ranks.pids[rank], NULL, 0), ranks.pids[rank]);
+    }
+    ck_ok(keel_recordings_find(directory, &recordings));
+    ck_assert_uint_eq(recordings.count, 4);
+    uint32_t dead = 0;
+    for (uint32_t k = 0; k < 4; k++) {
+        const struct keel_recording *it = recordings.at[k];
+        if (it->life != KEEL_LIFE_DEAD)
+            continue;
+        dead++;
+        ck_assert_uint_eq(it->record.header.pid, (uint32_t)ranks.pids[2]);
+        uint64_t newest = it->record.header.event_total - 1;
+        ck_assert_uint_eq(it->record.events[newest % KEEL_RECORD_EVENTS].what, KEEL_RECORD_ENDED);
+        ck_assert_uint_eq(it->record.events[newest % KEEL_RECORD_EVENTS].sequence, 1);
+    }
+    ck_assert_uint_eq(dead, 1);
+    keel_recordings_free(&recordings);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        if (rank != 2) {
+            kill(ranks.pids[rank], SIGKILL);
+            ck_assert_int_eq(waitpid(ranks.pids[rank], NULL, 0), ranks.pids[rank]);
+        }
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_rank_stopped_in_the_middle_is_named_from_outside_and_by_those_who_give_up);
+    tcase_add_test(tc, a_rank_that_does_not_begin_is_named_from_outside_and_by_those_who_give_up);
+    tcase_add_test(tc, of_a_killed_rank_the_recording_stays_and_of_the_others_none);
+}
+
+KEEL_TEST_MAIN("hang", cases, 60)
