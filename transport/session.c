@@ -388,13 +388,13 @@ static void admit(struct keel_session *session, struct keel_group *group)
         return;
     }
     struct keel_session *other = peer->session;
+    if (other != NULL && group->rank < session->rank) { /* its own call, made before it heard of ours */
+        refuse(session, KEEL_REFUSE_DUPLICATE);
+        return;
+    }
     if (other != NULL && other->state == KEEL_SESSION_UP) {
         refuse_stale(session);
         break_session(other, "it connected again");
-        return;
-    }
-    if (other != NULL && group->rank < session->rank) {
-        refuse(session, KEEL_REFUSE_DUPLICATE);
         return;
     }
     if (other != NULL)

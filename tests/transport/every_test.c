@@ -301,7 +301,7 @@ static int long_body(struct rank *me)
                                            .element =
                                                sequence % 2 == 0 ? KEEL_ELEMENT_F32 : KEEL_ELEMENT_BF16,
                                            .order = sequence % 3 == 0 ? KEEL_ORDER_NATIVE : KEEL_ORDER_EXACT,
-                                           .count = 700001,
+                                           .count = 200003,
                                            .root = (uint32_t)(sequence % me->rank_count)};
             what.sequence = sequence++;
             try_it(me, group, what);
