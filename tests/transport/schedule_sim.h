@@ -18,6 +18,14 @@
 
 enum { SIM_NOBODY = UINT32_MAX };
 
+/* Check's own assertions write a line each, also when they hold. */
+#define sim_check_msg(condition, ...)                                                                        \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            ck_abort_msg(__VA_ARGS__);                                                                       \
+    } while (0)
+#define sim_check(condition) sim_check_msg(condition, "%s:%d: %s", __FILE__, __LINE__, #condition)
+
 struct sim_value {
     uint64_t tree, set; /* both 0: never written */
 };
@@ -94,7 +102,7 @@ static inline struct sim_value sim_part(const struct sim *sim, uint32_t rank, ui
 {
     if (!sim_reduces(sim->wish.kind))
         return sim_leaf(rank, block, segment);
-    ck_assert_uint_lt(number, sim->plan->rank_leaves[rank]);
+    sim_check(number < sim->plan->rank_leaves[rank]);
     uint32_t leaf = sim->leaf_of[sim->leaf_first[rank] + number];
     return sim_leaf(sim_shard_node(sim->plan->leaf_node[leaf]), block, segment);
 }
@@ -191,7 +199,7 @@ static inline struct sim_value *sim_place(const struct sim *sim, uint32_t rank, 
     const struct sim_rank *r = &sim->ranks[rank];
     if (operand.space == KEEL_SPACE_TEMP)
         return &r->temps[(size_t)(segment % sim->window) * r->schedule->temp_count + operand.number];
-    ck_assert_int_eq(operand.space, KEEL_SPACE_RESULT);
+    sim_check(operand.space == KEEL_SPACE_RESULT && r->results != NULL);
     return &r->results[(size_t)segment * r->schedule->result_blocks + operand.block];
 }
 
@@ -201,7 +209,7 @@ static inline struct sim_value sim_read(const struct sim *sim, uint32_t rank, ui
     if (operand.space == KEEL_SPACE_PART)
         return sim_part(sim, rank, operand.number, operand.block, segment);
     struct sim_value value = *sim_place(sim, rank, segment, operand);
-    ck_assert_msg(value.set != 0, "rank %u reads what nobody wrote", rank);
+    sim_check_msg(value.set != 0, "rank %u reads what nobody wrote", rank);
     return value;
 }
 
@@ -240,11 +248,11 @@ static inline void sim_finish(struct sim *sim, uint32_t rank, uint32_t segment, 
     const struct keel_schedule *schedule = r->schedule;
     uint32_t slot = segment % sim->window;
     uint32_t *needs = r->needs + (size_t)slot * schedule->step_count;
-    ck_assert_uint_eq(needs[step], 0);
+    sim_check(needs[step] == 0);
     needs[step] = UINT32_MAX; /* never again */
     for (uint32_t i = schedule->freed_first[step]; i < schedule->freed_first[step + 1]; i++) {
         uint32_t next = schedule->freed[i];
-        ck_assert_uint_gt(needs[next], 0);
+        sim_check(needs[next] > 0);
         if (--needs[next] == 0)
             sim_push(sim, rank, segment, next);
     }
@@ -263,10 +271,10 @@ static inline uint32_t sim_receive_of(const struct sim *sim, uint32_t from, cons
         else
             high = middle;
     }
-    ck_assert_msg(low < schedule->peer_count && schedule->peers[low] == from, "%u does not know %u",
+    sim_check_msg(low < schedule->peer_count && schedule->peers[low] == from, "%u does not know %u",
                   send->peer, from);
     uint32_t at = schedule->receives_first[low] + send->ordinal;
-    ck_assert_msg(at < schedule->receives_first[low + 1], "%u awaits no message %u of %u", send->peer,
+    sim_check_msg(at < schedule->receives_first[low + 1], "%u awaits no message %u of %u", send->peer,
                   send->ordinal, from);
     return schedule->receives[at];
 }
@@ -281,7 +289,7 @@ static inline bool sim_deliver(struct sim *sim, uint32_t rank, uint32_t segment,
     struct keel_operand source = sim->ranks[rank].schedule->operands[send->operand_first];
     const struct keel_step *step = &peer->schedule->steps[receive];
     struct keel_operand destination = peer->schedule->operands[step->operand_first];
-    ck_assert_uint_eq(sim_size(sim, rank, source), sim_size(sim, send->peer, destination));
+    sim_check(sim_size(sim, rank, source) == sim_size(sim, send->peer, destination));
     *sim_place(sim, send->peer, segment, destination) = sim_read(sim, rank, segment, source);
     sim_finish(sim, send->peer, segment, receive);
     sim->messages++;
@@ -300,18 +308,18 @@ static inline struct sim_value sim_compute(const struct sim *sim, uint32_t rank,
     for (uint32_t k = 0; k < step->program_count; k++) {
         uint16_t word = schedule->program[step->program_first + k];
         if (word != KEEL_TREE_ADD) {
-            ck_assert_uint_lt(word, step->operand_count - 1);
-            ck_assert_uint_lt(depth, KEEL_TREE_DEPTH_MAX);
+            sim_check(word < step->operand_count - 1);
+            sim_check(depth < KEEL_TREE_DEPTH_MAX);
             stack[depth++] = sim_read(sim, rank, segment, sources[word]);
             used++;
             continue;
         }
-        ck_assert_uint_ge(depth, 2);
+        sim_check(depth >= 2);
         depth--;
         stack[depth - 1] = sim_node(stack[depth - 1], stack[depth]);
     }
-    ck_assert_uint_eq(depth, 1);
-    ck_assert_uint_eq(used, step->operand_count - 1);
+    sim_check(depth == 1);
+    sim_check(used == step->operand_count - 1);
     return stack[0];
 }
 
@@ -328,7 +336,7 @@ static inline bool sim_step(struct sim *sim, struct sim_token token)
     } else {
         const struct keel_operand *operands = &schedule->operands[step->operand_first];
         for (uint32_t k = 1; k < step->operand_count; k++)
-            ck_assert_uint_eq(sim_size(sim, token.rank, operands[0]), sim_size(sim, token.rank, operands[k]));
+            sim_check(sim_size(sim, token.rank, operands[0]) == sim_size(sim, token.rank, operands[k]));
         *sim_place(sim, token.rank, token.segment, operands[0]) =
             sim_compute(sim, token.rank, token.segment, step);
         sim_finish(sim, token.rank, token.segment, token.step);
@@ -386,10 +394,10 @@ static inline void sim_free(struct sim *sim)
 static inline void sim_check_shape(struct sim *sim, const struct keel_schedule *schedule)
 {
     for (uint32_t k = 0; k < schedule->step_count; k++)
-        ck_assert_msg(schedule->steps[k].kind != KEEL_STEP_RECEIVE || schedule->needs[k] == 0,
+        sim_check_msg(schedule->steps[k].kind != KEEL_STEP_RECEIVE || schedule->needs[k] == 0,
                       "a receive waits");
     for (uint32_t k = 1; k < schedule->peer_count; k++)
-        ck_assert_uint_lt(schedule->peers[k - 1], schedule->peers[k]);
+        sim_check(schedule->peers[k - 1] < schedule->peers[k]);
     if (schedule->peer_count > sim->peers_most)
         sim->peers_most = schedule->peer_count;
     sim->steps += schedule->step_count;
@@ -452,14 +460,16 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
         }
         ck_ok(status);
         sim_check_shape(sim, r->schedule);
-        ck_assert(!sim_reduces(wish->kind) ||
+        sim_check(!sim_reduces(wish->kind) ||
                   r->schedule->part_blocks == sim->ranks[0].schedule->part_blocks);
-        r->results = calloc((size_t)segments * r->schedule->result_blocks + 1, sizeof *r->results);
+        bool results = (wish->kind != KEEL_GATHER && wish->kind != KEEL_REDUCE) || rank == wish->root;
+        if (results) /* else: touched at the root alone */
+            r->results = calloc((size_t)segments * r->schedule->result_blocks + 1, sizeof *r->results);
         r->temps = calloc((size_t)window * r->schedule->temp_count + 1, sizeof *r->temps);
         r->needs = calloc((size_t)window * r->schedule->step_count + 1, sizeof *r->needs);
         r->done = calloc(window, sizeof *r->done);
     }
-    ck_assert_msg(refused == 0 || refused == wish->rank_count, "%u of %u ranks say that it cannot be done",
+    sim_check_msg(refused == 0 || refused == wish->rank_count, "%u of %u ranks say that it cannot be done",
                   refused, wish->rank_count);
     if (refused > 0) {
         sim_free(sim);
@@ -480,16 +490,17 @@ static inline void sim_check_results(const struct sim *sim)
     bool exact = sim->wish.exact && sim_reduces(sim->wish.kind);
     for (uint32_t rank = 0; rank < sim->wish.rank_count; rank++) {
         const struct keel_schedule *schedule = sim->ranks[rank].schedule;
-        ck_assert_msg(sim_ended(sim, rank), "rank %u never ends", rank);
-        ck_assert(!exact || schedule->in_order);
+        sim_check_msg(sim_ended(sim, rank), "rank %u never ends", rank);
+        sim_check(!exact || schedule->in_order);
         for (uint32_t segment = 0; segment < sim->segments; segment++)
             for (uint32_t block = 0; block < schedule->result_blocks; block++) {
-                struct sim_value wanted,
-                    got = *sim_place(sim, rank, segment, (struct keel_operand){KEEL_SPACE_RESULT, 0, block});
+                struct sim_value wanted;
                 if (!sim_wanted(sim, rank, block, segment, &wanted))
                     continue;
-                ck_assert_msg(got.set == wanted.set, "rank %u, block %u: wrong leaves", rank, block);
-                ck_assert_msg(!schedule->in_order || got.tree == wanted.tree,
+                struct keel_operand place = {KEEL_SPACE_RESULT, 0, block};
+                struct sim_value got = *sim_place(sim, rank, segment, place);
+                sim_check_msg(got.set == wanted.set, "rank %u, block %u: wrong leaves", rank, block);
+                sim_check_msg(!schedule->in_order || got.tree == wanted.tree,
                               "rank %u, block %u: another order", rank, block);
             }
     }
