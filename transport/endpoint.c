@@ -231,6 +231,7 @@ static void *progress(void *argument)
         }
     }
     keel_mutex_unlock(&endpoint->lock);
+    keel_lines_progress(&endpoint->lines); /* who called last is refused, not forgotten */
     return NULL;
 }
 

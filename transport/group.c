@@ -44,6 +44,7 @@ enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, 
 
 void keel_group_destroy(struct keel_group *group)
 {
+    keel_free(group->host_of);
     keel_free(group->shard_rank);
     keel_free(group->to_whole);
     keel_free(group->from_whole);
@@ -83,6 +84,7 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->peers, &group->peers));
+    KEEL_TRY(keel_choose_hosts(group, group));
     return keel_group_map(group, config->shard_count, config->shard_rank);
 }
 

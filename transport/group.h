@@ -151,7 +151,16 @@ struct keel_operation {
     enum keel_status status;
 };
 
-enum { KEEL_TABLE_SLOTS = 64 };
+enum { KEEL_TABLE_SLOTS = 64, KEEL_CHOICES = 32 };
+
+/* What the cost model said before. */
+struct keel_choice {
+    enum keel_collective_kind kind;
+    bool exact;
+    uint32_t root;
+    uint64_t bytes;
+    enum keel_algorithm algorithm; /* AUTO: nothing yet */
+};
 
 /* The group of an epoch, or one split off from it. A child uses the epoch's peers, table and limits. */
 struct keel_group {
@@ -165,6 +174,7 @@ struct keel_group {
     uint32_t shard_count;
     uint16_t *shard_rank;            /* shard_count */
     uint64_t map_hash;               /* of both */
+    uint16_t *host_of;               /* rank_count: its host, numbered as they come */
     uint32_t node_count;             /* tree nodes held here */
     uint16_t *to_whole, *from_whole; /* child: rank in the epoch; rank of the epoch here, or NO_RANK */
     /* whole only; progress */
@@ -187,6 +197,7 @@ struct keel_group {
     /* lock */
     struct keel_group *next_child;
     struct keel_plan *plans;
+    struct keel_choice choices[KEEL_CHOICES];
     struct keel_operation *live;
     uint32_t waiters;
     _Atomic bool revoked;
@@ -258,6 +269,9 @@ void keel_operation_release(
 /* group.c */
 enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);
 void keel_group_destroy(struct keel_group *group);
+/* choose.c: the algorithm that is asked for, or the cheapest. Without the lock. */
+enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole);
+enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_collective *what);
 /* split.c: it has no waiters and no operations under way when this returns */
 void keel_group_close_child(struct keel_group *child);
 /* Caller holds the lock. */

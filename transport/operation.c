@@ -503,21 +503,13 @@ static enum keel_status prepare(struct keel_operation *operation, const struct k
     return KEEL_OK;
 }
 
-static enum keel_algorithm algorithm_of(const struct keel_collective *what)
-{
-    if (what->algorithm != KEEL_ALGORITHM_AUTO)
-        return what->algorithm;
-    bool large = what->count * keel_element_bytes(what->element) > 8192;
-    return what->kind == KEEL_ALL_REDUCE && large ? KEEL_ALGORITHM_DIRECT : KEEL_ALGORITHM_FLAT;
-}
-
 enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
                                   struct keel_operation **out)
 {
     struct keel_plan *plan;
     struct keel_operation *operation = NULL;
     KEEL_TRY(check(group, collective));
-    KEEL_TRY(keel_plan_take(group, collective, algorithm_of(collective), &plan));
+    KEEL_TRY(keel_plan_take(group, collective, keel_choose(group, collective), &plan));
     enum keel_status status = obtain(group, plan, &operation);
     if (status != KEEL_OK) {
         keel_plan_drop(group, plan);

@@ -27,7 +27,8 @@ struct keel_schedule_wish keel_plan_wish(const struct keel_group *group,
                                        .rank_count = group->rank_count,
                                        .root = rooted(collective->kind) ? collective->root : 0,
                                        .shard_count = group->shard_count,
-                                       .shard_rank = group->shard_rank};
+                                       .shard_rank = group->shard_rank,
+                                       .host_of = group->host_of};
 }
 
 /* ---- tables ----------------------------------------------------------------------------------------------

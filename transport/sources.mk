@@ -23,6 +23,7 @@ transport_SRC := \
 	shared.c \
 	fabric.c \
 	plan.c \
+	choose.c \
 	engine.c \
 	exchange.c \
 	session.c \

@@ -64,6 +64,7 @@ static enum keel_status map_ranks(struct keel_group *child, const struct keel_gr
         if (members[rank].rank == parent->rank)
             child->rank = rank;
     }
+    KEEL_TRY(keel_choose_hosts(child, whole));
     uint16_t *own; /* one shard a rank */
     KEEL_TRY(keel_alloc(child->rank_count, sizeof *own, &own));
     for (uint32_t rank = 0; rank < child->rank_count; rank++)
