@@ -439,8 +439,10 @@ static bool take_grant(struct keel_leg *leg, uint64_t offset)
 /* An end of the operation inside settle may free it: touch nothing afterwards. */
 static bool take_data(struct keel_leg *leg, const struct keel_message *message, const uint8_t *payload)
 {
+    const struct keel_peer *peer = atomic_load(&leg->peer);
     if (!keel_engine_take(leg, (uint32_t)(message->offset >> 32), (uint32_t)message->offset, payload,
-                          message->bytes))
+                          message->bytes) ||
+        !keel_line_intact(peer->session->link))
         return false;
     settle(leg);
     return true;

@@ -57,6 +57,12 @@ enum keel_send keel_line_send(struct keel_line *line, struct keel_message *messa
     return line->carrier->ops->send(line, message, payload, lent, owner, out_retry);
 }
 
+bool keel_line_intact(const struct keel_line *line)
+{
+    const struct keel_carrier_ops *ops = line->carrier->ops;
+    return ops->intact == NULL || ops->intact(line);
+}
+
 void keel_line_close(struct keel_line *line)
 {
     struct keel_carrier *carrier = line->carrier;
@@ -153,15 +159,20 @@ enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_add
     return status;
 }
 
-/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then.
- */
+/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then. */
 enum { PASSES = 64 };
 
-void keel_lines_progress(struct keel_lines *lines)
+static bool look_everywhere(struct keel_lines *lines)
 {
     bool all = ++lines->passes >= PASSES;
     if (all)
         lines->passes = 0;
+    return all;
+}
+
+void keel_lines_progress(struct keel_lines *lines)
+{
+    bool all = look_everywhere(lines);
     for (uint32_t k = 0; k < lines->carrier_count; k++) {
         struct keel_carrier *carrier = lines->carriers[k];
         if (all || carrier->lines != NULL || carrier->dying != NULL)
@@ -171,9 +182,12 @@ void keel_lines_progress(struct keel_lines *lines)
 
 void keel_lines_progress_data(struct keel_lines *lines)
 {
+    bool all = look_everywhere(lines);
     for (uint32_t k = 0; k < lines->carrier_count; k++) {
-        const struct keel_carrier_ops *ops = lines->carriers[k]->ops;
-        (ops->progress_data != NULL ? ops->progress_data : ops->progress)(lines->carriers[k]);
+        struct keel_carrier *carrier = lines->carriers[k];
+        const struct keel_carrier_ops *ops = carrier->ops;
+        if (all || carrier->lines != NULL || carrier->dying != NULL)
+            (ops->progress_data != NULL ? ops->progress_data : ops->progress)(carrier);
     }
 }
 

@@ -53,6 +53,9 @@ enum keel_send {
  * keel_line_close. */
 enum keel_send keel_line_send(struct keel_line *line, struct keel_message *message, const void *payload,
                               bool lent, void *owner, bool *out_retry);
+/* To be asked in `arrived` after the payload was read and before anything is done with it: false when it may
+ * have been memory that the peer takes back at this moment. Then the line is broken. */
+bool keel_line_intact(const struct keel_line *line);
 /* Give it up: nothing is delivered for it any more. Twice is fine within one progress. */
 void keel_line_close(struct keel_line *line);
 
@@ -116,6 +119,7 @@ struct keel_carrier_ops {
                              struct keel_line **out);
     enum keel_send (*send)(struct keel_line *line, struct keel_message *message, const void *payload,
                            bool lent, void *owner, bool *out_retry);
+    bool (*intact)(const struct keel_line *line); /* NULL: always */
     void (*hang_up)(struct keel_line *line); /* release what it holds; the line itself stays until buried */
     void (*progress)(struct keel_carrier *carrier);
     void (*progress_data)(struct keel_carrier *carrier); /* NULL: progress never waits for a stranger */

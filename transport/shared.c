@@ -1,13 +1,17 @@
 /* shared.c - the carrier between ranks of one host.
  *
- * A line is a Unix socket and a span. The dialer makes the span's segment and sends it as the only packet
- * that has a meaning; every later packet is a bell, sent to a side that said in the segment that it sleeps.
+ * A line is a Unix socket and a span. The dialer makes the span's segment and sends it as the first packet. A
+ * bell is a packet too, sent to a side that said in the segment that it sleeps. Payloads are copied through
+ * the span's rings; a long one that lies in a region (keel_transport_alloc) stays where it is: the region's
+ * descriptor, for reading, goes over the socket once, and messages refer to it.
+ *
  * The socket also says that the other side is gone, and so does its pidfd, for a process whose descriptors
  * some child of it still holds. Only processes of the same user are spoken to. What a dead peer had published
- * is delivered before its line breaks. Nothing has a name in the file system: segments and sockets go with
- * the last process that has them. */
+ * is delivered before its line breaks. Nothing has a name in the file system: segments, regions and sockets
+ * go with the last process that has them. */
 #include "shared.h"
 #include "handshake.h"
+#include "region.h"
 #include "span.h"
 
 #include <errno.h>
@@ -29,17 +33,34 @@
 #endif
 
 enum {
-    GREETING_MAGIC = 0x4b455350, /* "KESP" */
+    PACKET_MAGIC = 0x4b455350, /* "KESP" */
     BACKLOG = 128,
     EVENTS = 32,
-    BELLS_MAX = 16,
-    LOOK_PASSES = 64, /* passes of progress between two looks at the descriptors when nobody slept */
+    PACKETS_MAX = 64,       /* taken from a socket at a time */
+    LOANS_MAX = 32,         /* regions that one side of a line may have lent */
+    LENT_MAX = 64,          /* messages that refer to them, under way */
+    REFER_MIN_BYTES = 8192, /* shorter payloads are copied */
+    LOOK_PASSES = 64,       /* passes of progress between two looks at the descriptors when nobody slept */
     BOOT_ID_BYTES = 64
 };
 
-struct greeting {
-    uint32_t magic;
-    uint32_t ring_bytes;
+enum packet_kind {
+    PACKET_NONE,
+    PACKET_SEGMENT, /* the span's; bytes: of a ring */
+    PACKET_LEND,    /* a region to which messages may refer from now on */
+    PACKET_TAKE_BACK,
+    PACKET_BELL /* one byte */
+};
+
+struct packet {
+    uint32_t magic, kind;
+    uint64_t region, bytes;
+};
+
+/* A message that refers to lent memory. */
+struct lent {
+    uint64_t end; /* when the other side has dropped so much, this one too */
+    void *owner;
 };
 
 struct shared_line {
@@ -48,6 +69,13 @@ struct shared_line {
     uint32_t number;       /* among the carrier's lines */
     int fd, pidfd;
     bool gone; /* the other side: what it published is delivered, then the line breaks */
+    struct keel_loan loans[LOANS_MAX]; /* from the other side */
+    uint32_t loan_count;
+    uint64_t given[LOANS_MAX]; /* regions lent to it, */
+    uint32_t given_count;
+    uint64_t generation;        /*   as of this generation */
+    struct lent lent[LENT_MAX]; /* a queue */
+    uint32_t lent_first, lent_count;
 };
 
 struct shared {
@@ -165,6 +193,8 @@ static void shared_hang_up(struct keel_line *given)
 {
     struct shared_line *line = own_line(given);
     shared_of(given->carrier)->table[line->number] = NULL;
+    if (line->span.segment != NULL)
+        keel_span_withdraw(&line->span);
     close(line->fd);
     if (line->pidfd >= 0)
         close(line->pidfd);
@@ -173,8 +203,11 @@ static void shared_hang_up(struct keel_line *given)
 static void bury(struct keel_line **list)
 {
     for (struct keel_line *line = keel_line_take(list); line != NULL; line = keel_line_take(list)) {
-        keel_span_unmap(&own_line(line)->span);
-        keel_free(line);
+        struct shared_line *own = own_line(line);
+        while (own->loan_count > 0)
+            keel_loan_unmap(&own->loans[--own->loan_count]);
+        keel_span_unmap(&own->span);
+        keel_free(own);
     }
 }
 
@@ -198,58 +231,106 @@ static void ring(const struct shared_line *line)
     (void)!send(line->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: bells enough are under way */
 }
 
-static bool send_segment(int fd, int segment_fd)
+/* descriptor: to go with it, or -1. */
+static bool send_packet(int fd, enum packet_kind kind, uint64_t region, uint64_t bytes, int descriptor)
 {
-    struct greeting greeting = {GREETING_MAGIC, KEEL_RING_BYTES};
-    struct iovec part = {&greeting, sizeof greeting};
+    struct packet packet = {PACKET_MAGIC, (uint32_t)kind, region, bytes};
+    struct iovec part = {&packet, sizeof packet};
     union {
         struct cmsghdr header;
         uint8_t bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     memset(&control, 0, sizeof control);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof segment_fd);
-    memcpy(CMSG_DATA(header), &segment_fd, sizeof segment_fd);
-    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof greeting;
+    if (descriptor >= 0) {
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(sizeof descriptor);
+        memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+    }
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof packet;
 }
 
-/* -1 when the packet is not a greeting with one descriptor; the system closes what does not fit. */
-static int take_segment(int fd)
+/* NONE: there is none, or not one of ours. *out_fd: what came with it, the caller's to close, or -1; the
+ * system closes what is more than one. */
+static enum packet_kind take_packet(int fd, struct packet *out, int *out_fd)
 {
-    struct greeting greeting = {0, 0};
-    struct iovec part = {&greeting, sizeof greeting};
+    struct packet packet = {0, 0, 0, 0};
+    struct iovec part = {&packet, sizeof packet};
     union {
         struct cmsghdr header;
         uint8_t bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    int segment_fd = -1;
+    int descriptor = -1;
     ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    const struct cmsghdr *header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    const struct cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-        header->cmsg_len == CMSG_LEN(sizeof segment_fd))
-        memcpy(&segment_fd, CMSG_DATA(header), sizeof segment_fd);
-    if (got == (ssize_t)sizeof greeting && greeting.magic == GREETING_MAGIC &&
-        greeting.ring_bytes == KEEL_RING_BYTES)
-        return segment_fd;
-    if (segment_fd >= 0)
-        close(segment_fd);
-    return -1;
+        header->cmsg_len == CMSG_LEN(sizeof descriptor))
+        memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+    *out_fd = descriptor;
+    *out = packet;
+    if (got == 1)
+        return PACKET_BELL;
+    if (got != (ssize_t)sizeof packet || packet.magic != PACKET_MAGIC || packet.kind == PACKET_NONE ||
+        packet.kind >= PACKET_BELL)
+        return PACKET_NONE;
+    return (enum packet_kind)packet.kind;
 }
 
-static void segment_arrived(struct shared_line *line)
+static bool region_lent(struct shared_line *line, const struct packet *packet, int fd)
 {
-    int fd = take_segment(line->fd);
-    enum keel_status status = fd >= 0 ? keel_span_map(&line->span, fd) : KEEL_CORRUPT;
-    if (fd >= 0)
-        close(fd);
-    if (status != KEEL_OK)
-        keel_line_broke(&line->line, "what came first was no segment");
+    if (line->loan_count == LOANS_MAX || fd < 0 ||
+        keel_loan_map(&line->loans[line->loan_count], fd, packet->region, packet->bytes) != KEEL_OK)
+        return false;
+    line->loan_count++;
+    return true;
+}
+
+static bool region_taken_back(struct shared_line *line, uint64_t region)
+{
+    for (uint32_t k = 0; k < line->loan_count; k++) {
+        if (line->loans[k].region != region)
+            continue;
+        keel_loan_unmap(&line->loans[k]);
+        line->loans[k] = line->loans[--line->loan_count];
+        return true;
+    }
+    return false;
+}
+
+static bool packet_arrived(struct shared_line *line, enum packet_kind kind, const struct packet *packet,
+                           int fd)
+{
+    bool mapped = line->span.segment != NULL;
+    if (kind == PACKET_BELL)
+        return mapped;
+    if (kind == PACKET_SEGMENT)
+        return !mapped && fd >= 0 && packet->bytes == KEEL_RING_BYTES &&
+               keel_span_map(&line->span, fd) == KEEL_OK;
+    if (kind == PACKET_LEND)
+        return mapped && region_lent(line, packet, fd);
+    return mapped && region_taken_back(line, packet->region);
+}
+
+/* False when one breaks the rules. */
+static bool take_packets(struct shared_line *line)
+{
+    for (uint32_t k = 0; k < PACKETS_MAX; k++) {
+        struct packet packet;
+        int fd = -1;
+        enum packet_kind kind = take_packet(line->fd, &packet, &fd);
+        bool good =
+            kind == PACKET_NONE ? packet.magic == 0 && fd < 0 : packet_arrived(line, kind, &packet, fd);
+        if (fd >= 0)
+            close(fd);
+        if (!good || kind == PACKET_NONE)
+            return good;
+    }
+    return true;
 }
 
 static enum keel_status dial_socket(const struct keel_place *place, int *out_fd, struct ucred *out_peer)
@@ -281,7 +362,7 @@ static enum keel_status shared_dial(struct keel_carrier *carrier, const struct k
         return KEEL_NOT_FOUND;
     bool sent = false;
     if (keel_span_create(&line->span, &segment_fd) == KEEL_OK) {
-        sent = send_segment(fd, segment_fd);
+        sent = send_packet(fd, PACKET_SEGMENT, 0, KEEL_RING_BYTES, segment_fd);
         close(segment_fd);
     }
     if (!sent) {
@@ -313,50 +394,167 @@ static void callers_arrived(struct shared *shared)
 /* ---- messages -------------------------------------------------------------------------------------------
  */
 
+/* The other side may read this region, from now on if not before. */
+static bool lend_region(struct shared_line *line, uint64_t region)
+{
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < line->given_count; k++)
+        if (line->given[k] == region)
+            return true;
+    if (line->given_count == LOANS_MAX)
+        return false;
+    int fd = keel_region_descriptor(region, &bytes);
+    if (fd < 0)
+        return false;
+    bool sent = send_packet(line->fd, PACKET_LEND, region, bytes, fd);
+    close(fd);
+    if (sent)
+        line->given[line->given_count++] = region;
+    return sent;
+}
+
+/* Regions that are freed are taken back; nothing refers to them any more. */
+static void take_back(struct shared_line *line)
+{
+    uint64_t generation = keel_region_generation();
+    for (uint32_t k = 0; k < line->given_count;) {
+        if (keel_region_exists(line->given[k])) {
+            k++;
+            continue;
+        }
+        if (!send_packet(line->fd, PACKET_TAKE_BACK, line->given[k], 0, -1))
+            return;
+        line->given[k] = line->given[--line->given_count];
+    }
+    line->generation = generation;
+}
+
+static bool may_refer(struct shared_line *line, const void *payload, uint32_t bytes,
+                      struct keel_reference *out)
+{
+    struct keel_region_place place;
+    if (bytes < REFER_MIN_BYTES || !keel_region_find(payload, bytes, &place) ||
+        !lend_region(line, place.region))
+        return false;
+    *out = (struct keel_reference){.region = place.region, .offset = place.offset};
+    return true;
+}
+
+static enum keel_send send_result(struct shared_line *line, enum keel_span_result result, uint32_t bytes,
+                                  enum keel_send good)
+{
+    struct keel_carrier *carrier = line->line.carrier;
+    if (result != KEEL_SPAN_DONE)
+        return result == KEEL_SPAN_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
+    carrier->bytes_sent += sizeof(struct keel_message) + bytes;
+    carrier->messages_sent++;
+    if (keel_span_must_ring_for_message(&line->span))
+        ring(line);
+    return good;
+}
+
 static enum keel_send shared_send(struct keel_line *given, struct keel_message *message, const void *payload,
                                   bool lent, void *owner, bool *out_retry)
 {
     struct shared_line *line = own_line(given);
-    struct keel_carrier *carrier = given->carrier;
-    (void)lent;
-    (void)owner;
+    struct keel_reference reference;
     (void)out_retry;
-    enum keel_span_result result = keel_span_put(&line->span, message, payload);
-    if (result != KEEL_SPAN_DONE)
-        return result == KEEL_SPAN_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
-    carrier->bytes_sent += sizeof *message + message->bytes;
-    carrier->messages_sent++;
-    if (keel_span_must_ring_for_message(&line->span))
+    if (!lent || !may_refer(line, payload, message->bytes, &reference))
+        return send_result(line, keel_span_put(&line->span, message, payload), message->bytes,
+                           KEEL_SEND_DONE);
+    if (line->lent_count == LENT_MAX)
+        return KEEL_SEND_LATER;
+    enum keel_span_result result = keel_span_refer(&line->span, message, &reference);
+    if (result == KEEL_SPAN_DONE) {
+        struct lent *last = &line->lent[(line->lent_first + line->lent_count++) % LENT_MAX];
+        *last = (struct lent){.end = line->span.out_tail, .owner = owner};
+        given->bulk_in_flight++;
+    }
+    return send_result(line, result, message->bytes, KEEL_SEND_OK);
+}
+
+/* False when the line is closed. */
+static bool deliver_lent(struct shared_line *line)
+{
+    struct keel_carrier *carrier = line->line.carrier;
+    uint64_t dropped = line->lent_count > 0 ? keel_span_dropped(&line->span) : 0;
+    while (line->lent_count > 0 && line->lent[line->lent_first].end <= dropped) {
+        void *owner = line->lent[line->lent_first].owner;
+        line->lent_first = (line->lent_first + 1) % LENT_MAX;
+        line->lent_count--;
+        line->line.bulk_in_flight--;
+        carrier->calls->sent(carrier->context, &line->line, owner);
+        if (line->line.state == KEEL_LINE_CLOSED)
+            return false;
+    }
+    return true;
+}
+
+static const uint8_t *find_loan(const struct shared_line *line, const struct keel_reference *reference,
+                                uint32_t bytes)
+{
+    for (uint32_t k = 0; k < line->loan_count; k++) {
+        const struct keel_loan *loan = &line->loans[k];
+        if (loan->region == reference->region)
+            return reference->offset <= loan->bytes && bytes <= loan->bytes - reference->offset
+                       ? loan->base + reference->offset
+                       : NULL;
+    }
+    return NULL;
+}
+
+/* The packet that lends a region was sent before any message that refers to it. */
+static const uint8_t *look_up(struct shared_line *line, const struct keel_reference *reference,
+                              uint32_t bytes)
+{
+    const uint8_t *payload = find_loan(line, reference, bytes);
+    if (payload == NULL && take_packets(line))
+        payload = find_loan(line, reference, bytes);
+    return payload;
+}
+
+/* False when the line is closed. */
+static bool deliver_message(struct shared_line *line, const struct keel_message *message,
+                            const uint8_t *payload)
+{
+    struct keel_carrier *carrier = line->line.carrier;
+    carrier->bytes_received += sizeof *message + message->bytes;
+    carrier->messages_received++;
+    carrier->calls->arrived(carrier->context, &line->line, message, payload);
+    if (line->line.state == KEEL_LINE_CLOSED)
+        return false;
+    keel_span_drop(&line->span);
+    if (keel_span_must_ring_for_room(&line->span))
         ring(line);
-    return KEEL_SEND_DONE;
+    return true;
 }
 
 /* At most what a ring holds, so that no peer keeps the others waiting. False when the line is closed. */
 static bool deliver_messages(struct shared_line *line)
 {
-    struct keel_carrier *carrier = line->line.carrier;
-    struct keel_message message;
-    const uint8_t *payload;
-    enum keel_span_result result;
     for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES;) {
-        result = keel_span_get(&line->span, &message, &payload);
+        struct keel_message message;
+        struct keel_reference reference;
+        const uint8_t *payload;
+        enum keel_span_result result = keel_span_get(&line->span, &message, &payload, &reference);
         if (result == KEEL_SPAN_NONE)
             return true;
-        if (result == KEEL_SPAN_BROKEN) {
+        if (result == KEEL_SPAN_DONE && payload == NULL)
+            payload = look_up(line, &reference, message.bytes);
+        if (result == KEEL_SPAN_BROKEN || payload == NULL) {
             keel_line_broke(&line->line, "a message that is not ours");
             return false;
         }
         bytes += sizeof message + message.bytes;
-        carrier->bytes_received += sizeof message + message.bytes;
-        carrier->messages_received++;
-        carrier->calls->arrived(carrier->context, &line->line, &message, payload);
-        if (line->line.state == KEEL_LINE_CLOSED)
+        if (!deliver_message(line, &message, payload))
             return false;
-        keel_span_drop(&line->span);
-        if (keel_span_must_ring_for_room(&line->span))
-            ring(line);
     }
     return true;
+}
+
+static bool shared_intact(const struct keel_line *given)
+{
+    return !keel_span_withdrawn(&((const struct shared_line *)(const void *)given)->span);
 }
 
 static void deliver(struct shared_line *line)
@@ -371,8 +569,10 @@ static void deliver(struct shared_line *line)
     }
     if (line->span.segment != NULL) {
         keel_span_wake(&line->span);
-        if (!deliver_messages(line))
+        if (!deliver_messages(line) || !deliver_lent(line))
             return;
+        if (line->generation != keel_region_generation())
+            take_back(line);
         if (keel_span_has_room(&line->span))
             carrier->calls->sent(carrier->context, &line->line, NULL);
     }
@@ -382,14 +582,6 @@ static void deliver(struct shared_line *line)
 
 /* ---- progress -------------------------------------------------------------------------------------------
  */
-
-/* Bells have done their work by waking us. */
-static void silence_bells(const struct shared_line *line)
-{
-    uint8_t byte;
-    for (uint32_t k = 0; k < BELLS_MAX && recv(line->fd, &byte, 1, MSG_DONTWAIT) > 0; k++) {
-    }
-}
 
 static void descriptor_ready(struct shared *shared, const struct epoll_event *event)
 {
@@ -404,10 +596,8 @@ static void descriptor_ready(struct shared *shared, const struct epoll_event *ev
         line->gone = true;
     if ((event->data.u64 & 1) != 0)
         return;
-    if (line->span.segment == NULL)
-        segment_arrived(line);
-    else
-        silence_bells(line);
+    if (!take_packets(line))
+        keel_line_broke(&line->line, "a packet that is not ours");
 }
 
 static void look_at_descriptors(struct shared *shared)
@@ -441,7 +631,8 @@ static bool shared_may_sleep(struct keel_carrier *carrier)
         struct shared_line *line = shared->table[k];
         if (line == NULL || line->span.segment == NULL)
             continue;
-        may = line->line.state == KEEL_LINE_OPEN && !line->gone && keel_span_sleep(&line->span);
+        may = line->line.state == KEEL_LINE_OPEN && !line->gone &&
+              keel_span_sleep(&line->span, line->lent_count > 0);
     }
     return may;
 }
@@ -477,6 +668,7 @@ static void shared_close(struct keel_carrier *carrier)
 static const struct keel_carrier_ops shared_ops = {.close = shared_close,
                                                    .dial = shared_dial,
                                                    .send = shared_send,
+                                                   .intact = shared_intact,
                                                    .hang_up = shared_hang_up,
                                                    .progress = shared_progress,
                                                    .may_sleep = shared_may_sleep,

@@ -19,7 +19,8 @@ transport_SRC := \
 	schedule_two_level.c \
 	handshake.c \
 	line.c \
-	span.c \
+		span.c \
+	region.c \
 	shared.c \
 	fabric.c \
 	plan.c \

@@ -24,8 +24,11 @@ struct ring {
 
 struct side {
     alignas(KEEL_CACHE_LINE_BYTES) _Atomic uint32_t sleeps; /* odd: asleep, and wants to be rung */
-    _Atomic uint32_t starved;                               /* also for room in its ring out */
+    _Atomic uint32_t wants;                                 /* to be rung for drops too: enum below */
+    _Atomic uint32_t withdrawn;                             /* what it referred to is no longer lent */
 };
+
+enum { WANTS_MESSAGES, WANTS_ROOM, WANTS_DROPS };
 
 struct keel_segment {
     struct ring rings[2]; /* by the producer's side */
@@ -36,8 +39,10 @@ enum {
     SEGMENT_BYTES = KEEL_PAGE_BYTES + 2 * KEEL_RING_BYTES,
     MAPPED_BYTES = KEEL_PAGE_BYTES + 4 * KEEL_RING_BYTES,
     SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
-    INLINE_BYTES = KEEL_CACHE_LINE_BYTES - sizeof(struct keel_message)
+    INLINE_BYTES = KEEL_CACHE_LINE_BYTES - sizeof(struct keel_message),
+    REFERENCE_MAGIC = KEEL_MESSAGE_MAGIC + 1
 };
+static_assert(sizeof(struct keel_reference) <= INLINE_BYTES, "a reference shares the header's line");
 static_assert(sizeof(struct keel_segment) <= KEEL_PAGE_BYTES, "the words fit the first page");
 static_assert(sizeof(struct keel_message) % sizeof(uint64_t) == 0, "the header is copied by words");
 static_assert(KEEL_RING_BYTES % KEEL_PAGE_BYTES == 0, "rings are mapped by pages");
@@ -147,56 +152,93 @@ static uint64_t room(const struct keel_span *span)
     return KEEL_RING_BYTES - (span->out_tail - span->out_head);
 }
 
-static void set_starved(struct keel_span *span, bool starved)
+/* Where a record of so many bytes goes. */
+static enum keel_span_result find_place(struct keel_span *span, uint32_t bytes, uint8_t **out)
 {
-    span->starved = starved;
-    atomic_store(&span->segment->sides[span->side].starved, starved);
+    if (room(span) < bytes && !look_for_room(span))
+        return KEEL_SPAN_BROKEN;
+    if (room(span) < bytes) {
+        span->starved = true;
+        return KEEL_SPAN_NONE;
+    }
+    *out = span->out + span->out_tail % KEEL_RING_BYTES;
+    return KEEL_SPAN_DONE;
+}
+
+static void publish(struct keel_span *span, uint32_t bytes)
+{
+    span->out_tail += bytes;
+    atomic_store(&ring_out(span)->tail, span->out_tail);
 }
 
 enum keel_span_result keel_span_put(struct keel_span *span, const struct keel_message *message,
                                     const void *payload)
 {
     uint32_t bytes = record_bytes(message->bytes);
-    if (room(span) < bytes && !look_for_room(span))
-        return KEEL_SPAN_BROKEN;
-    if (room(span) < bytes) {
-        set_starved(span, true);
-        return KEEL_SPAN_NONE;
-    }
-    uint8_t *record = span->out + span->out_tail % KEEL_RING_BYTES;
+    uint8_t *record;
+    enum keel_span_result result = find_place(span, bytes, &record);
+    if (result != KEEL_SPAN_DONE)
+        return result;
     memcpy(record, message, sizeof *message);
     if (message->bytes > 0)
         memcpy(record + payload_at(message->bytes), payload, message->bytes);
-    span->out_tail += bytes;
-    atomic_store(&ring_out(span)->tail, span->out_tail);
+    publish(span, bytes);
     return KEEL_SPAN_DONE;
 }
 
-static void copy_header(struct keel_message *out, uint8_t *record)
+enum keel_span_result keel_span_refer(struct keel_span *span, const struct keel_message *message,
+                                      const struct keel_reference *reference)
 {
-    uint64_t words[sizeof *out / sizeof(uint64_t)];
-    _Atomic uint64_t *from = (_Atomic uint64_t *)(void *)record;
-    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
-        words[k] = atomic_load_explicit(&from[k], memory_order_relaxed);
-    memcpy(out, words, sizeof *out);
+    struct keel_message header = *message;
+    uint8_t *record;
+    enum keel_span_result result = find_place(span, KEEL_CACHE_LINE_BYTES, &record);
+    if (result != KEEL_SPAN_DONE)
+        return result;
+    header.magic = REFERENCE_MAGIC;
+    memcpy(record, &header, sizeof header);
+    memcpy(record + sizeof header, reference, sizeof *reference);
+    publish(span, KEEL_CACHE_LINE_BYTES);
+    return KEEL_SPAN_DONE;
 }
 
-enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload)
+/* The first line of a record, read once: the header, and the reference if it is one. */
+struct head {
+    struct keel_message message;
+    struct keel_reference reference;
+};
+static_assert(sizeof(struct head) <= KEEL_CACHE_LINE_BYTES, "one line");
+
+static struct head copy_head(uint8_t *record)
+{
+    uint64_t words[sizeof(struct head) / sizeof(uint64_t)];
+    _Atomic uint64_t *from = (_Atomic uint64_t *)(void *)record;
+    struct head head;
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
+        words[k] = atomic_load_explicit(&from[k], memory_order_relaxed);
+    memcpy(&head, words, sizeof head);
+    return head;
+}
+
+enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload,
+                                    struct keel_reference *reference)
 {
     uint64_t there = atomic_load_explicit(&ring_in(span)->tail, memory_order_acquire) - span->in_head;
     if (there == 0)
         return KEEL_SPAN_NONE;
     uint8_t *record = span->in + span->in_head % KEEL_RING_BYTES;
-    struct keel_message message;
     if (there > KEEL_RING_BYTES || there % KEEL_CACHE_LINE_BYTES != 0)
         return KEEL_SPAN_BROKEN;
-    copy_header(&message, record);
-    if (message.magic != KEEL_MESSAGE_MAGIC || message.bytes > KEEL_CHUNK_BYTES ||
-        record_bytes(message.bytes) > there)
+    struct head head = copy_head(record);
+    uint32_t bytes = head.message.bytes;
+    bool refers = head.message.magic == REFERENCE_MAGIC;
+    if ((!refers && head.message.magic != KEEL_MESSAGE_MAGIC) || bytes > KEEL_CHUNK_BYTES ||
+        (!refers && record_bytes(bytes) > there))
         return KEEL_SPAN_BROKEN;
-    span->got_bytes = record_bytes(message.bytes);
-    *out = message;
-    *payload = record + payload_at(message.bytes);
+    span->got_bytes = refers ? KEEL_CACHE_LINE_BYTES : record_bytes(bytes);
+    *out = head.message;
+    out->magic = KEEL_MESSAGE_MAGIC;
+    *payload = refers ? NULL : record + payload_at(bytes);
+    *reference = head.reference;
     return KEEL_SPAN_DONE;
 }
 
@@ -211,8 +253,26 @@ bool keel_span_has_room(struct keel_span *span)
 {
     if (!span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2)
         return false;
-    set_starved(span, false);
+    span->starved = false;
     return true;
+}
+
+uint64_t keel_span_dropped(struct keel_span *span)
+{
+    (void)look_for_room(span);
+    return span->out_head;
+}
+
+void keel_span_withdraw(struct keel_span *span)
+{
+    atomic_store(&span->segment->sides[span->side].withdrawn, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool keel_span_withdrawn(const struct keel_span *span)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&span->segment->sides[1 - span->side].withdrawn, memory_order_relaxed) != 0;
 }
 
 /* ---- sleep ----------------------------------------------------------------------------------------------
@@ -235,9 +295,9 @@ bool keel_span_must_ring_for_message(struct keel_span *span)
 
 bool keel_span_must_ring_for_room(struct keel_span *span)
 {
+    uint32_t wants = atomic_load(&span->segment->sides[1 - span->side].wants);
     uint64_t left = atomic_load_explicit(&ring_in(span)->tail, memory_order_relaxed) - span->in_head;
-    return left <= KEEL_RING_BYTES / 2 && atomic_load(&span->segment->sides[1 - span->side].starved) != 0 &&
-           ring_once(span);
+    return (wants == WANTS_DROPS || (wants == WANTS_ROOM && left <= KEEL_RING_BYTES / 2)) && ring_once(span);
 }
 
 static void set_sleeps(struct keel_span *span, bool asleep)
@@ -246,11 +306,14 @@ static void set_sleeps(struct keel_span *span, bool asleep)
     atomic_store(&span->segment->sides[span->side].sleeps, ++span->sleeps);
 }
 
-bool keel_span_sleep(struct keel_span *span)
+bool keel_span_sleep(struct keel_span *span, bool lending)
 {
+    uint32_t wants = span->starved ? WANTS_ROOM : WANTS_MESSAGES;
+    atomic_store(&span->segment->sides[span->side].wants, lending ? WANTS_DROPS : wants);
     if (!span->asleep)
         set_sleeps(span, true);
-    if (atomic_load(&ring_in(span)->tail) != span->in_head)
+    if (atomic_load(&ring_in(span)->tail) != span->in_head ||
+        (lending && atomic_load(&ring_out(span)->head) != span->out_head))
         return false;
     return !span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2;
 }

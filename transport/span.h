@@ -19,6 +19,11 @@ enum {
 
 struct keel_segment;
 
+/* Stands for a payload that lies in memory which the other side can read itself. */
+struct keel_reference {
+    uint64_t region, offset;
+};
+
 /* One side's view. */
 struct keel_span {
     struct keel_segment *segment;
@@ -28,7 +33,7 @@ struct keel_span {
     uint32_t got_bytes;                   /* of the message that is being looked at, 0: none */
     uint32_t rung;                        /* the sleep of the other side that was ended by a ring */
     uint32_t sleeps;
-    bool asleep, starved;
+    bool asleep, starved; /* starved: there was no room for a message */
 };
 
 /* Make a segment (side 0), or map one that was made elsewhere (side 1). The descriptor of the former is the
@@ -42,19 +47,28 @@ enum keel_span_result { KEEL_SPAN_DONE, KEEL_SPAN_NONE, KEEL_SPAN_BROKEN };
 /* Copy a message into the ring out. NONE: no room; keel_span_has_room says when there is. */
 enum keel_span_result keel_span_put(struct keel_span *span, const struct keel_message *message,
                                     const void *payload);
-/* The next message: its header copied, its payload where it lies until keel_span_drop. NONE: there is none.
- */
-enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out,
-                                    const uint8_t **payload);
+/* The same with a reference in the payload's place. */
+enum keel_span_result keel_span_refer(struct keel_span *span, const struct keel_message *message,
+                                      const struct keel_reference *reference);
+/* The next message: its header copied, its payload where it lies until keel_span_drop; or NULL and a
+ * reference. NONE: there is none. */
+enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload,
+                                    struct keel_reference *reference);
 void keel_span_drop(struct keel_span *span);
+/* Up to where the other side has dropped what was put: in terms of out_tail. */
+uint64_t keel_span_dropped(struct keel_span *span);
+/* From now on nothing that was referred to is the other side's to read; and what it asks after reading. */
+void keel_span_withdraw(struct keel_span *span);
+bool keel_span_withdrawn(const struct keel_span *span);
 /* After NONE from put: true once, when half of the ring is free. */
 bool keel_span_has_room(struct keel_span *span);
 
 /* After put, after drop: true when the other side sleeps and waits for that; it is to be rung once. */
 bool keel_span_must_ring_for_message(struct keel_span *span);
 bool keel_span_must_ring_for_room(struct keel_span *span);
-/* From now on the other side rings; false when there is something to do at once. Until keel_span_wake. */
-bool keel_span_sleep(struct keel_span *span);
+/* From now on the other side rings, with `lending` also for whatever it drops; false when there is something
+ * to do at once. Until keel_span_wake. */
+bool keel_span_sleep(struct keel_span *span, bool lending);
 void keel_span_wake(struct keel_span *span);
 
 #endif

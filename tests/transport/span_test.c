@@ -60,8 +60,9 @@ static enum keel_span_result put(struct keel_span *span, uint64_t number, uint32
 static void take(struct keel_span *span, uint64_t number, uint32_t bytes)
 {
     struct keel_message message;
+    struct keel_reference reference;
     const uint8_t *payload = NULL;
-    ck_assert_int_eq(keel_span_get(span, &message, &payload), KEEL_SPAN_DONE);
+    ck_assert_int_eq(keel_span_get(span, &message, &payload, &reference), KEEL_SPAN_DONE);
     ck_assert_uint_eq(message.sequence, number);
     ck_assert_uint_eq(message.bytes, bytes);
     for (uint32_t at = 0; at < bytes; at++)
@@ -124,10 +125,10 @@ START_TEST(only_a_sleeper_is_rung_and_once_a_sleep)
     struct pair pair = pair_open();
     ck_assert_int_eq(put(&pair.dialer, 0, 8), KEEL_SPAN_DONE);
     ck_assert(!keel_span_must_ring_for_message(&pair.dialer));
-    ck_assert(!keel_span_sleep(&pair.listener)); /* there is a message */
+    ck_assert(!keel_span_sleep(&pair.listener, false)); /* there is a message */
     keel_span_wake(&pair.listener);
     take(&pair.listener, 0, 8);
-    ck_assert(keel_span_sleep(&pair.listener));
+    ck_assert(keel_span_sleep(&pair.listener, false));
     ck_assert_int_eq(put(&pair.dialer, 1, 8), KEEL_SPAN_DONE);
     ck_assert(keel_span_must_ring_for_message(&pair.dialer));
     ck_assert(!keel_span_must_ring_for_message(&pair.dialer));
@@ -146,7 +147,7 @@ START_TEST(who_sleeps_for_room_is_rung_when_half_of_the_ring_is_free)
     bool rung = false;
     while (put(&pair.dialer, sent, 960) == KEEL_SPAN_DONE)
         sent++;
-    ck_assert(keel_span_sleep(&pair.dialer));
+    ck_assert(keel_span_sleep(&pair.dialer, false));
     for (; taken < sent && !rung; taken++) {
         take(&pair.listener, taken, 960);
         rung = keel_span_must_ring_for_room(&pair.listener);
@@ -154,7 +155,7 @@ START_TEST(who_sleeps_for_room_is_rung_when_half_of_the_ring_is_free)
     ck_assert(rung);
     ck_assert_uint_ge(taken, sent / 2);
     ck_assert_uint_le(taken, sent / 2 + 2);
-    ck_assert(!keel_span_sleep(&pair.dialer));
+    ck_assert(!keel_span_sleep(&pair.dialer, false));
     ck_assert(keel_span_has_room(&pair.dialer));
     pair_close(&pair);
 }
@@ -170,6 +171,7 @@ START_TEST(whatever_the_other_side_writes_the_own_memory_alone_is_touched)
     for (uint32_t k = 0; k < ATTACKS; k++) {
         uint64_t *page = (uint64_t *)(void *)pair.dialer.segment, *ring = (uint64_t *)(void *)pair.dialer.out;
         struct keel_message message;
+        struct keel_reference reference;
         const uint8_t *payload = NULL;
         if (random_u32(&seed) % 2 == 0) {
             uint32_t at = random_u32(&seed) % 4 == 0 ? random_u32(&seed) % WORDS : random_u32(&seed) % 6 * 8;
@@ -177,10 +179,13 @@ START_TEST(whatever_the_other_side_writes_the_own_memory_alone_is_touched)
             page[at] = random_u32(&seed) % 2 == 0 ? value : pair.listener.in_head + value % 8 * 64;
         }
         message = message_of(k, random_u32(&seed) % (2 * KEEL_CHUNK_BYTES) >> random_u32(&seed) % 16);
+        message.magic += random_u32(&seed) % 8 == 0;
         memcpy(ring + pair.listener.in_head % KEEL_RING_BYTES / 8, &message, sizeof message);
-        enum keel_span_result result = keel_span_get(&pair.listener, &message, &payload);
+        enum keel_span_result result = keel_span_get(&pair.listener, &message, &payload, &reference);
         broken += result == KEEL_SPAN_BROKEN;
-        if (result == KEEL_SPAN_DONE) {
+        if (result == KEEL_SPAN_DONE && payload == NULL) {
+            keel_span_drop(&pair.listener);
+        } else if (result == KEEL_SPAN_DONE) {
             volatile uint8_t sum = 0;
             ck_assert_uint_le(message.bytes, KEEL_CHUNK_BYTES);
             ck_assert(payload >= pair.listener.in);
@@ -194,11 +199,43 @@ START_TEST(whatever_the_other_side_writes_the_own_memory_alone_is_touched)
         (void)put(&pair.listener, k, random_u32(&seed) % 512);
         (void)keel_span_must_ring_for_message(&pair.listener);
         (void)keel_span_has_room(&pair.listener);
-        (void)keel_span_sleep(&pair.listener);
+        (void)keel_span_sleep(&pair.listener, false);
         keel_span_wake(&pair.listener);
     }
     ck_assert_uint_gt(broken, 100);
     ck_assert_uint_gt(taken, 100);
+    pair_close(&pair);
+}
+END_TEST
+
+START_TEST(a_reference_keeps_its_place_in_the_order_and_is_known_when_dropped)
+{
+    struct pair pair = pair_open();
+    struct keel_message message = message_of(1, KEEL_CHUNK_BYTES);
+    struct keel_reference reference = {7, 4096}, got = {0, 0};
+    const uint8_t *payload = NULL;
+    ck_assert_int_eq(put(&pair.dialer, 0, 100), KEEL_SPAN_DONE);
+    ck_assert_int_eq(keel_span_refer(&pair.dialer, &message, &reference), KEEL_SPAN_DONE);
+    uint64_t end = pair.dialer.out_tail;
+    ck_assert_int_eq(put(&pair.dialer, 2, 5000), KEEL_SPAN_DONE);
+    take(&pair.listener, 0, 100);
+    ck_assert(keel_span_sleep(&pair.dialer, true) == false); /* something was dropped */
+    keel_span_wake(&pair.dialer);
+    ck_assert_uint_lt(keel_span_dropped(&pair.dialer), end);
+    ck_assert(keel_span_sleep(&pair.dialer, true));
+    ck_assert_int_eq(keel_span_get(&pair.listener, &message, &payload, &got), KEEL_SPAN_DONE);
+    ck_assert_ptr_null(payload);
+    ck_assert_uint_eq(message.magic, KEEL_MESSAGE_MAGIC);
+    ck_assert_uint_eq(message.bytes, KEEL_CHUNK_BYTES);
+    ck_assert_uint_eq(got.region, 7);
+    ck_assert_uint_eq(got.offset, 4096);
+    ck_assert(!keel_span_withdrawn(&pair.listener));
+    keel_span_withdraw(&pair.dialer);
+    ck_assert(keel_span_withdrawn(&pair.listener));
+    keel_span_drop(&pair.listener);
+    ck_assert(keel_span_must_ring_for_room(&pair.listener));
+    ck_assert_uint_eq(keel_span_dropped(&pair.dialer), end);
+    take(&pair.listener, 2, 5000);
     pair_close(&pair);
 }
 END_TEST
@@ -257,6 +294,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, only_a_sleeper_is_rung_and_once_a_sleep);
     tcase_add_test(tc, who_sleeps_for_room_is_rung_when_half_of_the_ring_is_free);
     tcase_add_loop_test(tc, whatever_the_other_side_writes_the_own_memory_alone_is_touched, 0, 4);
+    tcase_add_test(tc, a_reference_keeps_its_place_in_the_order_and_is_known_when_dropped);
     tcase_add_loop_test(tc, a_position_that_goes_back_or_beyond_breaks_the_sender, 0, 3);
     tcase_add_test(tc, what_is_no_sealed_segment_is_refused);
 }

@@ -183,6 +183,15 @@ enum keel_status keel_group_run(struct keel_group *group, const struct keel_coll
  * group: close it). NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
 
+/* ---- memory -----------------------------------------------------------------------------------------------
+ * Where parts and results may lie, like anywhere else. What lies here ranks of the same host read in place
+ * instead of passing copies through slots, so long vectors belong here. Zeroed, page-aligned, a whole memfd
+ * each: for few, large buffers. Children of fork share it with their parent. Peers can read it, not write it,
+ * while both are in one epoch. Free it when no operation uses it and no group that it was used in is open, or
+ * its peers keep the memory until they notice. NO_MEMORY, LIMIT. Any thread. */
+enum keel_status keel_transport_alloc(uint64_t bytes, void *out_pointer_address);
+void keel_transport_free(void *memory); /* NULL is fine */
+
 struct keel_transport_stats {
     uint64_t bytes_sent, bytes_received; /* payload and headers */
     uint64_t messages_sent, messages_received;

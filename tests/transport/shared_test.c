@@ -1,0 +1,506 @@
+/* shared_test.c - lines between processes of one host: messages, lent memory, strangers at the socket, death,
+ * and what is left behind. A child echoes; the parent judges. */
+#include "line.h"
+#include "region.h"
+
+#include "handshake.h"
+#include "harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <keel/memory.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* One end: its lines, and what happened on the one that it talks over. */
+struct end {
+    struct keel_lines lines;
+    struct keel_line *line;
+    bool opened, broke;
+    uint32_t arrived, returned; /* messages; lent memory that came back */
+    uint64_t last_sequence, sum;
+    uint32_t strangers; /* whom `asked` took besides */
+};
+
+static uint64_t sum_of(const uint8_t *data, uint32_t bytes)
+{
+    uint64_t sum = bytes;
+    for (uint32_t k = 0; k < bytes; k++)
+        sum = sum * 31 + data[k];
+    return sum;
+}
+
+static bool on_asked(void *context, struct keel_line *line)
+{
+    struct end *end = context;
+    line->owner = end;
+    end->strangers++;
+    return true;
+}
+
+static void on_opened(void *context, struct keel_line *line)
+{
+    struct end *end = context;
+    end->line = line;
+    end->opened = true;
+}
+
+static void on_arrived(void *context, struct keel_line *line, const struct keel_message *message,
+                       const uint8_t *payload)
+{
+    struct end *end = context;
+    end->sum = sum_of(payload, message->bytes);
+    end->last_sequence = message->sequence;
+    end->arrived++;
+    ck_assert(keel_line_intact(line));
+}
+
+static void on_sent(void *context, struct keel_line *line, void *owner)
+{
+    struct end *end = context;
+    (void)line;
+    end->returned += owner != NULL;
+}
+
+static void on_broke(void *context, struct keel_line *line, const char *why)
+{
+    struct end *end = context;
+    (void)why;
+    end->broke = end->broke || line == end->line;
+    keel_line_close(line);
+}
+
+static const struct keel_line_calls calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
+
+static void end_open(struct end *end, bool fabric_only)
+{
+    const struct keel_endpoint_config config = {.fabric_only = fabric_only};
+    *end = (struct end){.line = NULL};
+    ck_ok(keel_handshake_init());
+    ck_ok(keel_lines_open(&end->lines, &config, &calls, end));
+}
+
+/* One turn; sleeps first when there is nothing. */
+static void turn(struct end *end, uint64_t deadline_ns)
+{
+    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX];
+    uint32_t count = keel_lines_descriptors(&end->lines, fds);
+    if (keel_lines_may_sleep(&end->lines))
+        (void)poll(fds, count, keel_remaining_poll_ms(deadline_ns));
+    keel_lines_progress(&end->lines);
+}
+
+#define turn_until(end, condition)                                                                           \
+    do {                                                                                                     \
+        uint64_t deadline_ns_ = keel_deadline_after_ns(5 * KEEL_NS_PER_S);                                   \
+        while (!(condition) && keel_remaining_ns(deadline_ns_) > 0)                                          \
+            turn(end, deadline_ns_);                                                                         \
+        ck_assert_msg(condition, "%s", #condition);                                                          \
+    } while (0)
+
+static enum keel_send send_message(struct end *end, uint64_t sequence, const void *payload, uint32_t bytes,
+                                   bool lent)
+{
+    struct keel_message message = {.kind = KEEL_MESSAGE_PING, .sequence = sequence, .bytes = bytes};
+    enum keel_send result;
+    bool retry = false;
+    for (;;) {
+        result = keel_line_send(end->line, &message, payload, lent, end, &retry);
+        if (result != KEEL_SEND_LATER)
+            return result;
+        turn(end, keel_deadline_after_ns(KEEL_NS_PER_MS));
+    }
+}
+
+/* Answers each message with the sum of what it got, until its line breaks. */
+static _Noreturn void echo(int to_parent, bool fabric_only)
+{
+    struct end end;
+    struct keel_address address;
+    uint32_t answered = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_open(&end, fabric_only);
+    ck_ok(keel_lines_address(&end.lines, &address));
+    if (write(to_parent, &address, sizeof address) != (ssize_t)sizeof address)
+        _exit(2);
+    while (!end.broke) {
+        turn(&end, keel_deadline_after_ns(KEEL_NS_PER_S));
+        for (; answered < end.arrived && !end.broke; answered++)
+            (void)send_message(&end, end.last_sequence, &end.sum, sizeof end.sum, false);
+    }
+    keel_lines_close(&end.lines);
+    _exit(0);
+}
+
+static pid_t echo_start(bool fabric_only, struct keel_address *out)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        echo(fds[1], fabric_only);
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], out, sizeof *out), (int)sizeof *out);
+    close(fds[0]);
+    return pid;
+}
+
+static void dial(struct end *end, const struct keel_address *address)
+{
+    struct keel_line *line = NULL;
+    ck_ok(keel_lines_dial(&end->lines, address, end, &line));
+    end->line = line;
+    turn_until(end, end->opened);
+}
+
+static void echo_end(struct end *end, pid_t pid)
+{
+    int status;
+    keel_lines_close(&end->lines);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static bool is_shared(const struct end *end)
+{
+    return end->lines.carrier_count == 2 && end->line->carrier == end->lines.carriers[0];
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------
+ */
+
+static void exchange(struct end *end, uint64_t sequence, const uint8_t *data, uint32_t bytes, bool lent)
+{
+    uint32_t arrived = end->arrived, returned = end->returned;
+    uint64_t want = sum_of(data, bytes);
+    enum keel_send sent = send_message(end, sequence, data, bytes, lent);
+    ck_assert(sent == KEEL_SEND_OK || sent == KEEL_SEND_DONE);
+    turn_until(end, end->arrived == arrived + 1);
+    ck_assert_uint_eq(end->last_sequence, sequence);
+    ck_assert_uint_eq(end->sum, sum_of((const uint8_t *)&want, sizeof want));
+    if (sent == KEEL_SEND_OK && lent)
+        turn_until(end, end->returned == returned + 1);
+}
+
+START_TEST(what_is_sent_arrives_whole_over_either_carrier)
+{
+    static uint8_t data[KEEL_CHUNK_BYTES];
+    struct keel_address address;
+    struct end end;
+    pid_t pid = echo_start(_i == 1, &address);
+    end_open(&end, _i == 1);
+    dial(&end, &address);
+    ck_assert_int_eq(is_shared(&end), _i == 0);
+    for (uint32_t k = 0; k < sizeof data; k++)
+        data[k] = (uint8_t)(k * 7 + (k >> 8));
+    for (uint64_t k = 0; k < 300; k++)
+        exchange(&end, k, data + k, (uint32_t)(k * k * 13 % (KEEL_CHUNK_BYTES - 300)), k * k * 13 > 8000);
+    echo_end(&end, pid);
+}
+END_TEST
+
+static uint32_t lines_with(pid_t pid, const char *file, const char *word)
+{
+    char path[64], line[512];
+    uint32_t count = 0;
+    if (pid == 0)
+        snprintf(path, sizeof path, "/proc/%s", file);
+    else
+        snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    FILE *stream = fopen(path, "re");
+    ck_assert_ptr_nonnull(stream);
+    while (fgets(line, sizeof line, stream) != NULL)
+        count += strstr(line, word) != NULL;
+    fclose(stream);
+    return count;
+}
+
+START_TEST(memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed)
+{
+    enum { BYTES = 1 << 20 };
+    struct keel_address address;
+    struct end end;
+    pid_t pid = echo_start(false, &address);
+    end_open(&end, false);
+    dial(&end, &address);
+    for (uint32_t round = 0; round < 3; round++) {
+        uint8_t *data = NULL;
+        ck_ok(keel_transport_alloc(BYTES, &data));
+        for (uint32_t k = 0; k < BYTES; k++)
+            data[k] = (uint8_t)(k * 11 + round);
+        ck_assert_int_eq(send_message(&end, 0, data, KEEL_CHUNK_BYTES, true), KEEL_SEND_OK);
+        turn_until(&end, end.returned == round * 42 + 1);
+        ck_assert_uint_eq(lines_with(pid, "maps", "memfd:keel-region"), 1);
+        for (uint32_t k = 1; k <= 40; k++)
+            exchange(&end, k, data + (size_t)k * 20011, KEEL_CHUNK_BYTES - k, true);
+        /* across its end it is no memory of the region */
+        ck_assert_int_eq(send_message(&end, 50, data + BYTES - 9000, 9000, true), KEEL_SEND_OK);
+        turn_until(&end, end.returned == round * 42 + 42);
+        keel_transport_free(data);
+        turn_until(&end, lines_with(pid, "maps", "memfd:keel-region") == 0);
+    }
+    echo_end(&end, pid);
+}
+END_TEST
+
+START_TEST(regions_are_found_by_any_part_of_them_and_not_beyond)
+{
+    enum { REGIONS = 50 };
+    uint8_t *memory[REGIONS];
+    struct keel_region_place place;
+    int here = 0;
+    for (uint32_t k = 0; k < REGIONS; k++) {
+        ck_ok(keel_transport_alloc(1 + k * 1000, &memory[k]));
+        memory[k][0] = 1;
+    }
+    for (uint32_t k = 0; k < REGIONS; k++) {
+        uint64_t bytes = keel_round_up(1 + k * 1000, KEEL_PAGE_BYTES);
+        ck_assert(keel_region_find(memory[k], bytes, &place) && place.offset == 0);
+        ck_assert(keel_region_find(memory[k] + bytes - 1, 1, &place) && place.offset == bytes - 1);
+        ck_assert(!keel_region_find(memory[k] + 1, bytes, &place));
+    }
+    ck_assert(!keel_region_find(&here, sizeof here, &place));
+    ck_ok(keel_region_find(memory[3], 1, &place) ? KEEL_OK : KEEL_INTERNAL);
+    keel_transport_free(memory[3]);
+    ck_assert(!keel_region_exists(place.region));
+    ck_assert_int_lt(keel_region_descriptor(place.region, &(uint64_t){0}), 0);
+    for (uint32_t k = 0; k < REGIONS; k++)
+        if (k != 3)
+            keel_transport_free(memory[k]);
+    ck_assert(!keel_region_find(memory[0], 1, &place));
+    keel_transport_free(NULL);
+}
+END_TEST
+
+START_TEST(what_a_peer_lent_can_be_read_and_not_written)
+{
+    uint8_t *memory = NULL;
+    struct keel_region_place place;
+    uint64_t bytes = 0;
+    ck_ok(keel_transport_alloc(100, &memory));
+    memory[5] = 77;
+    ck_assert(keel_region_find(memory, 1, &place));
+    int fd = keel_region_descriptor(place.region, &bytes);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_ptr_eq(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    ck_assert_int_lt(ftruncate(fd, 0), 0);
+    struct keel_loan loan;
+    ck_status(keel_loan_map(&loan, fd, place.region, bytes + KEEL_PAGE_BYTES), KEEL_CORRUPT);
+    ck_ok(keel_loan_map(&loan, fd, place.region, bytes));
+    ck_assert_uint_eq(loan.base[5], 77);
+    keel_loan_unmap(&loan);
+    close(fd);
+    keel_transport_free(memory);
+}
+END_TEST
+
+/* ---- which carrier --------------------------------------------------------------------------------------
+ */
+
+enum { OTHER_HOST, NO_SOCKET, TOLD_NOT_TO };
+
+START_TEST(the_fabric_is_taken_where_memory_cannot_be_shared)
+{
+    struct keel_address address;
+    struct end end;
+    pid_t pid = echo_start(_i == TOLD_NOT_TO, &address);
+    struct keel_place place = keel_place_of(&address);
+    end_open(&end, false);
+    struct keel_address own;
+    ck_ok(keel_lines_address(&end.lines, &own));
+    ck_assert_int_eq(keel_same_host(&own, &address), _i != TOLD_NOT_TO);
+    if (_i == OTHER_HOST)
+        place.host[3] ^= 1;
+    else if (_i == NO_SOCKET)
+        place.socket[3] ^= 1;
+    memcpy(address.data, &place, sizeof place);
+    ck_assert_int_eq(keel_same_host(&own, &address), _i == NO_SOCKET);
+    dial(&end, &address);
+    ck_assert(!is_shared(&end));
+    uint8_t byte = 9;
+    exchange(&end, 1, &byte, 1, false);
+    echo_end(&end, pid);
+}
+END_TEST
+
+/* ---- strangers ------------------------------------------------------------------------------------------
+ */
+
+static int call_socket(const struct keel_address *address)
+{
+    struct keel_place place = keel_place_of(address);
+    struct sockaddr_un where = {.sun_family = AF_UNIX};
+    char *at = where.sun_path + 1;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    at += snprintf(at, 16, "keel-");
+    for (size_t k = 0; k < sizeof place.socket; k++)
+        at += snprintf(at, 4, "%02x", place.socket[k]);
+    ck_assert_int_eq(connect(fd, (const struct sockaddr *)&where, (socklen_t)(at - (char *)&where)), 0);
+    return fd;
+}
+
+static void say(int fd, const void *words, size_t bytes, int descriptor)
+{
+    struct iovec part = {(void *)(uintptr_t)words, bytes};
+    _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof descriptor);
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    ck_assert_int_gt(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
+}
+
+/* Whoever speaks another language is hung up on; whoever says nothing waits; the others are not disturbed. */
+START_TEST(strangers_at_the_socket_disturb_nobody)
+{
+    static const uint32_t greeting[6] = {0x4b455350, 1, 0, 0, 256 * 1024, 0};
+    static const uint32_t lend[6] = {0x4b455350, 2, 1, 0, 4096, 0};
+    struct keel_address address;
+    struct end end;
+    int fds[8], count = 0, memory = memfd_create("test", MFD_CLOEXEC);
+    ck_assert_int_eq(ftruncate(memory, 4096 + 512 * 1024), 0);
+    pid_t pid = echo_start(false, &address);
+    uint32_t before = lines_with(pid, "maps", "memfd");
+    end_open(&end, false);
+    for (; count < 8; count++)
+        fds[count] = call_socket(&address);
+    say(fds[0], "GET / HTTP/1.1\r\n", 16, -1);
+    say(fds[1], "", 1, -1);
+    say(fds[2], greeting, sizeof greeting, -1);
+    say(fds[3], greeting, sizeof greeting, memory); /* not sealed */
+    say(fds[4], lend, sizeof lend, memory);
+    say(fds[5], greeting, sizeof greeting, STDIN_FILENO);
+    say(fds[6], greeting, sizeof greeting - 4, memory);
+    dial(&end, &address);
+    for (uint32_t k = 0; k < 20; k++)
+        exchange(&end, k, (const uint8_t *)&k, sizeof k, false);
+    char byte;
+    for (int k = 0; k < 7; k++)
+        ck_assert_msg(recv(fds[k], &byte, 1, 0) <= 0, "stranger %d was not hung up on", k);
+    ck_assert_int_lt(recv(fds[7], &byte, 1, MSG_DONTWAIT), 0);
+    ck_assert_uint_eq(lines_with(pid, "maps", "memfd"),
+                      before + 3); /* one span: page, ring; ring, ring; ring */
+    for (int k = 0; k < 8; k++)
+        close(fds[k]);
+    close(memory);
+    keel_line_close(end.line);
+    echo_end(&end, pid);
+}
+END_TEST
+
+/* ---- death ----------------------------------------------------------------------------------------------
+ */
+
+static uint32_t descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(directory);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static uint32_t files_in(const char *path)
+{
+    uint32_t count = 0;
+    DIR *directory = opendir(path);
+    while (directory != NULL && readdir(directory) != NULL)
+        count++;
+    if (directory != NULL)
+        closedir(directory);
+    return count;
+}
+
+START_TEST(a_killed_peer_breaks_its_line_and_nothing_of_it_stays)
+{
+    enum { TIMES = 50 };
+    static uint8_t data[KEEL_CHUNK_BYTES];
+    uint32_t fds = descriptors(), sockets = lines_with(0, "net/unix", "@keel-"), shm = files_in("/dev/shm");
+    uint64_t memory = keel_memory_stats().live_bytes, worst_ns = 0;
+    for (uint32_t k = 0; k < TIMES; k++) {
+        struct keel_address address;
+        struct end end;
+        pid_t pid = echo_start(false, &address);
+        end_open(&end, false);
+        dial(&end, &address);
+        for (uint32_t i = 0; i < k % 5 * 7; i++)
+            (void)send_message(&end, i, data, KEEL_CHUNK_BYTES, true);
+        uint64_t start = keel_now_ns();
+        kill(pid, SIGKILL);
+        turn_until(&end, end.broke);
+        uint64_t took_ns = keel_now_ns() - start;
+        worst_ns = took_ns > worst_ns ? took_ns : worst_ns;
+        keel_lines_close(&end.lines);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    }
+    printf("note: a killed peer's line broke after %.2f ms at most\n", (double)worst_ns / 1e6);
+    ck_assert_uint_eq(descriptors(), fds);
+    ck_assert_uint_eq(lines_with(0, "net/unix", "@keel-"), sockets);
+    ck_assert_uint_eq(files_in("/dev/shm"), shm);
+    ck_assert_uint_eq(lines_with(getpid(), "maps", "memfd:keel"), 0);
+    ck_assert_uint_eq(keel_memory_stats().live_bytes, memory);
+}
+END_TEST
+
+/* A child of the peer holds its descriptors, so its sockets stay: the pidfd tells. */
+START_TEST(a_killed_peer_is_noticed_although_its_child_lives)
+{
+    int fds[2];
+    struct keel_address address;
+    struct end end;
+    pid_t grandchild = 0;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        end_open(&end, false);
+        ck_ok(keel_lines_address(&end.lines, &address));
+        (void)!write(fds[1], &address, sizeof address);
+        while (!end.opened)
+            turn(&end, keel_deadline_after_ns(KEEL_NS_PER_S));
+        grandchild = fork();
+        if (grandchild == 0)
+            pause();
+        (void)!write(fds[1], &grandchild, sizeof grandchild);
+        for (;;)
+            turn(&end, keel_deadline_after_ns(KEEL_NS_PER_S));
+    }
+    ck_assert_int_eq(read(fds[0], &address, sizeof address), (int)sizeof address);
+    end_open(&end, false);
+    dial(&end, &address);
+    ck_assert_int_eq(read(fds[0], &grandchild, sizeof grandchild), (int)sizeof grandchild);
+    kill(pid, SIGKILL);
+    turn_until(&end, end.broke);
+    ck_assert_int_eq(kill(grandchild, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    keel_lines_close(&end.lines);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_carrier, 0, 2);
+    tcase_add_test(tc, memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed);
+    tcase_add_test(tc, regions_are_found_by_any_part_of_them_and_not_beyond);
+    tcase_add_test(tc, what_a_peer_lent_can_be_read_and_not_written);
+    tcase_add_loop_test(tc, the_fabric_is_taken_where_memory_cannot_be_shared, 0, 3);
+    tcase_add_test(tc, strangers_at_the_socket_disturb_nobody);
+    tcase_add_test(tc, a_killed_peer_breaks_its_line_and_nothing_of_it_stays);
+    tcase_add_test(tc, a_killed_peer_is_noticed_although_its_child_lives);
+}
+KEEL_TEST_MAIN("transport shared memory", cases, 60)
