@@ -159,7 +159,8 @@ enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_add
     return status;
 }
 
-/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then. */
+/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then.
+ */
 enum { PASSES = 64 };
 
 static bool look_everywhere(struct keel_lines *lines)

@@ -68,7 +68,8 @@ struct shared_line {
     struct keel_span span; /* not mapped: its segment has not come yet */
     uint32_t number;       /* among the carrier's lines */
     int fd, pidfd;
-    bool gone; /* the other side: what it published is delivered, then the line breaks */
+    bool referring; /* the message that is being delivered refers to lent memory */
+    bool gone;      /* the other side: what it published is delivered, then the line breaks */
     struct keel_loan loans[LOANS_MAX]; /* from the other side */
     uint32_t loan_count;
     uint64_t given[LOANS_MAX]; /* regions lent to it, */
@@ -539,13 +540,15 @@ static bool deliver_messages(struct shared_line *line)
         enum keel_span_result result = keel_span_get(&line->span, &message, &payload, &reference);
         if (result == KEEL_SPAN_NONE)
             return true;
-        if (result == KEEL_SPAN_DONE && payload == NULL)
+        bool refers = result == KEEL_SPAN_DONE && payload == NULL;
+        if (refers)
             payload = look_up(line, &reference, message.bytes);
         if (result == KEEL_SPAN_BROKEN || payload == NULL) {
             keel_line_broke(&line->line, "a message that is not ours");
             return false;
         }
         bytes += sizeof message + message.bytes;
+        line->referring = refers;
         if (!deliver_message(line, &message, payload))
             return false;
     }
@@ -554,7 +557,8 @@ static bool deliver_messages(struct shared_line *line)
 
 static bool shared_intact(const struct keel_line *given)
 {
-    return !keel_span_withdrawn(&((const struct shared_line *)(const void *)given)->span);
+    const struct shared_line *line = (const struct shared_line *)(const void *)given;
+    return !line->referring || !keel_span_withdrawn(&line->span);
 }
 
 static void deliver(struct shared_line *line)
