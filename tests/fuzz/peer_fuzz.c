@@ -108,18 +108,6 @@ enum keel_status keel_shared_open(struct keel_carrier **out)
 /* ---- the progress thread's work --------------------------------------------------------------------------
  */
 
-static void begin_submitted(void)
-{
-    struct keel_endpoint *endpoint = world.endpoint;
-    struct keel_operation *next, *at = endpoint->submitted;
-    endpoint->submitted = NULL;
-    endpoint->submitted_last = &endpoint->submitted;
-    for (; at != NULL; at = next) {
-        next = at->next_submitted;
-        keel_flow_begin(at);
-    }
-}
-
 /* What ended well is taken off; its memory must not be touched any more. */
 static void collect(void)
 {
@@ -147,12 +135,7 @@ static void open_group(void)
                                              .shard_rank = shard_rank};
     struct keel_endpoint *endpoint = world.endpoint;
     KEEL_ASSERT(keel_group_open(endpoint, &config, &world.group) == KEEL_OK);
-    endpoint->opening = false;
-    endpoint->current = world.group;
-    endpoint->seen_epoch = true;
-    endpoint->current_epoch = world.epoch;
-    world.group->waiting_last = &world.group->waiting;
-    keel_session_group_opened(endpoint, world.group);
+    keel_endpoint_mail(endpoint);
 }
 
 static void close_group(void)
@@ -180,6 +163,7 @@ static void begin_world(uint8_t setup)
     struct keel_endpoint *endpoint = world.endpoint;
     keel_mutex_init(&endpoint->lock);
     keel_cond_init(&endpoint->changed);
+    keel_cond_init(&endpoint->parked);
     endpoint->tick_ns = KEEL_NEVER;
     endpoint->submitted_last = &endpoint->submitted;
     endpoint->wake_fd = -1;
@@ -202,6 +186,7 @@ static void end_world(void)
         keel_free(world.lines[i]);
     }
     keel_cond_fini(&world.endpoint->changed);
+    keel_cond_fini(&world.endpoint->parked);
     keel_mutex_fini(&world.endpoint->lock);
     keel_free(world.endpoint);
 }
@@ -216,58 +201,77 @@ static void *take(uint64_t bytes)
     return memory;
 }
 
-static void begin_reduce(uint64_t sequence, uint64_t count, struct running *out)
+static enum keel_status begin_reduce(uint64_t sequence, uint64_t count, enum keel_order order,
+                                     enum keel_algorithm algorithm, struct running *out)
 {
-    const float *parts[PARTS_MAX];
-    uint32_t part_count = world.group->node_count[ME];
+    const void *parts[PARTS_MAX];
+    uint32_t part_count = world.group->node_count;
     KEEL_ASSERT(part_count <= PARTS_MAX);
     float *memory = take(count * part_count * sizeof(float));
     for (uint32_t i = 0; i < part_count; i++)
         parts[i] = memory + i * count;
     out->memory = memory;
     out->into = take(count * sizeof(float));
-    KEEL_ASSERT(keel_group_reduce_begin(world.group, sequence, parts, part_count, out->into, count,
-                                        &out->operation) == KEEL_OK);
+    const struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                         .sequence = sequence,
+                                         .element = KEEL_ELEMENT_F32,
+                                         .order = order,
+                                         .algorithm = algorithm,
+                                         .count = count,
+                                         .parts = parts,
+                                         .part_count = part_count,
+                                         .result = out->into};
+    return keel_group_begin(world.group, &what, &out->operation);
+}
+
+/* Everything else that moves bytes: all that any kind could want is given. */
+static enum keel_status begin_moving(enum keel_collective_kind kind, uint64_t sequence, uint64_t bytes,
+                                     uint32_t peer, enum keel_algorithm algorithm, struct running *out)
+{
+    const uint64_t counts_in[RANKS] = {bytes, 0, bytes / 2, 7}, counts_out[RANKS] = {1, bytes, 0, bytes};
+    out->memory = take((bytes + 8) * RANKS);
+    out->into = take((bytes + 8) * RANKS);
+    const void *parts[] = {out->memory};
+    const struct keel_collective what = {.kind = kind,
+                                         .sequence = sequence,
+                                         .element = KEEL_ELEMENT_U8,
+                                         .algorithm = algorithm,
+                                         .root = peer,
+                                         .count = bytes,
+                                         .counts_in = counts_in,
+                                         .counts_out = counts_out,
+                                         .parts = parts,
+                                         .part_count = 1,
+                                         .result = out->into};
+    return keel_group_begin(world.group, &what, &out->operation);
 }
 
 static void begin_operation(struct fuzz_input *in)
 {
     if (world.running_count == OPERATIONS)
         return;
-    struct running *out = &world.running[world.running_count++];
-    uint8_t kind = fuzz_take_u8(in);
+    struct running *out = &world.running[world.running_count];
+    uint8_t choice = fuzz_take_u8(in), how = fuzz_take_u8(in);
     uint64_t sequence = fuzz_take_u8(in) % 16, bytes = fuzz_take_u16(in);
     uint32_t peer = fuzz_take_u8(in) % RANKS;
-    enum keel_status status = KEEL_OK;
+    enum keel_collective_kind kind = (enum keel_collective_kind)(KEEL_ALL_GATHER + choice % 10);
+    enum keel_algorithm algorithm = (enum keel_algorithm)(how % KEEL_ALGORITHM_COUNT);
+    enum keel_status status;
     *out = (struct running){0};
-    if (kind >= 128)
+    if (choice >= 128)
         bytes *= 4;
-    switch (kind % 5) {
-    case 0:
-        begin_reduce(sequence, bytes % FLOATS_MAX, out);
-        break;
-    case 1:
-        out->into = take(bytes);
-        status = keel_group_broadcast_begin(world.group, sequence, peer, out->into, bytes, &out->operation);
-        break;
-    case 2:
-        out->memory = take(bytes);
-        out->into = take(bytes * RANKS);
-        status = keel_group_all_gather_begin(world.group, sequence, out->memory, bytes, out->into,
-                                             &out->operation);
-        break;
-    case 3:
-        out->memory = take(bytes);
-        status = keel_group_send_begin(world.group, sequence, peer == ME ? 0 : peer, out->memory, bytes,
-                                       &out->operation);
-        break;
-    default:
-        out->into = take(bytes);
-        status = keel_group_receive_begin(world.group, sequence, peer == ME ? 0 : peer, out->into, bytes,
-                                          &out->operation);
+    if (choice % 3 == 0)
+        status = begin_reduce(sequence, bytes % FLOATS_MAX, how < 128 ? KEEL_ORDER_EXACT : KEEL_ORDER_NATIVE,
+                              algorithm, out);
+    else
+        status = begin_moving(kind, sequence, bytes, peer, algorithm, out);
+    if (status == KEEL_OK) {
+        world.running_count++;
+        return;
     }
-    KEEL_ASSERT(status == KEEL_OK);
-    begin_submitted();
+    KEEL_ASSERT(status == KEEL_UNSUPPORTED || status == KEEL_INVALID);
+    keel_free(out->memory);
+    keel_free(out->into);
 }
 
 /* ---- what peers do
@@ -295,16 +299,16 @@ static void give_message(struct line *line, struct fuzz_input *in)
 {
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
                                    .kind = fuzz_take_u8(in) % (KEEL_MESSAGE_BYE + 2),
-                                   .part = fuzz_take_u8(in) % 16,
+                                   .part = fuzz_take_u8(in) % 4,
                                    .epoch = world.epoch};
     uint8_t bits = fuzz_take_u8(in);
     message.sequence = fuzz_take_u8(in) % 16;
-    message.lane = bits % 4;
+    message.group = bits % 32 == 9 ? 7 : 0;
     message.offset = fuzz_take_u16(in);
     if ((bits & 4) != 0)
-        message.offset *= 4;
+        message.offset <<= 32;
     if ((bits & 8) != 0)
-        message.offset = fuzz_take_u16(in) % 8;
+        message.offset = (uint64_t)(fuzz_take_u8(in) % 8) << 32 | fuzz_take_u8(in) % 8;
     if (bits >= 248)
         message.offset = UINT64_MAX - message.offset;
     if (bits % 64 == 63)
@@ -348,13 +352,18 @@ static void call_us(void)
     keel_session_calls.opened(world.endpoint, line);
 }
 
+static const struct keel_session *session_of(uint32_t rank)
+{
+    return world.group->peers[rank] != NULL ? world.group->peers[rank]->session : NULL;
+}
+
 /* A peer proves itself, by calling or by answering. */
 static void connect_peer(uint32_t rank)
 {
     const struct keel_endpoint *endpoint = world.endpoint;
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC, .bytes = sizeof(struct keel_handshake)};
     const struct keel_handshake handshake = {.epoch = world.epoch, .from = rank, .to = ME};
-    const struct keel_session *session = world.group->peers[rank].session;
+    const struct keel_session *session = session_of(rank);
     if (session == NULL) {
         call_us();
         session = endpoint->sessions;
@@ -366,40 +375,46 @@ static void connect_peer(uint32_t rank)
         keel_session_calls.arrived(world.endpoint, session->link, &message, (const uint8_t *)&handshake);
 }
 
-/* What the leg's rank would send next of that kind. */
-static struct keel_message fitting(const struct keel_leg *leg, enum keel_message_kind kind)
+/* What the leg's rank would send of that kind, or nearly; fills the payload, which has room for a chunk. */
+static struct keel_message fitting(const struct keel_leg *leg, enum keel_message_kind kind, uint8_t which,
+                                   uint8_t *payload)
 {
     const struct keel_operation *operation = leg->operation;
+    const struct keel_schedule *schedule = operation->plan->schedule;
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
                                    .kind = (uint16_t)kind,
+                                   .part = operation->lane,
                                    .epoch = world.epoch,
-                                   .sequence = operation->sequence,
-                                   .lane = operation->lane};
-    uint64_t left = leg->into_bytes - leg->into_got, begun = leg->take_chunk * operation->chunk_floats;
-    uint64_t mine = operation->mine.count > begun ? operation->mine.count - begun : 0;
+                                   .sequence = operation->sequence};
+    struct keel_signature signature = operation->signature;
+    uint64_t comes = keel_engine_pair_bytes(operation, leg->index, false);
+    uint32_t messages = schedule->receives_first[leg->index + 1] - schedule->receives_first[leg->index];
+    uint64_t block = messages > 0 ? comes / messages : 0;
+    uint32_t segment = operation->lowest + which % operation->window;
+    uint64_t before = (uint64_t)segment * operation->chunk_bytes, left = block > before ? block - before : 0;
+    signature.give_bytes = comes;
+    signature.take_bytes = keel_engine_pair_bytes(operation, leg->index, true);
+    if (signature.kind == KEEL_SEND || signature.kind == KEEL_RECEIVE)
+        signature.kind = (uint8_t)(KEEL_SEND + KEEL_RECEIVE - signature.kind);
     switch (kind) {
     case KEEL_MESSAGE_FIRST:
-        message.part = (uint16_t)operation->kind;
-        if (operation->kind == KEEL_OPERATION_SEND || operation->kind == KEEL_OPERATION_RECEIVE)
-            message.part = KEEL_OPERATION_SEND + KEEL_OPERATION_RECEIVE - message.part;
-        message.offset = operation->signature;
-        if (operation->kind != KEEL_OPERATION_REDUCE)
-            message.bytes = left <= KEEL_EAGER_BYTES ? (uint32_t)left : 0;
-        else if (operation->eager)
-            message.bytes = (uint32_t)(operation->mine.count * leg->take_nodes * sizeof(float));
+        memcpy(payload, &signature, sizeof signature);
+        message.offset = (uint64_t)leg->give_segments << 32;
+        message.bytes = sizeof signature;
+        if (which % 2 == 1 && comes <= 8192) {
+            message.offset |= messages;
+            message.bytes += (uint32_t)comes;
+        }
         break;
     case KEEL_MESSAGE_GRANT:
-        message.offset = leg->give_chunks;
+        message.offset = (uint64_t)leg->give_segments << 32;
         break;
-    case KEEL_MESSAGE_PART:
-        message.part = (uint16_t)leg->take_node;
-        message.offset = leg->take_chunk;
-        message.bytes =
-            (uint32_t)((mine < operation->chunk_floats ? mine : operation->chunk_floats) * sizeof(float));
+    case KEEL_MESSAGE_DIFFER:
+        message.bytes = sizeof(struct keel_differ);
         break;
     default:
-        message.offset = leg->into_got;
-        message.bytes = left < KEEL_CHUNK_BYTES ? (uint32_t)left : KEEL_CHUNK_BYTES;
+        message.offset = (uint64_t)segment << 32 | (messages > 0 ? which / 8 % messages : 0);
+        message.bytes = left < operation->chunk_bytes ? (uint32_t)left : operation->chunk_bytes;
     }
     return message;
 }
@@ -407,29 +422,39 @@ static struct keel_message fitting(const struct keel_leg *leg, enum keel_message
 /* A peer that keeps to the rules, mostly. */
 static void give_fitting(struct fuzz_input *in)
 {
-    static const enum keel_message_kind kinds[] = {KEEL_MESSAGE_FIRST, KEEL_MESSAGE_GRANT, KEEL_MESSAGE_PART,
-                                                   KEEL_MESSAGE_BODY};
+    static const enum keel_message_kind kinds[] = {KEEL_MESSAGE_FIRST,  KEEL_MESSAGE_GRANT, KEEL_MESSAGE_DATA,
+                                                   KEEL_MESSAGE_DATA,   KEEL_MESSAGE_FIRST, KEEL_MESSAGE_DATA,
+                                                   KEEL_MESSAGE_DIFFER, KEEL_MESSAGE_DATA};
     uint32_t rank = fuzz_take_u8(in) % RANKS;
     if (rank == ME)
         return;
-    const struct keel_session *session = world.group->peers[rank].session;
+    const struct keel_session *session = session_of(rank);
     if (session == NULL || session->state != KEEL_SESSION_UP) {
         connect_peer(rank);
         return;
     }
-    uint8_t which = fuzz_take_u8(in), kind = fuzz_take_u8(in);
+    uint8_t which = fuzz_take_u8(in), kind = fuzz_take_u8(in), detail = fuzz_take_u8(in);
     if (world.running_count == 0 || session->link->state != KEEL_LINE_OPEN)
         return;
-    const struct keel_leg *leg = &world.running[which % world.running_count].operation->legs[rank];
-    if (!leg->used)
+    const struct keel_operation *operation = world.running[which % world.running_count].operation;
+    const struct keel_leg *leg = NULL;
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        if (operation->legs[k].rank == rank)
+            leg = &operation->legs[k];
+    if (leg == NULL)
         return;
-    struct keel_message message = fitting(leg, kinds[kind % 4]);
+    uint8_t *payload = take(KEEL_CHUNK_BYTES);
+    struct keel_message message = fitting(leg, kinds[kind % 8], detail, payload);
     if (kind >= 240)
         message.bytes = fuzz_take_u16(in);
     else if (kind >= 224)
         message.offset += fuzz_take_u8(in);
-    uint8_t *payload = take(message.bytes);
-    keel_session_calls.arrived(world.endpoint, session->link, &message, payload);
+    else if (kind >= 216 && message.bytes > 0)
+        payload[detail % message.bytes] ^= 1;
+    uint8_t *exact = take(message.bytes);
+    memcpy(exact, payload, message.bytes);
+    keel_session_calls.arrived(world.endpoint, session->link, &message, exact);
+    keel_free(exact);
     keel_free(payload);
 }
 
@@ -450,7 +475,7 @@ static void open_or_break(struct line *line, bool breaks)
 static void check_joined(void)
 {
     for (uint32_t rank = 0; rank < RANKS && world.endpoint->has_key; rank++)
-        KEEL_ASSERT(world.group->peers[rank].state != KEEL_PEER_UP);
+        KEEL_ASSERT(world.group->peers[rank] == NULL || world.group->peers[rank]->state != KEEL_PEER_UP);
 }
 
 static void obey(uint8_t order, struct fuzz_input *in)
