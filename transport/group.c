@@ -120,8 +120,10 @@ uint32_t keel_group_rank_count(const struct keel_group *group)
 
 bool keel_group_over(const struct keel_group *group)
 {
-    return atomic_load_explicit(&group->revoked, memory_order_relaxed) ||
-           atomic_load_explicit(&group->whole->revoked, memory_order_relaxed);
+    for (; group != NULL; group = group->parent)
+        if (atomic_load_explicit(&group->revoked, memory_order_relaxed))
+            return true;
+    return false;
 }
 
 static void note(struct keel_group *group, uint32_t rank)

@@ -165,10 +165,11 @@ struct keel_choice {
 /* The group of an epoch, or one split off from it. A child uses the epoch's peers, table and limits. */
 struct keel_group {
     struct keel_endpoint *endpoint;
-    struct keel_group *whole; /* the epoch's; itself unless it is a child */
-    uint32_t number;          /* within the epoch; 0: whole */
-    uint16_t record;          /* its index in the recording */
-    uint64_t identity;        /* the same on all its ranks, and of no other group */
+    struct keel_group *whole;  /* the epoch's; itself unless it is a child */
+    struct keel_group *parent; /* what it was split from, or NULL */
+    uint32_t number;           /* within the epoch; 0: whole */
+    uint16_t record;           /* its index in the recording */
+    uint64_t identity;         /* the same on all its ranks, and of no other group */
     uint64_t epoch;
     uint32_t rank, rank_count;
     uint32_t shard_count;

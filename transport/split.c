@@ -120,6 +120,7 @@ static enum keel_status child_make(struct keel_group *parent, uint64_t sequence,
     if (status == KEEL_OK) {
         child->endpoint = parent->endpoint;
         child->whole = parent->whole;
+        child->parent = parent;
         child->epoch = parent->epoch;
         child->number = number_of(parent, sequence, colour);
         child->identity = keel_recorder_identity(parent->identity, NULL, 0, child->number);
@@ -201,6 +202,7 @@ void keel_group_close_child(struct keel_group *child)
     while (child->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
     take_progress(endpoint);
+    whole->closed_numbers[whole->closed_count++] = child->number; /* what still comes for it is dropped */
     keel_mutex_unlock(&endpoint->lock);
     end_operations(child);
     keel_mutex_lock(&endpoint->lock);
@@ -209,7 +211,6 @@ void keel_group_close_child(struct keel_group *child)
         at = &(*at)->next_child;
     *at = child->next_child;
     keel_recorder_group_closed(endpoint->recorder, child->record);
-    whole->closed_numbers[whole->closed_count++] = child->number;
     keel_endpoint_undrive(endpoint, whole->active > 0);
     keel_mutex_unlock(&endpoint->lock);
 }
