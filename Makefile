@@ -195,7 +195,19 @@ bench: deps bench-deps
 bench-data: all data
 	@BUILD=$(BUILD) sh tests/bench/bench_data.sh build/bench-data
 bench_programs := $(patsubst tests/%.c,$(BUILD)/%,$(bench_SRC))
-bench-programs: $(bench_programs)
+# Other libraries' racers (tests/bench/race.h), each built by its own compiler where it is installed.
+race_programs := $(if $(wildcard /usr/bin/mpicc.openmpi),$(BUILD)/bench/race_openmpi) \
+  $(if $(wildcard /usr/bin/mpicc.mpich),$(BUILD)/bench/race_mpich) \
+  $(if $(wildcard /usr/include/gloo/allreduce.h),$(BUILD)/bench/race_gloo)
+bench-programs: $(bench_programs) $(race_programs)
+$(BUILD)/bench/race_openmpi $(BUILD)/bench/race_mpich: $(BUILD)/bench/race_%: tests/bench/racers/mpi_racer.c tests/bench/race.h
+	@mkdir -p $(@D)
+	$(call say,MPICC,$<)
+	$(Q)mpicc.$* -O2 -o $@ $<
+$(BUILD)/bench/race_gloo: tests/bench/racers/gloo_racer.cc tests/bench/race.h
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) -O2 -o $@ $< -lgloo -pthread
 $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)

@@ -309,6 +309,7 @@ void keel_endpoint_close(struct keel_endpoint *endpoint)
 void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_transport_stats *out)
 {
     *out = (struct keel_transport_stats){.stale_dropped = atomic_load(&endpoint->stale_dropped),
+                                         .data_sent = atomic_load(&endpoint->data_sent),
                                          .connections = atomic_load(&endpoint->connections)};
     keel_lines_count(&endpoint->lines, out);
 }

@@ -236,6 +236,14 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
         notify(operation, atomic_load(&operation->legs[k].peer));
 }
 
+/* Only whoever owns progress writes it. */
+static void count_data(const struct keel_leg *leg, uint64_t bytes)
+{
+    _Atomic uint64_t *sent = &leg->operation->group->endpoint->data_sent;
+    atomic_store_explicit(sent, atomic_load_explicit(sent, memory_order_relaxed) + bytes,
+                          memory_order_relaxed);
+}
+
 /* ---- sending ----------------------------------------------------------------------------------------------
  */
 
@@ -262,6 +270,7 @@ static enum keel_flow_send send_first(struct keel_leg *leg, struct keel_line *li
     if (result == KEEL_FLOW_SENT) {
         leg->first_sent = true;
         leg->grant_told = grant;
+        count_data(leg, bytes);
         keel_engine_packed(leg, count);
     }
     return result;
@@ -299,6 +308,7 @@ static enum keel_flow_send send_data(struct keel_leg *leg, const struct keel_giv
     enum keel_flow_send result = flow_result(sent);
     if (result != KEEL_FLOW_SENT)
         return result;
+    count_data(leg, give->bytes);
     bool done = !lent || sent == KEEL_SEND_DONE;
     if (!done) {
         *ticket = (struct keel_ticket){.leg = leg, .item = give->item, .busy = true};

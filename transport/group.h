@@ -226,7 +226,7 @@ struct keel_endpoint {
     uint64_t tick_ns;       /* when something is due */
     uint64_t spin_ns;       /* how long a waiter spins before it sleeps */
     uint64_t events;        /* messages that came, sends that completed */
-    _Atomic uint64_t stale_dropped;
+    _Atomic uint64_t stale_dropped, data_sent;
     _Atomic uint32_t connections;
     /* lock */
     struct keel_mutex lock;

@@ -143,7 +143,7 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
         keel_endpoint_stats(bench->rank->endpoint, &after);
         it->iterations = iterations;
         head->total_ns = at_ns - begun_ns;
-        head->sent_bytes = after.bytes_sent - before.bytes_sent;
+        head->sent_bytes = after.data_sent - before.data_sent;
     } else if (status != KEEL_UNSUPPORTED) {
         return status;
     }

@@ -23,7 +23,7 @@ struct keel_net_bench_times {
     struct keel_net_bench_case it;
     uint32_t row, unused;
     uint64_t total_ns;   /* all iterations, one behind the other */
-    uint64_t sent_bytes; /* by this rank meanwhile, headers too */
+    uint64_t sent_bytes; /* data that this rank sent meanwhile, without headers */
 };
 enum { KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN };
 

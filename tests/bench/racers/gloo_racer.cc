@@ -16,7 +16,8 @@ static int reduce(void *context, const float *in, float *out, uint64_t count, co
     gloo::AllreduceOptions options(meeting);
     options.setInput(const_cast<float *>(in), count);
     options.setOutput(out, count);
-    options.setReduceFunction([](void *c, const void *a, const void *b, size_t n) { gloo::sum<float>(c, a, b, n); });
+    options.setReduceFunction(
+        [](void *c, const void *a, const void *b, size_t n) { gloo::sum<float>(c, a, b, n); });
     gloo::allreduce(options);
     return 0;
 }
@@ -39,7 +40,7 @@ int main(int argc, char **argv)
     auto meeting = std::make_shared<gloo::rendezvous::Context>((int)rank, (int)world);
     gloo::rendezvous::FileStore store(std::string(argv[1]) + "/gloo");
     meeting->connectFullMesh(store, device);
-    const struct race_calls calls = {reduce, barrier, nullptr, &meeting};
+    const struct race_calls calls = {reduce, barrier, nullptr, &meeting, 0};
     race_serve(argv[1], argv[2], rank, world, &calls);
     return 0;
 }

@@ -3,7 +3,8 @@
 
 #include <mpi.h>
 
-static int reduce(void *context, const float *in, float *out, uint64_t count, const struct race_command *command)
+static int reduce(void *context, const float *in, float *out, uint64_t count,
+                  const struct race_command *command)
 {
     (void)context;
     (void)command;
@@ -20,7 +21,7 @@ static void barrier(void *context)
 int main(int argc, char **argv)
 {
     int rank, world;
-    const struct race_calls calls = {reduce, barrier, NULL, NULL};
+    const struct race_calls calls = {reduce, barrier, NULL, NULL, 0};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);

@@ -195,6 +195,7 @@ void keel_transport_free(void *memory); /* NULL is fine */
 struct keel_transport_stats {
     uint64_t bytes_sent, bytes_received; /* payload and headers */
     uint64_t messages_sent, messages_received;
+    uint64_t data_sent;     /* bytes of operations' data alone: what the formula of an algorithm counts */
     uint64_t stale_dropped; /* messages of another epoch, or from strangers */
     uint32_t connections;   /* open now */
 };
