@@ -212,6 +212,8 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a -Wl,--as-needed $(BENCH_LIBS) $(ALL_LIBS)
+# Two benches look behind the door of transport.
+$(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench: CFLAGS_ALL += -Itransport
 $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
@@ -263,7 +265,7 @@ $(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Ma
 	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) -I$(2) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
-$(eval $(call test_lint_rules,bench,runtime))
+$(eval $(call test_lint_rules,bench,runtime,-Itransport))
 $(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Itests/fuzz))
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 

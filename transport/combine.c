@@ -13,6 +13,9 @@
 #include "tree.h"
 
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 enum { BLOCK_BYTES = 4096 };
 
@@ -155,6 +158,36 @@ static inline uint16_t f16_narrow(float value)
     return (uint16_t)(size > UINT32_C(0x7f800000) ? UINT32_C(0x7e00) : half);
 }
 
+#ifdef __x86_64__
+/* The same sums where the processor converts halves itself, eight at a time; how many were done. */
+__attribute__((target("avx2,f16c"))) static uint64_t f16_sum_eights(uint16_t *out, const uint16_t *left,
+                                                                    const uint16_t *right, uint64_t count)
+{
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32((int)F32_NAN));
+    uint64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(left + i)));
+        __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(right + i)));
+        __m256 sum = _mm256_add_ps(a, b);
+        sum = _mm256_blendv_ps(sum, nan, _mm256_cmp_ps(sum, sum, _CMP_UNORD_Q));
+        _mm_storeu_si128((void *)(out + i), _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
+    }
+    return i;
+}
+
+static uint64_t f16_sum_fast(uint16_t *out, const uint16_t *left, const uint16_t *right, uint64_t count)
+{
+    bool able = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return able ? f16_sum_eights(out, left, right, count) : 0;
+}
+#else
+static uint64_t f16_sum_fast(uint16_t *out, const uint16_t *left, const uint16_t *right, uint64_t count)
+{
+    (void)out, (void)left, (void)right, (void)count;
+    return 0;
+}
+#endif
+
 static inline float bf16_wide(uint16_t half)
 {
     return f32_of((uint32_t)half << 16);
@@ -191,7 +224,7 @@ CLONES static void f64_node(enum keel_reduction reduction, void *out, const void
         EACH(double, f64_sum(a, b));
 }
 
-CLONES static void f16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+CLONES static void f16_rest(enum keel_reduction reduction, void *out, const void *left, const void *right,
                             uint64_t count)
 {
     if (reduction == KEEL_MIN)
@@ -200,6 +233,16 @@ CLONES static void f16_node(enum keel_reduction reduction, void *out, const void
         EACH(uint16_t, f16_narrow(f32_most(f16_wide(a), f16_wide(b))));
     else
         EACH(uint16_t, f16_narrow(f16_wide(a) + f16_wide(b)));
+}
+
+static void f16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                     uint64_t count)
+{
+    uint16_t *to = out;
+    const uint16_t *a = left, *b = right;
+    bool sums = reduction != KEEL_MIN && reduction != KEEL_MAX;
+    uint64_t done = sums ? f16_sum_fast(to, a, b, count) : 0;
+    f16_rest(reduction, to + done, a + done, b + done, count - done);
 }
 
 CLONES static void bf16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,

@@ -1,9 +1,10 @@
 /* schedule_cost.c - what an operation would take, what it puts on the wire, and which algorithm is cheapest.
  *
  * Times are sums of hops. A hop in which a rank has m messages of b bytes to send or to take in costs
- *     alpha + m (gap + b picos_per_byte + b combine_picos_per_byte, where it is combined)
- * (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995). Where ranks lie host by host, a hop to a partner
- * nearer than a host's size stays within the host. Everything is in picoseconds and saturates. */
+ *     alpha + m (gap + b picos_per_byte)
+ * (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995), and what is left of combining them. Where ranks lie
+ * host by host, a hop to a partner nearer than a host's size stays within the host. Everything is in
+ * picoseconds and saturates. */
 #include "schedule_build.h"
 
 struct price {
@@ -20,12 +21,16 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) || product > UINT64_MAX / 64 ? UINT64_MAX / 64 : product;
 }
 
+/* Messages are combined while the next ones come. */
 static uint64_t hop(const struct price *p, const struct keel_link_cost *link, uint64_t messages,
                     uint64_t bytes, bool combined)
 {
-    uint64_t per_byte = link->picos_per_byte + (combined ? p->model->combine_picos_per_byte : 0);
-    uint64_t message = times(link->gap_ns, 1000) + times(bytes, per_byte);
-    return times(link->alpha_ns, 1000) + times(messages, message);
+    uint64_t port = times(link->gap_ns, 1000) + times(bytes, link->picos_per_byte);
+    uint64_t sum = combined ? times(bytes, p->model->combine_picos_per_byte) : 0;
+    uint64_t alpha = times(link->alpha_ns, 1000);
+    if (messages == 0)
+        return alpha;
+    return alpha + (port > sum ? times(messages, port) + sum : times(messages, sum) + port);
 }
 
 /* A partner that many ranks away. */
@@ -50,7 +55,9 @@ static uint64_t spread(const struct price *p, uint64_t messages, uint64_t bytes,
     uint64_t near = messages * (p->facts->host_ranks - 1) / (p->ranks - 1);
     struct keel_link_cost within = p->model->within;
     within.alpha_ns = 0;
-    return hop(p, worst_link(p), messages - near, bytes, combined) + hop(p, &within, near, bytes, combined);
+    uint64_t sums = times(messages, times(bytes, p->model->combine_picos_per_byte)); /* when all are here */
+    return hop(p, worst_link(p), messages - near, bytes, false) + hop(p, &within, near, bytes, false) +
+           (combined ? sums : 0);
 }
 
 /* ---- phases ---- */
@@ -78,13 +85,23 @@ static uint64_t halves_or_ring(const struct price *p, const struct keel_link_cos
                                          : ring_turns(p, link, members, width, bytes, combined);
 }
 
+/* The hop at distance `bit` of those at 1, 2, 4, ... < members that a block takes by the bits of its way. No
+ * way has all bits where the members are no power of two: then the last hop is ready with the first. */
+static uint64_t bit_hop(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                        uint32_t bit, uint64_t messages, uint64_t bytes, bool combined)
+{
+    const struct keel_link_cost *used = link != NULL ? link : link_at(p, bit);
+    uint64_t ps = hop(p, used, messages, bytes, combined);
+    return 2 * bit > members ? ps - times(used->alpha_ns, 1000) : ps;
+}
+
 /* Whole blocks up or down a binomial tree. */
 static uint64_t tree_hops(const struct price *p, const struct keel_link_cost *link, uint32_t members,
                           uint64_t width, uint64_t bytes, bool combined)
 {
     uint64_t sum = 0;
     for (uint32_t bit = 1; bit < members; bit *= 2)
-        sum += hop(p, link != NULL ? link : link_at(p, bit), width, bytes, combined);
+        sum += bit_hop(p, link, members, bit, width, bytes, combined);
     return sum;
 }
 
@@ -95,8 +112,17 @@ static uint64_t growing_hops(const struct price *p, const struct keel_link_cost 
     uint64_t sum = 0;
     for (uint32_t bit = 1; bit < members; bit *= 2) {
         uint64_t count = bit < members - bit ? bit : members - bit;
-        sum += hop(p, link != NULL ? link : link_at(p, bit), width * count, bytes, combined);
+        sum += bit_hop(p, link, members, bit, width * count, bytes, combined);
     }
+    return sum;
+}
+
+/* Everybody waits for everybody. */
+static uint64_t meeting(const struct price *p, const struct keel_link_cost *link, uint32_t members)
+{
+    uint64_t sum = 0;
+    for (uint32_t bit = 1; bit < members; bit *= 2)
+        sum += hop(p, link, 1, 0, false);
     return sum;
 }
 
@@ -150,20 +176,33 @@ static uint64_t direct(const struct price *p)
     }
 }
 
+/* Once round all ranks but one. Where they lie host by host only the first of each host hears from afar: a
+ * block waits for that once a host, or behind the others of which that link has to carry `blocks`. */
+static uint64_t circle(const struct price *p, uint64_t blocks, uint64_t bytes, bool combined)
+{
+    const struct keel_facts *facts = p->facts;
+    if (facts->hosts == 1 || !facts->hosts_in_order)
+        return ring_turns(p, worst_link(p), p->ranks, 1, bytes, combined);
+    uint64_t round = times(p->ranks - facts->hosts, hop(p, &p->model->within, 1, bytes, combined)) +
+                     times(facts->hosts - 1, hop(p, &p->model->between, 1, bytes, combined));
+    uint64_t slow = hop(p, &p->model->between, blocks, bytes, false);
+    return round > slow ? round : slow;
+}
+
 static uint64_t ring(const struct price *p)
 {
-    const struct keel_link_cost *link = worst_link(p);
+    uint64_t others = p->ranks - 1;
     switch (p->wish->kind) {
     case KEEL_ALL_REDUCE:
-        return ring_turns(p, link, p->ranks, 1, p->slice, true) +
-               ring_turns(p, link, p->ranks, 1, p->slice, false);
-    case KEEL_REDUCE:
+        return circle(p, others, p->slice, true) + circle(p, others, p->slice, false);
     case KEEL_REDUCE_SCATTER:
-        return ring_turns(p, link, p->ranks, 1, p->bytes, true);
+        return circle(p, others, p->bytes, true);
+    case KEEL_REDUCE:
+        return circle(p, 1, p->bytes, true);
     case KEEL_BROADCAST:
-        return ring_turns(p, link, p->ranks, 1, p->bytes, false);
+        return circle(p, 1, p->bytes, false);
     default:
-        return ring_turns(p, link, p->ranks, 1, p->slice, false);
+        return circle(p, others, p->slice, false);
     }
 }
 
@@ -228,14 +267,16 @@ static uint64_t bruck(const struct price *p)
     case KEEL_ALL_REDUCE:
         for (uint32_t bit = 1; bit < p->ranks; bit *= 2) {
             uint64_t count = bit < p->ranks - bit ? bit : p->ranks - bit;
-            sum += hop(p, link, (count * p->facts->leaves + p->ranks - 1) / p->ranks, p->bytes, true);
+            count = (count * p->facts->leaves + p->ranks - 1) / p->ranks;
+            sum += bit_hop(p, link, p->ranks, bit, count, p->bytes, false);
         }
+        sum += times(foreign_leaves(p), times(p->bytes, p->model->combine_picos_per_byte));
         return sum;
     case KEEL_BARRIER:
-        return tree_hops(p, link, p->ranks, 1, 0, false);
+        return meeting(p, link, p->ranks);
     case KEEL_ALL_TO_ALL:
         for (uint32_t bit = 1; bit < p->ranks; bit *= 2)
-            sum += hop(p, link, numbers_with(bit, p->ranks), p->slice, false);
+            sum += bit_hop(p, link, p->ranks, bit, numbers_with(bit, p->ranks), p->slice, false);
         return sum;
     default:
         return growing_hops(p, link, p->ranks, 1, p->slice, false);
@@ -258,12 +299,12 @@ static uint64_t two_level(const struct price *p)
     case KEEL_REDUCE:
         return tree_hops(p, within, size, 1, p->bytes, true) +
                tree_hops(p, between, hosts, 1, p->bytes, true) +
-               (p->wish->root != 0 ? hop(p, between, 1, p->bytes, false) : 0);
+               (p->wish->root != 0 ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
     case KEEL_BROADCAST:
         return tree_hops(p, between, hosts, 1, p->bytes, false) +
                tree_hops(p, within, size, 1, p->bytes, false);
     case KEEL_BARRIER:
-        return 2 * tree_hops(p, within, size, 1, 0, false) + tree_hops(p, between, hosts, 1, 0, false);
+        return 2 * tree_hops(p, within, size, 1, 0, false) + meeting(p, between, hosts);
     case KEEL_GATHER:
     case KEEL_SCATTER: {
         uint64_t block = p->wish->kind == KEEL_SCATTER ? p->bytes : p->slice;

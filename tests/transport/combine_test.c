@@ -226,7 +226,8 @@ static void check_program(enum keel_element element, enum keel_reduction reducti
                          keel_reduction_name(reduction), program_count, (unsigned long)i, (unsigned long)got,
                          (unsigned long)wanted[i]);
     }
-    ck_assert(load(out + count * bytes, bytes) == behind);
+    if (load(out + count * bytes, bytes) != behind)
+        ck_abort_msg("%s: wrote behind the block", keel_element_name(element));
 }
 
 static void setup(void)
@@ -291,25 +292,27 @@ START_TEST(the_result_may_lie_on_any_leaf)
 }
 END_TEST
 
-/* Each pair of classes is met above; here every half is met. */
+/* In long blocks, and by sevens: vectors and the rest behind them are two pieces of code. */
 START_TEST(every_half_is_widened_and_rounded_right)
 {
     const uint16_t pair[] = {0, 1, KEEL_TREE_ADD};
     const uint32_t others[] = {0, 0x8000, 1, 0x03ff, 0x3c00, 0xbc01, 0x7bff, 0xfbff, 0x5555, 0x7f7f, 0x2e66};
+    const uint32_t counts[] = {4096, 7};
     for (int element = KEEL_ELEMENT_F16; element <= KEEL_ELEMENT_BF16; element++)
         for (uint32_t k = 0; k < sizeof others / sizeof others[0]; k++)
-            for (uint32_t first = 0; first < 65536; first += 4096) {
-                for (uint32_t i = 0; i < 4096; i++) {
-                    uint16_t half = (uint16_t)(first + i), other = (uint16_t)others[k];
-                    memcpy(buffers[0] + 2 * (size_t)i, &half, 2);
-                    memcpy(buffers[1] + 2 * (size_t)i, &other, 2);
+            for (uint32_t c = 0; c < 2; c++)
+                for (uint32_t first = 0; first < 65536; first += counts[c]) {
+                    for (uint32_t i = 0; i < counts[c]; i++) {
+                        uint16_t half = (uint16_t)(first + i), other = (uint16_t)others[k];
+                        memcpy(buffers[0] + 2 * (size_t)i, &half, 2);
+                        memcpy(buffers[1] + 2 * (size_t)i, &other, 2);
+                    }
+                    check_program((enum keel_element)element, KEEL_SUM, pair, 3, result, counts[c]);
                 }
-                check_program((enum keel_element)element, KEEL_SUM, pair, 3, result, 4096);
-            }
 }
 END_TEST
 
-/* The quotient in long double has 64 bits: enough for one more rounding to change nothing. */
+/* The quotient in double: rounding it once more changes nothing for divisors as small as these. */
 static uint64_t quotient(enum keel_element element, uint64_t bits, uint64_t divisor)
 {
     uint32_t bits32 = (uint32_t)bits;
