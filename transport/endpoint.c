@@ -240,6 +240,7 @@ static void *progress(void *argument)
 
 static void endpoint_free(struct keel_endpoint *endpoint)
 {
+    keel_handshake_wipe(endpoint->key);
     keel_recorder_close(endpoint->recorder);
     if (endpoint->wake_fd >= 0)
         close(endpoint->wake_fd);
@@ -269,6 +270,8 @@ static enum keel_status endpoint_start(struct keel_endpoint *endpoint,
 enum keel_status keel_endpoint_open(const struct keel_endpoint_config *config, struct keel_endpoint **out)
 {
     struct keel_endpoint *endpoint;
+    if (config->seal_payload && config->key == NULL)
+        return keel_fail(KEEL_INVALID, "endpoint: seal_payload needs a key to seal with: give the job key");
     KEEL_TRY(keel_alloc(1, sizeof *endpoint, &endpoint));
     keel_mutex_init(&endpoint->lock);
     keel_cond_init(&endpoint->changed);

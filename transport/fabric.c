@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    SLOT_BYTES = sizeof(struct keel_message) + KEEL_CHUNK_BYTES,
-    SEND_SLOT_BYTES = sizeof(struct keel_message) + KEEL_EAGER_BYTES,
+    SLOT_BYTES = sizeof(struct keel_envelope) + KEEL_CHUNK_BYTES,
+    SEND_SLOT_BYTES = sizeof(struct keel_envelope) + KEEL_EAGER_BYTES, /* where payloads are lent */
     QUEUE_ENTRIES = KEEL_LINES_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
     EVENT_ENTRIES = 2 * KEEL_LINES_MAX,
     BATCH = 16,
@@ -29,16 +29,20 @@ enum {
 /* One posted send or receive; its address is the fabric's context. */
 struct slot {
     struct link *link;
-    uint8_t *memory; /* header, then payload (receives: a chunk; sends: eager payload) */
+    uint8_t *memory; /* header or envelope, then payload (receives: a chunk; sends: what is not lent) */
     void *owner;     /* sends: who hears of the completion, or NULL */
     uint32_t bytes;
-    bool busy, bulk, receive;
+    bool busy, receive;
+    bool bulk; /* sends: more than a control message */
+    bool lent; /* sends: the payload is not in the slot */
 };
 
 struct link {
     struct keel_line line; /* first: they are the same to the room */
     struct fid_ep *ep;
     uint8_t *memory;
+    struct fid_mr *registration; /* of the memory, if the provider wants that */
+    void *descriptor;            /* of the registration, or NULL */
     struct slot receives[KEEL_LINE_RECEIVES];
     struct slot sends[KEEL_LINE_SENDS];
 };
@@ -52,6 +56,9 @@ struct fabric {
     struct fid_pep *pep;
     struct fid_cq *cq;
     int eq_fd, cq_fd;
+    uint64_t registered; /* so often: keys of registrations, which nobody but the provider uses */
+    bool registers;      /* memory must be registered before the provider touches it */
+    bool seal_payload;   /* of bulk data too, on lines that are sealed */
 };
 
 static struct fabric *fabric_of(const struct keel_carrier *carrier)
@@ -73,20 +80,39 @@ static enum keel_status fabric_fail(ssize_t error, const char *what)
 
 static bool post_receive(struct slot *slot)
 {
-    ssize_t result = fi_recv(slot->link->ep, slot->memory, SLOT_BYTES, NULL, FI_ADDR_UNSPEC, slot);
+    struct link *link = slot->link;
+    ssize_t result = fi_recv(link->ep, slot->memory, SLOT_BYTES, link->descriptor, FI_ADDR_UNSPEC, slot);
     return result == 0;
 }
 
-static enum keel_status link_slots(struct link *link)
+/* Bulk payloads go through slots instead of being lent: what is sealed must be copied anyway, and a copy of a
+ * chunk costs less than to register memory that is used once. */
+static bool copies(const struct fabric *fabric)
 {
-    size_t bytes = (size_t)KEEL_LINE_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINE_SENDS * SEND_SLOT_BYTES;
-    KEEL_TRY(keel_alloc(1, bytes, &link->memory));
+    return fabric->registers || fabric->seal_payload;
+}
+
+static enum keel_status register_slots(struct fabric *fabric, struct link *link, size_t bytes)
+{
+    int result = fi_mr_reg(fabric->domain, link->memory, bytes, FI_SEND | FI_RECV, 0, fabric->registered++, 0,
+                           &link->registration, NULL);
+    if (result != 0)
+        return fabric_fail(result, "registering a connection's memory");
+    link->descriptor = fi_mr_desc(link->registration);
+    return KEEL_OK;
+}
+
+static enum keel_status link_slots(struct fabric *fabric, struct link *link)
+{
+    size_t send_bytes = copies(fabric) ? SLOT_BYTES : SEND_SLOT_BYTES;
+    size_t bytes = (size_t)KEEL_LINE_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINE_SENDS * send_bytes;
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &link->memory));
     uint8_t *next = link->memory;
     for (uint32_t k = 0; k < KEEL_LINE_RECEIVES; k++, next += SLOT_BYTES)
         link->receives[k] = (struct slot){.link = link, .memory = next, .receive = true};
-    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++, next += SEND_SLOT_BYTES)
+    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++, next += send_bytes)
         link->sends[k] = (struct slot){.link = link, .memory = next};
-    return KEEL_OK;
+    return fabric->registers ? register_slots(fabric, link, bytes) : KEEL_OK;
 }
 
 static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, struct fi_info *info)
@@ -112,7 +138,7 @@ static enum keel_status link_create(struct fabric *fabric, struct fi_info *info,
         return keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_LINES_MAX);
     KEEL_TRY(keel_alloc(1, sizeof *link, &link));
     keel_carrier_adopt(&fabric->carrier, &link->line);
-    enum keel_status status = link_slots(link);
+    enum keel_status status = link_slots(fabric, link);
     if (status == KEEL_OK)
         status = link_endpoint(fabric, link, info);
     if (status != KEEL_OK) {
@@ -128,7 +154,10 @@ static void fabric_hang_up(struct keel_line *line)
     struct link *link = link_of_line(line);
     if (link->ep != NULL)
         fi_close(&link->ep->fid);
+    if (link->registration != NULL)
+        fi_close(&link->registration->fid);
     link->ep = NULL;
+    link->registration = NULL;
 }
 
 static void bury(struct keel_line **list)
@@ -158,25 +187,42 @@ static enum keel_status fabric_dial(struct keel_carrier *carrier, const struct k
 
 static struct slot *free_send(struct link *link, bool bulk)
 {
-    if (bulk && link->line.bulk_in_flight == KEEL_LINE_BULK_SENDS)
-        return NULL;
-    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++)
+    struct slot *found = NULL;
+    uint32_t bulk_count = 0;
+    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++) {
         if (!link->sends[k].busy)
-            return &link->sends[k];
-    return NULL;
+            found = &link->sends[k];
+        else
+            bulk_count += link->sends[k].bulk;
+    }
+    return bulk && bulk_count >= KEEL_LINE_BULK_SENDS ? NULL : found;
 }
 
-static ssize_t post_send(struct slot *slot, const void *payload, uint32_t bytes, bool lent)
+/* What is small or must not be seen is sealed with its header; bulk data else follows as it is. Returns the
+ * bytes before the payload. */
+static uint32_t fill(struct slot *slot, const struct keel_message *message, const void *payload)
 {
-    struct iovec parts[2] = {{slot->memory, sizeof(struct keel_message)}, {NULL, bytes}};
-    if (lent) {
-        memcpy(&parts[1].iov_base, &payload, sizeof payload); /* sends only read; iovec has no const */
-        return fi_sendv(slot->link->ep, parts, NULL, 2, FI_ADDR_UNSPEC, slot);
-    }
-    if (bytes > 0)
-        memcpy(slot->memory + sizeof(struct keel_message), payload, bytes);
-    return fi_send(slot->link->ep, slot->memory, sizeof(struct keel_message) + bytes, NULL, FI_ADDR_UNSPEC,
-                   slot);
+    const struct fabric *fabric = fabric_of(slot->link->line.carrier);
+    struct keel_cipher *sealer = slot->link->line.sealer;
+    uint32_t head = sealer != NULL ? sizeof(struct keel_envelope) : sizeof *message;
+    if (!slot->lent && message->bytes > 0)
+        memcpy(slot->memory + head, payload, message->bytes);
+    if (sealer == NULL)
+        memcpy(slot->memory, message, sizeof *message);
+    else
+        keel_cipher_seal(sealer, (struct keel_envelope *)(void *)slot->memory, message,
+                         !slot->bulk || fabric->seal_payload);
+    return head;
+}
+
+static ssize_t post_send(struct slot *slot, uint32_t head, const void *payload, uint32_t bytes)
+{
+    struct link *link = slot->link;
+    struct iovec parts[2] = {{slot->memory, head}, {NULL, bytes}};
+    if (!slot->lent)
+        return fi_send(link->ep, slot->memory, head + bytes, link->descriptor, FI_ADDR_UNSPEC, slot);
+    memcpy(&parts[1].iov_base, &payload, sizeof payload); /* sends only read; iovec has no const */
+    return fi_sendv(link->ep, parts, NULL, 2, FI_ADDR_UNSPEC, slot);
 }
 
 static enum keel_send fabric_send(struct keel_line *line, struct keel_message *message, const void *payload,
@@ -186,41 +232,68 @@ static enum keel_send fabric_send(struct keel_line *line, struct keel_message *m
     struct slot *slot = free_send(link, lent);
     if (slot == NULL)
         return KEEL_SEND_LATER;
-    memcpy(slot->memory, message, sizeof *message);
-    ssize_t result = post_send(slot, payload, message->bytes, lent && message->bytes > 0);
+    slot->bulk = lent;
+    slot->lent = lent && message->bytes > 0 && !copies(fabric_of(line->carrier));
+    uint32_t head = fill(slot, message, payload);
+    ssize_t result = post_send(slot, head, payload, message->bytes);
     if (result == -FI_EAGAIN) {
         *out_retry = true;
         return KEEL_SEND_LATER;
     }
     if (result != 0)
         return KEEL_SEND_BROKEN;
+    if (line->sealer != NULL)
+        keel_cipher_advance(line->sealer);
     slot->busy = true;
-    slot->bulk = lent;
-    slot->owner = owner;
-    slot->bytes = (uint32_t)sizeof *message + message->bytes;
-    line->bulk_in_flight += lent;
-    return KEEL_SEND_OK;
+    slot->owner = slot->lent ? owner : NULL;
+    slot->bytes = head + message->bytes;
+    line->bulk_in_flight += slot->lent;
+    return slot->lent ? KEEL_SEND_OK : KEEL_SEND_DONE;
 }
 
 /* ---- completions -------------------------------------------------------------------------------------- */
+
+/* The payload, and its header copied; NULL: what came is no message, and why. */
+static const uint8_t *unfold(struct slot *slot, size_t bytes, struct keel_message *out, const char **out_why)
+{
+    struct keel_carrier *carrier = slot->link->line.carrier;
+    struct keel_cipher *opener = slot->link->line.opener;
+    struct keel_envelope *envelope = (struct keel_envelope *)(void *)slot->memory;
+    if (opener == NULL) {
+        *out_why = "a message that is not ours";
+        if (bytes < sizeof *out)
+            return NULL;
+        memcpy(out, slot->memory, sizeof *out);
+        return out->magic == KEEL_MESSAGE_MAGIC && out->bytes == bytes - sizeof *out
+                   ? slot->memory + sizeof *out
+                   : NULL;
+    }
+    if (!keel_cipher_open(opener, envelope, bytes)) {
+        carrier->forged++;
+        *out_why = "a message was changed, repeated or left out on its way, or never sealed";
+        return NULL;
+    }
+    *out_why = "the peer does not seal payloads, and here they have to be";
+    *out = envelope->message;
+    return envelope->magic == KEEL_ENVELOPE_WHOLE || !fabric_of(carrier)->seal_payload
+               ? slot->memory + sizeof *envelope
+               : NULL;
+}
 
 static void receive_done(struct slot *slot, size_t bytes)
 {
     struct keel_line *line = &slot->link->line;
     struct keel_carrier *carrier = line->carrier;
     struct keel_message message;
-    if (bytes < sizeof message) {
-        keel_line_broke(line, "a message shorter than its header");
-        return;
-    }
-    memcpy(&message, slot->memory, sizeof message);
-    if (message.magic != KEEL_MESSAGE_MAGIC || message.bytes != bytes - sizeof message) {
-        keel_line_broke(line, "a message that is not ours");
+    const char *why;
+    const uint8_t *payload = unfold(slot, bytes, &message, &why);
+    if (payload == NULL) {
+        keel_line_broke(line, why);
         return;
     }
     carrier->bytes_received += bytes;
     carrier->messages_received++;
-    carrier->calls->arrived(carrier->context, line, &message, slot->memory + sizeof message);
+    carrier->calls->arrived(carrier->context, line, &message, payload);
     if (line->state != KEEL_LINE_CLOSED && !post_receive(slot))
         keel_line_broke(line, "a receive could not be posted");
 }
@@ -230,7 +303,7 @@ static void send_done(struct slot *slot)
     struct keel_line *line = &slot->link->line;
     struct keel_carrier *carrier = line->carrier;
     slot->busy = false;
-    line->bulk_in_flight -= slot->bulk;
+    line->bulk_in_flight -= slot->lent;
     carrier->bytes_sent += slot->bytes;
     carrier->messages_sent++;
     carrier->calls->sent(carrier->context, line, slot->owner);
@@ -470,13 +543,15 @@ static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .asked = fabric_asked,
                                                    .may_sleep = fabric_may_sleep,
                                                    .descriptors = fabric_descriptors,
-                                                   .place = fabric_place};
+                                                   .place = fabric_place,
+                                                   .exposed = true};
 
 enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
 {
     struct fabric *fabric;
     KEEL_TRY(keel_alloc(1, sizeof *fabric, &fabric));
     fabric->carrier.ops = &fabric_ops;
+    fabric->seal_payload = config->seal_payload;
     enum keel_status status = find_provider(fabric, config->provider != NULL ? config->provider : "tcp",
                                             config->node != NULL ? config->node : "127.0.0.1");
     if (status == KEEL_OK) {

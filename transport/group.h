@@ -36,6 +36,10 @@ struct keel_session {
     uint32_t to;   /* incoming: the rank that it called */
     uint64_t epoch;
     uint8_t challenge[KEEL_CHALLENGE_BYTES], theirs[KEEL_CHALLENGE_BYTES];
+    uint8_t secret[KEEL_KEY_BYTES]; /* behind the challenge, until the ciphers are made */
+    enum keel_cipher_kind cipher;
+    struct keel_cipher *sealer; /* made, for what comes after our greeting */
+    bool dialed;
     uint32_t due; /* bit per kind of message without operation that is to be sent */
     enum keel_refusal refusal;
     uint16_t accused;     /* of the farewell: a lost rank + 1, or 0 */

@@ -57,6 +57,18 @@ enum keel_send keel_line_send(struct keel_line *line, struct keel_message *messa
     return line->carrier->ops->send(line, message, payload, lent, owner, out_retry);
 }
 
+void keel_line_seal(struct keel_line *line, bool outgoing, struct keel_cipher *cipher)
+{
+    struct keel_cipher **place = outgoing ? &line->sealer : &line->opener;
+    KEEL_ASSERT(*place == NULL && keel_line_is_exposed(line));
+    *place = cipher;
+}
+
+bool keel_line_is_exposed(const struct keel_line *line)
+{
+    return line->carrier->ops->exposed;
+}
+
 bool keel_line_intact(const struct keel_line *line)
 {
     const struct keel_carrier_ops *ops = line->carrier->ops;
@@ -70,6 +82,9 @@ void keel_line_close(struct keel_line *line)
         return;
     line->state = KEEL_LINE_CLOSED;
     carrier->ops->hang_up(line);
+    keel_cipher_free(line->sealer);
+    keel_cipher_free(line->opener);
+    line->sealer = line->opener = NULL;
     take(&carrier->lines, line);
     carrier->line_count--;
     put(&carrier->dying, line);
@@ -226,5 +241,6 @@ void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stat
         stats->bytes_received += atomic_load(&carrier->bytes_received);
         stats->messages_sent += atomic_load(&carrier->messages_sent);
         stats->messages_received += atomic_load(&carrier->messages_received);
+        stats->stale_dropped += atomic_load(&carrier->forged);
     }
 }

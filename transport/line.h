@@ -9,7 +9,7 @@
 #ifndef KEEL_TRANSPORT_LINE_H
 #define KEEL_TRANSPORT_LINE_H
 
-#include "message.h"
+#include "cipher.h"
 
 #include <poll.h>
 #include <stdatomic.h>
@@ -24,7 +24,8 @@ struct keel_line {
     struct keel_line *next, *previous; /* among the carrier's lines, or in its graveyard */
     void *owner;                       /* the session; set by whoever dials or accepts */
     enum keel_line_state state;
-    uint32_t bulk_in_flight; /* sends that lend memory now */
+    uint32_t bulk_in_flight;             /* sends that lend memory now */
+    struct keel_cipher *sealer, *opener; /* of what goes and comes; NULL: as it is */
 };
 
 /* What a carrier tells its user, from keel_lines_progress. A callee may close any line. */
@@ -53,6 +54,10 @@ enum keel_send {
  * keel_line_close. */
 enum keel_send keel_line_send(struct keel_line *line, struct keel_message *message, const void *payload,
                               bool lent, void *owner, bool *out_retry);
+/* From now on what goes (or comes, not `outgoing`) is sealed. Takes the cipher. */
+void keel_line_seal(struct keel_line *line, bool outgoing, struct keel_cipher *cipher);
+/* Others than the two processes and their kernel could read or change what goes over it. */
+bool keel_line_is_exposed(const struct keel_line *line);
 /* To be asked in `arrived` after the payload was read and before anything is done with it: false when it may
  * have been memory that the peer takes back at this moment. Then the line is broken. */
 bool keel_line_intact(const struct keel_line *line);
@@ -127,6 +132,7 @@ struct keel_carrier_ops {
     bool (*may_sleep)(struct keel_carrier *carrier);
     uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
     enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_place *in_out);
+    bool exposed; /* see keel_line_is_exposed: such a carrier seals and opens */
 };
 
 struct keel_carrier {
@@ -137,6 +143,7 @@ struct keel_carrier {
     struct keel_line *dying; /* closed, still named by what the carrier has not delivered */
     uint32_t line_count;     /* of `lines` */
     _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
+    _Atomic uint64_t forged; /* messages that did not open */
 };
 
 /* Connections of a carrier at once: a group's, as many of an older epoch that lingers, strangers; twice for

@@ -11,8 +11,11 @@
 #include <stdint.h>
 
 enum {
-    KEEL_MESSAGE_MAGIC = 0x4b454c31, /* "KEL1" */
-    KEEL_CHUNK_BYTES = 64 * 1024,    /* largest payload of one message */
+    KEEL_MESSAGE_MAGIC = 0x4b454c31,   /* "KEL1" */
+    KEEL_ENVELOPE_WHOLE = 0x4b454c57,  /* "KELW" */
+    KEEL_ENVELOPE_HEADER = 0x4b454c48, /* "KELH" */
+    KEEL_TAG_BYTES = 16,
+    KEEL_CHUNK_BYTES = 64 * 1024, /* largest payload of one message */
     KEEL_CHUNK_MIN_BYTES = 16 * 1024,
     KEEL_EAGER_BYTES =
         16 * 1024, /* payload of an operation's first message: its signature, then small data */
@@ -49,8 +52,9 @@ enum {
 
 enum keel_message_kind {
     /* the handshake, in this order; REFUSE may take the place of WELCOME */
-    KEEL_MESSAGE_CHALLENGE = 1, /* listener: 32 random bytes */
-    KEEL_MESSAGE_HELLO,         /* dialer: epoch, ranks, its own challenge, its proof */
+    KEEL_MESSAGE_CHALLENGE = 1, /* listener: 32 random bytes; `part`: its best cipher */
+    KEEL_MESSAGE_HELLO,         /* dialer: epoch, ranks, its own challenge, its proof; `part`: the cipher for
+                                   all that follows, both ways, if there is a key */
     KEEL_MESSAGE_WELCOME,       /* listener: its proof; the connection is part of the group */
     KEEL_MESSAGE_REFUSE,        /* listener: why not (enum keel_refusal in `part`) */
     /* operations; `group`, `sequence` and `part` (lane) say which */
@@ -80,6 +84,17 @@ struct keel_message {
     uint32_t group; /* number of the group within the epoch; 0: all its ranks */
 };
 static_assert(sizeof(struct keel_message) == 40, "the header has a fixed size on the wire");
+
+/* What takes the header's place once both sides have proven themselves: the header is encrypted, and so is
+ * the payload behind it if the magic says WHOLE. The tag vouches for all but a payload that is not encrypted.
+ */
+struct keel_envelope {
+    uint32_t magic;
+    uint32_t bytes; /* of payload behind it */
+    uint8_t tag[KEEL_TAG_BYTES];
+    struct keel_message message;
+};
+static_assert(sizeof(struct keel_envelope) == 64, "the envelope has a fixed size on the wire");
 
 /* What ranks must agree about, and what two of them must: on every FIRST. */
 struct keel_signature {

@@ -102,6 +102,8 @@ static void session_destroy(struct keel_session *session)
         endpoint->sessions = session->next;
     if (session->next != NULL)
         session->next->previous = session->previous;
+    keel_cipher_free(session->sealer);
+    keel_handshake_wipe(session->secret);
     keel_free(session);
 }
 
@@ -203,10 +205,26 @@ static void drop(struct keel_session *session, const char *why)
 /* ---- sending
  * ----------------------------------------------------------------------------------------------- */
 
+static struct keel_parties parties_of(const struct keel_session *session)
+{
+    if (session->dialed)
+        return (struct keel_parties){session->theirs, session->challenge, session->epoch,
+                                     session->group->rank, session->rank};
+    return (struct keel_parties){session->challenge, session->theirs, session->epoch, session->rank,
+                                 session->to};
+}
+
+static void prove(const struct keel_session *session, enum keel_handshake_role role,
+                  uint8_t out[KEEL_PROOF_BYTES])
+{
+    struct keel_parties parties = parties_of(session);
+    if (session->endpoint->has_key)
+        keel_handshake_prove(session->endpoint->key, role, &parties, out);
+}
+
 static uint32_t compose(struct keel_session *session, enum keel_message_kind kind,
                         struct keel_message *message, struct keel_handshake *payload)
 {
-    const struct keel_endpoint *endpoint = session->endpoint;
     *message = (struct keel_message){.kind = (uint16_t)kind, .epoch = session->epoch};
     memset(payload, 0, sizeof *payload);
     if (kind == KEEL_MESSAGE_REFUSE) {
@@ -218,24 +236,30 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     if (kind == KEEL_MESSAGE_LOST && session->group != NULL)
         message->part = session->group->accused;
     if (kind == KEEL_MESSAGE_CHALLENGE) {
+        message->part = (uint16_t)session->cipher;
         memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
     } else if (kind == KEEL_MESSAGE_HELLO) {
+        message->part = (uint16_t)session->cipher;
         memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
         payload->epoch = session->epoch;
         payload->from = session->group->rank;
         payload->to = session->rank;
-        if (endpoint->has_key)
-            keel_handshake_prove(endpoint->key, KEEL_ROLE_DIALER, session->theirs, session->challenge,
-                                 session->epoch, payload->from, payload->to, payload->proof);
+        prove(session, KEEL_ROLE_DIALER, payload->proof);
     } else if (kind == KEEL_MESSAGE_WELCOME) {
         payload->epoch = session->epoch;
-        if (endpoint->has_key)
-            keel_handshake_prove(endpoint->key, KEEL_ROLE_LISTENER, session->challenge, session->theirs,
-                                 session->epoch, session->rank, session->group->rank, payload->proof);
+        prove(session, KEEL_ROLE_LISTENER, payload->proof);
     } else {
         return 0;
     }
     return sizeof *payload;
+}
+
+/* What goes after our greeting is sealed, if there is a key and need. */
+static void seal_from_here(struct keel_session *session)
+{
+    if (session->sealer != NULL)
+        keel_line_seal(session->link, true, session->sealer);
+    session->sealer = NULL;
 }
 
 static enum keel_flow_send send_due(struct keel_session *session, bool *out_retry)
@@ -251,6 +275,8 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     if (result == KEEL_SEND_LATER)
         return KEEL_FLOW_LATER;
     session->due &= ~(UINT32_C(1) << kind);
+    if (kind == KEEL_MESSAGE_HELLO)
+        seal_from_here(session);
     return KEEL_FLOW_SENT;
 }
 
@@ -303,8 +329,10 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->group = group;
     session->rank = rank;
     session->epoch = group->epoch;
+    session->dialed = true;
     peer->session = session;
-    keel_handshake_challenge(session->challenge);
+    keel_handshake_exchange(session->secret, session->challenge);
+    session->cipher = keel_cipher_best();
     if (keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link) != KEEL_OK)
         break_session(session, keel_detail());
 }
@@ -404,32 +432,52 @@ static void admit(struct keel_session *session, struct keel_group *group)
     come_up(session);
 }
 
-static bool proven(const struct keel_session *session, enum keel_handshake_role role, uint32_t dialer,
-                   uint32_t listener, const uint8_t proof[KEEL_PROOF_BYTES])
+static bool proven(const struct keel_session *session, enum keel_handshake_role role,
+                   const uint8_t proof[KEEL_PROOF_BYTES])
 {
-    const struct keel_endpoint *endpoint = session->endpoint;
-    bool dialed = role == KEEL_ROLE_LISTENER;
     uint8_t wanted[KEEL_PROOF_BYTES];
-    if (!endpoint->has_key)
+    if (!session->endpoint->has_key)
         return true;
-    keel_handshake_prove(endpoint->key, role, dialed ? session->theirs : session->challenge,
-                         dialed ? session->challenge : session->theirs, session->epoch, dialer, listener,
-                         wanted);
+    prove(session, role, wanted);
     return keel_handshake_equal(wanted, proof);
 }
 
-static void hello_arrived(struct keel_session *session, const struct keel_handshake *hello)
+/* Both challenges are known: what comes from now on is sealed. The other side's best cipher, or its choice.
+ */
+static enum keel_status agree(struct keel_session *session, uint16_t cipher)
+{
+    const struct keel_endpoint *endpoint = session->endpoint;
+    enum keel_handshake_role role = session->dialed ? KEEL_ROLE_DIALER : KEEL_ROLE_LISTENER;
+    struct keel_parties parties = parties_of(session);
+    struct keel_cipher *opener;
+    if (cipher != KEEL_CIPHER_AES)
+        session->cipher = KEEL_CIPHER_CHACHA;
+    if (endpoint->has_key && keel_line_is_exposed(session->link)) {
+        KEEL_TRY(keel_handshake_ciphers(endpoint->key, role, &parties, session->secret, session->theirs,
+                                        session->cipher, &session->sealer, &opener));
+        keel_line_seal(session->link, false, opener);
+    }
+    keel_handshake_wipe(session->secret);
+    return KEEL_OK;
+}
+
+static void hello_arrived(struct keel_session *session, const struct keel_handshake *hello, uint16_t cipher)
 {
     struct keel_endpoint *endpoint = session->endpoint;
     struct keel_group *group = endpoint->current;
     memcpy(session->theirs, hello->challenge, sizeof session->theirs);
     session->epoch = hello->epoch;
     session->rank = hello->from;
-    if (!proven(session, KEEL_ROLE_DIALER, hello->from, hello->to, hello->proof)) {
+    session->to = hello->to;
+    if (!proven(session, KEEL_ROLE_DIALER, hello->proof)) {
         drop(session, "the caller does not know the job key");
         return;
     }
-    session->to = hello->to;
+    if (agree(session, cipher) != KEEL_OK) {
+        drop(session, keel_detail());
+        return;
+    }
+    seal_from_here(session);
     session->deadline_ns = 0;
     if (group != NULL && hello->epoch == group->epoch)
         admit(session, group);
@@ -439,9 +487,22 @@ static void hello_arrived(struct keel_session *session, const struct keel_handsh
         session->state = KEEL_SESSION_EARLY;
 }
 
+static void challenge_arrived(struct keel_session *session, const struct keel_handshake *challenge,
+                              uint16_t cipher)
+{
+    memcpy(session->theirs, challenge->challenge, sizeof session->theirs);
+    session->state = KEEL_SESSION_PROVING;
+    if (agree(session, cipher) != KEEL_OK) {
+        drop(session, keel_detail());
+        return;
+    }
+    due(session, KEEL_MESSAGE_HELLO);
+    pump_session(session);
+}
+
 static void welcome_arrived(struct keel_session *session, const struct keel_handshake *welcome)
 {
-    if (!proven(session, KEEL_ROLE_LISTENER, session->group->rank, session->rank, welcome->proof))
+    if (!proven(session, KEEL_ROLE_LISTENER, welcome->proof))
         drop(session, "the called one does not know the job key");
     else
         come_up(session);
@@ -473,12 +534,9 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
         return false;
     memcpy(&handshake, payload, sizeof handshake);
     if (message->kind == KEEL_MESSAGE_CHALLENGE && session->state == KEEL_SESSION_DIALING) {
-        memcpy(session->theirs, handshake.challenge, sizeof session->theirs);
-        session->state = KEEL_SESSION_PROVING;
-        due(session, KEEL_MESSAGE_HELLO);
-        pump_session(session);
+        challenge_arrived(session, &handshake, message->part);
     } else if (message->kind == KEEL_MESSAGE_HELLO && session->state == KEEL_SESSION_CALLED) {
-        hello_arrived(session, &handshake);
+        hello_arrived(session, &handshake, message->part);
     } else if (message->kind == KEEL_MESSAGE_WELCOME && session->state == KEEL_SESSION_PROVING) {
         welcome_arrived(session, &handshake);
     } else {
@@ -505,7 +563,8 @@ static bool on_asked(void *context, struct keel_line *link)
         return false;
     session->link = link;
     link->owner = session;
-    keel_handshake_challenge(session->challenge);
+    keel_handshake_exchange(session->secret, session->challenge);
+    session->cipher = keel_cipher_best();
     due(session, KEEL_MESSAGE_CHALLENGE);
     session->deadline_ns = keel_deadline_after_ns(KEEL_HANDSHAKE_NS);
     keel_endpoint_at(endpoint, session->deadline_ns);

@@ -42,9 +42,12 @@ struct keel_endpoint_config {
     const char *provider; /* "tcp"; NULL is "tcp" */
     const char *node;     /* address to listen on; NULL is "127.0.0.1" */
     const uint8_t *key;   /* 32 bytes: the job key; connections prove that they know it (keyed hash
-                             over a challenge). NULL: no proof asked (tools on loopback). Copied. */
-    bool fabric_only;     /* ranks of one host use the fabric too, not shared memory; so does the environment
-                             variable KEEL_SHARED_MEMORY=0 */
+                             over a challenge), and what follows is sealed: every header, and control
+                             messages and small payloads with it. NULL: no proof asked, nothing sealed
+                             (tools on loopback). Copied. */
+    bool seal_payload; /* bulk data is encrypted and authenticated too: the same on all ranks, needs a key */
+    bool fabric_only;  /* ranks of one host use the fabric too, not shared memory; so does the environment
+                          variable KEEL_SHARED_MEMORY=0 */
 };
 
 /* Open and listen. UNSUPPORTED names the provider and what there is. */
@@ -196,7 +199,7 @@ struct keel_transport_stats {
     uint64_t bytes_sent, bytes_received; /* payload and headers */
     uint64_t messages_sent, messages_received;
     uint64_t data_sent;     /* bytes of operations' data alone: what the formula of an algorithm counts */
-    uint64_t stale_dropped; /* messages of another epoch, or from strangers */
+    uint64_t stale_dropped; /* messages of another epoch, from strangers, or changed on their way */
     uint32_t connections;   /* open now */
 };
 void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_transport_stats *out);
