@@ -13,7 +13,7 @@
 #include "tree.h"
 
 #include <string.h>
-#ifdef __x86_64__
+#if defined __x86_64__ && !defined __clang__
 #include <immintrin.h>
 #endif
 
@@ -158,7 +158,7 @@ static inline uint16_t f16_narrow(float value)
     return (uint16_t)(size > UINT32_C(0x7f800000) ? UINT32_C(0x7e00) : half);
 }
 
-#ifdef __x86_64__
+#if defined __x86_64__ && !defined __clang__ /* whose check of the processor does not know f16c */
 /* The same sums where the processor converts halves itself, eight at a time; how many were done. */
 __attribute__((target("avx2,f16c"))) static uint64_t f16_sum_eights(uint16_t *out, const uint16_t *left,
                                                                     const uint16_t *right, uint64_t count)

@@ -121,7 +121,7 @@ static uint64_t bruck_bytes(const struct keel_schedule_wish *wish, const struct 
 /* Up to the one who speaks for each host, and on, with all of the host, to the root's. */
 static uint64_t rooted_hops(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
 {
-    uint16_t sizes[KEEL_SCHEDULE_RANKS_MAX] = {0}, order[KEEL_SCHEDULE_RANKS_MAX];
+    uint16_t sizes[KEEL_SCHEDULE_RANKS_MAX] = {0}, order[KEEL_SCHEDULE_RANKS_MAX] = {0};
     uint32_t hosts = 0, at = 0;
     uint64_t hops = 0;
     for (uint32_t rank = 0; rank < facts->ranks; rank++) {
@@ -129,7 +129,7 @@ static uint64_t rooted_hops(const struct keel_schedule_wish *wish, const struct 
         if (sizes[host]++ == 0)
             order[hosts++] = (uint16_t)host;
     }
-    while (order[at] != keel_wish_host(wish, wish->root))
+    while (at + 1 < hosts && order[at] != keel_wish_host(wish, wish->root))
         at++;
     for (uint32_t number = 0; number < hosts; number++) {
         uint32_t size = sizes[order[(at + number) % hosts]];
