@@ -249,7 +249,7 @@ static uint64_t until_lost(struct rank *me, uint8_t *out, uint8_t *in, int to_pa
 
 static int run_rank(struct rank *me, int to_parent, int from_parent)
 {
-    struct keel_endpoint_config config = {.key = NULL};
+    struct keel_endpoint_config config = {.fabric_only = true};
     uint8_t *out = calloc(1, 64 << 20), *in = calloc(1, 64 << 20);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (out == NULL || in == NULL || keel_endpoint_open(&config, &me->endpoint) != KEEL_OK)
