@@ -5,6 +5,7 @@
  * when its peer has room, a RECEIVE when its message comes. Needs nothing but memory: who may be sent to, and
  * when, is for exchange.c to say. Scratch is a chunk of every TEMP for every slot. */
 #include "combine.h"
+#include "copy.h"
 #include "group.h"
 
 #include <string.h>
@@ -339,6 +340,16 @@ void keel_engine_start(struct keel_operation *operation)
 /* ---- messages ---------------------------------------------------------------------------------------------
  */
 
+/* A long result is not read here before it is whole. */
+static void deposit(const struct keel_operation *operation, const struct keel_operand *into, void *out,
+                    const uint8_t *payload, uint32_t bytes)
+{
+    if (into->space == KEEL_SPACE_RESULT && operation->result_cut.total >= KEEL_COPY_AWAY_BYTES)
+        keel_copy_away(out, payload, bytes);
+    else
+        memcpy(out, payload, bytes);
+}
+
 bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
                       uint32_t bytes)
 {
@@ -358,7 +369,7 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
         combine(operation, reader, segment, slot, into, payload);
         operation->state[item_of(operation, slot, reader)] = COMBINED;
     } else if (bytes > 0) {
-        memcpy(destination_at(operation, into, span, slot), payload, bytes);
+        deposit(operation, into, destination_at(operation, into, span, slot), payload, bytes);
     }
     leg->take_left--;
     item_done(operation, item);

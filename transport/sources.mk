@@ -20,7 +20,8 @@ transport_SRC := \
 	cipher.c \
 	handshake.c \
 	line.c \
-		span.c \
+		copy.c \
+	span.c \
 	region.c \
 	shared.c \
 	fabric.c \

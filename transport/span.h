@@ -14,7 +14,7 @@
 
 enum {
     /* Four of the largest messages: what two ranks have under way stays in a second-level cache. */
-    KEEL_RING_BYTES = 256 * 1024
+    KEEL_RING_BYTES = 512 * 1024
 };
 
 struct keel_segment;

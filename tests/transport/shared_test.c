@@ -2,6 +2,7 @@
  * and what is left behind. A child echoes; the parent judges. */
 #include "line.h"
 #include "region.h"
+#include "span.h"
 
 #include "handshake.h"
 #include "harness.h"
@@ -374,12 +375,12 @@ static void say(int fd, const void *words, size_t bytes, int descriptor)
 /* Whoever speaks another language is hung up on; whoever says nothing waits; the others are not disturbed. */
 START_TEST(strangers_at_the_socket_disturb_nobody)
 {
-    static const uint32_t greeting[6] = {0x4b455350, 1, 0, 0, 256 * 1024, 0};
+    static const uint32_t greeting[6] = {0x4b455350, 1, 0, 0, KEEL_RING_BYTES, 0};
     static const uint32_t lend[6] = {0x4b455350, 2, 1, 0, 4096, 0};
     struct keel_address address;
     struct end end;
     int fds[8], count = 0, memory = memfd_create("test", MFD_CLOEXEC);
-    ck_assert_int_eq(ftruncate(memory, 4096 + 512 * 1024), 0);
+    ck_assert_int_eq(ftruncate(memory, 4096 + 2 * KEEL_RING_BYTES), 0);
     pid_t pid = echo_start(false, &address);
     uint32_t before = lines_with(pid, "maps", "memfd");
     end_open(&end, false);

@@ -65,8 +65,10 @@ static void take(struct keel_span *span, uint64_t number, uint32_t bytes)
     ck_assert_int_eq(keel_span_get(span, &message, &payload, &reference), KEEL_SPAN_DONE);
     ck_assert_uint_eq(message.sequence, number);
     ck_assert_uint_eq(message.bytes, bytes);
-    for (uint32_t at = 0; at < bytes; at++)
-        ck_assert_uint_eq(payload[at], byte_of(number, at));
+    uint32_t good = 0;
+    while (good < bytes && payload[good] == byte_of(number, good))
+        good++;
+    ck_assert_uint_eq(good, bytes);
     keel_span_drop(span);
 }
 
@@ -79,7 +81,7 @@ static uint32_t size_of(uint64_t *seed)
 
 START_TEST(messages_of_any_size_come_whole_and_in_order_both_ways)
 {
-    enum { MESSAGES = 3000 };
+    enum { MESSAGES = 2000 };
     struct pair pair = pair_open();
     uint64_t out_seed = 1, in_seed = 1, choose = 7, sent = 0, got = 0;
     uint32_t refused = 0, size = size_of(&out_seed);
@@ -164,7 +166,7 @@ END_TEST
 /* The other side's words lie in the segment's first page and records in the ring: all that it can write. */
 START_TEST(whatever_the_other_side_writes_the_own_memory_alone_is_touched)
 {
-    enum { ATTACKS = 20000, WORDS = 512 };
+    enum { ATTACKS = 10000, WORDS = 512 };
     uint64_t seed = (uint64_t)_i + 1;
     uint32_t broken = 0, taken = 0;
     struct pair pair = pair_open();
