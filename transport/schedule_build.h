@@ -98,6 +98,9 @@ void keel_build_values(struct keel_builder *builder, uint32_t blocks);
 /* Where the result wants the block; and bring it there. */
 struct keel_operand keel_build_place(const struct keel_builder *builder, uint32_t block);
 void keel_build_settle(struct keel_builder *builder, uint32_t block);
+/* Where the sum of a block so far and of something received goes: never onto what was received, so that a
+ * runner may combine straight from the message. */
+struct keel_operand keel_build_sum_place(struct keel_builder *builder, uint32_t block);
 void keel_build_send_set(struct keel_builder *builder, uint32_t peer, const struct keel_sets *sets,
                          uint32_t member);
 /* Into temps, or, settled, to their places. */

@@ -18,8 +18,9 @@ void keel_halving_scatter_sums(struct keel_builder *builder, const struct keel_t
             for (uint32_t k = 0; builder->status == KEEL_OK && k < keel_set_count(sets, member); k++) {
                 uint32_t block = keel_set_block(sets, member, k);
                 struct keel_operand mine = builder->value[block], got = keel_build_temp(builder, block);
-                struct keel_operand sum =
-                    last && 2 * bit == team->count ? keel_build_place(builder, block) : got;
+                struct keel_operand sum = last && 2 * bit == team->count
+                                              ? keel_build_place(builder, block)
+                                              : keel_build_sum_place(builder, block);
                 bool upper = (team->mine & bit) != 0;
                 keel_build_receive(builder, partner, got);
                 keel_build_add(builder, sum, upper ? got : mine, upper ? mine : got);
@@ -56,9 +57,10 @@ static void fold_in(struct keel_builder *builder, uint32_t partner, uint32_t blo
 {
     for (uint32_t block = 0; builder->status == KEEL_OK && block < blocks; block++) {
         struct keel_operand got = keel_build_temp(builder, block);
+        struct keel_operand sum = keel_build_sum_place(builder, block);
         keel_build_receive(builder, partner, got);
-        keel_build_add(builder, got, builder->value[block], got);
-        builder->value[block] = got;
+        keel_build_add(builder, sum, builder->value[block], got);
+        builder->value[block] = sum;
     }
 }
 

@@ -4,6 +4,18 @@
  * goes along a chain, segment behind segment. Sums are in the order of the circle, so never exact. */
 #include "schedule_build.h"
 
+/* Where the sum of turn `turn` goes: where the one lies that was sent on two turns ago. */
+static struct keel_operand sum_place(struct keel_builder *builder, const struct keel_team *team,
+                                     const struct keel_sets *sets, uint32_t turn, uint32_t block, uint32_t k)
+{
+    uint32_t gone = (team->mine + team->count - turn + 3) % team->count;
+    if (builder->value[block].space == KEEL_SPACE_TEMP || turn < 5 || k >= keel_set_count(sets, gone))
+        return keel_build_sum_place(builder, block);
+    struct keel_operand place = builder->value[keel_set_block(sets, gone, k)];
+    place.block = block;
+    return place;
+}
+
 void keel_ring_scatter_sums(struct keel_builder *builder, const struct keel_team *team,
                             const struct keel_sets *sets, bool last)
 {
@@ -16,7 +28,9 @@ void keel_ring_scatter_sums(struct keel_builder *builder, const struct keel_team
         for (uint32_t k = 0; builder->status == KEEL_OK && k < keel_set_count(sets, in); k++) {
             uint32_t block = keel_set_block(sets, in, k);
             struct keel_operand got = keel_build_temp(builder, block);
-            struct keel_operand sum = last && turn == members ? keel_build_place(builder, block) : got;
+            struct keel_operand sum = last && turn == members
+                                          ? keel_build_place(builder, block)
+                                          : sum_place(builder, team, sets, turn, block, k);
             keel_build_receive(builder, previous, got);
             keel_build_add(builder, sum, got, builder->value[block]);
             builder->value[block] = sum;
@@ -47,7 +61,8 @@ static void ring_reduce(struct keel_builder *builder)
     if (builder->status != KEEL_OK)
         return;
     if (!first) {
-        struct keel_operand got = keel_build_temp(builder, 0), sum = last ? keel_operand_result(0) : got;
+        struct keel_operand got = keel_build_temp(builder, 0);
+        struct keel_operand sum = last ? keel_operand_result(0) : keel_build_sum_place(builder, 0);
         keel_build_receive(builder, keel_build_after(builder, ranks - 1), got);
         keel_build_add(builder, sum, got, builder->value[0]);
         builder->value[0] = sum;

@@ -63,6 +63,12 @@ void keel_build_settle(struct keel_builder *builder, uint32_t block)
     builder->value[block] = place;
 }
 
+struct keel_operand keel_build_sum_place(struct keel_builder *builder, uint32_t block)
+{
+    bool own = builder->value[block].space == KEEL_SPACE_TEMP;
+    return own ? builder->value[block] : keel_build_temp(builder, block);
+}
+
 void keel_build_send_set(struct keel_builder *builder, uint32_t peer, const struct keel_sets *sets,
                          uint32_t member)
 {

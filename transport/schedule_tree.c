@@ -57,9 +57,10 @@ void keel_tree_sum_team(struct keel_builder *builder, const struct keel_team *te
     for (uint32_t bit = 1; bit < branch.span && branch.number + bit < team->count; bit *= 2)
         for (uint32_t block = 0; builder->status == KEEL_OK && block < blocks; block++) {
             struct keel_operand got = keel_build_temp(builder, block);
+            struct keel_operand sum = keel_build_sum_place(builder, block);
             keel_build_receive(builder, rank_at(team, 0, branch.number + bit), got);
-            keel_build_add(builder, got, builder->value[block], got);
-            builder->value[block] = got;
+            keel_build_add(builder, sum, builder->value[block], got);
+            builder->value[block] = sum;
         }
     for (uint32_t block = 0; builder->status == KEEL_OK && branch.number > 0 && block < blocks; block++)
         keel_build_send(builder, parent_of(team, 0, branch), builder->value[block]);
@@ -150,15 +151,16 @@ static void climb_node(struct keel_builder *builder, struct climb *climb, bool l
             keel_build_send(builder, left, rights[block]);
         if (left != rank)
             continue;
-        struct keel_operand sum = lefts[block].space == KEEL_SPACE_TEMP ? lefts[block] : rights[block];
-        if (right != rank || sum.space == KEEL_SPACE_PART)
-            sum = keel_build_temp(builder, block);
         if (right != rank) {
-            keel_build_receive(builder, right, sum);
-            rights[block] = sum;
+            rights[block] = keel_build_temp(builder, block);
+            keel_build_receive(builder, right, rights[block]);
         }
-        if (last && wanted_here(builder, block))
-            sum = keel_build_place(builder, block);
+        bool placed = last && wanted_here(builder, block);
+        struct keel_operand sum = placed ? keel_build_place(builder, block) : lefts[block];
+        if (!placed && sum.space == KEEL_SPACE_PART && right == rank)
+            sum = rights[block];
+        if (sum.space == KEEL_SPACE_PART)
+            sum = keel_build_temp(builder, block);
         keel_build_add(builder, sum, lefts[block], rights[block]);
         lefts[block] = sum;
     }

@@ -1,9 +1,7 @@
-/* tree.c - leaves, plan and sum of the shard tree. */
+/* tree.c - leaves and plan of the shard tree, and slices. */
 #include "tree.h"
 
 #include <string.h>
-
-enum { BLOCK_FLOATS = 1024 }; /* 4 KiB: all temporaries of a sum stay in the first-level cache */
 
 static uint32_t first_shard(uint32_t level, uint32_t index)
 {
@@ -104,54 +102,6 @@ void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, cons
         }
         stack[depth].node = left;
         stack[depth++].add = false;
-    }
-}
-
-/* Four lanes at a time: one IEEE addition per element, whatever the compiler's options. */
-typedef float lanes __attribute__((vector_size(16)));
-
-static void add_block(float *out, const float *left, const float *right, uint64_t count)
-{
-    uint64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        lanes a, b;
-        memcpy(&a, left + i, sizeof a);
-        memcpy(&b, right + i, sizeof b);
-        a += b;
-        memcpy(out + i, &a, sizeof a);
-    }
-    for (; i < count; i++)
-        out[i] = left[i] + right[i];
-}
-
-static void sum_block(const struct keel_tree_plan *plan, const float *const *leaves, uint64_t first,
-                      float *out, uint64_t count)
-{
-    float temporary[KEEL_TREE_DEPTH_MAX][BLOCK_FLOATS];
-    const float *stack[KEEL_TREE_DEPTH_MAX];
-    uint32_t depth = 0;
-    for (uint32_t k = 0; k < plan->step_count; k++) {
-        if (plan->steps[k] != KEEL_TREE_ADD) {
-            KEEL_ASSERT(depth < KEEL_TREE_DEPTH_MAX);
-            stack[depth++] = leaves[plan->steps[k]] + first;
-            continue;
-        }
-        KEEL_ASSERT(depth >= 2);
-        depth--;
-        float *sum = k + 1 == plan->step_count ? out : temporary[depth - 1];
-        add_block(sum, stack[depth - 1], stack[depth], count);
-        stack[depth - 1] = sum;
-    }
-    KEEL_ASSERT(depth == 1);
-    if (stack[0] != out)
-        memcpy(out, stack[0], count * sizeof *out);
-}
-
-void keel_tree_sum(const struct keel_tree_plan *plan, const float *const *leaves, float *out, uint64_t count)
-{
-    for (uint64_t first = 0; first < count; first += BLOCK_FLOATS) {
-        uint64_t left = count - first;
-        sum_block(plan, leaves, first, out + first, left < BLOCK_FLOATS ? left : BLOCK_FLOATS);
     }
 }
 

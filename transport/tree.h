@@ -1,4 +1,4 @@
-/* tree.h - the binary tree over logical shards: who contributes what, and the sum in its fixed order.
+/* tree.h - the binary tree over logical shards: who contributes what, and in which order it is summed.
  *
  * Pure functions of the shard map: no memory, no threads, no fabric. The tree is that of transport.h;
  * its leaves here are the maximal complete subtrees held by one rank each. */
@@ -20,10 +20,6 @@ struct keel_tree_plan {
 };
 /* Every rank of the map is below KEEL_GROUP_SHARDS_MAX. */
 void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank);
-
-/* out[0..count) = the root's value, element by element; leaves[k] points at the same elements of leaf k.
- * `out` overlaps no leaf. */
-void keel_tree_sum(const struct keel_tree_plan *plan, const float *const *leaves, float *out, uint64_t count);
 
 /* The elements of a result that `rank` sums: [first, first + count), first a multiple of 16. */
 struct keel_slice {

@@ -1,10 +1,11 @@
 /* tree_test.c - nodes, plan, slices and sums of the shard tree against its definition. No process, no fabric.
  */
+#include "combine.h"
 #include "ranks.h"
 #include "sums.h"
 #include "tree.h"
 
-enum { PLACEMENTS = 20, ELEMENTS = 1100 }; /* more than a block of keel_tree_sum, and not a multiple of 4 */
+enum { PLACEMENTS = 20, ELEMENTS = 1100 }; /* more than a block of keel_combine, and not a multiple of 4 */
 
 static void place(uint16_t *shard_rank, uint32_t shard_count, uint32_t rank_count, uint64_t *seed)
 {
@@ -64,7 +65,7 @@ static void check_sum(uint32_t shard_count, const uint16_t *shard_rank, uint64_t
 {
     static struct keel_tree_plan plan;
     static float values[64][ELEMENTS], result[ELEMENTS + 1];
-    const float *leaves[64];
+    const void *leaves[64];
     keel_tree_plan_init(&plan, shard_count, shard_rank);
     ck_assert_uint_le(plan.leaf_count, shard_count);
     for (uint32_t k = 0; k < plan.leaf_count; k++) {
@@ -73,7 +74,7 @@ static void check_sum(uint32_t shard_count, const uint16_t *shard_rank, uint64_t
             values[k][i] = node_value(plan.leaf_node[k].level, plan.leaf_node[k].index, shard_count, i);
     }
     result[elements] = 77.0f;
-    keel_tree_sum(&plan, leaves, result, elements);
+    keel_combine(KEEL_ELEMENT_F32, KEEL_SUM, leaves, plan.steps, plan.step_count, result, elements);
     ck_assert_uint_eq(first_wrong(result, shard_count, elements), elements);
     ck_assert(result[elements] == 77.0f);
 }
@@ -98,7 +99,7 @@ START_TEST(the_largest_tree_fits_its_plan)
     static struct keel_tree_plan plan;
     static uint16_t shard_rank[KEEL_GROUP_SHARDS_MAX];
     static float ones[16], result[16];
-    static const float *leaves[KEEL_GROUP_SHARDS_MAX];
+    static const void *leaves[KEEL_GROUP_SHARDS_MAX];
     for (uint32_t s = 0; s < KEEL_GROUP_SHARDS_MAX; s++) {
         shard_rank[s] = (uint16_t)(s % KEEL_GROUP_RANKS_MAX);
         leaves[s] = ones;
@@ -107,7 +108,7 @@ START_TEST(the_largest_tree_fits_its_plan)
         ones[i] = 1.0f;
     keel_tree_plan_init(&plan, KEEL_GROUP_SHARDS_MAX, shard_rank);
     ck_assert_uint_eq(plan.leaf_count, KEEL_GROUP_SHARDS_MAX);
-    keel_tree_sum(&plan, leaves, result, 16);
+    keel_combine(KEEL_ELEMENT_F32, KEEL_SUM, leaves, plan.steps, plan.step_count, result, 16);
     for (uint32_t i = 0; i < 16; i++)
         ck_assert(result[i] == (float)KEEL_GROUP_SHARDS_MAX);
 }
