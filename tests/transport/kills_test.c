@@ -1,0 +1,106 @@
+/* kills_test.c - two hundred deaths: one of four ranks is killed at a random moment of a stream of sums,
+ * every survivor's call says who is gone, and the survivors' next epoch computes the right thing. */
+#include "ranks.h"
+#include "sums.h"
+
+enum { RANKS = 4, SHARDS = 4, KILLS = 200 };
+
+static uint32_t victim_of(uint64_t seed)
+{
+    return (uint32_t)(test_random(&seed) % RANKS);
+}
+
+/* From the eight bytes that go with the first message to what takes many. */
+static uint64_t floats_of(uint64_t seed)
+{
+    static const uint64_t sizes[] = {2, 1000, 30011, 300007};
+    return sizes[seed % 4];
+}
+
+static int survivor_body(struct rank *me)
+{
+    const uint16_t shard_rank[SHARDS] = {0, 1, 2, 3}, again[SHARDS] = {0, 1, 2, 0};
+    uint32_t victim = victim_of(me->seed), members[RANKS], count = 0, own = 0, lost = RANKS;
+    uint64_t floats = floats_of(me->seed), sequence = 0;
+    float *parts[SHARDS], *result = malloc(floats * sizeof *result);
+    struct keel_operation *operation = NULL;
+    enum keel_status status = KEEL_OK;
+    struct keel_group *group = rank_group(me, 1, SHARDS, shard_rank);
+    uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, floats, parts);
+    while (status == KEEL_OK) {
+        rank_ok(me, sum_begin(group, sequence, (const float *const *)parts, part_count, result, floats,
+                              &operation));
+        status = keel_operation_wait(operation, in_seconds(20));
+        if (sequence++ == 0)
+            rank_say(me, 's');
+    }
+    uint64_t now = keel_now_ns();
+    rank_check(me, status == KEEL_PEER_LOST);
+    rank_check(me, keel_group_lost(group, &lost) && lost == victim);
+    ranks_move(me->to_parent, &now, sizeof now, true);
+    keel_group_close(group);
+    free_parts(parts, part_count);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        own = rank == me->rank ? count : own;
+        if (rank != victim)
+            members[count++] = rank;
+    }
+    group = rank_group_of(me, 2, members, count, SHARDS, again);
+    part_count = make_parts(SHARDS, again, own, floats, parts);
+    rank_ok(me, sum_begin(group, 1, (const float *const *)parts, part_count, result, floats, &operation));
+    rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
+    rank_check(me, first_wrong(result, SHARDS, floats) == floats);
+    keel_group_close(group);
+    free_parts(parts, part_count);
+    free(result);
+    return 0;
+}
+
+static uint32_t kill_one(uint64_t seed, uint64_t *out_ns)
+{
+    struct ranks ranks;
+    uint32_t victim = victim_of(seed), count = 0;
+    uint64_t moment = seed + 1000;
+    ranks_start(&ranks, RANKS, seed, NULL, survivor_body);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        ranks_listen(&ranks, rank);
+    keel_sleep_until_ns(keel_deadline_after_ns(test_random(&moment) % (10 * KEEL_NS_PER_MS)));
+    uint64_t killed = keel_now_ns();
+    kill(ranks.pids[victim], SIGKILL);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        uint64_t returned;
+        if (rank == victim)
+            continue;
+        ranks_move(ranks.from_child[rank], &returned, sizeof returned, false);
+        out_ns[count++] = returned > killed ? returned - killed : 0;
+    }
+    ranks_end(&ranks, (int)victim);
+    return count;
+}
+
+static int by_value(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return (a > b) - (a < b);
+}
+
+START_TEST(whoever_is_killed_whenever_every_survivor_is_told_and_goes_on)
+{
+    static uint64_t took_ns[KILLS * RANKS];
+    uint32_t count = 0;
+    for (uint64_t seed = 0; seed < KILLS; seed++)
+        count += kill_one(seed, &took_ns[count]);
+    qsort(took_ns, count, sizeof took_ns[0], by_value);
+    printf("note: %u calls of survivors returned after %.2f ms (median), %.2f ms (99th percentile), %.2f ms "
+           "(all)\n",
+           count, (double)took_ns[count / 2] / 1e6, (double)took_ns[count * 99 / 100] / 1e6,
+           (double)took_ns[count - 1] / 1e6);
+    ck_assert_uint_eq(count, KILLS * (RANKS - 1));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, whoever_is_killed_whenever_every_survivor_is_told_and_goes_on);
+}
+KEEL_TEST_MAIN("transport kills", cases, 400)
