@@ -100,8 +100,7 @@ START_TEST(who_does_not_belong_is_kept_out_and_the_rest_meet)
     ck_assert_uint_eq(keel_crew_host_joined(host, &missing), 0);
     pid_t first = member(keel_crew_host_place(host), key, 1, 2, true);
     while (keel_crew_host_joined(host, &missing) == 0) /* no event yet: the meeting is not complete */
-        ck_status(keel_crew_host_next(host, keel_deadline_after_ns(KEEL_NS_PER_MS), &event),
-                  KEEL_TIMEOUT);
+        ck_status(keel_crew_host_next(host, keel_deadline_after_ns(KEEL_NS_PER_MS), &event), KEEL_TIMEOUT);
     ck_assert_uint_eq(missing, 0);
     pid_t wrong_key = member(keel_crew_host_place(host), other_key, 0, 2, true);
     pid_t wrong_world = member(keel_crew_host_place(host), key, 0, 3, true);

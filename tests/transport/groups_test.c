@@ -302,7 +302,8 @@ static int uneven_body(struct rank *me)
     } else {
         rank_check(me, status == KEEL_MISMATCH);
         rank_check(me, strstr(keel_detail(), "rank 0") != NULL && strstr(keel_detail(), "rank 1") != NULL);
-        rank_check(me, strstr(keel_detail(), "4 bytes") != NULL && strstr(keel_detail(), "3 to take") != NULL);
+        rank_check(me,
+                   strstr(keel_detail(), "4 bytes") != NULL && strstr(keel_detail(), "3 to take") != NULL);
     }
     rank_say(me, 'd');
     rank_hear(me);

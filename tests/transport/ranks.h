@@ -12,6 +12,7 @@
 #include <keel/transport.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -102,7 +103,11 @@ static inline void ranks_together(struct ranks *ranks)
 
 static inline void rank_run(struct rank *me, int (*body)(struct rank *), const uint8_t *keys[])
 {
-    struct keel_endpoint_config config = {.key = keys != NULL ? keys[me->rank] : NULL};
+    static const uint8_t everybodys[32] = "a key for all where none is set";
+    bool sealed = getenv("KEEL_TEST_SEALED") != NULL;
+    struct keel_endpoint_config config = {.key = sealed ? everybodys : NULL, .seal_payload = sealed};
+    if (keys != NULL)
+        config.key = keys[me->rank];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     rank_ok(me, keel_endpoint_open(&config, &me->endpoint));
     keel_endpoint_address(me->endpoint, &me->addresses[me->rank]);
