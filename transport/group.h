@@ -136,6 +136,7 @@ struct keel_operation {
     uint32_t ready, ready_last;          /* items to run */
     const void **leaves;                 /* of a COMBINE, while it runs */
     uint8_t *scratch;                    /* window * temp_count chunks */
+    bool scratch_lendable;               /* it is transport memory */
     uint64_t scratch_bytes;              /* that there are */
     uint64_t scratch_held;               /* that are counted; lock */
     void *owned;                         /* lent memory that goes with the operation if it fails */

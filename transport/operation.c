@@ -7,13 +7,37 @@
 #include <keel/memory.h>
 #include <string.h>
 
+enum { SCRATCH_LENDABLE_BYTES = 256 * 1024 };
+
 /* ---- life -------------------------------------------------------------------------------------------------
  */
+
+/* Messages to ranks of this host can refer to what lies in transport memory. Where there is none left, or so
+ * little is wanted that it would be copied all the same, the heap does. */
+static enum keel_status take_scratch(struct keel_operation *operation, uint64_t bytes)
+{
+    operation->scratch_lendable =
+        bytes >= SCRATCH_LENDABLE_BYTES && keel_transport_alloc(bytes, &operation->scratch) == KEEL_OK;
+    if (!operation->scratch_lendable)
+        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &operation->scratch));
+    operation->scratch_bytes = bytes;
+    return KEEL_OK;
+}
+
+static void free_scratch(struct keel_operation *operation)
+{
+    if (operation->scratch_lendable)
+        keel_transport_free(operation->scratch);
+    else
+        keel_free(operation->scratch);
+    operation->scratch = NULL;
+    operation->scratch_bytes = 0;
+}
 
 void keel_operation_destroy(struct keel_operation *operation)
 {
     keel_free(operation->owned);
-    keel_free(operation->scratch);
+    free_scratch(operation);
     keel_free(operation->legs);
     keel_free(operation->needs);
     keel_free(operation->chain);
@@ -344,11 +368,8 @@ static enum keel_status find_room(struct keel_operation *operation)
     whole->scratch_bytes += operation->scratch_held;
     keel_mutex_unlock(&whole->endpoint->lock);
     if (operation->scratch_held > operation->scratch_bytes) {
-        keel_free(operation->scratch);
-        operation->scratch = NULL;
-        operation->scratch_bytes = 0;
-        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, operation->scratch_held, &operation->scratch));
-        operation->scratch_bytes = operation->scratch_held;
+        free_scratch(operation);
+        KEEL_TRY(take_scratch(operation, operation->scratch_held));
     }
     return grow_slots(operation, operation->window);
 }
