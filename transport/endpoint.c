@@ -39,6 +39,16 @@ static void ring(struct keel_endpoint *endpoint)
     }
 }
 
+/* Caller holds the lock: the bell has been heard. */
+static void hush(struct keel_endpoint *endpoint)
+{
+    uint64_t count;
+    if (!endpoint->woken)
+        return;
+    (void)!read(endpoint->wake_fd, &count, sizeof count);
+    endpoint->woken = false;
+}
+
 void keel_endpoint_wake(struct keel_endpoint *endpoint)
 {
     atomic_store(&endpoint->mail, true);
@@ -87,11 +97,7 @@ static struct mail take_mail(struct keel_endpoint *endpoint)
     endpoint->opening = false;
     endpoint->submitted = NULL;
     endpoint->submitted_last = &endpoint->submitted;
-    if (endpoint->woken) {
-        uint64_t count;
-        (void)!read(endpoint->wake_fd, &count, sizeof count);
-        endpoint->woken = false;
-    }
+    hush(endpoint);
     keel_mutex_unlock(&endpoint->lock);
     return mail;
 }
@@ -162,7 +168,12 @@ static void poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
     struct timespec wait = {.tv_sec = (time_t)(left / KEEL_NS_PER_S),
                             .tv_nsec = (long)(left % KEEL_NS_PER_S)};
     fds[count++] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
-    (void)ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL);
+    if (ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL) <= 0 || fds[count - 1].revents == 0)
+        return;
+    keel_mutex_lock(
+        &endpoint->lock); /* it may ring without mail: for a tick, or for the thread to take over */
+    hush(endpoint);
+    keel_mutex_unlock(&endpoint->lock);
 }
 
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)

@@ -1,0 +1,149 @@
+#!/bin/sh
+# keel net as a person uses it: check with 1 to 9 ranks and over both carriers, between "nodes" that meet by a key,
+# started by a shell or by hand; bench in its three formats; exit codes and words for what is wrong.
+set -u
+keel=${BUILD:-build}/keel
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+KEEL_NET_DIR=$root/recordings
+export KEEL_NET_DIR
+passed=0 failed=0
+
+# check NAME COMMAND...
+check() {
+    what=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $what"; fi
+}
+# exits CODE COMMAND...: its output is in $root/out and $root/err
+exits() {
+    wanted=$1
+    shift
+    "$@" >"$root/out" 2>"$root/err"
+    code=$?
+    [ "$code" -eq "$wanted" ] || { echo "  exit code $code, not $wanted: $*"; sed 's/^/  /' "$root/err" | head -n 5; return 1; }
+}
+says() { grep -qF -- "$1" "$root/out" || { echo "  nowhere: $1"; head -n 5 "$root/out"; return 1; }; }
+errs() { grep -qF -- "$1" "$root/err" || { echo "  not among the errors: $1"; head -n 5 "$root/err"; return 1; }; }
+is_json() { python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$root/out"; }
+
+# ---- check: right with every number of ranks
+for ranks in 1 2 3 4 5 6 7 8 9; do
+    for op in all-reduce all-to-all-v broadcast; do
+        [ "$ranks" -gt 5 ] && [ "$op" = broadcast ] && continue
+        check "check $op, $ranks ranks" exits 0 "$keel" net check --ranks "$ranks" --op "$op" --timeout 60
+        check "and it says so" says "right: $ranks ranks"
+    done
+done
+check "all operations, 3 ranks" exits 0 "$keel" net check --ranks 3 --json
+check "its JSON is JSON" is_json
+for op in all-reduce reduce-scatter reduce all-gather all-gather-v all-to-all all-to-all-v broadcast gather scatter barrier send; do
+    check "$op was checked" says "{\"operation\":\"$op\""
+done
+check "nothing was wrong" says '"verdict":"right","ranks":3'
+check "over tcp" exits 0 "$keel" net check --ranks 3 --carrier tcp --op reduce-scatter
+check "no recording is left" test -z "$(ls "$KEEL_NET_DIR" 2>/dev/null)"
+
+# ---- several nodes: one key, one address
+(umask 077; od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n' >"$root/key")
+port=$((20000 + $$ % 20000))
+for rank in 1 2; do
+    "$keel" net check --join "127.0.0.1:$port" --rank $rank --world 3 --key "$root/key" --op barrier \
+        >"$root/rank$rank" 2>&1 &
+    eval "pid$rank=\$!"
+done
+check "three nodes meet by hand" exits 0 "$keel" net check --join "127.0.0.1:$port" --rank 0 --world 3 \
+    --key "$root/key" --op barrier
+check "and check" says "right: 3 ranks"
+check "rank 1 is content" wait "$pid1"
+check "rank 2 is content" wait "$pid2"
+printf 'left 2\n# none here\nright\n' >"$root/hosts"
+printf '#!/bin/sh\necho "$1" >>"%s/started"\nexec sh -c "$2"\n' "$root" >"$root/shell"
+chmod +x "$root/shell"
+check "hosts of a file are started" exits 0 "$keel" net check --hosts "$root/hosts" --join 127.0.0.1:0 \
+    --key "$root/key" --shell "$root/shell" --op gather
+check "all of them" says "right: 3 ranks"
+check "where the file says" test "$(sort "$root/started" | tr '\n' ' ')" = "left left right "
+
+# ---- who is kept out, who does not come
+(umask 077; od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n' >"$root/other")
+"$keel" net check --join "127.0.0.1:$((port + 1))" --rank 1 --world 2 --key "$root/other" --timeout 2 \
+    >"$root/stranger" 2>&1 &
+stranger=$!
+check "one with another key is waited for in vain" exits 1 "$keel" net check --join "127.0.0.1:$((port + 1))" --rank 0 \
+    --world 2 --key "$root/key" --timeout 2
+check "and the missing rank is named" errs "1 of 2 ranks came; rank 1 did not"
+wait "$stranger"
+check "the stranger is told" grep -q "has another key" "$root/stranger"
+check "nobody at the address" exits 1 "$keel" net check --join 127.0.0.1:1 --rank 1 --world 2 --key "$root/key" --timeout 1
+check "says so" errs "nobody answers"
+chmod 644 "$root/other"
+check "a key that others can read" exits 3 "$keel" net check --join 127.0.0.1:0 --rank 0 --world 2 --key "$root/other"
+check "says what to do" errs "chmod 600"
+check "no key" exits 2 "$keel" net check --join 127.0.0.1:0 --rank 0 --world 2
+check "a shell that starts nothing" exits 5 "$keel" net check --hosts "$root/hosts" --join 127.0.0.1:0 \
+    --key "$root/key" --shell false --timeout 5
+check "names a rank and its host" errs "its process on left ended"
+
+# ---- bench
+check "bench" exits 0 "$keel" net bench --ranks 2 --max 4K --factor 16 --iterations 20 --html "$root/page.html"
+check "has a line for each size" test "$(grep -c '^all-reduce ' "$root/out")" -eq 3
+check "its page has two plots" test "$(grep -c '<svg' "$root/page.html")" -eq 2
+check "and needs nothing from elsewhere" test "$(grep -cE 'https?:|src=|<script|<link' "$root/page.html")" -eq 0
+check "bench as CSV" exits 0 "$keel" net bench --ranks 3 --op all-gather,barrier,send,broadcast --type f32,f64 --min 1K \
+    --max 1K --iterations 10 --csv
+check "a header and a line for each" test "$(wc -l <"$root/out")" -eq 9
+check "every line has all fields" test "$(awk -F, '{ print NF }' "$root/out" | sort -u)" = 15
+check "bench as JSON" exits 0 "$keel" net bench --ranks 4 --order exact,native --algorithm direct,ring,tree --min 64K \
+    --max 64K --iterations 5 --carrier tcp --json
+check "is JSON" is_json
+# Exact by direct and tree, native by all three. All of these send 2(n-1) times the size.
+check "bytes on the wire are those of the formula" python3 -c '
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+sys.exit(not (len(rows) == 5 and all(row["sent_bytes"] == 2 * 3 * 65536 for row in rows)))' "$root/out"
+
+# ---- wrong use
+check "no command" exits 2 "$keel" net
+check "an unknown command" exits 2 "$keel" net fly
+check "an unknown option" exits 2 "$keel" net check --fly
+check "an unknown operation" exits 2 "$keel" net check --op fly
+check "an unknown carrier" exits 2 "$keel" net check --carrier fly
+check "no ranks" exits 2 "$keel" net check --ranks 0x
+check "too many ranks" exits 2 "$keel" net check --ranks 100000
+check "a rank that is not below the world" exits 2 "$keel" net check --join 127.0.0.1:0 --rank 2 --world 2 --key "$root/key"
+check "sizes that make no sense" exits 2 "$keel" net bench --min 2K --max 1K
+check "an unknown type" exits 2 "$keel" net bench --type f31
+mkdir -p "$root/empty"
+check "nobody to look at" exits 3 "$keel" net who --dir "$root/empty"
+check "no such directory" exits 3 "$keel" net who --dir "$root/none"
+check "no recording" exits 4 "$keel" net who "$root/page.html"
+check "a disk that is full" exits 1 sh -c "'$keel' net --help >/dev/full"
+
+# ---- the page keel-net(1) and --help say the same
+man=$(dirname "$0")/../../transport/man/keel-net.1
+commands=$("$keel" net --help | sed -n 's/^  keel net \([a-z]*\) .*[a-z].*/\1/p' | sort -u)
+check "--help lists its subcommands" test "$(echo $commands)" = "bench check who"
+: >"$root/all"
+sed -n '/^\.Ss Ranks$/,/^\.S[hs] /p' "$man" >"$root/common"
+for command in $commands; do
+    "$keel" net "$command" --help >"$root/help"
+    sed -n "/^\.Ss $command\$/,/^\.S[hs] /p" "$man" >"$root/section"
+    check "keel-net(1) describes $command" test -s "$root/section"
+    [ "$command" = who ] || cat "$root/common" >>"$root/section"
+    sed -n 's/^  --\([a-z-]*\) .*/\1/p' "$root/help" | sort >"$root/options"
+    cat "$root/options" >>"$root/all"
+    while read -r option; do
+        [ "$option" = json ] || check "the section on $command has --$option" grep -qE "Fl -$option( |\$)" "$root/section"
+    done <"$root/options"
+    check "$command --help gives an example" grep -q "^  keel net $command" "$root/help"
+done
+echo help >>"$root/all"
+for option in $(grep -o 'Fl -[a-z-]*' "$man" | sed 's/Fl -//' | sort -u); do
+    check "--$option of the page exists" grep -qx -- "$option" "$root/all"
+done
+if command -v mandoc >/dev/null; then
+    check "mandoc finds nothing wrong" mandoc -T lint -W warning "$man"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
