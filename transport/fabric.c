@@ -134,8 +134,10 @@ static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, 
 static enum keel_status link_create(struct fabric *fabric, struct fi_info *info, struct link **out)
 {
     struct link *link;
-    if (fabric->carrier.line_count >= KEEL_LINES_MAX)
-        return keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_LINES_MAX);
+    if (fabric->carrier.line_count >= KEEL_LINES_MAX) {
+        (void)keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_LINES_MAX);
+        return KEEL_LIMIT;
+    }
     KEEL_TRY(keel_alloc(1, sizeof *link, &link));
     keel_carrier_adopt(&fabric->carrier, &link->line);
     enum keel_status status = link_slots(fabric, link);
@@ -173,7 +175,7 @@ static enum keel_status fabric_dial(struct keel_carrier *carrier, const struct k
                                     void *owner, struct keel_line **out)
 {
     struct fabric *fabric = fabric_of(carrier);
-    struct link *link;
+    struct link *link = NULL;
     KEEL_TRY(link_create(fabric, fabric->info, &link));
     link->line.owner = owner;
     int result = fi_connect(link->ep, address->data, NULL, 0);
@@ -358,7 +360,7 @@ static struct keel_line *line_of_fid(struct fabric *fabric, fid_t fid)
 static void connection_asked(struct fabric *fabric, struct fi_info *info)
 {
     const struct keel_line_calls *calls = fabric->carrier.calls;
-    struct link *link;
+    struct link *link = NULL;
     if (link_create(fabric, info, &link) != KEEL_OK) {
         fi_reject(fabric->pep, info->handle, NULL, 0);
     } else if (!calls->asked(fabric->carrier.context, &link->line) || fi_accept(link->ep, NULL, 0) != 0) {

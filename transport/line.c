@@ -36,6 +36,24 @@ void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line)
     carrier->line_count++;
 }
 
+static void add(_Atomic uint64_t *count, uint64_t more)
+{
+    uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + more, memory_order_relaxed);
+}
+
+void keel_carrier_sent(struct keel_carrier *carrier, uint32_t payload_bytes)
+{
+    add(&carrier->bytes_sent, sizeof(struct keel_message) + payload_bytes);
+    add(&carrier->messages_sent, 1);
+}
+
+void keel_carrier_received(struct keel_carrier *carrier, uint32_t payload_bytes)
+{
+    add(&carrier->bytes_received, sizeof(struct keel_message) + payload_bytes);
+    add(&carrier->messages_received, 1);
+}
+
 struct keel_line *keel_line_take(struct keel_line **list)
 {
     struct keel_line *line = *list;

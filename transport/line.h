@@ -151,6 +151,9 @@ struct keel_carrier {
 enum { KEEL_LINES_MAX = 4 * KEEL_CONNECTIONS_MAX + 2 * KEEL_PENDING_MAX };
 
 void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
+/* Count a message: one writer, so no more than a load and a store. */
+void keel_carrier_sent(struct keel_carrier *carrier, uint32_t payload_bytes);
+void keel_carrier_received(struct keel_carrier *carrier, uint32_t payload_bytes);
 /* Takes the first line off a list; NULL when it is empty. */
 struct keel_line *keel_line_take(struct keel_line **list);
 /* Tell the user that it broke, unless it is closed; the user closes it. */

@@ -161,19 +161,14 @@ static bool watch(const struct shared *shared, int fd, const struct shared_line 
     return epoll_ctl(shared->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* Takes the socket. */
+/* Takes the socket. LIMIT: no room, memory or descriptors; the caller does without. */
 static enum keel_status line_create(struct shared *shared, int fd, const struct ucred *peer,
                                     struct shared_line **out)
 {
     struct shared_line *line;
-    enum keel_status status = KEEL_OK;
-    if (shared->table_count == KEEL_LINES_MAX)
-        status = keel_fail(KEEL_LIMIT, "shared memory: %d connections are open already", KEEL_LINES_MAX);
-    if (status == KEEL_OK)
-        status = keel_alloc(1, sizeof *line, &line);
-    if (status != KEEL_OK) {
+    if (shared->table_count == KEEL_LINES_MAX || keel_alloc(1, sizeof *line, &line) != KEEL_OK) {
         close(fd);
-        return status;
+        return KEEL_LIMIT;
     }
     line->fd = fd;
     line->pidfd = pidfd_of(fd, peer);
@@ -181,9 +176,8 @@ static enum keel_status line_create(struct shared *shared, int fd, const struct 
     shared->table[shared->table_count++] = line;
     keel_carrier_adopt(&shared->carrier, &line->line);
     if (!watch(shared, fd, line, false) || (line->pidfd >= 0 && !watch(shared, line->pidfd, line, true))) {
-        status = keel_fail_errno(errno, "shared memory: watching a peer");
         keel_line_close(&line->line);
-        return status;
+        return KEEL_LIMIT;
     }
     *out = line;
     return KEEL_OK;
@@ -355,8 +349,8 @@ static enum keel_status shared_dial(struct keel_carrier *carrier, const struct k
 {
     struct shared *shared = shared_of(carrier);
     struct keel_place place = keel_place_of(address);
-    struct shared_line *line;
-    struct ucred peer;
+    struct shared_line *line = NULL;
+    struct ucred peer = {.pid = 0};
     int fd = -1, segment_fd = -1;
     if (memcmp(place.host, shared->host, sizeof place.host) != 0 ||
         dial_socket(&place, &fd, &peer) != KEEL_OK || line_create(shared, fd, &peer, &line) != KEEL_OK)
@@ -379,8 +373,8 @@ static void callers_arrived(struct shared *shared)
 {
     struct keel_carrier *carrier = &shared->carrier;
     for (uint32_t k = 0; k < BACKLOG; k++) {
-        struct shared_line *line;
-        struct ucred peer;
+        struct shared_line *line = NULL;
+        struct ucred peer = {.pid = 0};
         int fd = accept4(shared->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
@@ -447,8 +441,7 @@ static enum keel_send send_result(struct shared_line *line, enum keel_span_resul
     struct keel_carrier *carrier = line->line.carrier;
     if (result != KEEL_SPAN_DONE)
         return result == KEEL_SPAN_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
-    carrier->bytes_sent += sizeof(struct keel_message) + bytes;
-    carrier->messages_sent++;
+    keel_carrier_sent(carrier, bytes);
     if (keel_span_must_ring_for_message(&line->span))
         ring(line);
     return good;
@@ -519,8 +512,7 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
                             const uint8_t *payload)
 {
     struct keel_carrier *carrier = line->line.carrier;
-    carrier->bytes_received += sizeof *message + message->bytes;
-    carrier->messages_received++;
+    keel_carrier_received(carrier, message->bytes);
     carrier->calls->arrived(carrier->context, &line->line, message, payload);
     if (line->line.state == KEEL_LINE_CLOSED)
         return false;

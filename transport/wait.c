@@ -17,6 +17,8 @@
 /* ---- driving ----------------------------------------------------------------------------------------------
  */
 
+enum { YIELD_PASSES = 8 }; /* looks between two offers of the processor to others */
+
 static bool finished(const struct keel_operation *operation)
 {
     return operation->ended || keel_group_over(operation->group);
@@ -27,8 +29,9 @@ static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     uint64_t events = endpoint->events, start = keel_now_ns(), now = start;
-    while (now - start < endpoint->spin_ns && now < deadline_ns) {
-        sched_yield();
+    for (uint32_t passes = 1; now - start < endpoint->spin_ns && now < deadline_ns; passes++) {
+        if (passes % YIELD_PASSES == 0)
+            sched_yield();
         uint64_t after = keel_now_ns();
         keel_endpoint_pass(endpoint, false);
         if (endpoint->events != events || finished(operation)) {
