@@ -62,7 +62,7 @@ static enum keel_status place_split(const char *place, char host[KEEL_CREW_PLACE
 
 enum keel_status keel_crew_resolve(const char *place, bool to_listen, struct addrinfo **out)
 {
-    char host[KEEL_CREW_PLACE_BYTES];
+    char host[KEEL_CREW_PLACE_BYTES] = "";
     const char *port = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = to_listen ? AI_PASSIVE : 0};
     KEEL_TRY(place_split(place, host, &port));
@@ -91,8 +91,8 @@ void keel_crew_place_of(const struct sockaddr *address, bool with_port, char out
 
 static enum keel_status listen_at(struct keel_crew_host *host, const char *place)
 {
-    struct addrinfo *found;
-    struct sockaddr_storage bound;
+    struct addrinfo *found = NULL;
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t bound_bytes = sizeof bound;
     int one = 1;
     KEEL_TRY(keel_crew_resolve(place, true, &found));

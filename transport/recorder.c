@@ -107,11 +107,11 @@ uint16_t keel_recorder_group_opened(struct keel_recorder *recorder, uint64_t ide
 {
     struct keel_record_group *groups = recorder->record->groups;
     uint16_t oldest = KEEL_RECORD_NONE;
-    for (uint16_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
+    for (uint32_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
         if (groups[k].state == KEEL_RECORD_LIVE)
             continue;
         if (oldest == KEEL_RECORD_NONE || groups[k].closed_ns < groups[oldest].closed_ns)
-            oldest = k;
+            oldest = (uint16_t)k;
     }
     if (oldest == KEEL_RECORD_NONE)
         return oldest;

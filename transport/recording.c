@@ -138,9 +138,9 @@ enum keel_status keel_recording_read(const char *path, struct keel_recording **o
 
 void keel_recording_refresh(struct keel_recording *recording)
 {
-    struct keel_recording *now;
+    struct keel_recording *now = NULL;
     recording->life = life_of(&recording->record.header);
-    if (keel_recording_read(recording->path, &now) != KEEL_OK)
+    if (keel_recording_read(recording->path, &now) != KEEL_OK || now == NULL)
         return;
     if (now->record.header.pid == recording->record.header.pid &&
         now->record.header.start_ticks == recording->record.header.start_ticks) {
@@ -158,7 +158,7 @@ enum keel_status keel_recordings_add(struct keel_recordings *recordings, const c
     if (recordings->count == KEEL_RECORDINGS_MAX)
         return keel_fail(KEEL_LIMIT, "more than %d recordings", KEEL_RECORDINGS_MAX);
     if (recordings->at == NULL)
-        KEEL_TRY(keel_alloc(KEEL_RECORDINGS_MAX, sizeof *recordings->at, &recordings->at));
+        KEEL_TRY(keel_alloc(KEEL_RECORDINGS_MAX, sizeof(struct keel_recording *), &recordings->at));
     KEEL_TRY(keel_recording_read(path, &recordings->at[recordings->count]));
     recordings->count++;
     return KEEL_OK;

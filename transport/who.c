@@ -39,11 +39,11 @@ static struct keel_who_group *group_of(struct keel_who *who, const struct keel_r
 static const struct keel_record_group *entry_of(const struct keel_recording *recording,
                                                 const struct keel_who_group *group, uint16_t *out_index)
 {
-    for (uint16_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
+    for (uint32_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
         const struct keel_record_group *entry = &recording->record.groups[k];
         if (entry->state != KEEL_RECORD_FREE && entry->identity == group->identity &&
             entry->rank_count == group->rank_count) {
-            *out_index = k;
+            *out_index = (uint16_t)k;
             return entry;
         }
     }
@@ -62,7 +62,7 @@ static bool has_living(const struct keel_who_group *group)
 static enum keel_status gather(const struct keel_recordings *recordings, struct keel_who *who)
 {
     for (uint32_t r = 0; r < recordings->count; r++)
-        for (uint16_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
+        for (uint32_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
             const struct keel_record_group *entry = &recordings->at[r]->record.groups[k];
             if (entry->state == KEEL_RECORD_LIVE && group_of(who, entry) == NULL)
                 return keel_fail(KEEL_LIMIT, "more than %d groups, or no memory", KEEL_WHO_GROUPS_MAX);
