@@ -55,9 +55,8 @@ static uint64_t spread(const struct price *p, uint64_t messages, uint64_t bytes,
     uint64_t near = messages * (p->facts->host_ranks - 1) / (p->ranks - 1);
     struct keel_link_cost within = p->model->within;
     within.alpha_ns = 0;
-    uint64_t sums = times(messages, times(bytes, p->model->combine_picos_per_byte)); /* when all are here */
-    return hop(p, worst_link(p), messages - near, bytes, false) + hop(p, &within, near, bytes, false) +
-           (combined ? sums : 0);
+    /* Sums of all at once: of long blocks, those of a segment while the next one comes. */
+    return hop(p, worst_link(p), messages - near, bytes, combined) + hop(p, &within, near, bytes, combined);
 }
 
 /* ---- phases ---- */
