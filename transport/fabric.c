@@ -6,6 +6,7 @@
  * queues have been drained to the bottom once more, since completions that the provider flushed may still
  * name its slots. */
 #include "fabric.h"
+#include "provider.h"
 
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -15,6 +16,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -436,22 +438,64 @@ static bool fabric_may_sleep(struct keel_carrier *carrier)
 /* ---- opening and closing --------------------------------------------------------------------------------
  */
 
-static enum keel_status find_provider(struct fabric *fabric, const char *provider, const char *node)
+/* What we can do for a provider: register our memory. That it then also wants pages that are there, and names
+ * keys and addresses its own way, is the same to us. Nobody writes into our memory, so immediate data may
+ * take a receive. */
+static const int registration_modes = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+
+static int ask(const char *provider, const char *node, struct fi_info **out)
 {
     struct fi_info *hints = fi_allocinfo();
     if (hints == NULL)
-        return keel_fail(KEEL_NO_MEMORY, "fabric: no memory to ask for providers");
+        return -FI_ENOMEM;
     hints->caps = FI_MSG;
+    hints->mode = FI_RX_CQ_DATA;
     hints->ep_attr->type = FI_EP_MSG;
     hints->addr_format = FI_SOCKADDR_IN;
-    hints->domain_attr->mr_mode = 0; /* buffers are not registered: verbs will want that, tcp does not */
+    hints->domain_attr->mr_mode = registration_modes;
     hints->fabric_attr->prov_name = strdup(provider);
-    int result = fi_getinfo(FI_VERSION(1, 15), node, NULL, FI_SOURCE, hints, &fabric->info);
+    int result = fi_getinfo(FI_VERSION(1, 15), node, NULL, node != NULL ? FI_SOURCE : 0, hints, out);
     fi_freeinfo(hints);
-    if (result != 0)
+    return result;
+}
+
+/* Asked once more without the address, to say what stands in the way. */
+static enum keel_status refuse_provider(const char *provider, const char *node, int error)
+{
+    struct fi_info *anywhere = NULL;
+    bool there = ask(provider, NULL, &anywhere) == 0;
+    fi_freeinfo(anywhere);
+    if (there)
         return keel_fail(KEEL_UNSUPPORTED,
-                         "fabric: provider \"%s\" has no connected endpoints at %s (%s); \"tcp\" always has",
-                         provider, node, fi_strerror(-result));
+                         "fabric: provider \"%s\" cannot listen at %s (%s): give an address of this host",
+                         provider, node, fi_strerror(-error));
+    return keel_fail(KEEL_UNSUPPORTED,
+                     "fabric: provider \"%s\" finds no device here (%s): load its driver, or use \"tcp\"",
+                     provider, fi_strerror(-error));
+}
+
+static bool forced_to_register(void)
+{
+    const char *value = getenv("KEEL_FABRIC_REGISTER");
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+static enum keel_status find_provider(struct fabric *fabric, const char *provider, const char *node)
+{
+    const struct keel_provider *known = keel_provider_find(provider);
+    if (known == NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" is not known here; \"tcp\" is", provider);
+    if (keel_provider_lacks(known) != NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" has no %s; use \"tcp\"", provider,
+                         keel_provider_lacks(known));
+    int result = ask(provider, node, &fabric->info);
+    if (result != 0)
+        return refuse_provider(provider, node, result);
+    fabric->registers = (fabric->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0 || forced_to_register();
+    if (fabric->info->ep_attr->max_msg_size < SLOT_BYTES ||
+        fabric->info->rx_attr->size < KEEL_LINE_RECEIVES || fabric->info->tx_attr->size < KEEL_LINE_SENDS)
+        return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" has no room for %d messages of %d bytes",
+                         provider, KEEL_LINE_RECEIVES + KEEL_LINE_SENDS, SLOT_BYTES);
     return KEEL_OK;
 }
 
@@ -554,14 +598,16 @@ enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, str
     KEEL_TRY(keel_alloc(1, sizeof *fabric, &fabric));
     fabric->carrier.ops = &fabric_ops;
     fabric->seal_payload = config->seal_payload;
-    enum keel_status status = find_provider(fabric, config->provider != NULL ? config->provider : "tcp",
-                                            config->node != NULL ? config->node : "127.0.0.1");
+    const char *node = config->node != NULL ? config->node : "127.0.0.1";
+    enum keel_status status =
+        find_provider(fabric, config->provider != NULL ? config->provider : "tcp", node);
     if (status == KEEL_OK) {
         int result = open_queues(fabric);
         if (result == 0)
             result = open_listener(fabric);
         if (result != 0)
-            status = fabric_fail(result, "opening and listening");
+            status = keel_fail(KEEL_IO, "fabric: listening at %s: %s; is it an address of this host?", node,
+                               fi_strerror(-result));
     }
     if (status != KEEL_OK) {
         fabric_close(&fabric->carrier);

@@ -24,6 +24,7 @@ transport_SRC := \
 	span.c \
 	region.c \
 	shared.c \
+	provider.c \
 	fabric.c \
 	plan.c \
 	choose.c \

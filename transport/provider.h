@@ -1,0 +1,35 @@
+/* provider.h - what libfabric's providers can do, as far as it matters here: the capability table.
+ *
+ * Pure. What libfabric itself says when asked (is it there, does it reach the address, does it want memory
+ * registered) is asked in fabric.c; here is what it does not say, above all how a provider tells of a dead
+ * peer. A provider that lacks something, or of which nobody knows, is refused by name of what it lacks. */
+#ifndef KEEL_TRANSPORT_PROVIDER_H
+#define KEEL_TRANSPORT_PROVIDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum keel_evidence {
+    KEEL_EVIDENCE_UNKNOWN, /* nobody has killed a peer and looked */
+    KEEL_EVIDENCE_NONE,    /* sends "succeed" or wait for ever */
+    KEEL_EVIDENCE_EVENT    /* FI_SHUTDOWN, and posted receives are flushed */
+};
+
+struct keel_provider {
+    const char *name;
+    bool connected;   /* FI_EP_MSG */
+    bool registers;   /* FI_MR_LOCAL: buffers are registered before it touches them */
+    bool remote_data; /* immediate data with a write, without a receive of ours; not used, but good to know */
+    bool sleeps;      /* queues have file descriptors to sleep on */
+    enum keel_evidence evidence;
+    bool measured; /* here; else it is what its documentation says */
+};
+
+/* All that are known; *out_count of them. */
+const struct keel_provider *keel_providers(size_t *out_count);
+/* NULL: unknown. */
+const struct keel_provider *keel_provider_find(const char *name);
+/* What it lacks, for a sentence "provider X has no ..."; NULL: nothing. */
+const char *keel_provider_lacks(const struct keel_provider *provider);
+
+#endif
