@@ -10,6 +10,7 @@
  * are promised, so every NaN that an inner node makes is the positive quiet one without payload. */
 #include "combine.h"
 
+#include "half.h"
 #include "tree.h"
 
 #include <string.h>
@@ -18,18 +19,6 @@
 #endif
 
 enum { BLOCK_BYTES = 4096 };
-
-/* Clones are chosen before a sanitizer is up: the build says KEEL_ONE_CLONE under one. */
-#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && !defined KEEL_ONE_CLONE
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-#if defined __GNUC__ && !defined __clang__
-#define INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define INDEPENDENT
-#endif
 
 /* out[i] = value of (a = left[i], b = right[i]) */
 #define EACH(type, value)                                                                                    \
@@ -48,22 +37,7 @@ typedef void node_loop(enum keel_reduction reduction, void *out, const void *lef
 
 /* ---- values: how two elements become one ---- */
 
-#define F32_NAN UINT32_C(0x7fc00000)
 #define F64_NAN UINT64_C(0x7ff8000000000000)
-
-static inline uint32_t f32_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float f32_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 static inline uint64_t f64_bits(double value)
 {
@@ -79,20 +53,9 @@ static inline double f64_of(uint64_t bits)
     return value;
 }
 
-static inline bool f32_nan(uint32_t bits)
-{
-    return (bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000);
-}
-
 static inline bool f64_nan(uint64_t bits)
 {
     return (bits & UINT64_C(0x7fffffffffffffff)) > UINT64_C(0x7ff0000000000000);
-}
-
-static inline float f32_sum(float a, float b)
-{
-    uint32_t sum = f32_bits(a + b);
-    return f32_of(f32_nan(sum) ? F32_NAN : sum);
 }
 
 /* Of equals, -0 is the less: its sign bit survives OR, and falls to AND. */
@@ -134,29 +97,7 @@ static inline double f64_most(double a, double b)
     return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : most);
 }
 
-/* ---- half precision in 32-bit arithmetic, without branches ---- */
-
-/* Exponent and fraction moved to their places in a float are the value times 2^-112, subnormals included. */
-static inline float f16_wide(uint16_t half)
-{
-    uint32_t size = half & UINT32_C(0x7fff), sign = (uint32_t)(half & UINT32_C(0x8000)) << 16;
-    uint32_t bits = f32_bits(f32_of(size << 13) * 0x1p112f);
-    bits |= size >= UINT32_C(0x7c00) ? UINT32_C(0x7f800000) : 0;
-    return f32_of(bits | sign);
-}
-
-/* Nearest, ties to even: by the carry of an integer addition where the half is normal (overflow becomes
- * infinity by the same carry), by the addition of 0.5, whose last place is the half's, where it is not. */
-static inline uint16_t f16_narrow(float value)
-{
-    uint32_t bits = f32_bits(value), size = bits & UINT32_C(0x7fffffff);
-    uint32_t normal = (size - UINT32_C(0x38000000) + UINT32_C(0xfff) + ((size >> 13) & 1)) >> 13;
-    uint32_t small = f32_bits(f32_of(size) + 0.5f) - UINT32_C(0x3f000000);
-    uint32_t half = size < UINT32_C(0x38800000) ? small : normal;
-    half = size >= UINT32_C(0x477ff000) ? UINT32_C(0x7c00) : half;
-    half |= (bits >> 16) & UINT32_C(0x8000);
-    return (uint16_t)(size > UINT32_C(0x7f800000) ? UINT32_C(0x7e00) : half);
-}
+/* ---- halves by the processor ---- */
 
 #if defined __x86_64__ && !defined __clang__ /* whose check of the processor does not know f16c */
 /* The same sums where the processor converts halves itself, eight at a time; how many were done. */
@@ -187,18 +128,6 @@ static uint64_t f16_sum_fast(uint16_t *out, const uint16_t *left, const uint16_t
     return 0;
 }
 #endif
-
-static inline float bf16_wide(uint16_t half)
-{
-    return f32_of((uint32_t)half << 16);
-}
-
-static inline uint16_t bf16_narrow(float value)
-{
-    uint32_t bits = f32_bits(value);
-    uint32_t half = (bits + UINT32_C(0x7fff) + ((bits >> 16) & 1)) >> 16;
-    return (uint16_t)(f32_nan(bits) ? UINT32_C(0x7fc0) : half);
-}
 
 /* ---- one loop a type and reduction ---- */
 

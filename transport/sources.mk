@@ -42,6 +42,10 @@ transport_SRC := \
 	recording.c \
 	recording_text.c \
 	who.c \
+	lean.c \
+	lean_codec.c \
+	lean_select.c \
+	lean_rows.c \
 	net_json.c \
 	net_cmd.c \
 	net_cmd_who.c \
