@@ -47,8 +47,8 @@ void keel_lean_free(struct keel_lean *lean); /* NULL is fine */
 /* All-reduce part[0..count) into result[0..count), both fp32 and apart; lent until the wait returned OK or
  * the group is closed. Two messages to and from every rank (top-k: an all-gather), so in big groups use it
  * over split ones. Uses the numbers `sequence` and `sequence + 1` of the group. Begin encodes and does not
- * block; the wait goes on from there, so every rank must wait. All ranks need the same config (rank apart):
- * MISMATCH otherwise. Any failure leaves what is kept as it was before begin.
+ * block; the wait goes on from there, so every rank must wait, and for several objects in the same order. All
+ * ranks need the same config (rank apart): MISMATCH otherwise. Any failure leaves what is kept as it was.
  *
  * Not finite. A number that is NaN or infinite after what is kept was added is delivered as such (i8: its
  * block becomes NaN; top-k: they count as the largest), to all ranks, and what is kept there stays as it was:
