@@ -2,13 +2,13 @@
  */
 #include "crew_wire.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,19 +72,24 @@ enum keel_status keel_crew_resolve(const char *place, bool to_listen, struct add
     return KEEL_OK;
 }
 
-void keel_crew_place_of(const struct sockaddr *address, bool with_port, char out[KEEL_CREW_PLACE_BYTES])
+enum keel_status keel_crew_place_of(int fd, bool with_port, char out[KEEL_CREW_PLACE_BYTES])
 {
-    char host[INET6_ADDRSTRLEN] = "?";
-    bool six = address->sa_family == AF_INET6;
-    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)address;
-    const struct sockaddr_in6 *long_one = (const struct sockaddr_in6 *)(const void *)address;
-    inet_ntop(address->sa_family, six ? (const void *)&long_one->sin6_addr : (const void *)&four->sin_addr,
-              host, sizeof host);
+    struct sockaddr_storage bound;
+    socklen_t bytes = sizeof bound;
+    char host[INET6_ADDRSTRLEN], port[8];
+    memset(&bound, 0, sizeof bound);
+    if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0)
+        return keel_fail_errno(errno, "a socket has no address");
+    int error = getnameinfo((const struct sockaddr *)&bound, bytes, host, sizeof host, port, sizeof port,
+                            NI_NUMERICHOST | NI_NUMERICSERV);
+    if (error != 0)
+        return keel_fail(KEEL_IO, "a socket has no address: %s", gai_strerror(error));
+    bool six = strchr(host, ':') != NULL;
     if (!with_port)
         snprintf(out, KEEL_CREW_PLACE_BYTES, "%s", host);
     else
-        snprintf(out, KEEL_CREW_PLACE_BYTES, six ? "[%s]:%u" : "%s:%u", host,
-                 ntohs(six ? long_one->sin6_port : four->sin_port));
+        snprintf(out, KEEL_CREW_PLACE_BYTES, six ? "[%s]:%s" : "%s:%s", host, port);
+    return KEEL_OK;
 }
 
 /* ---- opening and closing ---- */
@@ -92,22 +97,18 @@ void keel_crew_place_of(const struct sockaddr *address, bool with_port, char out
 static enum keel_status listen_at(struct keel_crew_host *host, const char *place)
 {
     struct addrinfo *found = NULL;
-    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
-    socklen_t bound_bytes = sizeof bound;
     int one = 1;
     KEEL_TRY(keel_crew_resolve(place, true, &found));
     host->listener = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     bool listening = host->listener >= 0 &&
                      setsockopt(host->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
                      bind(host->listener, found->ai_addr, found->ai_addrlen) == 0 &&
-                     listen(host->listener, SOMAXCONN) == 0 &&
-                     getsockname(host->listener, (struct sockaddr *)&bound, &bound_bytes) == 0;
+                     listen(host->listener, SOMAXCONN) == 0;
     int error = errno;
     freeaddrinfo(found);
     if (!listening)
         return keel_fail_errno(error, "%s: cannot listen there", place);
-    keel_crew_place_of((const struct sockaddr *)&bound, true, host->place);
-    return KEEL_OK;
+    return keel_crew_place_of(host->listener, true, host->place);
 }
 
 enum keel_status keel_crew_host_open(const char *place, const uint8_t key[KEEL_KEY_BYTES], uint32_t world,

@@ -119,22 +119,19 @@ enum keel_status keel_crew_connect(const char *place, const uint8_t key[KEEL_KEY
                                    char local[KEEL_CREW_PLACE_BYTES], struct keel_crew_member **out)
 {
     struct keel_crew_member *member;
-    struct sockaddr_storage here;
-    socklen_t here_bytes = sizeof here;
     KEEL_TRY(keel_handshake_init());
     KEEL_TRY(keel_alloc(1, sizeof *member, &member));
     member->wire.fd = -1;
     memcpy(member->wire.key, key, KEEL_KEY_BYTES);
     enum keel_status status = dial_until(place, deadline_ns, &member->wire.fd);
-    if (status == KEEL_OK && getsockname(member->wire.fd, (struct sockaddr *)&here, &here_bytes) != 0)
-        status = keel_fail_errno(errno, "%s: no local address", place);
+    if (status == KEEL_OK)
+        status = keel_crew_place_of(member->wire.fd, false, local);
     if (status == KEEL_OK)
         status = greeting(member, place, deadline_ns);
     if (status != KEEL_OK) {
         keel_crew_leave(member, false);
         return status;
     }
-    keel_crew_place_of((const struct sockaddr *)&here, false, local);
     *out = member;
     return KEEL_OK;
 }

@@ -37,9 +37,8 @@ struct keel_crew_wire {
 
 /* crew_host.c: "HOST:PORT" or "[V6]:PORT" for getaddrinfo's users, and the way back. */
 struct addrinfo;
-struct sockaddr;
 enum keel_status keel_crew_resolve(const char *place, bool to_listen, struct addrinfo **out);
-void keel_crew_place_of(const struct sockaddr *address, bool with_port, char out[KEEL_CREW_PLACE_BYTES]);
+enum keel_status keel_crew_place_of(int fd, bool with_port, char out[KEEL_CREW_PLACE_BYTES]);
 
 /* Session key from the crew's key and both challenges; replaces wire->key. */
 void keel_crew_wire_agree(struct keel_crew_wire *wire, const uint8_t host_challenge[KEEL_CHALLENGE_BYTES],

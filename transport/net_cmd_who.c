@@ -44,7 +44,12 @@ static void print_group(const struct keel_who_group *group, bool all)
     printf("group %016" PRIx64 ", epoch %" PRIu64 ", %" PRIu32 " ranks: ", group->identity, group->epoch,
            group->rank_count);
     if (group->operation == NULL) {
-        puts("nothing is in flight");
+        puts(group->living ? "nothing is in flight" : "all that left a recording are dead");
+        return;
+    }
+    if (!group->living && !all) {
+        keel_record_operation_name(group->operation, text, sizeof text);
+        printf("all that left a recording are dead, in %s; --all says more\n", text);
         return;
     }
     printf("%" PRIu32 " in flight, %" PRIu32 " ranks wait%s\n", group->in_flight, group->waiting_count,
@@ -117,6 +122,7 @@ static void json_group(struct keel_json *json, const struct keel_who_group *grou
         keel_json_number(json, "begun_ns_ago",
                          keel_who_age_ns(group->ranks[group->owner].recording, group->operation->begun_ns));
         keel_json_number(json, "waiting", group->waiting_count);
+        keel_json_bool(json, "living", group->living);
         keel_json_bool(json, "moves", group->moves);
         keel_json_open(json, "awaited", '[');
         for (uint32_t k = 0; k < group->culprit_count; k++) {
@@ -198,7 +204,8 @@ static int run(const struct keel_net_cmd *cmd)
 static const struct keel_net_option options[] = {
     {"--dir", "DIR", KEEL_NET_TEXT, offsetof(struct own, directory),
      "read the recordings in DIR instead of the standard places"},
-    {"--all", NULL, KEEL_NET_FLAG, offsetof(struct own, all), "list every rank, also of more than 16"},
+    {"--all", NULL, KEEL_NET_FLAG, offsetof(struct own, all),
+     "list every rank, also of more than 16, and of groups that are dead"},
     {.name = NULL}};
 
 const struct keel_net_kind keel_net_who = {

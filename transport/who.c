@@ -115,12 +115,11 @@ uint64_t keel_who_age_ns(const struct keel_recording *recording, uint64_t at_ns)
 /* The oldest that a living rank (or, where none lives, any) has begun and not ended. */
 static void choose_operation(struct keel_who_group *group)
 {
-    bool living = has_living(group);
     uint64_t oldest = UINT64_MAX;
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         const struct keel_recording *recording = group->ranks[rank].recording;
         uint16_t index;
-        if (recording == NULL || (living && recording->life == KEEL_LIFE_DEAD) ||
+        if (recording == NULL || (group->living && recording->life == KEEL_LIFE_DEAD) ||
             entry_of(recording, group, &index) == NULL)
             continue;
         uint32_t in_flight = 0;
@@ -288,6 +287,7 @@ static bool takes_part(const struct keel_who_group *group, uint32_t rank)
 
 static enum keel_status judge_group(struct keel_who_group *group)
 {
+    group->living = has_living(group);
     choose_operation(group);
     group->segment = UINT32_MAX;
     for (uint32_t k = 0; k < group->rank_count; k++) {

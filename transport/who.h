@@ -44,6 +44,7 @@ struct keel_who_group {
     uint32_t in_flight;                       /* operations that somebody has begun and not ended */
     uint32_t waiting_count;                   /* ranks that wait in `operation` */
     uint32_t segment;                         /* lowest that a living rank has not finished */
+    bool living;                              /* of some rank that is not dead there is a recording */
     bool moves;                               /* somebody got on between the two looks */
     uint32_t culprits[KEEL_WHO_CULPRITS_MAX]; /* ranks, most waited for first */
     uint32_t culprit_count;                   /* 0 while ranks wait: they wait for each other */

@@ -387,10 +387,7 @@ static void end_all(void)
 
 /* ---- figures ---- */
 
-enum {
-    ROUNDS = 5,
-    TURN_US = 100 * 1000 /* a turn takes about so long, where one sum does not take longer */
-};
+enum { ROUNDS = 5, TURN_US = 20 * 1000 };
 
 static double median(double *values, size_t count)
 {
@@ -422,27 +419,30 @@ static const struct size sizes[] = {
     {"16 MiB", 16 << 20}, {"64 MiB", 64 << 20}, {"256 MiB", 256 << 20}};
 enum { SIZES = sizeof sizes / sizeof sizes[0], SMALL = 3 };
 
-/* As many sums as fit into a turn, from what two take; the same for all rounds. */
-static uint32_t iterations_for(struct racer *racer, uint64_t bytes)
+/* One turn: so many sums that they take a while, found by doing more and more; some libraries, where others
+ * want the processors, take a thousand times longer in one turn than in another. */
+static struct turn full_turn(struct racer *racer, struct race_command command)
 {
-    struct race_command command = {.what = RACE_REDUCE, .bytes = bytes, .iterations = 2, .warmup = 1};
-    struct turn turn = take_turn(racer, command);
-    double fit = turn.mean_us > 0 ? TURN_US / turn.mean_us : 1;
-    return fit < 1 ? 1 : fit > 1000 ? 1000 : (uint32_t)fit;
+    struct turn turn;
+    command.what = RACE_REDUCE;
+    command.warmup = 1;
+    command.iterations = command.bytes > 1 << 20 ? 1 : 4;
+    for (;;) {
+        turn = take_turn(racer, command);
+        if (!turn.done || command.iterations >= 1000 || turn.mean_us * command.iterations >= TURN_US)
+            return turn;
+        command.iterations *= 4;
+    }
 }
 
 /* Medians of every racer's mean times at a size; 0: not there. */
 static void race_size(const struct size *size, double out_us[RACERS])
 {
     double times[RACERS][ROUNDS];
-    uint32_t rounds = size->bytes > 64 << 20 ? 3 : ROUNDS, taken[RACERS] = {0}, iterations[RACERS];
-    for (uint32_t k = 0; k < RACERS; k++)
-        iterations[k] = iterations_for(&racers[k], size->bytes);
+    uint32_t rounds = size->bytes > 64 << 20 ? 3 : ROUNDS, taken[RACERS] = {0};
     for (uint32_t round = 0; round < rounds; round++)
         for (uint32_t k = 0; k < RACERS; k++) {
-            struct race_command command = {
-                .what = RACE_REDUCE, .bytes = size->bytes, .iterations = iterations[k], .warmup = 1};
-            struct turn turn = take_turn(&racers[k], command);
+            struct turn turn = full_turn(&racers[k], (struct race_command){.bytes = size->bytes});
             if (turn.done)
                 times[k][taken[k]++] = turn.mean_us;
         }
@@ -510,16 +510,12 @@ static void cost_of_exact(enum racer_number number, const char *carrier)
         const struct size *size = &sizes[k];
         double exact[ROUNDS], native[ROUNDS];
         char figure[96];
-        uint32_t taken = 0, iterations = iterations_for(&racers[number], size->bytes);
+        uint32_t taken = 0;
         for (uint32_t round = 0; round < ROUNDS; round++) {
-            struct race_command command = {.what = RACE_REDUCE,
-                                           .bytes = size->bytes,
-                                           .iterations = iterations,
-                                           .warmup = 1,
-                                           .order = KEEL_ORDER_EXACT};
-            struct turn one = take_turn(&racers[number], command);
+            struct race_command command = {.bytes = size->bytes, .order = KEEL_ORDER_EXACT};
+            struct turn one = full_turn(&racers[number], command);
             command.order = KEEL_ORDER_NATIVE;
-            struct turn other = take_turn(&racers[number], command);
+            struct turn other = full_turn(&racers[number], command);
             if (!one.done || !other.done)
                 return;
             exact[taken] = one.mean_us;
