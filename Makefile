@@ -212,8 +212,9 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a -Wl,--as-needed $(BENCH_LIBS) $(ALL_LIBS)
-# Two benches look behind the door of transport.
-$(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench: CFLAGS_ALL += -Itransport
+# These benches look behind the door of transport.
+$(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
+  $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += -Itransport
 $(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 

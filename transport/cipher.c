@@ -9,12 +9,10 @@ enum {
     NONCE_BYTES = 12,
     OPEN_BYTES = offsetof(struct keel_envelope, tag) /* readable, and authenticated with the rest */
 };
-static_assert((int)NONCE_BYTES == (int)crypto_aead_aes256gcm_NPUBBYTES &&
-                  (int)NONCE_BYTES == (int)crypto_aead_chacha20poly1305_ietf_NPUBBYTES,
-              "both ciphers count alike");
-static_assert((int)KEEL_TAG_BYTES == (int)crypto_aead_aes256gcm_ABYTES &&
-                  (int)KEEL_TAG_BYTES == (int)crypto_aead_chacha20poly1305_ietf_ABYTES,
-              "both ciphers' tags fit the envelope");
+static_assert((int)NONCE_BYTES == (int)crypto_aead_aes256gcm_NPUBBYTES, "a nonce of AES-GCM");
+static_assert((int)NONCE_BYTES == (int)crypto_aead_chacha20poly1305_ietf_NPUBBYTES, "and of ChaCha20");
+static_assert((int)KEEL_TAG_BYTES == (int)crypto_aead_aes256gcm_ABYTES, "a tag of AES-GCM");
+static_assert((int)KEEL_TAG_BYTES == (int)crypto_aead_chacha20poly1305_ietf_ABYTES, "and of Poly1305");
 static_assert(offsetof(struct keel_envelope, message) + sizeof(struct keel_message) ==
                   sizeof(struct keel_envelope),
               "message and payload are sealed in one piece");
