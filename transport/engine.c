@@ -261,8 +261,10 @@ static void open_segment(struct keel_operation *operation, uint32_t segment)
     const struct keel_plan *plan = operation->plan;
     const struct keel_schedule *schedule = plan->schedule;
     uint32_t slot = segment % operation->window, first = item_of(operation, slot, 0);
-    memcpy(operation->needs + first, schedule->needs, schedule->step_count * sizeof *operation->needs);
-    memset(operation->state + first, WAITING, schedule->step_count);
+    if (schedule->step_count > 0) {
+        memcpy(operation->needs + first, schedule->needs, schedule->step_count * sizeof *operation->needs);
+        memset(operation->state + first, WAITING, schedule->step_count);
+    }
     operation->left[slot] = schedule->step_count;
     for (uint32_t k = 0; k < operation->leg_count; k++)
         operation->legs[k].head[slot] = KEEL_NONE;

@@ -230,6 +230,7 @@ struct keel_endpoint {
     uint16_t past_accused;  /* and whom it had lost: a rank + 1, or 0 */
     uint64_t tick_ns;       /* when something is due */
     uint64_t spin_ns;       /* how long a waiter spins before it sleeps */
+    uint64_t calm_ns;       /* until then nobody spins */
     uint64_t events;        /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped, data_sent;
     _Atomic uint32_t connections;

@@ -435,6 +435,8 @@ static enum keel_status check(const struct keel_group *group, const struct keel_
     if (((what->kind == KEEL_ALL_GATHER_V || what->kind == KEEL_ALL_TO_ALL_V) && what->counts_out == NULL) ||
         (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in == NULL))
         return wrong(what, "it needs its tables of counts");
+    if (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[group->rank] != what->counts_out[group->rank])
+        return wrong(what, "what this rank gives to itself is not what it expects of itself");
     if (too_many(group, what))
         return keel_fail(KEEL_LIMIT, "%s %llu: more elements than can be addressed; use several operations",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence);

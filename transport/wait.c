@@ -12,7 +12,8 @@
 
 #define SPIN_MAX_NS   (50 * KEEL_NS_PER_US)
 #define SPIN_MIN_NS   (4 * KEEL_NS_PER_US)
-#define YIELD_LONG_NS (10 * KEEL_NS_PER_US) /* somebody else had the processor meanwhile */
+#define YIELD_LONG_NS (200 * KEEL_NS_PER_US) /* others had the processor for a slice */
+#define CALM_NS       (20 * KEEL_NS_PER_MS)
 
 /* ---- driving ----------------------------------------------------------------------------------------------
  */
@@ -24,22 +25,29 @@ static bool finished(const struct keel_operation *operation)
     return operation->ended || keel_group_over(operation->group);
 }
 
-/* True when something came before it was worth sleeping. */
+/* True when something came before it was worth sleeping. Short operations let others have the processor
+ * meanwhile, and stop spinning for a while once those took a whole slice of it: the machine is busy, and who
+ * sleeps is woken sooner than who yields. Long ones have no time to give away. */
 static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     uint64_t events = endpoint->events, start = keel_now_ns(), now = start;
+    bool yields = operation->segment_count <= 1;
+    if (now < endpoint->calm_ns)
+        return false;
     for (uint32_t passes = 1; now - start < endpoint->spin_ns && now < deadline_ns; passes++) {
-        if (passes % YIELD_PASSES == 0)
+        if (yields && passes % YIELD_PASSES == 0)
             sched_yield();
         uint64_t after = keel_now_ns();
+        if (after - now > YIELD_LONG_NS)
+            endpoint->calm_ns = after + CALM_NS;
         keel_endpoint_pass(endpoint, false);
         if (endpoint->events != events || finished(operation)) {
             endpoint->spin_ns = endpoint->spin_ns * 2 < SPIN_MAX_NS ? endpoint->spin_ns * 2 : SPIN_MAX_NS;
             return true;
         }
-        if (after - now > YIELD_LONG_NS)
-            break;
+        if (endpoint->calm_ns > after)
+            return false;
         now = keel_now_ns();
     }
     endpoint->spin_ns = endpoint->spin_ns > SPIN_MIN_NS ? endpoint->spin_ns / 2 : 0;
