@@ -89,7 +89,7 @@ static uint64_t count_bytes(struct rank *me, uint32_t way)
 
 static void print(const char *way, const char *what, const char *unit, double value, double plain)
 {
-    printf("{\"room\":\"transport\",\"figure\":\"all-reduce, 16 MiB, 4 ranks, tcp, %s on the wire, %s\","
+    printf("{\"room\":\"transport\",\"figure\":\"16 MiB all-reduce over tcp, 4 ranks, %s: %s\","
            "\"value\":%.2f,\"unit\":\"%s\",\"peer\":\"plain fp32\",\"peer_value\":%.2f,\"ratio\":%.2f,"
            "\"goal\":null,\"met\":null}\n",
            way, what, value, unit, plain, plain / value);
