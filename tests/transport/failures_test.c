@@ -481,6 +481,8 @@ static int stranger_body(struct rank *me)
 START_TEST(strangers_that_speak_another_language_disturb_nothing)
 {
     struct ranks ranks;
+    /* at the fabric's port, while ranks use it; those at the socket of shared memory are shared_test's */
+    ck_assert_int_eq(setenv("KEEL_SHARED_MEMORY", "0", 1), 0);
     ranks_start(&ranks, 2, 1, NULL, stranger_body);
     ranks_end(&ranks, -1);
 }
