@@ -4,12 +4,12 @@
  * `tcp`): it listens, and connects on demand. A group is the ranks of one view (one epoch). Every
  * message carries epoch and sequence; what comes from another epoch is dropped unread.
  *
- * Threads. One progress thread per endpoint owns every fabric object; it sleeps on file descriptors
- * and never polls busily. Public calls are thread-safe unless said otherwise.
- * Deadlines. Every call that waits takes one and returns by then: OK, TIMEOUT, PEER_LOST (a peer of
- * the group is gone: keel_group_lost says who), or REVOKED (keel_group_revoke, the epoch is over).
- * After any of these the group is finished; the caller's next move is a new group of a new epoch.
- * Memory given to an operation that failed is released by keel_group_close, not before.
+ * Threads. Progress is made by one thread at a time: a caller that begins or waits, else the endpoint's own
+ * thread. It sleeps on file descriptors and polls busily for some tens of microseconds at most. Public calls
+ * are thread-safe unless said otherwise. Deadlines. Every call that waits takes one and returns by then: OK,
+ * TIMEOUT, PEER_LOST (a peer of the group is gone: keel_group_lost says who), or REVOKED (keel_group_revoke,
+ * the epoch is over). After any of these the group is finished; the caller's next move is a new group of a
+ * new epoch. Memory given to an operation that failed is released by keel_group_close, not before.
  *
  * Exact mode. Sums over logical shards go by one binary tree over shard numbers, whatever ranks
  * carry them: node (level L, index i) covers shards [i << L, min((i+1) << L, S)); its value is
@@ -84,8 +84,8 @@ void keel_group_close(struct keel_group *group);
 /* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
 
-/* Called from the progress thread when a peer's connection breaks (not on an orderly close). Must not
- * block or call into the group. Set before the first operation. */
+/* Called by whoever makes progress, on any thread, when a peer's connection breaks (not on an orderly close).
+ * Must not block or call into the group. Set before the first operation. */
 void keel_group_on_lost(struct keel_group *group, void (*lost)(void *context, uint32_t rank), void *context);
 
 /* ---- collectives ------------------------------------------------------------------------------------------
