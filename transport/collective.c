@@ -31,6 +31,6 @@ const char *keel_collective_name(enum keel_collective_kind kind)
 const char *keel_algorithm_name(enum keel_algorithm algorithm)
 {
     static const char *const names[KEEL_ALGORITHM_COUNT] = {
-        "auto", "flat", "direct", "ring", "tree", "halving", "bruck", "pairwise", "two-level"};
+        "auto", "flat", "direct", "ring", "tree", "halving", "bruck", "pairwise", "two-level", "doubling"};
     return (uint32_t)algorithm < KEEL_ALGORITHM_COUNT ? names[algorithm] : "?";
 }

@@ -293,7 +293,7 @@ static const struct keel_net_option options[] = {
      "sum, min, max or average; without it sum"},
     {"--order", "LIST", KEEL_NET_TEXT, offsetof(struct own, orders), "exact,native; without it exact"},
     {"--algorithm", "LIST", KEEL_NET_TEXT, offsetof(struct own, algorithms),
-     "auto,flat,direct,ring,tree,halving,bruck,pairwise,two-level; without it auto"},
+     "auto,flat,direct,ring,tree,halving,bruck,pairwise,two-level,doubling; without it auto"},
     {"--min", "BYTES", KEEL_NET_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
     {"--max", "BYTES", KEEL_NET_BYTES, offsetof(struct own, max_bytes), "largest size; without it 256M"},
     {"--factor", "F", KEEL_NET_COUNT, offsetof(struct own, factor),

@@ -8,6 +8,7 @@ static keel_schedule_generator *const generators[KEEL_ALGORITHM_COUNT] = {
     [KEEL_ALGORITHM_RING] = keel_schedule_ring,         [KEEL_ALGORITHM_TREE] = keel_schedule_tree,
     [KEEL_ALGORITHM_HALVING] = keel_schedule_halving,   [KEEL_ALGORITHM_BRUCK] = keel_schedule_bruck,
     [KEEL_ALGORITHM_PAIRWISE] = keel_schedule_pairwise, [KEEL_ALGORITHM_TWO_LEVEL] = keel_schedule_two_level,
+    [KEEL_ALGORITHM_DOUBLING] = keel_schedule_doubling,
 };
 
 static enum keel_status check_map(const struct keel_schedule_wish *wish)

@@ -134,7 +134,8 @@ struct keel_team keel_build_everybody(const struct keel_builder *builder);
 /* A generator. The wish has no obstacle; memory that is not to be had is in builder->status. */
 typedef void keel_schedule_generator(struct keel_builder *builder);
 keel_schedule_generator keel_schedule_flat, keel_schedule_direct, keel_schedule_ring, keel_schedule_tree,
-    keel_schedule_halving, keel_schedule_bruck, keel_schedule_pairwise, keel_schedule_two_level;
+    keel_schedule_halving, keel_schedule_bruck, keel_schedule_pairwise, keel_schedule_two_level,
+    keel_schedule_doubling;
 
 /* Find what waits for what, and who the peers are (schedule.h). */
 enum keel_status keel_schedule_link(struct keel_schedule *schedule);

@@ -235,18 +235,35 @@ static uint64_t tree(const struct price *p)
     }
 }
 
-static uint64_t halving(const struct price *p)
+static uint32_t core_of(uint32_t ranks)
 {
     uint32_t core = 1;
-    while (2 * core <= p->ranks)
+    while (2 * core <= ranks)
         core *= 2;
+    return core;
+}
+
+/* The ranks behind the core give all, and get all back. */
+static uint64_t fold(const struct price *p, uint64_t blocks, uint64_t bytes)
+{
+    if (keel_is_power_of_two(p->ranks))
+        return 0;
+    return hop(p, worst_link(p), blocks, bytes, true) + hop(p, worst_link(p), blocks, bytes, false);
+}
+
+static uint64_t doubling(const struct price *p)
+{
+    return tree_hops(p, NULL, core_of(p->ranks), 1, p->bytes, true) + fold(p, 1, p->bytes);
+}
+
+static uint64_t halving(const struct price *p)
+{
+    uint32_t core = core_of(p->ranks);
     uint64_t block = (p->bytes + core - 1) / core;
     switch (p->wish->kind) {
     case KEEL_ALL_REDUCE:
         return halves(p, NULL, core, 1, block, true) + halves(p, NULL, core, 1, block, false) +
-               (core == p->ranks
-                    ? 0
-                    : hop(p, worst_link(p), core, block, true) + hop(p, worst_link(p), core, block, false));
+               fold(p, core, block);
     case KEEL_REDUCE:
         return halves(p, NULL, core, 1, block, true) + growing_hops(p, NULL, core, 1, block, false);
     case KEEL_REDUCE_SCATTER:
@@ -320,10 +337,11 @@ static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel
                         const struct keel_cost_model *model)
 {
     static uint64_t (*const prices[KEEL_ALGORITHM_COUNT])(const struct price *) = {
-        [KEEL_ALGORITHM_FLAT] = flat,       [KEEL_ALGORITHM_DIRECT] = direct,
-        [KEEL_ALGORITHM_RING] = ring,       [KEEL_ALGORITHM_TREE] = tree,
-        [KEEL_ALGORITHM_HALVING] = halving, [KEEL_ALGORITHM_BRUCK] = bruck,
-        [KEEL_ALGORITHM_PAIRWISE] = flat,   [KEEL_ALGORITHM_TWO_LEVEL] = two_level,
+        [KEEL_ALGORITHM_FLAT] = flat,           [KEEL_ALGORITHM_DIRECT] = direct,
+        [KEEL_ALGORITHM_RING] = ring,           [KEEL_ALGORITHM_TREE] = tree,
+        [KEEL_ALGORITHM_HALVING] = halving,     [KEEL_ALGORITHM_BRUCK] = bruck,
+        [KEEL_ALGORITHM_PAIRWISE] = flat,       [KEEL_ALGORITHM_DOUBLING] = doubling,
+        [KEEL_ALGORITHM_TWO_LEVEL] = two_level,
     };
     const struct price price = {.wish = wish,
                                 .facts = facts,

@@ -144,6 +144,7 @@ bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel
     case KEEL_ALGORITHM_RING:
         return false;
     case KEEL_ALGORITHM_HALVING:
+    case KEEL_ALGORITHM_DOUBLING:
         return facts->aligned && keel_is_power_of_two(facts->ranks);
     case KEEL_ALGORITHM_TWO_LEVEL:
         return facts->aligned && facts->hosts_in_order && keel_is_power_of_two(facts->host_ranks) &&
@@ -167,6 +168,7 @@ static const uint32_t forms[KEEL_ALGORITHM_COUNT] = {
                                KIND(KEEL_ALL_GATHER) | KIND(KEEL_ALL_GATHER_V) | KIND(KEEL_BROADCAST),
     [KEEL_ALGORITHM_BRUCK] = KIND(KEEL_ALL_REDUCE) | KIND(KEEL_ALL_GATHER) | KIND(KEEL_ALL_GATHER_V) |
                              KIND(KEEL_ALL_TO_ALL) | KIND(KEEL_BARRIER),
+    [KEEL_ALGORITHM_DOUBLING] = KIND(KEEL_ALL_REDUCE),
     [KEEL_ALGORITHM_PAIRWISE] = KIND(KEEL_ALL_TO_ALL) | KIND(KEEL_ALL_TO_ALL_V),
     [KEEL_ALGORITHM_TWO_LEVEL] = KIND(KEEL_ALL_REDUCE) | KIND(KEEL_REDUCE_SCATTER) | KIND(KEEL_REDUCE) |
                                  KIND(KEEL_ALL_GATHER) | KIND(KEEL_ALL_GATHER_V) | KIND(KEEL_BROADCAST) |
@@ -180,7 +182,7 @@ const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const stru
     bool rooted = kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER ||
                   kind == KEEL_SCATTER || kind == KEEL_BARRIER;
     bool own_sums = algorithm == KEEL_ALGORITHM_RING || algorithm == KEEL_ALGORITHM_HALVING ||
-                    algorithm == KEEL_ALGORITHM_TWO_LEVEL;
+                    algorithm == KEEL_ALGORITHM_TWO_LEVEL || algorithm == KEEL_ALGORITHM_DOUBLING;
     if ((forms[algorithm] & KIND(kind)) == 0)
         return "it has no form for that";
     if (facts->reduces && wish->exact && !keel_wish_in_order(wish, facts))

@@ -3,7 +3,9 @@
  * 2 log2(n) steps with the bytes of a ring (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005). Halving
  * begins with the nearest partner and puts the lower one on the left: on ranks that hold aligned subtrees the
  * sum of a step is a node of the tree over shards, so the order is exact. Where the ranks are no power of two
- * an all-reduce folds the ranks behind the last power onto the first ones, which is another order. */
+ * an all-reduce folds the ranks behind the last power onto the first ones, which is another order.
+ * Doubling alone: partners exchange all they have summed so far. Half the steps, log2(n) times the bytes: the
+ * shortest sum of few bytes on many ranks, in the same order. */
 #include "schedule_build.h"
 
 void keel_halving_scatter_sums(struct keel_builder *builder, const struct keel_team *team,
@@ -64,12 +66,20 @@ static void fold_in(struct keel_builder *builder, uint32_t partner, uint32_t blo
     }
 }
 
+/* The greatest power of two that is not above the number of ranks. */
+static uint32_t core_of(const struct keel_builder *builder)
+{
+    uint32_t core = 1;
+    while (2 * core <= builder->schedule->rank_count)
+        core *= 2;
+    return core;
+}
+
 static void halving_all_reduce(struct keel_builder *builder)
 {
     const struct keel_sets own = {0};
-    uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank, core = 1;
-    while (2 * core <= ranks)
-        core *= 2;
+    uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
+    uint32_t core = core_of(builder);
     struct keel_team team = {.count = core, .mine = rank};
     keel_build_blocks(builder, core, core, KEEL_SPACE_RESULT);
     keel_build_values(builder, core);
@@ -137,4 +147,31 @@ void keel_schedule_halving(struct keel_builder *builder)
         [KEEL_ALL_GATHER_V] = halving_all_gather, [KEEL_BROADCAST] = halving_broadcast,
     };
     kinds[builder->wish->kind](builder);
+}
+
+/* Every sum has a place of its own: that of the step before is still being sent. */
+void keel_schedule_doubling(struct keel_builder *builder)
+{
+    uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
+    uint32_t core = core_of(builder);
+    keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
+    keel_build_values(builder, 1);
+    if (rank >= core) {
+        fold_out(builder, rank - core, 1);
+        return;
+    }
+    if (rank + core < ranks)
+        fold_in(builder, rank + core, 1);
+    for (uint32_t bit = 1; builder->status == KEEL_OK && bit < core; bit *= 2) {
+        struct keel_operand mine = builder->value[0], got = keel_build_temp(builder, 0);
+        struct keel_operand sum = 2 * bit == core ? keel_operand_result(0) : keel_build_temp(builder, 0);
+        bool upper = (rank & bit) != 0;
+        keel_build_send(builder, rank ^ bit, mine);
+        keel_build_receive(builder, rank ^ bit, got);
+        keel_build_add(builder, sum, upper ? got : mine, upper ? mine : got);
+        builder->value[0] = sum;
+    }
+    keel_build_settle(builder, 0);
+    if (rank + core < ranks)
+        keel_build_send(builder, rank + core, keel_operand_result(0));
 }

@@ -110,6 +110,16 @@ static uint64_t halving_bytes(const struct keel_schedule_wish *wish, const struc
     }
 }
 
+static uint64_t doubling_bytes(const struct keel_schedule_wish *wish, const struct keel_facts *facts,
+                               uint64_t bytes)
+{
+    uint64_t core = 1, steps = 0;
+    (void)wish;
+    for (; 2 * core <= facts->ranks; core *= 2)
+        steps++;
+    return (core * steps + 2 * (facts->ranks - core)) * bytes;
+}
+
 static uint64_t bruck_bytes(const struct keel_schedule_wish *wish, const struct keel_facts *facts,
                             uint64_t bytes)
 {
@@ -158,10 +168,11 @@ uint64_t keel_schedule_wire_bytes(const struct keel_schedule_wish *wish, uint64_
 {
     static uint64_t (*const formulas[KEEL_ALGORITHM_COUNT])(const struct keel_schedule_wish *,
                                                             const struct keel_facts *, uint64_t) = {
-        [KEEL_ALGORITHM_FLAT] = one_hop_bytes,     [KEEL_ALGORITHM_DIRECT] = direct_bytes,
-        [KEEL_ALGORITHM_RING] = round_bytes,       [KEEL_ALGORITHM_TREE] = tree_bytes,
-        [KEEL_ALGORITHM_HALVING] = halving_bytes,  [KEEL_ALGORITHM_BRUCK] = bruck_bytes,
-        [KEEL_ALGORITHM_PAIRWISE] = one_hop_bytes, [KEEL_ALGORITHM_TWO_LEVEL] = two_level_bytes,
+        [KEEL_ALGORITHM_FLAT] = one_hop_bytes,        [KEEL_ALGORITHM_DIRECT] = direct_bytes,
+        [KEEL_ALGORITHM_RING] = round_bytes,          [KEEL_ALGORITHM_TREE] = tree_bytes,
+        [KEEL_ALGORITHM_HALVING] = halving_bytes,     [KEEL_ALGORITHM_BRUCK] = bruck_bytes,
+        [KEEL_ALGORITHM_DOUBLING] = doubling_bytes,   [KEEL_ALGORITHM_PAIRWISE] = one_hop_bytes,
+        [KEEL_ALGORITHM_TWO_LEVEL] = two_level_bytes,
     };
     struct keel_facts facts = keel_wish_facts(wish);
     return formulas[wish->algorithm](wish, &facts, bytes);

@@ -193,6 +193,8 @@ START_TEST(sums_keep_the_order_when_ranks_carry_aligned_runs_of_shards)
                                                   .shard_count = shards,
                                                   .shard_rank = shard_rank};
                 ck_assert_msg(run_case(&wish, 2, 2, run), "halving, %u ranks of %u", ranks, run);
+                wish.algorithm = KEEL_ALGORITHM_DOUBLING;
+                ck_assert_msg(run_case(&wish, 2, 2, run), "doubling, %u ranks of %u", ranks, run);
                 wish.algorithm = KEEL_ALGORITHM_TWO_LEVEL;
                 ck_assert_msg(run_case(&wish, 2, 2, run), "two-level, %u ranks of %u", ranks, run);
             }

@@ -140,6 +140,8 @@ enum keel_algorithm {
     KEEL_ALGORITHM_BRUCK,     /* all-gather, all-to-all and barrier in log2 steps (Bruck et al. 1997) */
     KEEL_ALGORITHM_PAIRWISE,  /* all-to-all, one partner a step */
     KEEL_ALGORITHM_TWO_LEVEL, /* within hosts, then between them */
+    KEEL_ALGORITHM_DOUBLING,  /* all-reduce of whole vectors with partners at distance 1, 2, 4, ...: log2 n
+                                 hops */
     KEEL_ALGORITHM_COUNT
 };
 const char *keel_algorithm_name(enum keel_algorithm algorithm);
