@@ -16,6 +16,9 @@
 #include <unistd.h>
 
 #define SEND_NS (5 * KEEL_NS_PER_S)
+/* A member opens its endpoint between the greeting and its answer; where there are many more of them than
+ * processors that takes long. */
+#define STRANGER_NS (30 * KEEL_NS_PER_S)
 
 struct seat {
     struct keel_crew_wire *wire; /* NULL: free */
@@ -195,7 +198,7 @@ static void welcome_stranger(struct keel_crew_host *host)
     seat->wire->fd = fd;
     seat->wire->is_host = true;
     memcpy(seat->wire->key, host->key, sizeof host->key);
-    seat->deadline_ns = keel_deadline_after_ns(KEEL_HANDSHAKE_NS);
+    seat->deadline_ns = keel_deadline_after_ns(STRANGER_NS);
     keel_handshake_challenge(seat->challenge);
     if (send(fd, seat->challenge, sizeof seat->challenge, MSG_NOSIGNAL) != (ssize_t)sizeof seat->challenge)
         seat_clear(seat);
