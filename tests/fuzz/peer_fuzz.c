@@ -77,6 +77,8 @@ static enum keel_send send_message(struct keel_line *given, struct keel_message 
     for (uint32_t i = 0; i < message->bytes; i++) /* all of it must be readable */
         sum ^= ((const volatile uint8_t *)payload)[i];
     (void)sum;
+    KEEL_ASSERT(given->sealer != NULL || !world.carrier.ops->exposed || !world.endpoint->has_key ||
+                message->kind == KEEL_MESSAGE_CHALLENGE || message->kind == KEEL_MESSAGE_HELLO);
     if (line->count == KEEL_LINE_SENDS || (lent && given->bulk_in_flight == KEEL_LINE_BULK_SENDS))
         return KEEL_SEND_LATER;
     if (world.refusals > 0 && world.refusals-- > 0) {
@@ -91,7 +93,11 @@ static enum keel_send send_message(struct keel_line *given, struct keel_message 
     return KEEL_SEND_OK;
 }
 
-static const struct keel_carrier_ops carrier_ops = {.dial = dial, .send = send_message, .hang_up = hang_up};
+static const struct keel_carrier_ops carrier_ops = {.dial = dial, .send = send_message, .hang_up = hang_up},
+                                     exposed_ops = {.dial = dial,
+                                                    .send = send_message,
+                                                    .hang_up = hang_up,
+                                                    .exposed = true};
 
 /* The room's own carriers are not linked. */
 enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
@@ -174,7 +180,7 @@ static void begin_world(uint8_t setup)
     if (recorder == NULL) /* one for all: it leaves no file behind, and is not what is looked at here */
         KEEL_ASSERT(keel_recorder_open("/nowhere", &recorder) == KEEL_OK);
     endpoint->recorder = recorder;
-    world.carrier.ops = &carrier_ops;
+    world.carrier.ops = setup / 2 % 2 == 1 ? &exposed_ops : &carrier_ops;
     world.carrier.calls = &keel_session_calls;
     world.carrier.context = endpoint;
     endpoint->lines.carriers[endpoint->lines.carrier_count++] = &world.carrier;
@@ -295,6 +301,7 @@ static uint32_t fill_handshake(struct fuzz_input *in, uint8_t *payload)
     handshake.from = fuzz_take_u8(in) % (RANKS + 1);
     handshake.to = fuzz_take_u8(in) % 8 == 7 ? fuzz_take_u8(in) : ME;
     handshake.proof[0] = fuzz_take_u8(in);
+    handshake.challenge[0] = handshake.proof[0] / 2;
     memcpy(payload, &handshake, sizeof handshake);
     return sizeof handshake;
 }
