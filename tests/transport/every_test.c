@@ -4,7 +4,10 @@
  * Values are small whole numbers, so that a sum has one value in whatever order; that exact sums have the
  * same bits by all algorithms is shown with values that round. */
 #include "ranks.h"
+#include "schedule.h"
 #include "sums.h"
+
+#include "message.h"
 
 /* ---- elements ---------------------------------------------------------------------------------------------
  */
@@ -375,10 +378,103 @@ START_TEST(exact_sums_have_the_same_bits_by_every_algorithm_and_placement)
 }
 END_TEST
 
+/* ---- bytes on the wire ------------------------------------------------------------------------------------
+ */
+
+/* What this rank has sent so far but headers; what is under way is waited for. */
+static int64_t payload_sent(struct rank *me)
+{
+    struct keel_transport_stats stats, before = {0};
+    for (;;) {
+        keel_endpoint_stats(me->endpoint, &stats);
+        if (stats.messages_sent == before.messages_sent)
+            break;
+        before = stats;
+        keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS));
+    }
+    return (int64_t)(stats.bytes_sent - stats.messages_sent * sizeof(struct keel_message));
+}
+
+/* All ranks' bytes for one operation of that many elements, the signatures of the first messages included. */
+static int64_t wire_bytes(struct rank *me, struct keel_group *group, struct keel_collective what)
+{
+    int64_t mine = -payload_sent(me), all = 0;
+    rank_check(me, try_it(me, group, what));
+    mine += payload_sent(me);
+    const void *parts[] = {&mine};
+    struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
+                                  .sequence = what.sequence + 1,
+                                  .element = KEEL_ELEMENT_I64,
+                                  .count = 1,
+                                  .parts = parts,
+                                  .part_count = 1,
+                                  .result = &all};
+    rank_ok(me, keel_group_run(group, &sum, in_seconds(20)));
+    rank_ok(me, barrier(group, what.sequence + 2, in_seconds(20))); /* nobody is ahead */
+    return all;
+}
+
+static int wire_body(struct rank *me)
+{
+    struct keel_group *group = even_group(me, 1);
+    uint64_t sequence = 0, count = 16 * 8 * 1009; /* even shares for any of the ranks tried */
+    uint32_t done = 0;
+    rank_ok(me, barrier(group, sequence++, in_seconds(20)));
+    for (uint32_t kind = 0; kind < KEEL_BARRIER; kind++)
+        for (uint32_t a = 1; a < KEEL_ALGORITHM_COUNT; a++) {
+            struct keel_collective what = {.kind = (enum keel_collective_kind)kind,
+                                           .element = KEEL_ELEMENT_F32,
+                                           .order = KEEL_ORDER_NATIVE,
+                                           .algorithm = (enum keel_algorithm)a,
+                                           .sequence = sequence};
+            struct keel_schedule_wish wish = {.kind = what.kind,
+                                              .algorithm = what.algorithm,
+                                              .rank = me->rank,
+                                              .rank_count = me->rank_count,
+                                              .shard_count = me->rank_count};
+            struct keel_schedule *schedule;
+            if (kind == KEEL_ALL_GATHER_V || kind == KEEL_ALL_TO_ALL_V ||
+                keel_schedule_make(&wish, &schedule) != KEEL_OK)
+                continue;
+            keel_schedule_free(schedule);
+            uint64_t bytes = count * sizeof(float);
+            if (kind == KEEL_ALL_GATHER || kind == KEEL_GATHER || kind == KEEL_ALL_TO_ALL)
+                bytes *= me->rank_count;
+            int64_t right = (int64_t)keel_schedule_wire_bytes(&wish, bytes), moved = -1;
+            for (uint32_t tries = 0; moved != right && tries < 4; tries++) { /* a send may be counted late */
+                what.count = 0;
+                moved = -wire_bytes(me, group, what);
+                what.sequence += 3;
+                what.count = count;
+                moved += wire_bytes(me, group, what);
+                what.sequence += 3;
+            }
+            if (moved != right)
+                fprintf(stderr, "%s by %s: %lld bytes, the formula says %lld\n",
+                        keel_collective_name(what.kind), keel_algorithm_name(what.algorithm),
+                        (long long)moved, (long long)right);
+            rank_check(me, moved == right);
+            sequence = what.sequence;
+            done++;
+        }
+    rank_check(me, done > 20);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(the_bytes_on_the_wire_are_those_of_the_formula)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 4, 1, NULL, wire_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, every_collective_has_the_value_that_arithmetic_says, 1, RANKS_MAX + 1);
     tcase_add_loop_test(tc, collectives_of_many_segments_are_right, 1, 6);
+    tcase_add_test(tc, the_bytes_on_the_wire_are_those_of_the_formula);
     tcase_add_loop_test(tc, exact_sums_have_the_same_bits_by_every_algorithm_and_placement, 1, RANKS_MAX + 1);
 }
 KEEL_TEST_MAIN("transport every collective", cases, 120)
