@@ -212,9 +212,9 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
     KEEL_TRY(keel_alloc(1, sizeof *bench, &bench));
     bench->rank = rank;
     bench->plan = plan;
-    enum keel_status status = keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &bench->part);
+    enum keel_status status = keel_transport_alloc(bytes, &bench->part);
     if (status == KEEL_OK)
-        status = keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &bench->result);
+        status = keel_transport_alloc(bytes, &bench->result);
     if (status == KEEL_OK) {
         memset(bench->part, 0, bytes); /* pages that nobody has written do not cost what data costs */
         memset(bench->result, 0, bytes);
@@ -224,8 +224,8 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
             if (plan->kinds[k] != KEEL_SEND || rank->world > 1)
                 status = all_ways(bench, plan->kinds[k], plan->elements[e]);
     if (status == KEEL_OK) { /* else an operation may still be lent them, until the process ends */
-        keel_free(bench->part);
-        keel_free(bench->result);
+        keel_transport_free(bench->part);
+        keel_transport_free(bench->result);
         keel_free(bench);
     }
     return status;
