@@ -66,6 +66,12 @@ static uint8_t *temp_at(const struct keel_operation *operation, uint32_t number,
            ((uint64_t)slot * operation->plan->schedule->temp_count + number) * operation->chunk_bytes;
 }
 
+/* The root of a broadcast may do without a result: its part says the same. */
+static bool is_spared(const struct keel_operation *operation, const struct keel_operand *operand)
+{
+    return operand->space == KEEL_SPACE_RESULT && operation->result == NULL;
+}
+
 static const void *source_at(const struct keel_operation *operation, const struct keel_operand *operand,
                              struct span span, uint32_t slot)
 {
@@ -75,6 +81,8 @@ static const void *source_at(const struct keel_operation *operation, const struc
         return temp_at(operation, operand->number, slot);
     if (operand->space == KEEL_SPACE_PART)
         return operation->parts[operand->number] + span.at;
+    if (is_spared(operation, operand))
+        return operation->parts[0] + span.at;
     return operation->result + span.at;
 }
 
@@ -216,8 +224,8 @@ static void copy(const struct keel_operation *operation, const struct keel_opera
 {
     struct span span = span_of(operation, &operands[1], segment);
     struct span into = span_of(operation, &operands[0], segment);
-    if (operands[0].space == KEEL_SPACE_RESULT && operation->result == NULL)
-        return; /* the root of a broadcast may do without */
+    if (is_spared(operation, &operands[0]))
+        return;
     void *to = destination_at(operation, &operands[0], into, slot);
     const void *from = source_at(operation, &operands[1], span, slot);
     if (to != from)
@@ -370,7 +378,7 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
     if (bytes > 0 && reader != KEEL_NONE && operation->needs[item_of(operation, slot, reader)] == 1) {
         combine(operation, reader, segment, slot, into, payload);
         operation->state[item_of(operation, slot, reader)] = COMBINED;
-    } else if (bytes > 0) {
+    } else if (bytes > 0 && !is_spared(operation, into)) {
         deposit(operation, into, destination_at(operation, into, span, slot), payload, bytes);
     }
     leg->take_left--;

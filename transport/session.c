@@ -170,18 +170,24 @@ static void peer_accused(struct keel_group *group, uint32_t rank)
 }
 
 /* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
- * hears of the farewell before it notices the death itself still names the right rank. */
+ * hears of the farewell before it notices the death itself still names the right rank. If that rank is this
+ * one, the two have lost each other; nobody else is told, for the other lives. */
 static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
 {
     struct keel_peer *peer = group->peers[rank];
-    bool loss = accused > 0 && accused <= group->rank_count && accused - 1 != group->rank;
+    bool loss = accused > 0 && accused <= group->rank_count;
     if (peer->state == KEEL_PEER_LOST_STATE)
         return;
     peer->state = KEEL_PEER_LEFT;
     peer->redial_ns = 0;
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
-    if (loss)
+    if (loss && accused - 1 == group->rank) {
+        keel_mutex_lock(&group->endpoint->lock);
+        keel_group_note_lost(group, rank);
+        keel_mutex_unlock(&group->endpoint->lock);
+    } else if (loss) {
         peer_accused(group, (uint32_t)(accused - 1));
+    }
     keel_exchange_without(group, rank, peer->parting);
 }
 
@@ -376,6 +382,8 @@ static void come_up(struct keel_session *session)
     peer->redial_ns = 0;
     atomic_store(&peer->heard_ns, keel_now_ns());
     atomic_fetch_add(&session->endpoint->connections, 1);
+    if (session->group->accused != 0 && session->group->accused != session->rank + 1)
+        due(session, KEEL_MESSAGE_LOST); /* it was not there when the others were told */
     pump_session(session);
 }
 
