@@ -91,8 +91,8 @@ static void shrink_and_grow(bool over_fabric, uint64_t cycles)
     if (over_fabric)
         setenv("KEEL_SHARED_MEMORY", "0", 1);
     drill_start(&drill, NULL, 4, 1);
-    for (uint64_t cycle = 0; cycle < cycles + 20; cycle++) { /* the first fill pools and caches */
-        if (cycle == 20)
+    for (uint64_t cycle = 0; cycle < 2 * cycles; cycle++) { /* the first half fills pools and caches */
+        if (cycle == cycles)
             count_all(&drill, before);
         epoch_of(&drill, 4);
         epoch_of(&drill, 3);
