@@ -379,6 +379,30 @@ void keel_exchange_sent(struct keel_ticket *ticket)
     settle(leg);
 }
 
+/* The last of them may end the operation, which is then no longer touched. */
+static void take_back(struct keel_leg *leg)
+{
+    uint32_t left = leg->in_flight;
+    for (uint32_t k = 0; left > 0; k++)
+        if (leg->tickets[k].busy) {
+            left--;
+            keel_exchange_sent(&leg->tickets[k]);
+        }
+}
+
+void keel_exchange_left(struct keel_group *whole, uint32_t rank)
+{
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++) {
+        struct keel_operation *next;
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = next) {
+            next = at->next_in_table;
+            struct keel_leg *leg = leg_of(at, keel_group_from_whole(at->group, rank));
+            if (leg != NULL && leg->in_flight > 0)
+                take_back(leg);
+        }
+    }
+}
+
 /* ---- receiving --------------------------------------------------------------------------------------------
  */
 

@@ -83,7 +83,7 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
     group->identity = keel_recorder_identity(0, config->addresses, config->rank_count, config->epoch);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
-    KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->peers, &group->peers));
+    KEEL_TRY(keel_alloc(config->rank_count, sizeof(struct keel_peer *), &group->peers));
     KEEL_TRY(keel_choose_hosts(group, group));
     return keel_group_map(group, config->shard_count, config->shard_rank);
 }

@@ -311,6 +311,8 @@ void keel_exchange_sent(struct keel_ticket *ticket);
 /* Send one message to this peer. NOTHING: there is none to send now. */
 enum keel_flow_send { KEEL_FLOW_SENT, KEEL_FLOW_NOTHING, KEEL_FLOW_LATER, KEEL_FLOW_BROKEN };
 enum keel_flow_send keel_exchange_send(struct keel_peer *peer, struct keel_line *link, bool *out_retry);
+/* The rank has left and its connection is closed: what was lent to it is back. */
+void keel_exchange_left(struct keel_group *whole, uint32_t rank);
 /* The rank will say nothing more: end what still awaits it with this status. */
 void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
 void keel_exchange_end(struct keel_operation *operation, enum keel_status status);

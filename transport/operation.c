@@ -539,8 +539,11 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
         return status;
     }
     status = prepare(operation, collective);
-    if (status == KEEL_OK)
-        status = post_and_push(operation);
+    if (status != KEEL_OK) {
+        keel_operation_release(operation);
+        return status;
+    }
+    status = post_and_push(operation);
     if (status == KEEL_OK) {
         *out = operation;
         return KEEL_OK;
@@ -560,7 +563,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
 enum keel_status keel_group_run(struct keel_group *group, const struct keel_collective *collective,
                                 uint64_t deadline_ns)
 {
-    struct keel_operation *operation;
+    struct keel_operation *operation = NULL;
     KEEL_TRY(keel_group_begin(group, collective, &operation));
     return keel_operation_wait(operation, deadline_ns);
 }

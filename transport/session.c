@@ -187,6 +187,8 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
         keel_mutex_unlock(&group->endpoint->lock);
     } else if (loss) {
         peer_accused(group, (uint32_t)(accused - 1));
+    } else {
+        keel_exchange_left(group, rank);
     }
     keel_exchange_without(group, rank, peer->parting);
 }

@@ -12,13 +12,23 @@
 /* ---- elements ---------------------------------------------------------------------------------------------
  */
 
-__extension__ typedef _Float16 half;
+/* A small whole number in 16 bits, as IEEE 754 has it. */
+static uint16_t half_of(int value)
+{
+    uint32_t size = (uint32_t)(value < 0 ? -value : value), exponent = 0;
+    if (size == 0)
+        return 0;
+    while (size >> (exponent + 1) != 0)
+        exponent++;
+    uint32_t fraction = (size << 10 >> exponent) & 0x3ff;
+    return (uint16_t)((value < 0 ? 0x8000u : 0) | (exponent + 15) << 10 | fraction);
+}
 
 static void store(enum keel_element element, void *place, int value)
 {
     float f = (float)value;
     double d = value;
-    half h = (half)value;
+    uint16_t h = half_of(value);
     int32_t i32 = value;
     int64_t i64 = value;
     uint8_t u8 = (uint8_t)value;
