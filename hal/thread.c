@@ -96,6 +96,26 @@ void keel_thread_to_background(void)
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
 }
 
+/* As the system call has it; the C library has neither it nor a wrapper. */
+struct scheduling {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+void keel_thread_slice(uint64_t slice_ns)
+{
+    struct scheduling now = {0};
+    if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0) != 0 ||
+        (now.policy != SCHED_OTHER && now.policy != SCHED_BATCH) || now.runtime == 0 ||
+        now.runtime == slice_ns)
+        return;
+    now.runtime = slice_ns;
+    (void)syscall(SYS_sched_setattr, 0, &now, 0);
+}
+
 /* A cgroup v2 quota ("max 100000" or "200000 100000") in whole processors, 0 for none. */
 static uint32_t quota_cpus(void)
 {

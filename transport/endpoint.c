@@ -228,6 +228,7 @@ static void *progress(void *argument)
 {
     struct keel_endpoint *endpoint = argument;
     bool still = false; /* the same as last time: somebody drives */
+    keel_thread_slice(KEEL_SLICE_NS);
     keel_mutex_lock(&endpoint->lock);
     while (!endpoint->stopping) {
         if (endpoint->driving) {

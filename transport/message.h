@@ -48,6 +48,7 @@ enum {
 #define KEEL_PING_NS       (50 * KEEL_NS_PER_MS)  /* silence after which a peer is asked for a sign of life */
 #define KEEL_SILENT_NS     (250 * KEEL_NS_PER_MS) /* silence that blames a peer before all others */
 #define KEEL_RETRY_NS      KEEL_NS_PER_MS         /* after the fabric said EAGAIN */
+#define KEEL_SLICE_NS      (100 * KEEL_NS_PER_US) /* of the processor, for threads that others wait for */
 #define KEEL_STUCK_NS      (5 * KEEL_NS_PER_S)    /* a connection that says EAGAIN so long is broken */
 
 enum keel_message_kind {

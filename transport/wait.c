@@ -54,11 +54,14 @@ static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
     return false;
 }
 
-/* Sleep; what comes so soon that a spin would have caught it makes the next spin longer. */
+/* Sleep; what comes so soon that a spin would have caught it makes the next spin longer. On a busy machine
+ * the thread asks for short slices first, and keeps them: it wakes before whoever computes. */
 static void doze(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     uint64_t start = keel_now_ns();
+    if (start < endpoint->calm_ns)
+        keel_thread_slice(KEEL_SLICE_NS);
     keel_endpoint_sleep(endpoint, deadline_ns);
     if (keel_now_ns() - start < SPIN_MAX_NS && endpoint->spin_ns < SPIN_MIN_NS)
         endpoint->spin_ns = SPIN_MIN_NS;

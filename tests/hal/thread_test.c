@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct shared {
     struct keel_mutex mutex; /* guards what follows */
@@ -164,6 +166,38 @@ START_TEST(a_thread_goes_to_the_background_alone)
 }
 END_TEST
 
+/* As the system says it: for ordinary threads since Linux 6.12, zero before. */
+static uint64_t slice_ns(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } now = {0};
+    ck_assert_int_eq(syscall(SYS_sched_getattr, 0, &now, sizeof now, 0), 0);
+    return now.runtime;
+}
+
+static void *take_short_slices(void *out)
+{
+    keel_thread_slice(200000);
+    *(uint64_t *)out = slice_ns();
+    return NULL;
+}
+
+START_TEST(a_thread_asks_for_short_slices_alone)
+{
+    struct keel_thread thread;
+    uint64_t before = slice_ns(), asked = 0;
+    ck_ok(keel_thread_create(&thread, "slice", take_short_slices, &asked));
+    keel_thread_join(&thread);
+    ck_assert_uint_eq(asked, before != 0 ? 200000 : 0);
+    ck_assert_uint_eq(slice_ns(), before);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -174,6 +208,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_thread_bears_its_name_cut_to_fit);
     tcase_add_test(tc, the_cpu_count_follows_the_affinity);
     tcase_add_test(tc, a_thread_goes_to_the_background_alone);
+    tcase_add_test(tc, a_thread_asks_for_short_slices_alone);
 }
 
 KEEL_TEST_MAIN("thread", cases, 60)

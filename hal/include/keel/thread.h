@@ -43,6 +43,11 @@ void keel_thread_join(struct keel_thread *thread);
  * For good; best effort. What it holds a lock for, others may wait for long. */
 void keel_thread_to_background(void);
 
+/* From now on the scheduler lends the calling thread the processor for so long at a time, and as much in all
+ * as before: a thread with a shorter slice than the one that runs gets the processor when it wakes, and gets
+ * it back soon. Nothing happens in classes other than the ordinary ones, nor before Linux 6.12. */
+void keel_thread_slice(uint64_t slice_ns);
+
 /* Number of processors this process may use (affinity and cgroup quota), at least 1. */
 uint32_t keel_cpu_count(void);
 
