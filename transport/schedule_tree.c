@@ -24,7 +24,7 @@ static struct branch branch_of(const struct keel_team *team, uint32_t origin)
 
 static uint32_t rank_at(const struct keel_team *team, uint32_t origin, uint32_t number)
 {
-    KEEL_ASSERT(number < team->count);
+    KEEL_ASSERT(team->count > 0 && number < team->count);
     return keel_team_rank(team, (origin + number) % team->count);
 }
 

@@ -26,7 +26,7 @@ enum {
     KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included */
     KEEL_WORKERS_PER_NODE = 16,
     KEEL_HOLDERS_MAX = 5,
-    KEEL_SHARDS_MAX = 1024, /* logical shards of a job; a view of as many fits a control message */
+    KEEL_SHARDS_MAX = 1024,     /* logical shards of a job; a view of as many fits a control message */
     KEEL_MESSAGE_BYTES = 16384, /* largest control message */
     KEEL_RECORDS_MAX = 256,     /* step records kept by an agent until the launcher has them */
     KEEL_NODE_TEXT_BYTES = 256
