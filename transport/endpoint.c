@@ -60,10 +60,23 @@ void keel_endpoint_wake(struct keel_endpoint *endpoint)
 
 bool keel_endpoint_drive(struct keel_endpoint *endpoint)
 {
-    if (endpoint->driving || endpoint->wanted)
+    if (endpoint->driving || endpoint->wanted || atomic_load(&endpoint->claims) > 0)
         return false;
     endpoint->driving = true;
     return true;
+}
+
+void keel_endpoint_claim(struct keel_endpoint *endpoint)
+{
+    atomic_fetch_add(&endpoint->claims, 1);
+    while (endpoint->driving || endpoint->wanted) {
+        endpoint->sleepers++;
+        keel_endpoint_wake(endpoint);
+        keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_MS));
+        endpoint->sleepers--;
+    }
+    atomic_fetch_sub(&endpoint->claims, 1);
+    endpoint->driving = true;
 }
 
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)

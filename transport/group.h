@@ -239,6 +239,7 @@ struct keel_endpoint {
     struct keel_cond changed; /* an outcome, the group, or who owns progress */
     struct keel_cond parked;  /* for the progress thread, while others own progress */
     bool driving;             /* somebody owns progress */
+    _Atomic uint32_t claims;  /* who waits to own it next, before all other callers; written under the lock */
     bool wanted;              /* the thread is to have it next: connections want attention */
     bool thread_parked, thread_deep, thread_polling;
     uint64_t thread_until_ns; /* when its sleep in poll ends */
@@ -257,6 +258,8 @@ void keel_endpoint_wake(struct keel_endpoint *endpoint); /* caller holds the loc
 void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns); /* progress: tick by then */
 /* Caller holds the lock. True: it owns progress now, and must give it back. */
 bool keel_endpoint_drive(struct keel_endpoint *endpoint);
+/* Caller holds the lock, and waits until whoever owns progress has let go; nobody else gets it before. */
+void keel_endpoint_claim(struct keel_endpoint *endpoint);
 /* Caller holds the lock and owns progress; `soon`: the thread is to look after what is under way. */
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon);
 /* One round of progress, without the lock. Connections are the thread's: a stranger can hold it up there. */

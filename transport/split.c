@@ -167,17 +167,6 @@ enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, 
 /* ---- closing ----------------------------------------------------------------------------------------------
  */
 
-/* Caller holds the lock; it gets progress as soon as whoever has it pauses. */
-static void take_progress(struct keel_endpoint *endpoint)
-{
-    while (!keel_endpoint_drive(endpoint)) {
-        endpoint->sleepers++;
-        keel_endpoint_wake(endpoint);
-        keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_MS));
-        endpoint->sleepers--;
-    }
-}
-
 /* What it lent comes back within KEEL_CLOSE_NS, or the connections that still hold it are given up. */
 static void end_operations(struct keel_group *child)
 {
@@ -201,7 +190,7 @@ void keel_group_close_child(struct keel_group *child)
     keel_mutex_lock(&endpoint->lock);
     while (child->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
-    take_progress(endpoint);
+    keel_endpoint_claim(endpoint);
     whole->closed_numbers[whole->closed_count++] = child->number; /* what still comes for it is dropped */
     keel_mutex_unlock(&endpoint->lock);
     end_operations(child);

@@ -67,13 +67,13 @@ static void doze(struct keel_operation *operation, uint64_t deadline_ns)
         endpoint->spin_ns = SPIN_MIN_NS;
 }
 
-/* Caller owns progress. Returns when the operation has ended or its time is up; true: connections want
- * attention, which are the thread's. */
+/* Caller owns progress. Returns when the operation has ended, its time is up, or another thread claims
+ * progress; true: connections want attention, which are the thread's. */
 static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     bool asked = false;
-    while (!finished(operation)) {
+    while (!finished(operation) && atomic_load_explicit(&endpoint->claims, memory_order_relaxed) == 0) {
         uint64_t events = endpoint->events;
         keel_endpoint_pass(endpoint, false);
         if (finished(operation) || keel_now_ns() >= deadline_ns)

@@ -127,6 +127,54 @@ START_TEST(a_group_that_was_split_off_can_be_closed_in_the_middle_of_a_sum)
 }
 END_TEST
 
+static void *wait_for_it(void *argument)
+{
+    struct keel_operation **operation = argument;
+    enum keel_status status = keel_operation_wait(*operation, in_seconds(20));
+    if (status == KEEL_OK)
+        *operation = NULL;
+    return NULL;
+}
+
+/* While one thread waits in the whole group, and so owns progress, another closes a child. */
+static int close_beside_body(struct rank *me)
+{
+    struct keel_group *whole = all_ranks(me, 1), *child;
+    struct keel_operation *operation;
+    struct keel_thread thread;
+    uint8_t byte = 0;
+    rank_ok(me, keel_group_split(whole, 1, 0, 0, in_seconds(20), &child));
+    if (me->rank == 0) {
+        rank_ok(me, receive_begin(whole, 7, 1, &byte, 1, &operation));
+        rank_ok(me, keel_thread_create(&thread, "waiter", wait_for_it, &operation));
+        keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
+    }
+    uint64_t limit_ns = in_seconds(5);
+    keel_group_close(child);
+    rank_check(me, keel_now_ns() < limit_ns);
+    rank_say(me, 'c');
+    rank_hear(me);
+    if (me->rank == 1) {
+        byte = 42;
+        rank_ok(me, send_begin(whole, 7, 0, &byte, 1, &operation));
+        rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
+    } else {
+        keel_thread_join(&thread);
+        rank_check(me, operation == NULL && byte == 42);
+    }
+    keel_group_close(whole);
+    return 0;
+}
+
+START_TEST(a_child_closes_at_once_while_another_thread_waits_in_the_whole_group)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, close_beside_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int revoked_child_body(struct rank *me)
 {
     struct keel_group *whole = all_ranks(me, 1), *child;
@@ -408,6 +456,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, groups_split_off_work_side_by_side_on_the_same_connections, 1, 4);
     tcase_add_test(tc, a_group_that_was_split_off_can_be_closed_in_the_middle_of_a_sum);
+    tcase_add_test(tc, a_child_closes_at_once_while_another_thread_waits_in_the_whole_group);
     tcase_add_test(tc, revoking_a_child_leaves_the_whole_and_revoking_the_whole_ends_the_child);
     tcase_add_test(tc, a_dead_rank_takes_only_the_groups_that_it_was_in);
     tcase_add_test(tc, ranks_that_disagree_are_told_who_and_what_all_of_them);
