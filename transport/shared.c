@@ -183,16 +183,27 @@ static enum keel_status line_create(struct shared *shared, int fd, const struct 
     return KEEL_OK;
 }
 
+/* A child of this process may have the descriptors too: closing would tell nobody, nor end the watch. */
+static void hang_up_descriptors(const struct shared *shared, const struct shared_line *line)
+{
+    (void)shutdown(line->fd, SHUT_RDWR);
+    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, line->fd, NULL);
+    close(line->fd);
+    if (line->pidfd < 0)
+        return;
+    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, line->pidfd, NULL);
+    close(line->pidfd);
+}
+
 /* The segment stays mapped until the line is buried: its user may be looking at a payload. */
 static void shared_hang_up(struct keel_line *given)
 {
     struct shared_line *line = own_line(given);
-    shared_of(given->carrier)->table[line->number] = NULL;
+    struct shared *shared = shared_of(given->carrier);
+    shared->table[line->number] = NULL;
     if (line->span.segment != NULL)
         keel_span_withdraw(&line->span);
-    close(line->fd);
-    if (line->pidfd >= 0)
-        close(line->pidfd);
+    hang_up_descriptors(shared, line);
 }
 
 static void bury(struct keel_line **list)
@@ -248,8 +259,8 @@ static bool send_packet(int fd, enum packet_kind kind, uint64_t region, uint64_t
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof packet;
 }
 
-/* NONE: there is none, or not one of ours. *out_fd: what came with it, the caller's to close, or -1; the
- * system closes what is more than one. */
+/* NONE: there is none, or not one of ours. *out_fd: what came with it, the caller's to close, or -1; there is
+ * room for one, and the system closes the others. */
 static enum packet_kind take_packet(int fd, struct packet *out, int *out_fd)
 {
     struct packet packet = {0, 0, 0, 0};
@@ -259,7 +270,7 @@ static enum packet_kind take_packet(int fd, struct packet *out, int *out_fd)
         uint8_t bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
     int descriptor = -1;
     ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     const struct cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;

@@ -355,21 +355,26 @@ static int call_socket(const struct keel_address *address)
     return fd;
 }
 
-static void say(int fd, const void *words, size_t bytes, int descriptor)
+static void say_with(int fd, const void *words, size_t bytes, const int *descriptors, uint32_t count)
 {
     struct iovec part = {(void *)(uintptr_t)words, bytes};
-    _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))] = {0};
+    _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(4 * sizeof(int))] = {0};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (descriptor >= 0) {
+    if (count > 0) {
         message.msg_control = control;
-        message.msg_controllen = sizeof control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof descriptor);
-        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+        header->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(header), descriptors, count * sizeof(int));
     }
     ck_assert_int_gt(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
+}
+
+static void say(int fd, const void *words, size_t bytes, int descriptor)
+{
+    say_with(fd, words, bytes, &descriptor, descriptor >= 0 ? 1 : 0);
 }
 
 /* Whoever speaks another language is hung up on; whoever says nothing waits; the others are not disturbed. */
@@ -410,20 +415,6 @@ START_TEST(strangers_at_the_socket_disturb_nobody)
 }
 END_TEST
 
-/* ---- death ----------------------------------------------------------------------------------------------
- */
-
-static uint32_t descriptors(void)
-{
-    uint32_t count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
-}
-
 static uint32_t files_in(const char *path)
 {
     uint32_t count = 0;
@@ -435,11 +426,42 @@ static uint32_t files_in(const char *path)
     return count;
 }
 
+/* More of them than a packet of ours has, with words that are ours and with words that are not. */
+START_TEST(descriptors_that_a_stranger_sends_do_not_stay)
+{
+    static const uint32_t greeting[6] = {0x4b455350, 1, 0, 0, KEEL_RING_BYTES, 0};
+    const int sent[4] = {STDIN_FILENO, STDIN_FILENO, STDIN_FILENO, STDIN_FILENO};
+    struct keel_address address;
+    struct end end;
+    char path[32], byte;
+    pid_t pid = echo_start(false, &address);
+    end_open(&end, false);
+    dial(&end, &address);
+    exchange(&end, 1, (const uint8_t *)"x", 1, false);
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    uint32_t before = files_in(path);
+    for (uint32_t count = 1; count <= 4; count++) {
+        int fd = call_socket(&address);
+        say_with(fd, count % 2 == 0 ? (const void *)greeting : (const void *)"", count % 2 == 0 ? 24 : 1,
+                 sent, count);
+        ck_assert_int_le(recv(fd, &byte, 1, 0), 0);
+        close(fd);
+        exchange(&end, 1 + count, (const uint8_t *)"x", 1, false);
+        ck_assert_msg(files_in(path) == before, "of %u descriptors some stayed", count);
+    }
+    keel_line_close(end.line);
+    echo_end(&end, pid);
+}
+END_TEST
+
+/* ---- death ----------------------------------------------------------------------------------------------
+ */
+
 START_TEST(a_killed_peer_breaks_its_line_and_nothing_of_it_stays)
 {
     enum { TIMES = 50 };
     static uint8_t data[KEEL_CHUNK_BYTES];
-    uint32_t fds = descriptors(), shm = files_in("/dev/shm");
+    uint32_t fds = files_in("/proc/self/fd"), shm = files_in("/dev/shm");
     uint64_t memory = keel_memory_stats().live_bytes, worst_ns = 0;
     for (uint32_t k = 0; k < TIMES; k++) {
         struct keel_address address;
@@ -462,7 +484,7 @@ START_TEST(a_killed_peer_breaks_its_line_and_nothing_of_it_stays)
         ck_assert_uint_eq(lines_with(0, "net/unix", name), 0);
     }
     printf("note: a killed peer's line broke after %.2f ms at most\n", (double)worst_ns / 1e6);
-    ck_assert_uint_eq(descriptors(), fds);
+    ck_assert_uint_eq(files_in("/proc/self/fd"), fds);
     ck_assert_uint_eq(files_in("/dev/shm"), shm);
     ck_assert_uint_eq(lines_with(getpid(), "maps", "memfd:keel"), 0);
     ck_assert_uint_eq(keel_memory_stats().live_bytes, memory);
@@ -503,6 +525,31 @@ START_TEST(a_killed_peer_is_noticed_although_its_child_lives)
 }
 END_TEST
 
+/* A child of ours that has our descriptors keeps neither the line alive for the peer nor its sockets here. */
+START_TEST(a_closed_line_is_closed_although_a_child_has_its_descriptors)
+{
+    struct keel_address address;
+    struct end end;
+    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX];
+    pid_t pid = echo_start(false, &address);
+    end_open(&end, false);
+    dial(&end, &address);
+    exchange(&end, 1, (const uint8_t *)"x", 1, false);
+    pid_t child = fork();
+    if (child == 0)
+        pause();
+    keel_line_close(end.line);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid); /* it ends with its line */
+    for (uint32_t k = 0; k < 3; k++)
+        keel_lines_progress(&end.lines);
+    uint32_t count = keel_lines_descriptors(&end.lines, fds);
+    ck_assert_int_eq(poll(fds, count, 0), 0);
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    keel_lines_close(&end.lines);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_carrier, 0, 2);
@@ -511,6 +558,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_a_peer_lent_can_be_read_and_not_written);
     tcase_add_loop_test(tc, the_fabric_is_taken_where_memory_cannot_be_shared, 0, 3);
     tcase_add_test(tc, strangers_at_the_socket_disturb_nobody);
+    tcase_add_test(tc, descriptors_that_a_stranger_sends_do_not_stay);
+    tcase_add_test(tc, a_closed_line_is_closed_although_a_child_has_its_descriptors);
     tcase_add_test(tc, a_killed_peer_breaks_its_line_and_nothing_of_it_stays);
     tcase_add_test(tc, a_killed_peer_is_noticed_although_its_child_lives);
 }
