@@ -533,7 +533,8 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
     return true;
 }
 
-/* At most what a ring holds, so that no peer keeps the others waiting. False when the line is closed. */
+/* At most as many bytes as a ring has, so that no peer keeps the others waiting; of the dead, as many messages
+ * as it can hold, so all. False when the line is closed. */
 static bool deliver_messages(struct shared_line *line)
 {
     for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES;) {
@@ -550,7 +551,7 @@ static bool deliver_messages(struct shared_line *line)
             keel_line_broke(&line->line, "a message that is not ours");
             return false;
         }
-        bytes += sizeof message + message.bytes;
+        bytes += line->gone ? KEEL_CACHE_LINE_BYTES : sizeof message + message.bytes;
         line->referring = refers;
         if (!deliver_message(line, &message, payload))
             return false;

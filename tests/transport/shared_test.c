@@ -525,6 +525,38 @@ START_TEST(a_killed_peer_is_noticed_although_its_child_lives)
 }
 END_TEST
 
+/* Far more lent memory than is delivered of a living peer at a time. */
+START_TEST(what_a_dead_peer_had_sent_is_delivered_before_its_line_breaks)
+{
+    enum { MESSAGES = 40 };
+    struct keel_address address;
+    struct end end;
+    int fds[2];
+    char byte;
+    end_open(&end, false);
+    ck_ok(keel_lines_address(&end.lines, &address));
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        uint8_t *data;
+        keel_lines_close(&end.lines);
+        end_open(&end, false);
+        dial(&end, &address);
+        ck_ok(keel_transport_alloc(KEEL_CHUNK_BYTES, &data));
+        for (uint64_t k = 1; k <= MESSAGES; k++)
+            (void)send_message(&end, k, data, KEEL_CHUNK_BYTES, true);
+        (void)!write(fds[1], "", 1);
+        pause();
+    }
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    turn_until(&end, end.broke);
+    ck_assert_uint_eq(end.arrived, MESSAGES);
+    keel_lines_close(&end.lines);
+}
+END_TEST
+
 /* A child of ours that has our descriptors keeps neither the line alive for the peer nor its sockets here. */
 START_TEST(a_closed_line_is_closed_although_a_child_has_its_descriptors)
 {
@@ -559,6 +591,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, the_fabric_is_taken_where_memory_cannot_be_shared, 0, 3);
     tcase_add_test(tc, strangers_at_the_socket_disturb_nobody);
     tcase_add_test(tc, descriptors_that_a_stranger_sends_do_not_stay);
+    tcase_add_test(tc, what_a_dead_peer_had_sent_is_delivered_before_its_line_breaks);
     tcase_add_test(tc, a_closed_line_is_closed_although_a_child_has_its_descriptors);
     tcase_add_test(tc, a_killed_peer_breaks_its_line_and_nothing_of_it_stays);
     tcase_add_test(tc, a_killed_peer_is_noticed_although_its_child_lives);
