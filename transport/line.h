@@ -146,8 +146,8 @@ struct keel_carrier {
     _Atomic uint64_t forged; /* messages that did not open */
 };
 
-/* Connections of a carrier at once: a group's, as many of an older epoch that lingers, strangers; twice for
- * those closed. */
+/* Connections of a carrier at once: a group's, as many of an older epoch that linger, as many that are early
+ * for the next, and callers that are strangers or refused. */
 enum { KEEL_LINES_MAX = 4 * KEEL_CONNECTIONS_MAX + 2 * KEEL_PENDING_MAX };
 
 void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);

@@ -34,7 +34,7 @@ enum {
     KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */
     KEEL_LINE_BULK_SENDS = 4,                  /* so many may carry bulk data */
     KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
-    KEEL_PENDING_MAX = 128,     /* incoming connections that are not part of a group */
+    KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
     KEEL_KEY_BYTES = 32

@@ -471,6 +471,14 @@ static enum keel_status agree(struct keel_session *session, uint16_t cipher)
     return KEEL_OK;
 }
 
+static uint32_t count_sessions(const struct keel_endpoint *endpoint, enum keel_session_state state)
+{
+    uint32_t count = 0;
+    for (const struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
+        count += at->state == state;
+    return count;
+}
+
 static void hello_arrived(struct keel_session *session, const struct keel_handshake *hello, uint16_t cipher)
 {
     struct keel_endpoint *endpoint = session->endpoint;
@@ -493,8 +501,10 @@ static void hello_arrived(struct keel_session *session, const struct keel_handsh
         admit(session, group);
     else if (endpoint->seen_epoch && hello->epoch <= endpoint->current_epoch)
         refuse_stale(session);
-    else
+    else if (count_sessions(endpoint, KEEL_SESSION_EARLY) < KEEL_CONNECTIONS_MAX)
         session->state = KEEL_SESSION_EARLY;
+    else
+        drop(session, "more callers of epochs to come than there may be connections");
 }
 
 static void challenge_arrived(struct keel_session *session, const struct keel_handshake *challenge,
@@ -561,10 +571,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 static bool on_asked(void *context, struct keel_line *link)
 {
     struct keel_endpoint *endpoint = context;
-    uint32_t pending = 0;
-    for (struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
-        pending += at->group == NULL;
-    if (pending >= KEEL_PENDING_MAX) {
+    if (count_sessions(endpoint, KEEL_SESSION_CALLED) >= KEEL_PENDING_MAX) {
         atomic_fetch_add(&endpoint->stale_dropped, 1);
         return false;
     }

@@ -1,0 +1,88 @@
+/* crowd_test.c - one rank that very many call: two hundred endpoints of one process. */
+#include "ranks.h"
+
+#include <keel/memory.h>
+
+enum { CROWD = 200, HUB = CROWD - 1 }; /* lower ranks dial higher ones: all the hub */
+
+struct crowd {
+    struct keel_endpoint *endpoints[CROWD];
+    struct keel_address addresses[CROWD];
+    struct keel_group *groups[CROWD];
+    uint16_t own[CROWD];
+};
+
+static struct crowd *crowd_open(void)
+{
+    struct crowd *crowd;
+    const struct keel_endpoint_config config = {.key = NULL};
+    ck_assert_int_eq(setenv("KEEL_NET_DIR", "/dev/null", 1), 0);
+    ck_ok(keel_alloc(1, sizeof *crowd, &crowd));
+    for (uint32_t rank = 0; rank < CROWD; rank++) {
+        ck_ok(keel_endpoint_open(&config, &crowd->endpoints[rank]));
+        keel_endpoint_address(crowd->endpoints[rank], &crowd->addresses[rank]);
+        crowd->own[rank] = (uint16_t)rank;
+    }
+    return crowd;
+}
+
+static void enter(struct crowd *crowd, uint32_t rank, uint64_t epoch)
+{
+    const struct keel_group_config config = {.epoch = epoch,
+                                             .rank = rank,
+                                             .rank_count = CROWD,
+                                             .addresses = crowd->addresses,
+                                             .shard_count = CROWD,
+                                             .shard_rank = crowd->own};
+    ck_ok(keel_group_open(crowd->endpoints[rank], &config, &crowd->groups[rank]));
+}
+
+/* Everybody sends the hub a byte, which it begins to receive after a while. */
+static void send_all(struct crowd *crowd, uint64_t epoch, bool hub_is_late)
+{
+    static uint8_t sent[CROWD], received[CROWD];
+    struct keel_operation *sends[HUB], *receives[HUB];
+    if (!hub_is_late)
+        enter(crowd, HUB, epoch);
+    for (uint32_t rank = 0; rank < HUB; rank++) {
+        if (crowd->groups[rank] != NULL)
+            keel_group_close(crowd->groups[rank]);
+        enter(crowd, rank, epoch);
+        sent[rank] = (uint8_t)(rank + epoch);
+        ck_ok(send_begin(crowd->groups[rank], 1, HUB, &sent[rank], 1, &sends[rank]));
+    }
+    keel_sleep_until_ns(keel_deadline_after_ns(300 * KEEL_NS_PER_MS));
+    if (hub_is_late)
+        enter(crowd, HUB, epoch);
+    for (uint32_t rank = 0; rank < HUB; rank++)
+        ck_ok(receive_begin(crowd->groups[HUB], 1, rank, &received[rank], 1, &receives[rank]));
+    for (uint32_t rank = 0; rank < HUB; rank++) {
+        ck_ok(keel_operation_wait(receives[rank], in_seconds(30)));
+        ck_ok(keel_operation_wait(sends[rank], in_seconds(30)));
+        ck_assert_uint_eq(received[rank], sent[rank]);
+    }
+}
+
+/* First they come before its epoch is open; then while its lines of the epoch before wait for farewells. */
+START_TEST(a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away)
+{
+    struct crowd *crowd = crowd_open();
+    struct keel_transport_stats stats;
+    send_all(crowd, 1, true);
+    keel_group_close(crowd->groups[HUB]);
+    send_all(crowd, 2, false);
+    keel_endpoint_stats(crowd->endpoints[HUB], &stats);
+    ck_assert_uint_eq(stats.stale_dropped, 0);
+    for (uint32_t rank = 0; rank < CROWD; rank++) {
+        keel_group_close(crowd->groups[rank]);
+        keel_endpoint_close(crowd->endpoints[rank]);
+    }
+    keel_free(crowd);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away);
+}
+KEEL_TEST_MAIN("transport crowd", cases, 120)
