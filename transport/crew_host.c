@@ -147,6 +147,7 @@ static void seat_clear(struct seat *seat)
     if (seat->wire == NULL)
         return;
     close(seat->wire->fd);
+    keel_handshake_wipe(seat->wire->key);
     keel_free(seat->wire);
     *seat = (struct seat){.wire = NULL};
 }
@@ -163,6 +164,7 @@ void keel_crew_host_close(struct keel_crew_host *host)
     keel_free(host->seats);
     keel_free(host->seat_of);
     keel_free(host->addresses);
+    keel_handshake_wipe(host->key);
     keel_free(host);
 }
 

@@ -186,5 +186,6 @@ void keel_crew_leave(struct keel_crew_member *member, bool orderly)
         keel_crew_wire_send(&member->wire, KEEL_CREW_BYE, NULL, 0, keel_deadline_after_ns(KEEL_NS_PER_S));
     if (member->wire.fd >= 0)
         close(member->wire.fd);
+    keel_handshake_wipe(member->wire.key);
     keel_free(member);
 }

@@ -21,6 +21,8 @@ void keel_crew_wire_agree(struct keel_crew_wire *wire, const uint8_t host_challe
     crypto_generichash_update(&state, member_challenge, KEEL_CHALLENGE_BYTES);
     crypto_generichash_final(&state, agreed, sizeof agreed);
     memcpy(wire->key, agreed, sizeof agreed);
+    keel_handshake_wipe(agreed);
+    sodium_memzero(&state, sizeof state);
 }
 
 static void prove(const struct keel_crew_wire *wire, bool from_host, const struct keel_crew_header *header,
@@ -34,6 +36,7 @@ static void prove(const struct keel_crew_wire *wire, bool from_host, const struc
     if (header->bytes > 0)
         crypto_generichash_update(&state, payload, header->bytes);
     crypto_generichash_final(&state, out, KEEL_PROOF_BYTES);
+    sodium_memzero(&state, sizeof state);
 }
 
 static enum keel_status write_all(int fd, const void *data, size_t bytes, uint64_t deadline_ns)

@@ -17,6 +17,10 @@ static enum keel_status config_check(const struct keel_group_config *config)
         if (config->shard_rank[shard] >= config->rank_count)
             return keel_fail(KEEL_INVALID, "group: shard %u is carried by rank %u of %u", shard,
                              config->shard_rank[shard], config->rank_count);
+    for (uint32_t rank = 0; rank < config->rank_count; rank++)
+        if (config->addresses[rank].bytes > KEEL_ADDRESS_BYTES)
+            return keel_fail(KEEL_INVALID, "group: the address of rank %u has %u bytes; %d are possible",
+                             rank, config->addresses[rank].bytes, KEEL_ADDRESS_BYTES);
     return KEEL_OK;
 }
 

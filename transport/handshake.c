@@ -46,6 +46,7 @@ void keel_handshake_prove(const uint8_t key[KEEL_KEY_BYTES], enum keel_handshake
     crypto_generichash_state state;
     begin(&state, key, "keel transport handshake 1", role, parties);
     crypto_generichash_final(&state, out, KEEL_PROOF_BYTES);
+    sodium_memzero(&state, sizeof state);
 }
 
 bool keel_handshake_equal(const uint8_t left[KEEL_PROOF_BYTES], const uint8_t right[KEEL_PROOF_BYTES])

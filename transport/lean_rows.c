@@ -217,7 +217,7 @@ static enum keel_status count_rows(struct keel_rows *rows, uint64_t sequence, ui
                 (unsigned long long)rows->own.rows_max, keel_reduction_name(rows->config.reduction));
         rows->row_counts[rank] = head->count;
         rows->float_counts[rank] = head->count * rows->config.width;
-        total += head->count < UINT32_MAX ? head->count : UINT32_MAX;
+        total += head->count <= UINT32_MAX ? head->count : UINT64_C(1) << 32; /* enough to be too many */
     }
     if (total > rows->config.rows_max)
         return keel_fail(KEEL_LIMIT, "sum of rows %llu: %llu rows of all ranks, and room for %llu",

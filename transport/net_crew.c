@@ -117,7 +117,9 @@ static enum keel_status make_key(struct hosting *hosting)
     hosting->key_fd = memfd_create("keel-net-key", MFD_CLOEXEC);
     if (hosting->key_fd < 0 || fchmod(hosting->key_fd, 0600) != 0)
         return keel_fail_errno(errno, "no memory for a key");
-    return keel_pwrite_all(hosting->key_fd, text, sizeof text - 1, 0, "the key");
+    enum keel_status status = keel_pwrite_all(hosting->key_fd, text, sizeof text - 1, 0, "the key");
+    sodium_memzero(text, sizeof text);
+    return status;
 }
 
 static enum keel_status find_key(struct hosting *hosting)

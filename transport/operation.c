@@ -411,9 +411,9 @@ static bool too_many(const struct keel_group *group, const struct keel_collectiv
     const uint64_t limit = (UINT64_C(1) << 56) / group->rank_count / 8;
     if (what->count > limit)
         return true;
+    bool gives = what->kind == KEEL_ALL_TO_ALL_V, gets = gives || what->kind == KEEL_ALL_GATHER_V;
     for (uint32_t r = 0; r < group->rank_count; r++)
-        if ((what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[r] > limit) ||
-            (what->kind >= KEEL_ALL_GATHER_V && what->counts_out != NULL && what->counts_out[r] > limit))
+        if ((gives && what->counts_in[r] > limit) || (gets && what->counts_out[r] > limit))
             return true;
     return false;
 }

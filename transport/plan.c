@@ -139,6 +139,12 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
                                .root = wish.root,
                                .users = 1};
     enum keel_status status = keel_schedule_make(&wish, &plan->schedule);
+    if (status == KEEL_OK && plan->schedule->peer_count > KEEL_CONNECTIONS_MAX)
+        status = keel_fail(KEEL_LIMIT,
+                           "%s of %u ranks by %s: rank %u would need %u connections, there may be %d; take "
+                           "another algorithm, or groups split off",
+                           keel_collective_name(wish.kind), wish.rank_count, keel_algorithm_name(algorithm),
+                           wish.rank, plan->schedule->peer_count, KEEL_CONNECTIONS_MAX);
     if (status == KEEL_OK)
         status = list_roots(plan);
     if (status == KEEL_OK)

@@ -33,7 +33,8 @@ struct keel_plan {
     uint32_t leaves_max;   /* sources of a COMBINE */
 };
 
-/* The plan for this collective, counted as used. Any thread, without the lock. As keel_schedule_make. */
+/* The plan for this collective, counted as used. Any thread, without the lock. As keel_schedule_make; LIMIT
+ * too where it has more peers than there may be connections. */
 enum keel_status keel_plan_take(struct keel_group *group, const struct keel_collective *collective,
                                 enum keel_algorithm algorithm, struct keel_plan **out);
 void keel_plan_drop(struct keel_group *group, struct keel_plan *plan); /* not used after all */

@@ -78,7 +78,9 @@ static void bound(struct keel_recording *recording, uint64_t first_total)
     uint64_t total =
         record->header.event_total; /* of the last reading: what it may have overwritten is out */
     recording->event_first = total >= KEEL_RECORD_EVENTS ? total - KEEL_RECORD_EVENTS + 1 : 0;
-    record->header.event_total = first_total < recording->event_first ? recording->event_first : first_total;
+    if (first_total < total)
+        total = first_total;
+    record->header.event_total = total < recording->event_first ? recording->event_first : total;
     for (uint32_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
         struct keel_record_group *group = &record->groups[k];
         if (group->rank >= group->rank_count || group->rank_count > KEEL_RECORD_NONE)

@@ -92,7 +92,7 @@ struct keel_schedule_wish {
 };
 
 /* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree
- * order with this map, not for this number of ranks), and says why; NO_MEMORY. */
+ * order with this map, not for this number of ranks), and says why; LIMIT: too much scratch; NO_MEMORY. */
 enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out);
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 

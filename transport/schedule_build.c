@@ -26,8 +26,15 @@ struct keel_operand keel_operand_result(uint32_t block)
 
 struct keel_operand keel_build_temp(struct keel_builder *builder, uint32_t block)
 {
-    KEEL_ASSERT(builder->schedule->temp_count <= UINT16_MAX);
-    return (struct keel_operand){KEEL_SPACE_TEMP, (uint16_t)builder->schedule->temp_count++, block};
+    if (builder->schedule->temp_count <= UINT16_MAX)
+        return (struct keel_operand){KEEL_SPACE_TEMP, (uint16_t)builder->schedule->temp_count++, block};
+    if (builder->status == KEEL_OK)
+        builder->status =
+            keel_fail(KEEL_LIMIT,
+                      "schedule: %s by %s would take more than %d blocks of scratch; take another algorithm",
+                      keel_collective_name(builder->wish->kind),
+                      keel_algorithm_name(builder->wish->algorithm), UINT16_MAX + 1);
+    return (struct keel_operand){KEEL_SPACE_TEMP, 0, block}; /* no step that names it is taken */
 }
 
 /* Room for `more` items behind `count`; false when the builder has failed. */

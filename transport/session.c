@@ -313,8 +313,10 @@ static void pump_session(struct keel_session *session)
         break_session(session, "sending failed");
         return;
     }
-    if (!retry)
+    if (!retry) {
+        session->stuck_ns = 0;
         return;
+    }
     session->retry_ns = keel_deadline_after_ns(KEEL_RETRY_NS);
     if (session->stuck_ns == 0)
         session->stuck_ns = keel_deadline_after_ns(KEEL_STUCK_NS);

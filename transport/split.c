@@ -188,6 +188,8 @@ void keel_group_close_child(struct keel_group *child)
     struct keel_group *whole = child->whole;
     struct keel_endpoint *endpoint = child->endpoint;
     keel_mutex_lock(&endpoint->lock);
+    for (const struct keel_group *at = whole->children; at != NULL; at = at->next_child)
+        KEEL_ASSERT(at->parent != child);
     while (child->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
     keel_endpoint_claim(endpoint);

@@ -81,8 +81,48 @@ START_TEST(a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away)
 }
 END_TEST
 
+/* A group of ranks that are not there: to begin is local. */
+START_TEST(an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called)
+{
+    enum { MANY = 300 };
+    static struct keel_address addresses[MANY];
+    static uint16_t own[MANY];
+    struct keel_endpoint *endpoint;
+    struct keel_group *group;
+    struct keel_operation *operation = NULL;
+    const struct keel_endpoint_config config = {.key = NULL};
+    ck_ok(keel_endpoint_open(&config, &endpoint));
+    for (uint32_t rank = 0; rank < MANY; rank++) {
+        keel_endpoint_address(endpoint, &addresses[rank]);
+        own[rank] = (uint16_t)rank;
+    }
+    struct keel_group_config them = {
+        .epoch = 1, .rank_count = MANY, .addresses = addresses, .shard_count = MANY, .shard_rank = own};
+    addresses[MANY - 1].bytes = KEEL_ADDRESS_BYTES + 1;
+    ck_assert_int_eq(keel_group_open(endpoint, &them, &group), KEEL_INVALID);
+    addresses[MANY - 1].bytes = KEEL_ADDRESS_BYTES;
+    ck_ok(keel_group_open(endpoint, &them, &group));
+    int32_t mine = 1, sum;
+    const void *parts[] = {&mine};
+    struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                   .element = KEEL_ELEMENT_I32,
+                                   .algorithm = KEEL_ALGORITHM_FLAT,
+                                   .count = 1,
+                                   .parts = parts,
+                                   .part_count = 1,
+                                   .result = &sum};
+    ck_assert_int_eq(keel_group_begin(group, &what, &operation), KEEL_LIMIT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "299 connections"));
+    what.algorithm = KEEL_ALGORITHM_AUTO;
+    ck_ok(keel_group_begin(group, &what, &operation));
+    keel_group_close(group);
+    keel_endpoint_close(endpoint);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called);
     tcase_add_test(tc, a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away);
 }
 KEEL_TEST_MAIN("transport crowd", cases, 120)

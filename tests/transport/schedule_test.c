@@ -429,6 +429,26 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
 }
 END_TEST
 
+/* One rank carries every other shard, so it makes half of all inner nodes, of every block. */
+START_TEST(a_schedule_of_too_much_scratch_is_refused)
+{
+    enum { RANKS = 64 };
+    static uint16_t map[KEEL_GROUP_SHARDS_MAX];
+    for (uint32_t shard = 0; shard < KEEL_GROUP_SHARDS_MAX; shard++)
+        map[shard] = (uint16_t)(shard % 2 == 0 ? 0 : 1 + shard / 2 % (RANKS - 1));
+    const struct keel_schedule_wish wish = {.kind = KEEL_REDUCE_SCATTER,
+                                            .algorithm = KEEL_ALGORITHM_TREE,
+                                            .exact = true,
+                                            .rank_count = RANKS,
+                                            .shard_count = KEEL_GROUP_SHARDS_MAX,
+                                            .shard_rank = map};
+    uint64_t before = keel_memory_stats().live_bytes;
+    struct keel_schedule *schedule = NULL;
+    ck_assert_int_eq(keel_schedule_make(&wish, &schedule), KEEL_LIMIT);
+    ck_assert_uint_eq(keel_memory_stats().live_bytes, before);
+}
+END_TEST
+
 /* What every rank is asked, every rank answers alike, and can do. */
 START_TEST(the_choice_can_be_made_and_is_everybodys)
 {
@@ -511,6 +531,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, sixty_four_to_a_thousand_ranks);
     tcase_add_test(tc, four_thousand_and_ninety_six_ranks);
     tcase_add_test(tc, schedules_of_4096_ranks_are_bounded);
+    tcase_add_test(tc, a_schedule_of_too_much_scratch_is_refused);
     tcase_add_test(tc, closed_forms_come_near_the_simulation);
     tcase_add_test(tc, the_choice_can_be_made_and_is_everybodys);
 }
