@@ -113,6 +113,15 @@ static void count_in(struct keel_device *device, uint64_t live)
     }
 }
 
+static void introduce(struct keel_device *device, struct keel_buffer *parent, uint64_t bytes,
+                      struct keel_buffer *buffer)
+{
+    buffer->device = device;
+    buffer->parent = parent;
+    buffer->bytes = bytes;
+    buffer->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
+}
+
 enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
 {
     const struct keel_device_info *info = &device->info;
@@ -136,10 +145,28 @@ enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, 
         return status;
     }
     count_in(device, live);
-    buffer->device = device;
-    buffer->parent = NULL;
-    buffer->bytes = bytes;
-    buffer->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
+    introduce(device, NULL, bytes, buffer);
+    *out = buffer;
+    return KEEL_OK;
+}
+
+enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,
+                                  struct keel_buffer **out)
+{
+    const struct keel_device_info *info = &device->info;
+    if (!info->unified_memory)
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s: a buffer in host memory; the device has its own: use keel_buffer_create",
+                         info->selector);
+    if (bytes == 0 || bytes > info->max_buffer_bytes || (uintptr_t)memory % KEEL_PAGE_BYTES != 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: a buffer in %" PRIu64 " bytes of host memory; give it 1 to %" PRIu64
+                         " at the start of a page",
+                         info->selector, bytes, info->max_buffer_bytes);
+    struct keel_buffer *buffer = NULL;
+    KEEL_TRY(device->ops->buffer_wrap(device, memory, bytes, &buffer));
+    introduce(device, NULL, bytes, buffer);
+    buffer->wrapped = true;
     *out = buffer;
     return KEEL_OK;
 }
@@ -159,10 +186,7 @@ enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_b
     struct keel_buffer *slice = NULL;
     KEEL_TRY(device->ops->buffer_slice(buffer, offset_bytes, bytes, &slice));
     atomic_fetch_add(&buffer->slices, 1);
-    slice->device = device;
-    slice->parent = buffer;
-    slice->bytes = bytes;
-    slice->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
+    introduce(device, buffer, bytes, slice);
     *out = slice;
     return KEEL_OK;
 }
@@ -175,7 +199,7 @@ void keel_buffer_destroy(struct keel_buffer *buffer)
     struct keel_device *device = buffer->device;
     if (buffer->parent != NULL)
         atomic_fetch_sub(&buffer->parent->slices, 1);
-    else
+    else if (!buffer->wrapped)
         atomic_fetch_sub(&device->live_bytes, buffer->bytes);
     device->ops->buffer_destroy(buffer);
 }

@@ -23,6 +23,7 @@ struct keel_device {
 struct keel_buffer {
     struct keel_device *device;
     struct keel_buffer *parent; /* the buffer that this slice is cut from; NULL for a buffer */
+    bool wrapped;               /* the memory is the caller's */
     uint64_t bytes;
     uint64_t id;                 /* never used twice on a device: tells a new buffer at an old address */
     atomic_uint_fast32_t slices; /* alive */
@@ -81,6 +82,8 @@ struct keel_device_ops {
     void (*close)(struct keel_device *device);
 
     enum keel_status (*buffer_create)(struct keel_device *device, uint64_t bytes, struct keel_buffer **out);
+    enum keel_status (*buffer_wrap)(struct keel_device *device, void *memory, uint64_t bytes,
+                                    struct keel_buffer **out);
     enum keel_status (*buffer_slice)(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
                                      struct keel_buffer **out);
     void (*buffer_destroy)(struct keel_buffer *buffer);
@@ -100,6 +103,9 @@ struct keel_device_ops {
                              uint64_t target_offset_bytes, uint64_t bytes);
     enum keel_status (*fill)(const struct keel_command *command, struct keel_buffer *buffer,
                              uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
+    enum keel_status (*map)(const struct keel_command *command, struct keel_buffer *buffer,
+                            uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer);
+    enum keel_status (*unmap)(const struct keel_command *command, struct keel_buffer *buffer, void *pointer);
     enum keel_status (*launch)(const struct keel_command *command, struct keel_kernel *kernel,
                                const struct keel_arg *args, uint32_t arg_count,
                                const struct keel_range *range);

@@ -123,6 +123,24 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
     return queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern);
 }
 
+enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                uint64_t bytes, enum keel_map map, void **out_pointer,
+                                const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    return queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer);
+}
+
+enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
+                                  const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    return queue->device->ops->unmap(&command, buffer, pointer);
+}
+
 static enum keel_status check_launch(const struct keel_queue *queue, const struct keel_kernel *kernel,
                                      const struct keel_arg *args, uint32_t arg_count,
                                      const struct keel_range *range)

@@ -13,7 +13,7 @@ enum { HOST_ALIGN_BYTES = KEEL_CACHE_LINE_BYTES, HOST_GROUP_ITEMS_MAX = 1 << 20 
 
 struct host_buffer {
     struct keel_buffer head;
-    unsigned char *data; /* owned, unless head.parent is set */
+    unsigned char *data; /* owned, unless head.parent or head.wrapped is set */
 };
 
 struct host_queue {
@@ -67,6 +67,17 @@ static struct host_buffer *host_buffer(struct keel_buffer *buffer)
     return (struct host_buffer *)buffer;
 }
 
+static enum keel_status host_buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,
+                                         struct keel_buffer **out)
+{
+    (void)device, (void)bytes;
+    struct host_buffer *buffer = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *buffer, &buffer));
+    buffer->data = memory;
+    *out = &buffer->head;
+    return KEEL_OK;
+}
+
 static enum keel_status host_buffer_slice(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
                                           struct keel_buffer **out)
 {
@@ -80,7 +91,7 @@ static enum keel_status host_buffer_slice(struct keel_buffer *buffer, uint64_t o
 
 static void host_buffer_destroy(struct keel_buffer *buffer)
 {
-    if (buffer->parent == NULL)
+    if (buffer->parent == NULL && !buffer->wrapped)
         keel_free(host_buffer(buffer)->data);
     keel_free(buffer);
 }
@@ -156,6 +167,21 @@ static enum keel_status host_fill(const struct keel_command *command, struct kee
     return done(command);
 }
 
+static enum keel_status host_map(const struct keel_command *command, struct keel_buffer *buffer,
+                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
+{
+    (void)bytes, (void)map;
+    *out_pointer = host_buffer(buffer)->data + offset_bytes;
+    return done(command);
+}
+
+static enum keel_status host_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+                                   void *pointer)
+{
+    (void)buffer, (void)pointer;
+    return done(command);
+}
+
 static enum keel_status host_launch(const struct keel_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range)
@@ -216,6 +242,7 @@ static void host_event_destroy(struct keel_event *event)
 
 static const struct keel_device_ops host_ops = {.close = host_close,
                                                 .buffer_create = host_buffer_create,
+                                                .buffer_wrap = host_buffer_wrap,
                                                 .buffer_slice = host_buffer_slice,
                                                 .buffer_destroy = host_buffer_destroy,
                                                 .queue_create = host_queue_create,
@@ -227,6 +254,8 @@ static const struct keel_device_ops host_ops = {.close = host_close,
                                                 .read = host_read,
                                                 .copy = host_copy,
                                                 .fill = host_fill,
+                                                .map = host_map,
+                                                .unmap = host_unmap,
                                                 .launch = host_launch,
                                                 .program_create = host_program_create,
                                                 .program_destroy = host_program_destroy,

@@ -76,6 +76,11 @@ enum keel_status keel_opencl_copy(const struct keel_command *command, struct kee
                                   uint64_t target_offset_bytes, uint64_t bytes);
 enum keel_status keel_opencl_fill(const struct keel_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
+enum keel_status keel_opencl_map(const struct keel_command *command, struct keel_buffer *buffer,
+                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map,
+                                 void **out_pointer);
+enum keel_status keel_opencl_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+                                   void *pointer);
 enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range);

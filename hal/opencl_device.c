@@ -103,6 +103,22 @@ static enum keel_status buffer_create(struct keel_device *device, uint64_t bytes
     return KEEL_OK;
 }
 
+static enum keel_status buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,
+                                    struct keel_buffer **out)
+{
+    struct opencl_buffer *buffer = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *buffer, &buffer));
+    cl_int error;
+    buffer->mem = clCreateBuffer(opencl_device(device)->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
+                                 bytes, memory, &error);
+    if (error != CL_SUCCESS) {
+        keel_free(buffer);
+        return keel_opencl_fail(error, device->info.selector, "a buffer in host memory");
+    }
+    *out = &buffer->head;
+    return KEEL_OK;
+}
+
 static enum keel_status buffer_slice(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
                                      struct keel_buffer **out)
 {
@@ -211,6 +227,7 @@ static enum keel_status kernel_create(struct keel_program *program, const struct
 
 static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .buffer_create = buffer_create,
+                                                  .buffer_wrap = buffer_wrap,
                                                   .buffer_slice = buffer_slice,
                                                   .buffer_destroy = buffer_destroy,
                                                   .queue_create = keel_opencl_queue_create,
@@ -222,6 +239,8 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .read = keel_opencl_read,
                                                   .copy = keel_opencl_copy,
                                                   .fill = keel_opencl_fill,
+                                                  .map = keel_opencl_map,
+                                                  .unmap = keel_opencl_unmap,
                                                   .launch = keel_opencl_launch,
                                                   .program_create = program_create,
                                                   .program_destroy = program_destroy,

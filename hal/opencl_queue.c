@@ -155,6 +155,31 @@ enum keel_status keel_opencl_fill(const struct keel_command *command, struct kee
     return end(command, &launch, error, "clEnqueueFillBuffer");
 }
 
+enum keel_status keel_opencl_map(const struct keel_command *command, struct keel_buffer *buffer,
+                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error;
+    void *pointer =
+        clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
+                           map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION, offset_bytes,
+                           bytes, command->wait_count, launch.wait_list, launch.native_address, &error);
+    if (error == CL_SUCCESS)
+        *out_pointer = pointer;
+    return end(command, &launch, error, "clEnqueueMapBuffer");
+}
+
+enum keel_status keel_opencl_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+                                   void *pointer)
+{
+    struct launch launch;
+    KEEL_TRY(begin(command, &launch));
+    cl_int error = clEnqueueUnmapMemObject(opencl_queue(command->queue)->native, mem_of(buffer), pointer,
+                                           command->wait_count, launch.wait_list, launch.native_address);
+    return end(command, &launch, error, "clEnqueueUnmapMemObject");
+}
+
 /* Set one argument, if it differs from what is set. */
 static cl_int set_arg(struct opencl_kernel *kernel, uint32_t index, const struct keel_arg *arg)
 {

@@ -275,6 +275,12 @@ void keel_operation_free_all(struct keel_group *group);            /* nobody use
 void keel_operation_unlink_live(struct keel_operation *operation); /* caller holds the lock */
 void keel_operation_release(
     struct keel_operation *operation); /* ended well: keep it for the next, or free it */
+enum keel_status keel_collective_check(const struct keel_group *group, const struct keel_collective *what);
+/* How many parts this rank gives; whether it gets a result. */
+uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what);
+bool keel_collective_gets(const struct keel_group *group, const struct keel_collective *what);
+/* wait.c: a wait would return at once. Makes no progress itself. */
+bool keel_operation_done(const struct keel_operation *operation);
 
 /* group.c */
 enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);

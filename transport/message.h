@@ -28,7 +28,7 @@ enum {
         64 * 1024 * 1024, /* scratch of all operations of an epoch, beyond one segment each */
     KEEL_SCRATCH_ONE_BYTES = 16 * 1024 * 1024, /* and of one of them, beyond its first segment */
     KEEL_PLANS_MAX = 64,                       /* schedules that a group keeps, but for those in use */
-    KEEL_SPARES_MAX = 2,                       /* finished operations that a schedule keeps for the next */
+    KEEL_SPARES_MAX = 4,                       /* finished operations that a schedule keeps for the next */
     KEEL_SPLITS_MAX = 1024,                    /* groups split off in one epoch */
     KEEL_LINE_RECEIVES = 4,                    /* posted receives of a connection */
     KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */

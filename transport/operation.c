@@ -388,7 +388,7 @@ static bool is_root(const struct keel_group *group, const struct keel_collective
     return what->root == group->rank;
 }
 
-static uint32_t parts_wanted(const struct keel_group *group, const struct keel_collective *what)
+uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what)
 {
     if (reduces(what->kind))
         return group->node_count;
@@ -397,7 +397,7 @@ static uint32_t parts_wanted(const struct keel_group *group, const struct keel_c
     return what->kind == KEEL_BARRIER || what->kind == KEEL_RECEIVE ? 0 : 1;
 }
 
-static bool result_wanted(const struct keel_group *group, const struct keel_collective *what)
+bool keel_collective_gets(const struct keel_group *group, const struct keel_collective *what)
 {
     if (what->kind == KEEL_REDUCE || what->kind == KEEL_GATHER)
         return is_root(group, what);
@@ -418,7 +418,7 @@ static bool too_many(const struct keel_group *group, const struct keel_collectiv
     return false;
 }
 
-static enum keel_status check(const struct keel_group *group, const struct keel_collective *what)
+enum keel_status keel_collective_check(const struct keel_group *group, const struct keel_collective *what)
 {
     bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
     if (what->kind >= KEEL_COLLECTIVE_COUNT)
@@ -453,9 +453,9 @@ static enum keel_status check_memory(const struct keel_operation *operation,
                                      const struct keel_collective *what)
 {
     const struct keel_group *group = operation->group;
-    uint32_t wanted = parts_wanted(group, what);
+    uint32_t wanted = keel_collective_gives(group, what);
     uint64_t part_bytes = operation->part_cut.total, result_bytes = operation->result_cut.total;
-    bool writes = result_wanted(group, what);
+    bool writes = keel_collective_gets(group, what);
     if ((reduces(what->kind) || part_bytes > 0) && wanted > 0 && what->part_count != wanted)
         return keel_fail(KEEL_INVALID, "%s %llu: %u parts given, rank %u has %u to give",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence,
@@ -531,7 +531,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
 {
     struct keel_plan *plan;
     struct keel_operation *operation = NULL;
-    KEEL_TRY(check(group, collective));
+    KEEL_TRY(keel_collective_check(group, collective));
     KEEL_TRY(keel_plan_take(group, collective, keel_choose(group, collective), &plan));
     enum keel_status status = obtain(group, plan, &operation);
     if (status != KEEL_OK) {

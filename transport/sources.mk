@@ -46,6 +46,7 @@ transport_SRC := \
 	lean_codec.c \
 	lean_select.c \
 	lean_rows.c \
+	stager.c \
 	net_json.c \
 	net_cmd.c \
 	net_cmd_who.c \

@@ -217,6 +217,15 @@ static enum keel_status differ_fail(uint64_t sequence, uint64_t epoch, const str
                      differ->rank[1], said[1]);
 }
 
+bool keel_operation_done(const struct keel_operation *operation)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    keel_mutex_lock(&endpoint->lock);
+    bool done = operation->done || keel_group_over(operation->group);
+    keel_mutex_unlock(&endpoint->lock);
+    return done;
+}
+
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns)
 {
     if (operation == NULL)

@@ -274,6 +274,77 @@ START_TEST(a_transfer_outside_its_buffer_is_refused)
 }
 END_TEST
 
+static void *map(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes, enum keel_map how)
+{
+    void *pointer = NULL;
+    struct keel_event *mapped = NULL;
+    ck_ok(keel_queue_map(queue, buffer, offset_bytes, bytes, how, &pointer, NULL, &mapped));
+    ck_ok(keel_event_wait(mapped, keel_deadline_after_ns(LIMIT_NS)));
+    keel_event_destroy(mapped);
+    return pointer;
+}
+
+/* On a buffer, on a slice of it, and on a buffer in memory of ours. */
+static void write_and_look(struct keel_buffer *buffer, uint64_t offset_bytes)
+{
+    float out[16], *in = map(buffer, offset_bytes, sizeof out, KEEL_MAP_WRITE);
+    for (int i = 0; i < 16; i++)
+        in[i] = (float)(i + 1);
+    ck_ok(keel_queue_unmap(queue, buffer, in, NULL, NULL));
+    read_back(buffer, offset_bytes, out, sizeof out);
+    for (int i = 0; i < 16; i++)
+        ck_assert_float_eq(out[i], (float)(i + 1));
+    const float *first = map(buffer, offset_bytes, sizeof out, KEEL_MAP_READ);
+    const float *second = map(buffer, offset_bytes + 4, 4, KEEL_MAP_READ);
+    ck_assert_mem_eq(first, out, sizeof out);
+    ck_assert_float_eq(*second, 2);
+    ck_ok(keel_queue_unmap(queue, buffer, (void *)first, NULL, NULL));
+    ck_ok(keel_queue_unmap(queue, buffer, (void *)second, NULL, NULL));
+    finish();
+}
+
+START_TEST(what_is_mapped_is_what_commands_see)
+{
+    uint64_t align_bytes = keel_device_info(device)->base_align_bytes;
+    void *memory = NULL, *pointer = NULL;
+    ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * align_bytes + KEEL_PAGE_BYTES, &memory));
+    struct keel_buffer *buffer = buffer_of(2 * align_bytes + 256), *slice = NULL, *wrapped = NULL;
+    ck_ok(keel_buffer_slice(buffer, align_bytes, align_bytes + 100, &slice));
+    ck_ok(keel_buffer_wrap(device, memory, 2 * align_bytes + 256, &wrapped));
+    write_and_look(buffer, 12);
+    write_and_look(slice, 4);
+    write_and_look(wrapped, 20);
+    ck_status(keel_queue_map(queue, slice, 101, align_bytes, KEEL_MAP_READ, &pointer, NULL, NULL),
+              KEEL_INVALID);
+    keel_buffer_destroy(wrapped);
+    keel_buffer_destroy(slice);
+    keel_buffer_destroy(buffer);
+    keel_free(memory);
+}
+END_TEST
+
+/* Where all is one memory: nothing is copied, so that others may be shown the same pages. */
+START_TEST(a_wrapped_buffer_is_mapped_where_it_lies)
+{
+    uint8_t *memory = NULL;
+    struct keel_buffer *wrapped = NULL;
+    uint64_t allocations = keel_device_stats(device).allocations;
+    ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_PAGE_BYTES, &memory));
+    memory[5] = 77;
+    ck_ok(keel_buffer_wrap(device, memory, KEEL_PAGE_BYTES, &wrapped));
+    uint8_t *pointer = map(wrapped, 5, 1, KEEL_MAP_READ);
+    ck_assert_ptr_eq(pointer, memory + 5);
+    ck_assert_uint_eq(*pointer, 77);
+    ck_ok(keel_queue_unmap(queue, wrapped, pointer, NULL, NULL));
+    finish();
+    ck_assert_uint_eq(keel_device_stats(device).allocations, allocations);
+    keel_buffer_destroy(wrapped);
+    ck_status(keel_buffer_wrap(device, memory + 4, 8, &wrapped), KEEL_INVALID);
+    ck_status(keel_buffer_wrap(device, memory, 0, &wrapped), KEEL_INVALID);
+    keel_free(memory);
+}
+END_TEST
+
 START_TEST(a_range_of_three_dimensions_visits_each_item_once)
 {
     uint32_t out[8 * 6 * 4];
@@ -715,6 +786,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_copy_moves_exactly_its_range);
     tcase_add_test(tc, a_fill_repeats_its_pattern_in_its_range);
     tcase_add_test(tc, a_transfer_outside_its_buffer_is_refused);
+    tcase_add_test(tc, what_is_mapped_is_what_commands_see);
+    tcase_add_test(tc, a_wrapped_buffer_is_mapped_where_it_lies);
     tcase_add_test(tc, a_range_of_three_dimensions_visits_each_item_once);
     tcase_add_test(tc, a_wrong_launch_is_refused);
     tcase_add_test(tc, a_launch_sees_the_new_buffer_where_an_old_one_was);

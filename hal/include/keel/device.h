@@ -86,6 +86,11 @@ enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, 
  * base_align_bytes, bytes > 0. */
 enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
                                    struct keel_buffer **out);
+/* A buffer whose memory is the caller's: page-aligned, kept until the buffer is destroyed. Its contents are
+ * the device's; the caller looks at them, and changes them, only through keel_queue_map. Only where host and
+ * device share memory; UNSUPPORTED elsewhere. Not counted as device memory. */
+enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,
+                                  struct keel_buffer **out);
 void keel_buffer_destroy(struct keel_buffer *buffer);
 uint64_t keel_buffer_bytes(const struct keel_buffer *buffer);
 
@@ -114,6 +119,17 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
 enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
                                  uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
                                  struct keel_event **out_event);
+
+/* Let the host read a range, or write all of it anew (what was there is lost), where it lies: in place on
+ * devices of unified_memory, in a copy of the driver's elsewhere. *out_pointer may be used from the event's
+ * completion until the unmap is enqueued. No command may write a range that is mapped, nor read one that is
+ * mapped for writing. */
+enum keel_map { KEEL_MAP_READ, KEEL_MAP_WRITE };
+enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                uint64_t bytes, enum keel_map map, void **out_pointer,
+                                const struct keel_wait_list *waits, struct keel_event **out_event);
+enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
+                                  const struct keel_wait_list *waits, struct keel_event **out_event);
 
 /* Kernel arguments, in order. */
 enum keel_arg_kind { KEEL_ARG_BUFFER, KEEL_ARG_I32, KEEL_ARG_U32, KEEL_ARG_F32, KEEL_ARG_U64 };
