@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -51,6 +52,8 @@ static enum keel_status place_split(const char *place, char host[KEEL_CREW_PLACE
     const char *colon = strrchr(place, ':');
     if (colon == NULL || colon[1] == '\0' || (size_t)(colon - place) >= KEEL_CREW_PLACE_BYTES)
         return keel_fail(KEEL_INVALID, "%s: not HOST:PORT", place);
+    if (strspn(colon + 1, "0123456789") == strlen(colon + 1) && strtoul(colon + 1, NULL, 10) > UINT16_MAX)
+        return keel_fail(KEEL_INVALID, "%s: there is no port above %d", place, UINT16_MAX);
     size_t length = (size_t)(colon - place);
     if (length >= 2 && place[0] == '[' && colon[-1] == ']') {
         memcpy(host, place + 1, length - 2);

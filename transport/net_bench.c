@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum { ITERATIONS_MIN = 5, PROBES = 3 };
-#define ROW_NS (KEEL_NS_PER_S / 3)
+#define ROW_NS   (KEEL_NS_PER_S / 3)
+#define ALIVE_NS KEEL_NS_PER_S
 
 struct bench {
     struct keel_net_rank *rank;
@@ -21,6 +22,7 @@ struct bench {
         uint64_t ns[KEEL_NET_BENCH_ITERATIONS];
     } told;
     uint32_t row;
+    uint64_t said_ns; /* when the host heard of this rank last */
 };
 
 /* ---- one operation ---- */
@@ -86,6 +88,15 @@ static enum keel_status together(struct bench *bench)
 
 /* ---- one row ---- */
 
+/* The host takes a long silence for a death. */
+static enum keel_status still_here(struct bench *bench, uint64_t now_ns)
+{
+    if (now_ns - bench->said_ns < ALIVE_NS)
+        return KEEL_OK;
+    bench->said_ns = now_ns;
+    return keel_net_rank_say(bench->rank, KEEL_NET_BENCH_ALIVE, NULL, 0);
+}
+
 /* How many, decided by rank 0 and told to all. */
 static enum keel_status agree(struct bench *bench, uint64_t probe_ns, uint32_t *out)
 {
@@ -112,8 +123,10 @@ static enum keel_status agree(struct bench *bench, uint64_t probe_ns, uint32_t *
 static enum keel_status warm_up(struct bench *bench, const struct keel_net_bench_case *it, uint32_t *out)
 {
     uint64_t shortest_ns = UINT64_MAX;
-    for (uint64_t k = 0; k < bench->plan->warmup; k++)
+    for (uint64_t k = 0; k < bench->plan->warmup; k++) {
         KEEL_TRY(run(bench, it));
+        KEEL_TRY(still_here(bench, keel_now_ns()));
+    }
     for (uint32_t k = 0; k < PROBES && bench->plan->iterations == 0; k++) {
         uint64_t begun_ns = keel_now_ns();
         KEEL_TRY(run(bench, it));
@@ -139,6 +152,7 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
             uint64_t now_ns = keel_now_ns();
             bench->told.ns[k] = now_ns - at_ns;
             at_ns = now_ns;
+            KEEL_TRY(still_here(bench, now_ns));
         }
         keel_endpoint_stats(bench->rank->endpoint, &after);
         it->iterations = iterations;
@@ -212,6 +226,7 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
     KEEL_TRY(keel_alloc(1, sizeof *bench, &bench));
     bench->rank = rank;
     bench->plan = plan;
+    bench->said_ns = keel_now_ns();
     enum keel_status status = keel_transport_alloc(bytes, &bench->part);
     if (status == KEEL_OK)
         status = keel_transport_alloc(bytes, &bench->result);

@@ -25,7 +25,10 @@ struct keel_net_bench_times {
     uint64_t total_ns;   /* all iterations, one behind the other */
     uint64_t sent_bytes; /* data that this rank sent meanwhile, without headers */
 };
-enum { KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN };
+enum {
+    KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN,
+    KEEL_NET_BENCH_ALIVE /* nothing follows: a row takes long */
+};
 
 struct keel_net_bench_plan {
     uint32_t kinds[KEEL_NET_BENCH_LIST], kind_count;

@@ -3,8 +3,12 @@
 #include "net_bench.h"
 
 #include <inttypes.h>
+#include <keel/file.h>
 #include <keel/memory.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { MEMINFO_BYTES = 1 << 16 };
 
 struct own {
     struct keel_net_crew crew; /* first */
@@ -37,10 +41,10 @@ static bool parse_list(const char *names, const char *(*name_of)(uint32_t number
     while (*names != '\0') {
         size_t length = strcspn(names, ",");
         uint32_t number = 0;
-        while (number < count &&
+        while (number < count && length > 0 &&
                (strncmp(name_of(number), names, length) != 0 || name_of(number)[length] != '\0'))
             number++;
-        if (number == count || *out_count == KEEL_NET_BENCH_LIST)
+        if (length == 0 || number == count || *out_count == KEEL_NET_BENCH_LIST)
             return false;
         out[(*out_count)++] = number;
         names += length + (names[length] == ',');
@@ -70,6 +74,15 @@ static const char *order_name(uint32_t number)
     return number == KEEL_ORDER_EXACT ? "exact" : "native";
 }
 
+/* Lines, at most. */
+static uint64_t rows_of(const struct keel_net_bench_plan *plan)
+{
+    uint64_t sizes = 1;
+    for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes / plan->factor; bytes *= plan->factor)
+        sizes++;
+    return sizes * plan->kind_count * plan->element_count * plan->algorithm_count * plan->order_count;
+}
+
 /* NULL, or which option is wrong. */
 static const char *plan_of(const struct own *own, struct keel_net_bench_plan *out)
 {
@@ -96,7 +109,9 @@ static const char *plan_of(const struct own *own, struct keel_net_bench_plan *ou
         return "--min and --max";
     if (own->factor < 2)
         return "--factor";
-    return own->iterations > KEEL_NET_BENCH_ITERATIONS ? "--iterations" : NULL;
+    if (own->iterations > KEEL_NET_BENCH_ITERATIONS || own->warmup > KEEL_NET_BENCH_ITERATIONS)
+        return "--iterations and --warmup";
+    return rows_of(out) > KEEL_NET_BENCH_ROWS ? "so many lines at once" : NULL;
 }
 
 /* ---- rows ---- */
@@ -196,6 +211,8 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
     struct measuring *measuring = context;
     struct keel_net_bench_times times;
     (void)rank;
+    if (kind == KEEL_NET_BENCH_ALIVE)
+        return bytes == 0;
     if (kind != KEEL_NET_BENCH_FRAME || bytes < sizeof times)
         return false;
     memcpy(&times, payload, sizeof times);
@@ -232,6 +249,36 @@ static enum keel_status rank_work(struct keel_net_rank *rank)
     return keel_net_bench_rank(rank, &plan);
 }
 
+/* UINT64_MAX where the kernel does not say. */
+static uint64_t memory_left_bytes(void)
+{
+    char *text;
+    size_t bytes;
+    uint64_t left = UINT64_MAX;
+    if (keel_file_read("/proc/meminfo", MEMINFO_BYTES, &text, &bytes) != KEEL_OK)
+        return left;
+    const char *at = strstr(text, "MemAvailable:");
+    if (at != NULL)
+        left = strtoull(at + strlen("MemAvailable:"), NULL, 10) << 10;
+    keel_free(text);
+    return left;
+}
+
+/* What would fail only after minutes of measuring, or take the memory of everybody else on this machine. */
+static enum keel_status can_be_done(const struct own *own)
+{
+    uint64_t ranks = keel_net_crew_ranks_here(&own->crew), left = memory_left_bytes();
+    if (own->max_bytes > left / 2 / (ranks > 0 ? ranks : 1))
+        return keel_fail(KEEL_LIMIT,
+                         "%" PRIu64 " ranks here need twice %" PRIu64 " bytes each, %" PRIu64
+                         " are left; take fewer ranks or a smaller --max",
+                         ranks, own->max_bytes, left);
+    if (own->page == NULL || own->crew.member ||
+        (keel_path_exists(own->page) && !keel_path_is_file(own->page)))
+        return KEEL_OK;
+    return keel_file_append(own->page, "", 0, false);
+}
+
 static int host(const struct keel_net_cmd *cmd, struct measuring *measuring)
 {
     const struct own *own = keel_net_own(cmd);
@@ -258,7 +305,11 @@ static int run(const struct keel_net_cmd *cmd)
     const char *wrong = plan_of(keel_net_own(cmd), &plan);
     if (wrong != NULL)
         return keel_net_wrong_use(wrong, " cannot be that");
-    enum keel_status status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
+    if (cmd->json && ((const struct own *)keel_net_own(cmd))->csv)
+        return keel_net_wrong_use("--csv or --json, not both", "");
+    enum keel_status status = can_be_done(keel_net_own(cmd));
+    if (status == KEEL_OK)
+        status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.rows, &measuring.rows);
     int code = status == KEEL_OK ? host(cmd, &measuring) : keel_net_report(status);
@@ -301,7 +352,7 @@ static const struct keel_net_option options[] = {
     {"--iterations", "N", KEEL_NET_COUNT, offsetof(struct own, iterations),
      "of every size, at most 2000; without it what fits into a third of a second"},
     {"--warmup", "N", KEEL_NET_COUNT, offsetof(struct own, warmup),
-     "iterations before, not counted; without it 5"},
+     "iterations before, not counted, at most 2000; without it 5"},
     {"--csv", NULL, KEEL_NET_FLAG, offsetof(struct own, csv),
      "print comma-separated values instead of the table"},
     {"--html", "FILE", KEEL_NET_TEXT, offsetof(struct own, page), "write a page with plots, too"},

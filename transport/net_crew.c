@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 enum {
+    RANKS_HERE = 4, /* where nobody says */
     ARGUMENTS_MAX = 64,
     HOST_BYTES = 256,
     COMMAND_BYTES = 8192,
     SHELL_WORDS_MAX = 16,
     HOSTS_FILE_BYTES = 1 << 20,
+    TIMEOUT_MAX_S = 86400,
     KEY_FD = 3 /* of a child: the first descriptor that is kept */
 };
 #define LOOK_NS  (100 * KEEL_NS_PER_MS) /* how often children are looked after */
@@ -49,8 +51,17 @@ struct hosting {
 
 void keel_net_crew_begin(struct keel_net_crew *crew)
 {
-    *crew = (struct keel_net_crew){
-        .timeout_s = 30, .carrier = "shared", .shell = "ssh -o BatchMode=yes", .rank = UINT64_MAX};
+    *crew = (struct keel_net_crew){.timeout_s = 30,
+                                   .carrier = "shared",
+                                   .shell = "ssh -o BatchMode=yes",
+                                   .ranks = UINT64_MAX,
+                                   .rank = UINT64_MAX};
+}
+
+uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew)
+{
+    uint64_t ranks = crew->ranks != UINT64_MAX ? crew->ranks : RANKS_HERE;
+    return crew->join != NULL ? 1 : (uint32_t)(ranks < UINT32_MAX ? ranks : UINT32_MAX);
 }
 
 /* ---- who there is ---- */
@@ -58,8 +69,9 @@ void keel_net_crew_begin(struct keel_net_crew *crew)
 static enum keel_status one_host(struct hosting *hosting, char *line, uint32_t *count)
 {
     char *rest = line, *end;
+    line[strcspn(line, "#")] = '\0';
     const char *name = strtok_r(line, " \t\r", &rest);
-    if (name == NULL || name[0] == '#')
+    if (name == NULL)
         return KEEL_OK;
     if (name[0] == '-' || strlen(name) >= HOST_BYTES)
         return keel_fail(KEEL_INVALID, "%s: `%s` is no host", hosting->crew->hosts, name);
@@ -68,6 +80,10 @@ static enum keel_status one_host(struct hosting *hosting, char *line, uint32_t *
     if (slots_word != NULL && (*end != '\0' || slots == 0))
         return keel_fail(KEEL_INVALID, "%s: %s: `%s` is no number of ranks", hosting->crew->hosts, name,
                          slots_word);
+    const char *more = strtok_r(NULL, " \t\r", &rest);
+    if (more != NULL)
+        return keel_fail(KEEL_INVALID, "%s: %s: `%s`: a line is HOST [SLOTS]", hosting->crew->hosts, name,
+                         more);
     for (uint64_t k = 0; k < slots; k++) {
         if (*count == KEEL_GROUP_RANKS_MAX)
             return keel_fail(KEEL_LIMIT, "%s: more than %d ranks", hosting->crew->hosts,
@@ -95,7 +111,7 @@ static enum keel_status read_hosts(struct hosting *hosting)
 static enum keel_status count_ranks(struct hosting *hosting)
 {
     const struct keel_net_crew *crew = hosting->crew;
-    uint64_t world = crew->join != NULL ? crew->world : crew->ranks != 0 ? crew->ranks : 4;
+    uint64_t world = crew->join != NULL ? crew->world : keel_net_crew_ranks_here(crew);
     if (crew->hosts != NULL)
         return read_hosts(hosting);
     if (world == 0 || world > KEEL_GROUP_RANKS_MAX)
@@ -381,6 +397,21 @@ static enum keel_status host_all(struct hosting *hosting)
     return status;
 }
 
+/* NULL, or what does not go together. A member has the words of its host before its own. */
+static const char *wrong_words(const struct keel_net_crew *crew)
+{
+    bool by_hand = crew->join != NULL && crew->hosts == NULL;
+    if (crew->timeout_s == 0 || crew->timeout_s > TIMEOUT_MAX_S)
+        return "--timeout is 1 to 86400 seconds";
+    if (by_hand && (crew->world == 0 || crew->rank >= crew->world))
+        return "--join needs --rank R and --world N, R below N";
+    if (crew->join == NULL && (crew->world != 0 || crew->rank != UINT64_MAX))
+        return "--rank and --world need --join, where the ranks meet";
+    if (!crew->member && crew->join != NULL && crew->ranks != UINT64_MAX)
+        return "--ranks is of this machine alone; --join wants --world, --hosts a number behind each host";
+    return NULL;
+}
+
 bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
                        const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
 {
@@ -388,8 +419,8 @@ bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_cre
         *out_code = keel_net_wrong_use("--carrier is shared or tcp, not ", crew->carrier);
         return false;
     }
-    if (crew->join != NULL && crew->hosts == NULL && (crew->world == 0 || crew->rank >= crew->world)) {
-        *out_code = keel_net_wrong_use("--join needs --rank R and --world N, R below N", "");
+    if (wrong_words(crew) != NULL) {
+        *out_code = keel_net_wrong_use(wrong_words(crew), "");
         return false;
     }
     if (crew->member || (crew->join != NULL && crew->hosts == NULL && crew->rank > 0)) {

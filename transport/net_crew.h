@@ -18,6 +18,8 @@ struct keel_net_crew {
     uint64_t seed;
 };
 void keel_net_crew_begin(struct keel_net_crew *crew); /* what holds without options */
+/* Those that the command starts here, as far as it knows: one, where ranks meet from several machines. */
+uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew);
 
 #define KEEL_NET_CREW_OPTIONS(type, field)                                                                   \
     {"--ranks", "N", KEEL_NET_COUNT, offsetof(type, field.ranks),                                            \

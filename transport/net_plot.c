@@ -210,6 +210,8 @@ enum keel_status keel_net_bench_page(const char *path, const struct keel_net_ben
 {
     char *text = NULL;
     size_t bytes = 0;
+    bool special =
+        keel_path_exists(path) && !keel_path_is_file(path); /* a device or a pipe is not replaced */
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL)
         return keel_fail(KEEL_NO_MEMORY, "%s: no memory for the page", path);
@@ -218,7 +220,8 @@ enum keel_status keel_net_bench_page(const char *path, const struct keel_net_ben
     if (fclose(out) != 0)
         status = keel_fail(KEEL_NO_MEMORY, "%s: no memory for the page", path);
     else
-        status = keel_file_replace(path, text, bytes, 0644);
+        status =
+            special ? keel_file_append(path, text, bytes, false) : keel_file_replace(path, text, bytes, 0644);
     free(text);
     return status;
 }

@@ -437,6 +437,8 @@ enum keel_status keel_collective_check(const struct keel_group *group, const str
         return wrong(what, "it needs its tables of counts");
     if (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[group->rank] != what->counts_out[group->rank])
         return wrong(what, "what this rank gives to itself is not what it expects of itself");
+    if (what->parts == NULL && what->part_count > 0)
+        return wrong(what, "it has parts, and no list of them");
     if (too_many(group, what))
         return keel_fail(KEEL_LIMIT, "%s %llu: more elements than can be addressed; use several operations",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence);

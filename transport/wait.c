@@ -256,5 +256,7 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     if (status == KEEL_PEER_LOST && named)
         return keel_fail(status, "operation %llu of epoch %llu: rank %u is gone; open the next group",
                          sequence, epoch, rank);
-    return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch, keel_status_text(status));
+    return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch,
+                     status == KEEL_INVALID ? "another of this number is in flight; each needs its own"
+                                            : keel_status_text(status));
 }

@@ -454,6 +454,35 @@ START_TEST(more_operations_than_the_limit_are_refused_and_all_are_freed)
 }
 END_TEST
 
+static int misuse_body(struct rank *me)
+{
+    uint16_t shard_rank[1] = {0};
+    uint8_t data[2] = {0};
+    struct keel_operation *first = NULL, *second = NULL;
+    struct keel_group *group = rank_group(me, 1, 1, shard_rank);
+    struct keel_collective no_list = {
+        .kind = KEEL_ALL_GATHER, .sequence = 1, .element = KEEL_ELEMENT_U8, .count = 1, .part_count = 1};
+    no_list.result = data;
+    rank_check(me, keel_group_begin(group, &no_list, &first) == KEEL_INVALID);
+    rank_ok(me, receive_begin(group, 2, 1 - me->rank, &data[0], 1, &first));
+    rank_ok(me, receive_begin(group, 2, 1 - me->rank, &data[1], 1, &second));
+    rank_check(me, keel_operation_wait(second, in_seconds(20)) == KEEL_INVALID);
+    rank_check(me, strstr(keel_detail(), "another of this number is in flight") != NULL);
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(a_missing_list_of_parts_and_a_number_given_twice_are_told)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, misuse_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int call_raw(const struct keel_address *address, const char *words)
 {
     size_t bytes = strlen(words);
@@ -543,6 +572,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, waiting_takes_no_processor);
     tcase_add_test(tc, ranks_that_disagree_about_an_operation_are_told);
     tcase_add_test(tc, more_operations_than_the_limit_are_refused_and_all_are_freed);
+    tcase_add_test(tc, a_missing_list_of_parts_and_a_number_given_twice_are_told);
     tcase_add_test(tc, strangers_that_speak_another_language_disturb_nothing);
 }
 KEEL_TEST_MAIN("transport failures", cases, 120)

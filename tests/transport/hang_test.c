@@ -19,11 +19,10 @@ static void enter(void)
 
 static const uint16_t identity[RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
+static float part[COUNT], result[COUNT]; /* lent until the group is closed */
+
 static enum keel_status sum(struct keel_group *group, uint64_t sequence, uint64_t count, uint64_t deadline_ns)
 {
-    float *part, *result;
-    KEEL_TRY(keel_alloc(count, sizeof *part, &part));
-    KEEL_TRY(keel_alloc(count, sizeof *result, &result));
     const void *parts[] = {part};
     struct keel_collective it = {.kind = KEEL_ALL_REDUCE,
                                  .sequence = sequence,
@@ -33,12 +32,7 @@ static enum keel_status sum(struct keel_group *group, uint64_t sequence, uint64_
                                  .parts = parts,
                                  .part_count = 1,
                                  .result = result};
-    enum keel_status status = keel_group_run(group, &it, deadline_ns);
-    if (status == KEEL_OK) { /* else it is lent until the group is closed */
-        keel_free(part);
-        keel_free(result);
-    }
-    return status;
+    return keel_group_run(group, &it, deadline_ns);
 }
 
 /* Sums round a ring until it takes too long; then says so. With seed 1 rank 2 does only the first one. */
@@ -54,7 +48,8 @@ static int sum_until_timeout(struct rank *me)
     } else {
         while (status == KEEL_OK)
             status = sum(group, sequence++, me->seed == 1 ? 64 : COUNT, in_seconds(3));
-        rank_check(me, status == KEEL_TIMEOUT || status == KEEL_REVOKED);
+        bool given_up = me->rank == 2 && status == KEEL_PEER_LOST; /* the others left because of it */
+        rank_check(me, status == KEEL_TIMEOUT || status == KEEL_REVOKED || given_up);
         if (status == KEEL_TIMEOUT)
             rank_check(me, strstr(keel_detail(), " is still awaited: all-reduce ") != NULL &&
                                strstr(keel_detail(), "nothing new for") != NULL);

@@ -110,9 +110,36 @@ check "an unknown option" exits 2 "$keel" net check --fly
 check "an unknown operation" exits 2 "$keel" net check --op fly
 check "an unknown carrier" exits 2 "$keel" net check --carrier fly
 check "no ranks" exits 2 "$keel" net check --ranks 0x
+check "ranks, but none" exits 2 "$keel" net check --ranks 0
+check "a rank without a meeting" exits 2 "$keel" net check --rank 1 --world 2 --op barrier
+check "ranks of this machine at a meeting" exits 2 "$keel" net check --ranks 2 --join 127.0.0.1:0 --rank 0 --world 1 \
+    --key "$root/key" --op barrier
+check "a time that no clock has" exits 2 "$keel" net check --timeout 18446744075 --op barrier
+check "a port that there cannot be" exits 2 "$keel" net check --join 127.0.0.1:99999 --rank 0 --world 1 \
+    --key "$root/key" --op barrier
+printf 'left 1 right 1\n' >"$root/odd"
+check "two hosts in a line" exits 2 "$keel" net check --hosts "$root/odd" --join 127.0.0.1:0 --key "$root/key" --op barrier
 check "too many ranks" exits 2 "$keel" net check --ranks 100000
 check "a rank that is not below the world" exits 2 "$keel" net check --join 127.0.0.1:0 --rank 2 --world 2 --key "$root/key"
 check "sizes that make no sense" exits 2 "$keel" net bench --min 2K --max 1K
+check "names without letters" exits 2 "$keel" net bench --op , --max 8
+check "two formats" exits 2 "$keel" net bench --csv --json --max 8
+check "more warming up than work" exits 2 "$keel" net bench --warmup 1000000000 --max 8
+check "more lines than are kept" exits 2 "$keel" net bench --order exact,native --type f32,f64,f16,bf16,i8,i32,i64,u8 \
+    --algorithm auto,flat,direct,ring,tree,halving,bruck,pairwise,two-level,doubling \
+    --op all-reduce,reduce,reduce-scatter,all-gather,all-to-all,broadcast,gather,scatter --min 1 --max 64M
+check "more than there is memory for" exits 2 "$keel" net bench --ranks 8 --min 1G --max 1024G
+check "says how much there is" errs "are left"
+check "a page that cannot be" exits 3 "$keel" net bench --max 8 --html "$root/none/page.html"
+check "is found before measuring" test ! -s "$root/out"
+mkfifo "$root/fifo"
+cat "$root/fifo" >"$root/piped" &
+check "a page into a pipe" exits 0 "$keel" net bench --ranks 2 --max 8 --iterations 5 --html "$root/fifo"
+wait "$!"
+check "goes through it" grep -q "</html>" "$root/piped"
+check "and leaves it a pipe" test -p "$root/fifo"
+check "a row that takes longer than the patience" exits 0 "$keel" net bench --ranks 2 --min 32M --max 32M \
+    --iterations 500 --timeout 1
 check "an unknown type" exits 2 "$keel" net bench --type f31
 mkdir -p "$root/empty"
 check "nobody to look at" exits 3 "$keel" net who --dir "$root/empty"
