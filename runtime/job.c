@@ -119,6 +119,8 @@ static const struct key keys[] = {
      "silence after which a peer is lost; every other timeout follows from it"},
     {"cluster", "device", TYPE_TEXT, FIELD(device), "auto", 1, 0, NULL, false,
      "device of each worker, as `keel board list` names it"},
+    {"cluster", "network_costs", TYPE_TEXT, FIELD(network_costs), "", 0, 0, NULL, false,
+     "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
     {"cluster", "respawn", TYPE_BOOL, FIELD(respawn), "true", 0, 0, NULL, false,
      "start nodes that died again, to join as spares or to grow back"},
 };

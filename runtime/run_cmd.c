@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <keel/transport.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -276,6 +277,9 @@ static enum keel_status prepare(struct run *run)
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
     KEEL_TRY(check_drills(run));
     KEEL_TRY(check_data(run));
+    struct keel_cost_model costs; /* each worker reads them itself: better said here, and once */
+    if (run->job.network_costs[0] != '\0')
+        KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
     if (run->out != NULL && (run->out[0] == '\0' || strlen(run->out) >= sizeof run->directory))
         return keel_fail(KEEL_INVALID, "--out: a directory is wanted, of less than %d bytes",
                          KEEL_PATH_BYTES);

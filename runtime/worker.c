@@ -117,6 +117,8 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
 {
     struct keel_secret secret;
     uint8_t key[KEEL_SECRET_BYTES];
+    if (worker->job.network_costs[0] != '\0')
+        KEEL_TRY(keel_costs_read(worker->job.network_costs, &worker->costs));
     KEEL_TRY(keel_secret_load(worker->directory, false, &secret));
     keel_secret_derive(&secret, "fabric", key);
     keel_secret_wipe(&secret);

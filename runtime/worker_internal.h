@@ -51,6 +51,7 @@ struct keel_worker {
     struct keel_device *device;
     struct keel_trainer *trainer;
     struct keel_endpoint *endpoint;
+    struct keel_cost_model costs; /* if the job names a file of them */
     struct keel_store *store; /* NULL: the job takes no snapshots and has none */
     struct keel_inbox inbox;  /* shared with its thread */
     uint64_t stall_ns;

@@ -66,7 +66,8 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .rank_count = worker->rank_count,
                                        .addresses = addresses,
                                        .shard_count = worker->job.shards,
-                                       .shard_rank = worker->shard_position};
+                                       .shard_rank = worker->shard_position,
+                                       .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
     KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
     keel_group_on_lost(worker->group, peer_lost, worker);
     keel_inbox_guard(&worker->inbox, worker->group, worker->view.epoch);

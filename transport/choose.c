@@ -1,14 +1,10 @@
 /* choose.c - which algorithm, where the caller leaves it open: the cost model's answer, remembered.
  *
- * All that goes in is the same on all ranks (their addresses, the map, the collective), so the answer is too.
- * The costs are those of a small machine of today over loopback and shared memory: what matters is their
- * ratio, and that is forgiving. */
+ * All that goes in is the same on all ranks (their addresses, the map, the collective, and the costs: every
+ * FIRST carries a hash of them), so the answer is too. */
 #include "group.h"
 
 #include <keel/memory.h>
-
-static const struct keel_cost_model costs = {
-    .within = {1500, 500, 150}, .between = {15000, 4000, 500}, .combine_picos_per_byte = 60};
 
 enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole)
 {
@@ -25,7 +21,7 @@ enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_g
 }
 
 /* As the cost model counts it. Where ranks have sizes of their own there is but one way, and no choice. */
-static uint64_t bytes_of(const struct keel_group *group, const struct keel_collective *what)
+uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_collective *what)
 {
     uint64_t count = what->count;
     if (what->kind == KEEL_ALL_GATHER || what->kind == KEEL_GATHER || what->kind == KEEL_ALL_TO_ALL)
@@ -46,7 +42,7 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
         return what->algorithm;
     struct keel_schedule_wish wish = keel_plan_wish(group, what, KEEL_ALGORITHM_AUTO);
     struct keel_choice choice = {
-        .kind = wish.kind, .exact = wish.exact, .root = wish.root, .bytes = bytes_of(group, what)};
+        .kind = wish.kind, .exact = wish.exact, .root = wish.root, .bytes = keel_choose_bytes(group, what)};
     struct keel_choice *kept =
         &group->choices[(choice.bytes / 16 * 31 + choice.kind + choice.root) % KEEL_CHOICES];
     keel_mutex_lock(&group->endpoint->lock);
@@ -56,7 +52,7 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
     keel_mutex_unlock(&group->endpoint->lock);
     if (known)
         return choice.algorithm;
-    choice.algorithm = keel_schedule_choose(&wish, choice.bytes, &costs);
+    choice.algorithm = keel_schedule_choose(&wish, choice.bytes, &group->whole->costs);
     keel_mutex_lock(&group->endpoint->lock);
     *kept = choice;
     keel_mutex_unlock(&group->endpoint->lock);

@@ -1,6 +1,8 @@
 /* group.c - one epoch: opening, revoking, closing, and the word about who was lost. */
 #include "group.h"
 
+#include "costs.h"
+
 #include <keel/memory.h>
 #include <string.h>
 
@@ -88,6 +90,8 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof(struct keel_peer *), &group->peers));
+    group->costs = config->costs != NULL ? *config->costs : keel_costs_built_in;
+    group->costs_hash = keel_costs_hash(&group->costs);
     KEEL_TRY(keel_choose_hosts(group, group));
     return keel_group_map(group, config->shard_count, config->shard_rank);
 }

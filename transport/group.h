@@ -183,6 +183,8 @@ struct keel_group {
     uint16_t *host_of;               /* rank_count: its host, numbered as they come */
     uint32_t node_count;             /* tree nodes held here */
     uint16_t *to_whole, *from_whole; /* child: rank in the epoch; rank of the epoch here, or NO_RANK */
+    struct keel_cost_model costs;    /* whole only: what AUTO goes by, */
+    uint16_t costs_hash;             /*   for the others to compare */
     /* whole only; progress */
     struct keel_address *addresses; /* rank_count */
     struct keel_peer **peers;       /* rank_count; NULL until wanted */
@@ -288,6 +290,7 @@ void keel_group_destroy(struct keel_group *group);
 /* choose.c: the algorithm that is asked for, or the cheapest. Without the lock. */
 enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole);
 enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_collective *what);
+uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_collective *what);
 /* split.c: it has no waiters and no operations under way when this returns */
 void keel_group_close_child(struct keel_group *child);
 /* Caller holds the lock. */

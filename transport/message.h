@@ -100,7 +100,8 @@ static_assert(sizeof(struct keel_envelope) == 64, "the envelope has a fixed size
 /* What ranks must agree about, and what two of them must: on every FIRST. */
 struct keel_signature {
     uint8_t kind, element, reduction, order, algorithm;
-    uint8_t unused[3];
+    uint8_t unused;
+    uint16_t costs_hash; /* what AUTO goes by */
     uint32_t root;
     uint32_t chunk_bytes;
     uint64_t count;

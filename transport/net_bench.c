@@ -27,10 +27,10 @@ struct bench {
 
 /* ---- one operation ---- */
 
-static enum keel_status once(struct bench *bench, const struct keel_net_bench_case *it)
+enum keel_status keel_net_bench_once(struct keel_net_rank *rank, const struct keel_net_bench_case *it,
+                                     const void *part, void *result)
 {
-    struct keel_net_rank *rank = bench->rank;
-    const void *parts[] = {bench->part};
+    const void *parts[] = {part};
     bool at_root = rank->rank == 0;
     bool gives =
         it->kind != KEEL_BARRIER && ((it->kind != KEEL_BROADCAST && it->kind != KEEL_SCATTER) || at_root);
@@ -44,8 +44,13 @@ static enum keel_status once(struct bench *bench, const struct keel_net_bench_ca
                                          .count = it->count,
                                          .parts = gives ? parts : NULL,
                                          .part_count = gives ? 1 : 0,
-                                         .result = gets ? bench->result : NULL};
+                                         .result = gets ? result : NULL};
     return keel_group_run(rank->group, &collective, keel_net_rank_deadline(rank));
+}
+
+static enum keel_status once(struct bench *bench, const struct keel_net_bench_case *it)
+{
+    return keel_net_bench_once(bench->rank, it, bench->part, bench->result);
 }
 
 /* Everybody sends to the next and receives from the one before. */
@@ -168,8 +173,7 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
 
 /* ---- all rows ---- */
 
-/* Elements of struct keel_collective for a row's bytes; at least one. */
-static uint64_t count_for(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world)
+uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world)
 {
     uint64_t elements = bytes / keel_element_bytes(element);
     if (kind == KEEL_BARRIER)
@@ -193,7 +197,7 @@ static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_cas
     uint64_t last = 0;
     for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes; bytes *= plan->factor) {
         it.iterations = 0;
-        it.count = count_for(it.kind, it.element, bytes, bench->rank->world);
+        it.count = keel_net_bench_count(it.kind, it.element, bytes, bench->rank->world);
         it.bytes = bytes_for(it.kind, it.element, it.count, bench->rank->world);
         if (last != 0 && it.bytes == last) /* small sizes are the same where every rank has one element */
             continue;

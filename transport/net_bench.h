@@ -39,6 +39,13 @@ struct keel_net_bench_plan {
     uint64_t min_bytes, max_bytes, factor;
     uint64_t iterations, warmup; /* iterations 0: as many as fit into a third of a second, at least five */
 };
+/* Elements of struct keel_collective for a row's bytes; at least one, but for a barrier. */
+uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world);
+/* One operation, root 0. `part` and `result` have room for the row's bytes and 8 a rank. Not KEEL_SEND. */
+enum keel_status keel_net_bench_once(struct keel_net_rank *rank, const struct keel_net_bench_case *it,
+                                     const void *part, void *result);
+/* Names of operations with commas between; false: one is unknown, or too many. */
+bool keel_net_bench_operations(const char *names, uint32_t kinds[KEEL_NET_BENCH_LIST], uint32_t *out_count);
 /* A rank's work. */
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan);
 

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-static const struct keel_net_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_who};
+static const struct keel_net_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_tune,
+                                                    &keel_net_who};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 static const char json_help[] = "print one JSON object instead of text";

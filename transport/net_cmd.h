@@ -53,7 +53,7 @@ struct keel_net_kind {
     void (*begin)(void *own);              /* NULL: all zero */
     int (*run)(const struct keel_net_cmd *cmd);
 };
-extern const struct keel_net_kind keel_net_who, keel_net_check, keel_net_bench;
+extern const struct keel_net_kind keel_net_who, keel_net_check, keel_net_bench, keel_net_tune;
 
 static inline const void *keel_net_own(const struct keel_net_cmd *cmd)
 {

@@ -83,6 +83,11 @@ static uint64_t rows_of(const struct keel_net_bench_plan *plan)
     return sizes * plan->kind_count * plan->element_count * plan->algorithm_count * plan->order_count;
 }
 
+bool keel_net_bench_operations(const char *names, uint32_t kinds[KEEL_NET_BENCH_LIST], uint32_t *out_count)
+{
+    return parse_list(names, collective_name, KEEL_COLLECTIVE_COUNT, kinds, out_count);
+}
+
 /* NULL, or which option is wrong. */
 static const char *plan_of(const struct own *own, struct keel_net_bench_plan *out)
 {
@@ -92,7 +97,7 @@ static const char *plan_of(const struct own *own, struct keel_net_bench_plan *ou
                                         .factor = own->factor,
                                         .iterations = own->iterations,
                                         .warmup = own->warmup};
-    if (!parse_list(own->operations, collective_name, KEEL_COLLECTIVE_COUNT, out->kinds, &out->kind_count))
+    if (!keel_net_bench_operations(own->operations, out->kinds, &out->kind_count))
         return "--op";
     if (!parse_list(own->elements, element_name, KEEL_ELEMENT_COUNT, out->elements, &out->element_count))
         return "--type";

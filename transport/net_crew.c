@@ -427,8 +427,14 @@ bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_cre
         *out_code = keel_net_member_run(cmd, crew, work);
         return false;
     }
+    struct keel_cost_model costs;
+    enum keel_status status = crew->costs != NULL ? keel_costs_read(crew->costs, &costs) : KEEL_OK;
+    if (status != KEEL_OK) {
+        *out_code = keel_net_report(status);
+        return false;
+    }
     struct hosting hosting = {.cmd = cmd, .crew = crew, .work = work, .key_fd = -1};
-    enum keel_status status = host_all(&hosting);
+    status = host_all(&hosting);
     keel_crew_host_close(hosting.host);
     keel_free(hosting.ranks);
     if (hosting.key_fd >= 0)

@@ -13,7 +13,7 @@
 /* First in the own struct of a subcommand; its options are KEEL_NET_CREW_OPTIONS(struct, field). */
 struct keel_net_crew {
     uint64_t ranks, rank, world, timeout_s;
-    const char *join, *key_file, *hosts, *shell, *carrier;
+    const char *join, *key_file, *hosts, *shell, *carrier, *costs;
     bool member;
     uint64_t seed;
 };
@@ -26,6 +26,8 @@ uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew);
      "processes on this machine; without it 4"},                                                             \
         {"--carrier", "WHAT", KEEL_NET_TEXT, offsetof(type, field.carrier),                                  \
          "shared: memory among ranks of one host (the default); tcp: never"},                                \
+        {"--costs", "FILE", KEEL_NET_TEXT, offsetof(type, field.costs),                                      \
+         "choose algorithms by the figures that `keel net tune` wrote there; on all nodes the same"},        \
         {"--timeout", "SECONDS", KEEL_NET_COUNT, offsetof(type, field.timeout_s),                            \
          "how long one operation, or the meeting, may take; without it 30"},                                 \
         {"--join", "HOST:PORT", KEEL_NET_TEXT, offsetof(type, field.join),                                   \

@@ -41,9 +41,13 @@ static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_c
     return status;
 }
 
-static enum keel_status group_of_all(struct keel_net_rank *rank, const struct keel_address *addresses)
+static enum keel_status group_of_all(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+                                     const struct keel_address *addresses)
 {
+    struct keel_cost_model costs;
     uint16_t *shard_rank;
+    if (crew->costs != NULL)
+        KEEL_TRY(keel_costs_read(crew->costs, &costs));
     KEEL_TRY(keel_alloc(rank->world, sizeof *shard_rank, &shard_rank));
     for (uint32_t k = 0; k < rank->world; k++)
         shard_rank[k] = (uint16_t)k;
@@ -52,7 +56,8 @@ static enum keel_status group_of_all(struct keel_net_rank *rank, const struct ke
                                        .rank_count = rank->world,
                                        .addresses = addresses,
                                        .shard_count = rank->world,
-                                       .shard_rank = shard_rank};
+                                       .shard_rank = shard_rank,
+                                       .costs = crew->costs != NULL ? &costs : NULL};
     enum keel_status status = keel_group_open(rank->endpoint, &config, &rank->group);
     keel_free(shard_rank);
     return status;
@@ -65,7 +70,7 @@ static enum keel_status take_part(struct keel_net_rank *rank, const struct keel_
     KEEL_TRY(keel_alloc(rank->world, sizeof *addresses, &addresses));
     enum keel_status status = meet(rank, crew, addresses);
     if (status == KEEL_OK)
-        status = group_of_all(rank, addresses);
+        status = group_of_all(rank, crew, addresses);
     keel_free(addresses);
     return status == KEEL_OK ? work->rank(rank) : status;
 }

@@ -313,6 +313,7 @@ static void sign(struct keel_operation *operation, const struct keel_collective 
                                                    .reduction = (uint8_t)(sums ? what->reduction : 0),
                                                    .order = (uint8_t)(sums ? what->order : 0),
                                                    .algorithm = (uint8_t)operation->plan->algorithm,
+                                                   .costs_hash = group->whole->costs_hash,
                                                    .root = operation->plan->root,
                                                    .chunk_bytes = operation->chunk_bytes,
                                                    .count = tables ? 0 : what->count,

@@ -97,16 +97,7 @@ enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struc
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 
 /* ---- the cost model ----
- * LogGP (Alexandrov et al. 1995) with sums; integers. */
-struct keel_link_cost {
-    uint64_t alpha_ns;       /* one message, from here to there */
-    uint64_t gap_ns;         /* what it keeps its sender, and its receiver, from the next one */
-    uint64_t picos_per_byte; /* to move it */
-};
-struct keel_cost_model {
-    struct keel_link_cost within, between; /* ranks of one host; ranks of two */
-    uint64_t combine_picos_per_byte;
-};
+ * LogGP (Alexandrov et al. 1995) with sums; integers. Its figures are transport.h's. */
 
 /* Predicted nanoseconds of the whole operation of `bytes` (of one rank's result or, all-to-all, its parts).
  */

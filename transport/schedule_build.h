@@ -31,6 +31,8 @@ struct keel_facts {
 struct keel_facts keel_wish_facts(const struct keel_schedule_wish *wish);
 /* Why the algorithm cannot do it; NULL when it can. */
 const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
+/* Whether AUTO may take it. */
+bool keel_wish_offered(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
 /* Whether its sums follow the tree over shards. */
 bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
 uint32_t keel_wish_host(const struct keel_schedule_wish *wish, uint32_t rank);

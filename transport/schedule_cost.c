@@ -367,6 +367,15 @@ static bool knows_everybody(enum keel_algorithm algorithm)
            algorithm == KEEL_ALGORITHM_PAIRWISE;
 }
 
+bool keel_wish_offered(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
+{
+    bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && wish->kind != KEEL_ALL_TO_ALL_V &&
+                wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
+    if ((many && knows_everybody(wish->algorithm)) || keel_wish_obstacle(wish, facts) != NULL)
+        return false;
+    return wish->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;
+}
+
 enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, uint64_t bytes,
                                          const struct keel_cost_model *model)
 {
@@ -374,13 +383,9 @@ enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, 
     struct keel_facts facts = keel_wish_facts(wish);
     enum keel_algorithm best = KEEL_ALGORITHM_FLAT;
     uint64_t best_ns = UINT64_MAX;
-    bool many = wish->rank_count > KEEL_SCHEDULE_PEERS_MAX && wish->kind != KEEL_ALL_TO_ALL_V &&
-                wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
     for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
         trial.algorithm = (enum keel_algorithm)algorithm;
-        if ((many && knows_everybody(trial.algorithm)) || keel_wish_obstacle(&trial, &facts) != NULL)
-            continue;
-        if (trial.algorithm == KEEL_ALGORITHM_TWO_LEVEL && facts.hosts == 1)
+        if (!keel_wish_offered(&trial, &facts))
             continue;
         uint64_t ns = cost_ns(&trial, &facts, bytes, model);
         if (ns < best_ns) {

@@ -27,6 +27,8 @@ transport_SRC := \
 	provider.c \
 	fabric.c \
 	plan.c \
+	costs.c \
+	cost_fit.c \
 	choose.c \
 	engine.c \
 	exchange.c \
@@ -61,4 +63,6 @@ transport_SRC := \
 	net_cmd_check.c \
 	net_bench.c \
 	net_plot.c \
-	net_cmd_bench.c
+	net_cmd_bench.c \
+	net_tune.c \
+	net_cmd_tune.c

@@ -197,6 +197,8 @@ static void said_text(const struct keel_signature *said, const struct keel_signa
         number_text(out, bytes, "counts with hash", said->counts_hash);
     else if (said->map_hash != other->map_hash)
         number_text(out, bytes, "a shard map with hash", said->map_hash);
+    else if (said->costs_hash != other->costs_hash)
+        number_text(out, bytes, "network costs (keel net tune) with hash", said->costs_hash);
     else if (said->algorithm != other->algorithm)
         snprintf(out, bytes, "algorithm %s", keel_algorithm_name((enum keel_algorithm)said->algorithm));
     else if (said->chunk_bytes != other->chunk_bytes)

@@ -45,6 +45,9 @@ try run "$job" --resume yesterday --out "$root/x";         expect "bad resume" 2
 try run "$job" --resume 4 --out "$root/x";                 expect "a step to resume that is not there" 3 "--resume 4: "
 try run "$job" --frob --out "$root/x";                     expect "an unknown option" 2 "--frob is no option"
 try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9; expect "an option given often" 2 "cluster.ranks = 9"
+printf 'within.alpha_ns = soon\n' >"$root/costs"
+try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/x"; expect "a broken file of costs" 2 "costs:1: within.alpha_ns = soon"
+try run "$job" --set "cluster.network_costs=$root/none" --out "$root/x"; expect "a missing file of costs" 3 "$root/none"
 mkfifo "$root/fifo"
 timeout 600 "$KEEL" run "$job" --set "data.path=$root/fifo" --out "$root/x" >"$root/log" 2>&1; code=$?
 expect "data that cannot be read twice" 2 "no regular file"
@@ -62,6 +65,10 @@ expect "unknown command" 2 "no command"
 # ---- the directory ----
 try run "$job" --out /proc/nowhere;                        expect "a directory that cannot be made" 3 "/proc/nowhere"
 try run "$job" --out "$root/run";                          expect "a good run" 0 "done: 12 steps"
+for key in within.alpha_ns within.gap_ns within.picos_per_byte between.alpha_ns between.gap_ns between.picos_per_byte combine.picos_per_byte; do
+    echo "$key = 5"
+done >"$root/costs"
+try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/costly"; expect "a run by a file of costs" 0 "done: 12 steps"
 grep -q '"event":"end","monotonic_ns":[0-9]*,"wall_ns":[0-9]\{19\},' "$root/run/events.jsonl"; code=$?
 expect "events say when they were" 0 ""
 cp "$root/run/metrics.jsonl" "$root/metrics.before"

@@ -103,6 +103,36 @@ import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
 sys.exit(not (len(rows) == 5 and all(row["sent_bytes"] == 2 * 3 * 65536 for row in rows)))' "$root/out"
 
+# ---- tune
+check "tune" exits 0 "$keel" net tune --ranks 3 --op all-reduce,broadcast --max 64K --factor 64 --rounds 3 --out "$root/costs"
+check "has a line for each size and order" test "$(grep -c '^all-reduce \|^broadcast ' "$root/out")" -eq 9
+check "sums up" says "AUTO is within 15% of the fastest in"
+check "its file is taken" exits 0 "$keel" net bench --ranks 3 --costs "$root/costs" --min 64K --max 64K --iterations 5
+check "tune as JSON" exits 0 "$keel" net tune --ranks 2 --carrier tcp --op all-gather,barrier --min 4K --max 4K --rounds 3 --json
+check "is JSON too" is_json
+# 9 ms a message and nothing for its bytes: everybody sends everything to all, 3 x 2 x 64 KiB. The other way: no more than must be.
+for key in within between; do
+    printf '%s.alpha_ns = 9000000\n%s.gap_ns = 1\n%s.picos_per_byte = 0\n' $key $key $key
+done >"$root/slow"
+echo "combine.picos_per_byte = 0" >>"$root/slow"
+sed 's/alpha_ns = .*/alpha_ns = 1/; s/byte = .*/byte = 1000/' "$root/slow" >"$root/narrow"
+for costs in slow:393216 narrow:262144; do
+    check "bench by the file ${costs%:*}" exits 0 "$keel" net bench --ranks 3 --costs "$root/${costs%:*}" --min 64K --max 64K \
+        --iterations 5 --csv
+    check "sends what it makes for" test "$(tail -n 1 "$root/out" | cut -d, -f15)" = "${costs#*:}"
+done
+sed 's/^within.gap_ns.*/within.gap_ns = fast/' "$root/slow" >"$root/broken"
+check "a broken file of costs" exits 2 "$keel" net bench --ranks 2 --costs "$root/broken"
+check "is named, with line and key" errs "broken:2: within.gap_ns = fast: a whole number"
+check "a file of costs that is not there" exits 3 "$keel" net check --costs "$root/none"
+"$keel" net bench --join "127.0.0.1:$((port + 2))" --rank 1 --world 2 --key "$root/key" --costs "$root/narrow" --min 64 --max 64 \
+    --timeout 20 >"$root/rank1" 2>&1 &
+other=$!
+check "two nodes with different files" exits 4 "$keel" net bench --join "127.0.0.1:$((port + 2))" --rank 0 --world 2 \
+    --key "$root/key" --costs "$root/slow" --min 64 --max 64 --timeout 20
+check "are told so" errs "rank 1 has network costs (keel net tune) with hash"
+wait "$other"
+
 # ---- wrong use
 check "no command" exits 2 "$keel" net
 check "an unknown command" exits 2 "$keel" net fly
@@ -140,6 +170,8 @@ check "goes through it" grep -q "</html>" "$root/piped"
 check "and leaves it a pipe" test -p "$root/fifo"
 check "a row that takes longer than the patience" exits 0 "$keel" net bench --ranks 2 --min 32M --max 32M \
     --iterations 500 --timeout 1
+check "rounds that are none" exits 2 "$keel" net tune --rounds 0
+check "an operation that tune has not" exits 2 "$keel" net tune --op send
 check "an unknown type" exits 2 "$keel" net bench --type f31
 mkdir -p "$root/empty"
 check "nobody to look at" exits 3 "$keel" net who --dir "$root/empty"
@@ -150,7 +182,7 @@ check "a disk that is full" exits 1 sh -c "'$keel' net --help >/dev/full"
 # ---- the page keel-net(1) and --help say the same
 man=$(dirname "$0")/../../transport/man/keel-net.1
 commands=$("$keel" net --help | sed -n 's/^  keel net \([a-z]*\) .*[a-z].*/\1/p' | sort -u)
-check "--help lists its subcommands" test "$(echo $commands)" = "bench check who"
+check "--help lists its subcommands" test "$(echo $commands)" = "bench check tune who"
 : >"$root/all"
 sed -n '/^\.Ss Ranks$/,/^\.S[hs] /p' "$man" >"$root/common"
 for command in $commands; do

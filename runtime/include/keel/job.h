@@ -58,6 +58,7 @@ struct keel_job {
     uint32_t ranks, nodes, spares; /* nodes 0: one per rank (spares are nodes of their own) */
     double timeout_s;
     char device[KEEL_SELECTOR_BYTES];
+    char network_costs[KEEL_PATH_BYTES]; /* "": those built in */
     bool respawn; /* start a node again when it died, to join as a spare or to grow back */
 };
 

@@ -57,6 +57,19 @@ void keel_endpoint_address(const struct keel_endpoint *endpoint, struct keel_add
 /* All groups must be closed. Joins the progress thread. */
 void keel_endpoint_close(struct keel_endpoint *endpoint);
 
+/* What AUTO goes by (LogGP: Alexandrov et al. 1995). */
+struct keel_link_cost {
+    uint64_t alpha_ns;       /* one message, from here to there */
+    uint64_t gap_ns;         /* what it keeps its sender, and its receiver, from the next one */
+    uint64_t picos_per_byte; /* to move it */
+};
+struct keel_cost_model {
+    struct keel_link_cost within, between; /* ranks of one host; ranks of two */
+    uint64_t combine_picos_per_byte;
+};
+/* From a file that `keel net tune` wrote. INVALID names file, line and key; NOT_FOUND, DENIED, LIMIT, IO. */
+enum keel_status keel_costs_read(const char *path, struct keel_cost_model *out);
+
 struct keel_group_config {
     uint64_t epoch;                       /* of the view */
     uint32_t rank;                        /* of this process, index into addresses */
@@ -64,6 +77,8 @@ struct keel_group_config {
     const struct keel_address *addresses; /* rank_count; copied */
     uint32_t shard_count;                 /* 1 .. KEEL_GROUP_SHARDS_MAX */
     const uint16_t *shard_rank;           /* shard_count: which rank carries each shard; copied */
+    const struct keel_cost_model *costs;  /* the same on all ranks, or MISMATCH says who has others; NULL:
+                                             built-in ones; copied */
 };
 
 /* Cheap and local: connections are made when first needed. At most one open group per endpoint. */
