@@ -370,6 +370,7 @@ int keel_worker_main(int argc, char **argv)
     snprintf(name, sizeof name, "worker %u.%u", worker->node, worker->local);
     keel_log_set_name(name);
     uint64_t timeout_ns = (uint64_t)(worker->job.timeout_s * 1e9);
+    worker->silence_ns = timeout_ns;
     worker->stall_ns = timeout_ns * KEEL_STALL_TIMEOUTS;
     status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, timeout_ns / KEEL_BEATS_PER_TIMEOUT);
     if (status == KEEL_OK) {

@@ -55,6 +55,7 @@ struct keel_worker {
     struct keel_store *store; /* NULL: the job takes no snapshots and has none */
     struct keel_inbox inbox;  /* shared with its thread */
     uint64_t stall_ns;
+    uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 
     bool has_state;
     uint64_t next_step;    /* steps committed so far = number of the next one */

@@ -67,6 +67,7 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .addresses = addresses,
                                        .shard_count = worker->job.shards,
                                        .shard_rank = worker->shard_position,
+                                       .silence_ns = worker->silence_ns,
                                        .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
     KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
     keel_group_on_lost(worker->group, peer_lost, worker);

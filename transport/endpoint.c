@@ -120,6 +120,7 @@ static void current_opened(struct keel_endpoint *endpoint, struct keel_group *gr
     endpoint->current = group;
     endpoint->seen_epoch = true;
     endpoint->current_epoch = group->epoch;
+    group->looked_ns = keel_now_ns();
     keel_session_group_opened(endpoint, group);
 }
 
@@ -155,15 +156,16 @@ void keel_endpoint_mail(struct keel_endpoint *endpoint)
         current_closing(endpoint);
 }
 
+/* What is due by the time before the lines are looked at: so nobody is judged by what lies there unread. */
 void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 {
+    uint64_t now = keel_now_ns();
     if (connections)
         keel_lines_progress(&endpoint->lines);
     else
         keel_lines_progress_data(&endpoint->lines);
     if (atomic_load(&endpoint->mail))
         keel_endpoint_mail(endpoint);
-    uint64_t now = keel_now_ns();
     if (now >= endpoint->tick_ns) {
         endpoint->tick_ns = KEEL_NEVER;
         keel_session_tick(endpoint, now);

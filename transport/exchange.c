@@ -173,6 +173,22 @@ static bool ends_without(const struct keel_operation *operation, uint32_t rank, 
     return leg != NULL && (status == KEEL_PEER_LOST || !atomic_load(&leg->settled));
 }
 
+/* Word of a disagreement stays: operations that are begun only now are to hear it. */
+static void drop_firsts(struct keel_peer *peer)
+{
+    struct keel_early **at = &peer->early;
+    while (*at != NULL) {
+        struct keel_early *early = *at;
+        if (early->message.kind == KEEL_MESSAGE_DIFFER) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        peer->early_count--;
+        keel_free(early);
+    }
+}
+
 void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_status status)
 {
     for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
@@ -180,13 +196,8 @@ void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_st
             if (ends_without(at, rank, status))
                 keel_exchange_end(at, status);
     struct keel_peer *peer = whole->peers[rank];
-    while (peer != NULL && peer->early != NULL) {
-        struct keel_early *early = peer->early;
-        peer->early = early->next;
-        keel_free(early);
-    }
     if (peer != NULL)
-        peer->early_count = 0;
+        drop_firsts(peer);
 }
 
 /* ---- disagreement -----------------------------------------------------------------------------------------
@@ -231,6 +242,8 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
     if (operation->ended)
         return;
     operation->differ = *differ;
+    operation->group->whole->quarrel =
+        (struct keel_notice){.message = message_of(operation, KEEL_MESSAGE_DIFFER), .differ = *differ};
     keel_exchange_end(operation, KEEL_MISMATCH);
     for (uint32_t k = 0; k < operation->leg_count; k++)
         notify(operation, atomic_load(&operation->legs[k].peer));
@@ -538,12 +551,13 @@ bool keel_exchange_arrived(struct keel_group *whole, struct keel_peer *peer,
 /* ---- beginning --------------------------------------------------------------------------------------------
  */
 
-static struct keel_early *early_of(struct keel_peer *peer, const struct keel_operation *operation)
+static struct keel_early *early_of(struct keel_peer *peer, const struct keel_operation *operation, bool words)
 {
     for (struct keel_early **at = &peer->early; *at != NULL; at = &(*at)->next) {
         struct keel_early *early = *at;
         if (early->message.sequence != operation->sequence || early->message.part != operation->lane ||
-            early->message.group != operation->group->number)
+            early->message.group != operation->group->number ||
+            (words && early->message.kind != KEEL_MESSAGE_DIFFER))
             continue;
         *at = early->next;
         peer->early_count--;
@@ -592,14 +606,14 @@ static enum keel_status find_peers(struct keel_operation *operation)
 }
 
 /* Early messages may come from ranks that are no legs: then they disagree with us. None ends it well: no
- * first message has been sent yet. */
-static void begin_early(struct keel_operation *operation)
+ * first message has been sent yet. `words`: of disagreement alone. */
+static void begin_early(struct keel_operation *operation, bool words)
 {
     struct keel_group *whole = operation->group->whole;
     for (struct keel_peer *peer = whole->peer_list; peer != NULL && !operation->ended; peer = peer->next) {
         struct keel_early *early = NULL;
         while (!operation->ended && is_member(operation, peer) &&
-               (early = early_of(peer, operation)) != NULL) {
+               (early = early_of(peer, operation, words)) != NULL) {
             bool good = early->message.kind == KEEL_MESSAGE_DIFFER
                             ? take_differ(operation, &early->message, early->payload)
                             : take_first(operation, peer, &early->message, early->payload);
@@ -620,6 +634,8 @@ void keel_exchange_begin(struct keel_operation *operation)
     if (status == KEEL_OK)
         status = may_begin(operation);
     if (status != KEEL_OK) {
+        if (status != KEEL_INVALID)
+            begin_early(operation, true); /* whoever left may have said why */
         keel_exchange_end(operation, status);
         return;
     }
@@ -628,7 +644,7 @@ void keel_exchange_begin(struct keel_operation *operation)
     *slot = operation;
     operation->linked = true;
     keel_engine_start(operation);
-    begin_early(operation);
+    begin_early(operation, false);
     if (!operation->ended && operation->open_legs == 0) {
         KEEL_ASSERT(operation->lowest == operation->segment_count);
         keel_exchange_end(operation, KEEL_OK);

@@ -15,6 +15,9 @@ static enum keel_status config_check(const struct keel_group_config *config)
     if (config->shard_count == 0 || config->shard_count > KEEL_GROUP_SHARDS_MAX)
         return keel_fail(KEEL_INVALID, "group: %u shards; there may be 1 to %d", config->shard_count,
                          KEEL_GROUP_SHARDS_MAX);
+    if (config->silence_ns > 0 && config->silence_ns < KEEL_SILENCE_MIN_NS)
+        return keel_fail(KEEL_INVALID, "group: a silence of %llu us convicts the living; give 40 ms or more",
+                         (unsigned long long)(config->silence_ns / KEEL_NS_PER_US));
     for (uint32_t shard = 0; shard < config->shard_count; shard++)
         if (config->shard_rank[shard] >= config->rank_count)
             return keel_fail(KEEL_INVALID, "group: shard %u is carried by rank %u of %u", shard,
@@ -86,6 +89,7 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
 {
     group->rank = config->rank;
     group->rank_count = config->rank_count;
+    group->silence_ns = config->silence_ns;
     group->identity = keel_recorder_identity(0, config->addresses, config->rank_count, config->epoch);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);

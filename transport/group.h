@@ -45,7 +45,8 @@ struct keel_session {
     uint16_t accused;     /* of the farewell: a lost rank + 1, or 0 */
     uint64_t deadline_ns; /* when it is dropped (called, leaving) */
     uint64_t retry_ns;    /* when to send again after EAGAIN; 0: not waiting */
-    uint64_t stuck_ns;    /* when EAGAIN began; 0: it has not */
+    uint64_t stuck_ns;    /* when EAGAIN has lasted too long; 0: it does not */
+    uint64_t asked_ns;    /* of its last PING, to be told with the answer */
 };
 
 /* A message of an operation that has not begun here. */
@@ -64,7 +65,7 @@ struct keel_notice {
 
 enum keel_peer_state { KEEL_PEER_ABSENT, KEEL_PEER_UP, KEEL_PEER_LEFT, KEEL_PEER_LOST_STATE };
 
-/* What the epoch knows of a rank that somebody here wanted or heard of. All progress but heard_ns. */
+/* What the epoch knows of a rank that somebody here wanted or heard of. All progress but the times. */
 struct keel_peer {
     struct keel_peer *next; /* among the peers of the epoch */
     uint32_t rank;          /* in the epoch */
@@ -79,7 +80,8 @@ struct keel_peer {
     struct keel_leg *work, *work_last; /* legs with something to send, first come first served */
     struct keel_early *early;
     uint32_t early_count;
-    _Atomic uint64_t heard_ns;
+    /* 0: never called. The last sign of its life, and when the last question was asked that it answered. */
+    _Atomic uint64_t heard_ns, answered_ns;
 };
 
 /* A send that lends memory; what a line knows it by. */
@@ -190,9 +192,12 @@ struct keel_group {
     struct keel_peer **peers;       /* rank_count; NULL until wanted */
     struct keel_peer *peer_list, *busy;
     struct keel_operation *table[KEEL_TABLE_SLOTS];
-    uint16_t accused;  /* rank lost last + 1, or 0 */
-    uint32_t active;   /* operations begun and not ended */
-    uint64_t close_ns; /* when closing stops waiting; 0: not closing */
+    uint16_t accused;           /* rank lost last + 1, or 0 */
+    struct keel_notice quarrel; /* the last disagreement; its message is of kind 0 when there was none */
+    uint32_t active;            /* operations begun and not ended */
+    uint64_t close_ns;          /* when closing stops waiting; 0: not closing */
+    uint64_t looked_ns;         /* for signs of life */
+    uint64_t silence_ns;        /* without one for so long, lost; 0: not for that. Set at the start. */
     /* whole only; lock */
     struct keel_group *children;
     uint32_t split_count;                                   /* children there were */
@@ -227,13 +232,14 @@ struct keel_endpoint {
     struct keel_group *current; /* as far as progress has got */
     struct keel_session *sessions;
     bool seen_epoch;
-    uint64_t current_epoch; /* newest that was current, open or not */
-    uint64_t past_epoch;    /* closed last, */
-    uint16_t past_accused;  /* and whom it had lost: a rank + 1, or 0 */
-    uint64_t tick_ns;       /* when something is due */
-    uint64_t spin_ns;       /* how long a waiter spins before it sleeps */
-    uint64_t calm_ns;       /* until then nobody spins */
-    uint64_t events;        /* messages that came, sends that completed */
+    uint64_t current_epoch;          /* newest that was current, open or not */
+    uint64_t past_epoch;             /* closed last, */
+    uint16_t past_accused;           /* and whom it had lost: a rank + 1, or 0; */
+    struct keel_notice past_quarrel; /* and who had disagreed in it */
+    uint64_t tick_ns;                /* when something is due */
+    uint64_t spin_ns;                /* how long a waiter spins before it sleeps */
+    uint64_t calm_ns;                /* until then nobody spins */
+    uint64_t events;                 /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped, data_sent;
     _Atomic uint32_t connections;
     /* lock */
@@ -307,12 +313,23 @@ void keel_session_busy(struct keel_group *whole, struct keel_peer *peer); /* som
 void keel_session_pump(struct keel_group *whole);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);
 void keel_session_close_all(struct keel_endpoint *endpoint);
+/* What is dialed or up is gone: its rank is lost. */
+void keel_session_break(struct keel_session *session, const char *why);
+void keel_session_ask(struct keel_session *session); /* for a sign of life, if it can be */
 /* Say BYE on all sessions of the group; true once no user memory is lent any more (or time is up). */
 void keel_session_group_closing(struct keel_group *group, uint64_t now_ns);
 bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns);
 /* Break the connections to which this child has lent memory. */
 void keel_session_break_lent(struct keel_group *child);
 void keel_session_forget(struct keel_group *whole); /* frees the peers; nobody uses the group any more */
+
+/* company.c; progress */
+/* Called, or connected: from now on it has to give signs of life. */
+void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
+void keel_company_heard(struct keel_peer *peer);
+void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns);
+/* All that had come was delivered after now_ns. */
+void keel_company_tick(struct keel_group *group, uint64_t now_ns);
 
 /* exchange.c; progress */
 void keel_exchange_begin(struct keel_operation *operation);

@@ -34,6 +34,7 @@ enum {
     KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */
     KEEL_LINE_BULK_SENDS = 4,                  /* so many may carry bulk data */
     KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
+    KEEL_SILENCE_LOOKS = 4,     /* so often within a group's silence its peers are looked at */
     KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
@@ -45,11 +46,13 @@ enum {
 #define KEEL_CLOSE_NS      (200 * KEEL_NS_PER_MS) /* group close gives sends in flight this long */
 #define KEEL_HEAD_START_NS (20 * KEEL_NS_PER_MS)  /* the higher rank lets the lower one dial first */
 #define KEEL_REDIAL_NS     (100 * KEEL_NS_PER_MS)
-#define KEEL_PING_NS       (50 * KEEL_NS_PER_MS)  /* silence after which a peer is asked for a sign of life */
-#define KEEL_SILENT_NS     (250 * KEEL_NS_PER_MS) /* silence that blames a peer before all others */
-#define KEEL_RETRY_NS      KEEL_NS_PER_MS         /* after the fabric said EAGAIN */
-#define KEEL_SLICE_NS      (100 * KEEL_NS_PER_US) /* of the processor, for threads that others wait for */
-#define KEEL_STUCK_NS      (5 * KEEL_NS_PER_S)    /* a connection that says EAGAIN so long is broken */
+/* Operations under way: so often the quiet are asked for a sign of life. */
+#define KEEL_PING_NS        (50 * KEEL_NS_PER_MS)
+#define KEEL_SILENCE_MIN_NS (40 * KEEL_NS_PER_MS)  /* a group's silence at least */
+#define KEEL_SILENT_NS      (250 * KEEL_NS_PER_MS) /* silence that blames a peer before all others */
+#define KEEL_RETRY_NS       KEEL_NS_PER_MS         /* after the fabric said EAGAIN */
+#define KEEL_SLICE_NS       (100 * KEEL_NS_PER_US) /* of the processor, for threads that others wait for */
+#define KEEL_STUCK_NS       (5 * KEEL_NS_PER_S)    /* a connection that says EAGAIN so long is broken */
 
 enum keel_message_kind {
     /* the handshake, in this order; REFUSE may take the place of WELCOME */
@@ -57,7 +60,7 @@ enum keel_message_kind {
     KEEL_MESSAGE_HELLO,         /* dialer: epoch, ranks, its own challenge, its proof; `part`: the cipher for
                                    all that follows, both ways, if there is a key */
     KEEL_MESSAGE_WELCOME,       /* listener: its proof; the connection is part of the group */
-    KEEL_MESSAGE_REFUSE,        /* listener: why not (enum keel_refusal in `part`) */
+    KEEL_MESSAGE_REFUSE,        /* listener: why not (refusal << 32 in `offset`); else as BYE */
     /* operations; `group`, `sequence` and `part` (lane) say which */
     KEEL_MESSAGE_FIRST,  /* sender has begun: its signature, then its first messages of segment 0; `offset`:
                             segments that may be sent to it << 32 | how many messages follow the signature */
@@ -65,10 +68,11 @@ enum keel_message_kind {
     KEEL_MESSAGE_DATA,   /* one message of the schedule: segment << 32 | number among those of this pair */
     KEEL_MESSAGE_DIFFER, /* two ranks disagree about the operation: struct keel_differ */
     /* keeping company */
-    KEEL_MESSAGE_PING,
-    KEEL_MESSAGE_PONG,
+    KEEL_MESSAGE_PING, /* give a sign of life; `offset`: when it was asked, in the asker's time */
+    KEEL_MESSAGE_PONG, /* the same `offset` */
     KEEL_MESSAGE_LOST, /* the sender has lost the rank `part` - 1 */
-    KEEL_MESSAGE_BYE   /* last message of a sender that closed its group */
+    KEEL_MESSAGE_BYE   /* last message of a sender that closed its group; `offset`: 0, or the rank that it had
+                          lost + 1; and if it disagreed about an operation, the words of a DIFFER */
 };
 
 enum keel_refusal { KEEL_REFUSE_STALE = 1, KEEL_REFUSE_DUPLICATE };

@@ -7,7 +7,8 @@
  *
  * Who dials. The lower rank, as soon as an operation wants the pair; the higher rank only when the lower one
  * has not after a head start, so that a lower rank that died or has not begun is noticed. When both dial at
- * once the lower rank's connection stays: it refuses the other, and the higher rank gives its own up.
+ * once the lower rank's connection stays, if it has got as far as its greeting: it refuses the other, and the
+ * higher rank gives its own up.
  *
  * Nothing that a caller says is believed before its proof: until then it can only be dropped. */
 #include "group.h"
@@ -171,7 +172,7 @@ static void peer_accused(struct keel_group *group, uint32_t rank)
 
 /* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
  * hears of the farewell before it notices the death itself still names the right rank. If that rank is this
- * one, the two have lost each other; nobody else is told, for the other lives. */
+ * one, the two have lost each other; the others hear of it, for their operations cannot end either. */
 static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
 {
     struct keel_peer *peer = group->peers[rank];
@@ -182,9 +183,7 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
     peer->redial_ns = 0;
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
     if (loss && accused - 1 == group->rank) {
-        keel_mutex_lock(&group->endpoint->lock);
-        keel_group_note_lost(group, rank);
-        keel_mutex_unlock(&group->endpoint->lock);
+        spread(group, rank);
     } else if (loss) {
         peer_accused(group, (uint32_t)(accused - 1));
     } else {
@@ -193,7 +192,7 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
     keel_exchange_without(group, rank, peer->parting);
 }
 
-static void break_session(struct keel_session *session, const char *why)
+void keel_session_break(struct keel_session *session, const char *why)
 {
     struct keel_group *group = session->group;
     uint32_t rank = session->rank;
@@ -207,7 +206,7 @@ static void drop(struct keel_session *session, const char *why)
 {
     keel_log(KEEL_LOG_INFO, "connection dropped: %s", why);
     atomic_fetch_add(&session->endpoint->stale_dropped, 1);
-    break_session(session, why);
+    keel_session_break(session, why);
 }
 
 /* ---- sending
@@ -230,17 +229,39 @@ static void prove(const struct keel_session *session, enum keel_handshake_role r
         keel_handshake_prove(session->endpoint->key, role, &parties, out);
 }
 
-static uint32_t compose(struct keel_session *session, enum keel_message_kind kind,
-                        struct keel_message *message, struct keel_handshake *payload)
+/* Why it ends, for those who hear it only now. */
+static uint32_t compose_last(const struct keel_session *session, struct keel_message *message,
+                             struct keel_differ *payload)
 {
+    const struct keel_endpoint *endpoint = session->endpoint;
+    const struct keel_notice *quarrel = &endpoint->past_quarrel;
+    message->offset = (uint64_t)session->refusal << 32 | session->accused;
+    if (quarrel->message.kind == 0 || endpoint->past_epoch != session->epoch)
+        return 0;
+    message->part = quarrel->message.part;
+    message->sequence = quarrel->message.sequence;
+    message->group = quarrel->message.group;
+    *payload = quarrel->differ;
+    return sizeof *payload;
+}
+
+union control {
+    struct keel_handshake handshake;
+    struct keel_differ differ;
+};
+
+static uint32_t compose(struct keel_session *session, enum keel_message_kind kind,
+                        struct keel_message *message, union control *out)
+{
+    struct keel_handshake *payload = &out->handshake;
     *message = (struct keel_message){.kind = (uint16_t)kind, .epoch = session->epoch};
-    memset(payload, 0, sizeof *payload);
-    if (kind == KEEL_MESSAGE_REFUSE) {
-        message->part = (uint16_t)session->refusal;
-        message->offset = session->accused;
-    }
-    if (kind == KEEL_MESSAGE_BYE)
-        message->part = session->accused;
+    memset(out, 0, sizeof *out);
+    if (kind == KEEL_MESSAGE_REFUSE || kind == KEEL_MESSAGE_BYE)
+        return compose_last(session, message, &out->differ);
+    if (kind == KEEL_MESSAGE_PING)
+        message->offset = keel_now_ns();
+    if (kind == KEEL_MESSAGE_PONG)
+        message->offset = session->asked_ns;
     if (kind == KEEL_MESSAGE_LOST && session->group != NULL)
         message->part = session->group->accused;
     if (kind == KEEL_MESSAGE_CHALLENGE) {
@@ -270,11 +291,19 @@ static void seal_from_here(struct keel_session *session)
     session->sealer = NULL;
 }
 
+/* The other side may have admitted it: the greeting has gone, and its welcome may be under way. */
+static bool may_be_up_there(const struct keel_session *session)
+{
+    if (session->state == KEEL_SESSION_PROVING)
+        return (session->due & UINT32_C(1) << KEEL_MESSAGE_HELLO) == 0;
+    return session->state == KEEL_SESSION_UP;
+}
+
 static enum keel_flow_send send_due(struct keel_session *session, bool *out_retry)
 {
     enum keel_message_kind kind = (enum keel_message_kind)__builtin_ctz(session->due);
     struct keel_message message;
-    struct keel_handshake payload;
+    union control payload;
     uint32_t bytes = compose(session, kind, &message, &payload);
     message.bytes = bytes;
     enum keel_send result = keel_line_send(session->link, &message, &payload, false, NULL, out_retry);
@@ -310,17 +339,44 @@ static void pump_session(struct keel_session *session)
     } while (result == KEEL_FLOW_SENT);
     session->retry_ns = 0;
     if (result == KEEL_FLOW_BROKEN) {
-        break_session(session, "sending failed");
+        keel_session_break(session, "sending failed");
         return;
     }
     if (!retry) {
         session->stuck_ns = 0;
         return;
     }
-    session->retry_ns = keel_deadline_after_ns(KEEL_RETRY_NS);
+    uint64_t now = keel_now_ns();
     if (session->stuck_ns == 0)
-        session->stuck_ns = keel_deadline_after_ns(KEEL_STUCK_NS);
+        session->stuck_ns = now + KEEL_STUCK_NS;
+    if (now >= session->stuck_ns) {
+        keel_session_break(session, "the fabric took nothing for too long");
+        return;
+    }
+    session->retry_ns = now + KEEL_RETRY_NS;
     keel_endpoint_at(session->endpoint, session->retry_ns);
+}
+
+void keel_session_ask(struct keel_session *session)
+{
+    if (!may_be_up_there(session))
+        return;
+    due(session, KEEL_MESSAGE_PING);
+    pump_session(session);
+}
+
+/* A question or an answer, which are also for who waits to be let in. False: neither. */
+static bool company_arrived(struct keel_session *session, const struct keel_message *message)
+{
+    if (message->kind == KEEL_MESSAGE_PING) {
+        session->asked_ns = message->offset;
+        due(session, KEEL_MESSAGE_PONG);
+        pump_session(session);
+        return true;
+    }
+    if (message->kind == KEEL_MESSAGE_PONG && session->group != NULL)
+        keel_company_answered(peer_of(session), message->offset);
+    return message->kind == KEEL_MESSAGE_PONG;
 }
 
 /* ---- dialing
@@ -341,10 +397,11 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->epoch = group->epoch;
     session->dialed = true;
     peer->session = session;
+    keel_company_begin(group, peer);
     keel_handshake_exchange(session->secret, session->challenge);
     session->cipher = keel_cipher_best();
     if (keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link) != KEEL_OK)
-        break_session(session, keel_detail());
+        keel_session_break(session, keel_detail());
 }
 
 /* An operation wants this rank, and there is no connection. */
@@ -384,7 +441,7 @@ static void come_up(struct keel_session *session)
     peer->session = session;
     peer->state = KEEL_PEER_UP;
     peer->redial_ns = 0;
-    atomic_store(&peer->heard_ns, keel_now_ns());
+    keel_company_begin(session->group, peer);
     atomic_fetch_add(&session->endpoint->connections, 1);
     if (session->group->accused != 0 && session->group->accused != session->rank + 1)
         due(session, KEEL_MESSAGE_LOST); /* it was not there when the others were told */
@@ -428,13 +485,18 @@ static void admit(struct keel_session *session, struct keel_group *group)
         return;
     }
     struct keel_session *other = peer->session;
+    if (other != NULL &&
+        other->state == KEEL_SESSION_DIALING) { /* nothing was proven on ours, and it may be dead */
+        session_destroy(other);
+        other = NULL;
+    }
     if (other != NULL && group->rank < session->rank) { /* its own call, made before it heard of ours */
         refuse(session, KEEL_REFUSE_DUPLICATE);
         return;
     }
     if (other != NULL && other->state == KEEL_SESSION_UP) {
         refuse_stale(session);
-        break_session(other, "it connected again");
+        keel_session_break(other, "it connected again");
         return;
     }
     if (other != NULL)
@@ -530,16 +592,22 @@ static void welcome_arrived(struct keel_session *session, const struct keel_hand
         come_up(session);
 }
 
-static void refusal_arrived(struct keel_session *session, uint16_t refusal, uint64_t accused)
+/* A farewell or a refusal: why its sender's epoch ended. */
+static void last_arrived(struct keel_session *session, const struct keel_message *message,
+                         const uint8_t *payload)
 {
     struct keel_group *group = session->group;
-    uint32_t rank = session->rank;
+    uint32_t rank = session->rank, refusal = (uint32_t)(message->offset >> 32);
+    struct keel_message word = *message;
+    word.kind = KEEL_MESSAGE_DIFFER;
+    if (message->bytes == sizeof(struct keel_differ))
+        keel_exchange_arrived(group, peer_of(session), &word, payload);
     session_destroy(session);
     if (refusal == KEEL_REFUSE_DUPLICATE) {
         group->peers[rank]->redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
         keel_endpoint_at(group->endpoint, group->peers[rank]->redial_ns);
     } else {
-        peer_left(group, rank, accused);
+        peer_left(group, rank, (uint32_t)message->offset);
     }
 }
 
@@ -548,8 +616,13 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
                               const uint8_t *payload)
 {
     struct keel_handshake handshake;
+    if (session->group != NULL)
+        keel_company_heard(peer_of(session));
+    if (session->state == KEEL_SESSION_EARLY || session->state == KEEL_SESSION_PROVING)
+        if (company_arrived(session, message))
+            return true;
     if (message->kind == KEEL_MESSAGE_REFUSE && session->state == KEEL_SESSION_PROVING) {
-        refusal_arrived(session, message->part, message->offset);
+        last_arrived(session, message, payload);
         return true;
     }
     if (message->bytes != sizeof handshake)
@@ -600,21 +673,16 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
                        const uint8_t *payload)
 {
     struct keel_group *group = session->group;
-    atomic_store(&peer_of(session)->heard_ns, keel_now_ns());
+    keel_company_heard(peer_of(session));
     if (message->epoch != group->epoch) {
         drop(session, "a message of another epoch");
     } else if (message->kind == KEEL_MESSAGE_BYE) {
-        uint32_t rank = session->rank;
-        session_destroy(session);
-        peer_left(group, rank, message->part);
-    } else if (message->kind == KEEL_MESSAGE_PING) {
-        due(session, KEEL_MESSAGE_PONG);
-        pump_session(session);
+        last_arrived(session, message, payload);
     } else if (message->kind == KEEL_MESSAGE_LOST) {
         peer_accused(group, (uint32_t)message->part - 1);
-    } else if (message->kind != KEEL_MESSAGE_PONG &&
+    } else if (!company_arrived(session, message) &&
                !keel_exchange_arrived(group, peer_of(session), message, payload)) {
-        break_session(session, "a message that fits no operation");
+        keel_session_break(session, "a message that fits no operation");
     }
     keel_session_pump(group);
 }
@@ -653,7 +721,7 @@ static void on_broke(void *context, struct keel_line *link, const char *why)
     (void)context;
     struct keel_session *session = link->owner;
     struct keel_group *group = session->group;
-    break_session(session, why);
+    keel_session_break(session, why);
     if (group != NULL)
         keel_session_pump(group);
 }
@@ -675,25 +743,8 @@ static void tick_session(struct keel_session *session, uint64_t now_ns)
     }
     if (session->deadline_ns != 0)
         keel_endpoint_at(session->endpoint, session->deadline_ns);
-    if (session->stuck_ns != 0 && now_ns >= session->stuck_ns)
-        break_session(session, "the fabric took nothing for too long");
-    else if (session->retry_ns != 0)
+    if (session->retry_ns != 0)
         pump_session(session);
-}
-
-/* Ask those that have been silent while operations are under way for a sign of life. */
-static void tick_company(struct keel_group *group, uint64_t now_ns)
-{
-    if (group->active == 0)
-        return;
-    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
-        if (peer->state != KEEL_PEER_UP || peer->session == NULL ||
-            now_ns < atomic_load(&peer->heard_ns) + KEEL_PING_NS)
-            continue;
-        due(peer->session, KEEL_MESSAGE_PING);
-        pump_session(peer->session);
-    }
-    keel_endpoint_at(group->endpoint, now_ns + KEEL_PING_NS);
 }
 
 static void tick_dials(struct keel_group *group, uint64_t now_ns)
@@ -723,7 +774,7 @@ void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns)
         return;
     }
     tick_dials(group, now_ns);
-    tick_company(group, now_ns);
+    keel_company_tick(group, now_ns);
     keel_session_pump(group);
 }
 
@@ -742,19 +793,12 @@ void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group
     }
 }
 
-/* The other side may have admitted it: the greeting has gone, and its welcome may be under way. */
-static bool may_be_up_there(const struct keel_session *session)
-{
-    if (session->state == KEEL_SESSION_PROVING)
-        return (session->due & UINT32_C(1) << KEEL_MESSAGE_HELLO) == 0;
-    return session->state == KEEL_SESSION_UP;
-}
-
 void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     endpoint->past_epoch = group->epoch;
     endpoint->past_accused = group->accused;
+    endpoint->past_quarrel = group->quarrel;
     group->close_ns = now_ns + KEEL_CLOSE_NS;
     keel_endpoint_at(group->endpoint, group->close_ns);
     for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
@@ -794,7 +838,7 @@ void keel_session_break_lent(struct keel_group *child)
         for (uint32_t k = 0; k < at->leg_count; k++) {
             struct keel_peer *peer = atomic_load(&at->legs[k].peer);
             if (at->legs[k].in_flight > 0 && peer->session != NULL)
-                break_session(peer->session, "a group was closed while it stood still");
+                keel_session_break(peer->session, "a group was closed while it stood still");
         }
 }
 

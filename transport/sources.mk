@@ -33,6 +33,7 @@ transport_SRC := \
 	engine.c \
 	exchange.c \
 	session.c \
+	company.c \
 	endpoint.c \
 	group.c \
 	operation.c \

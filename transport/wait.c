@@ -67,18 +67,31 @@ static void doze(struct keel_operation *operation, uint64_t deadline_ns)
         endpoint->spin_ns = SPIN_MIN_NS;
 }
 
+/* However much comes, who calls is not kept waiting: he takes us for dead. */
+static bool is_called(struct keel_endpoint *endpoint, uint64_t now_ns, uint64_t *in_out_look_ns)
+{
+    if (now_ns < *in_out_look_ns)
+        return false;
+    *in_out_look_ns = now_ns + KEEL_PING_NS;
+    return keel_lines_asked(&endpoint->lines);
+}
+
 /* Caller owns progress. Returns when the operation has ended, its time is up, or another thread claims
  * progress; true: connections want attention, which are the thread's. */
 static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     bool asked = false;
+    uint64_t look_ns = keel_deadline_after_ns(KEEL_PING_NS);
     while (!finished(operation) && atomic_load_explicit(&endpoint->claims, memory_order_relaxed) == 0) {
         uint64_t events = endpoint->events;
         keel_endpoint_pass(endpoint, false);
-        if (finished(operation) || keel_now_ns() >= deadline_ns)
+        uint64_t now = keel_now_ns();
+        if (finished(operation) || now >= deadline_ns)
             return false;
         if (endpoint->events != events) {
+            if (is_called(endpoint, now, &look_ns))
+                return true;
             asked = false;
             continue;
         }
@@ -96,6 +109,13 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 /* ---- the outcome ------------------------------------------------------------------------------------------
  */
 
+/* Of those that live and whose way to us and back is open. */
+static uint64_t last_sign(const struct keel_peer *peer)
+{
+    uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
+    return heard < answered ? heard : answered;
+}
+
 /* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else one that
  * has not begun; else the first. Caller holds the lock. */
 static void blame(struct keel_operation *operation)
@@ -110,7 +130,7 @@ static void blame(struct keel_operation *operation)
         const struct keel_peer *peer = atomic_load(&leg->peer);
         if (atomic_load(&leg->settled))
             continue;
-        uint64_t heard = peer != NULL ? atomic_load(&peer->heard_ns) : 0;
+        uint64_t heard = peer != NULL ? last_sign(peer) : 0;
         first = leg;
         if (!atomic_load(&leg->begun))
             unbegun = leg;

@@ -1,6 +1,9 @@
 /* drill.h - many faults, one after the other, among the same few processes; each has a kind, a phase and an
  * operation, all from the seed.
  *
+ * Where the fault is silence (stopped, black hole, one way), half of the rounds leave it to the deadline to
+ * end the wait, and half to the group's silence, with a deadline far behind it.
+ *
  * A round: a group is opened (and connected, unless the fault is to come before that), all run operations in
  * a row, the fault comes, everybody reports; then the survivors, the fault still in force, compute in the
  * next epoch. Then the fault is undone, whoever was killed is started again, and the next round begins.
@@ -40,6 +43,8 @@ static const char *const phase_names[] = {PHASES};
 #undef X
 
 enum { DRILL_HISTOGRAM = 4096, DRILL_HANG_MS = 30000 };
+#define DRILL_SILENCE_NS      (500 * KEEL_NS_PER_MS)
+#define DRILL_LONG_SILENCE_NS (10 * KEEL_NS_PER_S) /* longer than any round's fault */
 
 struct times {
     uint64_t at[DRILL_HISTOGRAM]; /* a ring of the last ones */
@@ -61,10 +66,12 @@ struct drill {
     enum phase phase;
     uint32_t victim, other;
     uint64_t struck_ns;
+    bool by_silence; /* a silent victim is to be found by that, not by the deadline */
     /* counts */
     uint64_t faults[FAULT_KINDS], phases[PHASE_KINDS], kinds[KEEL_COLLECTIVE_COUNT];
     uint64_t calls, bad, no_fault, latest_ns;
     struct times noticed[FAULT_KINDS];
+    struct times missed; /* silent ones, found by their silence */
 };
 
 /* ---- processes ---- */
@@ -397,8 +404,11 @@ static inline void drill_judge(struct drill *drill)
             (report->status != KEEL_PEER_LOST || report->lost != drill->victim))
             drill_complain(drill, slot, "does not name who was killed");
         bool chained = pairs && report->status == KEEL_TIMEOUT; /* waited for a survivor */
+        struct times *times = drill->by_silence ? &drill->missed : &drill->noticed[drill->fault];
         if (!chained && report->returned_ns > drill->struck_ns)
-            drill_note_time(&drill->noticed[drill->fault], report->returned_ns - drill->struck_ns);
+            drill_note_time(times, report->returned_ns - drill->struck_ns);
+        if (!pairs && report->status == KEEL_TIMEOUT && (drill->by_silence || drill->fault == FAULT_RESET))
+            drill_complain(drill, slot, "only its deadline ends it");
     }
     if (drill_is_deadly(drill->fault) && drill->fault != FAULT_RESET && named == 0)
         drill_complain(drill, drill->victim, "nobody names the victim");
@@ -414,6 +424,7 @@ static inline void drill_recover(struct drill *drill)
     drill->order.it = (struct keel_net_case){
         .kind = KEEL_ALL_REDUCE, .order = KEEL_ORDER_EXACT, .count = 1 + drill_dice(drill, 30000)};
     drill->order.timeout_ns = 20 * KEEL_NS_PER_S;
+    drill->order.silence_ns = DRILL_LONG_SILENCE_NS;
     drill->order.operations = 2;
     drill->order.harm = 0;
     drill_together(drill, DRILL_RECOVER);
@@ -439,12 +450,14 @@ static inline void drill_round(struct drill *drill)
 {
     drill_choose(drill);
     bool deadly = drill_is_deadly(drill->fault);
+    bool silent = drill->fault == FAULT_STOP || drill->fault == FAULT_BLACK || drill->fault == FAULT_ONE_WAY;
+    drill->by_silence = silent && drill->order.it.kind != KEEL_SEND && drill_dice(drill, 2) == 0;
     drill->order.epoch = ++drill->epoch;
     drill->order.timeout_ns = 20 * KEEL_NS_PER_S;
+    drill->order.silence_ns = drill->by_silence ? DRILL_SILENCE_NS : DRILL_LONG_SILENCE_NS;
     drill->order.warm = drill->phase > PHASE_HANDSHAKE;
     drill_together(drill, DRILL_OPEN);
-    if (drill->fault == FAULT_STOP || drill->fault == FAULT_BLACK || drill->fault == FAULT_ONE_WAY ||
-        (deadly && drill->order.it.kind == KEEL_SEND))
+    if ((silent && !drill->by_silence) || (deadly && drill->order.it.kind == KEEL_SEND))
         drill->order.timeout_ns = (350 + drill_dice(drill, 200)) * KEEL_NS_PER_MS;
     drill->order.operations = deadly ? UINT64_MAX : 1 + drill_dice(drill, 4);
     drill_run_round(drill);
@@ -493,6 +506,7 @@ static inline void drill_tell(struct drill *drill, uint64_t seed)
                (unsigned long long)drill->kinds[k], k + 1 < KEEL_RECEIVE ? "," : "\n");
     for (uint32_t k = 0; k < FAULT_KINDS; k++)
         drill_tell_times(fault_names[k], &drill->noticed[k]);
+    drill_tell_times("by silence of 500 ms", &drill->missed);
 }
 
 #endif

@@ -27,6 +27,7 @@ struct drill_order {
     struct keel_net_case it;                     /* its root is a rank of the group */
     bool warm;                                   /* OPEN: run it once, so that all are connected */
     uint64_t start_ns, timeout_ns;               /* RUN: begin then; each operation has so long */
+    uint64_t silence_ns;                         /* OPEN, RECOVER: of the group */
     uint64_t operations;                         /* RUN: so many at most */
     uint64_t harm_after;                         /* RUN: operations before it sends itself */
     int harm;                                    /* this signal; 0: none */
@@ -227,7 +228,8 @@ static inline enum keel_status drill_open(struct drill_rank *me)
                                        .rank_count = order->member_count,
                                        .addresses = addresses,
                                        .shard_count = order->member_count,
-                                       .shard_rank = shard_rank};
+                                       .shard_rank = shard_rank,
+                                       .silence_ns = order->silence_ns};
     for (uint32_t k = 0; k < order->member_count; k++) {
         addresses[k] = order->addresses[order->members[k]];
         shard_rank[k] = (uint16_t)k;

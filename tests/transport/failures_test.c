@@ -424,6 +424,40 @@ END_TEST
 enum { LIMIT_OPERATIONS = 256 };
 
 /* Every operation that was begun is freed by the close. */
+/* Ranks 0 and 1 disagree and leave at once; rank 2 comes later, to a group that all have been in, or not. */
+static int late_for_a_mismatch_body(struct rank *me)
+{
+    const uint16_t shard_rank[1] = {0};
+    uint8_t data[64] = {0};
+    struct keel_operation *operation = NULL;
+    struct keel_group *group = NULL;
+    bool warm = me->seed == 1;
+    if (warm || me->rank != 2)
+        group = rank_group(me, 1, 1, shard_rank);
+    if (warm)
+        rank_ok(me, barrier(group, 1, in_seconds(20)));
+    if (me->rank == 2)
+        keel_sleep_until_ns(keel_deadline_after_ns(300 * KEEL_NS_PER_MS));
+    if (group == NULL)
+        group = rank_group(me, 1, 1, shard_rank);
+    rank_ok(me, broadcast_begin(group, 2, 0, data, me->rank == 1 ? 33 : 32, &operation));
+    rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_MISMATCH);
+    rank_check(me, strstr(keel_detail(), "rank 1 has count 33") != NULL);
+    keel_group_close(group);
+    rank_say(me, 'd');
+    rank_hear(me);
+    return 0;
+}
+
+START_TEST(who_is_late_hears_of_a_disagreement_from_those_who_left)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 3, (uint64_t)_i, NULL, late_for_a_mismatch_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int limit_body(struct rank *me)
 {
     uint16_t shard_rank[1] = {0};
@@ -571,6 +605,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, fifty_epochs_leave_no_descriptor_thread_or_byte_behind);
     tcase_add_test(tc, waiting_takes_no_processor);
     tcase_add_test(tc, ranks_that_disagree_about_an_operation_are_told);
+    tcase_add_loop_test(tc, who_is_late_hears_of_a_disagreement_from_those_who_left, 0, 2);
     tcase_add_test(tc, more_operations_than_the_limit_are_refused_and_all_are_freed);
     tcase_add_test(tc, a_missing_list_of_parts_and_a_number_given_twice_are_told);
     tcase_add_test(tc, strangers_that_speak_another_language_disturb_nothing);

@@ -41,6 +41,7 @@ struct rank {
     struct keel_address addresses[RANKS_MAX];
     int from_parent, to_parent;
     uint64_t seed;
+    uint64_t silence_ns; /* of the groups that it opens; a body may set it */
     const uint8_t *key;
 };
 
@@ -114,6 +115,9 @@ static inline void ranks_together(struct ranks *ranks)
         ranks_tell(ranks, rank, 'c');
 }
 
+/* Where a rank lives, if not on this host like all others. */
+static void (*ranks_settle)(uint32_t rank, struct keel_endpoint_config *config);
+
 static inline void rank_run(struct rank *me, int (*body)(struct rank *), const uint8_t *keys[])
 {
     static const uint8_t everybodys[32] = "a key for all where none is set";
@@ -122,6 +126,8 @@ static inline void rank_run(struct rank *me, int (*body)(struct rank *), const u
     if (keys != NULL)
         config.key = keys[me->rank];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (ranks_settle != NULL)
+        ranks_settle(me->rank, &config);
     rank_ok(me, keel_endpoint_open(&config, &me->endpoint));
     keel_endpoint_address(me->endpoint, &me->addresses[me->rank]);
     ranks_move(me->to_parent, &me->addresses[me->rank], sizeof me->addresses[0], true);
@@ -188,7 +194,8 @@ static inline struct keel_group *rank_group_of(struct rank *me, uint64_t epoch, 
                                        .rank_count = member_count,
                                        .addresses = addresses,
                                        .shard_count = shard_count,
-                                       .shard_rank = shard_rank};
+                                       .shard_rank = shard_rank,
+                                       .silence_ns = me->silence_ns};
     for (uint32_t k = 0; k < member_count; k++) {
         addresses[k] = me->addresses[members[k]];
         if (members[k] == me->rank)

@@ -79,6 +79,10 @@ struct keel_group_config {
     const uint16_t *shard_rank;           /* shard_count: which rank carries each shard; copied */
     const struct keel_cost_model *costs;  /* the same on all ranks, or MISMATCH says who has others; NULL:
                                              built-in ones; copied */
+    /* A rank that we are connected to, or call, and that gave no sign of life for so long is lost, also while
+     * no operation is under way. Signs come from its endpoint's own thread, whatever its caller does. 0: only
+     * deadlines end the wait for a rank that is silent. The same on all ranks; 40 ms at least. */
+    uint64_t silence_ns;
 };
 
 /* Cheap and local: connections are made when first needed. At most one open group per endpoint. */
@@ -99,8 +103,8 @@ void keel_group_close(struct keel_group *group);
 /* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
 
-/* Called by whoever makes progress, on any thread, when a peer's connection breaks (not on an orderly close).
- * Must not block or call into the group. Set before the first operation. */
+/* Called by whoever makes progress, on any thread, when a peer's connection breaks or it is silent for too
+ * long (not on an orderly close). Must not block or call into the group. Set before the first operation. */
 void keel_group_on_lost(struct keel_group *group, void (*lost)(void *context, uint32_t rank), void *context);
 
 /* ---- collectives ------------------------------------------------------------------------------------------
