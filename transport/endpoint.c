@@ -63,6 +63,7 @@ bool keel_endpoint_drive(struct keel_endpoint *endpoint)
     if (endpoint->driving || endpoint->wanted || atomic_load(&endpoint->claims) > 0)
         return false;
     endpoint->driving = true;
+    endpoint->drives++;
     return true;
 }
 
@@ -242,19 +243,18 @@ static void own_turn(struct keel_endpoint *endpoint)
 static void *progress(void *argument)
 {
     struct keel_endpoint *endpoint = argument;
-    bool still = false; /* the same as last time: somebody drives */
+    uint64_t seen = 0; /* the drive that was under way at the last look */
     keel_thread_slice(KEEL_SLICE_NS);
     keel_mutex_lock(&endpoint->lock);
     while (!endpoint->stopping) {
         if (endpoint->driving) {
+            bool still = seen == endpoint->drives;
+            seen = endpoint->drives;
             park(endpoint, keel_deadline_after_ns(still ? PARK_LONG_NS : LEASE_NS), still);
-            still = endpoint->driving;
         } else if (!endpoint->wanted && !atomic_load(&endpoint->mail) && keel_now_ns() < endpoint->lease_ns) {
             park(endpoint, endpoint->lease_ns, false);
-            still = false;
         } else {
             own_turn(endpoint);
-            still = false;
         }
     }
     keel_mutex_unlock(&endpoint->lock);

@@ -248,6 +248,7 @@ struct keel_endpoint {
     struct keel_cond parked;  /* for the progress thread, while others own progress */
     bool driving;             /* somebody owns progress */
     _Atomic uint32_t claims;  /* who waits to own it next, before all other callers; written under the lock */
+    uint64_t drives;          /* so often a caller took it */
     bool wanted;              /* the thread is to have it next: connections want attention */
     bool thread_parked, thread_deep, thread_polling;
     uint64_t thread_until_ns; /* when its sleep in poll ends */

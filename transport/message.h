@@ -15,7 +15,8 @@ enum {
     KEEL_ENVELOPE_WHOLE = 0x4b454c57,  /* "KELW" */
     KEEL_ENVELOPE_HEADER = 0x4b454c48, /* "KELH" */
     KEEL_TAG_BYTES = 16,
-    KEEL_CHUNK_BYTES = 128 * 1024, /* largest payload of one message */
+    KEEL_CHUNK_BYTES = 130880, /* largest payload of one message: over loopback it and its headers are two
+                                  packets, not three */
     KEEL_CHUNK_MIN_BYTES = 16 * 1024,
     KEEL_EAGER_BYTES =
         16 * 1024, /* payload of an operation's first message: its signature, then small data */
