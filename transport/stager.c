@@ -271,16 +271,20 @@ static enum keel_status map_all(struct keel_stager *stager, struct slot *slot)
     return keel_queue_flush(stager->reads);
 }
 
-static enum keel_status unmap_all(struct keel_stager *stager, struct slot *slot)
+static enum keel_status unmap_last(struct keel_stager *stager, struct slot *slot)
 {
     struct keel_staged_call *call = slot->call;
-    while (slot->mapped > 0) {
-        uint32_t k = slot->mapped - 1;
-        struct keel_buffer *buffer = k < call->gives ? call->parts[k].buffer : call->result.buffer;
-        KEEL_TRY(keel_queue_unmap(stager->writes, buffer, slot->at[k], NULL, next_event(slot)));
-        slot->event_count++;
-        slot->mapped--;
-    }
+    uint32_t k = --slot->mapped;
+    struct keel_buffer *buffer = k < call->gives ? call->parts[k].buffer : call->result.buffer;
+    KEEL_TRY(keel_queue_unmap(stager->writes, buffer, slot->at[k], NULL, next_event(slot)));
+    slot->event_count++;
+    return KEEL_OK;
+}
+
+static enum keel_status unmap_all(struct keel_stager *stager, struct slot *slot)
+{
+    while (slot->mapped > 0)
+        KEEL_TRY(unmap_last(stager, slot));
     return keel_queue_flush(stager->writes);
 }
 
@@ -571,8 +575,7 @@ enum keel_status keel_stager_begin(struct keel_stager *stager, struct keel_group
 /* ---- waiting ----------------------------------------------------------------------------------------------
  */
 
-/* What to sleep on: a read of this call, so that its reduction begins and goes on without us; else one of
- * its reductions; else a write. Where no slot has any of it, the same of the calls before. */
+/* What to sleep on: the oldest chunk of this call; where no slot has one, the oldest of all. */
 static struct slot *choose(struct keel_stager *stager, const struct keel_staged_call *call)
 {
     struct slot *best = NULL;
@@ -581,9 +584,7 @@ static struct slot *choose(struct keel_stager *stager, const struct keel_staged_
         if (slot->state == FREE)
             continue;
         bool own = slot->call == call, best_own = best != NULL && best->call == call;
-        if (best == NULL || (own && !best_own) ||
-            (own == best_own &&
-             (slot->state < best->state || (slot->state == best->state && slot->number < best->number))))
+        if (best == NULL || (own && !best_own) || (own == best_own && slot->number < best->number))
             best = slot;
     }
     KEEL_ASSERT(best != NULL); /* what is not in a slot goes into a free one without waiting */
@@ -647,10 +648,9 @@ enum keel_status keel_stager_reset(struct keel_stager *stager, uint64_t deadline
     for (uint32_t k = 0; k < KEEL_STAGER_SLOTS; k++) {
         struct slot *slot = &stager->slots[k];
         KEEL_TRY(quiet(slot, deadline_ns));
-        if (slot->mapped > 0)
-            (void)unmap_all(stager, slot);
+        while (slot->mapped > 0)
+            (void)unmap_last(stager, slot); /* a map that failed has nothing to give back */
         KEEL_TRY(quiet(slot, deadline_ns));
-        slot->mapped = 0; /* else the queue is lost, and what it holds with it */
         slot->operation = NULL;
         slot->state = FREE;
     }
