@@ -225,6 +225,8 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
         bytes != sizeof times + times.it.iterations * sizeof(uint64_t))
         return false;
     struct pending *pending = &measuring->pending[times.row];
+    if (pending->ranks == measuring->world) /* it is complete already */
+        return false;
     if (pending->ranks == 0) {
         pending->it = times.it;
         if (keel_alloc((size_t)times.it.iterations * measuring->world, sizeof(uint64_t),

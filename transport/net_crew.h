@@ -15,7 +15,6 @@ struct keel_net_crew {
     uint64_t ranks, rank, world, timeout_s;
     const char *join, *key_file, *hosts, *shell, *carrier, *costs;
     bool member;
-    uint64_t seed;
 };
 void keel_net_crew_begin(struct keel_net_crew *crew); /* what holds without options */
 /* Those that the command starts here, as far as it knows: one, where ranks meet from several machines. */

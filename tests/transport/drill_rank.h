@@ -303,14 +303,22 @@ static inline void drill_obey(struct drill_rank *me, struct drill_report *report
     }
 }
 
+/* Half of the processes have memory that the others may read in place. */
+static inline enum keel_status drill_alloc(bool shared, void *out_pointer_address)
+{
+    if (shared)
+        return keel_transport_alloc(DRILL_FLOATS * sizeof(float), out_pointer_address);
+    return keel_alloc(DRILL_FLOATS, sizeof(float), out_pointer_address);
+}
+
 /* Never returns. The first report is the address. */
 static inline void drill_rank_main(struct drill_rank *me, const char *node)
 {
     struct keel_endpoint_config config = {.node = node, .fabric_only = node != NULL};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (keel_endpoint_open(&config, &me->endpoint) != KEEL_OK ||
-        keel_alloc(DRILL_FLOATS, sizeof *me->part, &me->part) != KEEL_OK ||
-        keel_alloc(DRILL_FLOATS, sizeof *me->result, &me->result) != KEEL_OK) {
+        drill_alloc(me->slot % 2 == 0, &me->part) != KEEL_OK ||
+        drill_alloc(me->slot % 2 == 0, &me->result) != KEEL_OK) {
         fprintf(stderr, "process %u: %s\n", me->slot, keel_detail());
         _exit(1);
     }

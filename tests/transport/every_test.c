@@ -210,6 +210,22 @@ static void judge(struct rank *me, const struct trial *trial, uint8_t *result, c
     rank_check(me, in == 0 || memcmp(part, kept, in * bytes) == 0);
 }
 
+static uint8_t *take(struct rank *me, uint64_t bytes, bool shared)
+{
+    uint8_t *memory = shared ? NULL : malloc(bytes);
+    if (shared)
+        rank_ok(me, keel_transport_alloc(bytes, &memory));
+    return memory;
+}
+
+static void give_back(uint8_t *memory, bool shared)
+{
+    if (shared)
+        keel_transport_free(memory);
+    else
+        free(memory);
+}
+
 /* False when the algorithm cannot do it: then it cannot on any rank, or somebody would wait in vain. */
 static bool try_it(struct rank *me, struct keel_group *group, struct keel_collective what)
 {
@@ -221,8 +237,9 @@ static bool try_it(struct rank *me, struct keel_group *group, struct keel_collec
     }
     uint64_t in = part_elements(&trial), out = result_elements(&trial);
     uint32_t bytes = keel_element_bytes(what.element);
-    uint8_t *part = malloc(in * bytes + 1), *kept = malloc(in * bytes + 1),
-            *result = malloc(out * bytes + 64);
+    bool shared = what.sequence % 2 == 0; /* memory that the others may read in place */
+    uint8_t *part = take(me, in * bytes + 1, shared), *kept = malloc(in * bytes + 1),
+            *result = take(me, out * bytes + 64, shared);
     for (uint64_t k = 0; k < in; k++)
         store(what.element, element_at(part, what.element, k), part_value(&trial, me->rank, k));
     memcpy(kept, part, in * bytes);
@@ -237,9 +254,11 @@ static bool try_it(struct rank *me, struct keel_group *group, struct keel_collec
     if (status == KEEL_OK)
         judge(me, &trial, result, kept, part);
     rank_check(me, status == KEEL_OK || status == KEEL_UNSUPPORTED);
-    free(part);
+    memset(part, 0xff, in * bytes); /* nobody may read it any more */
+    memset(result, 0xff, out * bytes);
+    give_back(part, shared);
+    give_back(result, shared);
     free(kept);
-    free(result);
     return status == KEEL_OK;
 }
 
