@@ -5,18 +5,53 @@
 #include "group.h"
 
 #include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank and its host, to be sorted. */
+struct lodger {
+    uint8_t host[sizeof((struct keel_place *)0)->host];
+    uint16_t rank;
+};
+
+static int by_host(const void *left, const void *right)
+{
+    const struct lodger *a = left, *b = right;
+    int order = memcmp(a->host, b->host, sizeof a->host);
+    return order != 0 ? order : (int)a->rank - (int)b->rank;
+}
+
+/* The ranks of a host stand behind each other now. Each gets the first of them; one that tells no host,
+ * itself. */
+static void find_firsts(const struct lodger *lodgers, uint32_t count, uint16_t *firsts)
+{
+    static const uint8_t none[sizeof lodgers->host];
+    const struct lodger *first = lodgers;
+    for (uint32_t k = 0; k < count; k++) {
+        const struct lodger *at = &lodgers[k];
+        if (memcmp(at->host, first->host, sizeof at->host) != 0 ||
+            memcmp(at->host, none, sizeof at->host) == 0)
+            first = at;
+        firsts[at->rank] = first->rank;
+    }
+}
 
 enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole)
 {
+    struct lodger *lodgers;
+    uint16_t hosts = 0;
     KEEL_TRY(keel_alloc(group->rank_count, sizeof *group->host_of, &group->host_of));
-    uint32_t hosts = 0;
+    KEEL_TRY(keel_alloc(group->rank_count, sizeof *lodgers, &lodgers));
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        const struct keel_address *mine = &whole->addresses[keel_group_to_whole(group, rank)];
-        uint32_t like = 0;
-        while (like < rank && !keel_same_host(mine, &whole->addresses[keel_group_to_whole(group, like)]))
-            like++;
-        group->host_of[rank] = like < rank ? group->host_of[like] : (uint16_t)hosts++;
+        struct keel_place place = keel_place_of(&whole->addresses[keel_group_to_whole(group, rank)]);
+        memcpy(lodgers[rank].host, place.host, sizeof place.host);
+        lodgers[rank].rank = (uint16_t)rank;
     }
+    qsort(lodgers, group->rank_count, sizeof *lodgers, by_host);
+    find_firsts(lodgers, group->rank_count, group->host_of);
+    keel_free(lodgers);
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) /* numbered as they come */
+        group->host_of[rank] = group->host_of[rank] < rank ? group->host_of[group->host_of[rank]] : hosts++;
     return KEEL_OK;
 }
 

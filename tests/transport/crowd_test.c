@@ -1,4 +1,5 @@
 /* crowd_test.c - one rank that very many call: two hundred endpoints of one process. */
+#include "group.h"
 #include "ranks.h"
 
 #include <keel/memory.h>
@@ -120,8 +121,33 @@ START_TEST(an_operation_of_more_peers_than_connections_is_refused_before_anybody
 }
 END_TEST
 
+/* By keel_same_host, rank by rank. */
+START_TEST(hosts_are_numbered_as_they_come_and_who_tells_none_is_alone)
+{
+    enum { RANKS = 500, HOSTS = 17 };
+    static struct keel_address addresses[RANKS];
+    struct keel_group group = {.rank_count = RANKS, .addresses = addresses};
+    uint64_t seed = 7;
+    uint16_t wanted[RANKS], hosts = 0;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        struct keel_place place = {{0}, {0}, {0}};
+        place.host[15] = (uint8_t)(test_random(&seed) % HOSTS); /* 0: none */
+        addresses[rank].bytes = sizeof place;
+        memcpy(addresses[rank].data, &place, sizeof place);
+        uint32_t like = 0;
+        while (like < rank && !keel_same_host(&addresses[like], &addresses[rank]))
+            like++;
+        wanted[rank] = like < rank ? wanted[like] : hosts++;
+    }
+    ck_ok(keel_choose_hosts(&group, &group));
+    ck_assert_mem_eq(group.host_of, wanted, sizeof wanted);
+    keel_free(group.host_of);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, hosts_are_numbered_as_they_come_and_who_tells_none_is_alone);
     tcase_add_test(tc, an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called);
     tcase_add_test(tc, a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away);
 }
