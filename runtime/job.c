@@ -121,6 +121,8 @@ static const struct key keys[] = {
      "device of each worker, as `keel board list` names it"},
     {"cluster", "network_costs", TYPE_TEXT, FIELD(network_costs), "", 0, 0, NULL, false,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
+    {"cluster", "seal_payload", TYPE_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, false,
+     "encrypt and authenticate bulk data between hosts too, not only what controls them"},
     {"cluster", "respawn", TYPE_BOOL, FIELD(respawn), "true", 0, 0, NULL, false,
      "start nodes that died again, to join as spares or to grow back"},
 };

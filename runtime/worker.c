@@ -113,6 +113,11 @@ static enum keel_status open_device(struct keel_worker *worker)
     return keel_device_open(worker->job.device, &options, &worker->device);
 }
 
+struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key)
+{
+    return (struct keel_endpoint_config){.key = key, .seal_payload = job->seal_payload};
+}
+
 static enum keel_status open_endpoint(struct keel_worker *worker)
 {
     struct keel_secret secret;
@@ -122,7 +127,7 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
     KEEL_TRY(keel_secret_load(worker->directory, false, &secret));
     keel_secret_derive(&secret, "fabric", key);
     keel_secret_wipe(&secret);
-    struct keel_endpoint_config config = {.key = key};
+    struct keel_endpoint_config config = keel_worker_fabric(&worker->job, key);
     enum keel_status status = keel_endpoint_open(&config, &worker->endpoint);
     explicit_bzero(key, sizeof key);
     return status;

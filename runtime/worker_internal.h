@@ -52,8 +52,8 @@ struct keel_worker {
     struct keel_trainer *trainer;
     struct keel_endpoint *endpoint;
     struct keel_cost_model costs; /* if the job names a file of them */
-    struct keel_store *store; /* NULL: the job takes no snapshots and has none */
-    struct keel_inbox inbox;  /* shared with its thread */
+    struct keel_store *store;     /* NULL: the job takes no snapshots and has none */
+    struct keel_inbox inbox;      /* shared with its thread */
     uint64_t stall_ns;
     uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 
@@ -79,6 +79,9 @@ struct keel_worker {
 
     struct keel_worker_snapshot snapshot;
 };
+
+/* worker.c: how the job wants its fabric; `key` (32 bytes) is borrowed. */
+struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key);
 
 /* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
 enum keel_status keel_worker_join_view(struct keel_worker *worker);

@@ -69,5 +69,14 @@ else
     failed=$((failed + 1))
     echo "FAIL: a flipped bit ended the run with code $code, or its next life has other bits"
 fi
+# What goes between hosts may be sealed whole.
+KEEL_SHARED_MEMORY=0 "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --set cluster.seal_payload=true \
+    --out "$root/sealed" >/dev/null 2>&1
+if same_bits "$root/auto/1/reference" "$root/sealed"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: a run with sealed payloads failed, or has other bits"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

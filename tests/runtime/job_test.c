@@ -1,5 +1,6 @@
 /* job_test.c - job files: defaults, overrides, and errors that name file, line and the nearest key. */
 #include "harness.h"
+#include "worker_internal.h"
 #include <keel/job.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,6 +80,8 @@ static const struct bad bad[] = {
     {"[model]\nwidth = 130\n", NULL, "does not divide"},
     {"[cluster]\nranks = 5\n", NULL, "cluster.ranks = 5 is more than job.shards = 4"},
     {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
+    {"[cluster]\nseal_payloads = true\n", NULL, "nearest known key is cluster.seal_payload"},
+    {"[cluster]\nseal_payload = sometimes\n", NULL, "true or false"},
     {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
     {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
     {"[job]\nname = a/b\n", NULL, "job.name"},
@@ -145,12 +148,24 @@ START_TEST(a_missing_file_is_named)
 }
 END_TEST
 
+START_TEST(bulk_data_are_sealed_when_the_job_says_so)
+{
+    struct keel_job job;
+    const uint8_t key[32] = {1};
+    ck_ok(load("", NULL, &job));
+    ck_assert(!keel_worker_fabric(&job, key).seal_payload);
+    ck_ok(load("[cluster]\nseal_payload = true\n", NULL, &job));
+    ck_assert(keel_worker_fabric(&job, key).seal_payload);
+    ck_assert_ptr_eq(keel_worker_fabric(&job, key).key, key);
+}
+END_TEST
+
 START_TEST(identity_follows_what_the_bits_depend_on)
 {
     struct keel_job a, b, c;
     char ia[KEEL_IDENTITY_BYTES], ib[KEEL_IDENTITY_BYTES], ic[KEEL_IDENTITY_BYTES];
     ck_ok(load("", NULL, &a));
-    ck_ok(load("[cluster]\nranks = 3\n[snapshot]\nevery = 7\n", NULL, &b));
+    ck_ok(load("[cluster]\nranks = 3\nseal_payload = true\n[snapshot]\nevery = 7\n", NULL, &b));
     ck_ok(load("[train]\nlr = 0.002\n", NULL, &c));
     keel_job_identity(&a, 1, ia);
     keel_job_identity(&b, 1, ib);
@@ -173,6 +188,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_indented_line_is_a_key_and_not_more_of_the_value_above);
     tcase_add_test(tc, a_file_with_a_nul_is_refused_and_not_read_up_to_there);
     tcase_add_test(tc, a_missing_file_is_named);
+    tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
 }
 

@@ -59,6 +59,7 @@ struct keel_job {
     double timeout_s;
     char device[KEEL_SELECTOR_BYTES];
     char network_costs[KEEL_PATH_BYTES]; /* "": those built in */
+    bool seal_payload;                   /* between ranks, bulk data too */
     bool respawn; /* start a node again when it died, to join as a spare or to grow back */
 };
 
