@@ -374,9 +374,10 @@ static bool company_arrived(struct keel_session *session, const struct keel_mess
         pump_session(session);
         return true;
     }
-    if (message->kind == KEEL_MESSAGE_PONG && session->group != NULL)
-        keel_company_answered(peer_of(session), message->offset);
-    return message->kind == KEEL_MESSAGE_PONG;
+    if (message->kind != KEEL_MESSAGE_PONG || session->state == KEEL_SESSION_EARLY)
+        return false;
+    keel_company_answered(peer_of(session), message->offset);
+    return true;
 }
 
 /* ---- dialing
@@ -616,7 +617,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
                               const uint8_t *payload)
 {
     struct keel_handshake handshake;
-    if (session->group != NULL)
+    if (session->dialed)
         keel_company_heard(peer_of(session));
     if (session->state == KEEL_SESSION_EARLY || session->state == KEEL_SESSION_PROVING)
         if (company_arrived(session, message))
