@@ -62,6 +62,7 @@ static void begin(void)
     for (size_t i = 0; i < INTERRUPT_COUNT; i++)
         if (ignored[i])
             signal(interrupts[i], SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond `ulimit -f` is an error with a name, like a full disk */
     keel_process_begin();
     sigprocmask(SIG_SETMASK, &mask_before, NULL);
 }

@@ -383,6 +383,17 @@ static bool company_arrived(struct keel_session *session, const struct keel_mess
 /* ---- dialing
  * ------------------------------------------------------------------------------------------------- */
 
+/* What this rank lacks is not the other's fault: operations that want it end, and nobody is accused. */
+static void cannot_dial(struct keel_group *group, uint32_t rank, enum keel_status status, const char *why)
+{
+    struct keel_peer *peer = group->peers[rank];
+    keel_log(KEEL_LOG_WARN, "epoch %llu: rank %u cannot connect to rank %u: %s",
+             (unsigned long long)group->epoch, group->rank, rank, why);
+    peer->state = KEEL_PEER_LEFT;
+    peer->parting = status;
+    keel_exchange_without(group, rank, status);
+}
+
 static void dial(struct keel_group *group, uint32_t rank)
 {
     struct keel_endpoint *endpoint = group->endpoint;
@@ -390,7 +401,7 @@ static void dial(struct keel_group *group, uint32_t rank)
     struct keel_session *session = session_create(endpoint, KEEL_SESSION_DIALING);
     peer->redial_ns = 0;
     if (session == NULL) {
-        peer_lost(group, rank, "no memory to dial it");
+        cannot_dial(group, rank, KEEL_NO_MEMORY, keel_status_text(KEEL_NO_MEMORY));
         return;
     }
     session->group = group;
@@ -401,8 +412,14 @@ static void dial(struct keel_group *group, uint32_t rank)
     keel_company_begin(group, peer);
     keel_handshake_exchange(session->secret, session->challenge);
     session->cipher = keel_cipher_best();
-    if (keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link) != KEEL_OK)
+    enum keel_status status =
+        keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link);
+    if (status == KEEL_PEER_LOST) {
         keel_session_break(session, keel_detail());
+    } else if (status != KEEL_OK) {
+        session_destroy(session);
+        cannot_dial(group, rank, status, keel_detail());
+    }
 }
 
 /* An operation wants this rank, and there is no connection. */

@@ -7,6 +7,7 @@
 #include <keel/memory.h>
 #include <keel/thread.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -488,6 +489,42 @@ START_TEST(more_operations_than_the_limit_are_refused_and_all_are_freed)
 }
 END_TEST
 
+/* Rank 0 has no descriptor left to connect with. That accuses nobody, and passes. */
+static int destitute_body(struct rank *me)
+{
+    struct rlimit before, none = {.rlim_cur = 0};
+    uint32_t lost = 99;
+    struct keel_group *group = rank_group(me, 1, 1, (const uint16_t[]){0});
+    struct keel_operation *operation = NULL;
+    uint8_t byte = 0;
+    rank_check(me, getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none.rlim_max = before.rlim_max;
+    if (me->rank == 0) {
+        rank_check(me, setrlimit(RLIMIT_NOFILE, &none) == 0);
+        rank_ok(me, receive_begin(group, 1, 1, &byte, 1, &operation));
+        rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_IO);
+        rank_check(me, !keel_group_lost(group, &lost));
+        rank_check(me, setrlimit(RLIMIT_NOFILE, &before) == 0);
+    }
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    rank_say(me, 'c');
+    rank_hear(me);
+    sum_without(me, 2, 99);
+    return 0;
+}
+
+START_TEST(a_rank_without_descriptors_says_so_and_accuses_nobody)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, destitute_body);
+    ranks_together(&ranks);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int misuse_body(struct rank *me)
 {
     uint16_t shard_rank[1] = {0};
@@ -608,6 +645,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, who_is_late_hears_of_a_disagreement_from_those_who_left, 0, 2);
     tcase_add_test(tc, more_operations_than_the_limit_are_refused_and_all_are_freed);
     tcase_add_test(tc, a_missing_list_of_parts_and_a_number_given_twice_are_told);
+    tcase_add_test(tc, a_rank_without_descriptors_says_so_and_accuses_nobody);
     tcase_add_test(tc, strangers_that_speak_another_language_disturb_nothing);
 }
 KEEL_TEST_MAIN("transport failures", cases, 120)

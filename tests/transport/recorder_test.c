@@ -164,8 +164,10 @@ START_TEST(a_busy_owner_is_read_whole_running_stopped_and_dead)
     ck_assert_uint_eq(found.count, 1);
     struct keel_recording *recording = found.at[0];
     for (int look = 0; look < 60; look++) {
-        if (look % 20 == 10)
+        if (look % 20 == 10) {
             kill(child, SIGSTOP);
+            ck_assert_int_eq(waitpid(child, NULL, WUNTRACED), child); /* it has stopped */
+        }
         if (look % 20 == 0)
             kill(child, SIGCONT);
         keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));

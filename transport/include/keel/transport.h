@@ -7,8 +7,8 @@
  * Threads. Progress is made by one thread at a time: a caller that begins or waits, else the endpoint's own
  * thread. It sleeps on file descriptors and polls busily for some tens of microseconds at most. Public calls
  * are thread-safe unless said otherwise. Deadlines. Every call that waits takes one and returns by then: OK,
- * TIMEOUT, PEER_LOST (a peer of the group is gone: keel_group_lost says who), or REVOKED (keel_group_revoke,
- * the epoch is over). After any of these the group is finished; the caller's next move is a new group of a
+ * TIMEOUT, PEER_LOST (a peer of the group is gone: keel_group_lost says who), REVOKED (keel_group_revoke,
+ * the epoch is over), or NO_MEMORY, LIMIT or IO (this process lacks what a connection takes). After any of these the group is finished; the caller's next move is a new group of a
  * new epoch. Memory given to an operation that failed is released by keel_group_close, not before.
  *
  * Exact mode. Sums over logical shards go by one binary tree over shard numbers, whatever ranks
