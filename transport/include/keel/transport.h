@@ -1,20 +1,29 @@
-/* transport.h - moving tensors between ranks: endpoints, groups, exact collectives.
+/* transport.h - moving tensors between ranks: endpoints, groups, collectives.
  *
- * An endpoint is this process's place on the fabric (libfabric, connected FI_EP_MSG endpoints over
- * `tcp`): it listens, and connects on demand. A group is the ranks of one view (one epoch). Every
+ * An endpoint is this process's place among the others: it listens, and connects on demand, over libfabric
+ * and, to ranks of the same host, through shared memory. A group is the ranks of one view (one epoch). Every
  * message carries epoch and sequence; what comes from another epoch is dropped unread.
  *
  * Threads. Progress is made by one thread at a time: a caller that begins or waits, else the endpoint's own
  * thread. It sleeps on file descriptors and polls busily for some tens of microseconds at most. Public calls
- * are thread-safe unless said otherwise. Deadlines. Every call that waits takes one and returns by then: OK,
- * TIMEOUT, PEER_LOST (a peer of the group is gone: keel_group_lost says who), REVOKED (keel_group_revoke,
- * the epoch is over), or NO_MEMORY, LIMIT or IO (this process lacks what a connection takes). After any of these the group is finished; the caller's next move is a new group of a
- * new epoch. Memory given to an operation that failed is released by keel_group_close, not before.
+ * are thread-safe unless said otherwise. A thread that has waited on a busy machine keeps a short slice of
+ * the processor (keel_thread_slice).
  *
- * Exact mode. Sums over logical shards go by one binary tree over shard numbers, whatever ranks
- * carry them: node (level L, index i) covers shards [i << L, min((i+1) << L, S)); its value is
- * left + right, or left alone when the right child is empty. Float32, one IEEE addition per inner
- * node: the same bits for every placement. */
+ * Deadlines. Every call that waits for other ranks takes one (keel_now_ns) and returns by then:
+ *   OK
+ *   TIMEOUT    keel_group_lost names who was awaited, the detail for what
+ *   PEER_LOST  a rank is gone: keel_group_lost says who
+ *   REVOKED    the epoch is over: keel_group_revoke here, a newer epoch there, or a peer closed its group
+ *   MISMATCH   ranks disagree about the operation; the detail says who has what
+ *   NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
+ * After any of these but OK the group is finished: close it and open one of a new epoch. Memory given to an
+ * operation that failed is released by keel_group_close, not before. Closing takes no deadline: it gives
+ * sends that are under way 200 ms.
+ *
+ * Exact mode. Reductions over logical shards go by one binary tree over shard numbers, whatever ranks carry
+ * them: node (level L, index i) covers shards [i << L, min((i+1) << L, S)); its value is left + right, or
+ * left alone when the right child is empty. One rounding to the element's type per inner node: the same bits
+ * for every placement. */
 #ifndef KEEL_TRANSPORT_H
 #define KEEL_TRANSPORT_H
 
@@ -51,10 +60,11 @@ struct keel_endpoint_config {
                           variable KEEL_SHARED_MEMORY=0 */
 };
 
-/* Open and listen. UNSUPPORTED names the provider and what there is. */
+/* Open and listen; starts the progress thread. UNSUPPORTED names the provider and what it lacks; INVALID; IO,
+ * NO_MEMORY. */
 enum keel_status keel_endpoint_open(const struct keel_endpoint_config *config, struct keel_endpoint **out);
 void keel_endpoint_address(const struct keel_endpoint *endpoint, struct keel_address *out);
-/* All groups must be closed. Joins the progress thread. */
+/* All groups must be closed. Joins the progress thread, and says no farewell that is not under way. */
 void keel_endpoint_close(struct keel_endpoint *endpoint);
 
 /* What AUTO goes by (LogGP: Alexandrov et al. 1995). */
@@ -85,7 +95,8 @@ struct keel_group_config {
     uint64_t silence_ns;
 };
 
-/* Cheap and local: connections are made when first needed. At most one open group per endpoint. */
+/* Cheap and local: connections are made when first needed. At most one open group per endpoint (BUSY), and
+ * each of a newer epoch than the one before (INVALID, as for a config that cannot be). NO_MEMORY. */
 enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct keel_group_config *config,
                                  struct keel_group **out);
 /* End the epoch at once: every waiting call of this group returns REVOKED. Local, never blocks, any
@@ -93,12 +104,17 @@ enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct ke
 void keel_group_revoke(struct keel_group *group);
 /* Split: ranks with the same colour form a child group, ordered by (key, rank in the parent). Collective over
  * the parent (an all-gather under `sequence`); returns by the deadline. The child lives in the parent's epoch
- * and on its connections, is revoked with it, and is closed before it. One shard a rank. */
+ * and on its connections, is revoked with it, and is closed before it. One shard a rank. On failure as
+ * keel_group_run; LIMIT too (1,024 splits an epoch, a number that is taken): other ranks may have the child
+ * then, and wait for this one until their deadlines. */
 enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, uint32_t colour, uint32_t key,
                                   uint64_t deadline_ns, struct keel_group **out);
 uint32_t keel_group_rank(const struct keel_group *group);
 uint32_t keel_group_rank_count(const struct keel_group *group);
-/* Revoke, close the connections of the epoch, release all memory of unfinished operations. */
+/* Revoke, close the connections of the epoch (of a child: none), release all memory of unfinished operations.
+ * Returns when nothing touches memory that was lent any more, which takes 200 ms at most and the time of a
+ * round of progress. Waiters of other threads return first. Once; children before what they were split from.
+ */
 void keel_group_close(struct keel_group *group);
 /* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
@@ -125,6 +141,7 @@ enum keel_element {
 uint32_t keel_element_bytes(enum keel_element element);   /* 0 for an unknown one */
 const char *keel_element_name(enum keel_element element); /* "f32", ... */
 
+/* AVERAGE: the sum over all shards, divided once by their number. */
 enum keel_reduction { KEEL_SUM, KEEL_MIN, KEEL_MAX, KEEL_AVERAGE, KEEL_REDUCTION_COUNT };
 const char *keel_reduction_name(enum keel_reduction reduction); /* "sum", ... */
 
@@ -191,21 +208,23 @@ struct keel_collective {
 struct keel_tree_node {
     uint32_t level, index;
 };
-/* The nodes that `rank` must contribute, ascending by first shard; at most 64 x rank's shards fit in
- * `capacity`, LIMIT otherwise. Pure function of the map. */
+/* The nodes that `rank` must contribute, ascending by first shard: at most as many as it has shards. LIMIT
+ * when they do not fit in `capacity`. Pure function of the map. */
 enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_rank, uint32_t rank,
                                  struct keel_tree_node *out, uint32_t capacity, uint32_t *out_count);
 
 /* Begin; does not block. INVALID names what is wrong with the arguments; UNSUPPORTED, an algorithm that
- * cannot do it; LIMIT, too much in flight; REVOKED, the epoch is over. */
+ * cannot do it; LIMIT, too much in flight, or more peers than a rank may have connections (256); REVOKED, the
+ * epoch is over; NO_MEMORY. Then nothing was begun, and the group goes on. */
 enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
                                   struct keel_operation **out);
 /* Begin and wait. */
 enum keel_status keel_group_run(struct keel_group *group, const struct keel_collective *collective,
                                 uint64_t deadline_ns);
 
-/* Wait for an operation; on any status but TIMEOUT the handle is consumed (TIMEOUT too finishes the
- * group: close it). NULL is accepted and OK. */
+/* Wait for an operation; statuses as at the top, and INVALID where its sequence was in use already. On any
+ * but TIMEOUT the handle is consumed (TIMEOUT too finishes the group: close it). One thread at a time for
+ * each operation. NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
 
 /* ---- memory -----------------------------------------------------------------------------------------------
