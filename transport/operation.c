@@ -436,8 +436,6 @@ enum keel_status keel_collective_check(const struct keel_group *group, const str
         return wrong(what, "it needs its tables of counts");
     if (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[group->rank] != what->counts_out[group->rank])
         return wrong(what, "what this rank gives to itself is not what it expects of itself");
-    if (what->parts == NULL && what->part_count > 0)
-        return wrong(what, "it has parts, and no list of them");
     if (too_many(group, what))
         return keel_fail(KEEL_LIMIT, "%s %llu: more elements than can be addressed; use several operations",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence);
@@ -533,6 +531,8 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
     struct keel_plan *plan;
     struct keel_operation *operation = NULL;
     KEEL_TRY(keel_collective_check(group, collective));
+    if (collective->parts == NULL && collective->part_count > 0)
+        return wrong(collective, "it has parts, and no list of them");
     KEEL_TRY(keel_plan_take(group, collective, keel_choose(group, collective), &plan));
     enum keel_status status = obtain(group, plan, &operation);
     if (status != KEEL_OK) {
