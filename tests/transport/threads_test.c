@@ -1,0 +1,107 @@
+/* threads_test.c - several threads of a rank at once: operations of the whole group, groups split off and
+ * closed beside them, and revocation while all of them wait. */
+#include "ranks.h"
+
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <stdatomic.h>
+
+enum { THREADS = 4, ROUNDS = 200, WORDS = 5000 };
+
+static struct keel_group *all_ranks(struct rank *me, uint64_t epoch)
+{
+    const uint16_t own[RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    return rank_group(me, epoch, me->rank_count, own);
+}
+
+static enum keel_status add_up(struct keel_group *group, uint64_t sequence, const int32_t *mine,
+                               int32_t *sums, uint64_t count, uint64_t deadline_ns)
+{
+    const void *parts[] = {mine};
+    struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                   .sequence = sequence,
+                                   .element = KEEL_ELEMENT_I32,
+                                   .count = count,
+                                   .parts = parts,
+                                   .part_count = 1,
+                                   .result = sums};
+    return keel_group_run(group, &what, deadline_ns);
+}
+
+struct job {
+    struct rank *me;
+    struct keel_group *group;
+    uint32_t number;
+    struct keel_thread thread;
+    enum keel_status status;
+};
+
+/* Sums of its own numbers, short and long in turns, until they are done or the group is over. */
+static void *work(void *argument)
+{
+    struct job *job = argument;
+    int32_t *mine, *sums;
+    if (keel_alloc(WORDS, sizeof *mine, &mine) != KEEL_OK ||
+        keel_alloc(WORDS, sizeof *sums, &sums) != KEEL_OK)
+        return NULL;
+    for (uint64_t round = 0; round < ROUNDS && job->status == KEEL_OK; round++) {
+        uint64_t count = round % 3 == 0 ? WORDS : 1;
+        for (uint64_t k = 0; k < count; k++)
+            mine[k] = (int32_t)(k + round + job->number + job->me->rank);
+        job->status = add_up(job->group, (round + 1) * 16 + job->number, mine, sums, count, in_seconds(60));
+        int32_t ranks = (int32_t)job->me->rank_count;
+        for (uint64_t k = 0; k < count && job->status == KEEL_OK; k++)
+            rank_check(job->me,
+                       sums[k] == ranks * (int32_t)(k + round + job->number) + ranks * (ranks - 1) / 2);
+    }
+    if (job->status == KEEL_OK) { /* else lent until the group is closed */
+        keel_free(mine);
+        keel_free(sums);
+    }
+    return NULL;
+}
+
+/* One splits off, works in and closes children meanwhile. With seed 1 the group is revoked in the middle. */
+static int threads_body(struct rank *me)
+{
+    struct keel_group *whole = all_ranks(me, 1);
+    struct job jobs[THREADS];
+    for (uint32_t k = 0; k < THREADS; k++) {
+        jobs[k] = (struct job){.me = me, .group = whole, .number = k};
+        rank_ok(me, keel_thread_create(&jobs[k].thread, "work", work, &jobs[k]));
+    }
+    for (uint64_t round = 0; round < 20; round++) {
+        struct keel_group *child;
+        int32_t mine = 7, sum = 0;
+        enum keel_status status = keel_group_split(whole, 16 * round + 15, 0, 0, in_seconds(60), &child);
+        rank_check(me, status == KEEL_OK || (me->seed == 1 && status == KEEL_REVOKED));
+        if (status != KEEL_OK)
+            break;
+        status = add_up(child, 1, &mine, &sum, 1, in_seconds(60));
+        rank_check(me, (status == KEEL_OK && sum == 7 * (int32_t)me->rank_count) ||
+                           (me->seed == 1 && status == KEEL_REVOKED));
+        keel_group_close(child);
+        if (me->seed == 1 && round == 3 + me->rank)
+            keel_group_revoke(whole);
+    }
+    for (uint32_t k = 0; k < THREADS; k++) {
+        keel_thread_join(&jobs[k].thread);
+        rank_check(me, jobs[k].status == (me->seed == 1 ? KEEL_REVOKED : KEEL_OK));
+    }
+    keel_group_close(whole);
+    return 0;
+}
+
+START_TEST(threads_of_a_rank_work_side_by_side)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 3, (uint64_t)_i, NULL, threads_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, threads_of_a_rank_work_side_by_side, 0, 2);
+}
+KEEL_TEST_MAIN("transport threads", cases, 120)
