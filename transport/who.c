@@ -203,21 +203,24 @@ static bool points_at(const struct keel_who_group *group, uint32_t from, uint32_
     return false;
 }
 
-/* How many ranks reach `target` along pointers. `reached` has rank_count bytes, `queue` as many ranks. */
-static uint32_t count_waiting_for(const struct keel_who_group *group, uint32_t target, uint8_t *reached,
+/* How many ranks reach `target` along pointers. `left` (of those that wait, who has not reached it yet) and
+ * `queue` have room for all ranks. */
+static uint32_t count_waiting_for(const struct keel_who_group *group, uint32_t target, uint32_t *left,
                                   uint32_t *queue)
 {
-    uint32_t head = 0, tail = 0;
-    memset(reached, 0, group->rank_count);
-    reached[target] = 1;
+    uint32_t head = 0, tail = 0, left_count = 0;
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        if (rank != target && group->ranks[rank].state == KEEL_WHO_WAITING)
+            left[left_count++] = rank;
     queue[tail++] = target;
-    while (head < tail) {
-        uint32_t at = queue[head++];
-        for (uint32_t rank = 0; rank < group->rank_count; rank++)
-            if (reached[rank] == 0 && points_at(group, rank, at)) {
-                reached[rank] = 1;
-                queue[tail++] = rank;
-            }
+    while (head < tail && left_count > 0) {
+        uint32_t at = queue[head++], kept = 0;
+        for (uint32_t k = 0; k < left_count; k++)
+            if (points_at(group, left[k], at))
+                queue[tail++] = left[k];
+            else
+                left[kept++] = left[k];
+        left_count = kept;
     }
     return tail - 1;
 }
@@ -247,11 +250,11 @@ static void accuse(struct keel_who_group *group, uint32_t rank)
 
 static enum keel_status follow(struct keel_who_group *group)
 {
-    uint8_t *reached, *awaited;
+    uint8_t *awaited;
     uint32_t *queue;
-    KEEL_TRY(keel_alloc(group->rank_count, sizeof *queue + 2, &queue));
-    reached = (uint8_t *)(queue + group->rank_count);
-    awaited = reached + group->rank_count;
+    KEEL_TRY(keel_alloc(group->rank_count, 2 * sizeof *queue + 1, &queue));
+    uint32_t *left = queue + group->rank_count;
+    awaited = (uint8_t *)(left + group->rank_count);
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         const struct keel_record_operation *operation = group->ranks[rank].operation;
         if (group->ranks[rank].state != KEEL_WHO_WAITING)
@@ -268,7 +271,7 @@ static enum keel_status follow(struct keel_who_group *group)
         if (state == KEEL_WHO_WAITING || (awaited[rank] == 0 && state > KEEL_WHO_NOT_BEGUN))
             continue;
         if (awaited[rank] != 0)
-            group->ranks[rank].waited_by = count_waiting_for(group, rank, reached, queue);
+            group->ranks[rank].waited_by = count_waiting_for(group, rank, left, queue);
         accuse(group, rank);
     }
     keel_free(queue);

@@ -213,6 +213,46 @@ START_TEST(of_a_message_only_two_ranks_are_judged)
 END_TEST
 
 /* What the command prints, with one rank stopped. */
+/* Recordings as they would be gathered of a whole machine: every other rank waits for all those that have not
+ * begun. */
+START_TEST(of_4096_ranks_those_that_2048_wait_for_are_found_at_once)
+{
+    struct keel_recordings all = {.count = 0};
+    struct keel_who who;
+    uint64_t now = keel_now_ns();
+    ck_ok(keel_alloc(KEEL_GROUP_RANKS_MAX, sizeof(struct keel_recording *), &all.at));
+    for (; all.count < KEEL_GROUP_RANKS_MAX; all.count++) {
+        struct keel_recording *recording;
+        ck_ok(keel_alloc(1, sizeof *recording, &recording));
+        recording->record.groups[0] = (struct keel_record_group){.identity = IDENTITY,
+                                                                 .state = KEEL_RECORD_LIVE,
+                                                                 .rank = all.count,
+                                                                 .rank_count = KEEL_GROUP_RANKS_MAX};
+        if (all.count % 2 == 0)
+            recording->record.operations[0] =
+                (struct keel_record_operation){.state = KEEL_RECORD_LIVE,
+                                               .sequence = 5,
+                                               .begun_ns = now,
+                                               .want = KEEL_RECORD_WANT_FIRST,
+                                               .awaited_count = KEEL_GROUP_RANKS_MAX / 2,
+                                               .awaited = {1, 3, 5}};
+        all.at[all.count] = recording;
+    }
+    ck_ok(keel_who_judge(&all, &who));
+    ck_assert_uint_eq(who.group_count, 1);
+    ck_assert_uint_eq(who.groups[0].waiting_count, KEEL_GROUP_RANKS_MAX / 2);
+    ck_assert_uint_eq(who.groups[0].culprit_count, KEEL_WHO_CULPRITS_MAX);
+    for (uint32_t k = 0; k < KEEL_WHO_CULPRITS_MAX; k++) {
+        uint32_t rank = who.groups[0].culprits[k];
+        ck_assert_uint_eq(rank, 2 * k + 1);
+        ck_assert_uint_eq(who.groups[0].ranks[rank].waited_by, KEEL_GROUP_RANKS_MAX / 2);
+    }
+    keel_who_free(&who);
+    keel_recordings_free(&all);
+    ck_assert_uint_lt(keel_now_ns() - now, 20 * KEEL_NS_PER_S);
+}
+END_TEST
+
 START_TEST(the_command_names_it_for_people_and_programs)
 {
     char text_path[128], dir_option[] = "--dir", json_option[] = "--json", net[] = "net", name[] = "who";
@@ -247,6 +287,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_rank_without_a_recording_is_named);
     tcase_add_test(tc, a_circle_blames_nobody);
     tcase_add_test(tc, of_a_message_only_two_ranks_are_judged);
+    tcase_add_test(tc, of_4096_ranks_those_that_2048_wait_for_are_found_at_once);
     tcase_add_test(tc, the_command_names_it_for_people_and_programs);
 }
 
