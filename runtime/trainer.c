@@ -136,12 +136,12 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     keel_engine_destroy(trainer->engine);
     keel_kernels_destroy(trainer->kernels);
     for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++) /* the queues are gone: nobody writes there */
-        keel_free(trainer->parts[i]);
+        keel_transport_free(trainer->parts[i]);
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
     keel_free(trainer->operations);
     keel_free(trainer->records);
-    keel_free(trainer->result);
+    keel_transport_free(trainer->result);
     keel_free(trainer->ids);
     keel_free(trainer->targets);
     keel_free(trainer);
@@ -332,9 +332,9 @@ static enum keel_status stage_parts(struct keel_trainer *trainer)
     size_t bytes = keel_flat_bytes(trainer) + KEEL_LOSS_FLOATS * sizeof(float);
     for (uint32_t i = 0; i < trainer->hold.count; i++)
         if (trainer->parts[i] == NULL)
-            KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &trainer->parts[i]));
+            KEEL_TRY(keel_transport_alloc(bytes, &trainer->parts[i]));
     if (trainer->result == NULL)
-        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &trainer->result));
+        KEEL_TRY(keel_transport_alloc(bytes, &trainer->result));
     return KEEL_OK;
 }
 

@@ -48,8 +48,8 @@ struct keel_trainer {
     struct keel_event **bucket_events; /* per bucket, of the last shard; NULL when there was none */
 
     /* Staging for sums between ranks; grows at view changes, never in a step. */
-    float *parts[KEEL_HOLD_NODES_MAX]; /* per held node: flat_count + KEEL_LOSS_FLOATS */
-    float *result;
+    float *parts[KEEL_HOLD_NODES_MAX];  /* transport memory; per held node: flat_count + KEEL_LOSS_FLOATS */
+    float *result;                      /* the same of the sum */
     struct keel_operation **operations; /* bucket_count + 2: loss, commit record */
     struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
 };
