@@ -128,6 +128,12 @@ static uint32_t quota_cpus(void)
     return fields == 2 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
 }
 
+uint32_t keel_cpu_installed(void)
+{
+    long installed = sysconf(_SC_NPROCESSORS_CONF);
+    return installed > 0 ? (uint32_t)installed : 1;
+}
+
 uint32_t keel_cpu_count(void)
 {
     cpu_set_t set;

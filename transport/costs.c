@@ -13,7 +13,7 @@ enum { FILE_BYTES_MAX = 64 * 1024 };
 static const uint64_t figure_max = UINT64_C(1000000000000);
 
 const struct keel_cost_model keel_costs_built_in = {
-    .within = {1500, 500, 150}, .between = {15000, 4000, 500}, .combine_picos_per_byte = 60};
+    .within = {3000, 1000, 200}, .between = {12000, 8000, 600}, .combine_picos_per_byte = 20};
 
 static const struct {
     const char *name;
@@ -26,6 +26,7 @@ static const struct {
     {"between.gap_ns", offsetof(struct keel_cost_model, between.gap_ns)},
     {"between.picos_per_byte", offsetof(struct keel_cost_model, between.picos_per_byte)},
     {"combine.picos_per_byte", offsetof(struct keel_cost_model, combine_picos_per_byte)},
+    {"host.processors", offsetof(struct keel_cost_model, host_processors)},
 };
 
 const char *keel_costs_name(uint32_t number)

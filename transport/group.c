@@ -85,6 +85,14 @@ static enum keel_status group_install(struct keel_endpoint *endpoint, struct kee
     return status;
 }
 
+static bool on_one_host(const struct keel_group *group)
+{
+    uint32_t rank = 0;
+    while (rank < group->rank_count && group->host_of[rank] == 0)
+        rank++;
+    return rank == group->rank_count;
+}
+
 static enum keel_status group_fill(struct keel_group *group, const struct keel_group_config *config)
 {
     group->rank = config->rank;
@@ -94,9 +102,11 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof(struct keel_peer *), &group->peers));
-    group->costs = config->costs != NULL ? *config->costs : keel_costs_built_in;
-    group->costs_hash = keel_costs_hash(&group->costs);
     KEEL_TRY(keel_choose_hosts(group, group));
+    group->costs = config->costs != NULL ? *config->costs : keel_costs_built_in;
+    if (config->costs == NULL && on_one_host(group))
+        group->costs.host_processors = keel_cpu_installed();
+    group->costs_hash = keel_costs_hash(&group->costs);
     return keel_group_map(group, config->shard_count, config->shard_rank);
 }
 

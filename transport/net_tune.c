@@ -193,6 +193,8 @@ static enum keel_status fit_and_tell(struct tune *tune)
 {
     const struct keel_cost_model *before = &tune->rank->group->costs;
     struct keel_cost_model after = *before;
+    if (after.host_processors == 0)
+        after.host_processors = keel_cpu_installed();
     keel_cost_fit(tune->samples, tune->sample_count, &after);
     for (uint32_t first = 0, among, row = 0; first < tune->sample_count; first += among, row++) {
         uint32_t fastest, taken[2];

@@ -269,26 +269,15 @@ static uint64_t largest_block(const struct keel_cut *cut, uint32_t blocks)
     return most;
 }
 
-static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
-{
-    if (value < low)
-        return low;
-    return value < high ? value : high;
-}
-
-/* A function of the sizes alone, so that all ranks cut alike: equal chunks, at least four to a block where
- * they are not too short. Where ranks have blocks of their own sizes, always the longest. */
+/* A function of the sizes alone, so that all ranks cut alike. Where ranks have blocks of their own sizes,
+ * always the longest. */
 static enum keel_status segment(struct keel_operation *operation, const struct keel_collective *what)
 {
     uint32_t ranks = operation->group->rank_count;
     uint64_t part = largest_block(&operation->part_cut, ranks);
     uint64_t result = largest_block(&operation->result_cut, ranks);
     uint64_t block = part > result ? part : result;
-    uint64_t pieces = (block + KEEL_CHUNK_BYTES - 1) / KEEL_CHUNK_BYTES, chunk = KEEL_CHUNK_BYTES;
-    if (operation->ends == NULL && block > 4 * KEEL_CHUNK_MIN_BYTES)
-        chunk = keel_round_up(block / (pieces > 4 ? pieces : 4), 64);
-    else if (operation->ends == NULL)
-        chunk = keel_round_up(clamp(block, 64, KEEL_CHUNK_MIN_BYTES), 64);
+    uint64_t chunk = operation->ends != NULL ? KEEL_CHUNK_BYTES : keel_chunk_bytes(block);
     uint64_t segments = (block + chunk - 1) / chunk;
     operation->tokens = what->kind == KEEL_BARRIER;
     if (operation->tokens)

@@ -99,6 +99,8 @@ void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 /* ---- the cost model ----
  * LogGP (Alexandrov et al. 1995) with sums; integers. Its figures are transport.h's. */
 
+/* A block is cut into messages of so many bytes: equal ones, at least four where they are not too short. */
+uint64_t keel_chunk_bytes(uint64_t block_bytes);
 /* Predicted nanoseconds of the whole operation of `bytes` (of one rank's result or, all-to-all, its parts).
  */
 uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,

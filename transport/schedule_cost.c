@@ -2,9 +2,12 @@
  *
  * Times are sums of hops. A hop in which a rank has m messages of b bytes to send or to take in costs
  *     alpha + m (gap + b picos_per_byte)
- * (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995), and what is left of combining them. Where ranks lie
- * host by host, a hop to a partner nearer than a host's size stays within the host. Everything is in
- * picoseconds and saturates. */
+ * (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995), and what is left of combining them; a long block is
+ * several messages. Within a host it is the receiver who moves the bytes, from where they lie. Where ranks
+ * lie host by host, a hop to a partner nearer than a host's size stays within the host. And no operation
+ * takes less than all its messages, bytes and sums take the processors that there are: ranks that are more
+ * than these have no time of their own. Everything is in picoseconds and saturates. */
+#include "message.h"
 #include "schedule_build.h"
 
 struct price {
@@ -21,11 +24,28 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) || product > UINT64_MAX / 64 ? UINT64_MAX / 64 : product;
 }
 
+uint64_t keel_chunk_bytes(uint64_t block_bytes)
+{
+    uint64_t pieces = (block_bytes + KEEL_CHUNK_BYTES - 1) / KEEL_CHUNK_BYTES, chunk = block_bytes;
+    if (block_bytes > 4 * KEEL_CHUNK_MIN_BYTES)
+        chunk = block_bytes / (pieces > 4 ? pieces : 4);
+    else if (block_bytes > KEEL_CHUNK_MIN_BYTES)
+        chunk = KEEL_CHUNK_MIN_BYTES;
+    return chunk > 0 ? (chunk + 63) / 64 * 64 : 64;
+}
+
+/* The gaps of a block: one for each message that it is cut into. */
+static uint64_t gaps(const struct keel_link_cost *link, uint64_t bytes)
+{
+    uint64_t chunk = keel_chunk_bytes(bytes);
+    return times(times(link->gap_ns, 1000), bytes > chunk ? (bytes + chunk - 1) / chunk : 1);
+}
+
 /* Messages are combined while the next ones come. */
 static uint64_t hop(const struct price *p, const struct keel_link_cost *link, uint64_t messages,
                     uint64_t bytes, bool combined)
 {
-    uint64_t port = times(link->gap_ns, 1000) + times(bytes, link->picos_per_byte);
+    uint64_t port = gaps(link, bytes) + times(bytes, link->picos_per_byte);
     uint64_t sum = combined ? times(bytes, p->model->combine_picos_per_byte) : 0;
     uint64_t alpha = times(link->alpha_ns, 1000);
     if (messages == 0)
@@ -47,7 +67,16 @@ static const struct keel_link_cost *worst_link(const struct price *p)
     return p->facts->hosts == 1 ? &p->model->within : &p->model->between;
 }
 
-/* `messages` spread evenly over all other ranks. */
+/* One message to each other rank. Those of the own host take theirs in all at once. */
+static uint64_t give_out(const struct price *p, uint64_t bytes)
+{
+    uint64_t near = p->facts->host_ranks - 1, far = p->ranks - 1 - near;
+    const struct keel_link_cost *within = &p->model->within;
+    return hop(p, worst_link(p), far, bytes, false) + times(near, gaps(within, bytes)) +
+           (near > 0 ? times(bytes, within->picos_per_byte) : 0);
+}
+
+/* `messages` from all other ranks, evenly. */
 static uint64_t spread(const struct price *p, uint64_t messages, uint64_t bytes, bool combined)
 {
     if (p->ranks == 1)
@@ -94,24 +123,36 @@ static uint64_t bit_hop(const struct price *p, const struct keel_link_cost *link
     return 2 * bit > members ? ps - times(used->alpha_ns, 1000) : ps;
 }
 
-/* Whole blocks up or down a binomial tree. */
+/* Down a tree within a host, what is only ready with the first hop is also taken in at the same time. */
+static uint64_t hop_down(const struct price *p, const struct keel_link_cost *link, uint32_t members,
+                         uint32_t bit, uint64_t messages, uint64_t bytes)
+{
+    const struct keel_link_cost *used = link != NULL ? link : link_at(p, bit);
+    if (2 * bit > members && used == &p->model->within)
+        return times(messages, gaps(used, bytes));
+    return bit_hop(p, link, members, bit, messages, bytes, false);
+}
+
+/* Whole blocks up (combined) or down a binomial tree. */
 static uint64_t tree_hops(const struct price *p, const struct keel_link_cost *link, uint32_t members,
                           uint64_t width, uint64_t bytes, bool combined)
 {
     uint64_t sum = 0;
     for (uint32_t bit = 1; bit < members; bit *= 2)
-        sum += bit_hop(p, link, members, bit, width, bytes, combined);
+        sum += combined ? bit_hop(p, link, members, bit, width, bytes, true)
+                        : hop_down(p, link, members, bit, width, bytes);
     return sum;
 }
 
-/* At each hop as many blocks as there are members below: gather, scatter, and Bruck's all-gather. */
+/* At each hop as many blocks as there are members below: gather, scatter (down), and Bruck's all-gather. */
 static uint64_t growing_hops(const struct price *p, const struct keel_link_cost *link, uint32_t members,
-                             uint64_t width, uint64_t bytes, bool combined)
+                             uint64_t width, uint64_t bytes, bool down)
 {
     uint64_t sum = 0;
     for (uint32_t bit = 1; bit < members; bit *= 2) {
         uint64_t count = bit < members - bit ? bit : members - bit;
-        sum += bit_hop(p, link, members, bit, width * count, bytes, combined);
+        sum += down ? hop_down(p, link, members, bit, width * count, bytes)
+                    : bit_hop(p, link, members, bit, width * count, bytes, false);
     }
     return sum;
 }
@@ -150,7 +191,7 @@ static uint64_t flat(const struct price *p)
         return spread(p, foreign_leaves(p), p->bytes, true);
     case KEEL_BROADCAST:
     case KEEL_SCATTER:
-        return spread(p, others, p->bytes, false);
+        return give_out(p, p->bytes);
     case KEEL_BARRIER:
         return spread(p, others, 0, false);
     case KEEL_SEND:
@@ -169,14 +210,14 @@ static uint64_t direct(const struct price *p)
     case KEEL_REDUCE:
         return spread(p, foreign_leaves(p), p->slice, true) + out;
     case KEEL_BROADCAST:
-        return 2 * out;
+        return give_out(p, p->slice) + out;
     default:
         return flat(p);
     }
 }
 
-/* Once round all ranks but one. Where they lie host by host only the first of each host hears from afar: a
- * block waits for that once a host, or behind the others of which that link has to carry `blocks`. */
+/* Once round all ranks but one. Where they lie host by host only the first of each host hears from afar:
+ * a block waits for that once a host, or behind the others of which that link has to carry `blocks`. */
 static uint64_t circle(const struct price *p, uint64_t blocks, uint64_t bytes, bool combined)
 {
     const struct keel_facts *facts = p->facts;
@@ -223,11 +264,11 @@ static uint64_t tree(const struct price *p)
         return climb_hops(p, 1) +
                (p->facts->maker != p->wish->root ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
     case KEEL_REDUCE_SCATTER:
-        return climb_hops(p, ranks) + growing_hops(p, NULL, ranks, 1, p->bytes, false);
+        return climb_hops(p, ranks) + growing_hops(p, NULL, ranks, 1, p->bytes, true);
     case KEEL_BROADCAST:
         return tree_hops(p, NULL, ranks, 1, p->bytes, false);
     case KEEL_SCATTER:
-        return growing_hops(p, NULL, ranks, 1, p->bytes, false);
+        return growing_hops(p, NULL, ranks, 1, p->bytes, true);
     case KEEL_BARRIER:
         return 2 * tree_hops(p, NULL, ranks, 1, 0, false);
     default:
@@ -323,14 +364,68 @@ static uint64_t two_level(const struct price *p)
         return 2 * tree_hops(p, within, size, 1, 0, false) + meeting(p, between, hosts);
     case KEEL_GATHER:
     case KEEL_SCATTER: {
-        uint64_t block = p->wish->kind == KEEL_SCATTER ? p->bytes : p->slice;
-        return growing_hops(p, within, size, 1, block, false) +
-               growing_hops(p, between, hosts, size, block, false);
+        bool down = p->wish->kind == KEEL_SCATTER;
+        uint64_t block = down ? p->bytes : p->slice;
+        return growing_hops(p, within, size, 1, block, down) +
+               growing_hops(p, between, hosts, size, block, down);
     }
+    case KEEL_ALL_TO_ALL:
+        return (size > 1 ? hop(p, within, (uint64_t)hosts * (size - 1), p->slice, false) : 0) +
+               (hosts > 1 ? hop(p, between, (uint64_t)size * (hosts - 1), p->slice, false) : 0);
     default:
         return halves_or_ring(p, between, hosts, 1, p->slice, false) +
                halves_or_ring(p, within, size, hosts, p->slice, false);
     }
+}
+
+/* ---- the whole ---- */
+
+/* A message carries so much; of algorithms that cut the vector, a piece of it. */
+static uint64_t block_bytes(const struct price *p)
+{
+    enum keel_algorithm algorithm = p->wish->algorithm;
+    switch (p->wish->kind) {
+    case KEEL_REDUCE_SCATTER:
+    case KEEL_SCATTER:
+    case KEEL_SEND:
+    case KEEL_RECEIVE:
+        return p->bytes;
+    case KEEL_ALL_REDUCE:
+    case KEEL_REDUCE:
+    case KEEL_BROADCAST: {
+        bool always = algorithm == KEEL_ALGORITHM_DIRECT || algorithm == KEEL_ALGORITHM_HALVING;
+        bool rounds = algorithm == KEEL_ALGORITHM_RING || algorithm == KEEL_ALGORITHM_TWO_LEVEL;
+        return always || (rounds && p->wish->kind == KEEL_ALL_REDUCE) ? p->slice : p->bytes;
+    }
+    default:
+        return p->slice;
+    }
+}
+
+/* Of the bytes on the wire, those that are combined where they come. */
+static uint64_t combined_bytes(const struct price *p, uint64_t wire)
+{
+    enum keel_algorithm algorithm = p->wish->algorithm;
+    bool whole = algorithm == KEEL_ALGORITHM_FLAT || algorithm == KEEL_ALGORITHM_BRUCK ||
+                 algorithm == KEEL_ALGORITHM_DOUBLING;
+    if (!p->facts->reduces)
+        return 0;
+    return whole || p->wish->kind != KEEL_ALL_REDUCE ? wire : wire / 2;
+}
+
+/* What all of it takes the processors of a host, where all links are alike. */
+static uint64_t labour(const struct price *p)
+{
+    const struct keel_facts *facts = p->facts;
+    uint64_t processors = p->model->host_processors, block = block_bytes(p);
+    if (processors == 0 || block == 0 || (facts->hosts > 1 && facts->host_ranks > 1))
+        return 0;
+    const struct keel_link_cost *link = worst_link(p);
+    uint64_t wire = keel_schedule_wire_bytes(p->wish, p->bytes);
+    uint64_t turns = processors < facts->host_ranks ? 4 : 2; /* to send, to take in; and to change ranks */
+    uint64_t ps = times(turns * (wire / block), gaps(link, block)) + times(wire, link->picos_per_byte) +
+                  times(combined_bytes(p, wire), p->model->combine_picos_per_byte);
+    return ps / ((processors < facts->host_ranks ? processors : facts->host_ranks) * facts->hosts);
 }
 
 static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel_facts *facts, uint64_t bytes,
@@ -350,7 +445,10 @@ static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel
                                 .bytes = bytes,
                                 .slice = (bytes + facts->ranks - 1) / facts->ranks};
     bool alone = facts->ranks == 1 && wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
-    return alone ? 0 : prices[wish->algorithm](&price) / 1000;
+    if (alone)
+        return 0;
+    uint64_t path = prices[wish->algorithm](&price), least = labour(&price);
+    return (path > least ? path : least) / 1000;
 }
 
 uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,
@@ -360,18 +458,20 @@ uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t b
     return cost_ns(wish, &facts, bytes, model);
 }
 
-/* n - 1 peers, which a big group takes only where nothing else will do. */
-static bool knows_everybody(enum keel_algorithm algorithm)
+/* So many peers that a big group takes it only where nothing else will do. */
+static bool knows_many(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
 {
-    return algorithm == KEEL_ALGORITHM_FLAT || algorithm == KEEL_ALGORITHM_DIRECT ||
-           algorithm == KEEL_ALGORITHM_PAIRWISE;
+    if (wish->algorithm == KEEL_ALGORITHM_TWO_LEVEL && wish->kind == KEEL_ALL_TO_ALL)
+        return facts->hosts + facts->host_ranks - 2 >= KEEL_SCHEDULE_PEERS_MAX;
+    return wish->algorithm == KEEL_ALGORITHM_FLAT || wish->algorithm == KEEL_ALGORITHM_DIRECT ||
+           wish->algorithm == KEEL_ALGORITHM_PAIRWISE;
 }
 
 bool keel_wish_offered(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
 {
     bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && wish->kind != KEEL_ALL_TO_ALL_V &&
                 wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
-    if ((many && knows_everybody(wish->algorithm)) || keel_wish_obstacle(wish, facts) != NULL)
+    if ((many && knows_many(wish, facts)) || keel_wish_obstacle(wish, facts) != NULL)
         return false;
     return wish->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;
 }

@@ -172,7 +172,8 @@ static const uint32_t forms[KEEL_ALGORITHM_COUNT] = {
     [KEEL_ALGORITHM_PAIRWISE] = KIND(KEEL_ALL_TO_ALL) | KIND(KEEL_ALL_TO_ALL_V),
     [KEEL_ALGORITHM_TWO_LEVEL] = KIND(KEEL_ALL_REDUCE) | KIND(KEEL_REDUCE_SCATTER) | KIND(KEEL_REDUCE) |
                                  KIND(KEEL_ALL_GATHER) | KIND(KEEL_ALL_GATHER_V) | KIND(KEEL_BROADCAST) |
-                                 KIND(KEEL_GATHER) | KIND(KEEL_SCATTER) | KIND(KEEL_BARRIER),
+                                 KIND(KEEL_GATHER) | KIND(KEEL_SCATTER) | KIND(KEEL_BARRIER) |
+                                 KIND(KEEL_ALL_TO_ALL),
 };
 
 const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const struct keel_facts *facts)

@@ -159,6 +159,8 @@ static uint64_t two_level_bytes(const struct keel_schedule_wish *wish, const str
         return rooted_hops(wish, facts) * block_of(wish, bytes);
     case KEEL_BARRIER:
         return 0;
+    case KEEL_ALL_TO_ALL:
+        return (uint64_t)(2 * facts->ranks - facts->hosts - facts->host_ranks) * bytes;
     default:
         return round_bytes(wish, facts, bytes);
     }

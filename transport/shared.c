@@ -533,8 +533,8 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
     return true;
 }
 
-/* At most as many bytes as a ring has, so that no peer keeps the others waiting; of the dead, as many messages
- * as it can hold, so all. False when the line is closed. */
+/* At most as many bytes as a ring has, so that no peer keeps the others waiting; of the dead, as many
+ * messages as it can hold, so all. False when the line is closed. */
 static bool deliver_messages(struct shared_line *line)
 {
     for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES;) {

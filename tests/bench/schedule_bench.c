@@ -14,7 +14,7 @@ enum { RANKS = 4096, RANKS_FEWER = 512, HOST_RANKS = 64 };
 static const uint64_t steps_most = 1000000;
 static uint16_t host_of[RANKS];
 
-static const struct keel_cost_model model = {{500, 200, 100}, {14000, 1000, 800}, 50};
+static const struct keel_cost_model model = {{500, 200, 100}, {14000, 1000, 800}, 50, 0};
 
 static void print_line(const struct keel_schedule_wish *wish, uint64_t bytes, uint64_t simulated_ns)
 {

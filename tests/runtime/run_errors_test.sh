@@ -65,7 +65,7 @@ expect "unknown command" 2 "no command"
 # ---- the directory ----
 try run "$job" --out /proc/nowhere;                        expect "a directory that cannot be made" 3 "/proc/nowhere"
 try run "$job" --out "$root/run";                          expect "a good run" 0 "done: 12 steps"
-for key in within.alpha_ns within.gap_ns within.picos_per_byte between.alpha_ns between.gap_ns between.picos_per_byte combine.picos_per_byte; do
+for key in within.alpha_ns within.gap_ns within.picos_per_byte between.alpha_ns between.gap_ns between.picos_per_byte combine.picos_per_byte host.processors; do
     echo "$key = 5"
 done >"$root/costs"
 try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/costly"; expect "a run by a file of costs" 0 "done: 12 steps"

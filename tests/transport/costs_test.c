@@ -7,9 +7,9 @@
 
 #include <keel/file.h>
 
-static const struct keel_cost_model latency_alone = {{1000, 1, 0}, {1000, 1, 0}, 0};
-static const struct keel_cost_model messages_alone = {{1, 1000, 0}, {1, 1000, 0}, 0};
-static const struct keel_cost_model bytes_alone = {{1, 1, 1000}, {1, 1, 1000}, 1};
+static const struct keel_cost_model latency_alone = {{1000, 1, 0}, {1000, 1, 0}, 0, 0};
+static const struct keel_cost_model messages_alone = {{1, 1000, 0}, {1, 1000, 0}, 0, 0};
+static const struct keel_cost_model bytes_alone = {{1, 1, 1000}, {1, 1, 1000}, 1, 0};
 
 static struct keel_schedule_wish wish_for(enum keel_collective_kind kind, uint32_t ranks)
 {
@@ -75,9 +75,9 @@ static uint32_t samples_of(const struct keel_cost_model *machine, struct keel_co
 
 START_TEST(figures_are_found_by_which_the_fastest_is_chosen)
 {
-    static const struct keel_cost_model machines[] = {{{800, 200, 40}, {1, 1, 1}, 30},
-                                                      {{20000, 9000, 900}, {1, 1, 1}, 300},
-                                                      {{50, 700, 10}, {1, 1, 1}, 90}};
+    static const struct keel_cost_model machines[] = {{{800, 200, 40}, {1, 1, 1}, 30, 0},
+                                                      {{20000, 9000, 900}, {1, 1, 1}, 300, 0},
+                                                      {{50, 700, 10}, {1, 1, 1}, 90, 0}};
     static struct keel_cost_sample samples[512];
     struct keel_cost_model found = keel_costs_built_in;
     uint32_t count = samples_of(&machines[_i], samples);
@@ -96,9 +96,10 @@ END_TEST
 
 /* ---- files ---- */
 
-static const char good_text[] = "# measured\nwithin.alpha_ns = 1\n\n  within.gap_ns=2 # here\n"
-                                "within.picos_per_byte = 3\nbetween.alpha_ns = 4\nbetween.gap_ns = 5\n"
-                                "combine.picos_per_byte = 7\r\nbetween.picos_per_byte = 6";
+static const char good_text[] =
+    "# measured\nwithin.alpha_ns = 1\n\n  within.gap_ns=2 # here\n"
+    "within.picos_per_byte = 3\nbetween.alpha_ns = 4\nbetween.gap_ns = 5\n"
+    "combine.picos_per_byte = 7\r\nhost.processors = 8\nbetween.picos_per_byte = 6";
 
 static const char *path_of(const char *name)
 {

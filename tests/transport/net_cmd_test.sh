@@ -114,7 +114,7 @@ check "is JSON too" is_json
 for key in within between; do
     printf '%s.alpha_ns = 9000000\n%s.gap_ns = 1\n%s.picos_per_byte = 0\n' $key $key $key
 done >"$root/slow"
-echo "combine.picos_per_byte = 0" >>"$root/slow"
+printf "combine.picos_per_byte = 0\nhost.processors = 0\n" >>"$root/slow"
 sed 's/alpha_ns = .*/alpha_ns = 1/; s/byte = .*/byte = 1000/' "$root/slow" >"$root/narrow"
 for costs in slow:393216 narrow:262144; do
     check "bench by the file ${costs%:*}" exits 0 "$keel" net bench --ranks 3 --costs "$root/${costs%:*}" --min 64K --max 64K \

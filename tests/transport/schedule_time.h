@@ -1,10 +1,11 @@
 /* schedule_time.h - when the steps of schedules would be done, by the cost model's own terms, event by event.
  *
- * A message occupies its sender for gap + bytes x picos_per_byte, comes alpha later and occupies its receiver
- * as long; sums occupy the receiver's processor. Everything starts as soon as its hazards allow, first come
- * first served: pipelining and crowding are in it, which closed forms leave out or guess. Whole: all ranks
- * together. Alike: where all ranks do the same at the same time, one rank stands for all, and what it
- * receives is what it sent itself, so that 4,096 ranks of 20,000 steps are 20,000 steps. */
+ * A message occupies its sender for gap + bytes x picos_per_byte (within a host for the gap alone: bytes are
+ * read where they lie), comes alpha later and occupies its receiver for both; sums occupy the receiver's
+ * processor. Everything starts as soon as its hazards allow, first come first served: pipelining and crowding
+ * are in it, which closed forms leave out or guess. Whole: all ranks together. Alike: where all ranks do the
+ * same at the same time, one rank stands for all, and what it receives is what it sent itself, so that 4,096
+ * ranks of 20,000 steps are 20,000 steps. */
 #ifndef KEEL_TESTS_SCHEDULE_TIME_H
 #define KEEL_TESTS_SCHEDULE_TIME_H
 
@@ -90,9 +91,16 @@ static inline uint64_t time_occupy(uint64_t *free_ps, uint64_t from_ps, uint64_t
     return *free_ps;
 }
 
+/* A long block is several messages. */
+static inline uint64_t time_gaps_ps(const struct time_run *run, const struct keel_link_cost *link)
+{
+    uint64_t chunk = keel_chunk_bytes(run->block_bytes);
+    return link->gap_ns * 1000 * (run->block_bytes > chunk ? (run->block_bytes + chunk - 1) / chunk : 1);
+}
+
 static inline uint64_t time_port_ps(const struct time_run *run, const struct keel_link_cost *link)
 {
-    return link->gap_ns * 1000 + run->block_bytes * link->picos_per_byte;
+    return time_gaps_ps(run, link) + run->block_bytes * link->picos_per_byte;
 }
 
 /* The rank's own number, also where one stands for all. */
@@ -125,7 +133,7 @@ static inline void time_start(struct time_run *run, struct time_event event)
     uint64_t done_ps = event.at_ps;
     if (step->kind == KEEL_STEP_SEND) {
         const struct keel_link_cost *link = time_link(run, time_self(run, event.rank), step->peer);
-        uint64_t port_ps = time_port_ps(run, link);
+        uint64_t port_ps = link == &run->model->within ? time_gaps_ps(run, link) : time_port_ps(run, link);
         done_ps = time_occupy(&r->out_ps, event.at_ps, port_ps);
         time_push(run, done_ps - port_ps + link->alpha_ns * 1000,
                   run->receive_of != NULL ? event.rank : step->peer,

@@ -50,5 +50,7 @@ void keel_thread_slice(uint64_t slice_ns);
 
 /* Number of processors this process may use (affinity and cgroup quota), at least 1. */
 uint32_t keel_cpu_count(void);
+/* Those of the machine, online or not, whoever may use them: the same for all processes of a host. */
+uint32_t keel_cpu_installed(void);
 
 #endif
