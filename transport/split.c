@@ -198,8 +198,8 @@ void keel_group_close_child(struct keel_group *child)
     end_operations(child);
     keel_mutex_lock(&endpoint->lock);
     struct keel_group **at = &whole->children;
-    while (*at != child)
-        at = &(*at)->next_child;
+    for (; *at != child; at = &(*at)->next_child)
+        KEEL_ASSERT(*at != NULL);
     *at = child->next_child;
     keel_recorder_group_closed(endpoint->recorder, child->record);
     keel_endpoint_undrive(endpoint, whole->active > 0);
