@@ -176,7 +176,8 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 /* ---- sleeping ---------------------------------------------------------------------------------------------
  */
 
-static void poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
+/* True: something woke it. */
+static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
     struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX + 1];
     uint32_t count = keel_lines_descriptors(&endpoint->lines, fds);
@@ -184,20 +185,35 @@ static void poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
     struct timespec wait = {.tv_sec = (time_t)(left / KEEL_NS_PER_S),
                             .tv_nsec = (long)(left % KEEL_NS_PER_S)};
     fds[count++] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
-    if (ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL) <= 0 || fds[count - 1].revents == 0)
-        return;
+    if (ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL) <= 0)
+        return false;
+    if (fds[count - 1].revents == 0)
+        return true;
     keel_mutex_lock(
         &endpoint->lock); /* it may ring without mail: for a tick, or for the thread to take over */
     hush(endpoint);
     keel_mutex_unlock(&endpoint->lock);
+    return true;
+}
+
+static bool holds(const struct keel_endpoint *endpoint)
+{
+    return endpoint->current != NULL && endpoint->current->held_count > 0;
 }
 
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
     if (atomic_load(&endpoint->mail) || !keel_lines_may_sleep(&endpoint->lines))
         return;
+    uint64_t until_ns = endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns;
     keel_trace_idle(endpoint);
-    poll_until(endpoint, endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns);
+    if (holds(endpoint)) {
+        uint64_t hold_ns = keel_deadline_after_ns(KEEL_HOLD_NS);
+        if (poll_until(endpoint, hold_ns < until_ns ? hold_ns : until_ns))
+            return;
+        keel_exchange_rest(endpoint->current);
+    }
+    poll_until(endpoint, until_ns);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------
@@ -222,6 +238,8 @@ static void own_turn(struct keel_endpoint *endpoint)
     if (endpoint->current != NULL && endpoint->current->close_ns != 0)
         current_closing(endpoint);
     bool idle = keel_lines_may_sleep(&endpoint->lines);
+    if (idle && holds(endpoint))
+        keel_exchange_rest(endpoint->current);
     if (idle)
         keel_trace_idle(endpoint);
     uint64_t until_ns = endpoint->tick_ns;

@@ -72,13 +72,20 @@ static bool is_spared(const struct keel_operation *operation, const struct keel_
     return operand->space == KEEL_SPACE_RESULT && operation->result == NULL;
 }
 
+static struct keel_held *held_at(const struct keel_operation *operation, uint32_t number, uint32_t slot)
+{
+    return &operation->held[(uint64_t)slot * operation->plan->schedule->temp_count + number];
+}
+
 static const void *source_at(const struct keel_operation *operation, const struct keel_operand *operand,
                              struct span span, uint32_t slot)
 {
     if (span.bytes == 0)
         return NULL;
-    if (operand->space == KEEL_SPACE_TEMP)
-        return temp_at(operation, operand->number, slot);
+    if (operand->space == KEEL_SPACE_TEMP) {
+        const struct keel_held *held = held_at(operation, operand->number, slot);
+        return held->payload != NULL ? held->payload : temp_at(operation, operand->number, slot);
+    }
     if (operand->space == KEEL_SPACE_PART)
         return operation->parts[operand->number] + span.at;
     if (is_spared(operation, operand))
@@ -197,8 +204,74 @@ static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t
     keel_exchange_queue(leg);
 }
 
-/* received: what lies at `payload`, and not yet in its TEMP; NULL: nothing. */
-static void combine(struct keel_operation *operation, uint32_t step, uint32_t segment, uint32_t slot,
+/* ---- what is held: payloads of peers that a COMBINE reads where they lie, once all of them are there ----
+ */
+
+static void drop_held(struct keel_operation *operation, struct keel_held *held)
+{
+    operation->held_count--;
+    operation->group->whole->held_count--;
+    held->leg->held--;
+    held->payload = NULL;
+}
+
+void keel_engine_let_go(struct keel_operation *operation, bool copies)
+{
+    uint32_t temps = operation->plan->schedule->temp_count;
+    for (uint32_t k = 0; k < operation->window * temps && operation->held_count > 0; k++) {
+        struct keel_held *held = &operation->held[k];
+        if (held->payload == NULL || (copies && held->line == NULL))
+            continue;
+        bool there = keel_exchange_holds(held);
+        if (there && copies)
+            memcpy(temp_at(operation, k % temps, k / temps), held->payload, held->bytes);
+        there = there && keel_exchange_let_go(held);
+        if (there || !copies)
+            drop_held(operation, held);
+        else
+            held->line = NULL;
+    }
+}
+
+/* The payload that is being delivered, of a TEMP that one COMBINE alone reads. */
+static bool hold(struct keel_leg *leg, uint32_t number, uint32_t slot, const uint8_t *payload, uint32_t bytes)
+{
+    struct keel_operation *operation = leg->operation;
+    struct keel_held *held = held_at(operation, number, slot);
+    if (!keel_exchange_hold(leg, held))
+        return false;
+    held->payload = payload;
+    held->bytes = bytes;
+    held->leg = leg;
+    leg->held++;
+    operation->held_count++;
+    operation->group->whole->held_count++;
+    return true;
+}
+
+/* Before a COMBINE reads, and after: whether all that it reads without having it is there. If not, its peer
+ * is about to be lost, and the operation with it. */
+static bool sources_there(struct keel_operation *operation, const struct keel_operand *sources,
+                          uint32_t count, uint32_t slot, bool let_go)
+{
+    bool there = true;
+    for (uint32_t k = 0; k < count && operation->held_count > 0; k++) {
+        struct keel_held *held =
+            sources[k].space == KEEL_SPACE_TEMP ? held_at(operation, sources[k].number, slot) : NULL;
+        if (held == NULL || held->payload == NULL)
+            continue;
+        bool good = keel_exchange_holds(held) && (!let_go || keel_exchange_let_go(held));
+        if (!good)
+            held->line = NULL;
+        else if (let_go)
+            drop_held(operation, held);
+        there = there && good;
+    }
+    return there;
+}
+
+/* received: what lies at `payload`, and not yet in its TEMP; NULL: nothing. False: not all of it is there. */
+static bool combine(struct keel_operation *operation, uint32_t step, uint32_t segment, uint32_t slot,
                     const struct keel_operand *received, const uint8_t *payload)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
@@ -207,6 +280,8 @@ static void combine(struct keel_operation *operation, uint32_t step, uint32_t se
     enum keel_element element = (enum keel_element)operation->signature.element;
     enum keel_reduction reduction = (enum keel_reduction)operation->signature.reduction;
     struct span out = span_of(operation, &operands[0], segment);
+    if (!sources_there(operation, operands + 1, at->operand_count - 1, slot, false))
+        return false;
     for (uint32_t k = 1; k < at->operand_count; k++) {
         struct span span = span_of(operation, &operands[k], segment);
         KEEL_ASSERT(span.bytes == out.bytes);
@@ -217,6 +292,7 @@ static void combine(struct keel_operation *operation, uint32_t step, uint32_t se
     keel_combine(element, reduction == KEEL_AVERAGE ? KEEL_SUM : reduction, operation->leaves,
                  schedule->program + at->program_first, at->program_count,
                  destination_at(operation, &operands[0], out, slot), out.bytes / operation->element_bytes);
+    return sources_there(operation, operands + 1, at->operand_count - 1, slot, true);
 }
 
 static void copy(const struct keel_operation *operation, const struct keel_operand *operands,
@@ -258,8 +334,8 @@ static void run_item(struct keel_operation *operation, uint32_t item)
         }
         if (at->kind == KEEL_STEP_COPY)
             copy(operation, operands, segment, slot);
-        else
-            combine(operation, step, segment, slot, NULL, NULL);
+        else if (!combine(operation, step, segment, slot, NULL, NULL))
+            return;
     }
     item_done(operation, item);
 }
@@ -376,9 +452,11 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
     if (operation->state[item] != READY || span.bytes != bytes)
         return false;
     if (bytes > 0 && reader != KEEL_NONE && operation->needs[item_of(operation, slot, reader)] == 1) {
-        combine(operation, reader, segment, slot, into, payload);
+        if (!combine(operation, reader, segment, slot, into, payload))
+            return true; /* the peer that took back what it had lent is found out soon */
         operation->state[item_of(operation, slot, reader)] = COMBINED;
-    } else if (bytes > 0 && !is_spared(operation, into)) {
+    } else if (bytes > 0 && !is_spared(operation, into) &&
+               (reader == KEEL_NONE || !hold(leg, into->number, slot, payload, bytes))) {
         deposit(operation, into, destination_at(operation, into, span, slot), payload, bytes);
     }
     leg->take_left--;

@@ -119,6 +119,7 @@ void keel_exchange_end(struct keel_operation *operation, enum keel_status status
         return;
     for (uint32_t k = 0; k < operation->leg_count; k++)
         unqueue(&operation->legs[k]);
+    keel_engine_let_go(operation, false);
     operation->ended = true;
     keel_trace_ended(operation, status);
     operation->group->whole->active--;
@@ -170,7 +171,7 @@ static bool ends_without(const struct keel_operation *operation, uint32_t rank, 
     const struct keel_leg *leg = leg_of(operation, own);
     if (status == KEEL_PEER_LOST && !is_pair(operation))
         return true;
-    return leg != NULL && (status == KEEL_PEER_LOST || !atomic_load(&leg->settled));
+    return leg != NULL && (status == KEEL_PEER_LOST || !atomic_load(&leg->settled) || leg->held > 0);
 }
 
 /* Word of a disagreement stays: operations that are begun only now are to hear it. */
@@ -301,7 +302,7 @@ static enum keel_flow_send send_grant(struct keel_leg *leg, struct keel_line *li
 
 static struct keel_ticket *free_ticket(struct keel_leg *leg)
 {
-    for (uint32_t k = 0; k < KEEL_LINE_BULK_SENDS; k++)
+    for (uint32_t k = 0; k < KEEL_LEG_SENDS; k++)
         if (!leg->tickets[k].busy)
             return &leg->tickets[k];
     return NULL;
@@ -486,11 +487,13 @@ static bool take_grant(struct keel_leg *leg, uint64_t offset)
 /* An end of the operation inside settle may free it: touch nothing afterwards. */
 static bool take_data(struct keel_leg *leg, const struct keel_message *message, const uint8_t *payload)
 {
-    const struct keel_peer *peer = atomic_load(&leg->peer);
+    struct keel_line *line = atomic_load(&leg->peer)->session->link;
     if (!keel_engine_take(leg, (uint32_t)(message->offset >> 32), (uint32_t)message->offset, payload,
                           message->bytes) ||
-        !keel_line_intact(peer->session->link))
+        !keel_line_intact(line))
         return false;
+    if (keel_line_is_crowded(line))
+        keel_exchange_rest(leg->operation->group->whole);
     settle(leg);
     return true;
 }
@@ -652,6 +655,37 @@ void keel_exchange_begin(struct keel_operation *operation)
     }
     for (uint32_t k = 0; k < operation->leg_count; k++)
         keel_exchange_queue(&operation->legs[k]);
+}
+
+/* ---- what peers lent
+ * ---------------------------------------------------------------------------------------
+ */
+
+bool keel_exchange_hold(struct keel_leg *leg, struct keel_held *out)
+{
+    struct keel_line *line = atomic_load(&leg->peer)->session->link;
+    out->kept = keel_line_keep(line);
+    out->line = line;
+    return out->kept != 0;
+}
+
+bool keel_exchange_holds(const struct keel_held *held)
+{
+    const struct keel_session *session = atomic_load(&held->leg->peer)->session;
+    return held->line != NULL && session != NULL && session->link == held->line;
+}
+
+bool keel_exchange_let_go(struct keel_held *held)
+{
+    return keel_line_release(held->line, held->kept);
+}
+
+void keel_exchange_rest(struct keel_group *whole)
+{
+    for (uint32_t slot = 0; whole->active > 0 && slot < KEEL_TABLE_SLOTS; slot++)
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table)
+            if (!at->ended && at->held_count > 0)
+                keel_engine_let_go(at, true);
 }
 
 /* ---- a child closes ---------------------------------------------------------------------------------------

@@ -104,9 +104,18 @@ struct keel_leg {
     uint32_t granted;                      /* segments below may be sent */
     uint32_t grant, grant_told;
     uint64_t give_left, take_left; /* messages */
-    uint32_t in_flight;
-    struct keel_ticket tickets[KEEL_LINE_BULK_SENDS];
+    uint32_t in_flight, held;
+    struct keel_ticket tickets[KEEL_LEG_SENDS];
     uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
+};
+
+/* What a peer lent and is read where it lies, in place of a TEMP. */
+struct keel_held {
+    const uint8_t *payload; /* NULL: nothing is held, the TEMP has it */
+    uint32_t bytes;
+    struct keel_leg *leg;
+    struct keel_line *line; /* NULL: it was taken back, and nobody will ever have it */
+    uint64_t kept;
 };
 
 /* How a space is cut into blocks. */
@@ -137,13 +146,15 @@ struct keel_operation {
     uint8_t *state;                      /* by item: enum of engine.c */
     uint32_t ready, ready_last;          /* items to run */
     const void **leaves;                 /* of a COMBINE, while it runs */
-    uint8_t *scratch;                    /* window * temp_count chunks */
-    bool scratch_lendable;               /* it is transport memory */
-    uint64_t scratch_bytes;              /* that there are */
-    uint64_t scratch_held;               /* that are counted; lock */
-    void *owned;                         /* lent memory that goes with the operation if it fails */
-    uint32_t slots;                      /* that needs, chain and state have room for */
-    struct keel_leg *legs;               /* of the plan's peers, in order */
+    uint8_t *scratch;                    /* window * temp_count chunks, */
+    struct keel_held *held;              /*   and what stands for one of them */
+    uint32_t held_count;
+    bool scratch_lendable;  /* it is transport memory */
+    uint64_t scratch_bytes; /* that there are */
+    uint64_t scratch_held;  /* that are counted; lock */
+    void *owned;            /* lent memory that goes with the operation if it fails */
+    uint32_t slots;         /* that needs, chain and state have room for */
+    struct keel_leg *legs;  /* of the plan's peers, in order */
     uint32_t leg_count, open_legs;
     uint16_t record; /* its place in the recording */
     bool waits_told; /* the recording says what it waits for */
@@ -195,6 +206,7 @@ struct keel_group {
     uint16_t accused;           /* rank lost last + 1, or 0 */
     struct keel_notice quarrel; /* the last disagreement; its message is of kind 0 when there was none */
     uint32_t active;            /* operations begun and not ended */
+    uint32_t held_count;        /* payloads of peers that these hold */
     uint64_t close_ns;          /* when closing stops waiting; 0: not closing */
     uint64_t looked_ns;         /* for signs of life */
     uint64_t silence_ns;        /* without one for so long, lost; 0: not for that. Set at the start. */
@@ -350,6 +362,12 @@ void keel_exchange_end(struct keel_operation *operation, enum keel_status status
 void keel_exchange_queue(struct keel_leg *leg);
 /* Child closing: end what it has under way, take it out of the table. */
 void keel_exchange_close_child(struct keel_group *child);
+/* The payload that is being delivered is read later; false: it is not kept for that. */
+bool keel_exchange_hold(struct keel_leg *leg, struct keel_held *out);
+bool keel_exchange_holds(const struct keel_held *held); /* it may be read */
+bool keel_exchange_let_go(struct keel_held *held);      /* false: what was read does not count */
+/* Before a long sleep: what is held is copied, since its sender may be what all wait for. */
+void keel_exchange_rest(struct keel_group *whole);
 bool keel_exchange_lends(const struct keel_group *child); /* a connection that stands still uses its memory */
 
 /* trace.c: what the flight recorder is told; progress */
@@ -385,6 +403,8 @@ struct keel_give {
 bool keel_engine_next(struct keel_leg *leg, struct keel_give *out);
 void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done);
 void keel_engine_sent(struct keel_operation *operation, uint32_t item);
+/* Nothing is held any more: where `copies`, because it lies in its TEMP. */
+void keel_engine_let_go(struct keel_operation *operation, bool copies);
 /* Small messages of segment 0 that may ride on the first one, copied; returns how many, and their bytes.
  * Packed: they have gone. */
 uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes);

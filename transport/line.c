@@ -93,6 +93,23 @@ bool keel_line_intact(const struct keel_line *line)
     return ops->intact == NULL || ops->intact(line);
 }
 
+uint64_t keel_line_keep(struct keel_line *line)
+{
+    const struct keel_carrier_ops *ops = line->carrier->ops;
+    return ops->keep != NULL ? ops->keep(line) : 0;
+}
+
+bool keel_line_release(struct keel_line *line, uint64_t kept)
+{
+    return line->carrier->ops->release(line, kept);
+}
+
+bool keel_line_is_crowded(const struct keel_line *line)
+{
+    const struct keel_carrier_ops *ops = line->carrier->ops;
+    return ops->crowded != NULL && ops->crowded(line);
+}
+
 void keel_line_close(struct keel_line *line)
 {
     struct keel_carrier *carrier = line->carrier;

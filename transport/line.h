@@ -61,6 +61,13 @@ bool keel_line_is_exposed(const struct keel_line *line);
 /* To be asked in `arrived` after the payload was read and before anything is done with it: false when it may
  * have been memory that the peer takes back at this moment. Then the line is broken. */
 bool keel_line_intact(const struct keel_line *line);
+/* In `arrived`: the payload may be read where it lies after the call too, until it is released. What is kept
+ * keeps its sender waiting: not for long. 0: it cannot be kept. */
+uint64_t keel_line_keep(struct keel_line *line);
+/* Once, while the line is open. False as for intact: nothing that was read counts. */
+bool keel_line_release(struct keel_line *line, uint64_t kept);
+/* So much came behind what is kept that it keeps its sender from sending more. */
+bool keel_line_is_crowded(const struct keel_line *line);
 /* Give it up: nothing is delivered for it any more. Twice is fine within one progress. */
 void keel_line_close(struct keel_line *line);
 
@@ -125,6 +132,9 @@ struct keel_carrier_ops {
     enum keel_send (*send)(struct keel_line *line, struct keel_message *message, const void *payload,
                            bool lent, void *owner, bool *out_retry);
     bool (*intact)(const struct keel_line *line); /* NULL: always */
+    uint64_t (*keep)(struct keel_line *line);     /* NULL: never */
+    bool (*release)(struct keel_line *line, uint64_t kept);
+    bool (*crowded)(const struct keel_line *line); /* NULL: never */
     void (*hang_up)(struct keel_line *line); /* release what it holds; the line itself stays until buried */
     void (*progress)(struct keel_carrier *carrier);
     void (*progress_data)(struct keel_carrier *carrier); /* NULL: progress never waits for a stranger */

@@ -34,6 +34,7 @@ enum {
     KEEL_LINE_RECEIVES = 4,                    /* posted receives of a connection */
     KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */
     KEEL_LINE_BULK_SENDS = 4,                  /* so many may carry bulk data */
+    KEEL_LEG_SENDS = 16,                       /* sends of an operation to a rank that lend its memory */
     KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
     KEEL_SILENCE_LOOKS = 4,     /* so often within a group's silence its peers are looked at */
     KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
@@ -52,6 +53,7 @@ enum {
 #define KEEL_SILENCE_MIN_NS (40 * KEEL_NS_PER_MS)  /* a group's silence at least */
 #define KEEL_SILENT_NS      (250 * KEEL_NS_PER_MS) /* silence that blames a peer before all others */
 #define KEEL_RETRY_NS       KEEL_NS_PER_MS         /* after the fabric said EAGAIN */
+#define KEEL_HOLD_NS        KEEL_NS_PER_MS /* a sleeper copies what peers lent when it has slept so long */
 #define KEEL_SLICE_NS       (100 * KEEL_NS_PER_US) /* of the processor, for threads that others wait for */
 #define KEEL_STUCK_NS       (5 * KEEL_NS_PER_S)    /* a connection that says EAGAIN so long is broken */
 

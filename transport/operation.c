@@ -42,6 +42,7 @@ void keel_operation_destroy(struct keel_operation *operation)
     keel_free(operation->needs);
     keel_free(operation->chain);
     keel_free(operation->state);
+    keel_free(operation->held);
     keel_free(operation->leaves);
     keel_free(operation->parts);
     keel_free(operation->ends);
@@ -107,12 +108,16 @@ static enum keel_status grow_slots(struct keel_operation *operation, uint32_t sl
     keel_free(operation->needs);
     keel_free(operation->chain);
     keel_free(operation->state);
+    keel_free(operation->held);
     operation->needs = operation->chain = NULL;
     operation->state = NULL;
+    operation->held = NULL;
     operation->slots = 0;
     KEEL_TRY(keel_alloc(items, sizeof *operation->needs, &operation->needs));
     KEEL_TRY(keel_alloc(items, sizeof *operation->chain, &operation->chain));
     KEEL_TRY(keel_alloc(items, sizeof *operation->state, &operation->state));
+    KEEL_TRY(keel_alloc((size_t)slots * operation->plan->schedule->temp_count, sizeof *operation->held,
+                        &operation->held));
     operation->slots = slots;
     return KEEL_OK;
 }

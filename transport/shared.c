@@ -36,11 +36,12 @@ enum {
     PACKET_MAGIC = 0x4b455350, /* "KESP" */
     BACKLOG = 128,
     EVENTS = 32,
-    PACKETS_MAX = 64,       /* taken from a socket at a time */
-    LOANS_MAX = 32,         /* regions that one side of a line may have lent */
-    LENT_MAX = 64,          /* messages that refer to them, under way */
-    REFER_MIN_BYTES = 8192, /* shorter payloads are copied */
-    LOOK_PASSES = 64,       /* passes of progress between two looks at the descriptors when nobody slept */
+    PACKETS_MAX = 64,          /* taken from a socket at a time */
+    LOANS_MAX = 32,            /* regions that one side of a line may have lent */
+    LENT_MAX = 64,             /* messages that refer to them, under way */
+    KEPT_MAX = KEEL_LEG_SENDS, /* of which the receiver may keep so many, and read them later */
+    REFER_MIN_BYTES = 8192,    /* shorter payloads are copied */
+    LOOK_PASSES = 64,          /* passes of progress between two looks at the descriptors when nobody slept */
     BOOT_ID_BYTES = 64
 };
 
@@ -63,13 +64,19 @@ struct lent {
     void *owner;
 };
 
+/* A message that its receiver reads later. */
+struct kept {
+    uint64_t from, message, region;
+    bool released;
+};
+
 struct shared_line {
     struct keel_line line; /* first: they are the same to the room */
     struct keel_span span; /* not mapped: its segment has not come yet */
     uint32_t number;       /* among the carrier's lines */
     int fd, pidfd;
-    bool referring; /* the message that is being delivered refers to lent memory */
-    bool gone;      /* the other side: what it published is delivered, then the line breaks */
+    uint64_t region; /* to which the message that is being delivered refers, or 0 */
+    bool gone;       /* the other side: what it published is delivered, then the line breaks */
     struct keel_loan loans[LOANS_MAX]; /* from the other side */
     uint32_t loan_count;
     uint64_t given[LOANS_MAX]; /* regions lent to it, */
@@ -77,6 +84,9 @@ struct shared_line {
     uint64_t generation;        /*   as of this generation */
     struct lent lent[LENT_MAX]; /* a queue */
     uint32_t lent_first, lent_count;
+    uint64_t messages;                /* delivered */
+    struct kept kept[KEPT_MAX];       /* a queue: what number n names lies at n % KEPT_MAX, */
+    uint64_t kept_first, kept_behind; /*   from the first that is not released to the last */
 };
 
 struct shared {
@@ -173,6 +183,7 @@ static enum keel_status line_create(struct shared *shared, int fd, const struct 
     line->fd = fd;
     line->pidfd = pidfd_of(fd, peer);
     line->number = shared->table_count;
+    line->kept_first = line->kept_behind = 1;
     shared->table[shared->table_count++] = line;
     keel_carrier_adopt(&shared->carrier, &line->line);
     if (!watch(shared, fd, line, false) || (line->pidfd >= 0 && !watch(shared, line->pidfd, line, true))) {
@@ -296,8 +307,12 @@ static bool region_lent(struct shared_line *line, const struct packet *packet, i
     return true;
 }
 
+/* Not one to which a message refers that is still to be read. */
 static bool region_taken_back(struct shared_line *line, uint64_t region)
 {
+    for (uint64_t k = line->kept_first; k < line->kept_behind; k++)
+        if (line->kept[k % KEPT_MAX].region == region && !line->kept[k % KEPT_MAX].released)
+            return false;
     for (uint32_t k = 0; k < line->loan_count; k++) {
         if (line->loans[k].region != region)
             continue;
@@ -524,6 +539,7 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
 {
     struct keel_carrier *carrier = line->line.carrier;
     keel_carrier_received(carrier, message->bytes);
+    line->messages++;
     carrier->calls->arrived(carrier->context, &line->line, message, payload);
     if (line->line.state == KEEL_LINE_CLOSED)
         return false;
@@ -552,7 +568,7 @@ static bool deliver_messages(struct shared_line *line)
             return false;
         }
         bytes += line->gone ? KEEL_CACHE_LINE_BYTES : sizeof message + message.bytes;
-        line->referring = refers;
+        line->region = refers ? reference.region : 0;
         if (!deliver_message(line, &message, payload))
             return false;
     }
@@ -562,7 +578,44 @@ static bool deliver_messages(struct shared_line *line)
 static bool shared_intact(const struct keel_line *given)
 {
     const struct shared_line *line = (const struct shared_line *)(const void *)given;
-    return !line->referring || !keel_span_withdrawn(&line->span);
+    return line->region == 0 || !keel_span_withdrawn(&line->span);
+}
+
+static uint64_t shared_keep(struct keel_line *given)
+{
+    struct shared_line *line = own_line(given);
+    uint64_t number = line->kept_behind;
+    if (line->region == 0 || number - line->kept_first == KEPT_MAX)
+        return 0;
+    line->kept[number % KEPT_MAX] =
+        (struct kept){.from = line->span.in_head, .message = line->messages, .region = line->region};
+    line->kept_behind++;
+    if (number == line->kept_first)
+        keel_span_keep(&line->span, line->span.in_head);
+    return number;
+}
+
+static bool shared_crowded(const struct keel_line *given)
+{
+    const struct shared_line *line = (const struct shared_line *)(const void *)given;
+    return line->kept_first < line->kept_behind &&
+           line->messages - line->kept[line->kept_first % KEPT_MAX].message >= KEPT_MAX - 2;
+}
+
+static bool shared_release(struct keel_line *given, uint64_t number)
+{
+    struct shared_line *line = own_line(given);
+    KEEL_ASSERT(number >= line->kept_first && number < line->kept_behind);
+    line->kept[number % KEPT_MAX].released = true;
+    if (number == line->kept_first) {
+        while (line->kept_first < line->kept_behind && line->kept[line->kept_first % KEPT_MAX].released)
+            line->kept_first++;
+        bool any = line->kept_first < line->kept_behind;
+        keel_span_keep(&line->span, any ? line->kept[line->kept_first % KEPT_MAX].from : UINT64_MAX);
+        if (keel_span_must_ring_for_room(&line->span))
+            ring(line);
+    }
+    return !keel_span_withdrawn(&line->span);
 }
 
 static void deliver(struct shared_line *line)
@@ -677,6 +730,9 @@ static const struct keel_carrier_ops shared_ops = {.close = shared_close,
                                                    .dial = shared_dial,
                                                    .send = shared_send,
                                                    .intact = shared_intact,
+                                                   .keep = shared_keep,
+                                                   .release = shared_release,
+                                                   .crowded = shared_crowded,
                                                    .hang_up = shared_hang_up,
                                                    .progress = shared_progress,
                                                    .may_sleep = shared_may_sleep,

@@ -75,7 +75,8 @@ static enum keel_status map_segment(struct keel_span *span, int fd, uint32_t sid
         munmap(place, MAPPED_BYTES);
         return status;
     }
-    *span = (struct keel_span){.segment = place, .side = side, .in = rings[1 - side], .out = rings[side]};
+    *span = (struct keel_span){
+        .segment = place, .side = side, .in = rings[1 - side], .out = rings[side], .in_kept = UINT64_MAX};
     return KEEL_OK;
 }
 
@@ -242,11 +243,26 @@ enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message 
     return KEEL_SPAN_DONE;
 }
 
+static void tell_dropped(struct keel_span *span)
+{
+    uint64_t dropped = span->in_head < span->in_kept ? span->in_head : span->in_kept;
+    if (dropped == span->in_told)
+        return;
+    span->in_told = dropped;
+    atomic_store(&ring_in(span)->head, dropped);
+}
+
 void keel_span_drop(struct keel_span *span)
 {
     span->in_head += span->got_bytes;
     span->got_bytes = 0;
-    atomic_store(&ring_in(span)->head, span->in_head);
+    tell_dropped(span);
+}
+
+void keel_span_keep(struct keel_span *span, uint64_t from)
+{
+    span->in_kept = from;
+    tell_dropped(span);
 }
 
 bool keel_span_has_room(struct keel_span *span)
@@ -296,7 +312,7 @@ bool keel_span_must_ring_for_message(struct keel_span *span)
 bool keel_span_must_ring_for_room(struct keel_span *span)
 {
     uint32_t wants = atomic_load(&span->segment->sides[1 - span->side].wants);
-    uint64_t left = atomic_load_explicit(&ring_in(span)->tail, memory_order_relaxed) - span->in_head;
+    uint64_t left = atomic_load_explicit(&ring_in(span)->tail, memory_order_relaxed) - span->in_told;
     return (wants == WANTS_DROPS || (wants == WANTS_ROOM && left <= KEEL_RING_BYTES / 2)) && ring_once(span);
 }
 

@@ -30,6 +30,8 @@ struct keel_span {
     uint32_t side;
     uint8_t *in, *out;                    /* rings, each mapped twice in a row: no message is cut in two */
     uint64_t in_head, out_tail, out_head; /* bytes since the beginning; out_head as last seen */
+    uint64_t in_kept;                     /* from there on nothing is dropped yet; NEVER: nothing is kept */
+    uint64_t in_told;                     /* what the other side has been told to be dropped */
     uint32_t got_bytes;                   /* of the message that is being looked at, 0: none */
     uint32_t rung;                        /* the sleep of the other side that was ended by a ring */
     uint32_t sleeps;
@@ -55,6 +57,9 @@ enum keel_span_result keel_span_refer(struct keel_span *span, const struct keel_
 enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload,
                                     struct keel_reference *reference);
 void keel_span_drop(struct keel_span *span);
+/* What was dropped from this position of in_head on stays the reader's until the next call; UINT64_MAX:
+ * nothing does. */
+void keel_span_keep(struct keel_span *span, uint64_t from);
 /* Up to where the other side has dropped what was put: in terms of out_tail. */
 uint64_t keel_span_dropped(struct keel_span *span);
 /* From now on nothing that was referred to is the other side's to read; and what it asks after reading. */

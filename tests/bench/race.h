@@ -23,7 +23,7 @@ enum { RACE_SAMPLES = 20000 };
 struct race_command {
     uint32_t what, iterations, warmup;
     uint32_t order, algorithm; /* of ours alone */
-    uint32_t unused;
+    uint32_t from_heap;        /* not from where the library would have its data */
     uint64_t bytes;
 };
 struct race_answer {
@@ -41,6 +41,9 @@ struct race_calls {
     uint64_t (*sent_bytes)(void *context); /* or NULL */
     void *context;
     int is_ceiling; /* it moves as many bytes and sums nothing */
+    /* memory as the library itself gives it out, or NULL: of the heap */
+    void *(*take_memory)(uint64_t bytes);
+    void (*give_memory)(void *memory);
 };
 
 static double race_now_us(void)
@@ -134,6 +137,11 @@ static struct race_answer race_reduce(const struct race_calls *calls, uint32_t w
     return answer;
 }
 
+static void *race_take_memory(uint64_t bytes)
+{
+    return malloc(bytes);
+}
+
 /* Serve until told to quit. Every rank gives rank + 1 everywhere. */
 static void race_serve(const char *directory, const char *name, uint32_t rank, uint32_t world,
                        const struct race_calls *calls)
@@ -144,7 +152,9 @@ static void race_serve(const char *directory, const char *name, uint32_t rank, u
     int out_fd = race_pipe(directory, name, rank, "out", O_WRONLY);
     while (read(in_fd, &command, sizeof command) == (ssize_t)sizeof command && command.what != RACE_QUIT) {
         uint64_t count = command.bytes / sizeof(float);
-        float *in = (float *)malloc(command.bytes + 64), *out = (float *)malloc(command.bytes + 64);
+        int own = calls->take_memory != NULL && command.from_heap == 0;
+        void *(*take)(uint64_t) = own ? calls->take_memory : race_take_memory;
+        float *in = (float *)take(command.bytes + 64), *out = (float *)take(command.bytes + 64);
         if (in == NULL || out == NULL)
             race_die("no memory");
         for (uint64_t k = 0; k < count; k++) {
@@ -153,8 +163,8 @@ static void race_serve(const char *directory, const char *name, uint32_t rank, u
         }
         struct race_answer answer = command.what == RACE_IDLE ? race_idle(calls, rank, &command, in, out)
                                                               : race_reduce(calls, world, &command, in, out);
-        free(in);
-        free(out);
+        (own ? calls->give_memory : free)(in);
+        (own ? calls->give_memory : free)(out);
         if (write(out_fd, &answer, sizeof answer) != (ssize_t)sizeof answer)
             race_die("the pipe is gone");
     }

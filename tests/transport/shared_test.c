@@ -28,6 +28,10 @@ struct end {
     uint32_t arrived, returned; /* messages; lent memory that came back */
     uint64_t last_sequence, sum;
     uint32_t strangers; /* whom `asked` took besides */
+    uint32_t keeps;     /* so many of the next messages it keeps: */
+    const uint8_t *kept_at[KEEL_LEG_SENDS];
+    uint64_t kept[KEEL_LEG_SENDS]; /* what they are known by, or 0 */
+    uint32_t kept_count;
 };
 
 static uint64_t sum_of(const uint8_t *data, uint32_t bytes)
@@ -61,6 +65,10 @@ static void on_arrived(void *context, struct keel_line *line, const struct keel_
     end->last_sequence = message->sequence;
     end->arrived++;
     ck_assert(keel_line_intact(line));
+    if (end->kept_count == end->keeps)
+        return;
+    end->kept_at[end->kept_count] = payload;
+    end->kept[end->kept_count++] = keel_line_keep(line);
 }
 
 static void on_sent(void *context, struct keel_line *line, void *owner)
@@ -250,6 +258,122 @@ START_TEST(memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed)
         turn_until(&end, lines_with(pid, "maps", "memfd:keel-region") == 0);
     }
     echo_end(&end, pid);
+}
+END_TEST
+
+/* ---- what is kept ---------------------------------------------------------------------------------------
+ */
+
+static void turn_both(struct end *left, struct end *right)
+{
+    turn(left, keel_deadline_after_ns(KEEL_NS_PER_MS));
+    turn(right, keel_deadline_after_ns(KEEL_NS_PER_MS));
+}
+
+#define both_until(left, right, condition)                                                                   \
+    do {                                                                                                     \
+        for (int turns_ = 0; turns_ < 2000 && !(condition); turns_++)                                        \
+            turn_both(left, right);                                                                          \
+        ck_assert_msg(condition, "%s", #condition);                                                          \
+    } while (0)
+
+/* Two ends in this process; the reader keeps what comes first. */
+static void keepers_open(struct end *sender, struct end *reader, uint32_t keeps)
+{
+    struct keel_address address = {.bytes = KEEL_ADDRESS_BYTES};
+    struct keel_line *line;
+    end_open(sender, false);
+    end_open(reader, false);
+    reader->keeps = keeps;
+    ck_ok(keel_lines_address(&reader->lines, &address));
+    ck_ok(keel_lines_dial(&sender->lines, &address, sender, &line));
+    both_until(sender, reader, sender->opened && reader->opened);
+}
+
+START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
+{
+    enum { BYTES = 1 << 16, COUNT = 4 };
+    struct end sender, reader;
+    uint8_t *data = NULL;
+    ck_ok(keel_transport_alloc(COUNT * BYTES, &data));
+    for (uint32_t k = 0; k < COUNT * BYTES; k++)
+        data[k] = (uint8_t)(k * 13 + k / BYTES);
+    keepers_open(&sender, &reader, 2);
+    for (uint64_t k = 0; k < COUNT; k++)
+        ck_assert_int_eq(send_message(&sender, k, data + k * BYTES, BYTES, true), KEEL_SEND_OK);
+    both_until(&sender, &reader, reader.arrived == COUNT);
+    for (int k = 0; k < 20; k++)
+        turn_both(&sender, &reader);
+    ck_assert_uint_eq(sender.returned, 0); /* in order, so nor do those behind come back */
+    for (uint32_t k = 0; k < 2; k++) {
+        ck_assert_uint_ne(reader.kept[k], 0);
+        ck_assert_mem_eq(reader.kept_at[k], data + (size_t)k * BYTES, BYTES);
+    }
+    ck_assert(keel_line_release(reader.line, reader.kept[1]));
+    for (int k = 0; k < 20; k++)
+        turn_both(&sender, &reader);
+    ck_assert_uint_eq(sender.returned, 0);
+    ck_assert(keel_line_release(reader.line, reader.kept[0]));
+    both_until(&sender, &reader, sender.returned == COUNT);
+    keel_lines_close(&sender.lines);
+    keel_lines_close(&reader.lines);
+    keel_transport_free(data);
+}
+END_TEST
+
+START_TEST(a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands)
+{
+    enum { BYTES = 1 << 14 };
+    struct end sender, reader;
+    uint8_t *data = NULL;
+    ck_ok(keel_transport_alloc(BYTES, &data));
+    keepers_open(&sender, &reader, KEEL_LEG_SENDS);
+    for (uint64_t k = 0; k + 1 < KEEL_LEG_SENDS; k++) {
+        ck_assert_int_eq(send_message(&sender, k, data, BYTES, true), KEEL_SEND_OK);
+        both_until(&sender, &reader, reader.arrived == k + 1);
+        ck_assert(keel_line_is_crowded(reader.line) == (k + 2 == KEEL_LEG_SENDS));
+    }
+    for (uint32_t k = 0; k < reader.kept_count; k++)
+        ck_assert(keel_line_release(reader.line, reader.kept[k]));
+    ck_assert(!keel_line_is_crowded(reader.line));
+    both_until(&sender, &reader, sender.returned == KEEL_LEG_SENDS - 1);
+    keel_lines_close(&sender.lines);
+    keel_lines_close(&reader.lines);
+    keel_transport_free(data);
+}
+END_TEST
+
+/* A peer that obeys frees what it lent when it has come back. */
+START_TEST(memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_it_is_gone)
+{
+    enum { BYTES = 1 << 16 };
+    struct end sender, reader;
+    uint8_t *data = NULL;
+    ck_ok(keel_transport_alloc(BYTES, &data));
+    keepers_open(&sender, &reader, 1);
+    ck_assert_int_eq(send_message(&sender, 0, data, BYTES, true), KEEL_SEND_OK);
+    both_until(&sender, &reader, reader.kept_count == 1);
+    keel_transport_free(data);
+    both_until(&sender, &reader, reader.broke);
+    keel_lines_close(&sender.lines);
+    keel_lines_close(&reader.lines);
+}
+END_TEST
+
+START_TEST(a_sender_that_hangs_up_takes_back_what_a_reader_keeps)
+{
+    enum { BYTES = 1 << 16 };
+    struct end sender, reader;
+    uint8_t *data = NULL;
+    ck_ok(keel_transport_alloc(BYTES, &data));
+    keepers_open(&sender, &reader, 1);
+    ck_assert_int_eq(send_message(&sender, 0, data, BYTES, true), KEEL_SEND_OK);
+    both_until(&sender, &reader, reader.kept_count == 1);
+    keel_line_close(sender.line);
+    ck_assert(!keel_line_release(reader.line, reader.kept[0]));
+    keel_lines_close(&sender.lines);
+    keel_lines_close(&reader.lines);
+    keel_transport_free(data);
 }
 END_TEST
 
@@ -585,6 +709,10 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_carrier, 0, 2);
+    tcase_add_test(tc, what_a_reader_keeps_stays_lent_until_it_is_released);
+    tcase_add_test(tc, a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands);
+    tcase_add_test(tc, memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_it_is_gone);
+    tcase_add_test(tc, a_sender_that_hangs_up_takes_back_what_a_reader_keeps);
     tcase_add_test(tc, memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed);
     tcase_add_test(tc, regions_are_found_by_any_part_of_them_and_not_beyond);
     tcase_add_test(tc, what_a_peer_lent_can_be_read_and_not_written);

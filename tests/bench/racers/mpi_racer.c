@@ -18,10 +18,21 @@ static void barrier(void *context)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+static void *take_memory(uint64_t bytes)
+{
+    void *memory = NULL;
+    return MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &memory) == MPI_SUCCESS ? memory : NULL;
+}
+
+static void give_memory(void *memory)
+{
+    MPI_Free_mem(memory);
+}
+
 int main(int argc, char **argv)
 {
     int rank, world;
-    const struct race_calls calls = {reduce, barrier, NULL, NULL, 0};
+    const struct race_calls calls = {reduce, barrier, NULL, NULL, 0, take_memory, give_memory};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
