@@ -39,9 +39,15 @@ void keel_company_begin(struct keel_group *group, struct keel_peer *peer)
     look_again(group, now);
 }
 
-void keel_company_heard(struct keel_peer *peer)
+void keel_company_heard(struct keel_peer *peer, uint64_t now_ns)
 {
-    atomic_store(&peer->heard_ns, keel_now_ns());
+    atomic_store_explicit(&peer->heard_ns, now_ns, memory_order_relaxed);
+}
+
+void keel_company_left(struct keel_peer *peer)
+{
+    atomic_store(&peer->heard_ns, KEEL_NEVER);
+    atomic_store(&peer->answered_ns, KEEL_NEVER);
 }
 
 void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
@@ -53,7 +59,7 @@ void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
 static void shift(_Atomic uint64_t *at, uint64_t by_ns, uint64_t now_ns)
 {
     uint64_t was = atomic_load(at), is = was + by_ns;
-    if (was != 0)
+    if (was != 0 && was != KEEL_NEVER)
         atomic_store(at, is < now_ns ? is : now_ns > was ? now_ns : was);
 }
 

@@ -84,7 +84,7 @@ void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
 {
     bool now = soon || endpoint->wanted || atomic_load(&endpoint->mail);
     endpoint->driving = false;
-    endpoint->lease_ns = now ? 0 : keel_deadline_after_ns(LEASE_NS);
+    endpoint->lease_ns = now ? 0 : endpoint->now_ns + LEASE_NS;
     if (endpoint->sleepers > 0)
         keel_cond_broadcast(&endpoint->changed);
     if (endpoint->thread_parked && (now || endpoint->thread_deep))
@@ -160,16 +160,16 @@ void keel_endpoint_mail(struct keel_endpoint *endpoint)
 /* What is due by the time before the lines are looked at: so nobody is judged by what lies there unread. */
 void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 {
-    uint64_t now = keel_now_ns();
+    endpoint->now_ns = keel_now_ns();
     if (connections)
         keel_lines_progress(&endpoint->lines);
     else
         keel_lines_progress_data(&endpoint->lines);
     if (atomic_load(&endpoint->mail))
         keel_endpoint_mail(endpoint);
-    if (now >= endpoint->tick_ns) {
+    if (endpoint->now_ns >= endpoint->tick_ns) {
         endpoint->tick_ns = KEEL_NEVER;
-        keel_session_tick(endpoint, now);
+        keel_session_tick(endpoint, endpoint->now_ns);
     }
 }
 

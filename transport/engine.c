@@ -119,21 +119,8 @@ static const struct keel_operand *operand_of(const struct keel_operation *operat
     return &schedule->operands[schedule->steps[step].operand_first];
 }
 
-uint64_t keel_engine_pair_bytes(const struct keel_operation *operation, uint32_t leg, bool give)
-{
-    uint32_t count;
-    uint64_t total = 0, at, bytes;
-    const uint32_t *steps = messages_of(operation, leg, give, &count);
-    for (uint32_t k = 0; k < count; k++) {
-        const struct keel_operand *operand = operand_of(operation, steps[k]);
-        block_of(cut_of(operation, operand), operand->block, &at, &bytes);
-        total += bytes;
-    }
-    return total;
-}
-
 static uint64_t count_messages(const struct keel_operation *operation, uint32_t leg, bool give,
-                               uint32_t *out_segments)
+                               uint32_t *out_segments, uint64_t *out_bytes)
 {
     uint32_t count, most = 0;
     uint64_t total = 0, at, bytes;
@@ -145,6 +132,7 @@ static uint64_t count_messages(const struct keel_operation *operation, uint32_t 
         if (operation->tokens)
             chunks = 1;
         total += chunks;
+        *out_bytes += bytes;
         most = chunks > most ? chunks : most;
     }
     *out_segments = most;
@@ -155,8 +143,8 @@ void keel_engine_init(struct keel_operation *operation)
 {
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
-        leg->give_left = count_messages(operation, k, true, &leg->give_segments);
-        leg->take_left = count_messages(operation, k, false, &leg->take_segments);
+        leg->give_left = count_messages(operation, k, true, &leg->give_segments, &leg->give_bytes);
+        leg->take_left = count_messages(operation, k, false, &leg->take_segments, &leg->take_bytes);
     }
 }
 

@@ -207,8 +207,8 @@ void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_st
 static struct keel_signature signature_for(const struct keel_leg *leg)
 {
     struct keel_signature signature = leg->operation->signature;
-    signature.give_bytes = keel_engine_pair_bytes(leg->operation, leg->index, true);
-    signature.take_bytes = keel_engine_pair_bytes(leg->operation, leg->index, false);
+    signature.give_bytes = leg->give_bytes;
+    signature.take_bytes = leg->take_bytes;
     return signature;
 }
 
@@ -302,10 +302,8 @@ static enum keel_flow_send send_grant(struct keel_leg *leg, struct keel_line *li
 
 static struct keel_ticket *free_ticket(struct keel_leg *leg)
 {
-    for (uint32_t k = 0; k < KEEL_LEG_SENDS; k++)
-        if (!leg->tickets[k].busy)
-            return &leg->tickets[k];
-    return NULL;
+    uint32_t all = (UINT32_C(1) << KEEL_LEG_SENDS) - 1;
+    return leg->busy == all ? NULL : &leg->tickets[__builtin_ctz(~leg->busy)];
 }
 
 static enum keel_flow_send send_data(struct keel_leg *leg, const struct keel_give *give,
@@ -325,7 +323,8 @@ static enum keel_flow_send send_data(struct keel_leg *leg, const struct keel_giv
     count_data(leg, give->bytes);
     bool done = !lent || sent == KEEL_SEND_DONE;
     if (!done) {
-        *ticket = (struct keel_ticket){.leg = leg, .item = give->item, .busy = true};
+        *ticket = (struct keel_ticket){.leg = leg, .item = give->item};
+        leg->busy |= UINT32_C(1) << (ticket - leg->tickets);
         leg->in_flight++;
     }
     keel_engine_gone(leg, give, done);
@@ -383,8 +382,9 @@ enum keel_flow_send keel_exchange_send(struct keel_peer *peer, struct keel_line 
 void keel_exchange_sent(struct keel_ticket *ticket)
 {
     struct keel_leg *leg = ticket->leg;
-    KEEL_ASSERT(ticket->busy && leg->in_flight > 0);
-    ticket->busy = false;
+    uint32_t bit = UINT32_C(1) << (ticket - leg->tickets);
+    KEEL_ASSERT((leg->busy & bit) != 0 && leg->in_flight > 0);
+    leg->busy &= ~bit;
     leg->in_flight--;
     if (leg->operation->ended)
         return;
@@ -398,7 +398,7 @@ static void take_back(struct keel_leg *leg)
 {
     uint32_t left = leg->in_flight;
     for (uint32_t k = 0; left > 0; k++)
-        if (leg->tickets[k].busy) {
+        if ((leg->busy >> k & 1) != 0) {
             left--;
             keel_exchange_sent(&leg->tickets[k]);
         }
@@ -632,7 +632,7 @@ void keel_exchange_begin(struct keel_operation *operation)
     struct keel_group *group = operation->group, *whole = group->whole;
     whole->active++;
     keel_trace_began(operation);
-    keel_endpoint_at(group->endpoint, keel_deadline_after_ns(KEEL_PING_NS));
+    keel_endpoint_at(group->endpoint, group->endpoint->now_ns + KEEL_PING_NS);
     enum keel_status status = find_peers(operation);
     if (status == KEEL_OK)
         status = may_begin(operation);

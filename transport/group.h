@@ -88,7 +88,6 @@ struct keel_peer {
 struct keel_ticket {
     struct keel_leg *leg;
     uint32_t item;
-    bool busy;
 };
 
 /* An operation towards one rank: what goes, what comes. Set at begin, then progress. An item is a step in one
@@ -103,8 +102,10 @@ struct keel_leg {
     uint32_t give_segments, take_segments; /* how many have messages to it, from it */
     uint32_t granted;                      /* segments below may be sent */
     uint32_t grant, grant_told;
+    uint64_t give_bytes, take_bytes;
     uint64_t give_left, take_left; /* messages */
     uint32_t in_flight, held;
+    uint32_t busy; /* bit per ticket */
     struct keel_ticket tickets[KEEL_LEG_SENDS];
     uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
 };
@@ -248,6 +249,7 @@ struct keel_endpoint {
     uint64_t past_epoch;             /* closed last, */
     uint16_t past_accused;           /* and whom it had lost: a rank + 1, or 0; */
     struct keel_notice past_quarrel; /* and who had disagreed in it */
+    uint64_t now_ns;                 /* as this pass began: for what need not be finer */
     uint64_t tick_ns;                /* when something is due */
     uint64_t spin_ns;                /* how long a waiter spins before it sleeps */
     uint64_t calm_ns;                /* until then nobody spins */
@@ -339,7 +341,8 @@ void keel_session_forget(struct keel_group *whole); /* frees the peers; nobody u
 /* company.c; progress */
 /* Called, or connected: from now on it has to give signs of life. */
 void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
-void keel_company_heard(struct keel_peer *peer);
+void keel_company_heard(struct keel_peer *peer, uint64_t now_ns);
+void keel_company_left(struct keel_peer *peer); /* in order: its silence says nothing any more */
 void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns);
 /* All that had come was delivered after now_ns. */
 void keel_company_tick(struct keel_group *group, uint64_t now_ns);
@@ -410,7 +413,6 @@ void keel_engine_let_go(struct keel_operation *operation, bool copies);
 uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes);
 void keel_engine_packed(struct keel_leg *leg, uint32_t count);
 bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes);
-uint64_t keel_engine_pair_bytes(const struct keel_operation *operation, uint32_t leg, bool give);
 
 static inline uint32_t keel_group_to_whole(const struct keel_group *group, uint32_t rank)
 {

@@ -152,7 +152,7 @@ static void reset(struct keel_operation *operation)
     const struct keel_schedule *schedule = operation->plan->schedule;
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
-        memset(leg, 0, sizeof *leg);
+        memset(leg, 0, offsetof(struct keel_leg, tickets)); /* what follows is written before it is read */
         leg->operation = operation;
         leg->rank = schedule->peers[k];
         leg->index = k;
@@ -497,6 +497,7 @@ static enum keel_status post_and_push(struct keel_operation *operation)
     if (status == KEEL_OK && keel_endpoint_drive(endpoint)) {
         atomic_store(&endpoint->mail, true);
         keel_mutex_unlock(&endpoint->lock);
+        endpoint->now_ns = keel_now_ns();
         keel_endpoint_mail(endpoint);
         keel_mutex_lock(&endpoint->lock);
         keel_endpoint_undrive(endpoint, !small);

@@ -180,6 +180,7 @@ static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
     if (peer->state == KEEL_PEER_LOST_STATE)
         return;
     peer->state = KEEL_PEER_LEFT;
+    keel_company_left(peer);
     peer->redial_ns = 0;
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
     if (loss && accused - 1 == group->rank) {
@@ -635,7 +636,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 {
     struct keel_handshake handshake;
     if (session->dialed)
-        keel_company_heard(peer_of(session));
+        keel_company_heard(peer_of(session), session->endpoint->now_ns);
     if (session->state == KEEL_SESSION_EARLY || session->state == KEEL_SESSION_PROVING)
         if (company_arrived(session, message))
             return true;
@@ -691,7 +692,7 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
                        const uint8_t *payload)
 {
     struct keel_group *group = session->group;
-    keel_company_heard(peer_of(session));
+    keel_company_heard(peer_of(session), session->endpoint->now_ns);
     if (message->epoch != group->epoch) {
         drop(session, "a message of another epoch");
     } else if (message->kind == KEEL_MESSAGE_BYE) {

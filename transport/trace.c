@@ -20,9 +20,9 @@ void keel_trace_began(struct keel_operation *operation)
     if (operation->lane != 0) /* of a pair the other rank */
         collective.root = operation->legs[0].rank;
     operation->waits_told = false;
-    operation->record =
-        keel_recorder_began(operation->group->endpoint->recorder, operation->group->record, &collective,
-                            given > got ? given : got, operation->segment_count, keel_now_ns());
+    operation->record = keel_recorder_began(operation->group->endpoint->recorder, operation->group->record,
+                                            &collective, given > got ? given : got, operation->segment_count,
+                                            operation->group->endpoint->now_ns);
 }
 
 /* The message has just come: when, is known of its peer. */
@@ -42,7 +42,9 @@ void keel_trace_segment(struct keel_operation *operation)
 
 void keel_trace_ended(struct keel_operation *operation, enum keel_status status)
 {
-    keel_recorder_ended(operation->group->endpoint->recorder, operation->record, status, keel_now_ns());
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    keel_recorder_ended(endpoint->recorder, operation->record, status,
+                        operation->segment_count > 1 ? keel_now_ns() : endpoint->now_ns);
 }
 
 /* ---- what is waited for ---- */

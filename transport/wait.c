@@ -25,30 +25,36 @@ static bool finished(const struct keel_operation *operation)
     return operation->ended || keel_group_over(operation->group);
 }
 
+static void give_way(struct keel_endpoint *endpoint)
+{
+    uint64_t before = keel_now_ns();
+    sched_yield();
+    uint64_t after = keel_now_ns();
+    if (after - before > YIELD_LONG_NS)
+        endpoint->calm_ns = after + CALM_NS;
+}
+
 /* True when something came before it was worth sleeping. Short operations let others have the processor
  * meanwhile, and stop spinning for a while once those took a whole slice of it: the machine is busy, and who
  * sleeps is woken sooner than who yields. Long ones have no time to give away. */
 static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
-    uint64_t events = endpoint->events, start = keel_now_ns(), now = start;
+    uint64_t events = endpoint->events, start = endpoint->now_ns;
     bool yields = operation->segment_count <= 1;
-    if (now < endpoint->calm_ns)
+    if (start < endpoint->calm_ns)
         return false;
-    for (uint32_t passes = 1; now - start < endpoint->spin_ns && now < deadline_ns; passes++) {
+    for (uint32_t passes = 1; endpoint->now_ns - start < endpoint->spin_ns && endpoint->now_ns < deadline_ns;
+         passes++) {
         if (yields && passes % YIELD_PASSES == 0)
-            sched_yield();
-        uint64_t after = keel_now_ns();
-        if (after - now > YIELD_LONG_NS)
-            endpoint->calm_ns = after + CALM_NS;
+            give_way(endpoint);
         keel_endpoint_pass(endpoint, false);
         if (endpoint->events != events || finished(operation)) {
             endpoint->spin_ns = endpoint->spin_ns * 2 < SPIN_MAX_NS ? endpoint->spin_ns * 2 : SPIN_MAX_NS;
             return true;
         }
-        if (endpoint->calm_ns > after)
+        if (endpoint->calm_ns > endpoint->now_ns)
             return false;
-        now = keel_now_ns();
     }
     endpoint->spin_ns = endpoint->spin_ns > SPIN_MIN_NS ? endpoint->spin_ns / 2 : 0;
     return false;
@@ -82,15 +88,14 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     bool asked = false;
-    uint64_t look_ns = keel_deadline_after_ns(KEEL_PING_NS);
+    uint64_t look_ns = endpoint->now_ns + KEEL_PING_NS;
     while (!finished(operation) && atomic_load_explicit(&endpoint->claims, memory_order_relaxed) == 0) {
         uint64_t events = endpoint->events;
         keel_endpoint_pass(endpoint, false);
-        uint64_t now = keel_now_ns();
-        if (finished(operation) || now >= deadline_ns)
+        if (finished(operation) || endpoint->now_ns >= deadline_ns)
             return false;
         if (endpoint->events != events) {
-            if (is_called(endpoint, now, &look_ns))
+            if (is_called(endpoint, endpoint->now_ns, &look_ns))
                 return true;
             asked = false;
             continue;
@@ -116,21 +121,30 @@ static uint64_t last_sign(const struct keel_peer *peer)
     return heard < answered ? heard : answered;
 }
 
-/* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else one that
- * has not begun; else the first. Caller holds the lock. */
+static bool is_silent(uint64_t heard_ns, uint64_t now_ns)
+{
+    return heard_ns < now_ns && now_ns - heard_ns >= KEEL_SILENT_NS;
+}
+
+/* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else such a
+ * one from which we have all, for others may not; else one that has not begun; else the first. Caller holds
+ * the lock. */
 static void blame(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group;
-    const struct keel_leg *silent = NULL, *unbegun = NULL, *first = NULL;
-    uint64_t oldest = UINT64_MAX;
+    const struct keel_leg *silent = NULL, *unbegun = NULL, *first = NULL, *settled = NULL;
+    uint64_t oldest = UINT64_MAX, oldest_settled = UINT64_MAX, now = keel_now_ns();
     if (group->has_lost)
         return;
     for (uint32_t k = operation->leg_count; k-- > 0;) {
         const struct keel_leg *leg = &operation->legs[k];
         const struct keel_peer *peer = atomic_load(&leg->peer);
-        if (atomic_load(&leg->settled))
-            continue;
         uint64_t heard = peer != NULL ? last_sign(peer) : 0;
+        if (atomic_load(&leg->settled)) {
+            settled = heard < oldest_settled ? leg : settled;
+            oldest_settled = heard < oldest_settled ? heard : oldest_settled;
+            continue;
+        }
         first = leg;
         if (!atomic_load(&leg->begun))
             unbegun = leg;
@@ -141,7 +155,9 @@ static void blame(struct keel_operation *operation)
     }
     if (first == NULL)
         return;
-    if (oldest + KEEL_SILENT_NS > keel_now_ns())
+    if (!is_silent(oldest, now) && is_silent(oldest_settled, now))
+        silent = settled;
+    else if (!is_silent(oldest, now))
         silent = unbegun != NULL ? unbegun : first;
     group->has_lost = true;
     group->lost_rank = silent->rank;
@@ -163,7 +179,7 @@ static enum keel_status outcome(struct keel_operation *operation, uint64_t deadl
             keel_mutex_lock(&endpoint->lock);
             endpoint->wanted = endpoint->wanted || asked;
             keel_endpoint_undrive(endpoint, false);
-            in_time = keel_now_ns() < deadline_ns;
+            in_time = operation->done || keel_now_ns() < deadline_ns;
         } else {
             endpoint->sleepers++;
             in_time = keel_cond_wait(&endpoint->changed, &endpoint->lock, deadline_ns);
