@@ -333,7 +333,9 @@ static void failed_completion(struct fabric *fabric)
     keel_line_broke(&slot->link->line, fi_strerror(error.err));
 }
 
-static void drain_completions(struct fabric *fabric)
+/* `once`: what is there now. Else to the bottom, for which the provider has to look at its sockets once more.
+ */
+static void drain_completions(struct fabric *fabric, bool once)
 {
     struct fi_cq_msg_entry entries[BATCH];
     for (;;) {
@@ -344,6 +346,8 @@ static void drain_completions(struct fabric *fabric)
             return;
         for (ssize_t k = 0; k < count; k++)
             completion(&entries[k]);
+        if (once && count >= 0 && count < BATCH)
+            return;
     }
 }
 
@@ -408,13 +412,13 @@ static void fabric_progress(struct keel_carrier *carrier)
     struct keel_line *dead = carrier->dying;
     carrier->dying = NULL;
     for (;;) {
-        drain_completions(fabric);
+        drain_completions(fabric, false);
         uint8_t bytes[EVENT_BYTES] __attribute__((aligned(16)));
         uint32_t event = 0;
         ssize_t size = fi_eq_read(fabric->eq, &event, bytes, sizeof bytes, 0);
         if (size != -FI_EAVAIL && size < (ssize_t)sizeof(struct fi_eq_cm_entry))
             break;
-        drain_completions(fabric);
+        drain_completions(fabric, false);
         if (size == -FI_EAVAIL) {
             failed_event(fabric);
         } else {
@@ -547,7 +551,7 @@ static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct po
 
 static void fabric_progress_data(struct keel_carrier *carrier)
 {
-    drain_completions(fabric_of(carrier));
+    drain_completions(fabric_of(carrier), true);
 }
 
 static bool fabric_asked(const struct keel_carrier *carrier)
