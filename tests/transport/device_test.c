@@ -589,6 +589,12 @@ static int refused_body(struct rank *me)
         .device = board.device, .ranks_max = 4096, .parts_max = 1, .chunk_bytes = 4096};
     rank_check(me, keel_stager_create(&config, &other) == KEEL_INVALID);
     rank_ok(me, keel_stager_run(board.stager, group, &trial.staged, in_seconds(20))); /* none the worse */
+    struct keel_device_collective reduce = trial.staged; /* a result that nobody gets lies on nothing */
+    reduce.what.kind = KEEL_REDUCE;
+    reduce.what.sequence = 1000;
+    if (me->rank != 0)
+        reduce.result = (struct keel_device_place){trial.in, trial.places[0].offset_bytes + 100};
+    rank_ok(me, keel_stager_run(board.stager, group, &reduce, in_seconds(20)));
     trial_free(&trial);
     keel_group_close(group);
     board_close(me, &board);
