@@ -134,6 +134,7 @@ static void current_closing(struct keel_endpoint *endpoint)
     if (!keel_session_group_closed(group, now))
         return;
     endpoint->current = NULL;
+    keel_lines_renew(&endpoint->lines);
     keel_mutex_lock(&endpoint->lock);
     endpoint->closing = false;
     group->detached = true;

@@ -1,12 +1,10 @@
-/* fabric.c - the only file that calls libfabric: a listener, and lines that are connected endpoints with
- * their slots.
+/* fabric.c - libfabric's connected endpoints: a listener, and lines with their slots.
  *
  * Receive slots are posted again at once after `arrived` returns, so a peer never blocks on us; the
  * completion queue is larger than all that can be outstanding. A closed line stays in the graveyard until the
  * queues have been drained to the bottom once more, since completions that the provider flushed may still
  * name its slots. */
 #include "fabric.h"
-#include "provider.h"
 
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -16,7 +14,6 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -202,23 +199,6 @@ static struct slot *free_send(struct link *link, bool bulk)
     return bulk && bulk_count >= KEEL_LINE_BULK_SENDS ? NULL : found;
 }
 
-/* What is small or must not be seen is sealed with its header; bulk data else follows as it is. Returns the
- * bytes before the payload. */
-static uint32_t fill(struct slot *slot, const struct keel_message *message, const void *payload)
-{
-    const struct fabric *fabric = fabric_of(slot->link->line.carrier);
-    struct keel_cipher *sealer = slot->link->line.sealer;
-    uint32_t head = sealer != NULL ? sizeof(struct keel_envelope) : sizeof *message;
-    if (!slot->lent && message->bytes > 0)
-        memcpy(slot->memory + head, payload, message->bytes);
-    if (sealer == NULL)
-        memcpy(slot->memory, message, sizeof *message);
-    else
-        keel_cipher_seal(sealer, (struct keel_envelope *)(void *)slot->memory, message,
-                         !slot->bulk || fabric->seal_payload);
-    return head;
-}
-
 static ssize_t post_send(struct slot *slot, uint32_t head, const void *payload, uint32_t bytes)
 {
     struct link *link = slot->link;
@@ -238,7 +218,8 @@ static enum keel_send fabric_send(struct keel_line *line, struct keel_message *m
         return KEEL_SEND_LATER;
     slot->bulk = lent;
     slot->lent = lent && message->bytes > 0 && !copies(fabric_of(line->carrier));
-    uint32_t head = fill(slot, message, payload);
+    bool whole = !lent || fabric_of(line->carrier)->seal_payload;
+    uint32_t head = keel_line_fold(line, slot->memory, message, slot->lent ? NULL : payload, whole);
     ssize_t result = post_send(slot, head, payload, message->bytes);
     if (result == -FI_EAGAIN) {
         *out_retry = true;
@@ -257,40 +238,14 @@ static enum keel_send fabric_send(struct keel_line *line, struct keel_message *m
 
 /* ---- completions -------------------------------------------------------------------------------------- */
 
-/* The payload, and its header copied; NULL: what came is no message, and why. */
-static const uint8_t *unfold(struct slot *slot, size_t bytes, struct keel_message *out, const char **out_why)
-{
-    struct keel_carrier *carrier = slot->link->line.carrier;
-    struct keel_cipher *opener = slot->link->line.opener;
-    struct keel_envelope *envelope = (struct keel_envelope *)(void *)slot->memory;
-    if (opener == NULL) {
-        *out_why = "a message that is not ours";
-        if (bytes < sizeof *out)
-            return NULL;
-        memcpy(out, slot->memory, sizeof *out);
-        return out->magic == KEEL_MESSAGE_MAGIC && out->bytes == bytes - sizeof *out
-                   ? slot->memory + sizeof *out
-                   : NULL;
-    }
-    if (!keel_cipher_open(opener, envelope, bytes)) {
-        carrier->forged++;
-        *out_why = "a message was changed, repeated or left out on its way, or never sealed";
-        return NULL;
-    }
-    *out_why = "the peer does not seal payloads, and here they have to be";
-    *out = envelope->message;
-    return envelope->magic == KEEL_ENVELOPE_WHOLE || !fabric_of(carrier)->seal_payload
-               ? slot->memory + sizeof *envelope
-               : NULL;
-}
-
 static void receive_done(struct slot *slot, size_t bytes)
 {
     struct keel_line *line = &slot->link->line;
     struct keel_carrier *carrier = line->carrier;
     struct keel_message message;
     const char *why;
-    const uint8_t *payload = unfold(slot, bytes, &message, &why);
+    bool whole = fabric_of(carrier)->seal_payload;
+    const uint8_t *payload = keel_line_unfold(line, slot->memory, bytes, whole, &message, &why);
     if (payload == NULL) {
         keel_line_broke(line, why);
         return;
@@ -442,64 +397,12 @@ static bool fabric_may_sleep(struct keel_carrier *carrier)
 /* ---- opening and closing --------------------------------------------------------------------------------
  */
 
-/* What we can do for a provider: register our memory. That it then also wants pages that are there, and names
- * keys and addresses its own way, is the same to us. Nobody writes into our memory, so immediate data may
- * take a receive. */
-static const int registration_modes = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
-
-static int ask(const char *provider, const char *node, struct fi_info **out)
+static enum keel_status check_room(const struct fi_info *info)
 {
-    struct fi_info *hints = fi_allocinfo();
-    if (hints == NULL)
-        return -FI_ENOMEM;
-    hints->caps = FI_MSG;
-    hints->mode = FI_RX_CQ_DATA;
-    hints->ep_attr->type = FI_EP_MSG;
-    hints->addr_format = FI_SOCKADDR_IN;
-    hints->domain_attr->mr_mode = registration_modes;
-    hints->fabric_attr->prov_name = strdup(provider);
-    int result = fi_getinfo(FI_VERSION(1, 15), node, NULL, node != NULL ? FI_SOURCE : 0, hints, out);
-    fi_freeinfo(hints);
-    return result;
-}
-
-/* Asked once more without the address, to say what stands in the way. */
-static enum keel_status refuse_provider(const char *provider, const char *node, int error)
-{
-    struct fi_info *anywhere = NULL;
-    bool there = ask(provider, NULL, &anywhere) == 0;
-    fi_freeinfo(anywhere);
-    if (there)
-        return keel_fail(KEEL_UNSUPPORTED,
-                         "fabric: provider \"%s\" cannot listen at %s (%s): give an address of this host",
-                         provider, node, fi_strerror(-error));
-    return keel_fail(KEEL_UNSUPPORTED,
-                     "fabric: provider \"%s\" finds no device here (%s): load its driver, or use \"tcp\"",
-                     provider, fi_strerror(-error));
-}
-
-static bool forced_to_register(void)
-{
-    const char *value = getenv("KEEL_FABRIC_REGISTER");
-    return value != NULL && strcmp(value, "1") == 0;
-}
-
-static enum keel_status find_provider(struct fabric *fabric, const char *provider, const char *node)
-{
-    const struct keel_provider *known = keel_provider_find(provider);
-    if (known == NULL)
-        return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" is not known here; \"tcp\" is", provider);
-    if (keel_provider_lacks(known) != NULL)
-        return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" has no %s; use \"tcp\"", provider,
-                         keel_provider_lacks(known));
-    int result = ask(provider, node, &fabric->info);
-    if (result != 0)
-        return refuse_provider(provider, node, result);
-    fabric->registers = (fabric->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0 || forced_to_register();
-    if (fabric->info->ep_attr->max_msg_size < SLOT_BYTES ||
-        fabric->info->rx_attr->size < KEEL_LINE_RECEIVES || fabric->info->tx_attr->size < KEEL_LINE_SENDS)
+    if (info->ep_attr->max_msg_size < SLOT_BYTES || info->rx_attr->size < KEEL_LINE_RECEIVES ||
+        info->tx_attr->size < KEEL_LINE_SENDS)
         return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" has no room for %d messages of %d bytes",
-                         provider, KEEL_LINE_RECEIVES + KEEL_LINE_SENDS, SLOT_BYTES);
+                         info->fabric_attr->prov_name, KEEL_LINE_RECEIVES + KEEL_LINE_SENDS, SLOT_BYTES);
     return KEEL_OK;
 }
 
@@ -596,22 +499,27 @@ static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .place = fabric_place,
                                                    .exposed = true};
 
-enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
+enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
+                                  struct keel_carrier **out)
 {
     struct fabric *fabric;
-    KEEL_TRY(keel_alloc(1, sizeof *fabric, &fabric));
+    enum keel_status status = keel_alloc(1, sizeof *fabric, &fabric);
+    if (status != KEEL_OK) {
+        fi_freeinfo(device->info);
+        return status;
+    }
     fabric->carrier.ops = &fabric_ops;
-    fabric->seal_payload = config->seal_payload;
-    const char *node = config->node != NULL ? config->node : "127.0.0.1";
-    enum keel_status status =
-        find_provider(fabric, config->provider != NULL ? config->provider : "tcp", node);
+    fabric->seal_payload = seal_payload;
+    fabric->registers = device->registers;
+    fabric->info = device->info;
+    status = check_room(fabric->info);
     if (status == KEEL_OK) {
         int result = open_queues(fabric);
         if (result == 0)
             result = open_listener(fabric);
         if (result != 0)
-            status = keel_fail(KEEL_IO, "fabric: listening at %s: %s; is it an address of this host?", node,
-                               fi_strerror(-result));
+            status = keel_fail(KEEL_IO, "fabric: listening at %s: %s; is it an address of this host?",
+                               device->node, fi_strerror(-result));
     }
     if (status != KEEL_OK) {
         fabric_close(&fabric->carrier);

@@ -2,9 +2,12 @@
 #ifndef KEEL_TRANSPORT_FABRIC_H
 #define KEEL_TRANSPORT_FABRIC_H
 
+#include "device.h"
 #include "line.h"
 
-/* Open and listen on config->node (port chosen by the system). UNSUPPORTED, IO. */
-enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out);
+/* Open and listen on the device's node (port chosen by the system). Takes the device's info. UNSUPPORTED, IO.
+ */
+enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
+                                  struct keel_carrier **out);
 
 #endif

@@ -1,5 +1,6 @@
 /* line.c - the carriers of an endpoint as one, and what all lines share. */
 #include "fabric.h"
+#include "rdm.h"
 #include "shared.h"
 
 #include <keel/log.h>
@@ -133,6 +134,41 @@ void keel_line_broke(struct keel_line *line, const char *why)
     KEEL_ASSERT(line->state == KEEL_LINE_CLOSED);
 }
 
+uint32_t keel_line_fold(struct keel_line *line, uint8_t *memory, const struct keel_message *message,
+                        const void *payload, bool whole)
+{
+    uint32_t head = line->sealer != NULL ? sizeof(struct keel_envelope) : sizeof *message;
+    if (payload != NULL && message->bytes > 0)
+        memcpy(memory + head, payload, message->bytes);
+    if (line->sealer == NULL)
+        memcpy(memory, message, sizeof *message);
+    else
+        keel_cipher_seal(line->sealer, (struct keel_envelope *)(void *)memory, message, whole);
+    return head;
+}
+
+const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t bytes, bool whole,
+                                struct keel_message *out, const char **out_why)
+{
+    struct keel_envelope *envelope = (struct keel_envelope *)(void *)memory;
+    if (line->opener == NULL) {
+        *out_why = "a message that is not ours";
+        if (bytes < sizeof *out)
+            return NULL;
+        memcpy(out, memory, sizeof *out);
+        return out->magic == KEEL_MESSAGE_MAGIC && out->bytes == bytes - sizeof *out ? memory + sizeof *out
+                                                                                     : NULL;
+    }
+    if (!keel_cipher_open(line->opener, envelope, bytes)) {
+        line->carrier->forged++;
+        *out_why = "a message was changed, repeated or left out on its way, or never sealed";
+        return NULL;
+    }
+    *out_why = "the peer does not seal payloads, and here they have to be";
+    *out = envelope->message;
+    return envelope->magic == KEEL_ENVELOPE_WHOLE || !whole ? memory + sizeof *envelope : NULL;
+}
+
 /* ---- carriers -------------------------------------------------------------------------------------------
  */
 
@@ -150,14 +186,25 @@ static bool shared_wanted(const struct keel_endpoint_config *config)
     return !config->fabric_only && (value == NULL || strcmp(value, "0") != 0);
 }
 
+static enum keel_status open_device(const struct keel_device *device, bool seal_payload,
+                                    struct keel_carrier **out)
+{
+    bool connected = keel_provider_drive(device->provider) == KEEL_DRIVE_CONNECTED;
+    return (connected ? keel_fabric_open : keel_rdm_open)(device, seal_payload, out);
+}
+
 enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
                                  const struct keel_line_calls *calls, void *context)
 {
     struct keel_carrier *carrier;
+    const char *node = config->node != NULL ? config->node : "127.0.0.1";
     *lines = (struct keel_lines){.carrier_count = 0};
     if (shared_wanted(config) && keel_shared_open(&carrier) == KEEL_OK)
         enlist(lines, carrier, calls, context);
-    enum keel_status status = keel_fabric_open(config, &carrier);
+    struct keel_device device;
+    enum keel_status status = keel_device_find(config->provider, node, &device);
+    if (status == KEEL_OK)
+        status = open_device(&device, config->seal_payload, &carrier);
     if (status == KEEL_OK)
         enlist(lines, carrier, calls, context);
     else
@@ -266,6 +313,13 @@ uint32_t keel_lines_descriptors(const struct keel_lines *lines, struct pollfd ou
         count += lines->carriers[k]->ops->descriptors(lines->carriers[k], out + count);
     KEEL_ASSERT(count <= KEEL_LINES_DESCRIPTORS_MAX);
     return count;
+}
+
+void keel_lines_renew(struct keel_lines *lines)
+{
+    for (uint32_t k = 0; k < lines->carrier_count; k++)
+        if (lines->carriers[k]->ops->renew != NULL)
+            lines->carriers[k]->ops->renew(lines->carriers[k]);
 }
 
 void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stats *stats)

@@ -1,11 +1,11 @@
 /* line.h - lines: connections that carry messages, and the carriers that make them.
  *
- * Owns the one interface between those who talk (session.c, engine) and what carries: `fabric` (libfabric,
- * any host) and `shared` (memory shared by ranks of one host). An endpoint has one `struct keel_lines`: all
- * its carriers. All calls but open and close come from whoever owns the endpoint's progress, one at a time.
- * Promises: messages of a line arrive whole, once, in order, or the line breaks; a peer that is killed breaks
- * its lines within milliseconds; after keel_line_close nothing reads or writes memory lent to keel_line_send.
- * Leaves to session.c who may speak. */
+ * Owns the one interface between those who talk (session.c, engine) and what carries: `fabric` or `rdm`
+ * (libfabric, any host) and `shared` (memory shared by ranks of one host). An endpoint has one `struct
+ * keel_lines`: all its carriers. All calls but open and close come from whoever owns the endpoint's progress,
+ * one at a time. Promises: messages of a line arrive whole, once, in order, or the line breaks; a peer that
+ * is killed breaks its lines within milliseconds; after keel_line_close nothing reads or writes memory lent
+ * to keel_line_send. Leaves to session.c who may speak. */
 #ifndef KEEL_TRANSPORT_LINE_H
 #define KEEL_TRANSPORT_LINE_H
 
@@ -97,7 +97,8 @@ struct keel_lines {
     uint32_t passes; /* of progress since the fabric was looked at */
 };
 
-/* Open all carriers that the configuration asks for, and listen. UNSUPPORTED, IO. Shared memory that the
+/* Open all carriers that the configuration asks for, and listen. UNSUPPORTED, IO. The fabric is driven as its
+ * provider wants it (provider.h). Shared memory that the
  * system refuses is done without. */
 enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_endpoint_config *config,
                                  const struct keel_line_calls *calls, void *context);
@@ -118,6 +119,9 @@ bool keel_lines_may_sleep(struct keel_lines *lines);
 /* Where to sleep: fills `out` for poll(2), returns how many. They do not change. */
 uint32_t keel_lines_descriptors(const struct keel_lines *lines,
                                 struct pollfd out[KEEL_LINES_DESCRIPTORS_MAX]);
+/* An epoch is over: lines that are left are its last words, or callers of a later one. What their carrier
+ * needed for the epoch goes with the last of them. */
+void keel_lines_renew(struct keel_lines *lines);
 /* Adds the bytes and messages of all carriers. Any thread. */
 void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stats *stats);
 
@@ -142,6 +146,7 @@ struct keel_carrier_ops {
     bool (*may_sleep)(struct keel_carrier *carrier);
     uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
     enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_place *in_out);
+    void (*renew)(struct keel_carrier *carrier); /* NULL: nothing is of an epoch */
     bool exposed; /* see keel_line_is_exposed: such a carrier seals and opens */
 };
 
@@ -164,6 +169,14 @@ void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
 /* Count a message: one writer, so no more than a load and a store. */
 void keel_carrier_sent(struct keel_carrier *carrier, uint32_t payload_bytes);
 void keel_carrier_received(struct keel_carrier *carrier, uint32_t payload_bytes);
+/* Exposed carriers: put header and payload into memory, sealed if the line is; `whole` with the payload.
+ * Returns the bytes before the payload; with NULL for it that is all. */
+uint32_t keel_line_fold(struct keel_line *line, uint8_t *memory, const struct keel_message *message,
+                        const void *payload, bool whole);
+/* The payload of what came, and its header copied; NULL: it is no message, and why. `whole`: payloads have to
+ * be sealed if the line is. */
+const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t bytes, bool whole,
+                                struct keel_message *out, const char **out_why);
 /* Takes the first line off a list; NULL when it is empty. */
 struct keel_line *keel_line_take(struct keel_line **list);
 /* Tell the user that it broke, unless it is closed; the user closes it. */

@@ -2,6 +2,7 @@
  * A rank's side is net_member.c. */
 #include "net_crew.h"
 #include "net_member.h"
+#include "provider.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -412,13 +413,26 @@ static const char *wrong_words(const struct keel_net_crew *crew)
     return NULL;
 }
 
+/* 0, or the exit code: no need to start processes that could not. */
+static int check_carrier(const char *carrier)
+{
+    const struct keel_provider *provider = keel_provider_find(carrier);
+    if (strcmp(carrier, "shared") == 0)
+        return 0;
+    if (provider == NULL)
+        return keel_net_wrong_use("--carrier is shared or tcp, --provider one that is known, not ", carrier);
+    if (keel_provider_lacks(provider) == NULL)
+        return 0;
+    return keel_net_report(
+        keel_fail(KEEL_UNSUPPORTED, "provider \"%s\" has no %s", carrier, keel_provider_lacks(provider)));
+}
+
 bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
                        const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
 {
-    if (strcmp(crew->carrier, "shared") != 0 && strcmp(crew->carrier, "tcp") != 0) {
-        *out_code = keel_net_wrong_use("--carrier is shared or tcp, not ", crew->carrier);
+    *out_code = check_carrier(crew->carrier);
+    if (*out_code != 0)
         return false;
-    }
     if (wrong_words(crew) != NULL) {
         *out_code = keel_net_wrong_use(wrong_words(crew), "");
         return false;

@@ -25,6 +25,8 @@ uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew);
      "processes on this machine; without it 4"},                                                             \
         {"--carrier", "WHAT", KEEL_NET_TEXT, offsetof(type, field.carrier),                                  \
          "shared: memory among ranks of one host (the default); tcp: never"},                                \
+        {"--provider", "NAME", KEEL_NET_TEXT, offsetof(type, field.carrier),                                 \
+         "all over this provider of libfabric: tcp, verbs, \"tcp;ofi_rxm\", efa, ..."},                      \
         {"--costs", "FILE", KEEL_NET_TEXT, offsetof(type, field.costs),                                      \
          "choose algorithms by the figures that `keel net tune` wrote there; on all nodes the same"},        \
         {"--timeout", "SECONDS", KEEL_NET_COUNT, offsetof(type, field.timeout_s),                            \

@@ -27,8 +27,9 @@ static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_c
     if (crew->key_file == NULL)
         return keel_fail(KEEL_INVALID, "several nodes need --key FILE (make one: openssl rand -hex 32)");
     KEEL_TRY(keel_crew_key_read(crew->key_file, key));
+    bool shared = strcmp(crew->carrier, "shared") == 0;
     struct keel_endpoint_config config = {
-        .node = local, .key = key, .fabric_only = strcmp(crew->carrier, "tcp") == 0};
+        .provider = shared ? NULL : crew->carrier, .node = local, .key = key, .fabric_only = !shared};
     uint64_t deadline_ns = keel_net_rank_deadline(rank);
     enum keel_status status = keel_crew_connect(crew->join, key, deadline_ns, local, &rank->member);
     if (status == KEEL_OK)

@@ -20,11 +20,14 @@ transport_SRC := \
 	cipher.c \
 	handshake.c \
 	line.c \
-		copy.c \
+	copy.c \
 	span.c \
 	region.c \
 	shared.c \
 	provider.c \
+	device.c \
+	station.c \
+	rdm.c \
 	fabric.c \
 	plan.c \
 	costs.c \

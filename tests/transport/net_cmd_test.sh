@@ -42,6 +42,7 @@ for op in all-reduce reduce-scatter reduce all-gather all-gather-v all-to-all al
 done
 check "nothing was wrong" says '"verdict":"right","ranks":3'
 check "over tcp" exits 0 "$keel" net check --ranks 3 --carrier tcp --op reduce-scatter
+check "over unconnected endpoints" exits 0 "$keel" net check --ranks 3 --provider "tcp;ofi_rxm" --op all-gather
 check "no recording is left" test -z "$(ls "$KEEL_NET_DIR" 2>/dev/null)"
 
 # ---- several nodes: one key, one address
@@ -138,6 +139,9 @@ check "no command" exits 2 "$keel" net
 check "an unknown command" exits 2 "$keel" net fly
 check "an unknown option" exits 2 "$keel" net check --fly
 check "an unknown operation" exits 2 "$keel" net check --op fly
+check "a provider that cannot be used" exits 3 "$keel" net check --ranks 2 --provider shm --op barrier
+check "says what it lacks" errs '"shm" has no safety'
+check "an unknown provider" exits 2 "$keel" net check --provider carrier-pigeon
 check "an unknown carrier" exits 2 "$keel" net check --carrier fly
 check "no ranks" exits 2 "$keel" net check --ranks 0x
 check "ranks, but none" exits 2 "$keel" net check --ranks 0

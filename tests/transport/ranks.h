@@ -122,7 +122,8 @@ static inline void rank_run(struct rank *me, int (*body)(struct rank *), const u
 {
     static const uint8_t everybodys[32] = "a key for all where none is set";
     bool sealed = getenv("KEEL_TEST_SEALED") != NULL;
-    struct keel_endpoint_config config = {.key = sealed ? everybodys : NULL, .seal_payload = sealed};
+    struct keel_endpoint_config config = {
+        .provider = getenv("KEEL_TEST_PROVIDER"), .key = sealed ? everybodys : NULL, .seal_payload = sealed};
     if (keys != NULL)
         config.key = keys[me->rank];
     prctl(PR_SET_PDEATHSIG, SIGKILL);

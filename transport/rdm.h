@@ -1,0 +1,13 @@
+/* rdm.h - the carrier over libfabric's unconnected endpoints (FI_EP_RDM), one for each epoch. See line.h. */
+#ifndef KEEL_TRANSPORT_RDM_H
+#define KEEL_TRANSPORT_RDM_H
+
+#include "device.h"
+#include "line.h"
+
+/* Open and listen on the device's node (port chosen by the system). Takes the device's info. UNSUPPORTED, IO.
+ */
+enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_payload,
+                               struct keel_carrier **out);
+
+#endif
