@@ -3,6 +3,7 @@
  * A file has a line `key = value` for every figure, in any order; what follows a # is a remark. Nothing is
  * left out and nothing may stand twice, so that a file means the same to all versions that take it. */
 #include "costs.h"
+#include "net_cmd.h"
 
 #include <inttypes.h>
 #include <keel/file.h>
@@ -141,5 +142,5 @@ enum keel_status keel_costs_write(const char *path, const struct keel_cost_model
                                  *keel_costs_figure(&copy, k));
     if (used >= sizeof text)
         return keel_fail(KEEL_LIMIT, "%s: the remark is too long", path);
-    return keel_file_replace(path, text, used, 0644);
+    return keel_net_write_file(path, text, used);
 }

@@ -2,6 +2,7 @@
 #include "net_cmd.h"
 
 #include <errno.h>
+#include <keel/file.h>
 #include <string.h>
 
 static const struct keel_net_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_tune,
@@ -147,6 +148,23 @@ static int parse(const struct keel_net_kind *kind, int argc, char **argv, struct
             return code;
     }
     return 0;
+}
+
+static bool is_special(const char *path)
+{
+    return keel_path_exists(path) && !keel_path_is_file(path);
+}
+
+enum keel_status keel_net_write_file(const char *path, const void *data, size_t bytes)
+{
+    if (is_special(path))
+        return keel_file_append(path, data, bytes, false);
+    return keel_file_replace(path, data, bytes, 0644);
+}
+
+enum keel_status keel_net_may_write(const char *path)
+{
+    return is_special(path) ? KEEL_OK : keel_file_append(path, "", 0, false);
 }
 
 /* What was printed into a full disk was not said. */

@@ -64,6 +64,10 @@ static inline const void *keel_net_own(const struct keel_net_cmd *cmd)
 int keel_net_wrong_use(const char *why, const char *what);
 int keel_net_report(enum keel_status status);
 
+/* Replace a file that the user named, but for a device or a pipe, which is written into. */
+enum keel_status keel_net_write_file(const char *path, const void *data, size_t bytes);
+enum keel_status keel_net_may_write(const char *path); /* tells it beforehand; makes an empty file */
+
 /* ---- JSON, written as it comes: objects and lists within each other, commas by themselves ---- */
 
 struct keel_json {

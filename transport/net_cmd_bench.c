@@ -3,12 +3,8 @@
 #include "net_bench.h"
 
 #include <inttypes.h>
-#include <keel/file.h>
 #include <keel/memory.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum { MEMINFO_BYTES = 1 << 16 };
 
 struct own {
     struct keel_net_crew crew; /* first */
@@ -256,36 +252,6 @@ static enum keel_status rank_work(struct keel_net_rank *rank)
     return keel_net_bench_rank(rank, &plan);
 }
 
-/* UINT64_MAX where the kernel does not say. */
-static uint64_t memory_left_bytes(void)
-{
-    char *text;
-    size_t bytes;
-    uint64_t left = UINT64_MAX;
-    if (keel_file_read("/proc/meminfo", MEMINFO_BYTES, &text, &bytes) != KEEL_OK)
-        return left;
-    const char *at = strstr(text, "MemAvailable:");
-    if (at != NULL)
-        left = strtoull(at + strlen("MemAvailable:"), NULL, 10) << 10;
-    keel_free(text);
-    return left;
-}
-
-/* What would fail only after minutes of measuring, or take the memory of everybody else on this machine. */
-static enum keel_status can_be_done(const struct own *own)
-{
-    uint64_t ranks = keel_net_crew_ranks_here(&own->crew), left = memory_left_bytes();
-    if (own->max_bytes > left / 2 / (ranks > 0 ? ranks : 1))
-        return keel_fail(KEEL_LIMIT,
-                         "%" PRIu64 " ranks here need twice %" PRIu64 " bytes each, %" PRIu64
-                         " are left; take fewer ranks or a smaller --max",
-                         ranks, own->max_bytes, left);
-    if (own->page == NULL || own->crew.member ||
-        (keel_path_exists(own->page) && !keel_path_is_file(own->page)))
-        return KEEL_OK;
-    return keel_file_append(own->page, "", 0, false);
-}
-
 static int host(const struct keel_net_cmd *cmd, struct measuring *measuring)
 {
     const struct own *own = keel_net_own(cmd);
@@ -314,7 +280,8 @@ static int run(const struct keel_net_cmd *cmd)
         return keel_net_wrong_use(wrong, " cannot be that");
     if (cmd->json && ((const struct own *)keel_net_own(cmd))->csv)
         return keel_net_wrong_use("--csv or --json, not both", "");
-    enum keel_status status = can_be_done(keel_net_own(cmd));
+    const struct own *own = keel_net_own(cmd);
+    enum keel_status status = keel_net_crew_can(&own->crew, own->max_bytes, own->page);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
     if (status == KEEL_OK)

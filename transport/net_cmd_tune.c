@@ -185,6 +185,9 @@ static int run(const struct keel_net_cmd *cmd)
     int code = 0;
     if (wrong != NULL)
         return keel_net_wrong_use(wrong, " cannot be that");
+    status = keel_net_crew_can(&own->crew, own->max_bytes, own->out);
+    if (status != KEEL_OK)
+        return keel_net_report(status);
     if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
         return code;
     if (status == KEEL_OK && own->out != NULL)

@@ -25,6 +25,7 @@ enum {
     COMMAND_BYTES = 8192,
     SHELL_WORDS_MAX = 16,
     HOSTS_FILE_BYTES = 1 << 20,
+    MEMINFO_BYTES = 1 << 16,
     TIMEOUT_MAX_S = 86400,
     KEY_FD = 3 /* of a child: the first descriptor that is kept */
 };
@@ -59,10 +60,36 @@ void keel_net_crew_begin(struct keel_net_crew *crew)
                                    .rank = UINT64_MAX};
 }
 
-uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew)
+static uint64_t ranks_here(const struct keel_net_crew *crew)
 {
-    uint64_t ranks = crew->ranks != UINT64_MAX ? crew->ranks : RANKS_HERE;
-    return crew->join != NULL ? 1 : (uint32_t)(ranks < UINT32_MAX ? ranks : UINT32_MAX);
+    return crew->ranks != UINT64_MAX ? crew->ranks : RANKS_HERE;
+}
+
+/* UINT64_MAX where the kernel does not say. */
+static uint64_t memory_left_bytes(void)
+{
+    char *text;
+    size_t bytes;
+    uint64_t left = UINT64_MAX;
+    if (keel_file_read("/proc/meminfo", MEMINFO_BYTES, &text, &bytes) != KEEL_OK)
+        return left;
+    const char *at = strstr(text, "MemAvailable:");
+    if (at != NULL)
+        left = strtoull(at + strlen("MemAvailable:"), NULL, 10) << 10;
+    keel_free(text);
+    return left;
+}
+
+enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t bytes, const char *path)
+{
+    uint64_t left = memory_left_bytes();
+    uint64_t ranks = crew->join != NULL ? 1 : ranks_here(crew); /* at a meeting every rank asks for itself */
+    if (bytes > left / 2 / (ranks > 0 ? ranks : 1))
+        return keel_fail(KEEL_LIMIT,
+                         "%" PRIu64 " ranks here need twice %" PRIu64 " bytes each, %" PRIu64
+                         " are left; take fewer ranks or a smaller --max",
+                         ranks, bytes, left);
+    return path == NULL || crew->member ? KEEL_OK : keel_net_may_write(path);
 }
 
 /* ---- who there is ---- */
@@ -112,7 +139,7 @@ static enum keel_status read_hosts(struct hosting *hosting)
 static enum keel_status count_ranks(struct hosting *hosting)
 {
     const struct keel_net_crew *crew = hosting->crew;
-    uint64_t world = crew->join != NULL ? crew->world : keel_net_crew_ranks_here(crew);
+    uint64_t world = crew->join != NULL ? crew->world : ranks_here(crew);
     if (crew->hosts != NULL)
         return read_hosts(hosting);
     if (world == 0 || world > KEEL_GROUP_RANKS_MAX)

@@ -17,8 +17,10 @@ struct keel_net_crew {
     bool member;
 };
 void keel_net_crew_begin(struct keel_net_crew *crew); /* what holds without options */
-/* Those that the command starts here, as far as it knows: one, where ranks meet from several machines. */
-uint32_t keel_net_crew_ranks_here(const struct keel_net_crew *crew);
+/* What would else fail after minutes of measuring, or take the memory of everybody on this machine: every
+ * rank takes twice `bytes`, and `path` is written in the end (NULL: nothing is). LIMIT, or what keeps from
+ * writing. */
+enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t bytes, const char *path);
 
 #define KEEL_NET_CREW_OPTIONS(type, field)                                                                   \
     {"--ranks", "N", KEEL_NET_COUNT, offsetof(type, field.ranks),                                            \

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <keel/file.h>
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,8 +209,6 @@ enum keel_status keel_net_bench_page(const char *path, const struct keel_net_ben
 {
     char *text = NULL;
     size_t bytes = 0;
-    bool special =
-        keel_path_exists(path) && !keel_path_is_file(path); /* a device or a pipe is not replaced */
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL)
         return keel_fail(KEEL_NO_MEMORY, "%s: no memory for the page", path);
@@ -220,8 +217,7 @@ enum keel_status keel_net_bench_page(const char *path, const struct keel_net_ben
     if (fclose(out) != 0)
         status = keel_fail(KEEL_NO_MEMORY, "%s: no memory for the page", path);
     else
-        status =
-            special ? keel_file_append(path, text, bytes, false) : keel_file_replace(path, text, bytes, 0644);
+        status = keel_net_write_file(path, text, bytes);
     free(text);
     return status;
 }

@@ -168,6 +168,8 @@ check "files that may be no longer" exits 1 sh -c "ulimit -f 100; exec '$keel' n
 check "says so" errs "File too large"
 check "a page that cannot be" exits 3 "$keel" net bench --max 8 --html "$root/none/page.html"
 check "is found before measuring" test ! -s "$root/out"
+check "nor figures" exits 3 "$keel" net tune --max 8 --out "$root/none/costs"
+check "nor figures for more than there is" exits 2 "$keel" net tune --ranks 8 --min 1G --max 1024G
 mkfifo "$root/fifo"
 cat "$root/fifo" >"$root/piped" &
 check "a page into a pipe" exits 0 "$keel" net bench --ranks 2 --max 8 --iterations 5 --html "$root/fifo"
