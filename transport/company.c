@@ -5,30 +5,28 @@
  * stopped, powered off or cut off, is found here: with a group's `silence_ns` whoever gave no sign for so
  * long is lost.
  *
- * Who did not run himself heard nothing either. So the time beyond a fraction of the silence between two
- * looks here counts for nobody, and each look comes after all that lay in the connections was delivered. */
+ * Who did not run himself heard nothing either. So all lateness of a look here counts for nobody, and each
+ * look comes after all that lay in the connections was delivered: busy processors make it later, not wrong.
+ */
 #include "group.h"
 
-/* Looks a silence; what passes between two beyond this is the time in which we did not run. */
-static uint64_t slack_of(const struct keel_group *group)
-{
-    return group->silence_ns > 0 ? group->silence_ns / KEEL_SILENCE_LOOKS : KEEL_PING_NS;
-}
-
-/* Until the next look; KEEL_NEVER: there is nothing to look for. */
+/* From one look to the next; KEEL_NEVER: there is nothing to look for. */
 static uint64_t spacing_of(const struct keel_group *group)
 {
-    uint64_t slack = slack_of(group);
-    if (group->active == 0)
-        return group->silence_ns > 0 ? slack : KEEL_NEVER;
-    return slack < KEEL_PING_NS ? slack : KEEL_PING_NS;
+    uint64_t quarter = group->silence_ns > 0 ? group->silence_ns / KEEL_SILENCE_LOOKS : KEEL_NEVER;
+    return group->active > 0 && quarter > KEEL_PING_NS ? KEEL_PING_NS : quarter;
 }
 
-static void look_again(struct keel_group *group, uint64_t now_ns)
+/* Once an operation, so the clock is read only if the time of the last pass, or an older one, does not settle
+ * it. */
+void keel_company_wake(struct keel_group *group)
 {
     uint64_t spacing = spacing_of(group);
-    if (spacing != KEEL_NEVER)
-        keel_endpoint_at(group->endpoint, now_ns + spacing);
+    if (spacing == KEEL_NEVER || group->endpoint->now_ns + spacing >= group->look_ns)
+        return;
+    uint64_t look_ns = keel_deadline_after_ns(spacing);
+    group->look_ns = look_ns < group->look_ns ? look_ns : group->look_ns;
+    keel_endpoint_at(group->endpoint, group->look_ns);
 }
 
 void keel_company_begin(struct keel_group *group, struct keel_peer *peer)
@@ -36,7 +34,7 @@ void keel_company_begin(struct keel_group *group, struct keel_peer *peer)
     uint64_t now = keel_now_ns();
     atomic_store(&peer->heard_ns, now);
     atomic_store(&peer->answered_ns, now);
-    look_again(group, now);
+    keel_company_wake(group);
 }
 
 void keel_company_heard(struct keel_peer *peer, uint64_t now_ns)
@@ -56,22 +54,21 @@ void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
         atomic_store(&peer->answered_ns, asked_ns);
 }
 
+/* Never beyond now, unless it was. */
 static void shift(_Atomic uint64_t *at, uint64_t by_ns, uint64_t now_ns)
 {
-    uint64_t was = atomic_load(at), is = was + by_ns;
+    uint64_t was = atomic_load(at), left = now_ns > was ? now_ns - was : 0;
     if (was != 0 && was != KEEL_NEVER)
-        atomic_store(at, is < now_ns ? is : now_ns > was ? now_ns : was);
+        atomic_store(at, was + (by_ns < left ? by_ns : left));
 }
 
 static void forgive(struct keel_group *group, uint64_t now_ns)
 {
-    uint64_t since = now_ns - group->looked_ns, slack = slack_of(group);
-    group->looked_ns = now_ns;
-    if (since <= slack)
+    if (now_ns <= group->look_ns)
         return;
     for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
-        shift(&peer->heard_ns, since - slack, now_ns);
-        shift(&peer->answered_ns, since - slack, now_ns);
+        shift(&peer->heard_ns, now_ns - group->look_ns, now_ns);
+        shift(&peer->answered_ns, now_ns - group->look_ns, now_ns);
     }
 }
 
@@ -91,19 +88,19 @@ static void look_at(struct keel_group *group, struct keel_peer *peer, uint64_t n
         keel_session_break(peer->session, "it gives no sign of life");
         return;
     }
-    if (group->silence_ns > 0)
-        keel_endpoint_at(group->endpoint, until_ns);
+    if (group->silence_ns > 0 && until_ns < group->look_ns)
+        group->look_ns = until_ns;
     if (asks(group, peer, now_ns))
         keel_session_ask(peer->session);
 }
 
 void keel_company_tick(struct keel_group *group, uint64_t now_ns)
 {
-    if (spacing_of(group) == KEEL_NEVER)
-        return;
+    uint64_t spacing = spacing_of(group);
     forgive(group, now_ns);
-    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next)
+    group->look_ns = spacing != KEEL_NEVER ? now_ns + spacing : KEEL_NEVER;
+    for (struct keel_peer *peer = group->peer_list; peer != NULL && spacing != KEEL_NEVER; peer = peer->next)
         if (peer->session != NULL)
             look_at(group, peer, now_ns);
-    look_again(group, now_ns);
+    keel_endpoint_at(group->endpoint, group->look_ns);
 }

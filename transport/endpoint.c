@@ -121,7 +121,7 @@ static void current_opened(struct keel_endpoint *endpoint, struct keel_group *gr
     endpoint->current = group;
     endpoint->seen_epoch = true;
     endpoint->current_epoch = group->epoch;
-    group->looked_ns = keel_now_ns();
+    group->look_ns = KEEL_NEVER;
     keel_session_group_opened(endpoint, group);
 }
 

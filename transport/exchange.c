@@ -632,7 +632,7 @@ void keel_exchange_begin(struct keel_operation *operation)
     struct keel_group *group = operation->group, *whole = group->whole;
     whole->active++;
     keel_trace_began(operation);
-    keel_endpoint_at(group->endpoint, group->endpoint->now_ns + KEEL_PING_NS);
+    keel_company_wake(whole);
     enum keel_status status = find_peers(operation);
     if (status == KEEL_OK)
         status = may_begin(operation);

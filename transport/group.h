@@ -209,7 +209,7 @@ struct keel_group {
     uint32_t active;            /* operations begun and not ended */
     uint32_t held_count;        /* payloads of peers that these hold */
     uint64_t close_ns;          /* when closing stops waiting; 0: not closing */
-    uint64_t looked_ns;         /* for signs of life */
+    uint64_t look_ns;           /* when the next look for signs of life is due */
     uint64_t silence_ns;        /* without one for so long, lost; 0: not for that. Set at the start. */
     /* whole only; lock */
     struct keel_group *children;
@@ -339,6 +339,7 @@ void keel_session_break_lent(struct keel_group *child);
 void keel_session_forget(struct keel_group *whole); /* frees the peers; nobody uses the group any more */
 
 /* company.c; progress */
+void keel_company_wake(struct keel_group *group); /* something is under way */
 /* Called, or connected: from now on it has to give signs of life. */
 void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
 void keel_company_heard(struct keel_peer *peer, uint64_t now_ns);
