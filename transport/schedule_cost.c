@@ -418,14 +418,15 @@ static uint64_t labour(const struct price *p)
 {
     const struct keel_facts *facts = p->facts;
     uint64_t processors = p->model->host_processors, block = block_bytes(p);
-    if (processors == 0 || block == 0 || (facts->hosts > 1 && facts->host_ranks > 1))
+    uint64_t at_once = (processors < facts->host_ranks ? processors : facts->host_ranks) * facts->hosts;
+    if (at_once == 0 || block == 0 || (facts->hosts > 1 && facts->host_ranks > 1))
         return 0;
     const struct keel_link_cost *link = worst_link(p);
     uint64_t wire = keel_schedule_wire_bytes(p->wish, p->bytes);
     uint64_t turns = processors < facts->host_ranks ? 4 : 2; /* to send, to take in; and to change ranks */
     uint64_t ps = times(turns * (wire / block), gaps(link, block)) + times(wire, link->picos_per_byte) +
                   times(combined_bytes(p, wire), p->model->combine_picos_per_byte);
-    return ps / ((processors < facts->host_ranks ? processors : facts->host_ranks) * facts->hosts);
+    return ps / at_once;
 }
 
 static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel_facts *facts, uint64_t bytes,

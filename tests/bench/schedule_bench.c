@@ -4,9 +4,11 @@
  * closed form by which AUTO chooses. 64 hosts of 64 ranks; within a host 0.5 us a message, 0.2 us between two
  * and 10 GB/s; between hosts 14 us, 1 us, 1.25 GB/s; sums at 20 GB/s. 8 bytes and 1 MiB. Where ranks are not
  * alike and have more steps than a bench should simulate, it is a machine of 512 ranks on 8 hosts. One JSON
- * object a line; `value` is the simulation, `peer` the closed form. */
+ * object a line; `value` is the simulation, `peer` the closed form. Connections and the memory of the
+ * schedule are those of the root or of a rank beside it, whichever has more. */
 #include "transport/schedule_time.h"
 
+#include <keel/memory.h>
 #include <keel/status.h>
 
 enum { RANKS = 4096, RANKS_FEWER = 512, HOST_RANKS = 64 };
@@ -16,29 +18,45 @@ static uint16_t host_of[RANKS];
 
 static const struct keel_cost_model model = {{500, 200, 100}, {14000, 1000, 800}, 50, 0};
 
-static void print_line(const struct keel_schedule_wish *wish, uint64_t bytes, uint64_t simulated_ns)
+/* Of one rank. */
+struct needs {
+    uint64_t steps, bytes;
+    uint32_t connections;
+};
+
+static void print_line(const struct keel_schedule_wish *wish, uint64_t bytes, const struct needs *needs,
+                       uint64_t simulated_ns)
 {
     uint64_t closed_ns = keel_schedule_cost_ns(wish, bytes, &model);
     bool chosen = keel_schedule_choose(wish, bytes, &model) == wish->algorithm;
     printf(
-        "{\"room\": \"transport\", \"figure\": \"%s by %s, %u ranks, %lu B%s%s\", \"value\": %.1f, \"unit\": "
+        "{\"room\": \"transport\", \"figure\": \"%s by %s, %u ranks, %lu B%s%s, %u connections, %lu KiB\", "
+        "\"value\": %.1f, \"unit\": "
         "\"us simulated\", \"peer\": \"closed form\", \"peer_value\": %.1f, \"ratio\": %.2f, \"goal\": null, "
         "\"met\": null}\n",
         keel_collective_name(wish->kind), keel_algorithm_name(wish->algorithm), wish->rank_count,
-        (unsigned long)bytes, wish->exact ? ", exact" : "", chosen ? ", AUTO" : "",
-        (double)simulated_ns / 1000, (double)closed_ns / 1000,
+        (unsigned long)bytes, wish->exact ? ", exact" : "", chosen ? ", AUTO" : "", needs->connections,
+        (unsigned long)(needs->bytes + 1023) / 1024, (double)simulated_ns / 1000, (double)closed_ns / 1000,
         closed_ns > 0 ? (double)simulated_ns / (double)closed_ns : 1.0);
 }
 
-/* The steps of the root or of a rank beside it, whichever has more. */
-static uint64_t steps_of_a_rank(const struct keel_schedule_wish *wish)
+static uint64_t larger(uint64_t a, uint64_t b)
 {
-    uint64_t most = 0;
+    return a > b ? a : b;
+}
+
+/* Of the root and of a rank beside it, whichever has more. No steps: the algorithm cannot. */
+static struct needs needs_of(const struct keel_schedule_wish *wish)
+{
+    struct needs most = {0};
     for (uint32_t rank = 0; rank < 2; rank++) {
         struct keel_schedule *schedule = NULL;
+        uint64_t before = keel_memory_stats().live_bytes;
         if (!time_make(wish, wish->root + rank, &schedule))
-            return 0;
-        most = rank == 1 && schedule->step_count > most ? schedule->step_count : most;
+            return (struct needs){0};
+        most.bytes = larger(most.bytes, keel_memory_stats().live_bytes - before);
+        most.steps = larger(most.steps, schedule->step_count);
+        most.connections = (uint32_t)larger(most.connections, schedule->peer_count);
         keel_schedule_free(schedule);
     }
     return most;
@@ -56,12 +74,15 @@ static bool ranks_alike(const struct keel_schedule_wish *wish)
 
 static void run(struct keel_schedule_wish wish, uint64_t bytes)
 {
-    uint64_t ns = 0, steps = steps_of_a_rank(&wish) * wish.rank_count;
+    struct needs needs = needs_of(&wish);
+    uint64_t ns = 0, steps = needs.steps * wish.rank_count;
     bool alike = steps > steps_most && ranks_alike(&wish);
-    if (steps > steps_most && !alike)
+    if (steps > steps_most && !alike) {
         wish.rank_count = RANKS_FEWER;
+        needs = needs_of(&wish);
+    }
     if (steps > 0 && (alike ? time_alike : time_whole)(&wish, bytes, &model, &ns))
-        print_line(&wish, bytes, ns);
+        print_line(&wish, bytes, &needs, ns);
 }
 
 int main(void)
