@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FIRST_KEPT_FD = 3, KEEP_FDS_MAX = 16, PARKED_FD = 200 };
+enum { FIRST_KEPT_FD = 3, KEEP_FDS_MAX = 16, PARKED_FD = FIRST_KEPT_FD + KEEP_FDS_MAX };
 
 /* Close first..last. close_range is of Linux 5.9; before that, one by one. */
 static void close_between(unsigned first, unsigned last)

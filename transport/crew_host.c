@@ -38,7 +38,7 @@ struct keel_crew_host {
     struct keel_address *addresses;
     uint32_t *seat_of; /* rank: its seat + 1; 0: it has not joined */
     struct seat *seats;
-    struct pollfd *polls; /* seat_count + 1 */
+    struct pollfd *polls; /* the listener's, then one for each seat */
     uint32_t seat_count, next;
     struct seat *heard; /* whose frame the user has now */
 };
@@ -322,19 +322,22 @@ static bool hear(struct keel_crew_host *host, struct seat *seat, struct keel_cre
 static void wait_for_any(struct keel_crew_host *host, uint64_t deadline_ns)
 {
     uint64_t until_ns = deadline_ns;
+    uint32_t used = 0; /* poll takes no more than the process may have descriptors */
     for (uint32_t k = 0; k < host->seat_count; k++) {
         struct seat *seat = &host->seats[k];
-        host->polls[k] = (struct pollfd){.fd = seat->wire != NULL ? seat->wire->fd : -1, .events = POLLIN};
+        used = seat->wire != NULL ? k + 1 : used;
+        host->polls[k + 1] =
+            (struct pollfd){.fd = seat->wire != NULL ? seat->wire->fd : -1, .events = POLLIN};
         if (seat->wire != NULL && !seat->joined && seat->deadline_ns < until_ns)
             until_ns = seat->deadline_ns;
     }
-    host->polls[host->seat_count] = (struct pollfd){.fd = host->listener, .events = POLLIN};
-    poll(host->polls, host->seat_count + 1, keel_remaining_poll_ms(until_ns));
+    host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
+    poll(host->polls, used + 1, keel_remaining_poll_ms(until_ns));
     for (uint32_t k = 0; k < host->seat_count; k++)
         if (host->seats[k].wire != NULL && !host->seats[k].joined &&
             keel_remaining_ns(host->seats[k].deadline_ns) == 0) {
             seat_clear(&host->seats[k]);
-            host->polls[k].revents = 0;
+            host->polls[k + 1].revents = 0;
         }
 }
 
@@ -346,11 +349,11 @@ enum keel_status keel_crew_host_next(struct keel_crew_host *host, uint64_t deadl
     host->heard = NULL;
     do {
         wait_for_any(host, deadline_ns);
-        if (host->polls[host->seat_count].revents != 0)
+        if (host->polls[0].revents != 0)
             welcome_stranger(host);
         for (uint32_t k = 0; k < host->seat_count; k++) {
             uint32_t at = (host->next + k) % host->seat_count;
-            if (host->polls[at].revents == 0 || host->seats[at].wire == NULL)
+            if (host->polls[at + 1].revents == 0 || host->seats[at].wire == NULL)
                 continue;
             if (hear(host, &host->seats[at], out)) {
                 host->next = at + 1;

@@ -164,6 +164,7 @@ check "more lines than are kept" exits 2 "$keel" net bench --order exact,native 
     --op all-reduce,reduce,reduce-scatter,all-gather,all-to-all,broadcast,gather,scatter --min 1 --max 64M
 check "more than there is memory for" exits 2 "$keel" net bench --ranks 8 --min 1G --max 1024G
 check "says how much there is" errs "are left"
+check "few descriptors are enough" exits 0 sh -c "ulimit -n 64; exec '$keel' net check --ranks 2 --op barrier"
 check "files that may be no longer" exits 1 sh -c "ulimit -f 100; exec '$keel' net bench --ranks 2 --min 1M --max 1M"
 check "says so" errs "File too large"
 check "a page that cannot be" exits 3 "$keel" net bench --max 8 --html "$root/none/page.html"
