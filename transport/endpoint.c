@@ -78,6 +78,7 @@ void keel_endpoint_claim(struct keel_endpoint *endpoint)
     }
     atomic_fetch_sub(&endpoint->claims, 1);
     endpoint->driving = true;
+    endpoint->drives++;
 }
 
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)

@@ -296,8 +296,9 @@ void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns);
 void keel_operation_destroy(struct keel_operation *operation);
 void keel_operation_free_all(struct keel_group *group);            /* nobody uses the group any more */
 void keel_operation_unlink_live(struct keel_operation *operation); /* caller holds the lock */
-void keel_operation_release(
-    struct keel_operation *operation); /* ended well: keep it for the next, or free it */
+/* Caller holds the lock: it ended well, or never began. True: its plan keeps it for the next; else the caller
+ * destroys it. */
+bool keel_operation_give_back(struct keel_operation *operation);
 enum keel_status keel_collective_check(const struct keel_group *group, const struct keel_collective *what);
 /* How many parts this rank gives; whether it gets a result. */
 uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what);

@@ -62,10 +62,10 @@ void keel_operation_unlink_live(struct keel_operation *operation)
     group->whole->operation_count--;
 }
 
-/* Caller holds the lock. True when the plan keeps it. */
-static bool give_back(struct keel_operation *operation)
+bool keel_operation_give_back(struct keel_operation *operation)
 {
     struct keel_plan *plan = operation->plan;
+    operation->owned = NULL;
     operation->group->whole->scratch_bytes -= operation->scratch_held;
     plan->users--;
     if (plan->spare_count == KEEL_SPARES_MAX)
@@ -76,12 +76,12 @@ static bool give_back(struct keel_operation *operation)
     return true;
 }
 
-void keel_operation_release(struct keel_operation *operation)
+/* It was never begun. */
+static void release(struct keel_operation *operation)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
-    operation->owned = NULL;
     keel_mutex_lock(&endpoint->lock);
-    bool kept = give_back(operation);
+    bool kept = keel_operation_give_back(operation);
     keel_mutex_unlock(&endpoint->lock);
     if (!kept)
         keel_operation_destroy(operation);
@@ -536,7 +536,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
     }
     status = prepare(operation, collective);
     if (status != KEEL_OK) {
-        keel_operation_release(operation);
+        release(operation);
         return status;
     }
     status = post_and_push(operation);
@@ -544,7 +544,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
         *out = operation;
         return KEEL_OK;
     }
-    keel_operation_release(operation);
+    release(operation);
     if (status == KEEL_LIMIT)
         return keel_fail(status, "%s %llu: %d operations are in flight already; wait for some",
                          keel_collective_name(collective->kind), (unsigned long long)collective->sequence,

@@ -277,15 +277,18 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     bool named = group->has_lost;
     uint32_t rank = group->lost_rank;
     struct keel_differ differ = {0};
-    if (status == KEEL_OK)
-        keel_operation_unlink_live(operation);
-    else if (status == KEEL_MISMATCH)
-        differ = operation->differ;
-    keel_mutex_unlock(&endpoint->lock);
+    bool kept = true;
     if (status == KEEL_OK) {
-        keel_operation_release(operation);
-        return KEEL_OK;
+        keel_operation_unlink_live(operation);
+        kept = keel_operation_give_back(operation);
+    } else if (status == KEEL_MISMATCH) {
+        differ = operation->differ;
     }
+    keel_mutex_unlock(&endpoint->lock); /* from here on another thread may have closed the group */
+    if (!kept)
+        keel_operation_destroy(operation);
+    if (status == KEEL_OK)
+        return KEEL_OK;
     if (status == KEEL_MISMATCH)
         return differ_fail(sequence, epoch, &differ);
     if (status == KEEL_TIMEOUT && named)

@@ -1,12 +1,13 @@
 /* threads_test.c - several threads of a rank at once: operations of the whole group, groups split off and
  * closed beside them, and revocation while all of them wait. */
+#include "group.h"
 #include "ranks.h"
 
 #include <keel/memory.h>
 #include <keel/thread.h>
 #include <stdatomic.h>
 
-enum { THREADS = 4, ROUNDS = 200, WORDS = 5000 };
+enum { THREADS = 4, ROUNDS = 200, WORDS = 5000, EPOCHS = 200 };
 
 static struct keel_group *all_ranks(struct rank *me, uint64_t epoch)
 {
@@ -14,8 +15,8 @@ static struct keel_group *all_ranks(struct rank *me, uint64_t epoch)
     return rank_group(me, epoch, me->rank_count, own);
 }
 
-static enum keel_status add_up(struct keel_group *group, uint64_t sequence, const int32_t *mine,
-                               int32_t *sums, uint64_t count, uint64_t deadline_ns)
+static enum keel_status begin_sum(struct keel_group *group, uint64_t sequence, const int32_t *mine,
+                                  int32_t *sums, uint64_t count, struct keel_operation **out)
 {
     const void *parts[] = {mine};
     struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
@@ -25,7 +26,15 @@ static enum keel_status add_up(struct keel_group *group, uint64_t sequence, cons
                                    .parts = parts,
                                    .part_count = 1,
                                    .result = sums};
-    return keel_group_run(group, &what, deadline_ns);
+    return keel_group_begin(group, &what, out);
+}
+
+static enum keel_status add_up(struct keel_group *group, uint64_t sequence, const int32_t *mine,
+                               int32_t *sums, uint64_t count, uint64_t deadline_ns)
+{
+    struct keel_operation *operation;
+    KEEL_TRY(begin_sum(group, sequence, mine, sums, count, &operation));
+    return keel_operation_wait(operation, deadline_ns);
 }
 
 struct job {
@@ -33,6 +42,8 @@ struct job {
     struct keel_group *group;
     uint32_t number;
     struct keel_thread thread;
+    struct keel_operation *operation;
+    _Atomic bool returned;
     enum keel_status status;
 };
 
@@ -84,6 +95,8 @@ static int threads_body(struct rank *me)
         if (me->seed == 1 && round == 3 + me->rank)
             keel_group_revoke(whole);
     }
+    if (me->seed == 1) /* it may have been another rank's revocation that ended the loop */
+        keel_group_revoke(whole);
     for (uint32_t k = 0; k < THREADS; k++) {
         keel_thread_join(&jobs[k].thread);
         rank_check(me, jobs[k].status == (me->seed == 1 ? KEEL_REVOKED : KEEL_OK));
@@ -100,8 +113,65 @@ START_TEST(threads_of_a_rank_work_side_by_side)
 }
 END_TEST
 
+static void *wait_for_it(void *argument)
+{
+    struct job *job = argument;
+    job->status = keel_operation_wait(job->operation, in_seconds(60)); /* the group may be gone then */
+    atomic_store(&job->returned, true);
+    return NULL;
+}
+
+static void sleep_us(uint64_t us)
+{
+    keel_sleep_until_ns(keel_deadline_after_ns(us * KEEL_NS_PER_US));
+}
+
+static bool waits(struct keel_group *group)
+{
+    keel_mutex_lock(&group->endpoint->lock);
+    bool somebody = group->waiters > 0;
+    keel_mutex_unlock(&group->endpoint->lock);
+    return somebody;
+}
+
+/* Rank 0 closes its group about when another thread's wait ends, well or not. */
+static int close_body(struct rank *me)
+{
+    for (uint64_t epoch = 1; epoch <= EPOCHS; epoch++) {
+        struct keel_group *whole = all_ranks(me, epoch);
+        struct job job = {.me = me};
+        int32_t mine = 1, sum = 0;
+        rank_check(me, add_up(whole, 1, &mine, &sum, 1, in_seconds(60)) == KEEL_OK);
+        if (me->rank != 0)
+            sleep_us(2000);
+        rank_ok(me, begin_sum(whole, 2, &mine, &sum, 1, &job.operation));
+        rank_ok(me, keel_thread_create(&job.thread, "wait", wait_for_it, &job));
+        while (!waits(whole) && !atomic_load(&job.returned))
+            sleep_us(10);
+        sleep_us(me->rank == 0 ? 1000 + epoch * 37 % 1500 : 5000);
+        keel_group_close(whole);
+        keel_thread_join(&job.thread);
+        rank_check(me,
+                   job.status == KEEL_REVOKED || (job.status == KEEL_OK && sum == (int32_t)me->rank_count));
+        rank_say(me, 'e');
+        rank_hear(me);
+    }
+    return 0;
+}
+
+START_TEST(a_group_can_be_closed_while_another_thread_waits)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, close_body);
+    for (uint32_t epoch = 1; epoch <= EPOCHS; epoch++)
+        ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_group_can_be_closed_while_another_thread_waits);
     tcase_add_loop_test(tc, threads_of_a_rank_work_side_by_side, 0, 2);
 }
 KEEL_TEST_MAIN("transport threads", cases, 120)
