@@ -30,7 +30,7 @@ struct keel_station {
     uint32_t receive_count, sending;
     struct fi_cq_msg_entry entries[BATCH]; /* read and not yet told */
     ssize_t entry_count, entry_next;
-    struct keel_station_name *names; /* NAMES_MAX, */
+    struct keel_station_name *names; /* NAMES_MAX, once there is one, */
     fi_addr_t *found;                /*   and what they became */
     uint32_t name_count;
 };
@@ -187,6 +187,10 @@ enum keel_status keel_station_find(struct keel_station *station, const struct ke
             *out = station->found[k];
             return KEEL_OK;
         }
+    if (station->names == NULL)
+        KEEL_TRY(keel_alloc(NAMES_MAX, sizeof *station->names, &station->names));
+    if (station->found == NULL)
+        KEEL_TRY(keel_alloc(NAMES_MAX, sizeof *station->found, &station->found));
     if (station->name_count == NAMES_MAX)
         return keel_fail(KEEL_LIMIT, "fabric: more than %d addresses in one epoch", NAMES_MAX);
     if (fi_av_insert(station->av, name->data, 1, out, 0, NULL) != 1)
@@ -248,18 +252,11 @@ enum keel_status keel_station_open(const struct keel_device *device, struct keel
     KEEL_TRY(keel_alloc(1, sizeof *station, &station));
     station->info = device->info;
     station->registers = device->registers;
-    enum keel_status status = keel_alloc(NAMES_MAX, sizeof *station->names, &station->names);
-    if (status == KEEL_OK)
-        status = keel_alloc(NAMES_MAX, sizeof *station->found, &station->found);
-    if (status == KEEL_OK) {
-        int result = open_endpoint(station);
-        if (result != 0)
-            status = keel_fail(KEEL_IO, "fabric: opening an endpoint of \"%s\": %s", device->provider->name,
-                               fi_strerror(-result));
-    }
-    if (status != KEEL_OK) {
+    int result = open_endpoint(station);
+    if (result != 0) {
         keel_station_close(station);
-        return status;
+        return keel_fail(KEEL_IO, "fabric: opening an endpoint of \"%s\": %s", device->provider->name,
+                         fi_strerror(-result));
     }
     *out = station;
     return KEEL_OK;

@@ -314,7 +314,8 @@ static inline enum keel_status drill_alloc(bool shared, void *out_pointer_addres
 /* Never returns. The first report is the address. */
 static inline void drill_rank_main(struct drill_rank *me, const char *node)
 {
-    struct keel_endpoint_config config = {.node = node, .fabric_only = node != NULL};
+    struct keel_endpoint_config config = {
+        .provider = getenv("KEEL_TEST_PROVIDER"), .node = node, .fabric_only = node != NULL};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (keel_endpoint_open(&config, &me->endpoint) != KEEL_OK ||
         drill_alloc(me->slot % 2 == 0, &me->part) != KEEL_OK ||
