@@ -226,7 +226,7 @@ static bool hold(struct keel_leg *leg, uint32_t number, uint32_t slot, const uin
 {
     struct keel_operation *operation = leg->operation;
     struct keel_held *held = held_at(operation, number, slot);
-    if (bytes <= KEEL_COPY_BYTES || !keel_exchange_hold(leg, held))
+    if (!keel_exchange_hold(leg, held))
         return false;
     held->payload = payload;
     held->bytes = bytes;

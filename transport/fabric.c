@@ -1,9 +1,9 @@
 /* fabric.c - libfabric's connected endpoints: a listener, and lines with their slots.
  *
- * Receive slots are posted again at once after `arrived` returns, but for few whose payload is kept to be
- * summed where it lies; so a peer never blocks on us. The completion queue is larger than all that can be
- * outstanding. A closed line stays in the graveyard until the queues have been drained to the bottom once
- * more, since completions that the provider flushed may still name its slots. */
+ * Receive slots are posted again at once after `arrived` returns, so a peer never blocks on us; the
+ * completion queue is larger than all that can be outstanding. A closed line stays in the graveyard until the
+ * queues have been drained to the bottom once more, since completions that the provider flushed may still
+ * name its slots. */
 #include "fabric.h"
 
 #include <keel/log.h>
@@ -21,7 +21,6 @@ enum {
     SEND_SLOT_BYTES = sizeof(struct keel_envelope) + KEEL_EAGER_BYTES, /* where payloads are lent */
     QUEUE_ENTRIES = KEEL_LINES_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
     EVENT_ENTRIES = 2 * KEEL_LINES_MAX,
-    KEPT_MAX = 2, /* of a connection's receives, so many may lie here to be read later */
     BATCH = 16,
     EVENT_BYTES = 512
 };
@@ -33,7 +32,6 @@ struct slot {
     void *owner;     /* sends: who hears of the completion, or NULL */
     uint32_t bytes;
     bool busy, receive;
-    bool kept; /* receives: the payload is read later */
     bool bulk; /* sends: more than a control message */
     bool lent; /* sends: the payload is not in the slot */
 };
@@ -46,8 +44,6 @@ struct link {
     void *descriptor;            /* of the registration, or NULL */
     struct slot receives[KEEL_LINE_RECEIVES];
     struct slot sends[KEEL_LINE_SENDS];
-    struct slot *arriving; /* while its message is delivered */
-    uint32_t kept_count;
 };
 
 struct fabric {
@@ -256,31 +252,9 @@ static void receive_done(struct slot *slot, size_t bytes)
     }
     carrier->bytes_received += bytes;
     carrier->messages_received++;
-    slot->link->arriving = slot;
     carrier->calls->arrived(carrier->context, line, &message, payload);
-    slot->link->arriving = NULL;
-    if (line->state != KEEL_LINE_CLOSED && !slot->kept && !post_receive(slot))
+    if (line->state != KEEL_LINE_CLOSED && !post_receive(slot))
         keel_line_broke(line, "a receive could not be posted");
-}
-
-/* Others stay posted, so whoever sends is never blocked by what is kept. */
-static uint64_t fabric_keep(struct keel_line *line)
-{
-    struct link *link = link_of_line(line);
-    if (link->arriving == NULL || link->arriving->kept || link->kept_count == KEPT_MAX)
-        return 0;
-    link->kept_count++;
-    link->arriving->kept = true;
-    return (uint64_t)(link->arriving - link->receives) + 1;
-}
-
-static bool fabric_release(struct keel_line *line, uint64_t kept)
-{
-    struct link *link = link_of_line(line);
-    struct slot *slot = &link->receives[kept - 1];
-    slot->kept = false;
-    link->kept_count--;
-    return post_receive(slot) || fi_shutdown(link->ep, 0) == 0;
 }
 
 static void send_done(struct slot *slot)
@@ -516,8 +490,6 @@ static void fabric_close(struct keel_carrier *carrier)
 static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .dial = fabric_dial,
                                                    .send = fabric_send,
-                                                   .keep = fabric_keep,
-                                                   .release = fabric_release,
                                                    .hang_up = fabric_hang_up,
                                                    .progress = fabric_progress,
                                                    .progress_data = fabric_progress_data,

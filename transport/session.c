@@ -621,7 +621,6 @@ static void last_arrived(struct keel_session *session, const struct keel_message
     word.kind = KEEL_MESSAGE_DIFFER;
     if (message->bytes == sizeof(struct keel_differ))
         keel_exchange_arrived(group, peer_of(session), &word, payload);
-    keel_exchange_rest(group);
     session_destroy(session);
     if (refusal == KEEL_REFUSE_DUPLICATE) {
         group->peers[rank]->redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);

@@ -629,48 +629,8 @@ START_TEST(a_rank_that_leaves_while_it_connects_is_never_taken_for_dead)
 }
 END_TEST
 
-enum { LEAVER = 1, LATE = 2, FEW = 60000 };
-
-/* Rank 0 sums; one has given all and closes its group before the other begins. */
-static int left_body(struct rank *me)
-{
-    static float given[FEW], sum[FEW];
-    const uint16_t shard_rank[] = {0, 1, 2};
-    const void *parts[] = {given};
-    struct keel_group *group = rank_group(me, 1, 3, shard_rank);
-    for (uint32_t k = 0; k < FEW; k++)
-        given[k] = (float)(me->rank * 1000 + k % 1000);
-    if (me->rank == LATE)
-        rank_hear(me);
-    struct keel_collective reduce = {.kind = KEEL_REDUCE,
-                                     .sequence = 1,
-                                     .algorithm = KEEL_ALGORITHM_FLAT,
-                                     .count = FEW,
-                                     .parts = parts,
-                                     .part_count = 1,
-                                     .result = sum};
-    rank_ok(me, keel_group_run(group, &reduce, in_seconds(20)));
-    for (uint32_t k = 0; me->rank == 0 && k < FEW; k++)
-        rank_check(me, sum[k] == (float)(3000 + 3 * (k % 1000)));
-    keel_group_close(group);
-    if (me->rank == LEAVER)
-        rank_say(me, 'l');
-    return 0;
-}
-
-START_TEST(who_has_given_all_may_leave_before_others_have_begun)
-{
-    struct ranks ranks;
-    ranks_start(&ranks, 3, 1, NULL, left_body);
-    ck_assert_uint_eq(ranks_listen(&ranks, LEAVER), 'l');
-    ranks_tell(&ranks, LATE, 'b');
-    ranks_end(&ranks, -1);
-}
-END_TEST
-
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, who_has_given_all_may_leave_before_others_have_begun);
     tcase_add_loop_test(tc, a_killed_rank_is_lost_to_all_and_the_next_epoch_is_right, 0, 6);
     tcase_add_test(tc, a_stopped_rank_is_named_at_the_deadline_and_the_next_epoch_is_right);
     tcase_add_test(tc, a_lower_rank_that_died_before_it_dialed_is_noticed);

@@ -278,12 +278,12 @@ static void turn_both(struct end *left, struct end *right)
     } while (0)
 
 /* Two ends in this process; the reader keeps what comes first. */
-static void keepers_open(struct end *sender, struct end *reader, uint32_t keeps, bool fabric_only)
+static void keepers_open(struct end *sender, struct end *reader, uint32_t keeps)
 {
     struct keel_address address = {.bytes = KEEL_ADDRESS_BYTES};
     struct keel_line *line;
-    end_open(sender, fabric_only);
-    end_open(reader, fabric_only);
+    end_open(sender, false);
+    end_open(reader, false);
     reader->keeps = keeps;
     ck_ok(keel_lines_address(&reader->lines, &address));
     ck_ok(keel_lines_dial(&sender->lines, &address, sender, &line));
@@ -298,7 +298,7 @@ START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
     ck_ok(keel_transport_alloc(COUNT * BYTES, &data));
     for (uint32_t k = 0; k < COUNT * BYTES; k++)
         data[k] = (uint8_t)(k * 13 + k / BYTES);
-    keepers_open(&sender, &reader, 2, false);
+    keepers_open(&sender, &reader, 2);
     for (uint64_t k = 0; k < COUNT; k++)
         ck_assert_int_eq(send_message(&sender, k, data + k * BYTES, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.arrived == COUNT);
@@ -321,42 +321,13 @@ START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
 }
 END_TEST
 
-/* There the sender has its memory back, and the reader's own is kept. */
-START_TEST(what_a_reader_keeps_over_the_fabric_stays_and_blocks_nobody)
-{
-    enum { BYTES = 1 << 16, COUNT = 6, MAX = 2 };
-    static uint8_t data[COUNT * BYTES];
-    struct end sender, reader;
-    for (uint32_t k = 0; k < sizeof data; k++)
-        data[k] = (uint8_t)(k * 13 + k / BYTES);
-    keepers_open(&sender, &reader, MAX + 1, true);
-    for (uint32_t k = 0; k < COUNT; k++) {
-        ck_assert_int_eq(send_message(&sender, k, data + (size_t)k * BYTES, BYTES, true), KEEL_SEND_OK);
-        both_until(&sender, &reader, reader.arrived == k + 1);
-    }
-    both_until(&sender, &reader, sender.returned == COUNT);
-    ck_assert_uint_eq(reader.kept[MAX], 0);
-    for (uint32_t k = 0; k < MAX; k++) {
-        ck_assert_uint_ne(reader.kept[k], 0);
-        ck_assert_mem_eq(reader.kept_at[k], data + (size_t)k * BYTES, BYTES);
-        ck_assert(keel_line_release(reader.line, reader.kept[k]));
-    }
-    for (uint32_t k = 0; k < COUNT; k++) {
-        ck_assert_int_eq(send_message(&sender, k, data + (size_t)k * BYTES, BYTES, true), KEEL_SEND_OK);
-        both_until(&sender, &reader, reader.arrived == COUNT + k + 1);
-    }
-    keel_lines_close(&sender.lines);
-    keel_lines_close(&reader.lines);
-}
-END_TEST
-
 START_TEST(a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands)
 {
     enum { BYTES = 1 << 14 };
     struct end sender, reader;
     uint8_t *data = NULL;
     ck_ok(keel_transport_alloc(BYTES, &data));
-    keepers_open(&sender, &reader, KEEL_LEG_SENDS, false);
+    keepers_open(&sender, &reader, KEEL_LEG_SENDS);
     for (uint64_t k = 0; k + 1 < KEEL_LEG_SENDS; k++) {
         ck_assert_int_eq(send_message(&sender, k, data, BYTES, true), KEEL_SEND_OK);
         both_until(&sender, &reader, reader.arrived == k + 1);
@@ -379,7 +350,7 @@ START_TEST(memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_i
     struct end sender, reader;
     uint8_t *data = NULL;
     ck_ok(keel_transport_alloc(BYTES, &data));
-    keepers_open(&sender, &reader, 1, false);
+    keepers_open(&sender, &reader, 1);
     ck_assert_int_eq(send_message(&sender, 0, data, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.kept_count == 1);
     keel_transport_free(data);
@@ -395,7 +366,7 @@ START_TEST(a_sender_that_hangs_up_takes_back_what_a_reader_keeps)
     struct end sender, reader;
     uint8_t *data = NULL;
     ck_ok(keel_transport_alloc(BYTES, &data));
-    keepers_open(&sender, &reader, 1, false);
+    keepers_open(&sender, &reader, 1);
     ck_assert_int_eq(send_message(&sender, 0, data, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.kept_count == 1);
     keel_line_close(sender.line);
@@ -739,7 +710,6 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_carrier, 0, 2);
     tcase_add_test(tc, what_a_reader_keeps_stays_lent_until_it_is_released);
-    tcase_add_test(tc, what_a_reader_keeps_over_the_fabric_stays_and_blocks_nobody);
     tcase_add_test(tc, a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands);
     tcase_add_test(tc, memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_it_is_gone);
     tcase_add_test(tc, a_sender_that_hangs_up_takes_back_what_a_reader_keeps);
