@@ -21,12 +21,6 @@ enum item_state {
 /* ---- where the data is -----------------------------------------------------------------------------------
  */
 
-struct span {
-    uint64_t at; /* bytes from the start of its space */
-    uint32_t bytes;
-    bool there; /* the block reaches into this segment */
-};
-
 static const struct keel_cut *cut_of(const struct keel_operation *operation,
                                      const struct keel_operand *operand)
 {
@@ -48,16 +42,23 @@ static void block_of(const struct keel_cut *cut, uint32_t block, uint64_t *out_a
     *out_bytes = cut->total - *out_at < cut->share ? cut->total - *out_at : cut->share;
 }
 
-static struct span span_of(const struct keel_operation *operation, const struct keel_operand *operand,
-                           uint32_t segment)
+static struct keel_piece cut_piece(const struct keel_operation *operation, const struct keel_operand *operand,
+                                   uint32_t segment)
 {
     uint64_t at, bytes, first = (uint64_t)segment * operation->chunk_bytes;
     block_of(cut_of(operation, operand), operand->block, &at, &bytes);
     if (first >= bytes)
-        return (struct span){at, 0, operation->tokens};
+        return (struct keel_piece){at, 0, operation->tokens};
     bytes -= first;
-    return (struct span){at + first,
-                         bytes < operation->chunk_bytes ? (uint32_t)bytes : operation->chunk_bytes, true};
+    return (struct keel_piece){
+        at + first, bytes < operation->chunk_bytes ? (uint32_t)bytes : operation->chunk_bytes, true};
+}
+
+static struct keel_piece piece_of(const struct keel_operation *operation, uint32_t operand, uint32_t segment)
+{
+    if (operation->pieces_known)
+        return operation->pieces[operand];
+    return cut_piece(operation, &operation->plan->schedule->operands[operand], segment);
 }
 
 static uint8_t *temp_at(const struct keel_operation *operation, uint32_t number, uint32_t slot)
@@ -78,27 +79,27 @@ static struct keel_held *held_at(const struct keel_operation *operation, uint32_
 }
 
 static const void *source_at(const struct keel_operation *operation, const struct keel_operand *operand,
-                             struct span span, uint32_t slot)
+                             struct keel_piece piece, uint32_t slot)
 {
-    if (span.bytes == 0)
+    if (piece.bytes == 0)
         return NULL;
     if (operand->space == KEEL_SPACE_TEMP) {
         const struct keel_held *held = held_at(operation, operand->number, slot);
         return held->payload != NULL ? held->payload : temp_at(operation, operand->number, slot);
     }
     if (operand->space == KEEL_SPACE_PART)
-        return operation->parts[operand->number] + span.at;
+        return operation->parts[operand->number] + piece.at;
     if (is_spared(operation, operand))
-        return operation->parts[0] + span.at;
-    return operation->result + span.at;
+        return operation->parts[0] + piece.at;
+    return operation->result + piece.at;
 }
 
 static void *destination_at(const struct keel_operation *operation, const struct keel_operand *operand,
-                            struct span span, uint32_t slot)
+                            struct keel_piece piece, uint32_t slot)
 {
     KEEL_ASSERT(operand->space != KEEL_SPACE_PART);
     return operand->space == KEEL_SPACE_TEMP ? temp_at(operation, operand->number, slot)
-                                             : operation->result + span.at;
+                                             : operation->result + piece.at;
 }
 
 /* ---- what a pair exchanges -------------------------------------------------------------------------------
@@ -113,10 +114,14 @@ static const uint32_t *messages_of(const struct keel_operation *operation, uint3
     return (give ? plan->sends : plan->schedule->receives) + first[leg];
 }
 
-static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step)
+/* The first of a step: what it moves, or where it puts something. */
+static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step,
+                                             uint32_t segment, struct keel_piece *out)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
-    return &schedule->operands[schedule->steps[step].operand_first];
+    uint32_t first = schedule->steps[step].operand_first;
+    *out = piece_of(operation, first, segment);
+    return &schedule->operands[first];
 }
 
 static uint64_t count_messages(const struct keel_operation *operation, uint32_t leg, bool give,
@@ -124,9 +129,11 @@ static uint64_t count_messages(const struct keel_operation *operation, uint32_t 
 {
     uint32_t count, most = 0;
     uint64_t total = 0, at, bytes;
+    *out_bytes = 0;
     const uint32_t *steps = messages_of(operation, leg, give, &count);
     for (uint32_t k = 0; k < count; k++) {
-        const struct keel_operand *operand = operand_of(operation, steps[k]);
+        const struct keel_schedule *schedule = operation->plan->schedule;
+        const struct keel_operand *operand = &schedule->operands[schedule->steps[steps[k]].operand_first];
         block_of(cut_of(operation, operand), operand->block, &at, &bytes);
         uint32_t chunks = (uint32_t)((bytes + operation->chunk_bytes - 1) / operation->chunk_bytes);
         if (operation->tokens)
@@ -141,11 +148,15 @@ static uint64_t count_messages(const struct keel_operation *operation, uint32_t 
 
 void keel_engine_init(struct keel_operation *operation)
 {
+    const struct keel_schedule *schedule = operation->plan->schedule;
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
-        leg->give_left = count_messages(operation, k, true, &leg->give_segments, &leg->give_bytes);
-        leg->take_left = count_messages(operation, k, false, &leg->take_segments, &leg->take_bytes);
+        leg->give_count = count_messages(operation, k, true, &leg->give_segments, &leg->give_bytes);
+        leg->take_count = count_messages(operation, k, false, &leg->take_segments, &leg->take_bytes);
     }
+    operation->pieces_known = operation->pieces != NULL && operation->segment_count == 1;
+    for (uint32_t k = 0; operation->pieces_known && k < schedule->operand_count; k++)
+        operation->pieces[k] = cut_piece(operation, &schedule->operands[k], 0);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------
@@ -154,6 +165,19 @@ void keel_engine_init(struct keel_operation *operation)
 static uint32_t item_of(const struct keel_operation *operation, uint32_t slot, uint32_t step)
 {
     return slot * operation->plan->schedule->step_count + step;
+}
+
+static void split_item(const struct keel_operation *operation, uint32_t item, uint32_t *out_slot,
+                       uint32_t *out_step)
+{
+    bool one = operation->window <= 1; /* divisions take long */
+    *out_slot = one ? 0 : item / operation->plan->schedule->step_count;
+    *out_step = one ? item : item % operation->plan->schedule->step_count;
+}
+
+static uint32_t slot_of(const struct keel_operation *operation, uint32_t segment)
+{
+    return operation->window > 1 ? segment % operation->window : 0;
 }
 
 static void push_ready(struct keel_operation *operation, uint32_t item)
@@ -169,7 +193,8 @@ static void push_ready(struct keel_operation *operation, uint32_t item)
 static void item_done(struct keel_operation *operation, uint32_t item)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
-    uint32_t slot = item / schedule->step_count, step = item % schedule->step_count;
+    uint32_t slot, step;
+    split_item(operation, item, &slot, &step);
     operation->state[item] = DONE;
     operation->left[slot]--;
     for (uint32_t k = schedule->freed_first[step]; k < schedule->freed_first[step + 1]; k++) {
@@ -267,62 +292,75 @@ static bool combine(struct keel_operation *operation, uint32_t step, uint32_t se
     const struct keel_operand *operands = &schedule->operands[at->operand_first];
     enum keel_element element = (enum keel_element)operation->signature.element;
     enum keel_reduction reduction = (enum keel_reduction)operation->signature.reduction;
-    struct span out = span_of(operation, &operands[0], segment);
-    if (!sources_there(operation, operands + 1, at->operand_count - 1, slot, false))
+    struct keel_piece out = piece_of(operation, at->operand_first, segment);
+    if (operation->held_count > 0 &&
+        !sources_there(operation, operands + 1, at->operand_count - 1, slot, false))
         return false;
     for (uint32_t k = 1; k < at->operand_count; k++) {
-        struct span span = span_of(operation, &operands[k], segment);
-        KEEL_ASSERT(span.bytes == out.bytes);
+        struct keel_piece piece = piece_of(operation, at->operand_first + k, segment);
+        KEEL_ASSERT(piece.bytes == out.bytes);
         bool here = received != NULL && operands[k].space == KEEL_SPACE_TEMP &&
                     operands[k].number == received->number;
-        operation->leaves[k - 1] = here ? payload : source_at(operation, &operands[k], span, slot);
+        operation->leaves[k - 1] = here ? payload : source_at(operation, &operands[k], piece, slot);
     }
     keel_combine(element, reduction == KEEL_AVERAGE ? KEEL_SUM : reduction, operation->leaves,
                  schedule->program + at->program_first, at->program_count,
                  destination_at(operation, &operands[0], out, slot), out.bytes / operation->element_bytes);
-    return sources_there(operation, operands + 1, at->operand_count - 1, slot, true);
+    return operation->held_count == 0 ||
+           sources_there(operation, operands + 1, at->operand_count - 1, slot, true);
 }
 
-static void copy(const struct keel_operation *operation, const struct keel_operand *operands,
-                 uint32_t segment, uint32_t slot)
+static void copy(const struct keel_operation *operation, uint32_t first, uint32_t segment, uint32_t slot)
 {
-    struct span span = span_of(operation, &operands[1], segment);
-    struct span into = span_of(operation, &operands[0], segment);
+    const struct keel_operand *operands = &operation->plan->schedule->operands[first];
+    struct keel_piece piece = piece_of(operation, first + 1, segment);
+    struct keel_piece into = piece_of(operation, first, segment);
     if (is_spared(operation, &operands[0]))
         return;
     void *to = destination_at(operation, &operands[0], into, slot);
-    const void *from = source_at(operation, &operands[1], span, slot);
+    const void *from = source_at(operation, &operands[1], piece, slot);
     if (to != from)
-        memcpy(to, from, span.bytes);
+        memcpy(to, from, piece.bytes);
 }
 
 static uint32_t segment_in(const struct keel_operation *operation, uint32_t slot)
 {
     uint32_t window = operation->window;
+    if (window <= 1)
+        return operation->lowest;
     return operation->lowest + (slot + window - operation->lowest % window) % window;
+}
+
+/* A SEND goes when its peer has room, a RECEIVE is done when its message comes. False: neither, or there is
+ * nothing to move. */
+static bool leave_to_peer(struct keel_operation *operation, uint32_t item, uint32_t slot, uint32_t step,
+                          uint32_t segment)
+{
+    const struct keel_schedule *schedule = operation->plan->schedule;
+    const struct keel_step *at = &schedule->steps[step];
+    bool sends = at->kind == KEEL_STEP_SEND;
+    if ((!sends && at->kind != KEEL_STEP_RECEIVE) || !piece_of(operation, at->operand_first, segment).there)
+        return false;
+    if (sends)
+        queue_send(operation, item, slot, at->peer_index);
+    else
+        operation->state[item] = READY;
+    return true;
 }
 
 static void run_item(struct keel_operation *operation, uint32_t item)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
-    uint32_t slot = item / schedule->step_count, step = item % schedule->step_count;
+    uint32_t slot, step;
+    split_item(operation, item, &slot, &step);
     uint32_t segment = segment_in(operation, slot);
     const struct keel_step *at = &schedule->steps[step];
-    const struct keel_operand *operands = &schedule->operands[at->operand_first];
-    struct span span = span_of(operation, &operands[0], segment);
-    bool moves = at->kind == KEEL_STEP_SEND || at->kind == KEEL_STEP_RECEIVE;
-    if (operation->state[item] != COMBINED && span.there && (moves || span.bytes > 0)) {
-        if (at->kind == KEEL_STEP_SEND) {
-            queue_send(operation, item, slot, at->peer_index);
-            return;
-        }
-        if (at->kind == KEEL_STEP_RECEIVE) {
-            operation->state[item] = READY;
-            return;
-        }
+    if (leave_to_peer(operation, item, slot, step, segment))
+        return;
+    if (operation->state[item] != COMBINED && piece_of(operation, at->operand_first, segment).bytes > 0) {
         if (at->kind == KEEL_STEP_COPY)
-            copy(operation, operands, segment, slot);
-        else if (!combine(operation, step, segment, slot, NULL, NULL))
+            copy(operation, at->operand_first, segment, slot);
+        else if (at->kind == KEEL_STEP_COMBINE && !combine(operation, step, segment, slot, NULL, NULL))
             return;
     }
     item_done(operation, item);
@@ -332,7 +370,7 @@ static void open_segment(struct keel_operation *operation, uint32_t segment)
 {
     const struct keel_plan *plan = operation->plan;
     const struct keel_schedule *schedule = plan->schedule;
-    uint32_t slot = segment % operation->window, first = item_of(operation, slot, 0);
+    uint32_t slot = slot_of(operation, segment), first = item_of(operation, slot, 0);
     if (schedule->step_count > 0) {
         memcpy(operation->needs + first, schedule->needs, schedule->step_count * sizeof *operation->needs);
         memset(operation->state + first, WAITING, schedule->step_count);
@@ -341,7 +379,8 @@ static void open_segment(struct keel_operation *operation, uint32_t segment)
     for (uint32_t k = 0; k < operation->leg_count; k++)
         operation->legs[k].head[slot] = KEEL_NONE;
     for (uint32_t k = 0; k < plan->root_count; k++)
-        push_ready(operation, first + plan->roots[k]);
+        if (!leave_to_peer(operation, first + plan->roots[k], slot, plan->roots[k], segment))
+            push_ready(operation, first + plan->roots[k]);
 }
 
 /* The segment is whole here, and nothing of it is lent any more. */
@@ -350,10 +389,10 @@ static void finish_segment(struct keel_operation *operation, uint32_t segment)
     for (uint32_t block = 0; operation->divisor > 0 && block < operation->plan->schedule->result_blocks;
          block++) {
         struct keel_operand operand = {.space = KEEL_SPACE_RESULT, .block = block};
-        struct span span = span_of(operation, &operand, segment);
-        if (span.bytes > 0)
-            keel_combine_divide((enum keel_element)operation->signature.element, operation->result + span.at,
-                                span.bytes / operation->element_bytes, operation->divisor);
+        struct keel_piece piece = cut_piece(operation, &operand, segment);
+        if (piece.bytes > 0)
+            keel_combine_divide((enum keel_element)operation->signature.element, operation->result + piece.at,
+                                piece.bytes / operation->element_bytes, operation->divisor);
     }
 }
 
@@ -364,6 +403,8 @@ static void tell_grants(struct keel_operation *operation)
         uint32_t limit = operation->lowest + operation->window;
         if (limit > leg->take_segments)
             limit = leg->take_segments;
+        if (leg->grant == limit)
+            continue;
         leg->grant = limit;
         if (leg->first_sent && limit > leg->grant_told &&
             (limit == leg->take_segments || limit - leg->grant_told >= (operation->window + 1) / 2))
@@ -379,7 +420,7 @@ static void advance(struct keel_operation *operation)
         open_segment(operation, next);
 }
 
-static void run(struct keel_operation *operation)
+static void run_all(struct keel_operation *operation)
 {
     uint32_t before = operation->lowest;
     for (;;) {
@@ -389,22 +430,28 @@ static void run(struct keel_operation *operation)
             run_item(operation, item);
         }
         if (operation->lowest == operation->segment_count ||
-            operation->left[operation->lowest % operation->window] > 0)
+            operation->left[slot_of(operation, operation->lowest)] > 0)
             break;
         advance(operation);
     }
     if (operation->lowest > before) {
         keel_trace_segment(operation);
-        tell_grants(operation);
+        if (operation->segment_count > operation->window)
+            tell_grants(operation);
     }
+}
+
+/* Most of what comes or goes sets nothing off. */
+static void run(struct keel_operation *operation)
+{
+    if (operation->ready != KEEL_NONE || operation->lowest == operation->segment_count ||
+        operation->left[slot_of(operation, operation->lowest)] == 0)
+        run_all(operation);
 }
 
 void keel_engine_start(struct keel_operation *operation)
 {
     operation->ready = KEEL_NONE;
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        for (uint32_t slot = 0; slot < KEEL_WINDOW_SEGMENTS; slot++)
-            operation->legs[k].head[slot] = KEEL_NONE;
     for (uint32_t segment = 0; segment < operation->window && segment < operation->segment_count; segment++)
         open_segment(operation, segment);
     tell_grants(operation);
@@ -433,11 +480,11 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
     if (ordinal >= count || segment < operation->lowest || segment >= operation->segment_count ||
         segment - operation->lowest >= operation->window)
         return false;
-    uint32_t slot = segment % operation->window, step = steps[ordinal];
+    uint32_t slot = slot_of(operation, segment), step = steps[ordinal];
     uint32_t item = item_of(operation, slot, step), reader = operation->plan->direct[step];
-    const struct keel_operand *into = operand_of(operation, step);
-    struct span span = span_of(operation, into, segment);
-    if (operation->state[item] != READY || span.bytes != bytes)
+    struct keel_piece piece;
+    const struct keel_operand *into = operand_of(operation, step, segment, &piece);
+    if (operation->state[item] != READY || piece.bytes != bytes)
         return false;
     if (bytes > 0 && reader != KEEL_NONE && operation->needs[item_of(operation, slot, reader)] == 1) {
         if (!combine(operation, reader, segment, slot, into, payload))
@@ -445,7 +492,7 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
         operation->state[item_of(operation, slot, reader)] = COMBINED;
     } else if (bytes > 0 && !is_spared(operation, into) &&
                (reader == KEEL_NONE || !hold(leg, into->number, slot, payload, bytes))) {
-        deposit(operation, into, destination_at(operation, into, span, slot), payload, bytes);
+        deposit(operation, into, destination_at(operation, into, piece, slot), payload, bytes);
     }
     leg->take_left--;
     item_done(operation, item);
@@ -459,19 +506,20 @@ bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
     for (uint32_t segment = operation->lowest; segment < operation->segment_count && segment < leg->granted &&
                                                segment - operation->lowest < operation->window;
          segment++) {
-        uint32_t slot = segment % operation->window, *head = &leg->head[slot];
+        uint32_t slot = slot_of(operation, segment), *head = &leg->head[slot];
         while (*head != KEEL_NONE && operation->state[*head] != READY)
             *head = operation->chain[*head]; /* it rode on the first message */
         if (*head == KEEL_NONE)
             continue;
-        uint32_t step = *head % operation->plan->schedule->step_count;
-        const struct keel_operand *operand = operand_of(operation, step);
-        struct span span = span_of(operation, operand, segment);
+        uint32_t at, step;
+        split_item(operation, *head, &at, &step);
+        struct keel_piece piece;
+        const struct keel_operand *operand = operand_of(operation, step, segment, &piece);
         *out = (struct keel_give){.item = *head,
                                   .segment = segment,
                                   .ordinal = operation->plan->schedule->steps[step].ordinal,
-                                  .bytes = span.bytes,
-                                  .payload = source_at(operation, operand, span, slot)};
+                                  .bytes = piece.bytes,
+                                  .payload = source_at(operation, operand, piece, slot)};
         return true;
     }
     return false;
@@ -480,7 +528,7 @@ bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
 void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done)
 {
     struct keel_operation *operation = leg->operation;
-    uint32_t *head = &leg->head[give->segment % operation->window];
+    uint32_t *head = &leg->head[slot_of(operation, give->segment)];
     KEEL_ASSERT(*head == give->item && leg->give_left > 0);
     *head = operation->chain[give->item];
     leg->give_left--;
@@ -507,15 +555,15 @@ uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t cap
     if (operation->lowest > 0 || operation->segment_count == 0)
         return 0;
     for (; packed < count; packed++) {
-        const struct keel_operand *operand = operand_of(operation, steps[packed]);
-        struct span span = span_of(operation, operand, 0);
-        if (span.there && operation->state[steps[packed]] != READY)
+        struct keel_piece piece;
+        const struct keel_operand *operand = operand_of(operation, steps[packed], 0, &piece);
+        if (piece.there && operation->state[steps[packed]] != READY)
             break;
-        if (span.bytes > capacity - *out_bytes)
+        if (piece.bytes > capacity - *out_bytes)
             break;
-        if (span.bytes > 0)
-            memcpy(out + *out_bytes, source_at(operation, operand, span, 0), span.bytes);
-        *out_bytes += span.bytes;
+        if (piece.bytes > 0)
+            memcpy(out + *out_bytes, source_at(operation, operand, piece, 0), piece.bytes);
+        *out_bytes += piece.bytes;
     }
     return packed;
 }
@@ -543,12 +591,13 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
     if (count > all)
         return false;
     for (uint32_t k = 0; k < count && operation->segment_count > 0; k++) {
-        struct span span = span_of(operation, operand_of(operation, steps[k]), 0);
-        if (!span.there)
+        struct keel_piece piece;
+        operand_of(operation, steps[k], 0, &piece);
+        if (!piece.there)
             continue;
-        if (span.bytes > bytes - at || !keel_engine_take(leg, 0, k, payload + at, span.bytes))
+        if (piece.bytes > bytes - at || !keel_engine_take(leg, 0, k, payload + at, piece.bytes))
             return false;
-        at += span.bytes;
+        at += piece.bytes;
     }
     return at == bytes;
 }
@@ -559,7 +608,7 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
 bool keel_engine_awaits(const struct keel_leg *leg)
 {
     const struct keel_operation *operation = leg->operation;
-    uint32_t count, slot = operation->lowest % operation->window;
+    uint32_t count, slot = slot_of(operation, operation->lowest);
     const uint32_t *steps = messages_of(operation, leg->index, false, &count);
     if (operation->lowest >= leg->take_segments)
         return false;
@@ -573,5 +622,5 @@ bool keel_engine_is_held(const struct keel_leg *leg)
 {
     const struct keel_operation *operation = leg->operation;
     return operation->lowest < operation->segment_count && operation->lowest >= leg->granted &&
-           leg->head[operation->lowest % operation->window] != KEEL_NONE;
+           leg->head[slot_of(operation, operation->lowest)] != KEEL_NONE;
 }

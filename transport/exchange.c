@@ -28,6 +28,9 @@ static struct keel_operation **table_slot(struct keel_group *whole, uint32_t num
 static struct keel_leg *leg_of(const struct keel_operation *operation, uint32_t rank)
 {
     uint32_t low = 0, high = operation->leg_count;
+    for (uint32_t k = rank > 0 ? rank - 1 : 0; k <= rank && k < high; k++) /* where it talks to everybody */
+        if (operation->legs[k].rank == rank)
+            return &operation->legs[k];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (operation->legs[middle].rank < rank)
@@ -76,7 +79,7 @@ static struct keel_message message_of(const struct keel_operation *operation, en
 void keel_exchange_queue(struct keel_leg *leg)
 {
     struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
-    if (peer == NULL || leg->operation->ended)
+    if (peer == NULL || leg->operation->ended || leg->operation->starting)
         return;
     keel_session_busy(leg->operation->group->whole, peer);
     if (leg->queued)
@@ -118,18 +121,21 @@ void keel_exchange_end(struct keel_operation *operation, enum keel_status status
     if (operation->ended)
         return;
     for (uint32_t k = 0; k < operation->leg_count; k++)
-        unqueue(&operation->legs[k]);
-    keel_engine_let_go(operation, false);
+        if (operation->legs[k].queued)
+            unqueue(&operation->legs[k]);
+    if (operation->held_count > 0)
+        keel_engine_let_go(operation, false);
     operation->ended = true;
     keel_trace_ended(operation, status);
     operation->group->whole->active--;
     if (status == KEEL_OK && operation->linked)
         table_remove(operation);
-    keel_mutex_lock(&endpoint->lock);
-    operation->done = true;
     operation->status = status;
-    if (endpoint->sleepers > 0)
-        keel_cond_broadcast(&endpoint->changed);
+    atomic_store(&operation->done, true); /* from here on it may be gone */
+    if (atomic_load(&endpoint->sleepers) == 0)
+        return;
+    keel_mutex_lock(&endpoint->lock);
+    keel_cond_broadcast(&endpoint->changed);
     keel_mutex_unlock(&endpoint->lock);
 }
 
@@ -147,7 +153,7 @@ static bool settle(struct keel_leg *leg)
     if (operation->ended)
         return true;
     if (!atomic_load_explicit(&leg->settled, memory_order_relaxed) && leg_whole(leg)) {
-        atomic_store(&leg->settled, true);
+        atomic_store_explicit(&leg->settled, true, memory_order_relaxed);
         operation->open_legs--;
     }
     if (operation->open_legs > 0 || operation->lowest < operation->segment_count)
@@ -212,13 +218,13 @@ static struct keel_signature signature_for(const struct keel_leg *leg)
     return signature;
 }
 
-static bool agrees(const struct keel_signature *mine, const struct keel_signature *theirs, bool pair)
+static bool agrees(const struct keel_leg *leg, const struct keel_signature *theirs)
 {
-    struct keel_signature wanted = *mine;
-    wanted.give_bytes = mine->take_bytes;
-    wanted.take_bytes = mine->give_bytes;
-    if (pair) {
-        wanted.kind = mine->kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
+    struct keel_signature wanted = leg->operation->signature;
+    wanted.give_bytes = leg->take_bytes;
+    wanted.take_bytes = leg->give_bytes;
+    if (is_pair(leg->operation)) {
+        wanted.kind = wanted.kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
         wanted.root = theirs->root;
     }
     return memcmp(&wanted, theirs, sizeof wanted) == 0;
@@ -338,6 +344,12 @@ static bool grant_is_due(const struct keel_leg *leg)
            (leg->grant == leg->take_segments || leg->grant - leg->grant_told >= (window + 1) / 2);
 }
 
+static bool has_more(const struct keel_leg *leg)
+{
+    return !leg->first_sent || grant_is_due(leg) ||
+           (leg->give_left > 0 && atomic_load_explicit(&leg->begun, memory_order_relaxed));
+}
+
 static enum keel_flow_send send_for(struct keel_leg *leg, struct keel_line *link, bool *out_retry)
 {
     struct keel_give give;
@@ -348,8 +360,8 @@ static enum keel_flow_send send_for(struct keel_leg *leg, struct keel_line *link
         result = send_grant(leg, link, out_retry);
     else if (atomic_load_explicit(&leg->begun, memory_order_relaxed) && keel_engine_next(leg, &give))
         result = send_data(leg, &give, link, out_retry);
-    if (result == KEEL_FLOW_SENT)
-        settle(leg);
+    if (result == KEEL_FLOW_SENT && !settle(leg) && !has_more(leg))
+        unqueue(leg);
     return result;
 }
 
@@ -434,7 +446,7 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
 {
     uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
     struct keel_leg *leg = leg_of(operation, rank);
-    struct keel_signature theirs, mine;
+    struct keel_signature theirs;
     if (message->bytes < sizeof theirs || rank == KEEL_NO_RANK)
         return false;
     memcpy(&theirs, payload, sizeof theirs);
@@ -443,22 +455,21 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
         notify(operation, peer);
         return true;
     }
-    if (atomic_load(&leg->begun))
+    if (atomic_load_explicit(&leg->begun, memory_order_relaxed))
         return false;
-    mine = signature_for(leg);
-    if (!agrees(&mine, &theirs, is_pair(operation))) {
+    if (!agrees(leg, &theirs)) {
         first_differs(operation, leg, rank, &theirs);
         return true;
     }
-    atomic_store(&leg->begun, true);
+    atomic_store_explicit(&leg->begun, true, memory_order_relaxed);
     keel_trace_first(operation, leg);
     leg->granted = (uint32_t)(message->offset >> 32);
     if (leg->granted > leg->give_segments ||
         !keel_engine_unpack(leg, (uint32_t)message->offset, payload + sizeof theirs,
                             message->bytes - (uint32_t)sizeof theirs))
         return false;
-    keel_exchange_queue(leg);
-    settle(leg);
+    if (!settle(leg) && has_more(leg))
+        keel_exchange_queue(leg);
     return true;
 }
 
@@ -600,6 +611,8 @@ static enum keel_status find_peers(struct keel_operation *operation)
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
         struct keel_group *group = operation->group;
+        if (atomic_load_explicit(&leg->peer, memory_order_relaxed) != NULL)
+            continue;
         struct keel_peer *peer = keel_session_peer(group->whole, keel_group_to_whole(group, leg->rank));
         if (peer == NULL)
             return KEEL_NO_MEMORY;
@@ -615,7 +628,7 @@ static void begin_early(struct keel_operation *operation, bool words)
     struct keel_group *whole = operation->group->whole;
     for (struct keel_peer *peer = whole->peer_list; peer != NULL && !operation->ended; peer = peer->next) {
         struct keel_early *early = NULL;
-        while (!operation->ended && is_member(operation, peer) &&
+        while (peer->early != NULL && !operation->ended && is_member(operation, peer) &&
                (early = early_of(peer, operation, words)) != NULL) {
             bool good = early->message.kind == KEEL_MESSAGE_DIFFER
                             ? take_differ(operation, &early->message, early->payload)
@@ -624,6 +637,26 @@ static void begin_early(struct keel_operation *operation, bool words)
                 keel_exchange_end(operation, KEEL_MISMATCH);
             keel_free(early);
         }
+    }
+}
+
+/* Straight, where nothing is before it; else in its turn. The last of them may end the operation, and then it
+ * may be gone. */
+static void send_firsts(struct keel_operation *operation)
+{
+    uint32_t count = operation->leg_count;
+    bool retry = false;
+    for (uint32_t k = 0; k < count; k++) {
+        struct keel_leg *leg = &operation->legs[k];
+        struct keel_line *line = keel_session_ready(atomic_load_explicit(&leg->peer, memory_order_relaxed));
+        if (line == NULL || send_first(leg, line, &retry) != KEEL_FLOW_SENT) {
+            keel_exchange_queue(leg);
+            continue;
+        }
+        if (settle(leg))
+            return;
+        if (has_more(leg))
+            keel_exchange_queue(leg);
     }
 }
 
@@ -646,15 +679,18 @@ void keel_exchange_begin(struct keel_operation *operation)
     operation->next_in_table = *slot;
     *slot = operation;
     operation->linked = true;
+    operation->starting = true;
     keel_engine_start(operation);
     begin_early(operation, false);
-    if (!operation->ended && operation->open_legs == 0) {
+    operation->starting = false;
+    if (operation->ended)
+        return;
+    if (operation->open_legs == 0) {
         KEEL_ASSERT(operation->lowest == operation->segment_count);
         keel_exchange_end(operation, KEEL_OK);
         return;
     }
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        keel_exchange_queue(&operation->legs[k]);
+    send_firsts(operation);
 }
 
 /* ---- what peers lent

@@ -94,15 +94,18 @@ struct keel_ticket {
  * of the segments under way: slot * step_count + step. */
 struct keel_leg {
     struct keel_operation *operation;
-    struct keel_peer *_Atomic peer; /* set when it begins here */
+    struct keel_peer *_Atomic peer; /* set when it first begins here; stays */
     uint32_t rank, index;           /* in the group; among the plan's peers */
+    /* of the sizes */
+    uint32_t give_segments, take_segments; /* how many have messages to it, from it */
+    uint64_t give_bytes, take_bytes;
+    uint64_t give_count, take_count; /* messages */
+    /* how far it is */
     bool queued, first_sent;
     _Atomic bool begun, settled; /* begun: its first message has come */
     struct keel_leg *next_work, *previous_work;
-    uint32_t give_segments, take_segments; /* how many have messages to it, from it */
-    uint32_t granted;                      /* segments below may be sent */
+    uint32_t granted; /* segments below may be sent */
     uint32_t grant, grant_told;
-    uint64_t give_bytes, take_bytes;
     uint64_t give_left, take_left; /* messages */
     uint32_t in_flight, held;
     uint32_t busy; /* bit per ticket */
@@ -119,6 +122,13 @@ struct keel_held {
     uint64_t kept;
 };
 
+/* Where a block, or the chunk of it that is in a segment, lies. */
+struct keel_piece {
+    uint64_t at; /* bytes from the start of its space */
+    uint32_t bytes;
+    bool there; /* the block reaches into this segment */
+};
+
 /* How a space is cut into blocks. */
 struct keel_cut {
     uint64_t share, total; /* bytes: of every block but those at the end; of all */
@@ -128,7 +138,8 @@ struct keel_cut {
 struct keel_operation {
     struct keel_group *group;
     struct keel_plan *plan;
-    uint16_t lane; /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
+    struct keel_collective asked; /* the sizes that all is set for; kind COUNT: none */
+    uint16_t lane;                /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
     uint64_t sequence;
     struct keel_signature signature; /* but for what goes between a pair */
     /* the data */
@@ -139,7 +150,9 @@ struct keel_operation {
     struct keel_cut part_cut, result_cut;
     uint64_t *ends; /* tables of both cuts: 2 * rank_count, or NULL */
     uint32_t chunk_bytes, segment_count, window;
-    bool tokens; /* messages without bytes are sent: a barrier */
+    bool tokens;               /* messages without bytes are sent: a barrier */
+    struct keel_piece *pieces; /* by operand of a short schedule, or NULL: */
+    bool pieces_known;         /*   of the only segment */
     /* progress: how far it is */
     uint32_t lowest;                     /* segments below are done */
     uint32_t left[KEEL_WINDOW_SEGMENTS]; /* steps of each slot that are not done */
@@ -158,6 +171,7 @@ struct keel_operation {
     struct keel_leg *legs;  /* of the plan's peers, in order */
     uint32_t leg_count, open_legs;
     uint16_t record; /* its place in the recording */
+    bool starting;   /* its first messages are about to go */
     bool waits_told; /* the recording says what it waits for */
     bool ended;      /* outcome is published */
     bool linked;     /* in the epoch's table */
@@ -166,8 +180,8 @@ struct keel_operation {
     /* lock */
     struct keel_operation *next_submitted;
     struct keel_operation *next_live, *previous_live; /* all of the group that are not freed */
-    bool done;
-    enum keel_status status;
+    enum keel_status status;                          /* set before done */
+    _Atomic bool done;                                /* written by progress */
 };
 
 enum { KEEL_TABLE_SLOTS = 64, KEEL_CHOICES = 32 };
@@ -224,6 +238,7 @@ struct keel_group {
     struct keel_group *next_child;
     struct keel_plan *plans;
     struct keel_choice choices[KEEL_CHOICES];
+    struct keel_operation *again[KEEL_CHOICES]; /* short ones that are over, by what they were asked */
     struct keel_operation *live;
     uint32_t waiters;
     _Atomic bool revoked;
@@ -249,7 +264,8 @@ struct keel_endpoint {
     uint64_t past_epoch;             /* closed last, */
     uint16_t past_accused;           /* and whom it had lost: a rank + 1, or 0; */
     struct keel_notice past_quarrel; /* and who had disagreed in it */
-    uint64_t now_ns;                 /* as this pass began: for what need not be finer */
+    uint64_t now_ns;                 /* as this pass began, or one before: for what need not be finer */
+    uint32_t glances;                /* passes since, in which nothing happened */
     uint64_t tick_ns;                /* when something is due */
     uint64_t spin_ns;                /* how long a waiter spins before it sleeps */
     uint64_t calm_ns;                /* until then nobody spins */
@@ -265,10 +281,10 @@ struct keel_endpoint {
     uint64_t drives;          /* so often a caller took it */
     bool wanted;              /* the thread is to have it next: connections want attention */
     bool thread_parked, thread_deep, thread_polling;
-    uint64_t thread_until_ns; /* when its sleep in poll ends */
-    uint64_t lease_ns;        /* until then the thread leaves progress to waiters */
-    uint32_t sleepers;        /* waiters that do not own progress */
-    struct keel_group *group; /* open */
+    uint64_t thread_until_ns;  /* when its sleep in poll ends */
+    uint64_t lease_ns;         /* until then the thread leaves progress to waiters */
+    _Atomic uint32_t sleepers; /* waiters that do not own progress; written under the lock */
+    struct keel_group *group;  /* open */
     bool has_epoch, opening, closing, stopping;
     _Atomic bool mail; /* something of the above is new */
     bool woken;        /* the eventfd is written */
@@ -287,7 +303,7 @@ void keel_endpoint_claim(struct keel_endpoint *endpoint);
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon);
 /* One round of progress, without the lock. Connections are the thread's: a stranger can hold it up there. */
 void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections);
-/* Caller owns progress: take the mail, without the lock. */
+/* Caller owns progress and holds the lock, which is let go: take the mail. */
 void keel_endpoint_mail(struct keel_endpoint *endpoint);
 /* Caller owns progress: sleep until something may have come, or the deadline. */
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns);
@@ -296,15 +312,18 @@ void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns);
 void keel_operation_destroy(struct keel_operation *operation);
 void keel_operation_free_all(struct keel_group *group);            /* nobody uses the group any more */
 void keel_operation_unlink_live(struct keel_operation *operation); /* caller holds the lock */
-/* Caller holds the lock: it ended well, or never began. True: its plan keeps it for the next; else the caller
- * destroys it. */
-bool keel_operation_give_back(struct keel_operation *operation);
+/* Caller holds the lock: it ended well, or never began, and is kept for the next. Returns one that there is
+ * no room for, if any: the caller's to destroy. */
+struct keel_operation *keel_operation_give_back(struct keel_operation *operation);
 enum keel_status keel_collective_check(const struct keel_group *group, const struct keel_collective *what);
 /* How many parts this rank gives; whether it gets a result. */
 uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what);
 bool keel_collective_gets(const struct keel_group *group, const struct keel_collective *what);
 /* wait.c: a wait would return at once. Makes no progress itself. */
 bool keel_operation_done(const struct keel_operation *operation);
+/* As keel_operation_wait; the caller is one of the group's waiters already, and owns progress if `driving`,
+ * else holds the lock. Neither afterwards. */
+enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t deadline_ns, bool driving);
 
 /* group.c */
 enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);
@@ -325,6 +344,8 @@ extern const struct keel_line_calls keel_session_calls;
 struct keel_peer *keel_session_peer(struct keel_group *whole, uint32_t rank);
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group);
 void keel_session_busy(struct keel_group *whole, struct keel_peer *peer); /* something may be sent to it */
+/* The line to this peer, if an operation's message may go now, before all others; else NULL. */
+struct keel_line *keel_session_ready(const struct keel_peer *peer);
 /* Send what can be sent, dial who is wanted. May end operations. */
 void keel_session_pump(struct keel_group *whole);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);

@@ -7,7 +7,10 @@
 #include <keel/memory.h>
 #include <string.h>
 
-enum { SCRATCH_LENDABLE_BYTES = 256 * 1024 };
+enum {
+    SCRATCH_LENDABLE_BYTES = 256 * 1024,
+    PIECES_MAX = 256 /* operands of a schedule whose pieces are remembered */
+};
 
 /* ---- life -------------------------------------------------------------------------------------------------
  */
@@ -44,6 +47,7 @@ void keel_operation_destroy(struct keel_operation *operation)
     keel_free(operation->state);
     keel_free(operation->held);
     keel_free(operation->leaves);
+    keel_free(operation->pieces);
     keel_free(operation->parts);
     keel_free(operation->ends);
     keel_free(operation);
@@ -62,18 +66,39 @@ void keel_operation_unlink_live(struct keel_operation *operation)
     group->whole->operation_count--;
 }
 
-bool keel_operation_give_back(struct keel_operation *operation)
+static struct keel_operation **again_slot(struct keel_group *group, const struct keel_collective *what)
 {
-    struct keel_plan *plan = operation->plan;
+    uint64_t hash = what->count * 31 + (uint64_t)what->kind * 7 + (uint64_t)what->element + what->root;
+    return &group->again[hash % KEEL_CHOICES];
+}
+
+static bool is_same(const struct keel_collective *asked, const struct keel_collective *what)
+{
+    return asked->kind == what->kind && asked->count == what->count && asked->element == what->element &&
+           asked->reduction == what->reduction && asked->order == what->order &&
+           asked->algorithm == what->algorithm && asked->root == what->root;
+}
+
+/* One that is all set for the same again stays so, while there is no other in its place. */
+struct keel_operation *keel_operation_give_back(struct keel_operation *operation)
+{
     operation->owned = NULL;
     operation->group->whole->scratch_bytes -= operation->scratch_held;
+    if (operation->asked.kind != KEEL_COLLECTIVE_COUNT) {
+        struct keel_operation **kept = again_slot(operation->group, &operation->asked), *old = *kept;
+        *kept = operation;
+        operation = old;
+    }
+    if (operation == NULL)
+        return NULL;
+    struct keel_plan *plan = operation->plan;
     plan->users--;
     if (plan->spare_count == KEEL_SPARES_MAX)
-        return false;
+        return operation;
     operation->next_live = plan->spare;
     plan->spare = operation;
     plan->spare_count++;
-    return true;
+    return NULL;
 }
 
 /* It was never begun. */
@@ -81,10 +106,10 @@ static void release(struct keel_operation *operation)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     keel_mutex_lock(&endpoint->lock);
-    bool kept = keel_operation_give_back(operation);
+    struct keel_operation *left = keel_operation_give_back(operation);
     keel_mutex_unlock(&endpoint->lock);
-    if (!kept)
-        keel_operation_destroy(operation);
+    if (left != NULL)
+        keel_operation_destroy(left);
 }
 
 void keel_operation_free_all(struct keel_group *group)
@@ -98,6 +123,9 @@ void keel_operation_free_all(struct keel_group *group)
         keel_mutex_unlock(&group->endpoint->lock);
         keel_operation_destroy(operation);
     }
+    for (uint32_t k = 0; k < KEEL_CHOICES; k++)
+        if (group->again[k] != NULL)
+            keel_operation_destroy(group->again[k]);
 }
 
 static enum keel_status grow_slots(struct keel_operation *operation, uint32_t slots)
@@ -130,6 +158,7 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
     KEEL_TRY(keel_alloc(1, sizeof *operation, &operation));
     operation->group = group;
     operation->plan = plan;
+    operation->asked.kind = KEEL_COLLECTIVE_COUNT;
     operation->leg_count = schedule->peer_count;
     operation->part_capacity = group->node_count > 0 ? group->node_count : 1;
     enum keel_status status = keel_alloc(schedule->peer_count, sizeof *operation->legs, &operation->legs);
@@ -137,29 +166,37 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
         status = keel_alloc(operation->part_capacity, sizeof *operation->parts, &operation->parts);
     if (status == KEEL_OK)
         status = keel_alloc(plan->leaves_max, sizeof *operation->leaves, &operation->leaves);
+    if (status == KEEL_OK && schedule->operand_count <= PIECES_MAX)
+        status = keel_alloc(schedule->operand_count, sizeof *operation->pieces, &operation->pieces);
     if (status == KEEL_OK && tables)
         status = keel_alloc(2 * (size_t)group->rank_count, sizeof *operation->ends, &operation->ends);
     if (status != KEEL_OK) {
         keel_operation_destroy(operation);
         return status;
     }
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        operation->legs[k].operation = operation;
+        operation->legs[k].rank = schedule->peers[k];
+        operation->legs[k].index = k;
+    }
     *out = operation;
     return KEEL_OK;
 }
 
+/* All that is of one use; tickets and queues of legs are written before they are read. */
 static void reset(struct keel_operation *operation)
 {
-    const struct keel_schedule *schedule = operation->plan->schedule;
+    const size_t from = offsetof(struct keel_leg, queued), to = offsetof(struct keel_leg, tickets);
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
-        memset(leg, 0, offsetof(struct keel_leg, tickets)); /* what follows is written before it is read */
-        leg->operation = operation;
-        leg->rank = schedule->peers[k];
-        leg->index = k;
+        memset((uint8_t *)leg + from, 0, to - from);
+        leg->give_left = leg->give_count;
+        leg->take_left = leg->take_count;
     }
     operation->open_legs = operation->leg_count;
     operation->lowest = 0;
-    operation->ended = operation->linked = operation->done = false;
+    operation->ended = operation->linked = false;
+    atomic_store_explicit(&operation->done, false, memory_order_relaxed);
     operation->next_in_table = operation->next_submitted = NULL;
     operation->next_live = operation->previous_live = NULL;
 }
@@ -176,7 +213,6 @@ static enum keel_status obtain(struct keel_group *group, struct keel_plan *plan,
     keel_mutex_unlock(&group->endpoint->lock);
     if (operation == NULL)
         KEEL_TRY(make(group, plan, &operation));
-    reset(operation);
     *out = operation;
     return KEEL_OK;
 }
@@ -322,21 +358,27 @@ static uint64_t divisor_of(const struct keel_group *group, const struct keel_col
     return averages && here ? group->shard_count : 0;
 }
 
-static void fill(struct keel_operation *operation, const struct keel_collective *what)
+/* What differs from one use to the next. */
+static void aim(struct keel_operation *operation, const struct keel_collective *what)
 {
-    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
-    bool upwards = (what->kind == KEEL_SEND) == (operation->group->rank < what->root);
     operation->sequence = what->sequence;
-    operation->lane = 0;
-    if (pair)
-        operation->lane = upwards ? 1 : 2;
-    operation->element_bytes = keel_element_bytes(what->element);
-    operation->divisor = divisor_of(operation->group, what);
     operation->part_count =
         what->part_count < operation->part_capacity ? what->part_count : operation->part_capacity;
     for (uint32_t k = 0; k < operation->part_count; k++)
         operation->parts[k] = what->parts[k];
     operation->result = what->result;
+    reset(operation);
+}
+
+static void fill(struct keel_operation *operation, const struct keel_collective *what)
+{
+    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
+    bool upwards = (what->kind == KEEL_SEND) == (operation->group->rank < what->root);
+    operation->lane = 0;
+    if (pair)
+        operation->lane = upwards ? 1 : 2;
+    operation->element_bytes = keel_element_bytes(what->element);
+    operation->divisor = divisor_of(operation->group, what);
     cut(operation, what);
 }
 
@@ -467,6 +509,17 @@ static enum keel_status check_memory(const struct keel_operation *operation,
 /* ---- begin ------------------------------------------------------------------------------------------------
  */
 
+/* An operation that is over and was asked for the same. Caller holds the lock. */
+static struct keel_operation *take_again(struct keel_group *group, const struct keel_collective *what)
+{
+    struct keel_operation **kept = again_slot(group, what), *operation = *kept;
+    if (operation == NULL || !is_same(&operation->asked, what))
+        return NULL;
+    *kept = NULL;
+    group->whole->scratch_bytes += operation->scratch_held;
+    return operation;
+}
+
 /* Caller holds the lock. */
 static enum keel_status post(struct keel_operation *operation)
 {
@@ -486,60 +539,81 @@ static enum keel_status post(struct keel_operation *operation)
     return KEEL_OK;
 }
 
-/* Small operations are let out here, if nobody is at it; long ones are left to the thread, which overlaps
- * them with what the caller does next. */
-static enum keel_status post_and_push(struct keel_operation *operation)
+/* It is let out here, if nobody is at it. Caller holds the lock, and owns progress afterwards if it did. */
+static enum keel_status post_and_push(struct keel_operation *operation, bool *out_driving)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
-    bool small = operation->segment_count <= 1;
-    keel_mutex_lock(&endpoint->lock);
     enum keel_status status = post(operation);
-    if (status == KEEL_OK && keel_endpoint_drive(endpoint)) {
-        atomic_store(&endpoint->mail, true);
-        keel_mutex_unlock(&endpoint->lock);
+    *out_driving = status == KEEL_OK && keel_endpoint_drive(endpoint);
+    if (*out_driving) {
         endpoint->now_ns = keel_now_ns();
+        endpoint->glances = 1;
+        operation->group->waiters++;
         keel_endpoint_mail(endpoint);
-        keel_mutex_lock(&endpoint->lock);
-        keel_endpoint_undrive(endpoint, !small);
-    } else if (status == KEEL_OK) {
+        return status;
+    }
+    if (status == KEEL_OK) {
         keel_endpoint_wake(endpoint);
+        operation->group->waiters++;
     }
     keel_mutex_unlock(&endpoint->lock);
     return status;
 }
 
+/* All that goes by sizes alone. */
 static enum keel_status prepare(struct keel_operation *operation, const struct keel_collective *what)
 {
     operation->scratch_held = 0;
+    operation->asked.kind = KEEL_COLLECTIVE_COUNT;
     fill(operation, what);
-    KEEL_TRY(check_memory(operation, what));
     KEEL_TRY(segment(operation, what));
     sign(operation, what);
     KEEL_TRY(find_room(operation));
     keel_engine_init(operation);
+    if (operation->segment_count <= 1 && operation->ends == NULL)
+        operation->asked = *what;
     return KEEL_OK;
 }
 
-enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
-                                  struct keel_operation **out)
+static enum keel_status obtain_prepared(struct keel_group *group, const struct keel_collective *what,
+                                        struct keel_operation **out)
 {
     struct keel_plan *plan;
-    struct keel_operation *operation = NULL;
-    KEEL_TRY(keel_collective_check(group, collective));
-    if (collective->parts == NULL && collective->part_count > 0)
-        return wrong(collective, "it has parts, and no list of them");
-    KEEL_TRY(keel_plan_take(group, collective, keel_choose(group, collective), &plan));
-    enum keel_status status = obtain(group, plan, &operation);
+    KEEL_TRY(keel_collective_check(group, what));
+    KEEL_TRY(keel_plan_take(group, what, keel_choose(group, what), &plan));
+    enum keel_status status = obtain(group, plan, out);
     if (status != KEEL_OK) {
         keel_plan_drop(group, plan);
         return status;
     }
-    status = prepare(operation, collective);
+    status = prepare(*out, what);
+    if (status != KEEL_OK)
+        release(*out);
+    return status;
+}
+
+/* Begun, as one of the group's waiters; the caller owns progress if `out_driving`. */
+static enum keel_status begin(struct keel_group *group, const struct keel_collective *collective,
+                              struct keel_operation **out, bool *out_driving)
+{
+    struct keel_endpoint *endpoint = group->endpoint;
+    if (collective->parts == NULL && collective->part_count > 0)
+        return wrong(collective, "it has parts, and no list of them");
+    keel_mutex_lock(&endpoint->lock);
+    struct keel_operation *operation = take_again(group, collective);
+    if (operation == NULL) {
+        keel_mutex_unlock(&endpoint->lock);
+        KEEL_TRY(obtain_prepared(group, collective, &operation));
+        keel_mutex_lock(&endpoint->lock);
+    }
+    aim(operation, collective);
+    enum keel_status status = check_memory(operation, collective);
     if (status != KEEL_OK) {
+        keel_mutex_unlock(&endpoint->lock);
         release(operation);
         return status;
     }
-    status = post_and_push(operation);
+    status = post_and_push(operation, out_driving);
     if (status == KEEL_OK) {
         *out = operation;
         return KEEL_OK;
@@ -556,10 +630,30 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
     return status;
 }
 
+/* Long operations are left to the thread, which overlaps them with what the caller does next. */
+enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
+                                  struct keel_operation **out)
+{
+    struct keel_endpoint *endpoint = group->endpoint;
+    bool driving;
+    KEEL_TRY(begin(group, collective, out, &driving));
+    bool is_long = (*out)->segment_count > 1;
+    keel_mutex_lock(&endpoint->lock);
+    if (driving)
+        keel_endpoint_undrive(endpoint, is_long);
+    if (--group->waiters == 0 && keel_group_over(group))
+        keel_cond_broadcast(&endpoint->changed);
+    keel_mutex_unlock(&endpoint->lock);
+    return KEEL_OK;
+}
+
 enum keel_status keel_group_run(struct keel_group *group, const struct keel_collective *collective,
                                 uint64_t deadline_ns)
 {
     struct keel_operation *operation = NULL;
-    KEEL_TRY(keel_group_begin(group, collective, &operation));
-    return keel_operation_wait(operation, deadline_ns);
+    bool driving;
+    KEEL_TRY(begin(group, collective, &operation, &driving));
+    if (!driving)
+        keel_mutex_lock(&group->endpoint->lock);
+    return keel_operation_await(operation, deadline_ns, driving);
 }

@@ -318,6 +318,15 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     return KEEL_FLOW_SENT;
 }
 
+struct keel_line *keel_session_ready(const struct keel_peer *peer)
+{
+    const struct keel_session *session = peer->session;
+    bool ready = session != NULL && session->state == KEEL_SESSION_UP && session->due == 0 &&
+                 session->retry_ns == 0 && session->link->state == KEEL_LINE_OPEN &&
+                 session->group->close_ns == 0 && peer->work == NULL && peer->notices == NULL;
+    return ready ? session->link : NULL;
+}
+
 static enum keel_flow_send send_one(struct keel_session *session, bool *out_retry)
 {
     if (session->due != 0)

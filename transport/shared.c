@@ -543,8 +543,7 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
     carrier->calls->arrived(carrier->context, &line->line, message, payload);
     if (line->line.state == KEEL_LINE_CLOSED)
         return false;
-    keel_span_drop(&line->span);
-    if (keel_span_must_ring_for_room(&line->span))
+    if (keel_span_drop(&line->span) && keel_span_must_ring_for_room(&line->span))
         ring(line);
     return true;
 }
@@ -553,9 +552,9 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
  * messages as it can hold, so all. False when the line is closed. */
 static bool deliver_messages(struct shared_line *line)
 {
-    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES;) {
+    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_span_has_message(&line->span);) {
         struct keel_message message;
-        struct keel_reference reference;
+        struct keel_reference reference = {0, 0};
         const uint8_t *payload;
         enum keel_span_result result = keel_span_get(&line->span, &message, &payload, &reference);
         if (result == KEEL_SPAN_NONE)
@@ -618,6 +617,14 @@ static bool shared_release(struct keel_line *given, uint64_t number)
     return !keel_span_withdrawn(&line->span);
 }
 
+/* Nothing to deliver, and nothing else to do: most often, while somebody spins. */
+static bool is_quiet(const struct shared_line *line, uint64_t generation)
+{
+    const struct keel_span *span = &line->span;
+    return line->line.state == KEEL_LINE_OPEN && !keel_span_has_message(span) && !line->gone &&
+           !span->asleep && !span->starved && line->lent_count == 0 && line->generation == generation;
+}
+
 static void deliver(struct shared_line *line)
 {
     struct keel_carrier *carrier = line->line.carrier;
@@ -674,12 +681,15 @@ static void look_at_descriptors(struct shared *shared)
 static void shared_progress(struct keel_carrier *carrier)
 {
     struct shared *shared = shared_of(carrier);
-    bury(&carrier->dying);
-    close_gaps(shared);
+    if (carrier->dying != NULL) {
+        bury(&carrier->dying);
+        close_gaps(shared);
+    }
     if (shared->look || carrier->lines == NULL || ++shared->passes >= LOOK_PASSES)
         look_at_descriptors(shared);
+    uint64_t generation = keel_region_generation();
     for (uint32_t k = 0; k < shared->table_count; k++)
-        if (shared->table[k] != NULL)
+        if (shared->table[k] != NULL && !is_quiet(shared->table[k], generation))
             deliver(shared->table[k]);
 }
 

@@ -45,6 +45,7 @@ enum {
 static_assert(sizeof(struct keel_reference) <= INLINE_BYTES, "a reference shares the header's line");
 static_assert(sizeof(struct keel_segment) <= KEEL_PAGE_BYTES, "the words fit the first page");
 static_assert(sizeof(struct keel_message) % sizeof(uint64_t) == 0, "the header is copied by words");
+static_assert(sizeof(struct keel_reference) % sizeof(uint64_t) == 0, "and so is a reference");
 static_assert(KEEL_RING_BYTES % KEEL_PAGE_BYTES == 0, "rings are mapped by pages");
 static_assert(KEEL_RING_BYTES / 2 >= KEEL_CHUNK_BYTES + KEEL_CACHE_LINE_BYTES,
               "half a ring takes any message");
@@ -75,8 +76,12 @@ static enum keel_status map_segment(struct keel_span *span, int fd, uint32_t sid
         munmap(place, MAPPED_BYTES);
         return status;
     }
-    *span = (struct keel_span){
-        .segment = place, .side = side, .in = rings[1 - side], .out = rings[side], .in_kept = UINT64_MAX};
+    *span = (struct keel_span){.segment = place,
+                               .side = side,
+                               .in_tail = &((struct keel_segment *)place)->rings[1 - side].tail,
+                               .in = rings[1 - side],
+                               .out = rings[side],
+                               .in_kept = UINT64_MAX};
     return KEEL_OK;
 }
 
@@ -202,22 +207,14 @@ enum keel_span_result keel_span_refer(struct keel_span *span, const struct keel_
     return KEEL_SPAN_DONE;
 }
 
-/* The first line of a record, read once: the header, and the reference if it is one. */
-struct head {
-    struct keel_message message;
-    struct keel_reference reference;
-};
-static_assert(sizeof(struct head) <= KEEL_CACHE_LINE_BYTES, "one line");
-
-static struct head copy_head(uint8_t *record)
+/* Each word of shared memory is read once. */
+static void copy_words(uint8_t *from, void *out, size_t bytes)
 {
-    uint64_t words[sizeof(struct head) / sizeof(uint64_t)];
-    _Atomic uint64_t *from = (_Atomic uint64_t *)(void *)record;
-    struct head head;
-    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
-        words[k] = atomic_load_explicit(&from[k], memory_order_relaxed);
-    memcpy(&head, words, sizeof head);
-    return head;
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)from;
+    for (size_t k = 0; k < bytes / sizeof *words; k++) {
+        uint64_t word = atomic_load_explicit(&words[k], memory_order_relaxed);
+        memcpy((uint8_t *)out + k * sizeof word, &word, sizeof word);
+    }
 }
 
 enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload,
@@ -229,17 +226,18 @@ enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message 
     uint8_t *record = span->in + span->in_head % KEEL_RING_BYTES;
     if (there > KEEL_RING_BYTES || there % KEEL_CACHE_LINE_BYTES != 0)
         return KEEL_SPAN_BROKEN;
-    struct head head = copy_head(record);
-    uint32_t bytes = head.message.bytes;
-    bool refers = head.message.magic == REFERENCE_MAGIC;
-    if ((!refers && head.message.magic != KEEL_MESSAGE_MAGIC) || bytes > KEEL_CHUNK_BYTES ||
-        (!refers && record_bytes(bytes) > there))
+    copy_words(record, out, sizeof *out);
+    uint32_t bytes = out->bytes, whole = record_bytes(bytes);
+    bool refers = out->magic == REFERENCE_MAGIC;
+    if (bytes > KEEL_CHUNK_BYTES || (!refers && (out->magic != KEEL_MESSAGE_MAGIC || whole > there)))
         return KEEL_SPAN_BROKEN;
-    span->got_bytes = refers ? KEEL_CACHE_LINE_BYTES : record_bytes(bytes);
-    *out = head.message;
-    out->magic = KEEL_MESSAGE_MAGIC;
+    span->got_reference = refers;
+    span->got_bytes = refers ? KEEL_CACHE_LINE_BYTES : whole;
     *payload = refers ? NULL : record + payload_at(bytes);
-    *reference = head.reference;
+    if (refers) {
+        out->magic = KEEL_MESSAGE_MAGIC;
+        copy_words(record + sizeof *out, reference, sizeof *reference);
+    }
     return KEEL_SPAN_DONE;
 }
 
@@ -252,11 +250,16 @@ static void tell_dropped(struct keel_span *span)
     atomic_store(&ring_in(span)->head, dropped);
 }
 
-void keel_span_drop(struct keel_span *span)
+/* Who waits for room waits for half a ring, and will see that: what is not told is far less. Who lent memory
+ * is told at once. */
+bool keel_span_drop(struct keel_span *span)
 {
     span->in_head += span->got_bytes;
     span->got_bytes = 0;
+    if (!span->got_reference && span->in_head - span->in_told < KEEL_RING_UNTOLD_BYTES)
+        return false;
     tell_dropped(span);
+    return true;
 }
 
 void keel_span_keep(struct keel_span *span, uint64_t from)

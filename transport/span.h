@@ -12,9 +12,12 @@
 
 #include "message.h"
 
+#include <stdatomic.h>
+
 enum {
     /* Four of the largest messages: what two ranks have under way stays in a second-level cache. */
-    KEEL_RING_BYTES = 512 * 1024
+    KEEL_RING_BYTES = 512 * 1024,
+    KEEL_RING_UNTOLD_BYTES = KEEL_RING_BYTES / 8 /* dropped, and not told yet */
 };
 
 struct keel_segment;
@@ -28,12 +31,14 @@ struct keel_reference {
 struct keel_span {
     struct keel_segment *segment;
     uint32_t side;
+    const _Atomic uint64_t *in_tail;      /* as the other side says */
     uint8_t *in, *out;                    /* rings, each mapped twice in a row: no message is cut in two */
     uint64_t in_head, out_tail, out_head; /* bytes since the beginning; out_head as last seen */
     uint64_t in_kept;                     /* from there on nothing is dropped yet; NEVER: nothing is kept */
     uint64_t in_told;                     /* what the other side has been told to be dropped */
     uint32_t got_bytes;                   /* of the message that is being looked at, 0: none */
-    uint32_t rung;                        /* the sleep of the other side that was ended by a ring */
+    bool got_reference;
+    uint32_t rung; /* the sleep of the other side that was ended by a ring */
     uint32_t sleeps;
     bool asleep, starved; /* starved: there was no room for a message */
 };
@@ -52,11 +57,17 @@ enum keel_span_result keel_span_put(struct keel_span *span, const struct keel_me
 /* The same with a reference in the payload's place. */
 enum keel_span_result keel_span_refer(struct keel_span *span, const struct keel_message *message,
                                       const struct keel_reference *reference);
+/* Cheap. */
+static inline bool keel_span_has_message(const struct keel_span *span)
+{
+    return atomic_load_explicit(span->in_tail, memory_order_relaxed) != span->in_head;
+}
 /* The next message: its header copied, its payload where it lies until keel_span_drop; or NULL and a
  * reference. NONE: there is none. */
 enum keel_span_result keel_span_get(struct keel_span *span, struct keel_message *out, const uint8_t **payload,
                                     struct keel_reference *reference);
-void keel_span_drop(struct keel_span *span);
+/* True: the other side was told. That it can have a little more room is told only now and then. */
+bool keel_span_drop(struct keel_span *span);
 /* What was dropped from this position of in_head on stays the reader's until the next call; UINT64_MAX:
  * nothing does. */
 void keel_span_keep(struct keel_span *span, uint64_t from);

@@ -172,6 +172,7 @@ static void end_operations(struct keel_group *child)
 {
     struct keel_endpoint *endpoint = child->endpoint;
     uint64_t deadline_ns = keel_deadline_after_ns(KEEL_CLOSE_NS);
+    keel_mutex_lock(&endpoint->lock);
     keel_endpoint_mail(endpoint); /* what was begun last is in the table, or has ended */
     keel_exchange_close_child(child);
     while (keel_exchange_lends(child) && keel_now_ns() < deadline_ns) {

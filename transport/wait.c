@@ -30,6 +30,7 @@ static void give_way(struct keel_endpoint *endpoint)
     uint64_t before = keel_now_ns();
     sched_yield();
     uint64_t after = keel_now_ns();
+    endpoint->glances = 0;
     if (after - before > YIELD_LONG_NS)
         endpoint->calm_ns = after + CALM_NS;
 }
@@ -163,33 +164,46 @@ static void blame(struct keel_operation *operation)
     group->lost_rank = silent->rank;
 }
 
-/* Caller holds the lock, and gets it back, but for the time of waiting. The count of waiters keeps the group
- * and the operation alive when another thread closes the group meanwhile. */
-static enum keel_status outcome(struct keel_operation *operation, uint64_t deadline_ns, char *out_words,
-                                size_t words_bytes)
+/* Caller holds the lock. Whoever ends the operation looks for sleepers after he has said so, and we look
+ * whether he has after we have said that we sleep. */
+static bool sleep_until_changed(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    atomic_fetch_add(&endpoint->sleepers, 1);
+    bool in_time =
+        atomic_load(&operation->done) || keel_cond_wait(&endpoint->changed, &endpoint->lock, deadline_ns);
+    atomic_fetch_sub(&endpoint->sleepers, 1);
+    return in_time;
+}
+
+/* Until it is over, or the time is. Caller owns progress, or holds the lock; it holds the lock afterwards. */
+static void wait_for(struct keel_operation *operation, uint64_t deadline_ns, bool driving)
 {
     struct keel_group *group = operation->group;
     struct keel_endpoint *endpoint = group->endpoint;
     bool in_time = true;
-    group->waiters++;
-    while (!operation->done && !keel_group_over(group) && in_time) {
-        if (keel_endpoint_drive(endpoint)) {
-            keel_mutex_unlock(&endpoint->lock);
-            bool asked = drive(operation, deadline_ns);
-            keel_mutex_lock(&endpoint->lock);
-            endpoint->wanted = endpoint->wanted || asked;
-            keel_endpoint_undrive(endpoint, false);
-            in_time = operation->done || keel_now_ns() < deadline_ns;
-        } else {
-            endpoint->sleepers++;
-            in_time = keel_cond_wait(&endpoint->changed, &endpoint->lock, deadline_ns);
-            endpoint->sleepers--;
+    while (driving || (!atomic_load(&operation->done) && !keel_group_over(group) && in_time)) {
+        if (!driving && !keel_endpoint_drive(endpoint)) {
+            in_time = sleep_until_changed(operation, deadline_ns);
+            continue;
         }
+        if (!driving)
+            keel_mutex_unlock(&endpoint->lock);
+        bool asked = drive(operation, deadline_ns);
+        keel_mutex_lock(&endpoint->lock);
+        endpoint->wanted = endpoint->wanted || asked;
+        keel_endpoint_undrive(endpoint, false);
+        in_time = atomic_load(&operation->done) || keel_now_ns() < deadline_ns;
+        driving = false;
     }
-    if (--group->waiters == 0 && keel_group_over(group))
-        keel_cond_broadcast(&endpoint->changed);
-    if (operation->done)
-        return operation->status;
+}
+
+/* Its time is up, or its group is over. Caller holds the lock, and gets it back. The count of waiters keeps
+ * group and operation alive when another thread closes the group meanwhile. */
+static enum keel_status give_up(struct keel_operation *operation, char *out_words, size_t words_bytes)
+{
+    struct keel_group *group = operation->group;
+    struct keel_endpoint *endpoint = group->endpoint;
     if (keel_group_over(group))
         return KEEL_REVOKED;
     blame(operation);
@@ -259,36 +273,44 @@ bool keel_operation_done(const struct keel_operation *operation)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
     keel_mutex_lock(&endpoint->lock);
-    bool done = operation->done || keel_group_over(operation->group);
+    bool done = atomic_load(&operation->done) || keel_group_over(operation->group);
     keel_mutex_unlock(&endpoint->lock);
     return done;
 }
 
-enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns)
+/* Caller holds the lock. */
+static void leave(struct keel_group *group)
 {
-    if (operation == NULL)
-        return KEEL_OK;
+    if (--group->waiters == 0 && keel_group_over(group))
+        keel_cond_broadcast(&group->endpoint->changed);
+}
+
+/* Caller holds the lock, which is let go. */
+static void succeed(struct keel_operation *operation)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    leave(operation->group);
+    keel_operation_unlink_live(operation);
+    struct keel_operation *left = keel_operation_give_back(operation);
+    keel_mutex_unlock(&endpoint->lock); /* from here on another thread may have closed the group */
+    if (left != NULL)
+        keel_operation_destroy(left);
+}
+
+/* Caller holds the lock, which is let go. */
+static enum keel_status fail(struct keel_operation *operation, bool done)
+{
     struct keel_group *group = operation->group;
-    struct keel_endpoint *endpoint = group->endpoint;
     unsigned long long sequence = operation->sequence, epoch = group->epoch;
-    keel_mutex_lock(&endpoint->lock);
     char words[256] = "";
-    enum keel_status status = outcome(operation, deadline_ns, words, sizeof words);
+    struct keel_differ differ = {0};
+    enum keel_status status = done ? operation->status : give_up(operation, words, sizeof words);
     bool named = group->has_lost;
     uint32_t rank = group->lost_rank;
-    struct keel_differ differ = {0};
-    bool kept = true;
-    if (status == KEEL_OK) {
-        keel_operation_unlink_live(operation);
-        kept = keel_operation_give_back(operation);
-    } else if (status == KEEL_MISMATCH) {
+    if (status == KEEL_MISMATCH)
         differ = operation->differ;
-    }
-    keel_mutex_unlock(&endpoint->lock); /* from here on another thread may have closed the group */
-    if (!kept)
-        keel_operation_destroy(operation);
-    if (status == KEEL_OK)
-        return KEEL_OK;
+    leave(group);
+    keel_mutex_unlock(&group->endpoint->lock); /* from here on another thread may have closed the group */
     if (status == KEEL_MISMATCH)
         return differ_fail(sequence, epoch, &differ);
     if (status == KEEL_TIMEOUT && named)
@@ -300,4 +322,23 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch,
                      status == KEEL_INVALID ? "another of this number is in flight; each needs its own"
                                             : keel_status_text(status));
+}
+
+enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t deadline_ns, bool driving)
+{
+    wait_for(operation, deadline_ns, driving);
+    bool done = atomic_load(&operation->done); /* which may come any time */
+    if (!done || operation->status != KEEL_OK)
+        return fail(operation, done);
+    succeed(operation);
+    return KEEL_OK;
+}
+
+enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns)
+{
+    if (operation == NULL)
+        return KEEL_OK;
+    keel_mutex_lock(&operation->group->endpoint->lock);
+    operation->group->waiters++;
+    return keel_operation_await(operation, deadline_ns, false);
 }
