@@ -105,15 +105,6 @@ static void *destination_at(const struct keel_operation *operation, const struct
 /* ---- what a pair exchanges -------------------------------------------------------------------------------
  */
 
-static const uint32_t *messages_of(const struct keel_operation *operation, uint32_t leg, bool give,
-                                   uint32_t *out_count)
-{
-    const struct keel_plan *plan = operation->plan;
-    const uint32_t *first = give ? plan->sends_first : plan->schedule->receives_first;
-    *out_count = first[leg + 1] - first[leg];
-    return (give ? plan->sends : plan->schedule->receives) + first[leg];
-}
-
 /* The first of a step: what it moves, or where it puts something. */
 static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step,
                                              uint32_t segment, struct keel_piece *out)
@@ -124,13 +115,15 @@ static const struct keel_operand *operand_of(const struct keel_operation *operat
     return &schedule->operands[first];
 }
 
-static uint64_t count_messages(const struct keel_operation *operation, uint32_t leg, bool give,
-                               uint32_t *out_segments, uint64_t *out_bytes)
+static uint64_t count_messages(const struct keel_leg *leg, bool give, uint32_t *out_segments,
+                               uint64_t *out_bytes)
 {
-    uint32_t count, most = 0;
+    const struct keel_operation *operation = leg->operation;
+    uint32_t most = 0;
     uint64_t total = 0, at, bytes;
     *out_bytes = 0;
-    const uint32_t *steps = messages_of(operation, leg, give, &count);
+    const uint32_t *steps = give ? leg->sends : leg->receives;
+    uint32_t count = give ? leg->send_count : leg->receive_count;
     for (uint32_t k = 0; k < count; k++) {
         const struct keel_schedule *schedule = operation->plan->schedule;
         const struct keel_operand *operand = &schedule->operands[schedule->steps[steps[k]].operand_first];
@@ -151,9 +144,10 @@ void keel_engine_init(struct keel_operation *operation)
     const struct keel_schedule *schedule = operation->plan->schedule;
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         struct keel_leg *leg = &operation->legs[k];
-        leg->give_count = count_messages(operation, k, true, &leg->give_segments, &leg->give_bytes);
-        leg->take_count = count_messages(operation, k, false, &leg->take_segments, &leg->take_bytes);
+        leg->give_count = count_messages(leg, true, &leg->give_segments, &leg->give_bytes);
+        leg->take_count = count_messages(leg, false, &leg->take_segments, &leg->take_bytes);
     }
+    operation->opening_known = false;
     operation->pieces_known = operation->pieces != NULL && operation->segment_count == 1;
     for (uint32_t k = 0; operation->pieces_known && k < schedule->operand_count; k++)
         operation->pieces[k] = cut_piece(operation, &schedule->operands[k], 0);
@@ -449,11 +443,49 @@ static void run(struct keel_operation *operation)
         run_all(operation);
 }
 
+static void copy_items(struct keel_operation *operation, uint32_t to, uint32_t from)
+{
+    uint32_t count = operation->plan->schedule->step_count;
+    memcpy(operation->needs + to, operation->needs + from, count * sizeof *operation->needs);
+    memcpy(operation->chain + to, operation->chain + from, count * sizeof *operation->chain);
+    memcpy(operation->state + to, operation->state + from, count);
+}
+
+static void keep_opening(struct keel_operation *operation)
+{
+    copy_items(operation, item_of(operation, operation->slots, 0), 0);
+    operation->opening_ready = operation->ready;
+    operation->opening_last = operation->ready_last;
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        operation->legs[k].opening_head = operation->legs[k].head[0];
+        operation->legs[k].opening_tail = operation->legs[k].tail[0];
+    }
+    operation->opening_known = true;
+}
+
+static void open_as_before(struct keel_operation *operation)
+{
+    copy_items(operation, 0, item_of(operation, operation->slots, 0));
+    operation->ready = operation->opening_ready;
+    operation->ready_last = operation->opening_last;
+    operation->left[0] = operation->plan->schedule->step_count;
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        operation->legs[k].head[0] = operation->legs[k].opening_head;
+        operation->legs[k].tail[0] = operation->legs[k].opening_tail;
+    }
+}
+
 void keel_engine_start(struct keel_operation *operation)
 {
     operation->ready = KEEL_NONE;
-    for (uint32_t segment = 0; segment < operation->window && segment < operation->segment_count; segment++)
+    if (operation->opening_known)
+        open_as_before(operation);
+    for (uint32_t segment = 0;
+         !operation->opening_known && segment < operation->window && segment < operation->segment_count;
+         segment++)
         open_segment(operation, segment);
+    if (operation->pieces_known && !operation->opening_known)
+        keep_opening(operation);
     tell_grants(operation);
     run(operation);
 }
@@ -475,12 +507,10 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
                       uint32_t bytes)
 {
     struct keel_operation *operation = leg->operation;
-    uint32_t count;
-    const uint32_t *steps = messages_of(operation, leg->index, false, &count);
-    if (ordinal >= count || segment < operation->lowest || segment >= operation->segment_count ||
+    if (ordinal >= leg->receive_count || segment < operation->lowest || segment >= operation->segment_count ||
         segment - operation->lowest >= operation->window)
         return false;
-    uint32_t slot = slot_of(operation, segment), step = steps[ordinal];
+    uint32_t slot = slot_of(operation, segment), step = leg->receives[ordinal];
     uint32_t item = item_of(operation, slot, step), reader = operation->plan->direct[step];
     struct keel_piece piece;
     const struct keel_operand *into = operand_of(operation, step, segment, &piece);
@@ -549,12 +579,12 @@ void keel_engine_sent(struct keel_operation *operation, uint32_t item)
 uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes)
 {
     const struct keel_operation *operation = leg->operation;
-    uint32_t count, packed = 0;
-    const uint32_t *steps = messages_of(operation, leg->index, true, &count);
+    uint32_t packed = 0;
+    const uint32_t *steps = leg->sends;
     *out_bytes = 0;
     if (operation->lowest > 0 || operation->segment_count == 0)
         return 0;
-    for (; packed < count; packed++) {
+    for (; packed < leg->send_count; packed++) {
         struct keel_piece piece;
         const struct keel_operand *operand = operand_of(operation, steps[packed], 0, &piece);
         if (piece.there && operation->state[steps[packed]] != READY)
@@ -571,8 +601,7 @@ uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t cap
 void keel_engine_packed(struct keel_leg *leg, uint32_t count)
 {
     struct keel_operation *operation = leg->operation;
-    uint32_t all;
-    const uint32_t *steps = messages_of(operation, leg->index, true, &all);
+    const uint32_t *steps = leg->sends;
     for (uint32_t k = 0; k < count; k++) {
         if (operation->state[steps[k]] != READY)
             continue;
@@ -586,13 +615,12 @@ void keel_engine_packed(struct keel_leg *leg, uint32_t count)
 bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes)
 {
     const struct keel_operation *operation = leg->operation;
-    uint32_t all, at = 0;
-    const uint32_t *steps = messages_of(operation, leg->index, false, &all);
-    if (count > all)
+    uint32_t at = 0;
+    if (count > leg->receive_count)
         return false;
     for (uint32_t k = 0; k < count && operation->segment_count > 0; k++) {
         struct keel_piece piece;
-        operand_of(operation, steps[k], 0, &piece);
+        operand_of(operation, leg->receives[k], 0, &piece);
         if (!piece.there)
             continue;
         if (piece.bytes > bytes - at || !keel_engine_take(leg, 0, k, payload + at, piece.bytes))
@@ -608,12 +636,11 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
 bool keel_engine_awaits(const struct keel_leg *leg)
 {
     const struct keel_operation *operation = leg->operation;
-    uint32_t count, slot = slot_of(operation, operation->lowest);
-    const uint32_t *steps = messages_of(operation, leg->index, false, &count);
+    uint32_t slot = slot_of(operation, operation->lowest);
     if (operation->lowest >= leg->take_segments)
         return false;
-    for (uint32_t k = 0; k < count; k++)
-        if (operation->state[item_of(operation, slot, steps[k])] == READY)
+    for (uint32_t k = 0; k < leg->receive_count; k++)
+        if (operation->state[item_of(operation, slot, leg->receives[k])] == READY)
             return true;
     return false;
 }

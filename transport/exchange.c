@@ -218,16 +218,19 @@ static struct keel_signature signature_for(const struct keel_leg *leg)
     return signature;
 }
 
+/* Give and take, which are its end, are the other way round there. */
 static bool agrees(const struct keel_leg *leg, const struct keel_signature *theirs)
 {
-    struct keel_signature wanted = leg->operation->signature;
-    wanted.give_bytes = leg->take_bytes;
-    wanted.take_bytes = leg->give_bytes;
+    struct keel_signature wanted;
+    const struct keel_signature *mine = &leg->operation->signature;
     if (is_pair(leg->operation)) {
-        wanted.kind = wanted.kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
+        wanted = *mine;
+        wanted.kind = mine->kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
         wanted.root = theirs->root;
+        mine = &wanted;
     }
-    return memcmp(&wanted, theirs, sizeof wanted) == 0;
+    return memcmp(mine, theirs, offsetof(struct keel_signature, give_bytes)) == 0 &&
+           theirs->give_bytes == leg->take_bytes && theirs->take_bytes == leg->give_bytes;
 }
 
 static void notify(struct keel_operation *operation, struct keel_peer *peer)
@@ -346,6 +349,8 @@ static bool grant_is_due(const struct keel_leg *leg)
 
 static bool has_more(const struct keel_leg *leg)
 {
+    if (atomic_load_explicit(&leg->settled, memory_order_relaxed))
+        return false;
     return !leg->first_sent || grant_is_due(leg) ||
            (leg->give_left > 0 && atomic_load_explicit(&leg->begun, memory_order_relaxed));
 }

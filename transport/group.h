@@ -94,12 +94,15 @@ struct keel_ticket {
  * of the segments under way: slot * step_count + step. */
 struct keel_leg {
     struct keel_operation *operation;
-    struct keel_peer *_Atomic peer; /* set when it first begins here; stays */
-    uint32_t rank, index;           /* in the group; among the plan's peers */
+    struct keel_peer *_Atomic peer;   /* set when it first begins here; stays */
+    uint32_t rank, index;             /* in the group; among the plan's peers */
+    const uint32_t *sends, *receives; /* steps of a segment, in order of their messages */
+    uint32_t send_count, receive_count;
     /* of the sizes */
     uint32_t give_segments, take_segments; /* how many have messages to it, from it */
     uint64_t give_bytes, take_bytes;
     uint64_t give_count, take_count; /* messages */
+    uint32_t opening_head, opening_tail;
     /* how far it is */
     bool queued, first_sent;
     _Atomic bool begun, settled; /* begun: its first message has come */
@@ -153,6 +156,8 @@ struct keel_operation {
     bool tokens;               /* messages without bytes are sent: a barrier */
     struct keel_piece *pieces; /* by operand of a short schedule, or NULL: */
     bool pieces_known;         /*   of the only segment */
+    bool opening_known;        /* how that begins lies behind the last slot, in the legs, and here: */
+    uint32_t opening_ready, opening_last;
     /* progress: how far it is */
     uint32_t lowest;                     /* segments below are done */
     uint32_t left[KEEL_WINDOW_SEGMENTS]; /* steps of each slot that are not done */

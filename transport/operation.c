@@ -130,7 +130,7 @@ void keel_operation_free_all(struct keel_group *group)
 
 static enum keel_status grow_slots(struct keel_operation *operation, uint32_t slots)
 {
-    size_t items = (size_t)slots * operation->plan->schedule->step_count;
+    size_t items = ((size_t)slots + 1) * operation->plan->schedule->step_count;
     if (slots <= operation->slots)
         return KEEL_OK;
     keel_free(operation->needs);
@@ -178,6 +178,10 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
         operation->legs[k].operation = operation;
         operation->legs[k].rank = schedule->peers[k];
         operation->legs[k].index = k;
+        operation->legs[k].sends = plan->sends + plan->sends_first[k];
+        operation->legs[k].send_count = plan->sends_first[k + 1] - plan->sends_first[k];
+        operation->legs[k].receives = schedule->receives + schedule->receives_first[k];
+        operation->legs[k].receive_count = schedule->receives_first[k + 1] - schedule->receives_first[k];
     }
     *out = operation;
     return KEEL_OK;
@@ -635,7 +639,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
                                   struct keel_operation **out)
 {
     struct keel_endpoint *endpoint = group->endpoint;
-    bool driving;
+    bool driving = false;
     KEEL_TRY(begin(group, collective, out, &driving));
     bool is_long = (*out)->segment_count > 1;
     keel_mutex_lock(&endpoint->lock);
@@ -651,7 +655,7 @@ enum keel_status keel_group_run(struct keel_group *group, const struct keel_coll
                                 uint64_t deadline_ns)
 {
     struct keel_operation *operation = NULL;
-    bool driving;
+    bool driving = false;
     KEEL_TRY(begin(group, collective, &operation, &driving));
     if (!driving)
         keel_mutex_lock(&group->endpoint->lock);

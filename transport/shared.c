@@ -497,7 +497,7 @@ static enum keel_send shared_send(struct keel_line *given, struct keel_message *
 static bool deliver_lent(struct shared_line *line)
 {
     struct keel_carrier *carrier = line->line.carrier;
-    uint64_t dropped = line->lent_count > 0 ? keel_span_dropped(&line->span) : 0;
+    uint64_t dropped = keel_span_dropped(&line->span);
     while (line->lent_count > 0 && line->lent[line->lent_first].end <= dropped) {
         void *owner = line->lent[line->lent_first].owner;
         line->lent_first = (line->lent_first + 1) % LENT_MAX;
@@ -637,11 +637,11 @@ static void deliver(struct shared_line *line)
     }
     if (line->span.segment != NULL) {
         keel_span_wake(&line->span);
-        if (!deliver_messages(line) || !deliver_lent(line))
+        if (!deliver_messages(line) || (line->lent_count > 0 && !deliver_lent(line)))
             return;
         if (line->generation != keel_region_generation())
             take_back(line);
-        if (keel_span_has_room(&line->span))
+        if (line->span.starved && keel_span_has_room(&line->span))
             carrier->calls->sent(carrier->context, &line->line, NULL);
     }
     if (gone)

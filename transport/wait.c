@@ -156,7 +156,7 @@ static void blame(struct keel_operation *operation)
     }
     if (first == NULL)
         return;
-    if (!is_silent(oldest, now) && is_silent(oldest_settled, now))
+    if (!is_silent(oldest, now) && settled != NULL && is_silent(oldest_settled, now))
         silent = settled;
     else if (!is_silent(oldest, now))
         silent = unbegun != NULL ? unbegun : first;
