@@ -674,7 +674,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 static bool on_asked(void *context, struct keel_line *link)
 {
     struct keel_endpoint *endpoint = context;
-    if (count_sessions(endpoint, KEEL_SESSION_CALLED) >= KEEL_PENDING_MAX) {
+    if (keel_line_is_exposed(link) && count_sessions(endpoint, KEEL_SESSION_CALLED) >= KEEL_PENDING_MAX) {
         atomic_fetch_add(&endpoint->stale_dropped, 1);
         return false;
     }

@@ -358,11 +358,29 @@ static void after_reading(struct keel_stager *stager, struct slot *slot)
         slot->state = REDUCING;
 }
 
+/* Who ended the epoch may have said why to another chunk, and that is what the caller is told. */
+static enum keel_status reason(struct keel_stager *stager, struct slot **in_out)
+{
+    for (uint32_t k = 0; k < KEEL_STAGER_SLOTS; k++) {
+        struct slot *slot = &stager->slots[k];
+        if (slot->state != REDUCING || slot->operation == NULL || !keel_operation_done(slot->operation))
+            continue;
+        enum keel_status status = keel_operation_wait(slot->operation, 0);
+        slot->operation = NULL;
+        *in_out = slot;
+        if (status != KEEL_OK && status != KEEL_REVOKED)
+            return status;
+    }
+    return KEEL_REVOKED;
+}
+
 /* The operation has ended, or is waited for. */
 static void after_reducing(struct keel_stager *stager, struct slot *slot, uint64_t deadline_ns)
 {
     enum keel_status status = keel_operation_wait(slot->operation, deadline_ns);
     slot->operation = NULL;
+    if (status == KEEL_REVOKED)
+        status = reason(stager, &slot);
     if (status != KEEL_OK) {
         fail(stager, slot, status, "between the ranks");
         return;

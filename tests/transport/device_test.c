@@ -365,6 +365,9 @@ END_TEST
  */
 
 enum { CALLS = 5, FLOATS = 40 * CHUNK_BYTES / sizeof(float) + 17 };
+enum {
+    EARLY_BYTES = 512
+}; /* first messages of the other side, some 140 bytes each; 45 calls that keep a word show */
 
 /* Rank 0 is first, so that nothing of its can end before it has all slots full. */
 static void begin_in_turn(struct rank *me, struct board *board, struct keel_group *group,
@@ -485,7 +488,7 @@ static int memory_body(struct rank *me)
             rank_ok(me, keel_stager_run(board.stager, group, &trials[k].staged, in_seconds(20)));
         }
     struct keel_memory_stats now = keel_memory_stats();
-    rank_check(me, me->rank != 0 || now.live_bytes <= before.live_bytes);
+    rank_check(me, me->rank != 0 || now.live_bytes <= before.live_bytes + EARLY_BYTES);
     rank_check(me, me->rank_count > 1 || now.allocations == before.allocations);
     for (uint32_t k = 0; k < CALLS; k++)
         trial_free(&trials[k]);
