@@ -48,9 +48,9 @@ struct keel_group;
 struct keel_operation;
 
 struct keel_endpoint_config {
-    const char *provider; /* of libfabric: "tcp", "verbs", "tcp;ofi_rxm", "efa", ...; the same on all ranks. NULL:
-                             verbs where a device of it has the address `node`, else tcp. What cannot be used is
-                             refused by name of what it lacks (provider.h) */
+    const char *provider; /* of libfabric: "tcp", "verbs", "tcp;ofi_rxm", "efa", ...; the same on all ranks.
+                             NULL: verbs where a device of it has the address `node`, else tcp. What cannot be
+                             used is refused by name of what it lacks (provider.h) */
     const char *node;     /* address to listen on; NULL is "127.0.0.1" */
     const uint8_t *key;   /* 32 bytes: the job key; connections prove that they know it (keyed hash
                              over a challenge), and what follows is sealed: every header, and control
