@@ -8,6 +8,7 @@
 #include "fuzz.h"
 #include "group.h"
 #include "handshake.h"
+#include "rdm.h"
 #include "shared.h"
 #include <keel/memory.h>
 
@@ -100,9 +101,27 @@ static const struct keel_carrier_ops carrier_ops = {.dial = dial, .send = send_m
                                                     .exposed = true};
 
 /* The room's own carriers are not linked. */
-enum keel_status keel_fabric_open(const struct keel_endpoint_config *config, struct keel_carrier **out)
+enum keel_status keel_device_find(const char *provider, const char *node, struct keel_device *out)
 {
-    (void)config;
+    (void)provider;
+    (void)node;
+    (void)out;
+    return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
+}
+
+enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
+                                  struct keel_carrier **out)
+{
+    (void)device;
+    (void)seal_payload;
+    (void)out;
+    return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
+}
+
+enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_payload, struct keel_carrier **out)
+{
+    (void)device;
+    (void)seal_payload;
     (void)out;
     return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
 }
@@ -143,6 +162,7 @@ static void open_group(void)
                                              .shard_rank = shard_rank};
     struct keel_endpoint *endpoint = world.endpoint;
     KEEL_ASSERT(keel_group_open(endpoint, &config, &world.group) == KEEL_OK);
+    keel_mutex_lock(&endpoint->lock);
     keel_endpoint_mail(endpoint);
 }
 
@@ -399,13 +419,13 @@ static struct keel_message fitting(const struct keel_leg *leg, enum keel_message
                                    .epoch = world.epoch,
                                    .sequence = operation->sequence};
     struct keel_signature signature = operation->signature;
-    uint64_t comes = keel_engine_pair_bytes(operation, leg->index, false);
+    uint64_t comes = leg->take_bytes;
     uint32_t messages = schedule->receives_first[leg->index + 1] - schedule->receives_first[leg->index];
     uint64_t block = messages > 0 ? comes / messages : 0;
     uint32_t segment = operation->lowest + which % operation->window;
     uint64_t before = (uint64_t)segment * operation->chunk_bytes, left = block > before ? block - before : 0;
     signature.give_bytes = comes;
-    signature.take_bytes = keel_engine_pair_bytes(operation, leg->index, true);
+    signature.take_bytes = leg->give_bytes;
     if (signature.kind == KEEL_SEND || signature.kind == KEEL_RECEIVE)
         signature.kind = (uint8_t)(KEEL_SEND + KEEL_RECEIVE - signature.kind);
     switch (kind) {
