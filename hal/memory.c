@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_uint_fast64_t allocations, live_bytes, peak_bytes;
+static atomic_uint_fast64_t allocations, live_blocks, live_bytes, peak_bytes;
 
 static void count_in(void *pointer)
 {
     atomic_fetch_add(&allocations, 1);
+    atomic_fetch_add(&live_blocks, 1);
     uint64_t bytes = malloc_usable_size(pointer);
     uint64_t live = atomic_fetch_add(&live_bytes, bytes) + bytes;
     uint64_t peak = atomic_load(&peak_bytes);
@@ -73,6 +74,7 @@ void keel_free(void *pointer)
 {
     if (pointer == NULL)
         return;
+    atomic_fetch_sub(&live_blocks, 1);
     atomic_fetch_sub(&live_bytes, malloc_usable_size(pointer));
     free(pointer);
 }
@@ -90,6 +92,7 @@ enum keel_status keel_strdup(const char *text, char **out)
 struct keel_memory_stats keel_memory_stats(void)
 {
     return (struct keel_memory_stats){.allocations = atomic_load(&allocations),
+                                      .live_blocks = atomic_load(&live_blocks),
                                       .live_bytes = atomic_load(&live_bytes),
                                       .peak_bytes = atomic_load(&peak_bytes)};
 }

@@ -43,7 +43,7 @@ struct drill_report {
     uint64_t queued_ns;                /* the last stood so long in the queue of a processor, ready to run */
     uint64_t worked_ns;                /* the last that ended well took so long */
     uint32_t descriptors, threads, memfds;
-    uint64_t resident_bytes, heap_bytes;
+    uint64_t resident_bytes, heap_blocks, heap_bytes;
     char detail[200];
 };
 
@@ -271,6 +271,7 @@ static inline void drill_count(struct drill_report *report)
     report->threads = drill_entries("/proc/self/task", NULL);
     report->memfds =
         drill_entries("/proc/self/fd", "memfd:") + drill_entries("/proc/self/map_files", "memfd:");
+    report->heap_blocks = keel_memory_stats().live_blocks;
     report->heap_bytes = keel_memory_stats().live_bytes;
 }
 

@@ -323,7 +323,7 @@ static int cycles_body(struct rank *me)
     float *parts[SHARDS], *result = malloc(FLOATS * sizeof *result), *other = malloc(FLOATS * sizeof *other);
     uint32_t part_count = make_parts(SHARDS, shard_rank, me->rank, FLOATS, parts);
     uint32_t fds = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
-    uint64_t bytes = keel_memory_stats().live_bytes;
+    uint64_t blocks = keel_memory_stats().live_blocks, bytes = keel_memory_stats().live_bytes;
     rank_say(me, 'b'); /* nobody dials before all have counted */
     rank_hear(me);
     for (uint64_t epoch = 1; epoch <= CYCLES; epoch++) {
@@ -338,10 +338,11 @@ static int cycles_body(struct rank *me)
     }
     for (uint64_t deadline = in_seconds(10);
          keel_remaining_ns(deadline) > 0 &&
-         (entries_of("/proc/self/fd") > fds || keel_memory_stats().live_bytes > bytes + ROUNDING_BYTES);)
+         (entries_of("/proc/self/fd") > fds || keel_memory_stats().live_blocks > blocks);)
         keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS));
     rank_check(me, entries_of("/proc/self/fd") == fds);
     rank_check(me, entries_of("/proc/self/task") == threads);
+    rank_check(me, keel_memory_stats().live_blocks == blocks);
     rank_check(me, keel_memory_stats().live_bytes <= bytes + ROUNDING_BYTES);
     for (uint32_t k = 0; k < FLOATS; k++)
         rank_check(me, other[k] == 0.0f);

@@ -117,6 +117,7 @@ static void shrink_and_grow(bool over_fabric, uint64_t cycles)
         ck_assert_uint_le(is->descriptors, was->descriptors);
         ck_assert_uint_le(is->threads, was->threads);
         ck_assert_uint_le(is->memfds, was->memfds);
+        ck_assert_uint_le(is->heap_blocks, was->heap_blocks);
         ck_assert_uint_le(is->heap_bytes, was->heap_bytes + HEAP_SLACK_BYTES);
         if (!KEEPS_FREED)
             ck_assert_uint_le(is->resident_bytes, was->resident_bytes + RESIDENT_SLACK_BYTES);

@@ -30,7 +30,8 @@ enum keel_status keel_strdup(const char *text, char **out);
 
 struct keel_memory_stats {
     uint64_t allocations; /* calls since the process began */
-    uint64_t live_bytes;  /* allocated and not yet freed */
+    uint64_t live_blocks; /* allocated and not yet freed: exact */
+    uint64_t live_bytes;  /* their sizes as the C library rounded them, which differs from call to call */
     uint64_t peak_bytes;  /* highest live_bytes */
 };
 struct keel_memory_stats keel_memory_stats(void);
