@@ -17,14 +17,15 @@ CC := gcc
 AR := ar
 VERSION := 0.1.0
 
-ROOMS := hal kernels transport ckpt runtime
+ROOMS := hal kernels transport ckpt boards runtime
 
 # What each room may include: itself, and what stands here.
 hal_MAY :=
 kernels_MAY := hal
 transport_MAY := hal
 ckpt_MAY := hal
-runtime_MAY := hal kernels transport ckpt
+boards_MAY := hal kernels transport
+runtime_MAY := hal kernels transport ckpt boards
 
 include $(foreach room,$(ROOMS),$(room)/sources.mk)
 include tests/sources.mk
@@ -41,13 +42,17 @@ endif
 CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvisibility=default -pthread \
 	-MMD -MP -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
 
+# Where a room keeps its private headers.
+private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
+
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
 kernels_LIBS := -lm
 transport_LIBS := -lfabric -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
+boards_LIBS := -linih -ljansson -lsodium -lm
 runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
-ALL_LIBS := $(runtime_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
+ALL_LIBS := $(runtime_LIBS) $(boards_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
 ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
 # A library names all that it calls, and asks for nothing that it does not.
 LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,--as-needed $(LDFLAGS)
@@ -118,7 +123,7 @@ define test_rules
 $(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(1) -Itests -o $$@ $$< $$(filter %_sim.c,$$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(call private_of,$(1)) -Itests -o $$@ $$< $$(filter %_sim.c,$$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 # A NAME_sim.c beside NAME_test.c belongs to that program.
@@ -262,8 +267,8 @@ define test_lint_rules
 $(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(2) -Itests $(3) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) -I$(2) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(call private_of,$(2)) -Itests $(3) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) -I$(call private_of,$(2)) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime,-Itransport))

@@ -17,5 +17,4 @@ hal_SRC := $(hal_HOST_SRC) \
 	opencl_icd.c \
 	opencl_device.c \
 	opencl_queue.c \
-	opencl_event.c \
-	board_cmd.c
+	opencl_event.c

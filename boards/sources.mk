@@ -1,0 +1,2 @@
+boards_SRC := \
+	bringup/board_cmd.c
