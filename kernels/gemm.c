@@ -3,12 +3,11 @@
 #include "kernels_internal.h"
 
 enum {
-    TILE_ROWS = 8, /* as in gemm.cl */
-    TILE_COLUMNS = 48,
     ROWS_MAX_SMALL = 64,  /* rows to a group where local memory is small, */
     ROWS_MAX_LARGE = 256, /* and where it is not: ROWS_MAX in gemm.cl */
     GROUPS_PER_UNIT = 4 /* for balance, as long as ... */,
-    ROWS_MIN = 32 /* ... a group's copy of B still serves this many rows */
+    ROWS_MIN = 32 /* ... a group's copy of B still serves this many rows */,
+    CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */
 };
 
 static uint32_t divide_up(uint32_t a, uint32_t b)
@@ -20,7 +19,7 @@ static uint32_t divide_up(uint32_t a, uint32_t b)
 static uint32_t choose_row_block(const struct keel_device_info *info, const struct keel_gemm *op)
 {
     uint32_t rows_max = keel_device_large_local(info) ? ROWS_MAX_LARGE : ROWS_MAX_SMALL;
-    uint64_t strips = (uint64_t)divide_up(op->n, TILE_COLUMNS) * op->batch;
+    uint64_t strips = (uint64_t)divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch;
     uint64_t wanted = (uint64_t)info->compute_units * GROUPS_PER_UNIT;
     uint64_t cuts = divide_up(op->m, rows_max);
     uint64_t cuts_max = divide_up(op->m, ROWS_MIN);
@@ -29,7 +28,7 @@ static uint32_t choose_row_block(const struct keel_device_info *info, const stru
     if (cuts > cuts_max)
         cuts = cuts_max;
     uint32_t rows = divide_up(op->m, (uint32_t)cuts);
-    return divide_up(rows, TILE_ROWS) * TILE_ROWS;
+    return divide_up(rows, GEMM_TILE_ROWS) * GEMM_TILE_ROWS;
 }
 
 /* Bytes from the first element of a matrix to the last of the last of the batch. */
@@ -69,6 +68,8 @@ static enum keel_status check_buffers(const struct keel_gemm *op)
         KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
     if (op->pre != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "pre", op->pre, c));
+    if (op->checksums != NULL)
+        KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
     return KEEL_OK;
 }
 
@@ -79,6 +80,12 @@ uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const str
     return 0; /* B is packed in local memory, A is read where it lies */
 }
 
+uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
+{
+    return (uint64_t)divide_up(op->m, GEMM_TILE_ROWS) * divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch *
+           sizeof(uint32_t);
+}
+
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list)
 {
@@ -86,7 +93,7 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
     KEEL_TRY(check_buffers(op));
     uint32_t flags = (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
                      (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
-                     (op->pre != NULL ? GEMM_PRE : 0U);
+                     (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U);
     uint32_t row_block = choose_row_block(keel_kernels_info(kernels), op);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
@@ -105,11 +112,37 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
         keel_arg_u64(op->stride_a),
         keel_arg_u64(op->stride_b),
         keel_arg_u64(op->stride_c),
+        keel_arg_buffer(op->checksums != NULL ? op->checksums : op->c),
     };
     const struct keel_range range = {
-        .global = {divide_up(op->n, TILE_COLUMNS), divide_up(op->m, row_block), op->batch},
+        .global = {divide_up(op->n, GEMM_TILE_COLUMNS), divide_up(op->m, row_block), op->batch},
         .local = {1, 1, 1},
     };
     return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct keel_gemm_check *op,
+                                    struct keel_launch_list *list)
+{
+    const struct keel_gemm *product = op->product;
+    KEEL_TRY(check_shape(product));
+    KEEL_TRY(keel_check_buffer("gemm_check", "C", product->c,
+                               span_bytes(product, product->m, product->n, product->ldc, product->stride_c)));
+    KEEL_TRY(
+        keel_check_buffer("gemm_check", "checksums", product->checksums, keel_gemm_checksum_bytes(product)));
+    KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report, KEEL_GEMM_REPORT_BYTES));
+    uint32_t across = divide_up(product->n, GEMM_TILE_COLUMNS);
+    const struct keel_arg args[] = {
+        keel_arg_buffer(product->c), keel_arg_buffer(product->checksums),
+        keel_arg_buffer(op->report), keel_arg_u32(product->m),
+        keel_arg_u32(product->n),    keel_arg_u32(product->ldc),
+        keel_arg_u32(CHECK_TILES),   keel_arg_u64(product->stride_c),
+    };
+    const struct keel_range range = {
+        .global = {divide_up(across, CHECK_TILES), divide_up(product->m, GEMM_TILE_ROWS), product->batch},
+        .local = {1, 1, 1},
+    };
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm_check", &range, args,
                                KEEL_ARG_COUNT(args));
 }

@@ -5,6 +5,7 @@
  *     s = C + s                (ACCUMULATE)
  *     pre = s; s = gelu(s)     (PRE)
  *     C = s
+ *     checksums = those of C's tiles (CHECKSUM; see below)
  *
  * Shapes: op(A) m x k, op(B) k x n, C and pre m x n, rows lda, ldb, ldc apart as stored; `batch` of
  * each, stride_a, stride_b, stride_c apart.
@@ -24,7 +25,7 @@ enum { DEPTH = 256, ROWS_MAX = 256 };
 enum { DEPTH = 64, ROWS_MAX = 64 };
 #endif
 enum { TILE_ROWS = 8, TILE_COLUMNS = 48 };
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, PRE = 16 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, PRE = 16, CHECKSUM = 32 };
 
 #define INTERLEAVE(x, y, h)                                                                                  \
     (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
@@ -42,10 +43,9 @@ enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, PRE = 16 };
     SHUFFLE_PAIR(t##a, t##b, s##5, s##d)                                                                     \
     SHUFFLE_PAIR(t##c, t##d, s##6, s##e)                                                                     \
     SHUFFLE_PAIR(t##e, t##f, s##7, s##f)
-#define EACH_16(X)                                                                                           \
-    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
+#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
 
-#define LOAD_ROW(r) float16 v##r = vload16(0, b + (ulong)(0x##r) * ldb);
+#define LOAD_ROW(r)  float16 v##r = vload16(0, b + (ulong)(0x##r) * ldb);
 #define STORE_ROW(r) vstore16(z##r, 0, panel + (0x##r) * TILE_COLUMNS);
 static inline void transpose_16x16(__global const float *b, uint ldb, __local float *panel)
 {
@@ -124,44 +124,87 @@ static void multiply_tile(__global const float *a, uint step_i, uint step_p, uin
     EACH_TILE_ROW(ROW_END)
 }
 
-static void finish_row(__local const float *sums, __global float *c, __global float *pre,
-                       __global const float *bias, uint flags)
+/* The checksum of a tile of 8 x 48 elements: down each column h = rotate(h, 5) + bits, from 0; then the sum
+ * over columns j of h_j (2j + 1), all modulo 2^32. Each step is a bijection of h, and so is a product with an
+ * odd number: whatever changes in one column of a tile, by any number of bits, changes the checksum. */
+enum { CHECKSUM_TURN = 5 };
+
+static uint16 checksum_weights(uint v)
 {
-    for (uint v = 0; v < TILE_COLUMNS / 16; v++) {
-        float16 s = vload16(v, sums);
-        if (flags & BIAS)
-            s = s + vload16(v, bias);
-        if (flags & ACCUMULATE)
-            s = vload16(v, c) + s;
-        if (flags & PRE) {
-            vstore16(s, v, pre);
-            s = canon_gelu_x16(s);
-        }
-        vstore16(s, v, c);
-    }
+    return (uint16)(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31) + (uint16)(32 * v);
 }
 
-static void finish_edge(__local const float *sums, uint columns, __global float *c, __global float *pre,
+static uint checksum_fold(uint16 h0, uint16 h1, uint16 h2)
+{
+    uint16 h = h0 * checksum_weights(0) + h1 * checksum_weights(1) + h2 * checksum_weights(2);
+    uint8 a = h.lo + h.hi;
+    uint4 b = a.lo + a.hi;
+    return b.x + b.y + b.z + b.w;
+}
+
+static uint16 finish_16(__local const float *sums, __global float *c, __global float *pre,
                         __global const float *bias, uint flags)
 {
-    for (uint j = 0; j < columns; j++) {
-        float s = sums[j];
-        if (flags & BIAS)
-            s = s + bias[j];
-        if (flags & ACCUMULATE)
-            s = c[j] + s;
-        if (flags & PRE) {
-            pre[j] = s;
-            s = canon_gelu(s);
-        }
-        c[j] = s;
+    float16 s = vload16(0, sums);
+    if (flags & BIAS)
+        s = s + vload16(0, bias);
+    if (flags & ACCUMULATE)
+        s = vload16(0, c) + s;
+    if (flags & PRE) {
+        vstore16(s, 0, pre);
+        s = canon_gelu_x16(s);
     }
+    vstore16(s, 0, c);
+    return as_uint16(s);
+}
+
+/* Up to 8 rows of 48 columns; returns the tile's checksum. */
+static uint finish_tile(__local const float *sums, uint rows, __global float *c, __global float *pre,
+                        uint ldc, __global const float *bias, uint flags)
+{
+    uint16 h0 = (uint16)(0), h1 = h0, h2 = h0;
+    for (uint r = 0; r < rows; r++) {
+        const ulong at = (ulong)r * ldc;
+        __local const float *s = sums + r * TILE_COLUMNS;
+        h0 = rotate(h0, (uint16)(CHECKSUM_TURN)) + finish_16(s, c + at, pre + at, bias, flags);
+        h1 = rotate(h1, (uint16)(CHECKSUM_TURN)) +
+             finish_16(s + 16, c + at + 16, pre + at + 16, bias + 16, flags);
+        h2 = rotate(h2, (uint16)(CHECKSUM_TURN)) +
+             finish_16(s + 32, c + at + 32, pre + at + 32, bias + 32, flags);
+    }
+    return checksum_fold(h0, h1, h2);
+}
+
+/* The same for the last columns, fewer than 48. */
+static uint finish_edge(__local const float *sums, uint rows, uint columns, __global float *c,
+                        __global float *pre, uint ldc, __global const float *bias, uint flags)
+{
+    uint sum = 0;
+    for (uint j = 0; j < columns; j++) {
+        uint h = 0;
+        for (uint r = 0; r < rows; r++) {
+            const ulong at = (ulong)r * ldc + j;
+            float s = sums[r * TILE_COLUMNS + j];
+            if (flags & BIAS)
+                s = s + bias[j];
+            if (flags & ACCUMULATE)
+                s = c[at] + s;
+            if (flags & PRE) {
+                pre[at] = s;
+                s = canon_gelu(s);
+            }
+            c[at] = s;
+            h = rotate(h, (uint)CHECKSUM_TURN) + as_uint(s);
+        }
+        sum += h * (2 * j + 1);
+    }
+    return sum;
 }
 
 __kernel void keel_gemm(__global const float *a, __global const float *b, __global float *c,
                         __global const float *bias, __global float *pre, uint m, uint n, uint k, uint lda,
                         uint ldb, uint ldc, uint flags, uint row_block, ulong stride_a, ulong stride_b,
-                        ulong stride_c)
+                        ulong stride_c, __global uint *checksums)
 {
     __local float panel[DEPTH * TILE_COLUMNS];
     __local float sums[ROWS_MAX * TILE_COLUMNS];
@@ -187,11 +230,64 @@ __kernel void keel_gemm(__global const float *a, __global const float *b, __glob
             multiply_tile(a + (ulong)r * step_i + (ulong)p * step_p, step_i, step_p, rows - r, panel, depth,
                           p == 0, sums + r * TILE_COLUMNS);
     }
-    for (uint r = 0; r < rows; r++) {
+    const ulong tiles_down = (m + TILE_ROWS - 1) / TILE_ROWS;
+    for (uint r = 0; r < rows; r += TILE_ROWS) {
         const ulong at = corner + (ulong)r * ldc;
-        if (columns == TILE_COLUMNS)
-            finish_row(sums + r * TILE_COLUMNS, c + at, pre + at, bias + j, flags);
-        else
-            finish_edge(sums + r * TILE_COLUMNS, columns, c + at, pre + at, bias + j, flags);
+        const uint high = min((uint)TILE_ROWS, rows - r);
+        __local const float *tile = sums + r * TILE_COLUMNS;
+        uint sum = columns == TILE_COLUMNS
+                       ? finish_tile(tile, high, c + at, pre + at, ldc, bias + j, flags)
+                       : finish_edge(tile, high, columns, c + at, pre + at, ldc, bias + j, flags);
+        if (flags & CHECKSUM)
+            checksums[(batch * tiles_down + (i + r) / TILE_ROWS) * get_num_groups(0) + get_group_id(0)] = sum;
+    }
+}
+
+static uint checksum_tile(__global const float *c, uint rows, uint ldc)
+{
+    uint16 h0 = (uint16)(0), h1 = h0, h2 = h0;
+    for (uint r = 0; r < rows; r++) {
+        h0 = rotate(h0, (uint16)(CHECKSUM_TURN)) + as_uint16(vload16(0, c));
+        h1 = rotate(h1, (uint16)(CHECKSUM_TURN)) + as_uint16(vload16(1, c));
+        h2 = rotate(h2, (uint16)(CHECKSUM_TURN)) + as_uint16(vload16(2, c));
+        c += ldc;
+    }
+    return checksum_fold(h0, h1, h2);
+}
+
+static uint checksum_edge(__global const float *c, uint rows, uint columns, uint ldc)
+{
+    uint sum = 0;
+    for (uint j = 0; j < columns; j++) {
+        uint h = 0;
+        for (uint r = 0; r < rows; r++)
+            h = rotate(h, (uint)CHECKSUM_TURN) + as_uint(c[(ulong)r * ldc + j]);
+        sum += h * (2 * j + 1);
+    }
+    return sum;
+}
+
+/* A work-item reads tiles_per_item tiles, side by side, of C[batch] (m x n, rows ldc apart) and compares
+ * their checksums. report[0] counts tiles that differ, report[1] becomes the lowest of their numbers. */
+__kernel void keel_gemm_check(__global const float *c, __global const uint *checksums, __global uint *report,
+                              uint m, uint n, uint ldc, uint tiles_per_item, ulong stride_c)
+{
+    const uint row = get_global_id(1), batch = get_global_id(2);
+    const uint tiles_across = (n + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const uint tiles_down = (m + TILE_ROWS - 1) / TILE_ROWS;
+    const uint first = get_global_id(0) * tiles_per_item;
+    const uint last = min(first + tiles_per_item, tiles_across);
+    const uint rows = min((uint)TILE_ROWS, m - row * TILE_ROWS);
+    c += batch * stride_c + (ulong)row * TILE_ROWS * ldc;
+    for (uint t = first; t < last; t++) {
+        const uint columns = min((uint)TILE_COLUMNS, n - t * TILE_COLUMNS);
+        const uint number = (batch * tiles_down + row) * tiles_across + t;
+        __global const float *tile = c + (ulong)t * TILE_COLUMNS;
+        const uint sum = columns == TILE_COLUMNS ? checksum_tile(tile, rows, ldc)
+                                                 : checksum_edge(tile, rows, columns, ldc);
+        if (sum != checksums[number]) {
+            atomic_inc(report);
+            atomic_min(report + 1, number);
+        }
     }
 }

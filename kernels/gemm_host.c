@@ -5,6 +5,7 @@
 #include "canon.h"
 #include "gemm_internal.h"
 #include "kernels_internal.h"
+#include <string.h>
 
 extern const char keel_cl_gemm[];
 
@@ -70,10 +71,28 @@ static uint32_t scalar_u32(const void *argument)
     return *(const uint32_t *)argument;
 }
 
+/* The checksum of tile (row, column) of C, as gemm.cl states it. */
+static uint32_t tile_checksum(const float *c, uint32_t m, uint32_t n, uint32_t ldc, uint32_t row,
+                              uint32_t column)
+{
+    uint32_t rows = smaller(GEMM_TILE_ROWS, m - row), columns = smaller(GEMM_TILE_COLUMNS, n - column),
+             sum = 0;
+    for (uint32_t j = 0; j < columns; j++) {
+        uint32_t h = 0, bits;
+        for (uint32_t r = 0; r < rows; r++) {
+            memcpy(&bits, c + (uint64_t)(row + r) * ldc + column + j, sizeof bits);
+            h = ((h << GEMM_CHECKSUM_TURN) | (h >> (32 - GEMM_CHECKSUM_TURN))) + bits;
+        }
+        sum += h * (2 * j + 1);
+    }
+    return sum;
+}
+
 static void host_gemm(void *const *arguments, const struct keel_range *range)
 {
     uint32_t lda = scalar_u32(arguments[8]), ldb = scalar_u32(arguments[9]);
     uint32_t flags = scalar_u32(arguments[11]);
+    uint32_t *checksums = arguments[16];
     struct host_gemm g = {
         .bias = arguments[3],
         .m = scalar_u32(arguments[5]),
@@ -94,10 +113,32 @@ static void host_gemm(void *const *arguments, const struct keel_range *range)
         for (uint32_t i = 0; i < g.m; i += BLOCK_ROWS)
             for (uint32_t j = 0; j < g.n; j += BLOCK_COLUMNS)
                 multiply_block(&g, i, j);
+        if (flags & GEMM_CHECKSUM)
+            for (uint32_t i = 0; i < g.m; i += GEMM_TILE_ROWS)
+                for (uint32_t j = 0; j < g.n; j += GEMM_TILE_COLUMNS)
+                    *checksums++ = tile_checksum(g.c, g.m, g.n, g.ldc, i, j);
     }
 }
 
-static const struct keel_module_kernel gemm_kernels[] = {{"keel_gemm", host_gemm}};
+static void host_gemm_check(void *const *arguments, const struct keel_range *range)
+{
+    const uint32_t *checksums = arguments[1];
+    uint32_t *report = arguments[2];
+    uint32_t m = scalar_u32(arguments[3]), n = scalar_u32(arguments[4]), ldc = scalar_u32(arguments[5]),
+             number = 0;
+    for (uint64_t batch = 0; batch < range->global[2]; batch++) {
+        const float *c = (const float *)arguments[0] + batch * *(const uint64_t *)arguments[7];
+        for (uint32_t i = 0; i < m; i += GEMM_TILE_ROWS)
+            for (uint32_t j = 0; j < n; j += GEMM_TILE_COLUMNS, number++)
+                if (tile_checksum(c, m, n, ldc, i, j) != checksums[number]) {
+                    report[0]++;
+                    report[1] = smaller(report[1], number);
+                }
+    }
+}
+
+static const struct keel_module_kernel gemm_kernels[] = {{"keel_gemm", host_gemm},
+                                                         {"keel_gemm_check", host_gemm_check}};
 
 const struct keel_module keel_module_gemm = {
     .name = "gemm",

@@ -1,7 +1,17 @@
-/* gemm_internal.h - what gemm.c and its host reference share: the bits of `flags` (as in gemm.cl). */
+/* gemm_internal.h - what gemm.c and its host reference share (as in gemm.cl). */
 #ifndef KEEL_GEMM_INTERNAL_H
 #define KEEL_GEMM_INTERNAL_H
 
-enum { GEMM_TRANSPOSE_A = 1, GEMM_TRANSPOSE_B = 2, GEMM_ACCUMULATE = 4, GEMM_BIAS = 8, GEMM_PRE = 16 };
+/* The bits of `flags`. */
+enum {
+    GEMM_TRANSPOSE_A = 1,
+    GEMM_TRANSPOSE_B = 2,
+    GEMM_ACCUMULATE = 4,
+    GEMM_BIAS = 8,
+    GEMM_PRE = 16,
+    GEMM_CHECKSUM = 32
+};
+/* A tile of C: what a checksum covers. */
+enum { GEMM_TILE_ROWS = 8, GEMM_TILE_COLUMNS = 48, GEMM_CHECKSUM_TURN = 5 };
 
 #endif

@@ -88,8 +88,8 @@ struct rig_small {
     uint32_t count;
 };
 
-static struct rig_small rig_small_init(struct rig_device *on, const struct keel_module *module,
-                                       struct keel_launch_list *list)
+static inline struct rig_small rig_small_init(struct rig_device *on, const struct keel_module *module,
+                                              struct keel_launch_list *list)
 {
     struct rig_small small = {.count = list->count};
     ck_assert_uint_le(list->count, RIG_KERNELS_MAX);
@@ -101,7 +101,7 @@ static struct rig_small rig_small_init(struct rig_device *on, const struct keel_
     return small;
 }
 
-static void rig_small_fini(struct rig_small *small)
+static inline void rig_small_fini(struct rig_small *small)
 {
     for (uint32_t i = 0; i < small->count; i++)
         keel_kernel_destroy(small->kernels[i]);
@@ -128,7 +128,8 @@ static float *rig_numbers(uint32_t series, uint64_t count)
 }
 
 /* Equal bits, or the first difference. */
-static void rig_same_bits(const char *what, int device, const float *x, const float *host, uint64_t count)
+static inline void rig_same_bits(const char *what, int device, const float *x, const float *host,
+                                 uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         ck_assert_msg(memcmp(&x[i], &host[i], sizeof *x) == 0,
@@ -137,7 +138,7 @@ static void rig_same_bits(const char *what, int device, const float *x, const fl
 }
 
 /* The line "name hash" of tests/golden/gemm_attention.txt must hold: the bits of a release stay. */
-static void rig_golden(const char *name, const float *x, uint64_t count)
+static inline void rig_golden(const char *name, const float *x, uint64_t count)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a over words */
     for (uint64_t i = 0; i < count; i++) {

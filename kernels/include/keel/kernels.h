@@ -83,10 +83,26 @@ struct keel_gemm {
     struct keel_buffer *pre;       /* m x n like C, or NULL: the input of GELU, kept for backward */
     struct keel_buffer *workspace; /* keel_gemm_workspace_bytes, or NULL when that is 0; shared in
                                       order by all products of a queue */
+    struct keel_buffer *checksums; /* keel_gemm_checksum_bytes, or NULL: of C's bits as they leave the
+                                      registers, for keel_op_gemm_check */
 };
 uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);
+
+/* Is C still what the product wrote? Reads C once and compares the checksums that keel_op_gemm left. Whatever
+ * has changed in one column of a tile of 8 x 48 since is found for certain, what has changed in several with
+ * probability 1 - 2^-32; what the arithmetic itself got wrong is not (golden operations are for that). `pre`
+ * is not covered. report[0] += tiles that differ; report[1] = the lowest of their numbers, batch after batch,
+ * row after row of tiles; put {0, UINT32_MAX} there before. */
+enum { KEEL_GEMM_REPORT_BYTES = 8 };
+struct keel_gemm_check {
+    const struct keel_gemm *product; /* as it was computed; A and B are not looked at */
+    struct keel_buffer *report;
+};
+uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op);
+enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct keel_gemm_check *op,
+                                    struct keel_launch_list *list);
 
 /* ---- element-wise and reductions ------------------------------------------------------------- */
 
