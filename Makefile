@@ -92,7 +92,12 @@ $(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $(addprefix kernels/,$(kernels_CL_COMM
 	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $* $*; \
 	   cat $(addprefix kernels/,$(kernels_CL_COMMON)) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
 	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
-$(BUILD)/obj/gen/kernels/%.cl.o: $(BUILD)/gen/kernels/%.cl.c
+# The board check's own kernels are of integers, and stand alone.
+$(BUILD)/gen/boards/%.cl.c: boards/%.cl
+	@mkdir -p $(@D)
+	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $(notdir $*) $(notdir $*); \
+	   od -An -v -tx1 $< | sed 's/ \(..\)/0x\1,/g'; printf '0};\n'; } > $@.tmp && mv $@.tmp $@
+$(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
 

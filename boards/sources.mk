@@ -1,2 +1,7 @@
+boards_CL := \
+	bringup/memcheck.cl \
+
 boards_SRC := \
-	bringup/board_cmd.c
+	bringup/board_cmd.c \
+	bringup/memcheck.c \
+
