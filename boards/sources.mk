@@ -5,3 +5,4 @@ boards_SRC := \
 	bringup/board_cmd.c \
 	bringup/memcheck.c \
 
+	bringup/ini.c
