@@ -4,5 +4,7 @@ boards_CL := \
 boards_SRC := \
 	bringup/board_cmd.c \
 	bringup/memcheck.c \
+	bringup/quarantine.c \
+	bringup/quarantine_cmd.c \
 
 	bringup/ini.c

@@ -1,6 +1,7 @@
 /* board_cmd.c - `keel board list`: the devices, as a table for people or as JSON for programs.
  *
  * Owns the words and the layout; what is shown comes from keel_device_list alone. */
+#include "quarantine_cmd.h"
 #include <inttypes.h>
 #include <keel/board_cmd.h>
 #include <keel/device.h>
@@ -12,6 +13,7 @@ static const char help[] =
     "keel board - the accelerator boards of this machine\n"
     "\n"
     "  keel board list [--json]   devices, and which were passed over and why\n"
+    "  keel board release BOARD   trust a board again that computed wrong bits\n"
     "  keel board --help          this text\n"
     "\n"
     "The first column is what cluster.device in job files takes. \"auto\" picks the best usable device: a "
@@ -84,6 +86,7 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
         passed = 0;
         printf("%-12s %s\n", label(&devices[i]), devices[i].passed_over);
     }
+    keel_quarantine_print();
     printf("\nOpenCL loader: %s\n", loader[0] != '\0' ? loader : "none");
 }
 
@@ -124,6 +127,7 @@ static void print_flag(const char *key, bool value, const char *end)
 
 static void print_device(const struct keel_device_info *info)
 {
+    bool admitted = keel_quarantine_admit(info) == KEEL_OK;
     printf("    {\n");
     print_field("selector", info->selector);
     print_field("kind", kind_name(info->kind));
@@ -131,6 +135,7 @@ static void print_device(const struct keel_device_info *info)
     print_field("platform", info->platform);
     print_field("version", info->version);
     print_field("passed_over", info->passed_over);
+    print_field("quarantined", admitted ? "" : keel_detail());
     print_number("compute_units", info->compute_units);
     print_number("memory_bytes", info->memory_bytes);
     print_number("max_buffer_bytes", info->max_buffer_bytes);
@@ -199,6 +204,8 @@ static int list(int argc, char **argv)
 int keel_board_main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
+    if (strcmp(verb, "release") == 0)
+        return keel_quarantine_release_main(argc - 1, argv + 1);
     if (strcmp(verb, "list") == 0)
         return list(argc - 1, argv + 1);
     if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {

@@ -1,0 +1,53 @@
+/* quarantine.h - boards that computed wrong bits and are not trusted until a person releases them.
+ *
+ * Owns the files: one for each board, <state>/quarantine/<selector>-<key>.json, where <state> is the first of
+ * $KEEL_STATE, $XDG_STATE_HOME/keel, $HOME/.local/state/keel and /var/lib/keel. The key is a hash of host,
+ * platform, device name and selector: a newer driver does not heal a board. A file holds all that was known
+ * when the board was found out, and the first evidence stays. Leaves to others: finding wrong bits (golden
+ * operations, `keel board check`), and leaving the run.
+ *
+ * Threads. All functions may be called by any thread and process; a file is replaced whole. */
+#ifndef KEEL_QUARANTINE_H
+#define KEEL_QUARANTINE_H
+
+#include <keel/device.h>
+#include <keel/file.h>
+
+enum { KEEL_QUARANTINE_MAX = 64, KEEL_EVIDENCE_BYTES = 512, KEEL_QUARANTINE_WHERE_BYTES = 128 };
+
+struct keel_quarantine {
+    char selector[KEEL_DEVICE_NAME_BYTES], name[KEEL_DEVICE_NAME_BYTES], platform[KEEL_DEVICE_NAME_BYTES];
+    char version[KEEL_DEVICE_NAME_BYTES];    /* of the driver, then */
+    char host[KEEL_QUARANTINE_WHERE_BYTES];  /* where the board is */
+    char where[KEEL_QUARANTINE_WHERE_BYTES]; /* what found it out: "run gpt, rank 2, step 31" */
+    char evidence[KEEL_EVIDENCE_BYTES];      /* what it did: operation, hash, expected hash */
+    char since[32];                          /* UTC, "2026-11-21T13:02:11Z" */
+    char path[KEEL_PATH_BYTES];              /* of the file */
+};
+
+/* The folder of the files, whether or not it is there. LIMIT when the path is too long. */
+enum keel_status keel_quarantine_folder(char out[KEEL_PATH_BYTES]);
+
+/* Quarantine a board of this host; durable when it returns OK. Where it is quarantined already, nothing
+ * changes and *out is what stands there. `out` may be NULL. DENIED, NO_SPACE, IO: the board must then be kept
+ * out by other means, and the caller says so. */
+enum keel_status keel_quarantine_add(const struct keel_device_info *info, const char *where,
+                                     const char *evidence, struct keel_quarantine *out);
+
+/* Is this board quarantined? OK with *out_found; a file that cannot be read or is no such file is an error
+ * (DENIED, IO, CORRUPT, with its path), never a board that is trusted. */
+enum keel_status keel_quarantine_find(const struct keel_device_info *info, struct keel_quarantine *out,
+                                      bool *out_found);
+
+/* OK when the board may be used; else DENIED with its evidence and how it is released, or what
+ * keel_quarantine_find says. */
+enum keel_status keel_quarantine_admit(const struct keel_device_info *info);
+
+/* All files of the folder, by name; LIMIT when there are more than `capacity`. */
+enum keel_status keel_quarantine_list(struct keel_quarantine *out, uint32_t capacity, uint32_t *out_count);
+
+/* End the quarantine of this host's board of that selector: its file becomes <file>.released. NOT_FOUND names
+ * the boards that are quarantined. */
+enum keel_status keel_quarantine_release(const char *selector);
+
+#endif
