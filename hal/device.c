@@ -4,6 +4,7 @@
  * events are in device_queue.c, the choice by selector is in device_select.c. */
 #include "device_backend.h"
 #include <inttypes.h>
+#include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,9 @@
 /* In order of preference; host is last, so it is last in every list. */
 static const struct keel_backend *const backends[] = {&keel_opencl_backend, &keel_host_backend};
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
+
+/* How long nothing may come back before a device counts as hung, unless the caller says. */
+#define HUNG_AFTER_NS KEEL_NS_PER_S
 
 /* All candidates, usable ones first; the caller frees *out. */
 static enum keel_status discover(struct keel_candidate **out, uint32_t *out_count)
@@ -82,6 +86,9 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
     if (status == KEEL_OK)
         status = candidates[index].backend->open(&candidates[index], out);
     keel_free(candidates);
+    if (status == KEEL_OK)
+        keel_watch_init(&(*out)->watch, options != NULL && options->hung_after_ns > 0 ? options->hung_after_ns
+                                                                                      : HUNG_AFTER_NS);
     return status;
 }
 
@@ -90,6 +97,8 @@ void keel_device_close(struct keel_device *device)
     if (device == NULL)
         return;
     KEEL_ASSERT(atomic_load(&device->live_bytes) == 0); /* children go before parents */
+    if (atomic_load(&device->left_behind))
+        return; /* the driver may still call back into it */
     device->ops->close(device);
 }
 
@@ -125,6 +134,7 @@ static void introduce(struct keel_device *device, struct keel_buffer *parent, ui
 enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
 {
     const struct keel_device_info *info = &device->info;
+    KEEL_TRY(keel_device_check_usable(device));
     if (bytes == 0)
         return keel_fail(KEEL_INVALID, "%s: a buffer of 0 bytes; ask for at least 1", info->selector);
     if (bytes > info->max_buffer_bytes)
@@ -163,6 +173,7 @@ enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint
                          "%s: a buffer in %" PRIu64 " bytes of host memory; give it 1 to %" PRIu64
                          " at the start of a page",
                          info->selector, bytes, info->max_buffer_bytes);
+    KEEL_TRY(keel_device_check_usable(device));
     struct keel_buffer *buffer = NULL;
     KEEL_TRY(device->ops->buffer_wrap(device, memory, bytes, &buffer));
     introduce(device, NULL, bytes, buffer);
@@ -212,6 +223,7 @@ uint64_t keel_buffer_bytes(const struct keel_buffer *buffer)
 enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
                                      const char *options, struct keel_program **out)
 {
+    KEEL_TRY(keel_device_check_usable(device));
     struct keel_program *program = NULL;
     KEEL_TRY(device->ops->program_create(device, module, options != NULL ? options : "", &program));
     program->device = device;

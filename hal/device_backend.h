@@ -10,12 +10,27 @@
 #ifndef KEEL_DEVICE_BACKEND_H
 #define KEEL_DEVICE_BACKEND_H
 
+#include "health_machine.h"
 #include <keel/device.h>
+#include <keel/thread.h>
 #include <stdatomic.h>
+
+/* What is known of a device's health (device_health.c). Zeroed is OK; keel_device_open inits it. */
+struct keel_watch {
+    struct keel_mutex lock; /* a leaf: guards what follows, but the flags */
+    struct keel_health_machine machine;
+    uint64_t since_ns, hung_after_ns;
+    char evidence[KEEL_EVIDENCE_BYTES];
+    atomic_uint health;  /* the machine's, to be looked at without the lock */
+    atomic_bool doubted; /* a wait passed its deadline: waits that succeed say so */
+};
 
 struct keel_device {
     const struct keel_device_ops *ops;
     struct keel_device_info info;
+    struct keel_watch watch;
+    atomic_bool left_behind;     /* something of it could not be ended: it is never freed */
+    atomic_uint_fast32_t queues; /* made since it was opened: the next one's number */
     atomic_uint_fast64_t live_bytes, peak_bytes, allocations;
     atomic_uint_fast64_t next_buffer_id;
 };
@@ -29,9 +44,33 @@ struct keel_buffer {
     atomic_uint_fast32_t slices; /* alive */
 };
 
+enum keel_command_kind {
+    KEEL_COMMAND_LAUNCH,
+    KEEL_COMMAND_READ,
+    KEEL_COMMAND_WRITE,
+    KEEL_COMMAND_COPY,
+    KEEL_COMMAND_FILL,
+    KEEL_COMMAND_MAP,
+    KEEL_COMMAND_UNMAP,
+    KEEL_COMMAND_MARK,
+    KEEL_COMMAND_REPLAY
+};
+
+enum { KEEL_NOTES = 8 };
+
+/* One of a queue's last commands, for evidence. Written by the queue's thread, read by any. */
+struct keel_note {
+    _Atomic(const char *) name; /* of a kernel, static; NULL for others */
+    atomic_uint_fast8_t kind;
+};
+
 struct keel_queue {
     struct keel_device *device;
-    atomic_bool lost; /* sticky; set by the backend through keel_queue_lose */
+    atomic_bool lost;              /* sticky; set after `failure` is written, through keel_queue_fail */
+    uint32_t number;               /* of the device's queues, from 1 */
+    atomic_uint_fast64_t sequence; /* commands enqueued */
+    struct keel_note notes[KEEL_NOTES];
+    char failure[KEEL_EVIDENCE_BYTES]; /* the first one */
 };
 
 struct keel_program {
@@ -45,7 +84,8 @@ struct keel_kernel {
 };
 
 struct keel_event {
-    struct keel_queue *queue; /* filled by the backend */
+    struct keel_queue *queue;      /* filled by the backend */
+    atomic_uint_fast64_t sequence; /* its command's on the queue, or an earlier one's; filled by the front */
 };
 
 /* One device that a backend has found. */
@@ -122,8 +162,33 @@ struct keel_device_ops {
     void (*event_destroy)(struct keel_event *event);
 };
 
-/* Mark the queue as lost and describe why: returns DEVICE_LOST. */
+/* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
+ * it from its driver calls the second; the third when the whole device is gone. */
+enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error);
+enum keel_status keel_device_lose(struct keel_queue *queue, const char *what, int native_error);
+
+/* For the front, and for backends that wait (device_health.c). */
+void keel_watch_init(struct keel_watch *watch, uint64_t hung_after_ns);
+/* The last of a backend's close: the device is gone. */
+void keel_device_free(struct keel_device *device);
+/* DEVICE_LOST with the evidence: of a device that is hung, lost or quarantined; of a queue that failed. */
+enum keel_status keel_device_refuse(struct keel_device *device);
+enum keel_status keel_queue_failed(struct keel_queue *queue);
+/* What keel_device_refuse says, unless the device answers. */
+enum keel_status keel_device_check_usable(struct keel_device *device);
+/* Neither hung nor lost nor quarantined: worth waiting for. */
+bool keel_device_answers(struct keel_device *device);
+/* The queue fails because what it waits for failed on `cause`. */
+enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause);
+const char *keel_command_kind_name(enum keel_command_kind kind);
+/* Number and note the command that is enqueued now; `name` is static, or NULL. */
+void keel_queue_note(struct keel_queue *queue, enum keel_command_kind kind, const char *name);
+/* A wait for that command, which began at began_ns, passed its deadline: returns TIMEOUT in words. */
+enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns);
+/* That command is complete; needed only while the device is doubted. Any thread. */
+void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 
 /* Pick one of the candidates (device_select.c). */
 enum keel_status keel_candidate_pick(const struct keel_candidate *candidates, uint32_t count,

@@ -4,28 +4,24 @@
  * inside their buffers. Nothing here allocates. */
 #include "device_backend.h"
 #include <inttypes.h>
-
-enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
-{
-    atomic_store(&queue->lost, true);
-    return keel_fail(KEEL_DEVICE_LOST, "%s: %s failed (error %d); end this process and start a new one",
-                     queue->device->info.selector, what, native_error);
-}
+#include <keel/clock.h>
 
 static enum keel_status check_alive(struct keel_queue *queue)
 {
-    if (atomic_load_explicit(&queue->lost, memory_order_relaxed))
-        return keel_fail(KEEL_DEVICE_LOST,
-                         "%s: the queue failed before; end this process and start a new one",
-                         queue->device->info.selector);
+    if (atomic_load_explicit(&queue->lost, memory_order_acquire))
+        return keel_queue_failed(queue);
+    if (keel_health_refuses(atomic_load_explicit(&queue->device->watch.health, memory_order_relaxed)))
+        return keel_device_refuse(queue->device);
     return KEEL_OK;
 }
 
 enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue **out)
 {
+    KEEL_TRY(keel_device_check_usable(device));
     struct keel_queue *queue = NULL;
     KEEL_TRY(device->ops->queue_create(device, &queue));
     queue->device = device;
+    queue->number = (uint32_t)atomic_fetch_add(&device->queues, 1) + 1;
     *out = queue;
     return KEEL_OK;
 }
@@ -34,6 +30,22 @@ void keel_queue_destroy(struct keel_queue *queue)
 {
     if (queue != NULL)
         queue->device->ops->queue_destroy(queue);
+}
+
+/* A failure travels: who waits for a command that failed has failed. The driver would find out as well, but
+ * not what was first. */
+static enum keel_status check_waits(struct keel_queue *queue, const struct keel_wait_list *waits)
+{
+    for (uint32_t i = 0; i < waits->count; i++) {
+        struct keel_event *event = waits->events[i];
+        if (event->queue->device != queue->device)
+            return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
+                             queue->device->info.selector);
+        if (event->queue != queue && atomic_load_explicit(&event->queue->lost, memory_order_acquire) &&
+            queue->device->ops->event_wait(event, 0) == KEEL_DEVICE_LOST)
+            return keel_queue_inherit(queue, event->queue);
+    }
+    return KEEL_OK;
 }
 
 static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
@@ -46,13 +58,20 @@ static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait
     if (waits->count > KEEL_WAIT_MAX)
         return keel_fail(KEEL_LIMIT, "a command that waits for %" PRIu32 " events; at most %d", waits->count,
                          KEEL_WAIT_MAX);
-    for (uint32_t i = 0; i < waits->count; i++)
-        if (waits->events[i]->queue->device != queue->device)
-            return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
-                             queue->device->info.selector);
+    KEEL_TRY(check_waits(queue, waits));
     command->waits = waits->events;
     command->wait_count = waits->count;
     return KEEL_OK;
+}
+
+/* Note a command that is about to be enqueued, and see it off: `status` is what the backend said. */
+static enum keel_status issued(const struct keel_command *command, enum keel_status status)
+{
+    if (status == KEEL_OK && command->out_event != NULL)
+        atomic_store_explicit(&(*command->out_event)->sequence,
+                              atomic_load_explicit(&command->queue->sequence, memory_order_relaxed),
+                              memory_order_relaxed);
+    return status;
 }
 
 static enum keel_status check_inside(const struct keel_queue *queue, const struct keel_buffer *buffer,
@@ -73,7 +92,8 @@ enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
-    return queue->device->ops->write(&command, buffer, offset_bytes, data, bytes);
+    keel_queue_note(queue, KEEL_COMMAND_WRITE, NULL);
+    return issued(&command, queue->device->ops->write(&command, buffer, offset_bytes, data, bytes));
 }
 
 enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
@@ -83,7 +103,8 @@ enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *b
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
-    return queue->device->ops->read(&command, buffer, offset_bytes, data, bytes);
+    keel_queue_note(queue, KEEL_COMMAND_READ, NULL);
+    return issued(&command, queue->device->ops->read(&command, buffer, offset_bytes, data, bytes));
 }
 
 /* The same memory: two slices, or a slice and its buffer, are not compared. */
@@ -106,8 +127,9 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
         return keel_fail(KEEL_INVALID,
                          "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
                          source_offset_bytes, target_offset_bytes);
-    return queue->device->ops->copy(&command, source, source_offset_bytes, target, target_offset_bytes,
-                                    bytes);
+    keel_queue_note(queue, KEEL_COMMAND_COPY, NULL);
+    return issued(&command, queue->device->ops->copy(&command, source, source_offset_bytes, target,
+                                                     target_offset_bytes, bytes));
 }
 
 enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
@@ -120,7 +142,8 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
     if (offset_bytes % sizeof pattern != 0 || bytes % sizeof pattern != 0)
         return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
                          bytes, offset_bytes);
-    return queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern);
+    keel_queue_note(queue, KEEL_COMMAND_FILL, NULL);
+    return issued(&command, queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern));
 }
 
 enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
@@ -130,7 +153,8 @@ enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *bu
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
-    return queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer);
+    keel_queue_note(queue, KEEL_COMMAND_MAP, NULL);
+    return issued(&command, queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer));
 }
 
 enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
@@ -138,7 +162,8 @@ enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    return queue->device->ops->unmap(&command, buffer, pointer);
+    keel_queue_note(queue, KEEL_COMMAND_UNMAP, NULL);
+    return issued(&command, queue->device->ops->unmap(&command, buffer, pointer));
 }
 
 static enum keel_status check_launch(const struct keel_queue *queue, const struct keel_kernel *kernel,
@@ -177,7 +202,8 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_launch(queue, kernel, args, arg_count, range));
-    return queue->device->ops->launch(&command, kernel, args, arg_count, range);
+    keel_queue_note(queue, KEEL_COMMAND_LAUNCH, kernel->entry->name);
+    return issued(&command, queue->device->ops->launch(&command, kernel, args, arg_count, range));
 }
 
 enum keel_status keel_queue_flush(struct keel_queue *queue)
@@ -186,26 +212,55 @@ enum keel_status keel_queue_flush(struct keel_queue *queue)
     return queue->device->ops->queue_flush(queue);
 }
 
+/* What a wait that began at began_ns, or began with no time to wait (0), came to. */
+static enum keel_status waited(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns,
+                               enum keel_status status)
+{
+    if (status == KEEL_OK && atomic_load_explicit(&queue->device->watch.doubted, memory_order_relaxed))
+        keel_queue_progress(queue, sequence);
+    if (status == KEEL_TIMEOUT && began_ns != 0)
+        return keel_queue_late(queue, sequence, began_ns);
+    return status;
+}
+
+/* When a wait begins; 0 for a look that does not wait. */
+static uint64_t begin_wait(uint64_t deadline_ns)
+{
+    uint64_t now_ns = deadline_ns > 0 ? keel_now_ns() : 0;
+    return now_ns < deadline_ns ? now_ns : 0;
+}
+
 enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
 {
     KEEL_TRY(check_alive(queue));
-    return queue->device->ops->queue_finish(queue, deadline_ns);
+    uint64_t began_ns = begin_wait(deadline_ns);
+    uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
+    return waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns));
 }
 
 enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
 {
     KEEL_TRY(check_alive(queue));
-    return queue->device->ops->queue_mark(queue, out_event);
+    struct keel_command command = {.queue = queue, .out_event = out_event};
+    keel_queue_note(queue, KEEL_COMMAND_MARK, NULL);
+    return issued(&command, queue->device->ops->queue_mark(queue, out_event));
 }
 
 enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
 {
-    return event->queue->device->ops->event_wait(event, deadline_ns);
+    struct keel_queue *queue = event->queue;
+    uint64_t began_ns = begin_wait(deadline_ns);
+    uint64_t sequence = atomic_load_explicit(&event->sequence, memory_order_relaxed);
+    return waited(queue, sequence, began_ns, queue->device->ops->event_wait(event, deadline_ns));
 }
 
 bool keel_event_done(struct keel_event *event)
 {
-    return event->queue->device->ops->event_done(event);
+    struct keel_queue *queue = event->queue;
+    bool done = queue->device->ops->event_done(event);
+    if (done && atomic_load_explicit(&queue->device->watch.doubted, memory_order_relaxed))
+        keel_queue_progress(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed));
+    return done;
 }
 
 void keel_event_destroy(struct keel_event *event)

@@ -44,7 +44,7 @@ static void host_discover(struct keel_candidate *out, uint32_t capacity, uint32_
 
 static void host_close(struct keel_device *device)
 {
-    keel_free(device);
+    keel_device_free(device);
 }
 
 static enum keel_status host_buffer_create(struct keel_device *device, uint64_t bytes,

@@ -55,7 +55,7 @@ static void device_close(struct keel_device *device)
         keel_opencl_queue_destroy(own->zero_queue);
     keel_mutex_fini(&own->zero_lock);
     clReleaseContext(own->context);
-    keel_free(own);
+    keel_device_free(device);
 }
 
 /* Caller holds zero_lock. */

@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* How long a queue may take to end before it is left behind: a driver that hangs must not hang us. */
-#define QUEUE_END_NS (30 * KEEL_NS_PER_S)
+#define QUEUE_END_NS      (30 * KEEL_NS_PER_S)
+#define HUNG_QUEUE_END_NS (100 * KEEL_NS_PER_MS)
 
 static struct opencl_queue *opencl_queue(struct keel_queue *queue)
 {
@@ -40,12 +41,14 @@ enum keel_status keel_opencl_queue_create(struct keel_device *device, struct kee
 void keel_opencl_queue_destroy(struct keel_queue *queue)
 {
     struct opencl_queue *own = opencl_queue(queue);
-    uint64_t deadline_ns = keel_deadline_after_ns(QUEUE_END_NS);
+    uint64_t deadline_ns =
+        keel_deadline_after_ns(keel_device_answers(queue->device) ? QUEUE_END_NS : HUNG_QUEUE_END_NS);
     bool idle = atomic_load(&queue->lost) || keel_opencl_queue_finish(queue, deadline_ns) == KEEL_OK;
     if (!idle || !keel_opencl_pool_fini(&own->pool, deadline_ns)) {
         keel_log(KEEL_LOG_ERROR,
                  "%s: a queue was left behind: it does not end, or its events are not destroyed",
                  queue->device->info.selector);
+        atomic_store(&queue->device->left_behind, true);
         return;
     }
     clReleaseCommandQueue(own->native);

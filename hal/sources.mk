@@ -12,6 +12,8 @@ hal_SRC := $(hal_HOST_SRC) \
 	device.c \
 	device_queue.c \
 	device_select.c \
+	device_health.c \
+	health_machine.c \
 	host_device.c \
 	opencl_discover.c \
 	opencl_icd.c \

@@ -8,8 +8,9 @@
  * Ownership.  create/destroy and open/close pair up; destroy children before parents.
  *             A slice is destroyed before the buffer that it is cut from.
  * Threads.    A queue and a kernel object are used by one thread at a time; the rest is thread-safe.
- * Failure.    Errors are sticky per queue: after DEVICE_LOST every later call on that queue returns
- *             DEVICE_LOST, and the caller's next move is to end the worker process. Nothing aborts.
+ * Failure.    Errors are sticky per queue, and travel to whoever waits for what failed: after DEVICE_LOST
+ *             every later call on that queue returns DEVICE_LOST with the first failure's text, and the
+ *             caller's next move is to end the worker process. Nothing aborts. See keel/health.h.
  * Waiting.    Only keel_event_wait, keel_queue_finish and blocking reads and writes block, each with
  *             a deadline; the rest enqueues. No busy polling.
  * Order.      A queue runs its commands in order; across queues, order comes from events. */
@@ -61,8 +62,10 @@ enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacit
                                   char loader[KEEL_DEVICE_NAME_BYTES]);
 
 struct keel_device_options {
-    uint32_t threads; /* CPU devices: worker threads, 0 for the driver's default. Takes effect only
-                         before the first OpenCL call of the process. */
+    uint32_t threads;       /* CPU devices: worker threads, 0 for the driver's default. Takes effect only
+                               before the first OpenCL call of the process. */
+    uint64_t hung_after_ns; /* waits that find nothing come back for so long make it HUNG (keel/health.h);
+                               0 for 1 s */
 };
 
 /* Open by selector: "auto" (best usable: GPU, accelerator, CPU, then host), "host", or what

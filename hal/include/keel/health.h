@@ -1,0 +1,98 @@
+/* health.h - how a device is, faults put in on demand, and a trace of what it was told.
+ *
+ * Health.  Each open device is in one state:
+ *
+ *     OK           nothing is known against it
+ *     DEGRADED     it works, and something happened: a command failed, or one came back after it was HUNG
+ *     SUSPECT      a wait passed its deadline, and nothing has come back since
+ *     HUNG         the same for options.hung_after_ns (1 s unless told): it may be stuck for good
+ *     LOST         the driver says that it is gone, or somebody reported it
+ *     QUARANTINED  somebody reported that it is not to be trusted (wrong results ...)
+ *
+ * By itself, as waits go: OK, DEGRADED -> SUSPECT -> HUNG by waits that pass their deadline (a look with no
+ * time to wait does not count); SUSPECT -> what it was before, and HUNG -> DEGRADED, when the command that
+ * was waited for, or a later one of its queue, is seen complete; -> DEGRADED by a command that fails; -> LOST
+ * when the driver says so. By keel_device_report: any state but LOST -> any but HUNG, but HUNG -> OK,
+ * DEGRADED or SUSPECT only by a command that comes back; LOST -> QUARANTINED, and no way back while the
+ * device is open.
+ *
+ * A device that is LOST or QUARANTINED refuses every new command and every new object with DEVICE_LOST and
+ * the evidence; one that is HUNG refuses new buffers, queues and programs, and takes commands, which wait
+ * their turn. What is destroyed while a device is HUNG or LOST is not waited for: a queue that cannot end is
+ * left behind, with a line in the log. Other devices of the process know nothing of all this.
+ *
+ * Failure travels. A command that fails fails its queue: every later command and wait of that queue returns
+ * DEVICE_LOST with the first failure's text, and so does a command of another queue that waits for an event
+ * that failed, and from then on its queue. Events that were complete before stay complete; queues that wait
+ * for nothing that failed go on. */
+#ifndef KEEL_HEALTH_H
+#define KEEL_HEALTH_H
+
+#include <keel/device.h>
+
+enum keel_health {
+    KEEL_HEALTH_OK,
+    KEEL_HEALTH_DEGRADED,
+    KEEL_HEALTH_SUSPECT,
+    KEEL_HEALTH_HUNG,
+    KEEL_HEALTH_LOST,
+    KEEL_HEALTH_QUARANTINED
+};
+
+enum { KEEL_EVIDENCE_BYTES = 320 };
+
+struct keel_health_report {
+    enum keel_health health;
+    uint64_t since_ns;                  /* keel_now_ns when it became so */
+    char evidence[KEEL_EVIDENCE_BYTES]; /* what happened: command, queue, last commands; "" while OK */
+};
+
+/* "ok", "degraded", "suspect", "hung", "lost", "quarantined". A static string. */
+const char *keel_health_name(enum keel_health health);
+
+/* How the device is. Any thread; never blocks on the device. */
+void keel_device_health(struct keel_device *device, struct keel_health_report *out);
+
+/* Say how a device is, with the evidence (a copy is kept): a check that found wrong results quarantines, a
+ * person who looked into it reports OK. INVALID, and nothing changes, for a transition that the head of this
+ * file does not have, or without evidence for anything but OK. Any thread. */
+enum keel_status keel_device_report(struct keel_device *device, enum keel_health health,
+                                    const char *evidence);
+
+/* Faults on demand, in front of any backend. A plan is a list of faults, separated by `;`, each
+ *
+ *     FAULT:COMMAND=WHEN[,key=value]...
+ *
+ *     FAULT    error   the command is not run, its event fails, and so its queue
+ *              hang    neither this command nor any later one of its queue is run or ever completes
+ *              slow    it and what follows on its queue completes ms=N milliseconds late (1 to 600000)
+ *              flip    one bit of what it wrote is wrong: of the target buffer, of the host memory of a read
+ *              lose    as error, and the device is LOST
+ *     COMMAND  launch, read, write, copy, fill, map, unmap, or any; error also has buffer (NO_MEMORY) and
+ *              program (UNSUPPORTED)
+ *     WHEN     N (the Nth such command of the device since the plan was given, from 1), N+ (that and all
+ *              after it), or * (all)
+ *     keys     ms=N       of slow, which needs it
+ *              kernel=NAME  of launch: counts launches of this kernel alone
+ *              bit=N      of flip: which bit (default: chosen by WHEN, the same every time)
+ *              arg=N      of flip:launch: which argument's buffer, from 0 (default: the last buffer)
+ *
+ * for instance "error:launch=12", "hang:launch=3,kernel=gemm", "flip:read=2;slow:launch=*,ms=5". The
+ * environment variable KEEL_DEVICE_FAULTS is a plan for every device that the process opens. INVALID names
+ * the word that is wrong, and changes nothing. NULL or "" ends the plan in force; what has failed or hangs
+ * stays so. Between commands of one device, not beside them. A flip blocks until the command is done (at most
+ * 60 s). Costs nothing on a device that was never given a plan. */
+enum keel_status keel_device_inject(struct keel_device *device, const char *plan);
+
+/* Keep the last `commands` commands (1 to 65536) of all queues of the device, from now on: which queue, what,
+ * kernel, bytes, when enqueued, and when it began and ended where the driver tells. Allocates here, and not
+ * again. BUSY when a trace runs. start, stop and write: one thread at a time, not beside commands. */
+enum keel_status keel_device_trace_start(struct keel_device *device, uint32_t commands);
+/* Write what is kept as JSON in the Trace Event Format (Perfetto, chrome://tracing), a row for each queue,
+ * times in microseconds of keel_now_ns; replaces the file. Commands that still run have no end. INVALID
+ * without a trace; else as keel_file_replace. */
+enum keel_status keel_device_trace_write(struct keel_device *device, const char *path);
+/* Drop the trace; nothing happens where none runs. Before the queues are destroyed, or after. */
+void keel_device_trace_stop(struct keel_device *device);
+
+#endif
