@@ -77,6 +77,16 @@ void keel_kernels_destroy(struct keel_kernels *kernels)
     keel_free(kernels);
 }
 
+struct keel_device *keel_kernels_device(const struct keel_kernels *kernels)
+{
+    return kernels->device;
+}
+
+const char *keel_kernels_module_name(enum keel_module_id module)
+{
+    return module_table[module]->name;
+}
+
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels)
 {
     return keel_device_info(kernels->device);

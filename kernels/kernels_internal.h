@@ -44,7 +44,9 @@ enum {
 #define KEEL_RANDOM_ELEMENTS_MAX (UINT64_C(1) << 34)
 
 /* The device that the kernels were built for, and its facts. */
+struct keel_device *keel_kernels_device(const struct keel_kernels *kernels);
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
+const char *keel_kernels_module_name(enum keel_module_id module);
 /* CPUs (and the host): few wide cores, so one work-item per group and a vector loop within. */
 bool keel_kernels_few_wide(const struct keel_kernels *kernels);
 

@@ -17,6 +17,8 @@ kernels_CL := \
 kernels_SRC := \
 	kernels.c \
 	canon.c \
+	golden.c \
+	golden_cases.c \
 	elementwise.c \
 	elementwise_host.c \
 	gemm.c \

@@ -1,0 +1,298 @@
+/* golden.c - runs golden cases: operands with guards around them, launches, what came of it.
+ *
+ * Owns the memory of a run. Leaves to golden_cases.c which cases there are. */
+#include "golden_internal.h"
+
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 256 };
+
+/* ---- numbers ---- */
+
+static uint64_t mix(uint64_t z) /* the finaliser of splitmix64 */
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static uint32_t next_word(struct golden_run *run)
+{
+    run->random += UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(mix(run->random) >> 32);
+}
+
+static uint64_t hash_bytes(uint64_t hash, const uint8_t *data, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
+
+/* What lies at byte `at` of operand `operand`, where that is a guard: neighbours differ, so that what is
+ * copied from guard to guard shows as well. */
+static uint8_t guard_byte(uint32_t operand, uint64_t at)
+{
+    return (uint8_t)(mix(((uint64_t)operand << 32) + at + 1) >> 56);
+}
+
+/* ---- operands ---- */
+
+static uint64_t image_bytes(const struct golden_run *run, const struct golden_operand *operand)
+{
+    return operand->bytes + 2 * run->guard_bytes;
+}
+
+static void fill_guards(const struct golden_run *run, const struct golden_operand *operand)
+{
+    const uint32_t number = (uint32_t)(operand - run->operands);
+    const uint64_t behind = run->guard_bytes + operand->bytes;
+    for (uint64_t i = 0; i < run->guard_bytes; i++) {
+        operand->sent[i] = guard_byte(number, i);
+        operand->sent[behind + i] = guard_byte(number, behind + i);
+    }
+}
+
+static enum keel_status create_operand(struct golden_run *run, struct golden_operand *operand)
+{
+    struct keel_device *device = keel_kernels_device(run->kernels);
+    KEEL_TRY(keel_alloc(image_bytes(run, operand), 1, &operand->sent));
+    KEEL_TRY(keel_alloc(image_bytes(run, operand), 1, &operand->back));
+    KEEL_TRY(keel_buffer_create(device, image_bytes(run, operand), &operand->whole));
+    if (run->guard_bytes == 0)
+        operand->middle = operand->whole;
+    else
+        KEEL_TRY(keel_buffer_slice(operand->whole, run->guard_bytes, operand->bytes, &operand->middle));
+    fill_guards(run, operand);
+    return KEEL_OK;
+}
+
+/* The next operand of a run, its data still zero; NULL while measuring, and after an error. */
+static struct golden_operand *add_operand(struct golden_run *run, const char *name, enum golden_role role,
+                                          uint64_t bytes)
+{
+    KEEL_ASSERT(run->operand_count < GOLDEN_OPERANDS_MAX);
+    struct golden_operand *operand = &run->operands[run->operand_count++];
+    *operand = (struct golden_operand){.name = name, .role = role, .bytes = bytes};
+    if (run->status == KEEL_OK && !run->measuring)
+        run->status = create_operand(run, operand);
+    return golden_ready(run) ? operand : NULL;
+}
+
+struct keel_buffer *golden_floats(struct golden_run *run, const char *name, enum golden_role role,
+                                  uint64_t count, float low, float high)
+{
+    struct golden_operand *operand = add_operand(run, name, role, count * sizeof(float));
+    if (operand == NULL)
+        return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        const float unit = (float)(next_word(run) >> 8) * 0x1p-24F;
+        const float value = low + (high - low) * unit;
+        memcpy(operand->sent + run->guard_bytes + i * sizeof value, &value, sizeof value);
+    }
+    return operand->middle;
+}
+
+struct keel_buffer *golden_ids(struct golden_run *run, const char *name, uint64_t count, uint32_t below)
+{
+    struct golden_operand *operand = add_operand(run, name, GOLDEN_INPUT, count * sizeof(int32_t));
+    if (operand == NULL)
+        return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        const int32_t id = (int32_t)(next_word(run) % below);
+        memcpy(operand->sent + run->guard_bytes + i * sizeof id, &id, sizeof id);
+    }
+    return operand->middle;
+}
+
+struct keel_buffer *golden_bits(struct golden_run *run, const char *name, uint64_t bytes)
+{
+    struct golden_operand *operand = add_operand(run, name, GOLDEN_INPUT, bytes);
+    if (operand == NULL)
+        return NULL;
+    for (uint64_t i = 0; i < bytes; i++)
+        operand->sent[run->guard_bytes + i] = (uint8_t)(next_word(run) >> 24);
+    return operand->middle;
+}
+
+struct keel_buffer *golden_bytes(struct golden_run *run, const char *name, enum golden_role role,
+                                 const void *data, uint64_t bytes)
+{
+    struct golden_operand *operand = add_operand(run, name, role, bytes);
+    if (operand == NULL)
+        return NULL;
+    memcpy(operand->sent + run->guard_bytes, data, bytes);
+    return operand->middle;
+}
+
+struct keel_buffer *golden_written(struct golden_run *run, const char *name, enum golden_role role,
+                                   uint64_t bytes)
+{
+    struct golden_operand *operand = add_operand(run, name, role, bytes);
+    if (operand == NULL)
+        return NULL;
+    memset(operand->sent + run->guard_bytes, 0xff, bytes); /* NaN, where it is read as floats */
+    return operand->middle;
+}
+
+/* ---- a run ---- */
+
+static void run_fini(struct golden_run *run)
+{
+    keel_launch_list_fini(&run->list);
+    for (uint32_t i = 0; i < run->operand_count; i++) {
+        struct golden_operand *operand = &run->operands[i];
+        if (operand->middle != NULL && operand->middle != operand->whole)
+            keel_buffer_destroy(operand->middle);
+        if (operand->whole != NULL)
+            keel_buffer_destroy(operand->whole);
+        keel_free(operand->sent);
+        keel_free(operand->back);
+    }
+}
+
+static enum keel_status build(struct golden_run *run, const struct golden_case *golden)
+{
+    run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
+    enum keel_status status = golden->build(run, golden->shape);
+    return run->status != KEEL_OK ? run->status : status;
+}
+
+/* All operands to the device, or all back; enqueued. */
+static enum keel_status transfer(const struct golden_run *run, struct keel_queue *queue, bool back)
+{
+    for (uint32_t i = 0; i < run->operand_count; i++) {
+        const struct golden_operand *operand = &run->operands[i];
+        const uint64_t bytes = image_bytes(run, operand);
+        if (back)
+            KEEL_TRY(keel_queue_read(queue, operand->whole, 0, operand->back, bytes, NULL, NULL));
+        else
+            KEEL_TRY(keel_queue_write(queue, operand->whole, 0, operand->sent, bytes, NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
+/* Launches between the two transfers. Whatever fails, the queue is waited for, so that only a queue that
+ * still runs (TIMEOUT) may still touch the memory of the run. */
+static enum keel_status execute(const struct golden_run *run, struct keel_queue *queue, uint64_t deadline_ns)
+{
+    enum keel_status status = transfer(run, queue, false);
+    if (status == KEEL_OK)
+        status = keel_launch_list_run(&run->list, queue);
+    if (status == KEEL_OK)
+        status = transfer(run, queue, true);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%s", keel_detail());
+        const bool runs = keel_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT;
+        keel_detail_set(why);
+        return runs ? KEEL_TIMEOUT : status;
+    }
+    return keel_queue_finish(queue, deadline_ns);
+}
+
+/* ---- what came of it ---- */
+
+static uint64_t hash_written(const struct golden_run *run)
+{
+    uint64_t hash = hash_start;
+    for (uint32_t i = 0; i < run->operand_count; i++) {
+        const struct golden_operand *operand = &run->operands[i];
+        if (operand->role == GOLDEN_OUTPUT || operand->role == GOLDEN_UPDATED)
+            hash = hash_bytes(hash, operand->back + run->guard_bytes, operand->bytes);
+    }
+    return hash;
+}
+
+/* The first byte of an operand that is not as it was though nobody may write it; false when there is none. */
+static bool find_hit(const struct golden_run *run, const struct golden_operand *operand, uint64_t *out_at)
+{
+    const uint64_t behind = run->guard_bytes + operand->bytes;
+    for (uint64_t at = 0; at < image_bytes(run, operand); at++) {
+        const bool guard = at < run->guard_bytes || at >= behind;
+        if ((guard || operand->role == GOLDEN_INPUT) && operand->back[at] != operand->sent[at]) {
+            *out_at = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct keel_golden_result judge(const struct golden_run *run, uint64_t expected)
+{
+    struct keel_golden_result result = {.hash = hash_written(run), .expected = expected, .intact = true};
+    result.matches = result.hash == expected;
+    for (uint32_t i = 0; i < run->operand_count && result.intact; i++) {
+        uint64_t at = 0;
+        if (!find_hit(run, &run->operands[i], &at))
+            continue;
+        result.intact = false;
+        result.hit_buffer = run->operands[i].name;
+        result.hit_offset_bytes = (int64_t)at - (int64_t)run->guard_bytes;
+    }
+    return result;
+}
+
+enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                    uint64_t guard_bytes, uint64_t deadline_ns,
+                                    struct keel_golden_result *out)
+{
+    KEEL_ASSERT(index < golden_case_count);
+    const struct golden_case *golden = &golden_cases[index];
+    const uint64_t align = keel_kernels_info(kernels)->base_align_bytes;
+    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes};
+    if (guard_bytes != 0 && align > 1)
+        run.guard_bytes = (guard_bytes + align - 1) / align * align;
+    enum keel_status status = build(&run, golden);
+    if (status == KEEL_OK)
+        status = execute(&run, queue, deadline_ns);
+    if (status == KEEL_OK)
+        *out = judge(&run, golden->expected);
+    if (status != KEEL_TIMEOUT)
+        run_fini(&run);
+    return status;
+}
+
+/* ---- the door ---- */
+
+uint32_t keel_golden_count(void)
+{
+    return golden_case_count;
+}
+
+struct keel_golden keel_golden_get(uint32_t index)
+{
+    KEEL_ASSERT(index < golden_case_count);
+    const struct golden_case *golden = &golden_cases[index];
+    struct golden_run run = {.measuring = true};
+    uint64_t bytes = 0;
+    (void)build(&run, golden); /* measuring cannot fail */
+    for (uint32_t i = 0; i < run.operand_count; i++)
+        bytes += run.operands[i].bytes;
+    return (struct keel_golden){
+        .name = golden->name,
+        .op = golden->op,
+        .module = keel_kernels_module_name(golden->module),
+        .bytes = bytes,
+        .expected = golden->expected,
+    };
+}
+
+enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                 uint64_t deadline_ns, struct keel_golden_result *out)
+{
+    return golden_run_guarded(kernels, queue, index, GUARD_BYTES, deadline_ns, out);
+}
+
+enum keel_status keel_golden_warm(struct keel_kernels *kernels, struct keel_queue *queue,
+                                  uint64_t deadline_ns)
+{
+    for (uint32_t i = 0; i < golden_case_count; i++) {
+        struct keel_golden_result ignored;
+        KEEL_TRY(keel_golden_run(kernels, queue, i, deadline_ns, &ignored));
+    }
+    return KEEL_OK;
+}

@@ -1,0 +1,378 @@
+/* golden_cases.c - which golden cases there are: for every operation its shapes, and the hash of each.
+ *
+ * The shapes are odd on purpose - tails, edges, more than one block - and small, so that a simulator gets
+ * through all of them in minutes. To add a case: a row, whose hash tests/kernels/golden_test.c prints when
+ * it is wrong. To change a hash on purpose is to change the bits of a release: see README.md. */
+#include "golden_internal.h"
+
+#define INPUT(run, name, count) golden_floats(run, name, GOLDEN_INPUT, count, -1.0F, 1.0F)
+
+static struct keel_buffer *output(struct golden_run *run, const char *name, uint64_t count)
+{
+    return golden_written(run, name, GOLDEN_OUTPUT, count * sizeof(float));
+}
+static struct keel_buffer *scratch(struct golden_run *run, const char *name, uint64_t bytes)
+{
+    return golden_written(run, name, GOLDEN_SCRATCH, bytes);
+}
+
+static struct keel_buffer *control(struct golden_run *run, float max_norm)
+{
+    const struct keel_control block = {
+        .seed_lo = 0x243f6a88U,
+        .seed_hi = 0x85a308d3U,
+        .step = 13,
+        .microbatch = 5,
+        .learning_rate = 0x1.3a92a3p-10F,
+        .beta1 = 0x1.cccccdp-1F,
+        .beta2 = 0x1.fbe76cp-1F,
+        .bias1 = keel_adam_bias(0x1.cccccdp-1F, 14),
+        .bias2 = keel_adam_bias(0x1.fbe76cp-1F, 14),
+        .epsilon = 0x1.5798eep-27F,
+        .max_norm = max_norm,
+    };
+    return golden_bytes(run, "control", GOLDEN_INPUT, &block, sizeof block);
+}
+
+/* ---- matrix product: m, n, k, batch, flags, extra elements to each row as it is stored ---- */
+
+enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16 };
+
+static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
+{
+    const uint32_t m = shape[0], n = shape[1], k = shape[2], batch = shape[3], flags = shape[4],
+                   pad = shape[5];
+    const bool ta = (flags & TA) != 0, tb = (flags & TB) != 0;
+    struct keel_gemm op = {.m = m, .n = n, .k = k, .batch = batch, .transpose_a = ta, .transpose_b = tb};
+    op.accumulate = (flags & ACCUMULATE) != 0;
+    op.lda = (ta ? m : k) + pad;
+    op.ldb = (tb ? k : n) + pad;
+    op.ldc = n + pad;
+    op.stride_a = (uint64_t)op.lda * (ta ? k : m);
+    op.stride_b = (uint64_t)op.ldb * (tb ? n : k);
+    op.stride_c = (uint64_t)op.ldc * m;
+    op.a = INPUT(run, "a", batch * op.stride_a);
+    op.b = INPUT(run, "b", batch * op.stride_b);
+    op.c = golden_floats(run, "c", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
+    if (flags & BIAS)
+        op.bias = INPUT(run, "bias", n);
+    if (flags & GELU)
+        op.pre = golden_floats(run, "pre", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_gemm(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- rows: rows, n, flags ---- */
+
+enum { BETA = 1, RESIDUAL = 2 };
+
+static enum keel_status bias_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_bias_grad op = {.rows = shape[0], .n = shape[1]};
+    op.x = INPUT(run, "x", (uint64_t)op.rows * op.n);
+    op.out = golden_floats(run, "out", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_bias_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status layernorm(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_layernorm op = {.rows = shape[0], .n = shape[1], .epsilon = 0x1.4f8b58p-17F};
+    const uint64_t count = (uint64_t)op.rows * op.n;
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
+    op.gamma = INPUT(run, "gamma", op.n);
+    if (shape[2] & BETA)
+        op.beta = INPUT(run, "beta", op.n);
+    op.y = output(run, "y", count);
+    op.mean = output(run, "mean", op.rows);
+    op.rstd = output(run, "rstd", op.rows);
+    return golden_ready(run) ? keel_op_layernorm(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_layernorm_grad op = {.rows = shape[0], .n = shape[1]};
+    const uint64_t count = (uint64_t)op.rows * op.n;
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
+    op.gamma = INPUT(run, "gamma", op.n);
+    op.mean = golden_floats(run, "mean", GOLDEN_INPUT, op.rows, 0.5F, 1.5F);
+    op.rstd = golden_floats(run, "rstd", GOLDEN_INPUT, op.rows, 0.3F, 0.6F);
+    op.dy = INPUT(run, "dy", count);
+    if (shape[2] & RESIDUAL)
+        op.residual = INPUT(run, "residual", count);
+    op.dx = output(run, "dx", count);
+    op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    if (shape[2] & BETA)
+        op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_layernorm_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- element by element: count, and what is said ---- */
+
+static enum keel_status gelu(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_gelu op = {.count = shape[0]};
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_gelu(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status gelu_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_gelu_grad op = {.count = shape[0]};
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.dy = INPUT(run, "dy", op.count);
+    op.dx = output(run, "dx", op.count);
+    return golden_ready(run) ? keel_op_gelu_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status add(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_add op = {.count = shape[0]};
+    op.a = INPUT(run, "a", op.count);
+    op.b = INPUT(run, "b", op.count);
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_add(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status fill(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_fill op = {.count = shape[0], .value = 0x1.99999ap-4F};
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_fill(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status copy(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_copy op = {.count = shape[0]};
+    op.x = golden_bits(run, "x", op.count * sizeof(float));
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_copy(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* count, percent of the elements that are dropped, whether there is a base */
+static enum keel_status dropout(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_dropout op = {.count = shape[0], .rate = (float)shape[1] * 0x1.47ae14p-7F, .stream = 3};
+    op.x = INPUT(run, "x", op.count);
+    if (shape[2])
+        op.base = INPUT(run, "base", op.count);
+    op.y = output(run, "y", op.count);
+    op.control = control(run, 0.0F);
+    return golden_ready(run) ? keel_op_dropout(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status normal(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_normal op = {.count = shape[0], .deviation = 0x1.47ae14p-6F, .stream = 11};
+    op.y = output(run, "y", op.count);
+    op.control = control(run, 0.0F);
+    return golden_ready(run) ? keel_op_normal(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* count, from, to: of any bits, so that NaN, infinities and denormals are among them */
+static enum keel_status cast(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_cast op = {
+        .count = shape[0], .from = (enum keel_dtype)shape[1], .to = (enum keel_dtype)shape[2]};
+    op.x = golden_bits(run, "x", op.count * (op.from == KEEL_F32 ? 4 : 2));
+    op.y = golden_written(run, "y", GOLDEN_OUTPUT, op.count * (op.to == KEEL_F32 ? 4 : 2));
+    return golden_ready(run) ? keel_op_cast(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status digest(struct golden_run *run, const uint32_t *shape)
+{
+    static const uint64_t begun = UINT64_C(0x0123456789abcdef);
+    struct keel_digest op = {.count = shape[0], .first_element = shape[1]};
+    op.x = golden_bits(run, "x", op.count * sizeof(float));
+    op.digest = golden_bytes(run, "digest", GOLDEN_UPDATED, &begun, sizeof begun);
+    op.scratch = scratch(run, "scratch", keel_digest_scratch_bytes(op.count));
+    return golden_ready(run) ? keel_op_digest(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- what a transformer needs ---- */
+
+/* batch, tokens, width, vocabulary, with positions */
+static enum keel_status embedding(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_embedding op = {.batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
+    const uint64_t rows = (uint64_t)op.batch * op.tokens;
+    op.ids = golden_ids(run, "ids", rows, op.vocab);
+    op.table = INPUT(run, "table", (uint64_t)op.vocab * op.width);
+    if (shape[4])
+        op.positions = INPUT(run, "positions", (uint64_t)op.tokens * op.width);
+    op.y = output(run, "y", rows * op.width);
+    return golden_ready(run) ? keel_op_embedding(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_embedding_grad op = {
+        .batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
+    const uint64_t rows = (uint64_t)op.batch * op.tokens;
+    op.ids = golden_ids(run, "ids", rows, op.vocab);
+    op.dy = INPUT(run, "dy", rows * op.width);
+    op.dtable = golden_floats(run, "dtable", GOLDEN_UPDATED, (uint64_t)op.vocab * op.width, -1.0F, 1.0F);
+    if (shape[4])
+        op.dpositions =
+            golden_floats(run, "dpositions", GOLDEN_UPDATED, (uint64_t)op.tokens * op.width, -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_embedding_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped */
+static struct keel_attention attention_operands(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_attention op = {
+        .batch = shape[0], .tokens = shape[1], .heads = shape[2], .head_width = shape[3]};
+    const uint64_t rows = (uint64_t)op.batch * op.tokens * op.heads;
+    op.dropout_rate = (float)shape[4] * 0x1.47ae14p-7F;
+    op.stream = 7;
+    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * rows * op.head_width, -2.0F, 2.0F);
+    op.out = output(run, "out", rows * op.head_width);
+    op.stats = output(run, "stats", 2 * rows);
+    if (shape[4])
+        op.control = control(run, 0.0F);
+    return op;
+}
+
+static enum keel_status attention(struct golden_run *run, const uint32_t *shape)
+{
+    const struct keel_attention op = attention_operands(run, shape);
+    return golden_ready(run) ? keel_op_attention(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* The gradient after its forward pass, which it needs. */
+static enum keel_status attention_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_attention_grad op = {.forward = attention_operands(run, shape)};
+    const uint64_t count = (uint64_t)shape[0] * shape[1] * shape[2] * shape[3];
+    op.dout = INPUT(run, "dout", count);
+    op.dqkv = output(run, "dqkv", 3 * count);
+    op.forward.workspace = scratch(run, "workspace", keel_attention_grad_workspace_bytes(run->kernels, &op));
+    if (!golden_ready(run))
+        return KEEL_OK;
+    KEEL_TRY(keel_op_attention(run->kernels, &op.forward, &run->list));
+    return keel_op_attention_grad(run->kernels, &op, &run->list);
+}
+
+/* rows, vocabulary, with gradient */
+static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_cross_entropy op = {.rows = shape[0], .vocab = shape[1], .scale = 0x1.1c71c8p-4F};
+    const uint64_t count = (uint64_t)op.rows * op.vocab;
+    op.logits = golden_floats(run, "logits", GOLDEN_INPUT, count, -9.0F, 9.0F);
+    op.targets = golden_ids(run, "targets", op.rows, op.vocab);
+    op.row_loss = scratch(run, "row_loss", op.rows * sizeof(float));
+    op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
+    if (shape[2])
+        op.dlogits = output(run, "dlogits", count);
+    return golden_ready(run) ? keel_op_cross_entropy(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- optimizer ---- */
+
+/* count, whether the gradient is clipped */
+static enum keel_status norm(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_norm op = {.count = shape[0]};
+    op.x = INPUT(run, "x", op.count);
+    op.scratch = scratch(run, "scratch", keel_norm_scratch_bytes(op.count));
+    op.norm = output(run, "norm", 2);
+    op.control = control(run, shape[1] ? 0.25F : 0.0F);
+    return golden_ready(run) ? keel_op_norm(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* count, whether the step was refused */
+static enum keel_status adamw(struct golden_run *run, const uint32_t *shape)
+{
+    const float norms[2] = {3.0F, shape[1] ? 0.0F : 0x1.555556p-2F};
+    struct keel_adamw op = {.count = shape[0], .weight_decay = 0x1.99999ap-4F};
+    op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -1.0F, 1.0F);
+    op.grad = INPUT(run, "grad", op.count);
+    op.m = golden_floats(run, "m", GOLDEN_UPDATED, op.count, -0.5F, 0.5F);
+    op.v = golden_floats(run, "v", GOLDEN_UPDATED, op.count, 0.0F, 0.25F);
+    op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norms, sizeof norms);
+    op.control = control(run, 0.0F);
+    return golden_ready(run) ? keel_op_adamw(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- the table ---- */
+
+#define CASE(op, module, name, hash, ...)                                                                    \
+    {                                                                                                        \
+#op "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__ }, UINT64_C(hash)                          \
+    }
+
+const struct golden_case golden_cases[] = {
+    CASE(gemm, gemm, "1x1x1-nn", 0xcbd45a9662aaa5b4, 1, 1, 1, 1, 0, 0),
+    CASE(gemm, gemm, "13x48x300-nn", 0x741f896de632e36a, 13, 48, 300, 1, 0, 0),
+    CASE(gemm, gemm, "67x97x41-tn-accumulate", 0xc09d9920eddcb48e, 67, 97, 41, 1, TA | ACCUMULATE, 0),
+    CASE(gemm, gemm, "33x101x37-nt-bias-gelu", 0x7205a51951a92243, 33, 101, 37, 1, TB | BIAS | GELU, 0),
+    CASE(gemm, gemm, "9x50x70-tt-bias-padded", 0xfe0262e97fa12857, 9, 50, 70, 1, TA | TB | BIAS, 3),
+    CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
+    CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
+    CASE(bias_grad, layernorm, "7x67", 0x181556db386f1de8, 7, 67),
+    CASE(bias_grad, layernorm, "33x130", 0x6c8b31d35edc76aa, 33, 130),
+    CASE(layernorm, layernorm, "1x3", 0x239b79095b42bab0, 1, 3, BETA),
+    CASE(layernorm, layernorm, "5x67-beta", 0x4c667e1c8a960edf, 5, 67, BETA),
+    CASE(layernorm, layernorm, "3x128", 0xc94bb84893245513, 3, 128, 0),
+    CASE(layernorm_grad, layernorm, "1x3-beta", 0xac1590cd523b96f6, 1, 3, BETA),
+    CASE(layernorm_grad, layernorm, "5x67-beta-residual", 0xecff277985741973, 5, 67, BETA | RESIDUAL),
+    CASE(layernorm_grad, layernorm, "3x130", 0x6ae7e3b41158dfdc, 3, 130, 0),
+    CASE(gelu, elementwise, "1", 0x29bea9d60db2fe6b, 1),
+    CASE(gelu, elementwise, "67", 0x09d8ac5ecdcf2bd7, 67),
+    CASE(gelu, elementwise, "4115", 0x1ee40aeee2f2b624, 4115),
+    CASE(gelu_grad, elementwise, "1", 0x84407818fb7c513d, 1),
+    CASE(gelu_grad, elementwise, "67", 0xe2426c370f9d6ba6, 67),
+    CASE(gelu_grad, elementwise, "4115", 0xda69e840e390e754, 4115),
+    CASE(add, elementwise, "1", 0xecbc934cac6730af, 1),
+    CASE(add, elementwise, "67", 0x0dae1483fca0fa86, 67),
+    CASE(add, elementwise, "4115", 0x14d242a3b2f03be0, 4115),
+    CASE(fill, elementwise, "1", 0x848a69dce2401057, 1),
+    CASE(fill, elementwise, "67", 0x9f52fb1a84b8ef2b, 67),
+    CASE(fill, elementwise, "4115", 0xa32013802aa47a4b, 4115),
+    CASE(copy, elementwise, "1", 0x1889596b70a0ef86, 1),
+    CASE(copy, elementwise, "67", 0x6db023dc30a630ab, 67),
+    CASE(copy, elementwise, "4115", 0xbfeee2824f11af89, 4115),
+    CASE(dropout, dropout, "1", 0x4d25767f9dce13f5, 1, 50, 0),
+    CASE(dropout, dropout, "67-base", 0xcf3a57d754296cec, 67, 30, 1),
+    CASE(dropout, dropout, "4173", 0x9b1172d69b033a28, 4173, 10, 0),
+    CASE(normal, normal, "1", 0x1228b875457c2035, 1),
+    CASE(normal, normal, "67", 0x1a7fd50bd20a400f, 67),
+    CASE(normal, normal, "4173", 0x1c65ab9106295dd6, 4173),
+    CASE(cast, cast, "1-f32-bf16", 0x08cb5d07b56d33a7, 1, KEEL_F32, KEEL_BF16),
+    CASE(cast, cast, "67-f32-bf16", 0x77cc428f6614cd63, 67, KEEL_F32, KEEL_BF16),
+    CASE(cast, cast, "4115-f32-bf16", 0x2a8b526b79a9f925, 4115, KEEL_F32, KEEL_BF16),
+    CASE(cast, cast, "1-f32-f16", 0x0831cc07b4ea3079, 1, KEEL_F32, KEEL_F16),
+    CASE(cast, cast, "67-f32-f16", 0xb001d447ca93a076, 67, KEEL_F32, KEEL_F16),
+    CASE(cast, cast, "4115-f32-f16", 0xff169f8b3f8632ca, 4115, KEEL_F32, KEEL_F16),
+    CASE(cast, cast, "1-bf16-f32", 0x4c22e07f9cf21f3f, 1, KEEL_BF16, KEEL_F32),
+    CASE(cast, cast, "67-bf16-f32", 0xfff9d1a51b7fe198, 67, KEEL_BF16, KEEL_F32),
+    CASE(cast, cast, "4115-bf16-f32", 0x8b901454f630cb99, 4115, KEEL_BF16, KEEL_F32),
+    CASE(cast, cast, "1-f16-f32", 0x4b030e7f9bfe7a06, 1, KEEL_F16, KEEL_F32),
+    CASE(cast, cast, "67-f16-f32", 0xf4b121a08acf1bcb, 67, KEEL_F16, KEEL_F32),
+    CASE(cast, cast, "4115-f16-f32", 0x32cc2aac703f93d1, 4115, KEEL_F16, KEEL_F32),
+    CASE(digest, digest, "1", 0x18c67258bfaf2732, 1, 0),
+    CASE(digest, digest, "67-from-1001", 0x6f4505c23a09ddbb, 67, 1001),
+    CASE(digest, digest, "8205", 0xc8ec4c08175bfb85, 8205, 0),
+    CASE(embedding, embedding, "1x1x1", 0x68275689b9909bdb, 1, 1, 1, 1, 1),
+    CASE(embedding, embedding, "2x5x67", 0xbc29297d6400c735, 2, 5, 67, 11, 1),
+    CASE(embedding, embedding, "3x7x130", 0x5554395c470ad498, 3, 7, 130, 5, 0),
+    CASE(embedding_grad, embedding, "1x1x1", 0x241c2ad1356ec0af, 1, 1, 1, 1, 1),
+    CASE(embedding_grad, embedding, "2x5x67", 0xac78c0dd5c1fab11, 2, 5, 67, 11, 1),
+    CASE(embedding_grad, embedding, "3x7x130", 0xfa364c86b8d41002, 3, 7, 130, 5, 0),
+    CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
+    CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
+    CASE(attention, attention, "1x67x1x8", 0x3fa8c0a2f5762df6, 1, 67, 1, 8, 0),
+    CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
+    CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
+    CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
+    CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
+    CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
+    CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
+    CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0),
+    CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1),
+    CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1),
+    CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
+    CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, 1),
+    CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),
+};
+const uint32_t golden_case_count = (uint32_t)(sizeof golden_cases / sizeof golden_cases[0]);

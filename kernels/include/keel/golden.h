@@ -1,0 +1,57 @@
+/* golden.h - does this device compute what Keel computes? Every operation of kernels.h on small seeded
+ * inputs, with the hash that its results must have.
+ *
+ * A golden case is one operation in one shape. Its inputs come from its name, its launches from the same
+ * keel_op_ call that training uses, and the hash over all that it writes is a number in the source
+ * (golden_cases.c), proved against the host's C reference by the tests. So one case tells whether compiler,
+ * driver and board together give canonical bits, without another device to compare with: for bring-up,
+ * for screening a board while it trains, for admitting a spare.
+ *
+ * Around every buffer of a case lie guard words, which are read back afterwards; inputs are read back too. A
+ * kernel or a driver that writes where it must not is told by the name of the buffer and the offset.
+ *
+ * Threads: as keel_kernels and keel_queue, one at a time. Memory: allocated and freed within each call; no
+ * case needs more than KEEL_GOLDEN_BYTES_MAX of the device. */
+#ifndef KEEL_GOLDEN_H
+#define KEEL_GOLDEN_H
+
+#include <keel/kernels.h>
+
+enum { KEEL_GOLDEN_BYTES_MAX = 4 << 20 };
+
+/* What a case is. Static strings. */
+struct keel_golden {
+    const char *name;   /* "gemm/67x97x101-tn": unique */
+    const char *op;     /* "gemm": keel_op_gemm of kernels.h */
+    const char *module; /* "gemm": the .cl file whose kernels it launches */
+    uint64_t bytes;     /* of its buffers, without guards */
+    uint64_t expected;  /* hash of its results: 64-bit FNV-1a over the bytes of all that it writes */
+};
+
+/* How many cases there are, and one of them; index < keel_golden_count(). Any thread. */
+uint32_t keel_golden_count(void);
+struct keel_golden keel_golden_get(uint32_t index);
+
+struct keel_golden_result {
+    uint64_t hash, expected;
+    bool matches;           /* hash == expected */
+    bool intact;            /* every guard word and every input is as it was */
+    const char *hit_buffer; /* where not intact: the first buffer that was hit (static string), */
+    int64_t
+        hit_offset_bytes; /* and the first byte: negative or beyond its end in the guards, else in an input */
+};
+
+/* Run one case and look at what it left. Blocks until deadline_ns (keel/clock.h), for the build of the
+ * kernels has been done before. OK says only that it ran: look at matches and intact. Errors: TIMEOUT (the
+ * device still runs: what it may still write to is kept, lost to this process); NO_MEMORY; what the device
+ * says. A device that gave an error is to be left to its own process, which ends. */
+enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                 uint64_t deadline_ns, struct keel_golden_result *out);
+
+/* Launch every kernel once, at every local size that is in use, whatever the results: so that drivers
+ * which compile at the first launch have done so (and put native code into keel_program_binary). All cases
+ * are run, milliseconds once compiled. Errors as above. */
+enum keel_status keel_golden_warm(struct keel_kernels *kernels, struct keel_queue *queue,
+                                  uint64_t deadline_ns);
+
+#endif
