@@ -70,19 +70,22 @@ bool keel_endpoint_drive(struct keel_endpoint *endpoint)
     return true;
 }
 
-void keel_endpoint_claim(struct keel_endpoint *endpoint)
+bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
     atomic_fetch_add(&endpoint->claims, 1);
-    while (endpoint->driving || endpoint->wanted) {
+    while ((endpoint->driving || endpoint->wanted) && keel_remaining_ns(deadline_ns) > 0) {
         endpoint->sleepers++;
         keel_endpoint_wake(endpoint);
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_MS));
         endpoint->sleepers--;
     }
     atomic_fetch_sub(&endpoint->claims, 1);
+    if (endpoint->driving || endpoint->wanted)
+        return false;
     endpoint->driving = true;
     endpoint->drives++;
     endpoint->glances = 0;
+    return true;
 }
 
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)

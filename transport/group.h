@@ -302,8 +302,9 @@ void keel_endpoint_wake(struct keel_endpoint *endpoint); /* caller holds the loc
 void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns); /* progress: tick by then */
 /* Caller holds the lock. True: it owns progress now, and must give it back. */
 bool keel_endpoint_drive(struct keel_endpoint *endpoint);
-/* Caller holds the lock, and waits until whoever owns progress has let go; nobody else gets it before. */
-void keel_endpoint_claim(struct keel_endpoint *endpoint);
+/* Caller holds the lock, and waits until whoever owns progress has let go; no other caller gets it before.
+ * True: it owns progress now, and must give it back; false: the deadline has passed. */
+bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns);
 /* Caller holds the lock and owns progress; `soon`: the thread is to look after what is under way. */
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon);
 /* One round of progress, without the lock. Connections are the thread's: a stranger can hold it up there. */

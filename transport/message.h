@@ -46,6 +46,7 @@ enum {
 #define KEEL_HANDSHAKE_NS  (5 * KEEL_NS_PER_S)    /* a caller proves itself by then or is dropped */
 #define KEEL_LINGER_NS     (2 * KEEL_NS_PER_S)    /* a closed connection waits so long for the other side */
 #define KEEL_CLOSE_NS      (200 * KEEL_NS_PER_MS) /* group close gives sends in flight this long */
+#define KEEL_WORDS_NS      (100 * KEEL_NS_PER_MS) /* who gives up waits so long to say how far it has come */
 #define KEEL_HEAD_START_NS (20 * KEEL_NS_PER_MS)  /* the higher rank lets the lower one dial first */
 #define KEEL_REDIAL_NS     (100 * KEEL_NS_PER_MS)
 /* Operations under way: so often the quiet are asked for a sign of life. */

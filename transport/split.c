@@ -193,7 +193,8 @@ void keel_group_close_child(struct keel_group *child)
         KEEL_ASSERT(at->parent != child);
     while (child->waiters > 0)
         keel_cond_wait(&endpoint->changed, &endpoint->lock, keel_deadline_after_ns(KEEL_NS_PER_S));
-    keel_endpoint_claim(endpoint);
+    while (!keel_endpoint_claim(endpoint, KEEL_NEVER)) {
+    }
     whole->closed_numbers[whole->closed_count++] = child->number; /* what still comes for it is dropped */
     keel_mutex_unlock(&endpoint->lock);
     end_operations(child);

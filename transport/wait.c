@@ -198,23 +198,22 @@ static void wait_for(struct keel_operation *operation, uint64_t deadline_ns, boo
     }
 }
 
-/* Its time is up, or its group is over. Caller holds the lock, and gets it back. The count of waiters keeps
- * group and operation alive when another thread closes the group meanwhile. */
-static enum keel_status give_up(struct keel_operation *operation, char *out_words, size_t words_bytes)
+/* Its time is up: whom it waits for, and in words how far it has come, which only who owns progress can say.
+ * Whoever has that lets go at once but where libfabric waits for a stranger; then there are no words. Caller
+ * holds the lock, and gets it back: it may have ended, or its group, meanwhile. The count of waiters keeps
+ * both alive when another thread closes the group. */
+static void give_up(struct keel_operation *operation, char *out_words, size_t words_bytes)
 {
-    struct keel_group *group = operation->group;
-    struct keel_endpoint *endpoint = group->endpoint;
-    if (keel_group_over(group))
-        return KEEL_REVOKED;
-    blame(operation);
-    if (keel_endpoint_drive(
-            endpoint)) { /* else it goes on elsewhere, and what was to be said is not at rest */
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    if (keel_endpoint_claim(endpoint, keel_deadline_after_ns(KEEL_WORDS_NS))) {
         keel_mutex_unlock(&endpoint->lock);
+        keel_endpoint_pass(endpoint, false); /* what lies there unread counts, after a time without running */
         keel_trace_describe(operation, out_words, words_bytes);
         keel_mutex_lock(&endpoint->lock);
         keel_endpoint_undrive(endpoint, true);
     }
-    return KEEL_TIMEOUT;
+    if (!atomic_load(&operation->done) && !keel_group_over(operation->group))
+        blame(operation);
 }
 
 /* ---- what to say ------------------------------------------------------------------------------------------
@@ -297,14 +296,18 @@ static void succeed(struct keel_operation *operation)
         keel_operation_destroy(left);
 }
 
-/* Caller holds the lock, which is let go. */
-static enum keel_status fail(struct keel_operation *operation, bool done)
+static enum keel_status unfinished(const struct keel_operation *operation)
+{
+    return keel_group_over(operation->group) ? KEEL_REVOKED : KEEL_TIMEOUT;
+}
+
+/* `words`: how far it had come, if its time is up. Caller holds the lock, which is let go. */
+static enum keel_status fail(struct keel_operation *operation, bool done, const char *words)
 {
     struct keel_group *group = operation->group;
     unsigned long long sequence = operation->sequence, epoch = group->epoch;
-    char words[256] = "";
     struct keel_differ differ = {0};
-    enum keel_status status = done ? operation->status : give_up(operation, words, sizeof words);
+    enum keel_status status = done ? operation->status : unfinished(operation);
     bool named = group->has_lost;
     uint32_t rank = group->lost_rank;
     if (status == KEEL_MISMATCH)
@@ -326,10 +329,13 @@ static enum keel_status fail(struct keel_operation *operation, bool done)
 
 enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t deadline_ns, bool driving)
 {
+    char words[256] = "";
     wait_for(operation, deadline_ns, driving);
+    if (!atomic_load(&operation->done) && !keel_group_over(operation->group))
+        give_up(operation, words, sizeof words);
     bool done = atomic_load(&operation->done); /* which may come any time */
     if (!done || operation->status != KEEL_OK)
-        return fail(operation, done);
+        return fail(operation, done, words);
     succeed(operation);
     return KEEL_OK;
 }
