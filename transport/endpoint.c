@@ -276,6 +276,20 @@ static void own_turn(struct keel_endpoint *endpoint)
     endpoint->thread_polling = false;
 }
 
+/* Closing: who is told farewell may not have run since, and hanging up on what it has not read, or on what it
+ * has sent, would destroy what lies there. It hangs up itself when it has read the farewell. */
+static void see_off(struct keel_endpoint *endpoint)
+{
+    uint64_t until_ns = keel_deadline_after_ns(KEEL_LINGER_NS);
+    for (;;) {
+        keel_endpoint_pass(endpoint, true);
+        if (!keel_session_lingers(endpoint) || keel_remaining_ns(until_ns) == 0)
+            return;
+        if (keel_lines_may_sleep(&endpoint->lines))
+            poll_until(endpoint, endpoint->tick_ns < until_ns ? endpoint->tick_ns : until_ns);
+    }
+}
+
 static void *progress(void *argument)
 {
     struct keel_endpoint *endpoint = argument;
@@ -294,7 +308,7 @@ static void *progress(void *argument)
         }
     }
     keel_mutex_unlock(&endpoint->lock);
-    keel_lines_progress(&endpoint->lines); /* who called last is refused, not forgotten */
+    see_off(endpoint);
     return NULL;
 }
 

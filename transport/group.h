@@ -355,6 +355,7 @@ struct keel_line *keel_session_ready(const struct keel_peer *peer);
 /* Send what can be sent, dial who is wanted. May end operations. */
 void keel_session_pump(struct keel_group *whole);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);
+bool keel_session_lingers(const struct keel_endpoint *endpoint); /* somebody has not read our farewell yet */
 void keel_session_close_all(struct keel_endpoint *endpoint);
 /* What is dialed or up is gone: its rank is lost. */
 void keel_session_break(struct keel_session *session, const char *why);

@@ -870,6 +870,11 @@ void keel_session_break_lent(struct keel_group *child)
         }
 }
 
+bool keel_session_lingers(const struct keel_endpoint *endpoint)
+{
+    return count_sessions(endpoint, KEEL_SESSION_LEAVING) > 0;
+}
+
 void keel_session_close_all(struct keel_endpoint *endpoint)
 {
     while (endpoint->sessions != NULL)

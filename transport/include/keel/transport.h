@@ -65,7 +65,8 @@ struct keel_endpoint_config {
  * NO_MEMORY. */
 enum keel_status keel_endpoint_open(const struct keel_endpoint_config *config, struct keel_endpoint **out);
 void keel_endpoint_address(const struct keel_endpoint *endpoint, struct keel_address *out);
-/* All groups must be closed. Joins the progress thread, and says no farewell that is not under way. */
+/* All groups must be closed. Returns when all who were connected have read what was sent to them and this
+ * rank's farewell, or are gone: at once, or after two seconds where one of them does not run. */
 void keel_endpoint_close(struct keel_endpoint *endpoint);
 
 /* What AUTO goes by (LogGP: Alexandrov et al. 1995). */
