@@ -131,13 +131,15 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
                                span_bytes(product, product->m, product->n, product->ldc, product->stride_c)));
     KEEL_TRY(
         keel_check_buffer("gemm_check", "checksums", product->checksums, keel_gemm_checksum_bytes(product)));
-    KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report, KEEL_GEMM_REPORT_BYTES));
+    KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report,
+                               (op->report_index + UINT64_C(1)) * KEEL_GEMM_REPORT_BYTES));
     uint32_t across = divide_up(product->n, GEMM_TILE_COLUMNS);
     const struct keel_arg args[] = {
-        keel_arg_buffer(product->c), keel_arg_buffer(product->checksums),
-        keel_arg_buffer(op->report), keel_arg_u32(product->m),
-        keel_arg_u32(product->n),    keel_arg_u32(product->ldc),
-        keel_arg_u32(CHECK_TILES),   keel_arg_u64(product->stride_c),
+        keel_arg_buffer(product->c),    keel_arg_buffer(product->checksums),
+        keel_arg_buffer(op->report),    keel_arg_u32(product->m),
+        keel_arg_u32(product->n),       keel_arg_u32(product->ldc),
+        keel_arg_u32(CHECK_TILES),      keel_arg_u64(product->stride_c),
+        keel_arg_u32(op->report_index),
     };
     const struct keel_range range = {
         .global = {divide_up(across, CHECK_TILES), divide_up(product->m, GEMM_TILE_ROWS), product->batch},

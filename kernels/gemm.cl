@@ -270,7 +270,7 @@ static uint checksum_edge(__global const float *c, uint rows, uint columns, uint
 /* A work-item reads tiles_per_item tiles, side by side, of C[batch] (m x n, rows ldc apart) and compares
  * their checksums. report[0] counts tiles that differ, report[1] becomes the lowest of their numbers. */
 __kernel void keel_gemm_check(__global const float *c, __global const uint *checksums, __global uint *report,
-                              uint m, uint n, uint ldc, uint tiles_per_item, ulong stride_c)
+                              uint m, uint n, uint ldc, uint tiles_per_item, ulong stride_c, uint report_index)
 {
     const uint row = get_global_id(1), batch = get_global_id(2);
     const uint tiles_across = (n + TILE_COLUMNS - 1) / TILE_COLUMNS;
@@ -278,6 +278,7 @@ __kernel void keel_gemm_check(__global const float *c, __global const uint *chec
     const uint first = get_global_id(0) * tiles_per_item;
     const uint last = min(first + tiles_per_item, tiles_across);
     const uint rows = min((uint)TILE_ROWS, m - row * TILE_ROWS);
+    report += 2 * report_index;
     c += batch * stride_c + (ulong)row * TILE_ROWS * ldc;
     for (uint t = first; t < last; t++) {
         const uint columns = min((uint)TILE_COLUMNS, n - t * TILE_COLUMNS);

@@ -123,7 +123,7 @@ static void host_gemm(void *const *arguments, const struct keel_range *range)
 static void host_gemm_check(void *const *arguments, const struct keel_range *range)
 {
     const uint32_t *checksums = arguments[1];
-    uint32_t *report = arguments[2];
+    uint32_t *report = (uint32_t *)arguments[2] + 2 * (uint64_t)scalar_u32(arguments[8]);
     uint32_t m = scalar_u32(arguments[3]), n = scalar_u32(arguments[4]), ldc = scalar_u32(arguments[5]),
              number = 0;
     for (uint64_t batch = 0; batch < range->global[2]; batch++) {

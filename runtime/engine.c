@@ -58,6 +58,8 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->kernels = config->kernels;
     engine->loss_scale = config->loss_scale;
     engine->training = config->training;
+    engine->check_products = config->check_products;
+    engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);
     if (status != KEEL_OK) {
@@ -113,6 +115,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     keel_program_fini(&engine->train);
     keel_program_fini(&engine->eval);
     keel_update_lists_fini(&engine->update);
+    keel_product_checks_fini(&engine->checks);
     destroy_slices(engine->weights, engine->layout.param_count);
     destroy_slices(engine->gradients, engine->layout.param_count);
     destroy_buffers(engine);

@@ -225,9 +225,14 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *
         while (list + 1 < program->list_count && bucket_nodes[list] <= n)
             list++;
         emit->list = &program->lists[list];
+        emit->node = n;
+        if (emit->checks != NULL)
+            KEEL_TRY(keel_product_checks_emit(emit->checks, emit->kernels, n, emit->list));
         KEEL_TRY(keel_emit_node(emit, &program->graph->nodes[n]));
     }
-    return KEEL_OK;
+    return emit->checks != NULL
+               ? keel_product_checks_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
+               : KEEL_OK;
 }
 
 static struct keel_emit emitter(struct keel_engine *engine, struct keel_program *program)
@@ -239,6 +244,7 @@ static struct keel_emit emitter(struct keel_engine *engine, struct keel_program 
                               .buffer = program->buffers,
                               .control = engine->control,
                               .workspace = engine->workspace,
+                              .checks = train && engine->check_products ? &engine->checks : NULL,
                               .scale = train ? engine->loss_scale : 1.0F / (float)rows};
 }
 
@@ -246,8 +252,8 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_program 
 {
     struct keel_emit emit = emitter(engine, program);
     emit.measure = true;
-    for (uint32_t n = 0; n < program->graph->node_count; n++)
-        KEEL_TRY(keel_emit_node(&emit, &program->graph->nodes[n]));
+    for (emit.node = 0; emit.node < program->graph->node_count; emit.node++)
+        KEEL_TRY(keel_emit_node(&emit, &program->graph->nodes[emit.node]));
     *bytes = emit.workspace_bytes > *bytes ? emit.workspace_bytes : *bytes;
     return KEEL_OK;
 }
@@ -308,6 +314,8 @@ enum keel_status keel_engine_compile(struct keel_engine *engine, const struct ke
         KEEL_TRY(measure(engine, &engine->train, &workspace_bytes));
     if (workspace_bytes > 0)
         KEEL_TRY(make_buffer(engine, workspace_bytes, &engine->workspace));
+    KEEL_TRY(
+        keel_product_checks_make(&engine->checks, engine->device, engine->queue, &engine->planned_bytes));
     KEEL_TRY(emit_program(engine, &engine->eval));
     if (engine->training)
         KEEL_TRY(emit_program(engine, &engine->train));

@@ -10,6 +10,7 @@
 #define KEEL_RUNTIME_ENGINE_INTERNAL_H
 
 #include "ir.h"
+#include "product_check.h"
 
 #include <keel/engine.h>
 
@@ -66,12 +67,13 @@ struct keel_engine {
     struct keel_queue *queue;
     float loss_scale;
     uint64_t slot_wait_ns;
-    bool training;
+    bool training, check_products;
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
     struct keel_program train, eval;
     struct keel_update_lists update;
+    struct keel_product_checks checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
     struct keel_buffer **weights;   /* slices by parameter number */

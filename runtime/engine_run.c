@@ -82,6 +82,13 @@ enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct
     return keel_queue_flush(engine->queue);
 }
 
+enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadline_ns)
+{
+    KEEL_TRY(keel_product_checks_read(&engine->checks, engine->queue));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    return keel_product_checks_judge(&engine->checks);
+}
+
 static enum keel_status enqueue_digest(struct keel_engine *engine)
 {
     KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));

@@ -70,6 +70,8 @@ static const struct keel_ini_key keys[] = {
      "validation loss every so many steps; 0: never"},
     {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, false,
      "microbatches of one validation"},
+    {"train", "check_products", KEEL_INI_BOOL, FIELD(check_products), "false", 0, 0, NULL, false,
+     "notice when the memory of a board changes the result of a product, before it is trained on"},
     {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, false,
      "tokens of text to generate when the run ends"},
     {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, false,

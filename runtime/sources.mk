@@ -28,6 +28,7 @@ runtime_SRC += pass_autodiff.c
 runtime_SRC += pass_emit.c
 runtime_SRC += pass_fuse.c
 runtime_SRC += pass_memory.c
+runtime_SRC += product_check.c
 runtime_SRC += register.c
 runtime_SRC += report.c
 runtime_SRC += run_cmd.c

@@ -36,6 +36,7 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .graph = graph,
                                         .loss_scale = (float)(1.0 / rows),
                                         .training = true,
+                                        .check_products = job->check_products,
                                         .slot_wait_ns = trainer->stall_ns};
     enum keel_status status = keel_model_gpt(graph, &gpt);
     if (status == KEEL_OK)
@@ -409,8 +410,8 @@ static enum keel_status begin_sum(struct keel_trainer *trainer, const struct kee
             step->phase.at(step->phase.context, KEEL_AT_REDUCE);
         atomic_fetch_add(trainer->progress, 1);
     }
-    KEEL_TRY(
-        keel_queue_finish(keel_engine_queue(trainer->engine), keel_deadline_after_ns(trainer->stall_ns)));
+    /* Nobody finishes the step without this last sum, so what is found wrong here is in nobody's weights. */
+    KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
     KEEL_TRY(read_nodes(trainer, NULL, 0, 0));
     return begin_reduce(trainer, step, trainer->bucket_count, trainer->flat_count, 1);
 }
@@ -479,7 +480,7 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     KEEL_TRY(keel_queue_read(queue, keel_engine_loss(trainer->engine), 0, &result->loss, sizeof(float), NULL,
                              NULL));
-    return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    return keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns));
 }
 
 /* ---- the step

@@ -78,7 +78,7 @@ static void read_floats(struct engine_rig *rig, struct keel_buffer *buffer, uint
     ck_ok(keel_queue_finish(queue, soon()));
 }
 
-static float read_loss(struct engine_rig *rig)
+static inline float read_loss(struct engine_rig *rig)
 {
     float loss;
     read_floats(rig, keel_engine_loss(rig->engine), 0, &loss, 1);

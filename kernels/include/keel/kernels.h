@@ -94,11 +94,13 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
  * has changed in one column of a tile of 8 x 48 since is found for certain, what has changed in several with
  * probability 1 - 2^-32; what the arithmetic itself got wrong is not (golden operations are for that). `pre`
  * is not covered. report[0] += tiles that differ; report[1] = the lowest of their numbers, batch after batch,
- * row after row of tiles; put {0, UINT32_MAX} there before. */
+ * row after row of tiles; put {0, UINT32_MAX} there before. `report` holds one of these for each
+ * report_index. */
 enum { KEEL_GEMM_REPORT_BYTES = 8 };
 struct keel_gemm_check {
     const struct keel_gemm *product; /* as it was computed; A and B are not looked at */
     struct keel_buffer *report;
+    uint32_t report_index;
 };
 uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op);
 enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct keel_gemm_check *op,

@@ -28,11 +28,12 @@ struct keel_engine_config {
     float loss_scale;               /* 1 / rows of the whole step: gradients add up to the mean */
     uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
     bool training;                  /* false: eval alone, no gradients, no optimizer state */
-    const char *dump_directory;     /* graph after each pass as text, or NULL */
-    const char *passes_off; /* NULL, or passes to leave out: "fuse", "plan-memory", "fuse,plan-memory";
-                               the bits stay the same */
-    uint64_t slot_wait_ns;  /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
-                               enqueued and not begun; 0: a minute */
+    bool check_products; /* training: notice when the result of a product changes after it was computed */
+    const char *dump_directory; /* graph after each pass as text, or NULL */
+    const char *passes_off;     /* NULL, or passes to leave out: "fuse", "plan-memory", "fuse,plan-memory";
+                                   the bits stay the same */
+    uint64_t slot_wait_ns;      /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
+                                   enqueued and not begun; 0: a minute */
 };
 
 /* Parameters begin at multiples of this many floats in the flat buffers (a page): the layout, and with it
@@ -98,6 +99,11 @@ enum keel_status keel_engine_zero(struct keel_engine *engine);
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                         enum keel_status (*finished)(void *context, uint32_t bucket),
                                         void *context);
+
+/* With check_products: whether the results of all products so far were what had been computed when they were
+ * used; DEVICE_LOST names one that was not. Ask before a gradient is believed. Blocks until the queue is
+ * empty, also without check_products. */
+enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadline_ns);
 
 /* The loss accumulator: one float on the device. */
 struct keel_buffer *keel_engine_loss(struct keel_engine *engine);

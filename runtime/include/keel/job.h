@@ -41,6 +41,7 @@ struct keel_job {
     float beta1, beta2, epsilon, weight_decay, clip;
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
+    bool check_products;    /* checksums of the results of products */
     uint32_t sample_tokens; /* generated at the end */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
