@@ -1,10 +1,7 @@
-boards_CL := \
-	bringup/memcheck.cl \
-
-boards_SRC := \
-	bringup/board_cmd.c \
-	bringup/memcheck.c \
-	bringup/quarantine.c \
-	bringup/quarantine_cmd.c \
-
-	bringup/ini.c
+# One source a line.
+boards_CL += bringup/memcheck.cl
+boards_SRC += bringup/board_cmd.c
+boards_SRC += bringup/ini.c
+boards_SRC += bringup/memcheck.c
+boards_SRC += bringup/quarantine.c
+boards_SRC += bringup/quarantine_cmd.c
