@@ -5,3 +5,13 @@ boards_SRC += bringup/ini.c
 boards_SRC += bringup/memcheck.c
 boards_SRC += bringup/quarantine.c
 boards_SRC += bringup/quarantine_cmd.c
+boards_SRC := \
+	bringup/board.c \
+	bringup/board_cmd.c \
+	bringup/memcheck.c \
+	bringup/quarantine.c \
+	bringup/quarantine_cmd.c \
+
+	bringup/board_file.c \
+	bringup/board_find.c \
+	bringup/ini.c

@@ -1,0 +1,136 @@
+/* board.c - opening a board: from a name to a device with the facts that its file adds.
+ *
+ * Owns the device of an open board. Which file is a device's own is said in board_find.c. */
+#include "board_file.h"
+#include <ctype.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct keel_board {
+    struct keel_board_file file;
+    struct keel_device *device;
+};
+
+/* ---- which device ---- */
+
+/* "vendor/board:1" in two; a board without a number is its first device. */
+static void split_number(const char *name, char folder[KEEL_PATH_BYTES], uint32_t *out_number)
+{
+    snprintf(folder, KEEL_PATH_BYTES, "%s", name);
+    *out_number = 0;
+    char *colon = strrchr(folder, ':');
+    if (colon == NULL || strchr(colon, '/') != NULL || !isdigit((unsigned char)colon[1]))
+        return;
+    char *end;
+    unsigned long number = strtoul(colon + 1, &end, 10);
+    if (*end != '\0' || number > KEEL_DEVICE_LIST_MAX)
+        return;
+    *colon = '\0';
+    *out_number = (uint32_t)number;
+}
+
+/* Why none of the machine's devices is this board. */
+static enum keel_status no_device(const struct keel_board_file *file, const struct keel_device_info *devices,
+                                  uint32_t count, uint32_t number)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_device_info *info = &devices[i];
+        enum keel_board_fit fit = keel_board_file_fit(file, info);
+        if (fit == KEEL_BOARD_FITS && info->passed_over[0] != '\0')
+            return keel_fail(KEEL_UNSUPPORTED, "board %.150s: %s cannot be used: %s", file->id, info->name,
+                             info->passed_over);
+        if (fit == KEEL_BOARD_OTHER_DRIVER)
+            return keel_fail(
+                KEEL_UNSUPPORTED,
+                "board %.150s: the driver of %s is \"%s\", and board.conf is for \"%s\"; install "
+                "that driver, or check the board with this one and change match.driver",
+                file->id, info->name, info->version, file->match.driver);
+    }
+    return keel_fail(KEEL_NOT_FOUND,
+                     "board %.150s: no device %u of this machine has platform \"%s\" and name \"%s\"; "
+                     "`keel board list` shows what there is",
+                     file->id, number, file->match.platform, file->match.name);
+}
+
+static enum keel_status pick(const struct keel_board_file *file, uint32_t number,
+                             struct keel_device_info *devices, struct keel_device_info *out)
+{
+    uint32_t count = 0, found = 0;
+    KEEL_TRY(keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, NULL));
+    for (uint32_t i = 0; i < count; i++) {
+        if (devices[i].passed_over[0] != '\0' || keel_board_file_fit(file, &devices[i]) != KEEL_BOARD_FITS ||
+            found++ < number)
+            continue;
+        *out = devices[i];
+        return KEEL_OK;
+    }
+    return no_device(file, devices, count, number);
+}
+
+/* From the name of a board to its file and its device. */
+static enum keel_status find_board(const char *name, struct keel_board_file *file,
+                                   struct keel_device_info *out)
+{
+    char part[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES];
+    uint32_t number;
+    split_number(name, part, &number);
+    KEEL_TRY(keel_board_folder_find(part, folder));
+    KEEL_TRY(keel_board_file_read(folder, file));
+    struct keel_device_info *devices;
+    KEEL_TRY(keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *devices, &devices));
+    enum keel_status status = pick(file, number, devices, out);
+    keel_free(devices);
+    return status;
+}
+
+/* From a selector to its device, and from there to the board's file. */
+static enum keel_status find_device(const char *selector, const struct keel_device_options *options,
+                                    struct keel_board_file *file, struct keel_device_info *out)
+{
+    struct keel_device *device;
+    KEEL_TRY(keel_device_open(selector, options, &device));
+    *out = *keel_device_info(device);
+    keel_device_close(device);
+    return keel_board_file_find(out, file);
+}
+
+/* ---- the door ---- */
+
+enum keel_status keel_board_open(const char *name, const struct keel_board_options *options,
+                                 struct keel_board **out)
+{
+    struct keel_device_options native = {.threads = options != NULL ? options->threads : 0};
+    struct keel_device_info info;
+    struct keel_board *board;
+    KEEL_TRY(keel_alloc(1, sizeof *board, &board));
+    enum keel_status status = strchr(name, '/') != NULL ? find_board(name, &board->file, &info)
+                                                        : find_device(name, &native, &board->file, &info);
+    if (status == KEEL_OK)
+        status = keel_device_open(info.selector, &native, &board->device);
+    if (status != KEEL_OK) {
+        keel_board_close(board);
+        return status;
+    }
+    *out = board;
+    return KEEL_OK;
+}
+
+void keel_board_close(struct keel_board *board)
+{
+    if (board == NULL)
+        return;
+    if (board->device != NULL)
+        keel_device_close(board->device);
+    keel_free(board);
+}
+
+struct keel_device *keel_board_device(const struct keel_board *board)
+{
+    return board->device;
+}
+
+const struct keel_board_file *keel_board_file(const struct keel_board *board)
+{
+    return &board->file;
+}

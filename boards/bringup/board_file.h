@@ -1,0 +1,20 @@
+/* board_file.h - what the files of the registry share; private to the boards room. */
+#ifndef KEEL_BOARD_FILE_H
+#define KEEL_BOARD_FILE_H
+
+#include <keel/board.h>
+#include <keel/ini.h>
+
+/* What holds for a device that no file is for. */
+void keel_board_file_defaults(struct keel_board_file *out);
+/* One line of a section [kernels], of board.conf or tune.conf. */
+enum keel_status keel_board_tunable_take(struct keel_board_file *file, const struct keel_ini_entry *entry);
+/* Every key of board.conf, for --help. */
+void keel_board_print_keys(FILE *out);
+
+/* How well a file fits a device. */
+enum keel_board_fit { KEEL_BOARD_OTHER, KEEL_BOARD_OTHER_DRIVER, KEEL_BOARD_FITS };
+enum keel_board_fit keel_board_file_fit(const struct keel_board_file *file,
+                                        const struct keel_device_info *info);
+
+#endif
