@@ -12,6 +12,11 @@ boards_SRC := \
 	bringup/quarantine.c \
 	bringup/quarantine_cmd.c \
 
-	bringup/board_file.c \
-	bringup/board_find.c \
-	bringup/ini.c
+boards_SRC += bringup/board.c
+boards_SRC += bringup/board_cmd.c
+boards_SRC += bringup/board_file.c
+boards_SRC += bringup/board_find.c
+boards_SRC += bringup/ini.c
+boards_SRC += bringup/memcheck.c
+boards_SRC += bringup/quarantine.c
+boards_SRC += bringup/quarantine_cmd.c
