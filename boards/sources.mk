@@ -1,5 +1,7 @@
 # One source a line.
 boards_CL += bringup/memcheck.cl
+boards_CL += bringup/memcheck.cl
+
 boards_SRC += bringup/board_cmd.c
 boards_SRC += bringup/ini.c
 boards_SRC += bringup/memcheck.c

@@ -74,6 +74,8 @@ static const struct keel_ini_key keys[] = {
      "notice when the memory of a board changes the result of a product, before it is trained on"},
     {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, false,
      "tokens of text to generate when the run ends"},
+    {"train", "screen_every", KEEL_INI_U64, FIELD(screen_every), "0", 0, STEP_MAX, NULL, false,
+     "test each board by a golden operation every so many steps, and by all of them at first; 0: never"},
     {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, false,
      "snapshot every so many steps; 0: never"},
     {"snapshot", "codec", KEEL_INI_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes|delta", false,

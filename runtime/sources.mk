@@ -33,6 +33,7 @@ runtime_SRC += register.c
 runtime_SRC += report.c
 runtime_SRC += run_cmd.c
 runtime_SRC += run_output.c
+runtime_SRC += screen.c
 runtime_SRC += seal.c
 runtime_SRC += secret.c
 runtime_SRC += trainer.c

@@ -148,6 +148,11 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     keel_free(trainer);
 }
 
+struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer)
+{
+    return trainer->kernels;
+}
+
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
 {
     return trainer->engine;
@@ -397,6 +402,12 @@ static enum keel_status begin_commit(struct keel_trainer *trainer, const struct 
     return keel_group_begin(step->group, &gather, &trainer->operations[number]);
 }
 
+/* The device is idle now, and the network is not. */
+static enum keel_status screen_board(const struct keel_trainer_step *step)
+{
+    return step->screen.pass != NULL ? step->screen.pass(step->screen.context) : KEEL_OK;
+}
+
 /* Begin one reduction per bucket as the buckets complete, then the loss and the commit record. */
 static enum keel_status begin_sum(struct keel_trainer *trainer, const struct keel_trainer_step *step)
 {
@@ -413,6 +424,7 @@ static enum keel_status begin_sum(struct keel_trainer *trainer, const struct kee
     /* Nobody finishes the step without this last sum, so what is found wrong here is in nobody's weights. */
     KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
     KEEL_TRY(read_nodes(trainer, NULL, 0, 0));
+    KEEL_TRY(screen_board(step));
     return begin_reduce(trainer, step, trainer->bucket_count, trainer->flat_count, 1);
 }
 
@@ -480,7 +492,8 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     KEEL_TRY(keel_queue_read(queue, keel_engine_loss(trainer->engine), 0, &result->loss, sizeof(float), NULL,
                              NULL));
-    return keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns));
+    KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
+    return screen_board(step);
 }
 
 /* ---- the step

@@ -31,6 +31,7 @@ struct keel_trainer_config {
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);
 void keel_trainer_destroy(struct keel_trainer *trainer);
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
+struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer);
 
 /* Run everything once, so that the first step, and the takeover by a spare, cost what all steps cost.
  * The state is not of use afterwards: initialize, load or heal it. */
@@ -46,6 +47,13 @@ struct keel_trainer_phase {                    /* drills; fire may not return */
     void *context;
 };
 
+/* Asked when the gradients of the step were computed, before they count: any status but OK ends the step, and
+ * no rank commits it. Blocks. */
+struct keel_trainer_screen {
+    enum keel_status (*pass)(void *context); /* NULL: not this step */
+    void *context;
+};
+
 struct keel_trainer_step {
     uint64_t step;
     uint64_t epoch;
@@ -56,6 +64,7 @@ struct keel_trainer_step {
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
     uint64_t wishes;                /* bits that all ranks get to know with the commit */
     struct keel_trainer_phase phase;
+    struct keel_trainer_screen screen;
 };
 
 struct keel_trainer_result {

@@ -14,6 +14,7 @@
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <keel/quarantine.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,7 +111,35 @@ static enum keel_status open_device(struct keel_worker *worker)
     /* Processes of one machine share its processors evenly. */
     uint32_t processes = worker->job.ranks + worker->job.spares, cpus = keel_cpu_count();
     struct keel_device_options options = {.threads = cpus > processes ? cpus / processes : 1};
-    return keel_device_open(worker->job.device, &options, &worker->device);
+    KEEL_TRY(keel_device_open(worker->job.device, &options, &worker->device));
+    return keel_quarantine_admit(keel_device_info(worker->device));
+}
+
+/* Every golden operation once, before the board is trusted with anything. */
+static enum keel_status open_screen(struct keel_worker *worker)
+{
+    if (worker->job.screen_every == 0)
+        return KEEL_OK;
+    struct keel_screen_config config = {.device = worker->device,
+                                        .kernels = keel_trainer_kernels(worker->trainer),
+                                        .run = worker->job.name,
+                                        .node = worker->node,
+                                        .local = worker->local,
+                                        .limit_ns = worker->stall_ns};
+    KEEL_TRY(keel_screen_create(&config, &worker->screen));
+    return keel_screen_admit(worker->screen);
+}
+
+/* What the golden operations between the steps were, and their share of the time. */
+static void note_screens(struct keel_worker *worker)
+{
+    if (worker->screen == NULL || worker->stepped_ns == 0)
+        return;
+    struct keel_screen_cost cost = keel_screen_cost(worker->screen);
+    char detail[128];
+    snprintf(detail, sizeof detail, "%" PRIu64 " golden operations, %.2f%% of the time of the steps",
+             cost.operations, 100.0 * (double)cost.spent_ns / (double)worker->stepped_ns);
+    keel_worker_note(worker, "screened", worker->next_step, KEEL_OK, detail);
 }
 
 struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key)
@@ -204,6 +233,7 @@ static enum keel_status set_up(struct keel_worker *worker)
     KEEL_TRY(check_identity(worker));
     KEEL_TRY(open_device(worker));
     KEEL_TRY(build_trainer(worker));
+    KEEL_TRY(open_screen(worker));
     KEEL_TRY(open_store(worker));
     return open_endpoint(worker);
 }
@@ -344,6 +374,7 @@ static void tear_down(struct keel_worker *worker)
         keel_endpoint_close(worker->endpoint);
     if (worker->store != NULL)
         keel_store_close(worker->store);
+    keel_screen_destroy(worker->screen);
     keel_trainer_destroy(worker->trainer);
     if (worker->device != NULL)
         keel_device_close(worker->device);
@@ -384,6 +415,7 @@ int keel_worker_main(int argc, char **argv)
         snprintf(detail, sizeof detail, "%s", keel_detail());
         if (status != KEEL_OK)
             keel_worker_note(worker, "worker-failed", worker->next_step, status, detail);
+        note_screens(worker);
         tear_down(worker);
         say_end(worker, status, detail);
         keel_inbox_end(&worker->inbox);

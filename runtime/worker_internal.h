@@ -4,6 +4,7 @@
 #define KEEL_WORKER_INTERNAL_H
 
 #include "drill.h"
+#include "screen.h"
 #include "trainer.h"
 #include "worker_inbox.h"
 
@@ -50,6 +51,7 @@ struct keel_worker {
     struct keel_data *data;
     struct keel_device *device;
     struct keel_trainer *trainer;
+    struct keel_screen *screen; /* NULL: the job wants none */
     struct keel_endpoint *endpoint;
     struct keel_cost_model costs; /* if the job names a file of them */
     struct keel_store *store;     /* NULL: the job takes no snapshots and has none */
@@ -61,6 +63,7 @@ struct keel_worker {
     uint64_t next_step;    /* steps committed so far = number of the next one */
     uint64_t digest;       /* of the weights at next_step */
     uint64_t committed_ns; /* when the last commit was */
+    uint64_t stepped_ns;   /* all steps together, from commit to commit */
 
     /* The view in force. */
     struct keel_view view;

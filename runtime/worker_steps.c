@@ -15,6 +15,12 @@ static void drill_at(void *context, unsigned phase)
     keel_drill_fire(&worker->drills, &place);
 }
 
+static enum keel_status screen_board(void *context)
+{
+    struct keel_worker *worker = context;
+    return keel_screen_step(worker->screen, worker->next_step + 1);
+}
+
 static uint32_t bits_of(float value)
 {
     uint32_t bits;
@@ -77,6 +83,8 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .wishes = keel_worker_snapshot_wishes(worker),
                                      .phase = {.at = drill_at, .context = worker}};
     struct keel_trainer_result result;
+    if (worker->screen != NULL && (worker->next_step + 1) % worker->job.screen_every == 0)
+        step.screen = (struct keel_trainer_screen){.pass = screen_board, .context = worker};
     drill_at(worker, KEEL_AT_FORWARD);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
     if (status != KEEL_OK) {
@@ -87,6 +95,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
     uint64_t now_ns = keel_now_ns();
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
     struct keel_step_record record = record_of(worker, &result, now_ns);
+    worker->stepped_ns += record.duration_ns;
     worker->committed_ns = now_ns;
     worker->digest = result.digest;
     worker->next_step++;

@@ -43,6 +43,7 @@ struct keel_job {
     uint32_t eval_batches;
     bool check_products;    /* checksums of the results of products */
     uint32_t sample_tokens; /* generated at the end */
+    uint64_t screen_every;  /* steps between golden operations; 0: never */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
     uint32_t snapshot_codec; /* enum keel_codec */

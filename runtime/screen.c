@@ -1,0 +1,111 @@
+/* screen.c - golden operations in turn, and what becomes of a board that fails one. */
+#include "screen.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/golden.h>
+#include <keel/health.h>
+#include <keel/memory.h>
+#include <keel/quarantine.h>
+#include <stdio.h>
+
+struct keel_screen {
+    struct keel_screen_config config;
+    struct keel_queue *queue; /* owned */
+    uint32_t next;            /* golden operation */
+    struct keel_screen_cost cost;
+};
+
+enum { APART = 7 }; /* neighbouring workers begin so many operations apart */
+
+enum keel_status keel_screen_create(const struct keel_screen_config *config, struct keel_screen **out)
+{
+    struct keel_screen *screen;
+    KEEL_TRY(keel_alloc(1, sizeof *screen, &screen));
+    screen->config = *config;
+    screen->next = (config->node + config->local) * APART % keel_golden_count();
+    enum keel_status status = keel_queue_create(config->device, &screen->queue);
+    if (status != KEEL_OK) {
+        keel_free(screen);
+        return status;
+    }
+    *out = screen;
+    return KEEL_OK;
+}
+
+void keel_screen_destroy(struct keel_screen *screen)
+{
+    if (screen == NULL)
+        return;
+    keel_queue_destroy(screen->queue);
+    keel_free(screen);
+}
+
+static enum keel_status quarantine(const struct keel_screen *screen, const char *where, const char *evidence)
+{
+    const struct keel_device_info *info = keel_device_info(screen->config.device);
+    struct keel_quarantine record;
+    (void)keel_device_report(screen->config.device, KEEL_HEALTH_QUARANTINED,
+                             evidence); /* or it is lost already */
+    if (keel_quarantine_add(info, where, evidence, &record) != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%s", keel_detail());
+        return keel_fail(KEEL_MISMATCH,
+                         "board %s computes wrong bits: %s. It could not be quarantined (%s): "
+                         "take it out of cluster.device",
+                         info->selector, evidence, why);
+    }
+    return keel_fail(KEEL_MISMATCH,
+                     "board %s computes wrong bits: %s. It is quarantined (%s); see keel board list",
+                     info->selector, evidence, record.path);
+}
+
+static enum keel_status run_case(struct keel_screen *screen, uint32_t index, const char *where)
+{
+    struct keel_golden golden = keel_golden_get(index);
+    struct keel_golden_result result = {0};
+    char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES];
+    uint64_t deadline_ns = keel_deadline_after_ns(screen->config.limit_ns);
+    enum keel_status status =
+        keel_golden_run(screen->config.kernels, screen->queue, index, deadline_ns, &result);
+    if (status == KEEL_TIMEOUT)
+        return keel_fail(KEEL_DEVICE_LOST, "golden operation %s did not end in time", golden.name);
+    KEEL_TRY(status);
+    if (result.matches && result.intact)
+        return KEEL_OK;
+    if (!result.intact)
+        snprintf(evidence, sizeof evidence, "golden operation %s wrote to byte %" PRId64 " of %s",
+                 golden.name, result.hit_offset_bytes, result.hit_buffer);
+    else
+        snprintf(evidence, sizeof evidence,
+                 "golden operation %s has hash %016" PRIx64 ", and %016" PRIx64 " is right", golden.name,
+                 result.hash, result.expected);
+    return quarantine(screen, where, evidence);
+}
+
+enum keel_status keel_screen_admit(struct keel_screen *screen)
+{
+    char where[KEEL_QUARANTINE_WHERE_BYTES];
+    snprintf(where, sizeof where, "run %s, worker %" PRIu32 ".%" PRIu32 ", before its first step",
+             screen->config.run, screen->config.node, screen->config.local);
+    for (uint32_t i = 0; i < keel_golden_count(); i++)
+        KEEL_TRY(run_case(screen, i, where));
+    return KEEL_OK;
+}
+
+enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step)
+{
+    char where[KEEL_QUARANTINE_WHERE_BYTES];
+    uint64_t since_ns = keel_now_ns();
+    snprintf(where, sizeof where, "run %s, worker %" PRIu32 ".%" PRIu32 ", step %" PRIu64, screen->config.run,
+             screen->config.node, screen->config.local, step);
+    enum keel_status status = run_case(screen, screen->next, where);
+    screen->next = (screen->next + 1) % keel_golden_count();
+    screen->cost.operations++;
+    screen->cost.spent_ns += keel_now_ns() - since_ns;
+    return status;
+}
+
+struct keel_screen_cost keel_screen_cost(const struct keel_screen *screen)
+{
+    return screen->cost;
+}

@@ -1,0 +1,44 @@
+/* screen.h - is this rank's board still right? Golden operations between the steps of a run.
+ *
+ * A screened step runs one golden operation (keel/golden.h) after the gradients of the step were computed
+ * and before this rank says that they count; so what a board computed in a step at whose end it was found
+ * out enters no weight of anybody. Screens take the operations in turn, ranks beginning at different ones.
+ * What a board computed wrong between two screens, and only there, is not found: train.screen_every = 1
+ * leaves no such step.
+ *
+ * A board that fails is quarantined with its evidence (keel/quarantine.h), and its worker ends with MISMATCH:
+ * it is not started again, and the other ranks do the step without it, with the same bits.
+ *
+ * One thread, that of the steps. */
+#ifndef KEEL_SCREEN_H
+#define KEEL_SCREEN_H
+
+#include <keel/kernels.h>
+
+struct keel_screen;
+
+struct keel_screen_config {
+    struct keel_device *device;   /* borrowed, as are the kernels of it */
+    struct keel_kernels *kernels; /* used between launches of the steps, never during one */
+    const char *run;              /* borrowed: its name, for the evidence */
+    uint32_t node, local;         /* of the worker: where it begins, and for the evidence */
+    uint64_t limit_ns;            /* a golden operation that takes longer: the device hangs */
+};
+
+enum keel_status keel_screen_create(const struct keel_screen_config *config, struct keel_screen **out);
+void keel_screen_destroy(struct keel_screen *screen); /* NULL is fine */
+
+/* All golden operations, before the board is used at all. As keel_screen_step. */
+enum keel_status keel_screen_admit(struct keel_screen *screen);
+
+/* The next golden operation, at the end of step `step`. MISMATCH: the board is wrong, and quarantined, as the
+ * detail says with the evidence; TIMEOUT becomes DEVICE_LOST; what else the device says. */
+enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step);
+
+/* How many golden operations the steps ran, and how long they took in all. */
+struct keel_screen_cost {
+    uint64_t operations, spent_ns;
+};
+struct keel_screen_cost keel_screen_cost(const struct keel_screen *screen);
+
+#endif
