@@ -1,18 +1,5 @@
 # One source a line.
 boards_CL += bringup/memcheck.cl
-boards_CL += bringup/memcheck.cl
-
-boards_SRC += bringup/board_cmd.c
-boards_SRC += bringup/ini.c
-boards_SRC += bringup/memcheck.c
-boards_SRC += bringup/quarantine.c
-boards_SRC += bringup/quarantine_cmd.c
-boards_SRC := \
-	bringup/board.c \
-	bringup/board_cmd.c \
-	bringup/memcheck.c \
-	bringup/quarantine.c \
-	bringup/quarantine_cmd.c \
 
 boards_SRC += bringup/board.c
 boards_SRC += bringup/board_cmd.c
