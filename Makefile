@@ -101,14 +101,15 @@ $(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
 
-$(BUILD)/libkeel.a: $(LIB_OBJ)
+# The lists of sources too: a file that joins may be older than the library.
+$(BUILD)/libkeel.a: $(LIB_OBJ) $(ROOMS:=/sources.mk)
 	@rm -f $@
 	$(call say,AR,$@)
-	$(Q)$(AR) rcs $@ $^
-$(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ)
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
+$(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ) $(ROOMS:=/sources.mk)
 	@rm -f $@
 	$(call say,AR,$@)
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 $(BUILD)/libkeel.so: $(LIB_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ALL_LIBS)
