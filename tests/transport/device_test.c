@@ -468,7 +468,9 @@ START_TEST(a_call_waits_for_the_devices_events)
 }
 END_TEST
 
-/* Who is alone hears nobody who is early: what others say before it is asked for takes memory for a while. */
+/* Who is alone hears nobody who is early: what others say before it is asked for takes memory for a while.
+ * But nothing holds its operations up, so the first calls may have had but one under way at a time, and a
+ * later one has as many as there are slots: so often it may take memory. */
 static int memory_body(struct rank *me)
 {
     struct board board;
@@ -481,15 +483,19 @@ static int memory_body(struct rank *me)
     begin_in_turn(me, &board, group, trials, calls); /* rank 0 had as much under way as there can be */
     for (uint32_t k = 0; k < CALLS; k++)
         rank_ok(me, keel_stager_wait(calls[k], in_seconds(20)));
-    struct keel_memory_stats before = keel_memory_stats();
-    for (uint32_t round = 1; round < 10; round++)
+    struct keel_memory_stats before = keel_memory_stats(), now = before;
+    uint32_t grew = 0;
+    for (uint32_t round = 1; round < 10; round++) {
+        uint64_t allocations = now.allocations;
         for (uint32_t k = 0; k < CALLS; k++) {
             trials[k].staged.what.sequence += 10000;
             rank_ok(me, keel_stager_run(board.stager, group, &trials[k].staged, in_seconds(20)));
         }
-    struct keel_memory_stats now = keel_memory_stats();
+        now = keel_memory_stats();
+        grew += now.allocations > allocations;
+    }
     rank_check(me, me->rank != 0 || now.live_bytes <= before.live_bytes + EARLY_BYTES);
-    rank_check(me, me->rank_count > 1 || now.allocations == before.allocations);
+    rank_check(me, me->rank_count > 1 || grew < KEEL_STAGER_SLOTS);
     for (uint32_t k = 0; k < CALLS; k++)
         trial_free(&trials[k]);
     keel_group_close(group);
