@@ -80,16 +80,23 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
     if (selector == NULL)
         selector = "auto";
     struct keel_candidate *candidates = NULL;
+    struct keel_device *device = NULL;
     uint32_t count = 0, index = 0;
     KEEL_TRY(discover(&candidates, &count));
     enum keel_status status = keel_candidate_pick(candidates, count, selector, &index);
     if (status == KEEL_OK)
-        status = candidates[index].backend->open(&candidates[index], out);
+        status = candidates[index].backend->open(&candidates[index], &device);
     keel_free(candidates);
-    if (status == KEEL_OK)
-        keel_watch_init(&(*out)->watch, options != NULL && options->hung_after_ns > 0 ? options->hung_after_ns
-                                                                                      : HUNG_AFTER_NS);
-    return status;
+    KEEL_TRY(status);
+    keel_watch_init(&device->watch,
+                    options != NULL && options->hung_after_ns > 0 ? options->hung_after_ns : HUNG_AFTER_NS);
+    status = keel_device_inject(device, getenv("KEEL_DEVICE_FAULTS"));
+    if (status != KEEL_OK) {
+        keel_device_close(device);
+        return status;
+    }
+    *out = device;
+    return KEEL_OK;
 }
 
 void keel_device_close(struct keel_device *device)

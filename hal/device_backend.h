@@ -29,6 +29,7 @@ struct keel_device {
     const struct keel_device_ops *ops;
     struct keel_device_info info;
     struct keel_watch watch;
+    struct keel_faults *faults;  /* in front of the backend's ops; NULL until there was a plan */
     atomic_bool left_behind;     /* something of it could not be ended: it is never freed */
     atomic_uint_fast32_t queues; /* made since it was opened: the next one's number */
     atomic_uint_fast64_t live_bytes, peak_bytes, allocations;
@@ -71,6 +72,7 @@ struct keel_queue {
     atomic_uint_fast64_t sequence; /* commands enqueued */
     struct keel_note notes[KEEL_NOTES];
     char failure[KEEL_EVIDENCE_BYTES]; /* the first one */
+    uint64_t ready_ns;                 /* for device_fault.c; the queue's thread alone */
 };
 
 struct keel_program {
@@ -84,8 +86,10 @@ struct keel_kernel {
 };
 
 struct keel_event {
-    struct keel_queue *queue;      /* filled by the backend */
-    atomic_uint_fast64_t sequence; /* its command's on the queue, or an earlier one's; filled by the front */
+    struct keel_queue *queue; /* filled by the backend */
+    atomic_uint_fast64_t
+        sequence;  /* its command's on the queue, filled by a backend whose waits can pass their deadline */
+    bool injected; /* made by device_fault.c, not by the backend */
 };
 
 /* One device that a backend has found. */

@@ -56,11 +56,8 @@ bool keel_health_fail(struct keel_health_machine *machine)
 bool keel_health_say(struct keel_health_machine *machine, enum keel_health health, bool *out_allowed)
 {
     enum keel_health now = machine->health;
-    bool allowed = health != KEEL_HEALTH_HUNG;
-    if (now == KEEL_HEALTH_LOST)
-        allowed = keel_health_refuses(health);
-    else if (now == KEEL_HEALTH_HUNG)
-        allowed = keel_health_refuses(health);
+    bool stuck = now == KEEL_HEALTH_LOST || now == KEEL_HEALTH_HUNG;
+    bool allowed = stuck ? keel_health_refuses(health) : health != KEEL_HEALTH_HUNG;
     *out_allowed = allowed;
     if (!allowed)
         return false;

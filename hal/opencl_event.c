@@ -100,6 +100,9 @@ struct keel_event *keel_opencl_event_fill(struct opencl_event *event, cl_event n
     event->references = 1;
     event->armed = event->fired = false;
     event->result = CL_COMPLETE;
+    atomic_store_explicit(&event->head.sequence,
+                          atomic_load_explicit(&event->head.queue->sequence, memory_order_relaxed),
+                          memory_order_relaxed);
     atomic_store_explicit(&event->flushed, false, memory_order_relaxed);
     return &event->head;
 }
@@ -123,6 +126,9 @@ static void CL_CALLBACK on_complete(cl_event native, cl_int result, void *contex
     event->result = result;
     keel_cond_broadcast(&event->fired_cond);
     keel_mutex_unlock(&event->lock);
+    struct keel_queue *queue = event->head.queue;
+    if (result == CL_COMPLETE && atomic_load_explicit(&queue->device->watch.doubted, memory_order_relaxed))
+        keel_queue_progress(queue, atomic_load_explicit(&event->head.sequence, memory_order_relaxed));
     release(event);
 }
 

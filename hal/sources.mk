@@ -14,6 +14,8 @@ hal_SRC := $(hal_HOST_SRC) \
 	device_select.c \
 	device_health.c \
 	health_machine.c \
+	device_fault.c \
+	fault_plan.c \
 	host_device.c \
 	opencl_discover.c \
 	opencl_icd.c \
