@@ -69,7 +69,7 @@ CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a
+all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a $(BUILD)/libkeel-emulated.so
 
 define room_rules
 $(BUILD)/obj/$(1)/%.o: $(1)/%.c
@@ -116,6 +116,11 @@ $(BUILD)/libkeel.so: $(LIB_OBJ)
 $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ckpt_LIBS)
+# Loaded into programs of any kind by the OpenCL loader: without a sanitizer, and only its door to be seen.
+$(BUILD)/libkeel-emulated.so: $(addprefix boards/,$(emulated_SRC)) boards/emulated/layer.h
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -pthread -shared -Wl,-z,defs -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(ALL_LIBS)
@@ -232,6 +237,7 @@ $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/boards/%.tidy,$(emulated_SRC))
 tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(wildcard tests/*/*_sim.c))
 tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)

@@ -9,3 +9,11 @@ boards_SRC += bringup/ini.c
 boards_SRC += bringup/memcheck.c
 boards_SRC += bringup/quarantine.c
 boards_SRC += bringup/quarantine_cmd.c
+
+# The layer that plays other boards in tests (boards/emulated/layer.c): a library of its own, none of Keel in it.
+emulated_SRC += emulated/layer.c
+emulated_SRC += emulated/layer_code.c
+emulated_SRC += emulated/layer_fault.c
+emulated_SRC += emulated/layer_identity.c
+emulated_SRC += emulated/layer_objects.c
+emulated_SRC += emulated/layer_plan.c

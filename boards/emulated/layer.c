@@ -1,0 +1,477 @@
+/* layer.c - an OpenCL layer that makes boards of other kinds out of the drivers that are here.
+ *
+ * build/libkeel-emulated.so stands between the OpenCL loader and a driver; the driver computes, the layer
+ * hides, limits, and breaks what it is told to. It is a driver's part and no part of Keel: it includes none
+ * of it. It is loaded by
+ *
+ *   OPENCL_LAYERS=build/libkeel-emulated.so EMULATED_BOARD=fpga keel board list
+ *
+ * and shows one platform ("Emulated Boards", selector emulated:0); other platforms are hidden.
+ *
+ *   EMULATED_BOARD   fpga   no compiler, embedded profile, 512 MiB in 2 banks, buffers of 128 MiB, code from
+ *                           binaries only, one image at a time: another one is put on it only while the board
+ *                           is idle (else CL_INVALID_OPERATION) and takes EMULATED_REPROGRAM_MS; a kernel of
+ *                           the image that went is refused (CL_INVALID_PROGRAM_EXECUTABLE), and so are groups
+ *                           of a size that the binary has no machine code for (CL_INVALID_WORK_GROUP_SIZE)
+ *                    npu    no compiler, no binaries, built-in kernels only, served from the PoCL binaries in
+ *                           the folder EMULATED_STORE; 1 GiB, buffers of 512 MiB
+ *                    plain  the driver as it is (default): for faults alone
+ *   EMULATED_OVER    pocl (default), rusticl, or a part of a platform's name: what computes
+ *   EMULATED_STORE   see npu
+ *   EMULATED_MEMORY, EMULATED_BUFFER   bytes (k, m, g) that there really are, in all and for one buffer
+ *   EMULATED_BANKS   number of banks of equal size; a buffer lies in one, in the first that has a place
+ *   EMULATED_REPROGRAM_MS   100 for fpga
+ *   EMULATED_INFO    "key=value;..." what the device claims, true or not: name vendor vendor_id version
+ * driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
+ *                    little_endian align_bits units group_items local memory buffer single_fp double_fp
+ *   EMULATED_LOG     file: a line for each program, build, reprogramming and fault
+ *   EMULATED_FAULTS  faults with ';' or spaces between: ACTION:CALL=WHEN[,key=value...]
+ *
+ * WHEN counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh
+ * on, 7/3 the seventh and every third after it, * every one.
+ * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any.
+ * Filters: kernel=PART of the kernel's name, device=NUMBER, bank=NUMBER (a buffer of the command lies there).
+ * once=FILE: only if FILE is not there; it is made when the fault comes (one fault in many processes).
+ * until=FILE: made when the fault comes; while FILE is there the fault goes on at every call, also in new
+ * processes (a board that stays broken until `rm FILE`, its reset).
+ * ACTION is
+ *   error    the call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing
+ *   fail     the command ends with code=N instead of being done
+ *   lose     this call and all later ones: CL_DEVICE_NOT_AVAILABLE
+ *   hang     the command never ends        stall  it ends late, by ms=N, beside others
+ *   slow     the call takes longer, by ms=N, or as its bytes (of a launch: of its buffers in the bank) take
+ * at mbps=N megabytes a second block    the call never returns        crash  the process dies of SIGSEGV in
+ * it flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of
+ * 32), of the bytes read, written, copied or filled (bit=N of all) drop     the command says that it is done,
+ * and was not options  of build: add=OPTION is given to the compiler, as -cl-denorms-are-zero or
+ * -cl-fast-relaxed-math stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 a cell that keeps its
+ * value alias    of memory: alias:memory=*,address=N,to=N,bytes=N    two places are the same cells Addresses
+ * count from 0 over the board's memory, bank after bank; buffers take the lowest place that is free. A
+ * setting that is not understood ends the process with 2, so that no test runs without its fault.
+ *
+ * Threads: any. The lock guards what is known of objects and is never held in a call that waits. */
+#include "layer.h"
+#include <CL/cl_icd.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct layer_settings layer_settings;
+const struct _cl_icd_dispatch *layer_next;
+static struct _cl_icd_dispatch own_dispatch;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int log_file = -1;
+
+void layer_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void layer_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void layer_log(const char *format, ...)
+{
+    if (log_file < 0)
+        return;
+    char line[512];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    size_t bytes = length < (int)sizeof line - 1 ? (size_t)length : sizeof line - 2;
+    line[bytes] = '\n';
+    if (write(log_file, line, bytes + 1) < 0)
+        log_file = -1;
+}
+
+_Noreturn void layer_refuse(const char *variable, const char *word)
+{
+    fprintf(stderr, "emulated board: %s: \"%s\" is not understood; see boards/emulated/layer.c\n", variable,
+            word);
+    _exit(2);
+}
+
+void layer_sleep_ms(uint64_t ms)
+{
+    struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    while (ms > 0 && nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+}
+
+/* ---- buffers and queues ---- */
+
+static cl_mem place(cl_mem mem, uint64_t bytes, cl_int *error)
+{
+    layer_lock();
+    struct layer_object *object = layer_add(KIND_BUFFER, mem);
+    bool placed = layer_place(object, bytes, LAYER_UNSET);
+    if (!placed)
+        layer_drop(KIND_BUFFER, mem);
+    layer_unlock();
+    if (placed)
+        return mem;
+    layer_next->clReleaseMemObject(mem);
+    *error = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+    return NULL;
+}
+
+static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t bytes, void *host,
+                                        cl_int *error_ret)
+{
+    cl_int error = layer_before_call(CALL_BUFFER, NULL, NULL);
+    cl_mem mem = NULL;
+    if (error == CL_SUCCESS && layer_settings.max_buffer_bytes > 0 && bytes > layer_settings.max_buffer_bytes)
+        error = CL_INVALID_BUFFER_SIZE;
+    if (error == CL_SUCCESS)
+        mem = layer_next->clCreateBuffer(context, flags, bytes, host, &error);
+    if (mem != NULL)
+        mem = place(mem, bytes, &error);
+    if (error_ret != NULL)
+        *error_ret = error;
+    return mem;
+}
+
+static cl_mem CL_API_CALL create_sub_buffer(cl_mem buffer, cl_mem_flags flags, cl_buffer_create_type type,
+                                            const void *info, cl_int *error_ret)
+{
+    cl_mem mem = layer_next->clCreateSubBuffer(buffer, flags, type, info, error_ret);
+    if (mem == NULL)
+        return NULL;
+    const cl_buffer_region *region = info;
+    layer_lock();
+    const struct layer_object *whole = layer_find(KIND_BUFFER, buffer);
+    uint64_t address = whole != NULL ? whole->address + region->origin : 0,
+             bank = whole != NULL ? whole->bank : 0;
+    struct layer_object *object = layer_add(KIND_BUFFER, mem);
+    object->parent = buffer;
+    object->address = address;
+    object->bank = bank;
+    object->bytes = region->size;
+    layer_unlock();
+    return mem;
+}
+
+static cl_int CL_API_CALL retain_mem(cl_mem mem)
+{
+    layer_lock();
+    layer_keep(KIND_BUFFER, mem);
+    layer_unlock();
+    return layer_next->clRetainMemObject(mem);
+}
+
+static cl_int CL_API_CALL release_mem(cl_mem mem)
+{
+    layer_lock();
+    layer_drop(KIND_BUFFER, mem);
+    layer_unlock();
+    return layer_next->clReleaseMemObject(mem);
+}
+
+static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_id device,
+                                                 cl_command_queue_properties properties, cl_int *error_ret)
+{
+    cl_int error = layer_before_call(CALL_QUEUE, device, NULL);
+    cl_command_queue queue = NULL;
+    if (error == CL_SUCCESS)
+        queue = layer_next->clCreateCommandQueue(context, device, properties, &error);
+    if (queue != NULL) {
+        layer_lock();
+        layer_add(KIND_QUEUE, queue)->device = layer_device_index(device);
+        layer_unlock();
+    }
+    if (error_ret != NULL)
+        *error_ret = error;
+    return queue;
+}
+
+static cl_int CL_API_CALL retain_queue(cl_command_queue queue)
+{
+    layer_lock();
+    layer_keep(KIND_QUEUE, queue);
+    layer_unlock();
+    return layer_next->clRetainCommandQueue(queue);
+}
+
+static cl_int CL_API_CALL release_queue(cl_command_queue queue)
+{
+    layer_lock();
+    layer_drop(KIND_QUEUE, queue);
+    layer_unlock();
+    return layer_next->clReleaseCommandQueue(queue);
+}
+
+static cl_int CL_API_CALL flush(cl_command_queue queue)
+{
+    struct layer_command command = {.call = CALL_FLUSH, .queue = queue};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, 0, NULL, NULL, &error))
+        return error;
+    return layer_end(&command, layer_next->clFlush(queue));
+}
+
+/* ---- commands ---- */
+
+static cl_int CL_API_CALL enqueue_read(cl_command_queue queue, cl_mem mem, cl_bool blocking, size_t offset,
+                                       size_t bytes, void *data, cl_uint count, const cl_event *waits,
+                                       cl_event *event)
+{
+    struct layer_command command = {
+        .call = CALL_READ, .queue = queue, .mems = {mem}, .mem_count = 1, .bytes = bytes, .host = data};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command,
+                     layer_next->clEnqueueReadBuffer(queue, mem, blocking, offset, bytes, data,
+                                                     command.wait_count, layer_waits(&command), event));
+}
+
+static cl_int CL_API_CALL enqueue_write(cl_command_queue queue, cl_mem mem, cl_bool blocking, size_t offset,
+                                        size_t bytes, const void *data, cl_uint count, const cl_event *waits,
+                                        cl_event *event)
+{
+    struct layer_command command = {.call = CALL_WRITE,
+                                    .queue = queue,
+                                    .mems = {mem},
+                                    .mem_count = 1,
+                                    .target = mem,
+                                    .offset = offset,
+                                    .bytes = bytes};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command,
+                     layer_next->clEnqueueWriteBuffer(queue, mem, blocking, offset, bytes, data,
+                                                      command.wait_count, layer_waits(&command), event));
+}
+
+static cl_int CL_API_CALL enqueue_copy(cl_command_queue queue, cl_mem source, cl_mem target,
+                                       size_t source_offset, size_t target_offset, size_t bytes,
+                                       cl_uint count, const cl_event *waits, cl_event *event)
+{
+    struct layer_command command = {.call = CALL_COPY,
+                                    .queue = queue,
+                                    .mems = {target, source},
+                                    .mem_count = 2,
+                                    .target = target,
+                                    .offset = target_offset,
+                                    .bytes = bytes};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command, layer_next->clEnqueueCopyBuffer(queue, source, target, source_offset,
+                                                               target_offset, bytes, command.wait_count,
+                                                               layer_waits(&command), event));
+}
+
+static cl_int CL_API_CALL enqueue_fill(cl_command_queue queue, cl_mem mem, const void *pattern,
+                                       size_t pattern_bytes, size_t offset, size_t bytes, cl_uint count,
+                                       const cl_event *waits, cl_event *event)
+{
+    struct layer_command command = {.call = CALL_FILL,
+                                    .queue = queue,
+                                    .mems = {mem},
+                                    .mem_count = 1,
+                                    .target = mem,
+                                    .offset = offset,
+                                    .bytes = bytes};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command,
+                     layer_next->clEnqueueFillBuffer(queue, mem, pattern, pattern_bytes, offset, bytes,
+                                                     command.wait_count, layer_waits(&command), event));
+}
+
+static void *CL_API_CALL enqueue_map(cl_command_queue queue, cl_mem mem, cl_bool blocking, cl_map_flags flags,
+                                     size_t offset, size_t bytes, cl_uint count, const cl_event *waits,
+                                     cl_event *event, cl_int *error_ret)
+{
+    struct layer_command command = {
+        .call = CALL_MAP, .queue = queue, .mems = {mem}, .mem_count = 1, .bytes = bytes};
+    cl_int error = CL_SUCCESS;
+    void *pointer = NULL;
+    if (layer_begin(&command, count, waits, event, &error)) {
+        pointer = layer_next->clEnqueueMapBuffer(queue, mem, blocking, flags, offset, bytes,
+                                                 command.wait_count, layer_waits(&command), event, &error);
+        error = layer_end(&command, error);
+    }
+    if (error_ret != NULL)
+        *error_ret = error;
+    return pointer;
+}
+
+static cl_int CL_API_CALL enqueue_unmap(cl_command_queue queue, cl_mem mem, void *pointer, cl_uint count,
+                                        const cl_event *waits, cl_event *event)
+{
+    struct layer_command command = {.call = CALL_UNMAP, .queue = queue, .mems = {mem}, .mem_count = 1};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command, layer_next->clEnqueueUnmapMemObject(queue, mem, pointer, command.wait_count,
+                                                                   layer_waits(&command), event));
+}
+
+static cl_int CL_API_CALL enqueue_mark(cl_command_queue queue, cl_uint count, const cl_event *waits,
+                                       cl_event *event)
+{
+    struct layer_command command = {.call = CALL_MARK, .queue = queue};
+    cl_int error = CL_SUCCESS;
+    if (!layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command, layer_next->clEnqueueMarkerWithWaitList(queue, command.wait_count,
+                                                                       layer_waits(&command), event));
+}
+
+static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
+                                         const size_t *offset, const size_t *global, const size_t *local,
+                                         cl_uint count, const cl_event *waits, cl_event *event)
+{
+    struct layer_command command = {.call = CALL_LAUNCH, .queue = queue, .kernel = kernel};
+    layer_lock();
+    const struct layer_object *object = layer_find(KIND_KERNEL, kernel);
+    cl_int error = object != NULL ? layer_launch_allowed(object, dimensions, local) : CL_SUCCESS;
+    if (object != NULL && layer_settings.plan.count > 0) {
+        memcpy(command.mems, object->args, sizeof command.mems);
+        command.mem_count = LAYER_ARGS_MAX;
+    }
+    layer_unlock();
+    if (error != CL_SUCCESS || !layer_begin(&command, count, waits, event, &error))
+        return error;
+    return layer_end(&command,
+                     layer_next->clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local,
+                                                        command.wait_count, layer_waits(&command), event));
+}
+
+/* ---- settings ---- */
+
+static const char *setting(const char *name, const char *otherwise)
+{
+    const char *text = getenv(name);
+    return text != NULL && text[0] != '\0' ? text : otherwise;
+}
+
+uint64_t layer_bytes(const char *text)
+{
+    char *end = NULL;
+    uint64_t value = strtoull(text, &end, 0);
+    int shift = *end == 'k' ? 10 : *end == 'm' ? 20 : *end == 'g' ? 30 : 0;
+    if (end == text || end[shift != 0] != '\0')
+        layer_refuse("a number", text);
+    return value << shift;
+}
+
+static void read_board(struct layer_settings *out)
+{
+    const char *board = setting("EMULATED_BOARD", "plain");
+    if (strcmp(board, "fpga") == 0)
+        *out = (struct layer_settings){.board = BOARD_FPGA,
+                                       .memory_bytes = UINT64_C(512) << 20,
+                                       .max_buffer_bytes = UINT64_C(128) << 20,
+                                       .banks = 2,
+                                       .reprogram_ms = 100};
+    else if (strcmp(board, "npu") == 0)
+        *out = (struct layer_settings){.board = BOARD_NPU,
+                                       .memory_bytes = UINT64_C(1) << 30,
+                                       .max_buffer_bytes = UINT64_C(512) << 20,
+                                       .banks = 1};
+    else if (strcmp(board, "plain") == 0)
+        *out = (struct layer_settings){.board = BOARD_PLAIN, .banks = 1};
+    else
+        layer_refuse("EMULATED_BOARD", board);
+}
+
+static void read_settings(void)
+{
+    struct layer_settings *own = &layer_settings;
+    char wrong[LAYER_NAME_BYTES] = "";
+    read_board(own);
+    own->over = setting("EMULATED_OVER", "pocl");
+    own->store = setting("EMULATED_STORE", "");
+    own->info = setting("EMULATED_INFO", "");
+    const char *text = setting("EMULATED_MEMORY", NULL);
+    own->memory_bytes = text != NULL ? layer_bytes(text) : own->memory_bytes;
+    text = setting("EMULATED_BUFFER", NULL);
+    own->max_buffer_bytes = text != NULL ? layer_bytes(text) : own->max_buffer_bytes;
+    text = setting("EMULATED_BANKS", NULL);
+    own->banks = text != NULL ? layer_bytes(text) : own->banks;
+    if (own->banks == 0 || own->banks > LAYER_BANKS_MAX)
+        layer_refuse("EMULATED_BANKS", text != NULL ? text : "");
+    text = setting("EMULATED_REPROGRAM_MS", NULL);
+    own->reprogram_ms = text != NULL ? layer_bytes(text) : own->reprogram_ms;
+    layer_info_check();
+    if (!layer_plan_parse(setting("EMULATED_FAULTS", ""), &own->plan, wrong))
+        layer_refuse("EMULATED_FAULTS", wrong);
+    text = setting("EMULATED_LOG", NULL);
+    if (text != NULL)
+        log_file = open(text, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (text != NULL && log_file < 0)
+        layer_refuse("EMULATED_LOG", text);
+}
+
+/* ---- the loader's door ---- */
+
+static void install(struct _cl_icd_dispatch *table)
+{
+    layer_identity_install(table);
+    layer_code_install(table);
+    table->clCreateBuffer = create_buffer;
+    table->clCreateSubBuffer = create_sub_buffer;
+    table->clRetainMemObject = retain_mem;
+    table->clReleaseMemObject = release_mem;
+    table->clCreateCommandQueue = create_queue;
+    table->clRetainCommandQueue = retain_queue;
+    table->clReleaseCommandQueue = release_queue;
+    table->clFlush = flush;
+    table->clEnqueueReadBuffer = enqueue_read;
+    table->clEnqueueWriteBuffer = enqueue_write;
+    table->clEnqueueCopyBuffer = enqueue_copy;
+    table->clEnqueueFillBuffer = enqueue_fill;
+    table->clEnqueueMapBuffer = enqueue_map;
+    table->clEnqueueUnmapMemObject = enqueue_unmap;
+    table->clEnqueueMarkerWithWaitList = enqueue_mark;
+    table->clEnqueueNDRangeKernel = enqueue_launch;
+}
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED cl_int CL_API_CALL clGetLayerInfo(cl_layer_info param, size_t value_bytes, void *value,
+                                           size_t *value_bytes_ret)
+{
+    static const char name[] = "Keel's emulated boards";
+    const cl_layer_api_version version = CL_LAYER_API_VERSION_100;
+    if (param != CL_LAYER_API_VERSION && param != CL_LAYER_NAME)
+        return CL_INVALID_VALUE;
+    const void *data = param == CL_LAYER_NAME ? (const void *)name : (const void *)&version;
+    size_t bytes = param == CL_LAYER_NAME ? sizeof name : sizeof version;
+    if (value != NULL && value_bytes < bytes)
+        return CL_INVALID_VALUE;
+    if (value != NULL)
+        memcpy(value, data, bytes);
+    if (value_bytes_ret != NULL)
+        *value_bytes_ret = bytes;
+    return CL_SUCCESS;
+}
+
+EXPORTED cl_int CL_API_CALL clInitLayer(cl_uint entries, const cl_icd_dispatch *target, cl_uint *entries_ret,
+                                        const cl_icd_dispatch **dispatch_ret)
+{
+    const cl_uint all = sizeof own_dispatch / sizeof(void *);
+    if (target == NULL || entries_ret == NULL || dispatch_ret == NULL)
+        return CL_INVALID_VALUE;
+    memcpy(&own_dispatch, target, (entries < all ? entries : all) * sizeof(void *));
+    layer_next = target;
+    read_settings();
+    install(&own_dispatch);
+    *entries_ret = entries < all ? entries : all;
+    *dispatch_ret = &own_dispatch;
+    return CL_SUCCESS;
+}

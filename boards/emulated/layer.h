@@ -1,0 +1,203 @@
+/* layer.h - what the files of the emulated boards' OpenCL layer share; the layer itself is layer.c.
+ *
+ * layer_plan.c reads the faults and knows when each is due, layer_objects.c knows what was made and where
+ * it lies in the board's memory, layer_fault.c does the faults, layer_identity.c says what the board is,
+ * layer_code.c loads its code, layer.c puts them before the driver. */
+#ifndef KEEL_EMULATED_LAYER_H
+#define KEEL_EMULATED_LAYER_H
+
+#define CL_TARGET_OPENCL_VERSION 300
+#include <CL/cl.h>
+#include <CL/cl_layer.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    LAYER_FAULTS_MAX = 32,
+    LAYER_ARGS_MAX = 64,
+    LAYER_WAITS_MAX = 64,
+    LAYER_BANKS_MAX = 8,
+    LAYER_NAME_BYTES = 128
+};
+
+/* ---- the plan of faults (layer_plan.c) ---- */
+
+enum layer_call {
+    CALL_BUFFER,
+    CALL_QUEUE,
+    CALL_PROGRAM,
+    CALL_BUILD,
+    CALL_KERNEL,
+    CALL_LAUNCH,
+    CALL_READ,
+    CALL_WRITE,
+    CALL_COPY,
+    CALL_FILL,
+    CALL_MAP,
+    CALL_UNMAP,
+    CALL_MARK,
+    CALL_FLUSH,
+    CALL_MEMORY, /* no call: a defect of the memory itself */
+    CALL_ANY
+};
+
+enum layer_action {
+    ACTION_ERROR,
+    ACTION_FAIL,
+    ACTION_LOSE,
+    ACTION_HANG,
+    ACTION_STALL,
+    ACTION_SLOW,
+    ACTION_BLOCK,
+    ACTION_CRASH,
+    ACTION_FLIP,
+    ACTION_DROP,
+    ACTION_OPTIONS,
+    ACTION_STUCK,
+    ACTION_ALIAS
+};
+
+struct layer_fault {
+    enum layer_action action;
+    enum layer_call call;
+    uint64_t first, every; /* due at call `first`, and after it at every `every`-th (0: never again) */
+    uint64_t calls;        /* that matched so far */
+    char kernel[LAYER_NAME_BYTES];
+    char add[LAYER_NAME_BYTES];
+    char once[256], until[256];
+    uint64_t value[16]; /* by enum layer_key */
+};
+
+enum layer_key {
+    KEY_CODE,
+    KEY_MS,
+    KEY_MBPS,
+    KEY_DEVICE,
+    KEY_BANK,
+    KEY_ARG,
+    KEY_BIT,
+    KEY_ADDRESS,
+    KEY_BYTES,
+    KEY_TO,
+    KEY_VALUE,
+    KEY_COUNT
+};
+#define LAYER_UNSET UINT64_MAX
+
+struct layer_plan {
+    struct layer_fault faults[LAYER_FAULTS_MAX];
+    uint32_t count;
+    bool has_memory_defects;
+};
+
+/* Reads a plan; false with the word that is wrong in `wrong`. */
+bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[LAYER_NAME_BYTES]);
+/* Counts a matching call; true when the fault is due at it. Caller holds the layer's lock. */
+bool layer_fault_due(struct layer_fault *fault);
+const char *layer_action_name(enum layer_action action);
+const char *layer_call_name(enum layer_call call);
+
+/* ---- what was made (layer_objects.c) ---- */
+
+enum layer_kind { KIND_BUFFER, KIND_PROGRAM, KIND_KERNEL, KIND_QUEUE };
+
+struct layer_object {
+    struct layer_object *next;  /* of its bucket */
+    struct layer_object *above; /* buffers: the next one in the board's memory */
+    void *handle;
+    enum layer_kind kind;
+    uint32_t uses;
+    void *parent;                  /* program of a kernel; buffer of a slice */
+    uint64_t address, bytes, bank; /* buffers */
+    uint64_t device;               /* queues, programs: the number of their device */
+    uint64_t image;                /* programs: which image holds it, 0: none */
+    bool from_source, finished;    /* programs: finished when it may not be built again */
+    char *names;                   /* programs: built-in kernels "a;b", else NULL */
+    char *sizes;                   /* programs: the group sizes in the binary, NULL: any */
+    char name[LAYER_NAME_BYTES];   /* kernels */
+    cl_mem args[LAYER_ARGS_MAX];   /* kernels: NULL where the argument is no buffer */
+};
+
+/* All under layer_lock. add replaces what was known of a handle that came back; find may give NULL. */
+struct layer_object *layer_add(enum layer_kind kind, void *handle);
+struct layer_object *layer_find(enum layer_kind kind, const void *handle);
+void layer_keep(enum layer_kind kind, const void *handle);
+/* One use less; with the last one the object is forgotten. */
+void layer_drop(enum layer_kind kind, void *handle);
+void layer_each(enum layer_kind kind, void (*visit)(struct layer_object *, void *), void *context);
+/* A place for a buffer in the board's memory; false when there is none. */
+bool layer_place(struct layer_object *buffer, uint64_t bytes, uint64_t bank);
+/* The buffer (no slice) that covers an address, or NULL. */
+struct layer_object *layer_at(uint64_t address);
+
+/* ---- a command on its way to the driver (layer_fault.c) ---- */
+
+struct layer_command {
+    enum layer_call call;
+    cl_command_queue queue;
+    cl_kernel kernel;
+    cl_mem mems[LAYER_ARGS_MAX];
+    uint32_t mem_count;
+    uint64_t offset, bytes; /* of the target */
+    cl_mem target;          /* what the command writes, NULL for a launch and a read */
+    void *host;             /* what a read writes */
+    cl_uint wait_count;
+    cl_event waits[LAYER_WAITS_MAX];
+    cl_event *event;
+    struct layer_fault *flip;
+    void *before[LAYER_ARGS_MAX]; /* a flip in a launch: what its buffers held */
+    cl_event gate;
+    cl_int gate_ends; /* negative: it fails; 0: it opens after gate_ms; 1: never */
+    uint64_t gate_ms;
+};
+
+/* The faults of a call that enqueues nothing. CL_SUCCESS: go on. */
+cl_int layer_before_call(enum layer_call call, cl_device_id device, const char *name);
+/* Takes the waits over and does what is due before; true: give it to the driver with command->waits. False:
+ * it is done, with *error. */
+bool layer_begin(struct layer_command *command, cl_uint wait_count, const cl_event *waits, cl_event *event,
+                 cl_int *error);
+const cl_event *layer_waits(const struct layer_command *command); /* NULL when there are none */
+cl_int layer_end(struct layer_command *command, cl_int error);
+/* Build options with what the faults add; the caller frees. */
+char *layer_options(const char *options);
+
+/* ---- identity (layer_identity.c) and code (layer_code.c) ---- */
+
+enum layer_board { BOARD_PLAIN, BOARD_FPGA, BOARD_NPU };
+
+struct layer_settings {
+    enum layer_board board;
+    const char *over;
+    const char *store;
+    const char *info;
+    uint64_t memory_bytes, max_buffer_bytes, banks; /* what it really has; 0: what the driver has */
+    uint64_t reprogram_ms;
+    struct layer_plan plan;
+};
+
+extern struct layer_settings layer_settings;
+extern const struct _cl_icd_dispatch *layer_next;
+
+void layer_lock(void);
+void layer_unlock(void);
+/* One line in EMULATED_LOG. */
+void layer_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A setting that is not understood ends the process: a test must not run without its fault. */
+_Noreturn void layer_refuse(const char *variable, const char *word);
+void layer_sleep_ms(uint64_t ms);
+
+/* The number of a device among those that the layer shows. */
+uint64_t layer_device_index(cl_device_id device);
+/* A number: decimal or 0x, with k, m or g behind it. */
+uint64_t layer_bytes(const char *text);
+void layer_info_check(void);
+void layer_identity_install(struct _cl_icd_dispatch *table);
+void layer_code_install(struct _cl_icd_dispatch *table);
+/* ';'-separated names of the NPU's kernels; the caller frees. */
+char *layer_built_in_names(cl_device_id device);
+/* May this launch run on what the board holds now? */
+cl_int layer_launch_allowed(const struct layer_object *kernel, cl_uint dimensions, const size_t *local);
+
+#endif
