@@ -3,8 +3,16 @@ boards_CL += bringup/memcheck.cl
 
 boards_SRC += bringup/board.c
 boards_SRC += bringup/board_cmd.c
+boards_SRC += bringup/board_list.c
 boards_SRC += bringup/board_file.c
 boards_SRC += bringup/board_find.c
+boards_SRC += bringup/check_table.c
+boards_SRC += bringup/check_child.c
+boards_SRC += bringup/check_runner.c
+boards_SRC += bringup/check_verdict.c
+boards_SRC += bringup/check_report.c
+boards_SRC += bringup/check_cmd.c
+boards_SRC += bringup/check_identity.c
 boards_SRC += bringup/ini.c
 boards_SRC += bringup/memcheck.c
 boards_SRC += bringup/quarantine.c

@@ -9,6 +9,8 @@ hal_HOST_SRC := \
 	file.c \
 	process.c
 hal_SRC := $(hal_HOST_SRC) \
+	command.c \
+	json.c \
 	device.c \
 	device_queue.c \
 	device_select.c \

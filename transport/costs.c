@@ -142,5 +142,5 @@ enum keel_status keel_costs_write(const char *path, const struct keel_cost_model
                                  *keel_costs_figure(&copy, k));
     if (used >= sizeof text)
         return keel_fail(KEEL_LIMIT, "%s: the remark is too long", path);
-    return keel_net_write_file(path, text, used);
+    return keel_command_write_file(path, text, used);
 }

@@ -1,205 +1,22 @@
-/* net_cmd.c - `keel net`: the table of subcommands, their command lines, and --help. */
+/* net_cmd.c - `keel net`: the table of its subcommands. */
 #include "net_cmd.h"
 
-#include <errno.h>
-#include <keel/file.h>
-#include <string.h>
-
-static const struct keel_net_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_tune,
-                                                    &keel_net_who};
-enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
-
-static const char json_help[] = "print one JSON object instead of text";
-static const char codes_help[] =
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
-    "5 interrupted.\n";
-
-/* ---- help ---- */
-
-static void print_usage(FILE *out)
-{
-    fputs("usage: keel net COMMAND [OPTION]...\n\n", out);
-    for (size_t i = 0; i < KIND_COUNT; i++)
-        fprintf(out, "  keel net %-6s %s\n", kinds[i]->name, kinds[i]->summary);
-    fprintf(out, "\n%skeel net COMMAND --help tells the options of one.\n\nexamples:\n", codes_help);
-    for (size_t i = 0; i < KIND_COUNT; i++)
-        fputs(kinds[i]->examples, out);
-}
-
-static void print_option(FILE *out, const char *name, const char *value, const char *help)
-{
-    char words[64];
-    snprintf(words, sizeof words, "%s%s%s", name, value != NULL ? " " : "", value != NULL ? value : "");
-    fprintf(out, "  %-22s %s\n", words, help);
-}
-
-static void print_help(FILE *out, const struct keel_net_kind *kind)
-{
-    fprintf(out, "usage: keel net %s [OPTION]...%s%s\n%s\n\n%s\noptions:\n", kind->name,
-            kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary, kind->details);
-    for (const struct keel_net_option *o = kind->options; o->name != NULL; o++)
-        if (o->help != NULL)
-            print_option(out, o->name, o->value, o->help);
-    print_option(out, "--json", NULL, json_help);
-    fprintf(out, "\n%s\nexamples:\n%s", codes_help, kind->examples);
-}
+static const struct keel_command_kind *const kinds[] = {&keel_net_check, &keel_net_bench, &keel_net_tune,
+                                                        &keel_net_who};
+static const struct keel_command_set net = {
+    .name = "keel net", .kinds = kinds, .kind_count = sizeof kinds / sizeof kinds[0]};
 
 int keel_net_wrong_use(const char *why, const char *what)
 {
-    fprintf(stderr, "keel net: %s%s; try keel net --help\n", why, what);
-    return keel_status_exit_code(KEEL_INVALID);
+    return keel_command_wrong_use(&net, why, what);
 }
 
 int keel_net_report(enum keel_status status)
 {
-    fprintf(stderr, "keel net: %s: %s\n", keel_status_text(status), keel_detail());
-    return keel_status_exit_code(status);
-}
-
-/* ---- the command line ---- */
-
-static bool parse_number(const char *text, uint64_t *out, const char **out_rest)
-{
-    uint64_t value = 0;
-    const char *at = text;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        uint64_t digit = (uint64_t)(*at - '0');
-        if (value > (UINT64_MAX - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    *out = value;
-    *out_rest = at;
-    return at != text;
-}
-
-static bool parse_bytes(const char *text, uint64_t *out)
-{
-    static const char units[] = "KMG";
-    uint64_t value;
-    const char *rest;
-    if (!parse_number(text, &value, &rest))
-        return false;
-    const char *unit = *rest != '\0' ? strchr(units, *rest) : NULL;
-    uint32_t shift = unit != NULL ? 10 * (uint32_t)(unit - units + 1) : 0;
-    if (value > UINT64_MAX >> shift || (*rest != '\0' && (unit == NULL || rest[1] != '\0')))
-        return false;
-    *out = value << shift;
-    return true;
-}
-
-static bool set_option(struct keel_net_cmd *cmd, const struct keel_net_option *option, const char *text)
-{
-    void *field = cmd->own.bytes + option->offset;
-    const char *rest;
-    switch (option->type) {
-    case KEEL_NET_FLAG:
-        *(bool *)field = true;
-        return true;
-    case KEEL_NET_COUNT:
-        return parse_number(text, field, &rest) && *rest == '\0';
-    case KEEL_NET_BYTES:
-        return parse_bytes(text, field);
-    case KEEL_NET_TEXT:
-        *(const char **)field = text;
-        return true;
-    }
-    return false;
-}
-
-/* The words of one option, argv[*at] first; moves *at to its last. 0, or the exit code. */
-static int take_option(struct keel_net_cmd *cmd, int argc, char **argv, int *at)
-{
-    const struct keel_net_option *option = cmd->kind->options;
-    if (strcmp(argv[*at], "--json") == 0) {
-        cmd->json = true;
-        return 0;
-    }
-    while (option->name != NULL && strcmp(option->name, argv[*at]) != 0)
-        option++;
-    if (option->name == NULL)
-        return keel_net_wrong_use("unknown option ", argv[*at]);
-    const char *value = NULL;
-    if (option->type != KEEL_NET_FLAG && ++*at < argc)
-        value = argv[*at];
-    if ((option->type != KEEL_NET_FLAG && value == NULL) || !set_option(cmd, option, value)) {
-        char why[160];
-        snprintf(why, sizeof why, "%s needs %s: %s", option->name, option->value,
-                 option->help != NULL ? option->help : "");
-        return keel_net_wrong_use(why, "");
-    }
-    return 0;
-}
-
-static int parse(const struct keel_net_kind *kind, int argc, char **argv, struct keel_net_cmd *out)
-{
-    *out = (struct keel_net_cmd){.kind = kind, .argc = argc, .argv = argv};
-    if (kind->begin != NULL)
-        kind->begin(out->own.bytes);
-    for (int i = 2; i < argc; i++) {
-        int code = 0;
-        if (argv[i][0] == '-')
-            code = take_option(out, argc, argv, &i);
-        else if (out->operand_count == kind->operands_max)
-            code = keel_net_wrong_use("one word too many: ", argv[i]);
-        else
-            out->operands[out->operand_count++] = argv[i];
-        if (code != 0)
-            return code;
-    }
-    return 0;
-}
-
-static bool is_special(const char *path)
-{
-    return keel_path_exists(path) && !keel_path_is_file(path);
-}
-
-enum keel_status keel_net_write_file(const char *path, const void *data, size_t bytes)
-{
-    if (is_special(path))
-        return keel_file_append(path, data, bytes, false);
-    return keel_file_replace(path, data, bytes, 0644);
-}
-
-enum keel_status keel_net_may_write(const char *path)
-{
-    return is_special(path) ? KEEL_OK : keel_file_append(path, "", 0, false);
-}
-
-/* What was printed into a full disk was not said. */
-static int printed(int code)
-{
-    bool failed = ferror(stdout) != 0;
-    errno = EIO; /* when it failed before, nobody knows why any more */
-    failed = fflush(stdout) != 0 || failed;
-    if (!failed)
-        return code;
-    enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
-    clearerr(stdout);
-    return code != 0 ? code : keel_net_report(status);
+    return keel_command_report(&net, status);
 }
 
 int keel_net_main(int argc, char **argv)
 {
-    const struct keel_net_kind *kind = NULL;
-    bool help = false;
-    for (size_t i = 0; i < KIND_COUNT && argc > 1; i++)
-        if (strcmp(argv[1], kinds[i]->name) == 0)
-            kind = kinds[i];
-    for (int i = 1; i < argc; i++)
-        help = help || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
-    if (help && kind != NULL)
-        print_help(stdout, kind);
-    else if (help)
-        print_usage(stdout);
-    if (help)
-        return printed(0);
-    if (argc < 2)
-        return keel_net_wrong_use("a command is missing", "");
-    if (kind == NULL)
-        return keel_net_wrong_use("unknown command ", argv[1]);
-    struct keel_net_cmd cmd;
-    int code = parse(kind, argc, argv, &cmd);
-    return code != 0 ? code : printed(kind->run(&cmd));
+    return keel_command_main(&net, argc, argv);
 }

@@ -21,7 +21,7 @@ struct pending {
     uint32_t ranks;
 };
 struct measuring {
-    const struct keel_net_cmd *cmd;
+    const struct keel_command *cmd;
     uint32_t world, row_count;
     struct pending *pending;         /* KEEL_NET_BENCH_ROWS */
     struct keel_net_bench_row *rows; /* as many; finished ones up to row_count */
@@ -121,9 +121,9 @@ static const char header_text[] =
     "operation,element,order,algorithm,bytes,count,iterations,p50_us,p90_us,p99_us,max_us,mean_us,"
     "algorithm_gbs,bus_gbs,sent_bytes";
 
-static void print_row(const struct keel_net_cmd *cmd, const struct keel_net_bench_row *row)
+static void print_row(const struct keel_command *cmd, const struct keel_net_bench_row *row)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     const struct keel_net_bench_case *it = &row->it;
     const char *kind = keel_collective_name(it->kind), *element = keel_element_name(it->element);
     const char *order = order_name(it->order), *algorithm = keel_algorithm_name(it->algorithm);
@@ -165,7 +165,7 @@ static void json_row(struct keel_json *json, const struct keel_net_bench_row *ro
 
 static void print_json(const struct measuring *measuring, enum keel_status status)
 {
-    const struct own *own = keel_net_own(measuring->cmd);
+    const struct own *own = keel_command_own(measuring->cmd);
     struct keel_json json = {.out = stdout};
     keel_json_open(&json, NULL, '{');
     keel_json_text(&json, "status", keel_status_name(status));
@@ -185,7 +185,7 @@ static void print_json(const struct measuring *measuring, enum keel_status statu
 static void met(void *context, uint32_t world)
 {
     struct measuring *measuring = context;
-    const struct own *own = keel_net_own(measuring->cmd);
+    const struct own *own = keel_command_own(measuring->cmd);
     measuring->world = world;
     if (own->csv)
         puts(header_text);
@@ -246,15 +246,15 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
 static enum keel_status rank_work(struct keel_net_rank *rank)
 {
     struct keel_net_bench_plan plan;
-    const char *wrong = plan_of(keel_net_own(rank->cmd), &plan);
+    const char *wrong = plan_of(keel_command_own(rank->cmd), &plan);
     if (wrong != NULL)
         return keel_fail(KEEL_INVALID, "%s cannot be that", wrong);
     return keel_net_bench_rank(rank, &plan);
 }
 
-static int host(const struct keel_net_cmd *cmd, struct measuring *measuring)
+static int host(const struct keel_command *cmd, struct measuring *measuring)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = measuring};
     enum keel_status status = KEEL_OK;
     int code = 0;
@@ -271,16 +271,16 @@ static int host(const struct keel_net_cmd *cmd, struct measuring *measuring)
     return keel_status_exit_code(status);
 }
 
-static int run(const struct keel_net_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
     struct keel_net_bench_plan plan;
     struct measuring measuring = {.cmd = cmd};
-    const char *wrong = plan_of(keel_net_own(cmd), &plan);
+    const char *wrong = plan_of(keel_command_own(cmd), &plan);
     if (wrong != NULL)
         return keel_net_wrong_use(wrong, " cannot be that");
-    if (cmd->json && ((const struct own *)keel_net_own(cmd))->csv)
+    if (cmd->json && ((const struct own *)keel_command_own(cmd))->csv)
         return keel_net_wrong_use("--csv or --json, not both", "");
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     enum keel_status status = keel_net_crew_can(&own->crew, own->max_bytes, own->page);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
@@ -309,31 +309,31 @@ static void begin(void *context)
     keel_net_crew_begin(&own->crew);
 }
 
-static const struct keel_net_option options[] = {
-    {"--op", "LIST", KEEL_NET_TEXT, offsetof(struct own, operations),
+static const struct keel_command_option options[] = {
+    {"--op", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, operations),
      "operations, with commas between; without it all-reduce"},
-    {"--type", "LIST", KEEL_NET_TEXT, offsetof(struct own, elements),
+    {"--type", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, elements),
      "f32,f64,f16,bf16,i8,i32,i64,u8; without it f32"},
-    {"--reduction", "NAME", KEEL_NET_TEXT, offsetof(struct own, reduction),
+    {"--reduction", "NAME", KEEL_COMMAND_TEXT, offsetof(struct own, reduction),
      "sum, min, max or average; without it sum"},
-    {"--order", "LIST", KEEL_NET_TEXT, offsetof(struct own, orders), "exact,native; without it exact"},
-    {"--algorithm", "LIST", KEEL_NET_TEXT, offsetof(struct own, algorithms),
+    {"--order", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, orders), "exact,native; without it exact"},
+    {"--algorithm", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, algorithms),
      "auto,flat,direct,ring,tree,halving,bruck,pairwise,two-level,doubling; without it auto"},
-    {"--min", "BYTES", KEEL_NET_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
-    {"--max", "BYTES", KEEL_NET_BYTES, offsetof(struct own, max_bytes), "largest size; without it 256M"},
-    {"--factor", "F", KEEL_NET_COUNT, offsetof(struct own, factor),
+    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
+    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes), "largest size; without it 256M"},
+    {"--factor", "F", KEEL_COMMAND_COUNT, offsetof(struct own, factor),
      "from one size to the next; without it 2"},
-    {"--iterations", "N", KEEL_NET_COUNT, offsetof(struct own, iterations),
+    {"--iterations", "N", KEEL_COMMAND_COUNT, offsetof(struct own, iterations),
      "of every size, at most 2000; without it what fits into a third of a second"},
-    {"--warmup", "N", KEEL_NET_COUNT, offsetof(struct own, warmup),
+    {"--warmup", "N", KEEL_COMMAND_COUNT, offsetof(struct own, warmup),
      "iterations before, not counted, at most 2000; without it 5"},
-    {"--csv", NULL, KEEL_NET_FLAG, offsetof(struct own, csv),
+    {"--csv", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, csv),
      "print comma-separated values instead of the table"},
-    {"--html", "FILE", KEEL_NET_TEXT, offsetof(struct own, page), "write a page with plots, too"},
+    {"--html", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, page), "write a page with plots, too"},
     KEEL_NET_CREW_OPTIONS(struct own, crew),
     {.name = NULL}};
 
-const struct keel_net_kind keel_net_bench = {
+const struct keel_command_kind keel_net_bench = {
     .name = "bench",
     .operands = "",
     .summary = "measure bandwidth and latency of operations, as nccl-tests count them",

@@ -24,7 +24,7 @@ struct row {
 };
 
 struct judging {
-    const struct keel_net_cmd *cmd;
+    const struct keel_command *cmd;
     uint32_t world;
     uint64_t total, begun_ns;
     struct row rows[KEEL_COLLECTIVE_COUNT];
@@ -60,7 +60,7 @@ static void met(void *context, uint32_t world)
     struct keel_net_case_filter filter;
     judging->world = world;
     judging->begun_ns = keel_now_ns();
-    if (filter_of(keel_net_own(judging->cmd), &filter))
+    if (filter_of(keel_command_own(judging->cmd), &filter))
         keel_net_cases_each(world, &filter, count_one, &judging->total);
     if (judging->terminal)
         fprintf(stderr, "check: %" PRIu32 " ranks have met, %" PRIu64 " cases", world, judging->total);
@@ -146,7 +146,7 @@ static void print_table(const struct judging *judging, const char *verdict)
 
 static void print_json(const struct judging *judging, const char *verdict)
 {
-    const struct own *own = keel_net_own(judging->cmd);
+    const struct own *own = keel_command_own(judging->cmd);
     struct keel_json json = {.out = stdout};
     keel_json_open(&json, NULL, '{');
     keel_json_text(&json, "verdict", verdict);
@@ -193,14 +193,14 @@ static enum keel_status verdict_of(const struct judging *judging, enum keel_stat
 static enum keel_status rank_work(struct keel_net_rank *rank)
 {
     struct keel_net_case_filter filter;
-    if (!filter_of(keel_net_own(rank->cmd), &filter))
+    if (!filter_of(keel_command_own(rank->cmd), &filter))
         return keel_fail(KEEL_INVALID, "no such operation");
     return keel_net_check_rank(rank, &filter);
 }
 
-static int run(const struct keel_net_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     struct keel_net_case_filter filter;
     struct judging *judging;
     enum keel_status status = KEEL_OK;
@@ -233,15 +233,15 @@ static void begin(void *own)
     keel_net_crew_begin(&((struct own *)own)->crew);
 }
 
-static const struct keel_net_option options[] = {
-    {"--op", "NAME", KEEL_NET_TEXT, offsetof(struct own, operation),
+static const struct keel_command_option options[] = {
+    {"--op", "NAME", KEEL_COMMAND_TEXT, offsetof(struct own, operation),
      "only this operation: all-reduce, broadcast, ..."},
-    {"--full", NULL, KEEL_NET_FLAG, offsetof(struct own, full),
+    {"--full", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, full),
      "every element and reduction in every size, from every root (of few ranks)"},
     KEEL_NET_CREW_OPTIONS(struct own, crew),
     {.name = NULL}};
 
-const struct keel_net_kind keel_net_check = {
+const struct keel_command_kind keel_net_check = {
     .name = "check",
     .operands = "",
     .summary = "run every operation on several ranks and compare each result with what it must be",

@@ -13,7 +13,7 @@ struct own {
 };
 
 struct tuning {
-    const struct keel_net_cmd *cmd;
+    const struct keel_command *cmd;
     struct keel_json json;
     uint32_t world, cases, near_before, near_after;
     double worst_before, worst_after;
@@ -134,7 +134,7 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
 static enum keel_status rank_work(struct keel_net_rank *rank)
 {
     struct keel_net_tune_plan plan;
-    const char *wrong = plan_of(keel_net_own(rank->cmd), &plan);
+    const char *wrong = plan_of(keel_command_own(rank->cmd), &plan);
     if (wrong != NULL)
         return keel_fail(KEEL_INVALID, "%s cannot be that", wrong);
     return keel_net_tune_rank(rank, &plan);
@@ -174,9 +174,9 @@ static void sum_up(struct tuning *tuning, enum keel_status status)
     putchar('\n');
 }
 
-static int run(const struct keel_net_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     struct keel_net_tune_plan plan;
     struct tuning tuning = {.cmd = cmd, .json = {.out = stdout}};
     struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = &tuning};
@@ -208,21 +208,21 @@ static void begin(void *context)
     keel_net_crew_begin(&own->crew);
 }
 
-static const struct keel_net_option options[] = {
-    {"--out", "FILE", KEEL_NET_TEXT, offsetof(struct own, out),
+static const struct keel_command_option options[] = {
+    {"--out", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, out),
      "write the figures there, for --costs and jobs"},
-    {"--op", "LIST", KEEL_NET_TEXT, offsetof(struct own, operations),
+    {"--op", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, operations),
      "operations, with commas between; without it all but barrier and send"},
-    {"--min", "BYTES", KEEL_NET_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
-    {"--max", "BYTES", KEEL_NET_BYTES, offsetof(struct own, max_bytes), "largest size; without it 16M"},
-    {"--factor", "F", KEEL_NET_COUNT, offsetof(struct own, factor),
+    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
+    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes), "largest size; without it 16M"},
+    {"--factor", "F", KEEL_COMMAND_COUNT, offsetof(struct own, factor),
      "from one size to the next; without it 8"},
-    {"--rounds", "N", KEEL_NET_COUNT, offsetof(struct own, rounds),
+    {"--rounds", "N", KEEL_COMMAND_COUNT, offsetof(struct own, rounds),
      "turns of each algorithm, at most 31; without it 11"},
     KEEL_NET_CREW_OPTIONS(struct own, crew),
     {.name = NULL}};
 
-const struct keel_net_kind keel_net_tune = {
+const struct keel_command_kind keel_net_tune = {
     .name = "tune",
     .operands = "",
     .summary = "measure what messages cost here, so that the best algorithm is chosen",

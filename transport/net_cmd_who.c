@@ -157,9 +157,9 @@ static void print_json(const struct keel_who *who, const struct keel_recordings 
 
 /* ---- the command ---- */
 
-static enum keel_status load(const struct keel_net_cmd *cmd, struct keel_recordings *out)
+static enum keel_status load(const struct keel_command *cmd, struct keel_recordings *out)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     struct keel_recordings recordings = {.count = 0};
     enum keel_status status = KEEL_OK;
     if (cmd->operand_count == 0)
@@ -177,9 +177,9 @@ static enum keel_status load(const struct keel_net_cmd *cmd, struct keel_recordi
     return status;
 }
 
-static int run(const struct keel_net_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    const struct own *own = keel_net_own(cmd);
+    const struct own *own = keel_command_own(cmd);
     struct keel_recordings recordings;
     struct keel_who who;
     enum keel_status status = load(cmd, &recordings);
@@ -201,17 +201,17 @@ static int run(const struct keel_net_cmd *cmd)
     return status == KEEL_OK ? 0 : keel_net_report(status);
 }
 
-static const struct keel_net_option options[] = {
-    {"--dir", "DIR", KEEL_NET_TEXT, offsetof(struct own, directory),
+static const struct keel_command_option options[] = {
+    {"--dir", "DIR", KEEL_COMMAND_TEXT, offsetof(struct own, directory),
      "read the recordings in DIR instead of the standard places"},
-    {"--all", NULL, KEEL_NET_FLAG, offsetof(struct own, all),
+    {"--all", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, all),
      "list every rank, also of more than 16, and of groups that are dead"},
     {.name = NULL}};
 
-const struct keel_net_kind keel_net_who = {
+const struct keel_command_kind keel_net_who = {
     .name = "who",
     .operands = "[PATH]...",
-    .operands_max = KEEL_NET_OPERANDS_MAX,
+    .operands_max = KEEL_COMMAND_OPERANDS_MAX,
     .summary = "name the rank that everybody waits for, in which operation and where in it",
     .details =
         "Reads the flight recordings of all processes of this user on this host (PATH: only those, also\n"

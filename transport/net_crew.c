@@ -39,7 +39,7 @@ struct rank_here {
 };
 
 struct hosting {
-    const struct keel_net_cmd *cmd;
+    const struct keel_command *cmd;
     const struct keel_net_crew *crew;
     const struct keel_net_work *work;
     struct keel_crew_host *host;
@@ -89,7 +89,7 @@ enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t by
                          "%" PRIu64 " ranks here need twice %" PRIu64 " bytes each, %" PRIu64
                          " are left; take fewer ranks or a smaller --max",
                          ranks, bytes, left);
-    return path == NULL || crew->member ? KEEL_OK : keel_net_may_write(path);
+    return path == NULL || crew->member ? KEEL_OK : keel_command_may_write(path);
 }
 
 /* ---- who there is ---- */
@@ -454,7 +454,7 @@ static int check_carrier(const char *carrier)
         keel_fail(KEEL_UNSUPPORTED, "provider \"%s\" has no %s", carrier, keel_provider_lacks(provider)));
 }
 
-bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
+bool keel_net_crew_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
                        const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
 {
     *out_code = check_carrier(crew->carrier);

@@ -23,34 +23,34 @@ void keel_net_crew_begin(struct keel_net_crew *crew); /* what holds without opti
 enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t bytes, const char *path);
 
 #define KEEL_NET_CREW_OPTIONS(type, field)                                                                   \
-    {"--ranks", "N", KEEL_NET_COUNT, offsetof(type, field.ranks),                                            \
+    {"--ranks", "N", KEEL_COMMAND_COUNT, offsetof(type, field.ranks),                                        \
      "processes on this machine; without it 4"},                                                             \
-        {"--carrier", "WHAT", KEEL_NET_TEXT, offsetof(type, field.carrier),                                  \
+        {"--carrier", "WHAT", KEEL_COMMAND_TEXT, offsetof(type, field.carrier),                              \
          "shared: memory among ranks of one host (the default); tcp: never"},                                \
-        {"--provider", "NAME", KEEL_NET_TEXT, offsetof(type, field.carrier),                                 \
+        {"--provider", "NAME", KEEL_COMMAND_TEXT, offsetof(type, field.carrier),                             \
          "all over this provider of libfabric: tcp, verbs, \"tcp;ofi_rxm\", efa, ..."},                      \
-        {"--costs", "FILE", KEEL_NET_TEXT, offsetof(type, field.costs),                                      \
+        {"--costs", "FILE", KEEL_COMMAND_TEXT, offsetof(type, field.costs),                                  \
          "choose algorithms by the figures that `keel net tune` wrote there; on all nodes the same"},        \
-        {"--timeout", "SECONDS", KEEL_NET_COUNT, offsetof(type, field.timeout_s),                            \
+        {"--timeout", "SECONDS", KEEL_COMMAND_COUNT, offsetof(type, field.timeout_s),                        \
          "how long one operation, or the meeting, may take; without it 30"},                                 \
-        {"--join", "HOST:PORT", KEEL_NET_TEXT, offsetof(type, field.join),                                   \
+        {"--join", "HOST:PORT", KEEL_COMMAND_TEXT, offsetof(type, field.join),                               \
          "several nodes: meet there; rank 0 is started on that host"},                                       \
-        {"--rank", "R", KEEL_NET_COUNT, offsetof(type, field.rank), "with --join: which rank this is"},      \
-        {"--world", "N", KEEL_NET_COUNT, offsetof(type, field.world),                                        \
+        {"--rank", "R", KEEL_COMMAND_COUNT, offsetof(type, field.rank), "with --join: which rank this is"},  \
+        {"--world", "N", KEEL_COMMAND_COUNT, offsetof(type, field.world),                                    \
          "with --join: how many ranks there are"},                                                           \
-        {"--key", "FILE", KEEL_NET_TEXT, offsetof(type, field.key_file),                                     \
+        {"--key", "FILE", KEEL_COMMAND_TEXT, offsetof(type, field.key_file),                                 \
          "with --join: 64 hexadecimal digits that all ranks have"},                                          \
-        {"--hosts", "FILE", KEEL_NET_TEXT, offsetof(type, field.hosts),                                      \
+        {"--hosts", "FILE", KEEL_COMMAND_TEXT, offsetof(type, field.hosts),                                  \
          "start the ranks of several nodes: a line is HOST [SLOTS]"},                                        \
-        {"--shell", "COMMAND", KEEL_NET_TEXT, offsetof(type, field.shell),                                   \
+        {"--shell", "COMMAND", KEEL_COMMAND_TEXT, offsetof(type, field.shell),                               \
          "with --hosts: how to start there; without it ssh -o BatchMode=yes"},                               \
     {                                                                                                        \
-        "--member", NULL, KEEL_NET_FLAG, offsetof(type, field.member), NULL                                  \
+        "--member", NULL, KEEL_COMMAND_FLAG, offsetof(type, field.member), NULL                              \
     }
 
 /* What a rank works with. */
 struct keel_net_rank {
-    const struct keel_net_cmd *cmd;
+    const struct keel_command *cmd;
     struct keel_endpoint *endpoint;
     struct keel_group *group;
     struct keel_crew_member *member;
@@ -74,7 +74,7 @@ struct keel_net_work {
 };
 /* Do it. True when this process was the host, which then sums up; else *out_code is the process's exit code.
  * The host's *out_status is OK when every rank did all its work; what failed has been printed. */
-bool keel_net_crew_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
+bool keel_net_crew_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
                        const struct keel_net_work *work, int *out_code, enum keel_status *out_status);
 
 #endif

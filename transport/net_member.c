@@ -76,7 +76,7 @@ static enum keel_status take_part(struct keel_net_rank *rank, const struct keel_
     return status == KEEL_OK ? work->rank(rank) : status;
 }
 
-int keel_net_member_run(const struct keel_net_cmd *cmd, const struct keel_net_crew *crew,
+int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
                         const struct keel_net_work *work)
 {
     struct keel_net_rank rank = {.cmd = cmd,

@@ -217,7 +217,7 @@ enum keel_status keel_net_bench_page(const char *path, const struct keel_net_ben
     if (fclose(out) != 0)
         status = keel_fail(KEEL_NO_MEMORY, "%s: no memory for the page", path);
     else
-        status = keel_net_write_file(path, text, bytes);
+        status = keel_command_write_file(path, text, bytes);
     free(text);
     return status;
 }

@@ -53,7 +53,6 @@ transport_SRC := \
 	lean_select.c \
 	lean_rows.c \
 	stager.c \
-	net_json.c \
 	net_cmd.c \
 	net_cmd_who.c \
 	crew_wire.c \

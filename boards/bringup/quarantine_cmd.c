@@ -1,21 +1,9 @@
 /* quarantine_cmd.c - `keel board release`, and the quarantined boards in `keel board list`. */
 #include "quarantine_cmd.h"
+#include "board_kinds.h"
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
-
-static const char help[] =
-    "keel board release SELECTOR... - trust a board again that was quarantined\n"
-    "\n"
-    "A board is quarantined when it computed wrong bits: a golden operation between the steps of a run\n"
-    "(train.screen_every) had another hash than its own. Its file has the evidence; release renames it, so\n"
-    "that it stays. Check the board first.\n"
-    "\n"
-    "Examples\n"
-    "  keel board list                     what is quarantined, why and since when\n"
-    "  keel board check pocl:0 && keel board release pocl:0\n"
-    "\n"
-    "Exit codes: 0 done, 2 wrong use, 3 not quarantined, or the file cannot be changed.\n";
 
 void keel_quarantine_print(void)
 {
@@ -36,23 +24,34 @@ void keel_quarantine_print(void)
     keel_free(records);
 }
 
-int keel_quarantine_release_main(int argc, char **argv)
+static int release(const struct keel_command *command)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
+    if (command->operand_count == 0)
+        return keel_board_wrong_use("release wants the selectors of boards", "");
+    for (uint32_t i = 0; i < command->operand_count; i++) {
+        enum keel_status status = keel_quarantine_release(command->operands[i]);
+        if (status != KEEL_OK)
+            return keel_board_report(status);
+        if (!command->json)
+            printf("%s is released\n", command->operands[i]);
     }
-    if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "keel board: release wants the selectors of boards; see keel board release --help\n");
-        return keel_status_exit_code(KEEL_INVALID);
-    }
-    for (int i = 1; i < argc; i++) {
-        enum keel_status status = keel_quarantine_release(argv[i]);
-        if (status != KEEL_OK) {
-            fprintf(stderr, "keel board: %s\n", keel_detail());
-            return keel_status_exit_code(status);
-        }
-        printf("%s is released\n", argv[i]);
-    }
+    if (command->json)
+        printf("{\"released\":%u}\n", command->operand_count);
     return 0;
 }
+
+static const struct keel_command_option options[] = {{.name = NULL}};
+
+const struct keel_command_kind keel_board_release = {
+    .name = "release",
+    .operands = "SELECTOR...",
+    .operands_max = KEEL_COMMAND_OPERANDS_MAX,
+    .summary = "trust a board again that was quarantined",
+    .details =
+        "A board is quarantined when it computed wrong bits: a golden operation between the steps of a run\n"
+        "(train.screen_every) had another hash than its own. Its file has the evidence; release renames it, "
+        "so\n"
+        "that it stays. Check the board first.\n",
+    .examples = "  keel board check pocl:0 && keel board release pocl:0\n",
+    .options = options,
+    .run = release};

@@ -8,7 +8,4 @@
  * that cannot be read is said on standard output too, for then no board is admitted. */
 void keel_quarantine_print(void);
 
-/* keel board release SELECTOR...; argv[0] is "release". The exit code. */
-int keel_quarantine_release_main(int argc, char **argv);
-
 #endif

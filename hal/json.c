@@ -1,5 +1,5 @@
-/* net_json.c - JSON as `keel net` writes it: ASCII, one line for the whole. */
-#include "net_cmd.h"
+/* json.c - JSON as commands write it: ASCII, one line for the whole. */
+#include <keel/json.h>
 
 #include <inttypes.h>
 

@@ -1,0 +1,142 @@
+/* board_list.c - `keel board list`: the devices, as a table for people or as JSON for programs.
+ *
+ * Owns the words and the layout; what is shown comes from keel_device_list alone. */
+#include "board_kinds.h"
+#include "quarantine_cmd.h"
+#include <inttypes.h>
+#include <keel/device.h>
+#include <keel/json.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *kind_name(enum keel_device_kind kind)
+{
+    static const char *const names[] = {[KEEL_DEVICE_HOST] = "host",
+                                        [KEEL_DEVICE_CPU] = "cpu",
+                                        [KEEL_DEVICE_GPU] = "gpu",
+                                        [KEEL_DEVICE_ACCELERATOR] = "accelerator"};
+    return names[kind];
+}
+
+static bool is_usable(const struct keel_device_info *info)
+{
+    return info->passed_over[0] == '\0';
+}
+
+/* A name to speak of a device or a driver by, also when it has no selector. */
+static const char *label(const struct keel_device_info *info)
+{
+    return info->selector[0] != '\0' ? info->selector : info->platform;
+}
+
+/* ---- for people ---- */
+
+static void print_bytes(uint64_t bytes)
+{
+    const uint64_t mib = UINT64_C(1) << 20, gib = UINT64_C(1) << 30;
+    if (bytes >= 10 * gib)
+        printf("%7" PRIu64 " GiB", bytes / gib);
+    else if (bytes >= 10 * mib)
+        printf("%7" PRIu64 " MiB", bytes / mib);
+    else
+        printf("%7" PRIu64 " KiB", bytes / 1024);
+}
+
+static void print_table(const struct keel_device_info *devices, uint32_t count, const char *loader)
+{
+    uint32_t passed = 0;
+    printf("%-12s %-12s %5s %11s %11s  %s\n", "SELECTOR", "KIND", "UNITS", "MEMORY", "ONE BUFFER", "NAME");
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_device_info *info = &devices[i];
+        if (!is_usable(info)) {
+            passed++;
+            continue;
+        }
+        printf("%-12s %-12s %5" PRIu32 " ", info->selector, kind_name(info->kind), info->compute_units);
+        print_bytes(info->memory_bytes);
+        putchar(' ');
+        print_bytes(info->max_buffer_bytes);
+        printf("  %s\n%12s %s; %s\n", info->name, "", info->platform, info->version);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_usable(&devices[i]))
+            continue;
+        if (passed > 0)
+            printf("\nPassed over\n");
+        passed = 0;
+        printf("%-12s %s\n", label(&devices[i]), devices[i].passed_over);
+    }
+    keel_quarantine_print();
+    printf("\nOpenCL loader: %s\n", loader[0] != '\0' ? loader : "none");
+}
+
+/* ---- for programs ---- */
+
+static void print_device(struct keel_json *json, const struct keel_device_info *info)
+{
+    bool admitted = keel_quarantine_admit(info) == KEEL_OK;
+    keel_json_open(json, NULL, '{');
+    keel_json_text(json, "selector", info->selector);
+    keel_json_text(json, "kind", kind_name(info->kind));
+    keel_json_text(json, "name", info->name);
+    keel_json_text(json, "platform", info->platform);
+    keel_json_text(json, "version", info->version);
+    keel_json_text(json, "passed_over", info->passed_over);
+    keel_json_text(json, "quarantined", admitted ? "" : keel_detail());
+    keel_json_number(json, "compute_units", info->compute_units);
+    keel_json_number(json, "memory_bytes", info->memory_bytes);
+    keel_json_number(json, "max_buffer_bytes", info->max_buffer_bytes);
+    keel_json_number(json, "local_bytes", info->local_bytes);
+    keel_json_number(json, "base_align_bytes", info->base_align_bytes);
+    keel_json_number(json, "max_group_items", info->max_group_items);
+    keel_json_bool(json, "has_compiler", info->has_compiler);
+    keel_json_bool(json, "unified_memory", info->unified_memory);
+    keel_json_bool(json, "usable", is_usable(info));
+    keel_json_close(json, '}');
+}
+
+static void print_json(const struct keel_device_info *devices, uint32_t count, const char *loader)
+{
+    struct keel_json json = {.out = stdout};
+    keel_json_open(&json, NULL, '{');
+    keel_json_text(&json, "loader", loader);
+    keel_json_open(&json, "devices", '[');
+    for (uint32_t i = 0; i < count; i++)
+        print_device(&json, &devices[i]);
+    keel_json_close(&json, ']');
+    keel_json_close(&json, '}');
+    putchar('\n');
+}
+
+static int list(const struct keel_command *command)
+{
+    struct keel_device_info *devices = NULL;
+    uint32_t count = 0;
+    char loader[KEEL_DEVICE_NAME_BYTES];
+    enum keel_status status = keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *devices, &devices);
+    if (status == KEEL_OK)
+        status = keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader);
+    if (status == KEEL_OK)
+        (command->json ? print_json : print_table)(devices, count, loader);
+    keel_free(devices);
+    return status == KEEL_OK ? 0 : keel_board_report(status);
+}
+
+static const struct keel_command_option options[] = {{.name = NULL}};
+
+const struct keel_command_kind keel_board_list = {
+    .name = "list",
+    .operands = "",
+    .summary = "devices, and which were passed over and why",
+    .details = "The first column is what cluster.device in job files takes. \"auto\" picks the best usable "
+               "device: a\n"
+               "GPU, else an accelerator, else a CPU, else the host. \"host\" is plain C on one thread: "
+               "always there,\n"
+               "slow, and the reference for all others.\n",
+    .examples = "  keel board list                                    what can be used here\n"
+                "  keel board list --json | jq -r '.devices[0].selector'   the same for a script\n"
+                "  POCL_DEVICES=\"basic basic\" keel board list         two small devices out of one CPU\n"
+                "  OCL_ICD_VENDORS=/opt/board/icd keel board list     only the drivers of one folder\n",
+    .options = options,
+    .run = list};

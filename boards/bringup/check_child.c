@@ -1,0 +1,198 @@
+/* check_child.c - one check in its own process: what its function calls, and how it is told to the runner.
+ *
+ * A line of JSON for each thing said, on a pipe. The verdict comes last: a process that ends without one has
+ * died. The device is closed after the verdict is told, so that a driver which hangs there hangs alone. */
+#include "check_runner.h"
+#include <keel/clock.h>
+#include <keel/json.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct keel_check_run {
+    const struct keel_check *check;
+    const struct keel_check_options *options;
+    FILE *out;
+    uint64_t deadline_ns;
+    struct keel_device *device;
+    enum keel_verdict verdict;
+    char reason[KEEL_CHECK_TEXT_BYTES];
+};
+
+const struct keel_check_options *keel_check_options(const struct keel_check_run *run)
+{
+    return run->options;
+}
+
+uint64_t keel_check_deadline_ns(const struct keel_check_run *run)
+{
+    return run->deadline_ns;
+}
+
+bool keel_check_failed(const struct keel_check_run *run)
+{
+    return run->verdict != KEEL_VERDICT_PASS;
+}
+
+/* ---- telling ---- */
+
+static struct keel_json say(struct keel_check_run *run, const char *kind)
+{
+    struct keel_json json = {.out = run->out};
+    keel_json_open(&json, NULL, '{');
+    keel_json_text(&json, "say", kind);
+    return json;
+}
+
+static void said(struct keel_check_run *run, struct keel_json *json)
+{
+    keel_json_close(json, '}');
+    fputc('\n', run->out);
+    fflush(run->out);
+}
+
+void keel_check_note(struct keel_check_run *run, const char *format, ...)
+{
+    char text[KEEL_CHECK_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    struct keel_json json = say(run, "note");
+    keel_json_text(&json, "text", text);
+    said(run, &json);
+}
+
+void keel_check_progress(struct keel_check_run *run, uint64_t done, uint64_t total, const char *what)
+{
+    struct keel_json json = say(run, "progress");
+    keel_json_number(&json, "done", done);
+    keel_json_number(&json, "total", total);
+    keel_json_text(&json, "what", what);
+    said(run, &json);
+}
+
+/* ---- judging ---- */
+
+static void judge(struct keel_check_run *run, enum keel_verdict verdict, const char *format,
+                  va_list arguments)
+{
+    if (run->verdict == verdict || run->verdict == KEEL_VERDICT_FAIL)
+        return;
+    run->verdict = verdict;
+    vsnprintf(run->reason, sizeof run->reason, format, arguments);
+}
+
+void keel_check_fail(struct keel_check_run *run, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    judge(run, KEEL_VERDICT_FAIL, format, arguments);
+    va_end(arguments);
+}
+
+void keel_check_cannot(struct keel_check_run *run, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    judge(run, KEEL_VERDICT_CANNOT, format, arguments);
+    va_end(arguments);
+}
+
+bool keel_check_ok(struct keel_check_run *run, enum keel_status status, const char *what)
+{
+    if (status != KEEL_OK)
+        keel_check_fail(run, "%s: %s", what, keel_detail());
+    return status == KEEL_OK;
+}
+
+bool keel_check_able(struct keel_check_run *run, enum keel_status status, const char *what)
+{
+    if (status != KEEL_OK && keel_status_exit_code(status) == keel_status_exit_code(KEEL_NOT_FOUND))
+        keel_check_cannot(run, "%s: %s", what, keel_detail());
+    else if (status != KEEL_OK)
+        keel_check_fail(run, "%s: %s", what, keel_detail());
+    return status == KEEL_OK;
+}
+
+/* ---- figures ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const double *samples, uint32_t count)
+{
+    double sorted[KEEL_CHECK_SAMPLES_MAX];
+    memcpy(sorted, samples, count * sizeof sorted[0]);
+    qsort(sorted, count, sizeof sorted[0], compare);
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
+double keel_check_figure(struct keel_check_run *run, const char *name, const char *unit,
+                         enum keel_better better, const double *samples, uint32_t count)
+{
+    KEEL_ASSERT(count > 0);
+    count = count > KEEL_CHECK_SAMPLES_MAX ? KEEL_CHECK_SAMPLES_MAX : count;
+    double value = median_of(samples, count), limit = 0;
+    struct keel_json json = say(run, "figure");
+    keel_json_text(&json, "name", name);
+    keel_json_text(&json, "unit", unit);
+    keel_json_bool(&json, "less_is_better", better == KEEL_BETTER_LESS);
+    keel_json_real(&json, "value", isfinite(value) ? value : 0, 6);
+    keel_json_real(&json, "limit", limit, 6);
+    keel_json_open(&json, "samples", '[');
+    for (uint32_t i = 0; i < count; i++)
+        keel_json_real(&json, NULL, isfinite(samples[i]) ? samples[i] : 0, 6);
+    keel_json_close(&json, ']');
+    said(run, &json);
+    return value;
+}
+
+/* ---- the board ---- */
+
+static void tell_board(struct keel_check_run *run)
+{
+    const struct keel_device_info *info = keel_device_info(run->device);
+    struct keel_json json = say(run, "board");
+    keel_json_text(&json, "selector", info->selector);
+    keel_json_text(&json, "name", info->name);
+    keel_json_text(&json, "platform", info->platform);
+    keel_json_text(&json, "version", info->version);
+    said(run, &json);
+}
+
+struct keel_device *keel_check_device(struct keel_check_run *run)
+{
+    if (run->device == NULL) {
+        keel_check_progress(run, 0, 0, "opening the board");
+        enum keel_status status = keel_device_open(run->options->board, NULL, &run->device);
+        if (status == KEEL_OK)
+            tell_board(run);
+        else
+            keel_check_cannot(run, "the board cannot be opened: %s", keel_detail());
+    }
+    return run->device;
+}
+
+int keel_check_child(const char *id, const struct keel_check_options *options, int fd)
+{
+    struct keel_check_run run = {.check = keel_check_find(id), .options = options, .out = fdopen(fd, "w")};
+    if (run.check == NULL || run.out == NULL)
+        return keel_status_exit_code(KEEL_INVALID);
+    uint64_t limit_s = options->timeout_s > 0 ? options->timeout_s : run.check->limit_s;
+    limit_s += run.check->lasts ? options->seconds : 0;
+    run.deadline_ns =
+        keel_deadline_after_ns(limit_s * KEEL_NS_PER_S / 10 * 9); /* before the runner gives up */
+    run.check->run(&run);
+    struct keel_json json = say(&run, "verdict");
+    keel_json_text(&json, "verdict", keel_verdict_name(run.verdict));
+    keel_json_text(&json, "reason", run.reason);
+    said(&run, &json);
+    if (run.device != NULL)
+        keel_device_close(run.device);
+    return fclose(run.out) == 0 ? 0 : 1;
+}

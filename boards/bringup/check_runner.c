@@ -1,0 +1,290 @@
+/* check_runner.c - the runner's side: a process for each check, heard through a pipe, given up at its
+ * deadline.
+ *
+ * What a child prints by itself, or its driver for it, goes to a file without a name; its end is kept with
+ * the result. A child that does not die when it is killed (stuck in a driver of the kernel) is left behind.
+ */
+#include "check_runner.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <keel/process.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 8192, CLOSE_LIMIT_S = 20, KILL_LIMIT_S = 5, WORDS_MAX = 16, NUMBER_BYTES = 24 };
+
+struct child {
+    struct keel_process process;
+    int pipe_fd, output_fd;
+    char line[LINE_BYTES];
+    uint32_t line_bytes;
+    bool heard_verdict;
+    char doing[KEEL_CHECK_TEXT_BYTES];
+};
+
+struct running {
+    struct keel_check_report *report;
+    struct keel_check_result *result;
+    const struct keel_check_watcher *watcher; /* the caller's, behind ours */
+    struct child *child;
+};
+
+static void notice(void *context, const struct keel_check *check, uint64_t done, uint64_t total,
+                   const char *what)
+{
+    struct running *running = context;
+    snprintf(running->child->doing, sizeof running->child->doing, "%s", what);
+    if (running->watcher != NULL && running->watcher->progress != NULL)
+        running->watcher->progress(running->watcher->context, check, done, total, what);
+}
+
+/* ---- starting ---- */
+
+static enum keel_status spawn(const struct keel_check_options *options, const struct keel_check *check,
+                              int pipe_fd, struct child *child)
+{
+    char self[KEEL_PATH_BYTES], seconds[NUMBER_BYTES], timeout[NUMBER_BYTES];
+    char words[][12] = {"board", "check", "--run", "--seconds", "--timeout", "--quick", "--peer"};
+    char id[8], board[KEEL_PATH_BYTES], peer[KEEL_PATH_BYTES];
+    char *argv[WORDS_MAX];
+    uint32_t count = 0;
+    KEEL_TRY(keel_self_path(self, sizeof self));
+    snprintf(seconds, sizeof seconds, "%" PRIu64, options->seconds);
+    snprintf(timeout, sizeof timeout, "%" PRIu64, options->timeout_s);
+    snprintf(id, sizeof id, "%s", check->id);
+    snprintf(board, sizeof board, "%s", options->board);
+    snprintf(peer, sizeof peer, "%s", options->peer != NULL ? options->peer : "");
+    char *const fixed[] = {self, words[0], words[1], board,    words[2],
+                           id,   words[3], seconds,  words[4], timeout};
+    for (; count < sizeof fixed / sizeof fixed[0]; count++)
+        argv[count] = fixed[count];
+    if (options->quick)
+        argv[count++] = words[5];
+    if (options->peer != NULL) {
+        argv[count++] = words[6];
+        argv[count++] = peer;
+    }
+    argv[count] = NULL;
+    return keel_process_spawn(argv, &pipe_fd, 1, child->output_fd, &child->process);
+}
+
+static enum keel_status start(const struct keel_check_options *options, const struct keel_check *check,
+                              struct child *child)
+{
+    int ends[2];
+    *child = (struct child){.pipe_fd = -1, .output_fd = -1};
+    child->output_fd = memfd_create("keel-check-output", MFD_CLOEXEC);
+    if (child->output_fd < 0 || pipe2(ends, O_CLOEXEC) != 0)
+        return keel_fail_errno(errno, "check %s cannot be started", check->id);
+    child->pipe_fd = ends[0];
+    enum keel_status status = spawn(options, check, ends[1], child);
+    close(ends[1]);
+    return status;
+}
+
+static void finish(struct child *child)
+{
+    if (child->pipe_fd >= 0)
+        close(child->pipe_fd);
+    if (child->output_fd >= 0)
+        close(child->output_fd);
+    if (child->process.pid > 0)
+        keel_process_close(&child->process);
+}
+
+/* ---- hearing ---- */
+
+static void take_bytes(struct running *running, const struct keel_check_watcher *ours, const char *bytes,
+                       size_t count)
+{
+    struct child *child = running->child;
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != '\n') {
+            if (child->line_bytes < LINE_BYTES - 1)
+                child->line[child->line_bytes++] = bytes[i];
+            continue;
+        }
+        child->line[child->line_bytes] = '\0';
+        child->line_bytes = 0;
+        if (keel_check_hear(child->line, running->report, running->result, ours) &&
+            strstr(child->line, "\"say\":\"verdict\"") == child->line + 1)
+            child->heard_verdict = true;
+    }
+}
+
+/* Hear until there is nothing more to hear: the verdict, the end of the process, or the deadline. */
+static void hear(struct running *running, uint64_t deadline_ns)
+{
+    struct child *child = running->child;
+    const struct keel_check_watcher ours = {.progress = notice, .context = running};
+    char bytes[4096];
+    while (!child->heard_verdict && keel_remaining_ns(deadline_ns) > 0) {
+        struct pollfd polled[] = {{.fd = child->pipe_fd, .events = POLLIN},
+                                  {.fd = child->process.pidfd, .events = POLLIN}};
+        if (poll(polled, 2, keel_remaining_poll_ms(deadline_ns)) < 0 && errno != EINTR)
+            return;
+        ssize_t got = polled[0].revents != 0 ? read(child->pipe_fd, bytes, sizeof bytes) : 0;
+        if (got > 0)
+            take_bytes(running, &ours, bytes, (size_t)got);
+        else if (polled[1].revents != 0 || polled[0].revents != 0)
+            return;
+    }
+}
+
+static void keep_output(struct child *child, struct keel_check_result *result)
+{
+    off_t end = lseek(child->output_fd, 0, SEEK_END);
+    size_t room = sizeof result->output - 1;
+    uint64_t from = end > (off_t)room ? (uint64_t)end - room : 0;
+    size_t bytes = end > 0 ? (size_t)((uint64_t)end - from) : 0;
+    if (keel_pread_all(child->output_fd, result->output, bytes, from, "output of a check") != KEEL_OK)
+        bytes = 0;
+    result->output[bytes] = '\0';
+}
+
+/* ---- ending ---- */
+
+static void fail(struct keel_check_result *result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void fail(struct keel_check_result *result, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(result->reason, sizeof result->reason, format, arguments);
+    va_end(arguments);
+    result->verdict = KEEL_VERDICT_FAIL;
+}
+
+/* How it ended, where that is more than the verdict that it gave. */
+static void judge_end(struct child *child, struct keel_check_result *result,
+                      const struct keel_process_end *end)
+{
+    if (!child->heard_verdict && end->signaled)
+        fail(result, "the driver's process died of signal %d (%s) at: %.300s", end->code,
+             strsignal(end->code), child->doing);
+    else if (!child->heard_verdict)
+        fail(result, "the driver ended the process with exit code %d at: %.300s", end->code, child->doing);
+    else if (end->signaled && result->verdict == KEEL_VERDICT_PASS)
+        fail(result, "the driver's process died of signal %d (%s) when the board was closed", end->code,
+             strsignal(end->code));
+}
+
+static void end_child(struct child *child, struct keel_check_result *result, uint64_t limit_s)
+{
+    struct keel_process_end end;
+    uint64_t grace_s = child->heard_verdict ? CLOSE_LIMIT_S : 0;
+    enum keel_status status =
+        keel_process_wait(&child->process, keel_deadline_after_ns(grace_s * KEEL_NS_PER_S), &end);
+    if (status == KEEL_OK) {
+        judge_end(child, result, &end);
+        return;
+    }
+    if (!child->heard_verdict)
+        fail(result, "hangs: no answer within %" PRIu64 " s at: %.300s", limit_s, child->doing);
+    else if (result->verdict == KEEL_VERDICT_PASS)
+        fail(result, "hangs: the board is not closed %d s after the verdict", CLOSE_LIMIT_S);
+    keel_process_signal(&child->process, SIGKILL);
+    if (keel_process_wait(&child->process, keel_deadline_after_ns(KILL_LIMIT_S * KEEL_NS_PER_S), &end) !=
+        KEEL_OK)
+        fail(result, "hangs within the kernel at: %.300s; its process %d cannot be killed: reset the board",
+             child->doing, (int)child->process.pid);
+}
+
+static void run_child(struct running *running, const struct keel_check_options *options)
+{
+    struct child child;
+    struct keel_check_result *result = running->result;
+    const struct keel_check *check = result->check;
+    uint64_t limit_s = options->timeout_s > 0 ? options->timeout_s : check->limit_s;
+    limit_s += check->lasts ? options->seconds : 0;
+    running->child = &child;
+    if (start(options, check, &child) != KEEL_OK) {
+        result->verdict = KEEL_VERDICT_CANNOT;
+        snprintf(result->reason, sizeof result->reason, "%s", keel_detail());
+    } else {
+        hear(running, keel_deadline_after_ns(limit_s * KEEL_NS_PER_S));
+        end_child(&child, result, limit_s);
+        keep_output(&child, result);
+    }
+    finish(&child);
+}
+
+/* ---- all of them ---- */
+
+/* The result that this check needs and that is neither passed nor waived; NULL: nothing is in its way. */
+static const struct keel_check_result *obstacle(const struct keel_check_report *report,
+                                                const struct keel_check *check)
+{
+    for (uint32_t i = 0; i < report->done && check->needs != NULL; i++) {
+        const struct keel_check_result *result = &report->results[i];
+        if (strcmp(result->check->id, check->needs) == 0 && result->verdict != KEEL_VERDICT_PASS &&
+            result->verdict != KEEL_VERDICT_WAIVED)
+            return result;
+    }
+    return NULL;
+}
+
+static void run_one(struct running *running, const struct keel_check_options *options, const char *today)
+{
+    struct keel_check_result *result = running->result;
+    const struct keel_check_result *before = obstacle(running->report, result->check);
+    uint64_t begun_ns = keel_now_ns();
+    if (before != NULL) {
+        result->verdict = KEEL_VERDICT_CANNOT;
+        snprintf(result->reason, sizeof result->reason, "needs %s %s, which is: %s", before->check->id,
+                 before->check->name, keel_verdict_name(before->verdict));
+    } else {
+        run_child(running, options);
+    }
+    keel_check_waive(result, today);
+    result->seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
+    running->report->verdicts[result->verdict]++;
+    running->report->done++;
+}
+
+enum keel_status keel_check_run_all(const struct keel_check_options *options,
+                                    const bool selected[KEEL_CHECKS_MAX],
+                                    const struct keel_check_watcher *watcher, struct keel_check_report *out)
+{
+    struct keel_check_report report = {.options = *options, .started_wall_ns = keel_wall_ns()};
+    uint64_t begun_ns = keel_now_ns();
+    uint32_t count = keel_check_count();
+    char today[16];
+    time_t now = (time_t)(report.started_wall_ns / KEEL_NS_PER_S);
+    struct tm day;
+    strftime(today, sizeof today, "%Y-%m-%d", gmtime_r(&now, &day));
+    for (uint32_t i = 0; i < count; i++)
+        report.count += selected[i];
+    KEEL_TRY(keel_alloc(report.count, sizeof *report.results, &report.results));
+    for (uint32_t i = 0; i < count; i++) {
+        if (!selected[i])
+            continue;
+        struct running running = {
+            .report = &report, .result = &report.results[report.done], .watcher = watcher};
+        running.result->check = keel_check_at(i);
+        if (watcher->begins != NULL)
+            watcher->begins(watcher->context, running.result->check);
+        run_one(&running, options, today);
+        if (watcher->ended != NULL)
+            watcher->ended(watcher->context, running.result);
+    }
+    report.seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
+    *out = report;
+    return KEEL_OK;
+}
+
+void keel_check_report_fini(struct keel_check_report *report)
+{
+    keel_free(report->results);
+    report->results = NULL;
+}

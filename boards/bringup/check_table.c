@@ -1,0 +1,80 @@
+/* check_table.c - all checks there are, and choosing among them. */
+#include "check_runner.h"
+#include "check_tables.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct keel_check *const tables[] = {
+    keel_checks_identity,
+};
+enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };
+
+const struct keel_check *keel_check_at(uint32_t index)
+{
+    for (uint32_t t = 0; t < TABLE_COUNT; t++)
+        for (const struct keel_check *check = tables[t]; check->id != NULL; check++)
+            if (index-- == 0)
+                return check;
+    return NULL;
+}
+
+uint32_t keel_check_count(void)
+{
+    uint32_t count = 0;
+    while (keel_check_at(count) != NULL)
+        count++;
+    KEEL_ASSERT(count <= KEEL_CHECKS_MAX);
+    return count;
+}
+
+const struct keel_check *keel_check_find(const char *id)
+{
+    for (uint32_t i = 0; i < keel_check_count(); i++)
+        if (strcmp(keel_check_at(i)->id, id) == 0)
+            return keel_check_at(i);
+    return NULL;
+}
+
+static enum keel_status select_levels(const char *word, int low, int high, bool *selected)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < keel_check_count(); i++) {
+        int level = atoi(keel_check_at(i)->id);
+        if (level >= low && level <= high)
+            any = selected[i] = true;
+    }
+    return any ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "`%s`: no checks of such a level; levels are 0 to 8", word);
+}
+
+/* "4", "0-5", "4.1", "all". */
+static enum keel_status select_word(const char *word, bool *selected)
+{
+    if (strcmp(word, "all") == 0)
+        return select_levels(word, 0, KEEL_CHECK_LEVELS - 1, selected);
+    if (isdigit((unsigned char)word[0]) && word[1] == '\0')
+        return select_levels(word, word[0] - '0', word[0] - '0', selected);
+    if (strlen(word) == 3 && word[1] == '-' && isdigit((unsigned char)word[0]) &&
+        isdigit((unsigned char)word[2]))
+        return select_levels(word, word[0] - '0', word[2] - '0', selected);
+    for (uint32_t i = 0; i < keel_check_count(); i++)
+        if (strcmp(keel_check_at(i)->id, word) == 0 || strcmp(keel_check_at(i)->name, word) == 0) {
+            selected[i] = true;
+            return KEEL_OK;
+        }
+    return keel_fail(KEEL_INVALID, "`%s` is no level, range of levels or check; see keel board check --list",
+                     word);
+}
+
+enum keel_status keel_check_select(const char *words, bool selected[KEEL_CHECKS_MAX])
+{
+    char text[256], *rest = NULL;
+    memset(selected, 0, KEEL_CHECKS_MAX * sizeof selected[0]);
+    if (words[0] == '\0' || strlen(words) >= sizeof text)
+        return keel_fail(KEEL_INVALID, "`%.20s` is no choice of checks; write 0-5, or 0,2,4.1", words);
+    memcpy(text, words, strlen(words) + 1);
+    for (char *word = strtok_r(text, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest))
+        KEEL_TRY(select_word(word, selected));
+    return KEEL_OK;
+}

@@ -1,0 +1,202 @@
+/* command.c - a set's table of commands: their command lines, and --help. */
+#include <errno.h>
+#include <keel/command.h>
+#include <keel/file.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char json_help[] = "print one JSON object instead of text";
+static const char codes_help[] =
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
+    "5 interrupted.\n";
+
+/* ---- help ---- */
+
+static void print_usage(FILE *out, const struct keel_command_set *set)
+{
+    fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", set->name);
+    for (uint32_t i = 0; i < set->kind_count; i++)
+        fprintf(out, "  %s %-7s %s\n", set->name, set->kinds[i]->name, set->kinds[i]->summary);
+    fprintf(out, "\n%s%s COMMAND --help tells the options of one.\n\nexamples:\n", codes_help, set->name);
+    for (uint32_t i = 0; i < set->kind_count; i++)
+        fputs(set->kinds[i]->examples, out);
+}
+
+static void print_option(FILE *out, const char *name, const char *value, const char *help)
+{
+    char words[64];
+    snprintf(words, sizeof words, "%s%s%s", name, value != NULL ? " " : "", value != NULL ? value : "");
+    fprintf(out, "  %-22s %s\n", words, help);
+}
+
+static void print_help(FILE *out, const struct keel_command_set *set, const struct keel_command_kind *kind)
+{
+    fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n%s\noptions:\n", set->name, kind->name,
+            kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary, kind->details);
+    for (const struct keel_command_option *o = kind->options; o->name != NULL; o++)
+        if (o->help != NULL)
+            print_option(out, o->name, o->value, o->help);
+    print_option(out, "--json", NULL, json_help);
+    fprintf(out, "\n%s\nexamples:\n%s", codes_help, kind->examples);
+}
+
+int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what)
+{
+    fprintf(stderr, "%s: %s%s; try %s --help\n", set->name, why, what, set->name);
+    return keel_status_exit_code(KEEL_INVALID);
+}
+
+int keel_command_report(const struct keel_command_set *set, enum keel_status status)
+{
+    fprintf(stderr, "%s: %s: %s\n", set->name, keel_status_text(status), keel_detail());
+    return keel_status_exit_code(status);
+}
+
+/* ---- the command line ---- */
+
+static bool parse_number(const char *text, uint64_t *out, const char **out_rest)
+{
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        if (value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    *out = value;
+    *out_rest = at;
+    return at != text;
+}
+
+static bool parse_bytes(const char *text, uint64_t *out)
+{
+    static const char units[] = "KMG";
+    uint64_t value;
+    const char *rest;
+    if (!parse_number(text, &value, &rest))
+        return false;
+    const char *unit = *rest != '\0' ? strchr(units, *rest) : NULL;
+    uint32_t shift = unit != NULL ? 10 * (uint32_t)(unit - units + 1) : 0;
+    if (value > UINT64_MAX >> shift || (*rest != '\0' && (unit == NULL || rest[1] != '\0')))
+        return false;
+    *out = value << shift;
+    return true;
+}
+
+static bool set_option(struct keel_command *cmd, const struct keel_command_option *option, const char *text)
+{
+    void *field = cmd->own.bytes + option->offset;
+    const char *rest;
+    switch (option->type) {
+    case KEEL_COMMAND_FLAG:
+        *(bool *)field = true;
+        return true;
+    case KEEL_COMMAND_COUNT:
+        return parse_number(text, field, &rest) && *rest == '\0';
+    case KEEL_COMMAND_BYTES:
+        return parse_bytes(text, field);
+    case KEEL_COMMAND_TEXT:
+        *(const char **)field = text;
+        return true;
+    }
+    return false;
+}
+
+/* The words of one option, argv[*at] first; moves *at to its last. 0, or the exit code. */
+static int take_option(struct keel_command *cmd, int argc, char **argv, int *at)
+{
+    const struct keel_command_option *option = cmd->kind->options;
+    if (strcmp(argv[*at], "--json") == 0) {
+        cmd->json = true;
+        return 0;
+    }
+    while (option->name != NULL && strcmp(option->name, argv[*at]) != 0)
+        option++;
+    if (option->name == NULL)
+        return keel_command_wrong_use(cmd->set, "unknown option ", argv[*at]);
+    const char *value = NULL;
+    if (option->type != KEEL_COMMAND_FLAG && ++*at < argc)
+        value = argv[*at];
+    if ((option->type != KEEL_COMMAND_FLAG && value == NULL) || !set_option(cmd, option, value)) {
+        char why[160];
+        snprintf(why, sizeof why, "%s needs %s: %s", option->name, option->value,
+                 option->help != NULL ? option->help : "");
+        return keel_command_wrong_use(cmd->set, why, "");
+    }
+    return 0;
+}
+
+static int parse(const struct keel_command_set *set, const struct keel_command_kind *kind, int argc,
+                 char **argv, struct keel_command *out)
+{
+    *out = (struct keel_command){.set = set, .kind = kind, .argc = argc, .argv = argv};
+    if (kind->begin != NULL)
+        kind->begin(out->own.bytes);
+    for (int i = 2; i < argc; i++) {
+        int code = 0;
+        if (argv[i][0] == '-')
+            code = take_option(out, argc, argv, &i);
+        else if (out->operand_count == kind->operands_max)
+            code = keel_command_wrong_use(set, "one word too many: ", argv[i]);
+        else
+            out->operands[out->operand_count++] = argv[i];
+        if (code != 0)
+            return code;
+    }
+    return 0;
+}
+
+static bool is_special(const char *path)
+{
+    return keel_path_exists(path) && !keel_path_is_file(path);
+}
+
+enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes)
+{
+    if (is_special(path))
+        return keel_file_append(path, data, bytes, false);
+    return keel_file_replace(path, data, bytes, 0644);
+}
+
+enum keel_status keel_command_may_write(const char *path)
+{
+    return is_special(path) ? KEEL_OK : keel_file_append(path, "", 0, false);
+}
+
+/* What was printed into a full disk was not said. */
+static int printed(const struct keel_command_set *set, int code)
+{
+    bool failed = ferror(stdout) != 0;
+    errno = EIO; /* when it failed before, nobody knows why any more */
+    failed = fflush(stdout) != 0 || failed;
+    if (!failed)
+        return code;
+    enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
+    clearerr(stdout);
+    return code != 0 ? code : keel_command_report(set, status);
+}
+
+int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
+{
+    const struct keel_command_kind *kind = NULL;
+    bool help = argc > 1 && strcmp(argv[1], "help") == 0;
+    for (uint32_t i = 0; i < set->kind_count && argc > 1; i++)
+        if (strcmp(argv[1], set->kinds[i]->name) == 0)
+            kind = set->kinds[i];
+    for (int i = 1; i < argc; i++)
+        help = help || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+    if (help && kind != NULL)
+        print_help(stdout, set, kind);
+    else if (help)
+        print_usage(stdout, set);
+    if (help)
+        return printed(set, 0);
+    if (argc < 2)
+        return keel_command_wrong_use(set, "a command is missing", "");
+    if (kind == NULL)
+        return keel_command_wrong_use(set, "unknown command ", argv[1]);
+    struct keel_command cmd;
+    int code = parse(set, kind, argc, argv, &cmd);
+    return code != 0 ? code : printed(set, kind->run(&cmd));
+}

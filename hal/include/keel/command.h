@@ -1,0 +1,79 @@
+/* command.h - command lines by tables: `keel SET COMMAND [OPTION]... [OPERAND]...`.
+ *
+ * A command is one struct keel_command_kind: its words, its options as a table, what it does. command.c
+ * parses by these tables and prints --help from them; --json is an option of all. Nothing here knows what a
+ * set is about. Main thread. */
+#ifndef KEEL_COMMAND_H
+#define KEEL_COMMAND_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KEEL_COMMAND_OPERANDS_MAX = 64, KEEL_COMMAND_OWN_BYTES = 512 };
+
+enum keel_command_type {
+    KEEL_COMMAND_FLAG,  /* bool */
+    KEEL_COMMAND_COUNT, /* uint64_t: a whole number */
+    KEEL_COMMAND_BYTES, /* uint64_t: 8, 64K, 16M, 1G */
+    KEEL_COMMAND_TEXT   /* const char * */
+};
+
+struct keel_command_option {
+    const char *name;  /* "--ranks" */
+    const char *value; /* what --help calls its value; NULL for a flag */
+    enum keel_command_type type;
+    size_t offset;    /* in the command's own struct */
+    const char *help; /* NULL: given by Keel to its own processes, not told */
+};
+
+struct keel_command {
+    const struct keel_command_set *set;
+    const struct keel_command_kind *kind;
+    const char *operands[KEEL_COMMAND_OPERANDS_MAX];
+    uint32_t operand_count;
+    bool json;
+    int argc; /* as keel_command_main got them */
+    char **argv;
+    union {
+        uint8_t bytes[KEEL_COMMAND_OWN_BYTES];
+        uint64_t aligned;
+    } own; /* the command's own struct; `begin` has filled in what holds without options */
+};
+
+struct keel_command_kind {
+    const char *name;
+    const char *operands; /* for --help; "" for none */
+    uint32_t operands_max;
+    const char *summary;                       /* a line */
+    const char *details;                       /* whole lines */
+    const char *examples;                      /* whole lines */
+    const struct keel_command_option *options; /* ended by a name that is NULL */
+    void (*begin)(void *own);                  /* NULL: all zero */
+    int (*run)(const struct keel_command *command);
+};
+
+struct keel_command_set {
+    const char *name; /* "keel net" */
+    const struct keel_command_kind *const *kinds;
+    uint32_t kind_count;
+};
+
+/* Run argv[1] of a set; argv[0] is the set's last word. Returns the process exit code. */
+int keel_command_main(const struct keel_command_set *set, int argc, char **argv);
+
+static inline const void *keel_command_own(const struct keel_command *command)
+{
+    return command->own.bytes;
+}
+
+/* Print what is wrong, and return the exit code. */
+int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what);
+int keel_command_report(const struct keel_command_set *set, enum keel_status status);
+
+/* Replace a file that the user named, but for a device or a pipe, which is written into. */
+enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);
+enum keel_status keel_command_may_write(const char *path); /* tells it beforehand; makes an empty file */
+
+#endif
