@@ -49,12 +49,12 @@ static enum keel_status quarantine(const struct keel_screen *screen, const char 
     if (keel_quarantine_add(info, where, evidence, &record) != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
-        return keel_fail(KEEL_MISMATCH,
+        return keel_fail(KEEL_CORRUPT,
                          "board %s computes wrong bits: %s. It could not be quarantined (%s): "
                          "take it out of cluster.device",
                          info->selector, evidence, why);
     }
-    return keel_fail(KEEL_MISMATCH,
+    return keel_fail(KEEL_CORRUPT,
                      "board %s computes wrong bits: %s. It is quarantined (%s); see keel board list",
                      info->selector, evidence, record.path);
 }

@@ -6,7 +6,7 @@
  * What a board computed wrong between two screens, and only there, is not found: train.screen_every = 1
  * leaves no such step.
  *
- * A board that fails is quarantined with its evidence (keel/quarantine.h), and its worker ends with MISMATCH:
+ * A board that fails is quarantined with its evidence (keel/quarantine.h), and its worker ends with CORRUPT:
  * it is not started again, and the other ranks do the step without it, with the same bits.
  *
  * One thread, that of the steps. */
@@ -31,7 +31,7 @@ void keel_screen_destroy(struct keel_screen *screen); /* NULL is fine */
 /* All golden operations, before the board is used at all. As keel_screen_step. */
 enum keel_status keel_screen_admit(struct keel_screen *screen);
 
-/* The next golden operation, at the end of step `step`. MISMATCH: the board is wrong, and quarantined, as the
+/* The next golden operation, at the end of step `step`. CORRUPT: the board is wrong, and quarantined, as the
  * detail says with the evidence; TIMEOUT becomes DEVICE_LOST; what else the device says. */
 enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step);
 

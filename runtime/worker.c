@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/clock.h>
+#include <keel/health.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/quarantine.h>
@@ -224,9 +225,18 @@ static void flip_weight(void *context)
         keel_log(KEEL_LOG_ERROR, "the drill could not flip a bit: %s", keel_detail());
 }
 
+/* For drills: a board that loses a bit of all that is read from it, from now on. */
+static void sicken_board(void *context)
+{
+    struct keel_worker *worker = context;
+    if (keel_device_inject(worker->device, "flip:read=*") != KEEL_OK)
+        keel_log(KEEL_LOG_ERROR, "the drill could not spoil the board: %s", keel_detail());
+}
+
 static enum keel_status set_up(struct keel_worker *worker)
 {
     worker->drills.flip = flip_weight;
+    worker->drills.sicken = sicken_board;
     worker->drills.context = worker;
     keel_drill_prepare(&worker->drills);
     KEEL_TRY(keel_data_open(&worker->job, &worker->data));

@@ -1,0 +1,47 @@
+#!/bin/sh
+# A board that begins to compute wrong bits in a run is found out by a golden operation, quarantined with its
+# evidence, and left behind: the run has the bits of one in which nothing happened, no run takes the board again,
+# and `keel board release` ends that.
+set -u
+here=$(dirname "$0")
+BUILD=${BUILD:-build}
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+export KEEL_STATE="$root/state"
+failed=0 passed=0
+check() {
+    if eval "$2"; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL: $1"
+    fi
+}
+run() {
+    out=$1
+    shift
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --out "$root/$out" "$@" >"$root/$out.log" 2>&1
+}
+run plain --ranks 2
+run screened --ranks 2 --set train.screen_every=1
+check "a screened run has other bits" 'same_bits "$root/plain" "$root/screened"'
+check "what the screens cost is not told" 'grep -q "\"event\":\"screened\".*golden operations, .*%" "$root/screened/events.jsonl"'
+run sick --ranks 2 --set train.screen_every=1 --drill sick:rank=1,step=5
+code=$?
+check "a run that lost a sick board ended with $code" '[ $code -eq 0 ]'
+check "a run that lost a sick board has other bits" 'same_bits "$root/plain" "$root/sick"'
+check "the sick board's worker was started again" '[ "$(grep -c "\"event\":\"worker-failed\"" "$root/sick/events.jsonl")" -eq 1 ]'
+check "no file has the evidence" 'grep -q "\"evidence\": \"golden operation" "$root"/state/quarantine/host-*.json'
+check "the file does not say where" 'grep -q "\"where\": \"run drill, worker 2.0, step 5\"" "$root"/state/quarantine/host-*.json'
+check "keel board list does not show it" '"$KEEL" board list | grep -A1 "^host .*step 5" | grep -q "golden operation"'
+run refused --ranks 2
+code=$?
+check "a run took a quarantined board, or ended with $code" '[ $code -eq 3 ] && grep -q "keel board release" "$root/refused.log"'
+check "release failed" '"$KEEL" board release host >/dev/null'
+run refused --ranks 2
+check "a released board is not as before" 'same_bits "$root/plain" "$root/refused"'
+# Bits that are wrong from the start are found before the first step.
+KEEL_DEVICE_FAULTS='flip:read=*' run born --ranks 1 --set train.screen_every=50
+code=$?
+check "a board that never was right ended with $code" '[ $code -eq 4 ] && grep -q "before its first step" "$root"/state/quarantine/host-*.json'
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
