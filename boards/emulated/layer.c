@@ -19,7 +19,8 @@
  *   EMULATED_OVER    pocl (default), rusticl, or a part of a platform's name: what computes
  *   EMULATED_STORE   see npu
  *   EMULATED_MEMORY, EMULATED_BUFFER   bytes (k, m, g) that there really are, in all and for one buffer
- *   EMULATED_BANKS   number of banks of equal size; a buffer lies in one, in the first that has a place
+ *   EMULATED_BANKS   number of banks of equal size; a buffer lies in one: in that which it names (as with
+ * Intel's boards: 1 << 16 in its flags is the first bank), else in the first that has a place
  *   EMULATED_REPROGRAM_MS   100 for fpga
  *   EMULATED_INFO    "key=value;..." what the device claims, true or not: name vendor vendor_id version
  * driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
@@ -109,11 +110,20 @@ void layer_sleep_ms(uint64_t ms)
 
 /* ---- buffers and queues ---- */
 
-static cl_mem place(cl_mem mem, uint64_t bytes, cl_int *error)
+/* Which bank the application names, as with Intel's boards: CL_CHANNEL_1_INTELFPGA is 1 << 16, and so on. */
+static uint64_t take_bank(cl_mem_flags *flags)
+{
+    const cl_mem_flags channels = (cl_mem_flags)7 << 16;
+    uint64_t channel = (*flags & channels) >> 16;
+    *flags &= ~channels;
+    return channel > 0 ? channel - 1 : LAYER_UNSET;
+}
+
+static cl_mem place(cl_mem mem, uint64_t bytes, uint64_t bank, cl_int *error)
 {
     layer_lock();
     struct layer_object *object = layer_add(KIND_BUFFER, mem);
-    bool placed = layer_place(object, bytes, LAYER_UNSET);
+    bool placed = layer_place(object, bytes, bank);
     if (!placed)
         layer_drop(KIND_BUFFER, mem);
     layer_unlock();
@@ -129,12 +139,13 @@ static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, 
 {
     cl_int error = layer_before_call(CALL_BUFFER, NULL, NULL);
     cl_mem mem = NULL;
+    uint64_t bank = layer_settings.banks > 1 ? take_bank(&flags) : LAYER_UNSET;
     if (error == CL_SUCCESS && layer_settings.max_buffer_bytes > 0 && bytes > layer_settings.max_buffer_bytes)
         error = CL_INVALID_BUFFER_SIZE;
     if (error == CL_SUCCESS)
         mem = layer_next->clCreateBuffer(context, flags, bytes, host, &error);
     if (mem != NULL)
-        mem = place(mem, bytes, &error);
+        mem = place(mem, bytes, bank, &error);
     if (error_ret != NULL)
         *error_ret = error;
     return mem;
@@ -443,35 +454,29 @@ static void install(struct _cl_icd_dispatch *table)
 
 #define EXPORTED __attribute__((visibility("default")))
 
-EXPORTED cl_int CL_API_CALL clGetLayerInfo(cl_layer_info param, size_t value_bytes, void *value,
-                                           size_t *value_bytes_ret)
+EXPORTED cl_int CL_API_CALL clGetLayerInfo(cl_layer_info param_name, size_t param_value_size,
+                                           void *param_value, size_t *param_value_size_ret)
 {
     static const char name[] = "Keel's emulated boards";
     const cl_layer_api_version version = CL_LAYER_API_VERSION_100;
-    if (param != CL_LAYER_API_VERSION && param != CL_LAYER_NAME)
-        return CL_INVALID_VALUE;
-    const void *data = param == CL_LAYER_NAME ? (const void *)name : (const void *)&version;
-    size_t bytes = param == CL_LAYER_NAME ? sizeof name : sizeof version;
-    if (value != NULL && value_bytes < bytes)
-        return CL_INVALID_VALUE;
-    if (value != NULL)
-        memcpy(value, data, bytes);
-    if (value_bytes_ret != NULL)
-        *value_bytes_ret = bytes;
-    return CL_SUCCESS;
+    if (param_name == CL_LAYER_NAME)
+        return layer_answer(name, sizeof name, param_value_size, param_value, param_value_size_ret);
+    if (param_name == CL_LAYER_API_VERSION)
+        return layer_answer(&version, sizeof version, param_value_size, param_value, param_value_size_ret);
+    return CL_INVALID_VALUE;
 }
 
-EXPORTED cl_int CL_API_CALL clInitLayer(cl_uint entries, const cl_icd_dispatch *target, cl_uint *entries_ret,
-                                        const cl_icd_dispatch **dispatch_ret)
+EXPORTED cl_int CL_API_CALL clInitLayer(cl_uint num_entries, const cl_icd_dispatch *target_dispatch,
+                                        cl_uint *num_entries_ret, const cl_icd_dispatch **layer_dispatch_ret)
 {
-    const cl_uint all = sizeof own_dispatch / sizeof(void *);
-    if (target == NULL || entries_ret == NULL || dispatch_ret == NULL)
+    const cl_uint all = sizeof own_dispatch / sizeof(void *), count = num_entries < all ? num_entries : all;
+    if (target_dispatch == NULL || num_entries_ret == NULL || layer_dispatch_ret == NULL)
         return CL_INVALID_VALUE;
-    memcpy(&own_dispatch, target, (entries < all ? entries : all) * sizeof(void *));
-    layer_next = target;
+    memcpy(&own_dispatch, target_dispatch, count * sizeof(void *));
+    layer_next = target_dispatch;
     read_settings();
     install(&own_dispatch);
-    *entries_ret = entries < all ? entries : all;
-    *dispatch_ret = &own_dispatch;
+    *num_entries_ret = count;
+    *layer_dispatch_ret = &own_dispatch;
     return CL_SUCCESS;
 }

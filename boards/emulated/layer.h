@@ -193,6 +193,8 @@ uint64_t layer_device_index(cl_device_id device);
 /* A number: decimal or 0x, with k, m or g behind it. */
 uint64_t layer_bytes(const char *text);
 void layer_info_check(void);
+/* A query's answer in the manner of OpenCL. */
+cl_int layer_answer(const void *data, size_t bytes, size_t value_bytes, void *value, size_t *value_bytes_ret);
 void layer_identity_install(struct _cl_icd_dispatch *table);
 void layer_code_install(struct _cl_icd_dispatch *table);
 /* ';'-separated names of the NPU's kernels; the caller frees. */

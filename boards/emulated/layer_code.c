@@ -420,14 +420,7 @@ static cl_int CL_API_CALL get_program_info(cl_program program, cl_program_info p
     layer_unlock();
     if (param != CL_PROGRAM_KERNEL_NAMES || names[0] == '\0')
         return layer_next->clGetProgramInfo(program, param, value_bytes, value, value_bytes_ret);
-    size_t bytes = strlen(names) + 1;
-    if (value_bytes_ret != NULL)
-        *value_bytes_ret = bytes;
-    if (value != NULL && value_bytes < bytes)
-        return CL_INVALID_VALUE;
-    if (value != NULL)
-        memcpy(value, names, bytes);
-    return CL_SUCCESS;
+    return layer_answer(names, strlen(names) + 1, value_bytes, value, value_bytes_ret);
 }
 
 /* ---- kernels ---- */
@@ -462,8 +455,8 @@ static cl_int CL_API_CALL set_kernel_arg(cl_kernel kernel, cl_uint index, size_t
     layer_lock();
     struct layer_object *object = layer_find(KIND_KERNEL, kernel);
     cl_mem mem = NULL;
-    if (value != NULL && bytes == sizeof mem)
-        memcpy(&mem, value, sizeof mem);
+    if (value != NULL && bytes == sizeof(cl_mem))
+        memcpy(&mem, value, sizeof(cl_mem));
     if (object != NULL)
         object->args[index] = mem != NULL && layer_find(KIND_BUFFER, mem) != NULL ? mem : NULL;
     layer_unlock();

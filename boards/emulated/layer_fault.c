@@ -398,7 +398,7 @@ bool layer_begin(struct layer_command *command, cl_uint wait_count, const cl_eve
         return false;
     }
     if (wait_count > 0)
-        memcpy(command->waits, waits, wait_count * sizeof *waits);
+        memcpy(command->waits, waits, wait_count * sizeof(cl_event));
     command->wait_count = wait_count;
     if (layer_settings.plan.count == 0)
         return true;

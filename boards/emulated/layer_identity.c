@@ -48,7 +48,7 @@ enum { FACTS = sizeof facts / sizeof facts[0] };
 
 /* ---- answers in the manner of OpenCL ---- */
 
-static cl_int answer(const void *data, size_t bytes, size_t value_bytes, void *value, size_t *value_bytes_ret)
+cl_int layer_answer(const void *data, size_t bytes, size_t value_bytes, void *value, size_t *value_bytes_ret)
 {
     if (value != NULL && value_bytes < bytes)
         return CL_INVALID_VALUE;
@@ -61,7 +61,7 @@ static cl_int answer(const void *data, size_t bytes, size_t value_bytes, void *v
 
 static cl_int answer_text(const char *text, size_t value_bytes, void *value, size_t *value_bytes_ret)
 {
-    return answer(text, strlen(text) + 1, value_bytes, value, value_bytes_ret);
+    return layer_answer(text, strlen(text) + 1, value_bytes, value, value_bytes_ret);
 }
 
 static cl_int answer_number(enum fact_kind kind, uint64_t number, size_t value_bytes, void *value,
@@ -70,10 +70,10 @@ static cl_int answer_number(enum fact_kind kind, uint64_t number, size_t value_b
     cl_uint narrow = (cl_uint)number; /* also cl_bool */
     size_t size = (size_t)number;
     if (kind == FACT_UINT || kind == FACT_BOOL)
-        return answer(&narrow, sizeof narrow, value_bytes, value, value_bytes_ret);
+        return layer_answer(&narrow, sizeof narrow, value_bytes, value, value_bytes_ret);
     if (kind == FACT_SIZE)
-        return answer(&size, sizeof size, value_bytes, value, value_bytes_ret);
-    return answer(&number, sizeof number, value_bytes, value, value_bytes_ret);
+        return layer_answer(&size, sizeof size, value_bytes, value, value_bytes_ret);
+    return layer_answer(&number, sizeof number, value_bytes, value, value_bytes_ret);
 }
 
 /* ---- what the user says: "key=value;key=value" ---- */
@@ -175,7 +175,7 @@ static cl_int CL_API_CALL get_device_ids(cl_platform_id platform, cl_device_type
         return error;
     layer_lock();
     device_count = count;
-    memcpy(devices, found, count * sizeof *found);
+    memcpy(devices, found, count * sizeof(cl_device_id));
     layer_unlock();
     cl_uint shown = 0;
     for (cl_uint i = 0; i < count; i++) {

@@ -277,6 +277,23 @@ START_TEST(memory_ends_where_the_board_says_or_earlier_when_it_lies)
 }
 END_TEST
 
+START_TEST(a_buffer_lies_in_the_bank_that_it_names)
+{
+    cl_int error;
+    const cl_mem_flags second = CL_MEM_READ_WRITE | (cl_mem_flags)2 << 16;
+    setenv("EMULATED_MEMORY", "2m", 1);
+    open_board("fpga", "slow:fill=*,ms=100,bank=1");
+    cl_mem near = clCreateBuffer(context, CL_MEM_READ_WRITE, 1 << 20, NULL, &error);
+    cl_mem far = clCreateBuffer(context, second, 1 << 20, NULL, &error);
+    ck_assert(near != NULL && far != NULL);
+    ck_assert_ptr_null(clCreateBuffer(context, second, 1, NULL, &error));
+    ck_assert_int_eq(error, CL_MEM_OBJECT_ALLOCATION_FAILURE);
+    uint64_t begin_ns = keel_now_ns(), zero = 0;
+    ck_assert_int_eq(clEnqueueFillBuffer(queue, far, &zero, 8, 0, 8, 0, NULL, NULL), CL_SUCCESS);
+    ck_assert_uint_ge(keel_now_ns() - begin_ns, 100 * KEEL_NS_PER_MS);
+}
+END_TEST
+
 START_TEST(an_error_comes_at_its_call_alone)
 {
     cl_kernel twice = ready_plain("error:launch=2,code=-5");
@@ -451,6 +468,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_fpga_at_work_is_not_reprogrammed);
     tcase_add_test(tc, an_npu_serves_built_in_kernels_and_nothing_else);
     tcase_add_test(tc, memory_ends_where_the_board_says_or_earlier_when_it_lies);
+    tcase_add_test(tc, a_buffer_lies_in_the_bank_that_it_names);
     tcase_add_test(tc, an_error_comes_at_its_call_alone);
     tcase_add_test(tc, a_lost_board_stays_lost);
     tcase_add_test(tc, a_hung_command_never_ends_and_a_stalled_one_late);
