@@ -1,14 +1,14 @@
-/* device.c - the front of the device door: discovery over all backends, opening, buffers, programs.
+/* device.c - the front of the device door: discovery over all backends, opening, buffers.
  *
  * Owns the checks that are the same on each backend and the count of device memory. Commands and
- * events are in device_queue.c, the choice by selector is in device_select.c. */
+ * events are in device_queue.c, command lists in device_commands.c, programs in device_program.c, the choice
+ * by selector is in device_select.c. */
 #include "device_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* In order of preference; host is last, so it is last in every list. */
 static const struct keel_backend *const backends[] = {&keel_opencl_backend, &keel_host_backend};
@@ -64,32 +64,64 @@ enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacit
 }
 
 /* Drivers read their environment at the first OpenCL call, so this comes before discovery. */
-static void apply_options(const struct keel_device_options *options)
+static void apply_threads(uint32_t threads)
 {
-    if (options == NULL || options->threads == 0)
+    if (threads == 0)
         return;
     char text[16];
-    snprintf(text, sizeof text, "%" PRIu32, options->threads);
+    snprintf(text, sizeof text, "%" PRIu32, threads);
     setenv("POCL_MAX_PTHREAD_COUNT", text, 0);
+}
+
+static enum keel_status check_options(const struct keel_device_options *options,
+                                      const struct keel_device_info *info)
+{
+    if (options->image_limit > KEEL_IMAGE_MAX || options->memory_banks > KEEL_BANK_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: %" PRIu32 " images, %" PRIu32 " memory banks; at most %d and %d",
+                         info->selector, options->image_limit, options->memory_banks, (int)KEEL_IMAGE_MAX,
+                         (int)KEEL_BANK_MAX);
+    if (options->memory_banks > 1 && options->bank_style == KEEL_BANKS_NONE)
+        return keel_fail(KEEL_INVALID,
+                         "%s: %" PRIu32 " memory banks and no way to name one; set the bank style",
+                         info->selector, options->memory_banks);
+    if (info->kind == KEEL_DEVICE_HOST && (options->image_limit > 0 || options->memory_banks > 1))
+        return keel_fail(KEEL_INVALID, "%s: images and memory banks are of boards; leave them out",
+                         info->selector);
+    return KEEL_OK;
+}
+
+static void apply_options(const struct keel_device_options *options, struct keel_device *device)
+{
+    device->info.image_limit = options->image_limit;
+    if (options->memory_banks > 1)
+        device->info.memory_banks = options->memory_banks;
+    device->bank_style = options->bank_style;
+    if (options->code != NULL)
+        keel_device_use_code(device, options->code);
+    keel_watch_init(&device->watch, options->hung_after_ns > 0 ? options->hung_after_ns : HUNG_AFTER_NS);
 }
 
 enum keel_status keel_device_open(const char *selector, const struct keel_device_options *options,
                                   struct keel_device **out)
 {
-    apply_options(options);
+    static const struct keel_device_options none;
+    if (options == NULL)
+        options = &none;
+    apply_threads(options->threads);
     if (selector == NULL)
         selector = "auto";
     struct keel_candidate *candidates = NULL;
     struct keel_device *device = NULL;
     uint32_t count = 0, index = 0;
     KEEL_TRY(discover(&candidates, &count));
-    enum keel_status status = keel_candidate_pick(candidates, count, selector, &index);
+    enum keel_status status = keel_candidate_pick(candidates, count, selector, options->code != NULL, &index);
+    if (status == KEEL_OK)
+        status = check_options(options, &candidates[index].info);
     if (status == KEEL_OK)
         status = candidates[index].backend->open(&candidates[index], &device);
     keel_free(candidates);
     KEEL_TRY(status);
-    keel_watch_init(&device->watch,
-                    options != NULL && options->hung_after_ns > 0 ? options->hung_after_ns : HUNG_AFTER_NS);
+    apply_options(options, device);
     status = keel_device_inject(device, getenv("KEEL_DEVICE_FAULTS"));
     if (status != KEEL_OK) {
         keel_device_close(device);
@@ -138,16 +170,33 @@ static void introduce(struct keel_device *device, struct keel_buffer *parent, ui
     buffer->id = atomic_fetch_add(&device->next_buffer_id, 1) + 1;
 }
 
-enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
+static enum keel_status check_buffer_options(const struct keel_device_info *info,
+                                             const struct keel_buffer_options *options)
 {
-    const struct keel_device_info *info = &device->info;
-    KEEL_TRY(keel_device_check_usable(device));
-    if (bytes == 0)
+    if (options->bytes == 0)
         return keel_fail(KEEL_INVALID, "%s: a buffer of 0 bytes; ask for at least 1", info->selector);
-    if (bytes > info->max_buffer_bytes)
+    if (options->bytes > info->max_buffer_bytes)
         return keel_fail(KEEL_NO_MEMORY,
                          "%s: a buffer of %" PRIu64 " bytes; the device's limit for one is %" PRIu64,
-                         info->selector, bytes, info->max_buffer_bytes);
+                         info->selector, options->bytes, info->max_buffer_bytes);
+    if (options->bank >= info->memory_banks)
+        return keel_fail(KEEL_INVALID, "%s: a buffer in memory bank %" PRIu32 "; it has %" PRIu32,
+                         info->selector, options->bank, info->memory_banks);
+    if (options->memory == KEEL_MEMORY_SHARED && !info->unified_memory)
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s: a buffer that host and device share; the device has memory of its own: use "
+                         "pinned memory and copies",
+                         info->selector);
+    return KEEL_OK;
+}
+
+enum keel_status keel_buffer_create_in(struct keel_device *device, const struct keel_buffer_options *options,
+                                       struct keel_buffer **out)
+{
+    const struct keel_device_info *info = &device->info;
+    uint64_t bytes = options->bytes;
+    KEEL_TRY(keel_device_check_usable(device));
+    KEEL_TRY(check_buffer_options(info, options));
     uint64_t live = atomic_fetch_add(&device->live_bytes, bytes) + bytes;
     enum keel_status status = KEEL_OK;
     if (live > info->memory_bytes)
@@ -156,7 +205,7 @@ enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, 
                            info->selector, bytes, live - bytes, info->memory_bytes);
     struct keel_buffer *buffer = NULL;
     if (status == KEEL_OK)
-        status = device->ops->buffer_create(device, bytes, &buffer);
+        status = device->ops->buffer_create(device, options, &buffer);
     if (status != KEEL_OK) {
         atomic_fetch_sub(&device->live_bytes, bytes);
         return status;
@@ -165,6 +214,11 @@ enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, 
     introduce(device, NULL, bytes, buffer);
     *out = buffer;
     return KEEL_OK;
+}
+
+enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
+{
+    return keel_buffer_create_in(device, &(struct keel_buffer_options){.bytes = bytes}, out);
 }
 
 enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,
@@ -225,51 +279,4 @@ void keel_buffer_destroy(struct keel_buffer *buffer)
 uint64_t keel_buffer_bytes(const struct keel_buffer *buffer)
 {
     return buffer->bytes;
-}
-
-enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
-                                     const char *options, struct keel_program **out)
-{
-    KEEL_TRY(keel_device_check_usable(device));
-    struct keel_program *program = NULL;
-    KEEL_TRY(device->ops->program_create(device, module, options != NULL ? options : "", &program));
-    program->device = device;
-    program->module = module;
-    *out = program;
-    return KEEL_OK;
-}
-
-void keel_program_destroy(struct keel_program *program)
-{
-    if (program != NULL)
-        program->device->ops->program_destroy(program);
-}
-
-enum keel_status keel_kernel_create(struct keel_program *program, const char *name, struct keel_kernel **out)
-{
-    const struct keel_module *module = program->module;
-    const struct keel_module_kernel *entry = NULL;
-    for (uint32_t i = 0; i < module->kernel_count && entry == NULL; i++)
-        if (strcmp(module->kernels[i].name, name) == 0)
-            entry = &module->kernels[i];
-    if (entry == NULL)
-        return keel_fail(KEEL_NOT_FOUND, "module %s has no kernel %s; add it to the module's table",
-                         module->name, name);
-    struct keel_kernel *kernel = NULL;
-    KEEL_TRY(program->device->ops->kernel_create(program, entry, &kernel));
-    kernel->program = program;
-    kernel->entry = entry;
-    *out = kernel;
-    return KEEL_OK;
-}
-
-void keel_kernel_destroy(struct keel_kernel *kernel)
-{
-    if (kernel != NULL)
-        kernel->program->device->ops->kernel_destroy(kernel);
-}
-
-const char *keel_kernel_name(const struct keel_kernel *kernel)
-{
-    return kernel->entry->name;
 }

@@ -34,6 +34,9 @@ struct keel_device {
     atomic_uint_fast32_t queues; /* made since it was opened: the next one's number */
     atomic_uint_fast64_t live_bytes, peak_bytes, allocations;
     atomic_uint_fast64_t next_buffer_id;
+    atomic_uint_fast32_t busy_queues; /* with commands since they were last finished */
+    struct keel_code_provider code;   /* find is NULL when there is none */
+    enum keel_bank_style bank_style;
 };
 
 struct keel_buffer {
@@ -67,8 +70,9 @@ struct keel_note {
 
 struct keel_queue {
     struct keel_device *device;
-    atomic_bool lost;              /* sticky; set after `failure` is written, through keel_queue_fail */
-    uint32_t number;               /* of the device's queues, from 1 */
+    atomic_bool lost; /* sticky; set after `failure` is written, through keel_queue_fail */
+    bool busy;        /* counted in the device's busy_queues; of the thread that uses the queue */
+    uint32_t number;  /* of the device's queues, from 1 */
     atomic_uint_fast64_t sequence; /* commands enqueued */
     struct keel_note notes[KEEL_NOTES];
     char failure[KEEL_EVIDENCE_BYTES]; /* the first one */
@@ -83,6 +87,37 @@ struct keel_program {
 struct keel_kernel {
     struct keel_program *program;
     const struct keel_module_kernel *entry;
+    struct keel_kernel_info info; /* filled by the backend */
+};
+
+/* One command of a list. */
+struct keel_step {
+    enum keel_command_kind kind; /* LAUNCH, COPY or FILL */
+    union {
+        struct {
+            struct keel_kernel *kernel;
+            struct keel_range range;
+            uint32_t first_arg, arg_count; /* in the list's args */
+        } launch;
+        struct {
+            struct keel_buffer *source, *target;
+            uint64_t source_offset_bytes, target_offset_bytes, bytes;
+        } copy;
+        struct {
+            struct keel_buffer *buffer;
+            uint64_t offset_bytes, bytes;
+            uint32_t pattern;
+        } fill;
+    } as;
+};
+
+struct keel_commands {
+    struct keel_device *device;
+    struct keel_step *steps; /* owned, as args */
+    struct keel_arg *args;
+    uint32_t count, capacity, arg_count, arg_capacity;
+    bool sealed;
+    void *prepared; /* the backend's, between commands_seal and commands_unseal */
 };
 
 struct keel_event {
@@ -103,7 +138,7 @@ struct keel_backend {
     /* Append what is there to out[*count], never past capacity. Never fails: what is broken becomes a
      * candidate with a `passed_over` reason. */
     void (*discover)(struct keel_candidate *out, uint32_t capacity, uint32_t *count);
-    /* Make the device of a candidate; ops and info are filled by the backend. */
+    /* Make the device of a candidate; ops and info are filled by the backend, the rest by device.c. */
     enum keel_status (*open)(const struct keel_candidate *candidate, struct keel_device **out);
 };
 
@@ -125,7 +160,8 @@ struct keel_command {
 struct keel_device_ops {
     void (*close)(struct keel_device *device);
 
-    enum keel_status (*buffer_create)(struct keel_device *device, uint64_t bytes, struct keel_buffer **out);
+    enum keel_status (*buffer_create)(struct keel_device *device, const struct keel_buffer_options *options,
+                                      struct keel_buffer **out);
     enum keel_status (*buffer_wrap)(struct keel_device *device, void *memory, uint64_t bytes,
                                     struct keel_buffer **out);
     enum keel_status (*buffer_slice)(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
@@ -154,17 +190,44 @@ struct keel_device_ops {
                                const struct keel_arg *args, uint32_t arg_count,
                                const struct keel_range *range);
 
+    /* From source when `code` is NULL; else code is of a form that the device takes, and has all kernels. */
     enum keel_status (*program_create)(struct keel_device *device, const struct keel_module *module,
-                                       const char *options, struct keel_program **out);
+                                       const char *options, const struct keel_code *code,
+                                       struct keel_program **out);
     void (*program_destroy)(struct keel_program *program);
+    /* Both NULL where programs have no binary. */
+    enum keel_status (*program_binary)(const struct keel_program *program, void **out_bytes,
+                                       uint64_t *out_size);
+    enum keel_status (*image_link)(struct keel_device *device, const struct keel_module *const *modules,
+                                   const char *const *options, uint32_t count, void **out_bytes,
+                                   uint64_t *out_size);
     enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,
                                       struct keel_kernel **out);
     void (*kernel_destroy)(struct keel_kernel *kernel);
+
+    /* All three NULL where a replay is but its commands one by one. */
+    enum keel_status (*commands_seal)(struct keel_commands *commands);
+    void (*commands_unseal)(struct keel_commands *commands);
+    enum keel_status (*replay)(const struct keel_command *command, const struct keel_commands *commands);
 
     enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
     bool (*event_done)(struct keel_event *event);
     void (*event_destroy)(struct keel_event *event);
 };
+
+/* The checks of a command, also for those that are kept in a list (device_queue.c). */
+enum keel_status keel_check_launch(const struct keel_device *device, const struct keel_kernel *kernel,
+                                   const struct keel_arg *args, uint32_t arg_count,
+                                   const struct keel_range *range);
+enum keel_status keel_check_copy(const struct keel_device *device, const struct keel_buffer *source,
+                                 uint64_t source_offset_bytes, const struct keel_buffer *target,
+                                 uint64_t target_offset_bytes, uint64_t bytes);
+enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
+                                 uint64_t offset_bytes, uint64_t bytes);
+/* All steps of a sealed list, one by one, and one step (device_commands.c). */
+enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands);
+enum keel_status keel_commands_run_step(const struct keel_command *command,
+                                        const struct keel_commands *commands, const struct keel_step *step);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
  * it from its driver calls the second; the third when the whole device is gone. */
@@ -196,6 +259,6 @@ void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 
 /* Pick one of the candidates (device_select.c). */
 enum keel_status keel_candidate_pick(const struct keel_candidate *candidates, uint32_t count,
-                                     const char *selector, uint32_t *out_index);
+                                     const char *selector, bool code_provided, uint32_t *out_index);
 
 #endif

@@ -390,22 +390,24 @@ static bool meets_error(struct keel_device *device, uint32_t on)
     return error;
 }
 
-static enum keel_status fault_buffer_create(struct keel_device *device, uint64_t bytes,
+static enum keel_status fault_buffer_create(struct keel_device *device,
+                                            const struct keel_buffer_options *options,
                                             struct keel_buffer **out)
 {
     if (meets_error(device, KEEL_FAULT_ON_BUFFER))
         return keel_fail(KEEL_NO_MEMORY, "%s: a buffer of %" PRIu64 " bytes: no memory (injected)",
-                         device->info.selector, bytes);
-    return device->faults->inner->buffer_create(device, bytes, out);
+                         device->info.selector, options->bytes);
+    return device->faults->inner->buffer_create(device, options, out);
 }
 
 static enum keel_status fault_program_create(struct keel_device *device, const struct keel_module *module,
-                                             const char *options, struct keel_program **out)
+                                             const char *options, const struct keel_code *code,
+                                             struct keel_program **out)
 {
     if (meets_error(device, KEEL_FAULT_ON_PROGRAM))
         return keel_fail(KEEL_UNSUPPORTED, "%s: module %s does not build (injected)", device->info.selector,
                          module->name);
-    return device->faults->inner->program_create(device, module, options, out);
+    return device->faults->inner->program_create(device, module, options, code, out);
 }
 
 static void fault_close(struct keel_device *device)
@@ -439,6 +441,7 @@ static enum keel_status put_in_front(struct keel_device *device)
     faults->ops.map = fault_map;
     faults->ops.unmap = fault_unmap;
     faults->ops.launch = fault_launch;
+    faults->ops.replay = NULL; /* step by step, so that each is met */
     faults->ops.queue_mark = fault_mark;
     faults->ops.queue_finish = fault_finish;
     faults->ops.event_wait = event_wait;

@@ -28,8 +28,13 @@ enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue
 
 void keel_queue_destroy(struct keel_queue *queue)
 {
-    if (queue != NULL)
-        queue->device->ops->queue_destroy(queue);
+    if (queue == NULL)
+        return;
+    struct keel_device *device = queue->device;
+    bool busy = queue->busy;
+    device->ops->queue_destroy(queue);
+    if (busy)
+        atomic_fetch_sub(&device->busy_queues, 1);
 }
 
 /* A failure travels: who waits for a command that failed has failed. The driver would find out as well, but
@@ -48,10 +53,23 @@ static enum keel_status check_waits(struct keel_queue *queue, const struct keel_
     return KEEL_OK;
 }
 
+/* A device whose queues are all idle may be given another image. */
+static void set_busy(struct keel_queue *queue, bool busy)
+{
+    if (queue->busy == busy)
+        return;
+    queue->busy = busy;
+    if (busy)
+        atomic_fetch_add(&queue->device->busy_queues, 1);
+    else
+        atomic_fetch_sub(&queue->device->busy_queues, 1);
+}
+
 static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
                                 struct keel_event **out_event, struct keel_command *command)
 {
     KEEL_TRY(check_alive(queue));
+    set_busy(queue, true);
     *command = (struct keel_command){.queue = queue, .out_event = out_event};
     if (waits == NULL)
         return KEEL_OK;
@@ -74,11 +92,11 @@ static enum keel_status issued(const struct keel_command *command, enum keel_sta
     return status;
 }
 
-static enum keel_status check_inside(const struct keel_queue *queue, const struct keel_buffer *buffer,
+static enum keel_status check_inside(const struct keel_device *device, const struct keel_buffer *buffer,
                                      uint64_t offset_bytes, uint64_t bytes)
 {
-    if (buffer == NULL || buffer->device != queue->device)
-        return keel_fail(KEEL_INVALID, "a buffer that is not of %s", queue->device->info.selector);
+    if (buffer == NULL || buffer->device != device)
+        return keel_fail(KEEL_INVALID, "a buffer that is not of %s", device->info.selector);
     if (bytes == 0 || offset_bytes > buffer->bytes || bytes > buffer->bytes - offset_bytes)
         return keel_fail(KEEL_INVALID, "%" PRIu64 " bytes at %" PRIu64 " of a buffer of %" PRIu64, bytes,
                          offset_bytes, buffer->bytes);
@@ -91,7 +109,7 @@ enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     keel_queue_note(queue, KEEL_COMMAND_WRITE, NULL);
     return issued(&command, queue->device->ops->write(&command, buffer, offset_bytes, data, bytes));
 }
@@ -102,7 +120,7 @@ enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *b
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     keel_queue_note(queue, KEEL_COMMAND_READ, NULL);
     return issued(&command, queue->device->ops->read(&command, buffer, offset_bytes, data, bytes));
 }
@@ -114,6 +132,19 @@ static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct
     return a == b && a_offset < b_offset + bytes && b_offset < a_offset + bytes;
 }
 
+enum keel_status keel_check_copy(const struct keel_device *device, const struct keel_buffer *source,
+                                 uint64_t source_offset_bytes, const struct keel_buffer *target,
+                                 uint64_t target_offset_bytes, uint64_t bytes)
+{
+    KEEL_TRY(check_inside(device, source, source_offset_bytes, bytes));
+    KEEL_TRY(check_inside(device, target, target_offset_bytes, bytes));
+    if (overlap(source, source_offset_bytes, target, target_offset_bytes, bytes))
+        return keel_fail(KEEL_INVALID,
+                         "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
+                         source_offset_bytes, target_offset_bytes);
+    return KEEL_OK;
+}
+
 enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *source,
                                  uint64_t source_offset_bytes, struct keel_buffer *target,
                                  uint64_t target_offset_bytes, uint64_t bytes,
@@ -121,15 +152,20 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue, source, source_offset_bytes, bytes));
-    KEEL_TRY(check_inside(queue, target, target_offset_bytes, bytes));
-    if (overlap(source, source_offset_bytes, target, target_offset_bytes, bytes))
-        return keel_fail(KEEL_INVALID,
-                         "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
-                         source_offset_bytes, target_offset_bytes);
+    KEEL_TRY(keel_check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
     keel_queue_note(queue, KEEL_COMMAND_COPY, NULL);
     return issued(&command, queue->device->ops->copy(&command, source, source_offset_bytes, target,
                                                      target_offset_bytes, bytes));
+}
+
+enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
+                                 uint64_t offset_bytes, uint64_t bytes)
+{
+    KEEL_TRY(check_inside(device, buffer, offset_bytes, bytes));
+    if (offset_bytes % sizeof(uint32_t) != 0 || bytes % sizeof(uint32_t) != 0)
+        return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
+                         bytes, offset_bytes);
+    return KEEL_OK;
 }
 
 enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
@@ -138,10 +174,7 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
-    if (offset_bytes % sizeof pattern != 0 || bytes % sizeof pattern != 0)
-        return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
-                         bytes, offset_bytes);
+    KEEL_TRY(keel_check_fill(queue->device, buffer, offset_bytes, bytes));
     keel_queue_note(queue, KEEL_COMMAND_FILL, NULL);
     return issued(&command, queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern));
 }
@@ -152,7 +185,7 @@ enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *bu
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue, buffer, offset_bytes, bytes));
+    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     keel_queue_note(queue, KEEL_COMMAND_MAP, NULL);
     return issued(&command, queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer));
 }
@@ -166,31 +199,53 @@ enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *
     return issued(&command, queue->device->ops->unmap(&command, buffer, pointer));
 }
 
-static enum keel_status check_launch(const struct keel_queue *queue, const struct keel_kernel *kernel,
-                                     const struct keel_arg *args, uint32_t arg_count,
-                                     const struct keel_range *range)
+static enum keel_status check_group(const struct keel_device *device, const struct keel_kernel *kernel,
+                                    const struct keel_range *range)
 {
     const char *name = kernel->entry->name;
-    if (kernel->program->device != queue->device)
-        return keel_fail(KEEL_INVALID, "kernel %s was built for another device", name);
-    if (arg_count > KEEL_ARG_MAX)
-        return keel_fail(KEEL_LIMIT, "kernel %s: %" PRIu32 " arguments; at most %d", name, arg_count,
-                         KEEL_ARG_MAX);
+    const uint32_t *made_for = kernel->info.local;
     size_t group_items = 1;
     for (int i = 0; i < 3; i++) {
         if (range->local[i] == 0 || range->global[i] == 0 || range->global[i] % range->local[i] != 0)
             return keel_fail(KEEL_INVALID, "kernel %s: %zu items in dimension %d are not whole groups of %zu",
                              name, range->global[i], i, range->local[i]);
+        if (made_for[0] != 0 && range->local[i] != made_for[i])
+            return keel_fail(KEEL_UNSUPPORTED,
+                             "kernel %s: groups of %zu x %zu x %zu items; on %s it is made for %" PRIu32
+                             " x %" PRIu32 " x %" PRIu32 " alone",
+                             name, range->local[0], range->local[1], range->local[2], device->info.selector,
+                             made_for[0], made_for[1], made_for[2]);
+        if (range->local[i] > device->info.max_items[i])
+            return keel_fail(KEEL_UNSUPPORTED,
+                             "kernel %s: groups of %zu items in dimension %d; %s takes %" PRIu32, name,
+                             range->local[i], i, device->info.selector, device->info.max_items[i]);
         group_items *= range->local[i];
     }
-    if (group_items > queue->device->info.max_group_items)
+    if (group_items > kernel->info.max_group_items)
         return keel_fail(KEEL_UNSUPPORTED, "kernel %s: groups of %zu items; %s takes %" PRIu32, name,
-                         group_items, queue->device->info.selector, queue->device->info.max_group_items);
+                         group_items, device->info.selector, kernel->info.max_group_items);
+    return KEEL_OK;
+}
+
+enum keel_status keel_check_launch(const struct keel_device *device, const struct keel_kernel *kernel,
+                                   const struct keel_arg *args, uint32_t arg_count,
+                                   const struct keel_range *range)
+{
+    const char *name = kernel->entry->name;
+    if (kernel->program->device != device)
+        return keel_fail(KEEL_INVALID, "kernel %s was built for another device", name);
+    if (arg_count > KEEL_ARG_MAX)
+        return keel_fail(KEEL_LIMIT, "kernel %s: %" PRIu32 " arguments; at most %d", name, arg_count,
+                         KEEL_ARG_MAX);
+    if (kernel->info.arg_count != 0 && arg_count != kernel->info.arg_count)
+        return keel_fail(KEEL_INVALID, "kernel %s: %" PRIu32 " arguments given; it takes %" PRIu32, name,
+                         arg_count, kernel->info.arg_count);
+    KEEL_TRY(check_group(device, kernel, range));
     for (uint32_t i = 0; i < arg_count; i++)
         if (args[i].kind == KEEL_ARG_BUFFER &&
-            (args[i].as.buffer == NULL || args[i].as.buffer->device != queue->device))
+            (args[i].as.buffer == NULL || args[i].as.buffer->device != device))
             return keel_fail(KEEL_INVALID, "kernel %s: argument %" PRIu32 " is not a buffer of %s", name, i,
-                             queue->device->info.selector);
+                             device->info.selector);
     return KEEL_OK;
 }
 
@@ -201,9 +256,22 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
 {
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_launch(queue, kernel, args, arg_count, range));
+    KEEL_TRY(keel_check_launch(queue->device, kernel, args, arg_count, range));
     keel_queue_note(queue, KEEL_COMMAND_LAUNCH, kernel->entry->name);
     return issued(&command, queue->device->ops->launch(&command, kernel, args, arg_count, range));
+}
+
+enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
+                                   const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_command command;
+    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    if (commands->device != queue->device || !commands->sealed)
+        return keel_fail(KEEL_INVALID, "%s: a list of commands that is %s", queue->device->info.selector,
+                         commands->sealed ? "of another device" : "not sealed; call keel_commands_seal");
+    keel_queue_note(queue, KEEL_COMMAND_REPLAY, NULL);
+    const struct keel_device_ops *ops = queue->device->ops;
+    return issued(&command, (ops->replay != NULL ? ops->replay : keel_commands_run)(&command, commands));
 }
 
 enum keel_status keel_queue_flush(struct keel_queue *queue)
@@ -235,7 +303,9 @@ enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_n
     KEEL_TRY(check_alive(queue));
     uint64_t began_ns = begin_wait(deadline_ns);
     uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
-    return waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns));
+    KEEL_TRY(waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns)));
+    set_busy(queue, false);
+    return KEEL_OK;
 }
 
 enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event)

@@ -20,11 +20,13 @@ static bool matches_part(const struct keel_device_info *info, const char *word)
 }
 
 /* The better, the higher; 0 for what cannot be used. */
-static int preference(const struct keel_candidate *candidate)
+static int preference(const struct keel_candidate *candidate, bool code_provided)
 {
     static const int of_kind[] = {
         [KEEL_DEVICE_HOST] = 1, [KEEL_DEVICE_CPU] = 2, [KEEL_DEVICE_ACCELERATOR] = 3, [KEEL_DEVICE_GPU] = 4};
-    return usable(candidate) ? of_kind[candidate->info.kind] : 0;
+    bool lacks_code = candidate->info.kind != KEEL_DEVICE_HOST && !code_provided &&
+                      (candidate->info.code_forms & KEEL_CODE_SOURCE) == 0;
+    return usable(candidate) && !lacks_code ? of_kind[candidate->info.kind] : 0;
 }
 
 static void append(char text[LIST_TEXT_BYTES], const char *separator, const char *a, const char *b)
@@ -69,21 +71,21 @@ static enum keel_status several_match(const struct keel_candidate *candidates, u
     return keel_fail(KEEL_INVALID, "device \"%s\" may be any of %s; name one", selector, which);
 }
 
-static uint32_t best_of(const struct keel_candidate *candidates, uint32_t count)
+static uint32_t best_of(const struct keel_candidate *candidates, uint32_t count, bool code_provided)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i < count; i++)
-        if (preference(&candidates[i]) > preference(&candidates[best]))
+        if (preference(&candidates[i], code_provided) > preference(&candidates[best], code_provided))
             best = i;
     return best;
 }
 
 enum keel_status keel_candidate_pick(const struct keel_candidate *candidates, uint32_t count,
-                                     const char *selector, uint32_t *out_index)
+                                     const char *selector, bool code_provided, uint32_t *out_index)
 {
     if (strcasecmp(selector, "auto") == 0) {
-        uint32_t best = best_of(candidates, count);
-        if (count == 0 || preference(&candidates[best]) == 0)
+        uint32_t best = best_of(candidates, count, code_provided);
+        if (count == 0 || preference(&candidates[best], code_provided) == 0)
             return none_matches(candidates, count, selector);
         *out_index = best;
         return KEEL_OK;

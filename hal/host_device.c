@@ -27,19 +27,27 @@ static void host_discover(struct keel_candidate *out, uint32_t capacity, uint32_
         return;
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     uint64_t memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : UINT32_MAX;
-    out[(*count)++].info = (struct keel_device_info){.selector = "host",
-                                                     .name = "plain C, one thread",
-                                                     .platform = "host",
-                                                     .version = "C11 reference",
-                                                     .kind = KEEL_DEVICE_HOST,
-                                                     .compute_units = 1,
-                                                     .base_align_bytes = HOST_ALIGN_BYTES,
-                                                     .memory_bytes = memory_bytes,
-                                                     .max_buffer_bytes = memory_bytes,
-                                                     .local_bytes = 0,
-                                                     .max_group_items = HOST_GROUP_ITEMS_MAX,
-                                                     .has_compiler = false,
-                                                     .unified_memory = true};
+    out[(*count)++].info = (struct keel_device_info){
+        .selector = "host",
+        .name = "plain C, one thread",
+        .platform = "host",
+        .version = "C11 reference",
+        .driver_version = KEEL_RELEASE,
+        .vendor = "Keel",
+        .kind = KEEL_DEVICE_HOST,
+        .compute_units = 1,
+        .base_align_bytes = HOST_ALIGN_BYTES,
+        .memory_bytes = memory_bytes,
+        .max_buffer_bytes = memory_bytes,
+        .local_bytes = 0,
+        .max_group_items = HOST_GROUP_ITEMS_MAX,
+        .max_items = {HOST_GROUP_ITEMS_MAX, HOST_GROUP_ITEMS_MAX, HOST_GROUP_ITEMS_MAX},
+        .float_width = 1,
+        .code_forms = KEEL_CODE_BUILTIN,
+        .numerics = KEEL_NUMERICS_DENORMALS | KEEL_NUMERICS_INF_NAN | KEEL_NUMERICS_NEAREST |
+                    KEEL_NUMERICS_FMA | KEEL_NUMERICS_DIVIDE_SQRT,
+        .memory_banks = 1,
+        .unified_memory = true};
 }
 
 static void host_close(struct keel_device *device)
@@ -47,13 +55,15 @@ static void host_close(struct keel_device *device)
     keel_device_free(device);
 }
 
-static enum keel_status host_buffer_create(struct keel_device *device, uint64_t bytes,
+/* All kinds of memory are one here. */
+static enum keel_status host_buffer_create(struct keel_device *device,
+                                           const struct keel_buffer_options *options,
                                            struct keel_buffer **out)
 {
     (void)device;
     struct host_buffer *buffer = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *buffer, &buffer));
-    enum keel_status status = keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &buffer->data);
+    enum keel_status status = keel_alloc_aligned(KEEL_PAGE_BYTES, options->bytes, &buffer->data);
     if (status != KEEL_OK) {
         keel_free(buffer);
         return status;
@@ -197,10 +207,12 @@ static enum keel_status host_launch(const struct keel_command *command, struct k
     return done(command);
 }
 
+/* A module's host functions are its code: nothing is compiled, and no other code is of use. */
 static enum keel_status host_program_create(struct keel_device *device, const struct keel_module *module,
-                                            const char *options, struct keel_program **out)
+                                            const char *options, const struct keel_code *code,
+                                            struct keel_program **out)
 {
-    (void)device, (void)module, (void)options;
+    (void)device, (void)module, (void)options, (void)code;
     return keel_alloc(1, sizeof **out, out);
 }
 
@@ -215,7 +227,11 @@ static enum keel_status host_kernel_create(struct keel_program *program,
     if (entry->host == NULL)
         return keel_fail(KEEL_UNSUPPORTED, "module %s: kernel %s has no host function; use another device",
                          program->module->name, entry->name);
-    return keel_alloc(1, sizeof **out, out);
+    struct keel_kernel *kernel = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *kernel, &kernel));
+    kernel->info.max_group_items = HOST_GROUP_ITEMS_MAX;
+    *out = kernel;
+    return KEEL_OK;
 }
 
 static void host_kernel_destroy(struct keel_kernel *kernel)

@@ -1,7 +1,8 @@
 /* opencl_backend.h - objects shared by the opencl_*.c files; private to hal.
  *
- * opencl_discover.c finds devices, opencl_device.c owns devices, buffers and programs, opencl_queue.c
- * commands, opencl_event.c events and waiting. API level 1.2, so that any conforming board serves. */
+ * opencl_discover.c finds devices, opencl_device.c owns devices and buffers, opencl_program.c code in all its
+ * forms, opencl_queue.c commands, opencl_commands.c lists of them, opencl_event.c events and waiting. API
+ * level 1.2, so that any conforming board serves. */
 #ifndef KEEL_OPENCL_BACKEND_H
 #define KEEL_OPENCL_BACKEND_H
 
@@ -18,11 +19,14 @@ struct opencl_device {
     cl_context context;
     struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
     struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
+    struct keel_mutex image_lock;
+    struct opencl_image *images; /* the first one loaded first; guarded by image_lock */
 };
 
 struct opencl_buffer {
     struct keel_buffer head;
     cl_mem mem;
+    void *memory; /* of KEEL_MEMORY_SHARED, owned; else NULL */
 };
 
 struct opencl_event;
@@ -41,9 +45,20 @@ struct opencl_queue {
     struct opencl_pool pool;
 };
 
+/* What a device loads: one or more programs. */
+struct opencl_image {
+    struct opencl_image *next;
+    cl_program native;
+    uint64_t number;    /* keel_code.image; 0: of one program alone */
+    uint32_t programs;  /* that are alive; guarded by image_lock */
+    atomic_bool loaded; /* false when another took its place: its kernels are of no use any more */
+};
+
 struct opencl_program {
     struct keel_program head;
-    cl_program native;
+    struct opencl_image *image;
+    const struct keel_code_kernel *kernels; /* what the code's maker says of them; NULL from source */
+    uint32_t kernel_count;
 };
 
 /* What was last set, so that only changed arguments are set again: setting is most of a launch's cost.
@@ -51,7 +66,6 @@ struct opencl_program {
 struct opencl_kernel {
     struct keel_kernel head;
     cl_kernel native;
-    uint32_t arg_count;
     uint64_t set[KEEL_ARG_MAX]; /* buffer id, or the scalar's bits */
     uint8_t kind[KEEL_ARG_MAX]; /* 1 + enum keel_arg_kind; 0 when never set */
 };
@@ -60,6 +74,22 @@ struct opencl_kernel {
 enum keel_status keel_opencl_fail(cl_int error, const char *device, const char *what);
 /* The same for a command: loses the queue when the device is gone. */
 enum keel_status keel_opencl_command_fail(struct keel_queue *queue, cl_int error, const char *what);
+
+/* Programs and kernels (opencl_program.c). */
+enum keel_status keel_opencl_program_create(struct keel_device *device, const struct keel_module *module,
+                                            const char *options, const struct keel_code *code,
+                                            struct keel_program **out);
+void keel_opencl_program_destroy(struct keel_program *program);
+enum keel_status keel_opencl_program_binary(const struct keel_program *program, void **out_bytes,
+                                            uint64_t *out_size);
+enum keel_status keel_opencl_image_link(struct keel_device *device, const struct keel_module *const *modules,
+                                        const char *const *options, uint32_t count, void **out_bytes,
+                                        uint64_t *out_size);
+enum keel_status keel_opencl_kernel_create(struct keel_program *program,
+                                           const struct keel_module_kernel *entry, struct keel_kernel **out);
+void keel_opencl_kernel_destroy(struct keel_kernel *kernel);
+/* NOT_FOUND, by name, when the kernel's image is gone. */
+enum keel_status keel_opencl_image_gone(const struct keel_queue *queue, const char *kernel);
 
 /* Queues (opencl_queue.c), filled into the table by opencl_device.c. */
 enum keel_status keel_opencl_queue_create(struct keel_device *device, struct keel_queue **out);
@@ -84,6 +114,27 @@ enum keel_status keel_opencl_unmap(const struct keel_command *command, struct ke
 enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range);
+
+/* A command being enqueued: the native wait list, and the event object that it will fill. */
+struct opencl_launch {
+    cl_event waits[KEEL_WAIT_MAX];
+    const cl_event *wait_list; /* NULL when there is none, as OpenCL wants it */
+    cl_event native;
+    cl_event *native_address; /* NULL when nobody wants the event */
+    struct opencl_event *event;
+};
+enum keel_status keel_opencl_begin(const struct keel_command *command, struct opencl_launch *launch);
+/* After the driver's call, that said `error`; `what` names it. */
+enum keel_status keel_opencl_end(const struct keel_command *command, struct opencl_launch *launch,
+                                 cl_int error, const char *what);
+/* clSetKernelArg; INVALID when it is not of the kind given. */
+enum keel_status keel_opencl_set_arg(cl_kernel native, const char *name, uint32_t index,
+                                     const struct keel_arg *arg);
+
+/* Command lists (opencl_commands.c). */
+enum keel_status keel_opencl_commands_seal(struct keel_commands *commands);
+void keel_opencl_commands_unseal(struct keel_commands *commands);
+enum keel_status keel_opencl_replay(const struct keel_command *command, const struct keel_commands *commands);
 
 /* Events (opencl_event.c). */
 void keel_opencl_pool_init(struct opencl_pool *pool);

@@ -1,6 +1,7 @@
-/* opencl_device.c - OpenCL devices, buffers, programs and kernels, and what an OpenCL error means.
+/* opencl_device.c - OpenCL devices and buffers, and what an OpenCL error means.
  *
- * One context for each open device. Commands are in opencl_queue.c, events in opencl_event.c. */
+ * One context for each open device. Programs are in opencl_program.c, commands in opencl_queue.c, events in
+ * opencl_event.c. */
 #include "opencl_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -11,7 +12,6 @@
 
 /* Zeroing a new buffer is a fill at memory speed; a device that takes longer than this is gone. */
 #define ZERO_LIMIT_NS (120 * KEEL_NS_PER_S)
-enum { LOG_SHOWN_BYTES = 380, OPTIONS_BYTES = 1024 };
 
 enum keel_status keel_opencl_fail(cl_int error, const char *device, const char *what)
 {
@@ -54,6 +54,7 @@ static void device_close(struct keel_device *device)
     if (own->zero_queue != NULL)
         keel_opencl_queue_destroy(own->zero_queue);
     keel_mutex_fini(&own->zero_lock);
+    keel_mutex_fini(&own->image_lock);
     clReleaseContext(own->context);
     keel_device_free(device);
 }
@@ -75,25 +76,63 @@ static void buffer_destroy(struct keel_buffer *buffer)
 {
     struct opencl_buffer *own = (struct opencl_buffer *)buffer;
     clReleaseMemObject(own->mem);
+    keel_free(own->memory);
     keel_free(own);
 }
 
-static enum keel_status buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out)
+/* How Xilinx is told the bank of a buffer (its CL/cl_ext_xilinx.h). */
+struct xilinx_place {
+    unsigned flags;
+    void *memory, *parameter;
+};
+#define XILINX_PLACE    ((cl_mem_flags)1 << 31)
+#define XILINX_TOPOLOGY (1U << 31)
+enum { INTEL_CHANNEL_SHIFT = 16 /* CL_CHANNEL_1_INTELFPGA is 1 << 16, CL_CHANNEL_2_INTELFPGA 2 << 16 ... */ };
+
+static cl_mem create_mem(const struct opencl_device *device, const struct keel_buffer_options *options,
+                         void *memory, cl_int *error)
+{
+    static const cl_mem_flags of_kind[] = {[KEEL_MEMORY_DEVICE] = 0,
+                                           [KEEL_MEMORY_PINNED] = CL_MEM_ALLOC_HOST_PTR,
+                                           [KEEL_MEMORY_SHARED] = CL_MEM_USE_HOST_PTR};
+    cl_mem_flags flags = CL_MEM_READ_WRITE | of_kind[options->memory];
+    struct xilinx_place place = {.flags = options->bank | XILINX_TOPOLOGY, .memory = memory};
+    bool banks = device->head.info.memory_banks > 1;
+    if (banks && device->head.bank_style == KEEL_BANKS_INTEL)
+        flags |= (cl_mem_flags)(options->bank + 1) << INTEL_CHANNEL_SHIFT;
+    if (banks && device->head.bank_style == KEEL_BANKS_XILINX) {
+        flags |= XILINX_PLACE;
+        memory = &place;
+    }
+    return clCreateBuffer(device->context, flags, options->bytes, memory, error);
+}
+
+static enum keel_status buffer_create(struct keel_device *device, const struct keel_buffer_options *options,
+                                      struct keel_buffer **out)
 {
     struct opencl_device *own = opencl_device(device);
     struct opencl_buffer *buffer = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *buffer, &buffer));
-    cl_int error;
-    buffer->mem = clCreateBuffer(own->context, CL_MEM_READ_WRITE, bytes, NULL, &error);
+    enum keel_status status = KEEL_OK;
+    cl_int error = CL_SUCCESS;
+    if (options->memory == KEEL_MEMORY_SHARED)
+        status = keel_alloc_aligned(KEEL_PAGE_BYTES, keel_round_up(options->bytes, KEEL_PAGE_BYTES),
+                                    &buffer->memory);
+    if (status == KEEL_OK)
+        buffer->mem = create_mem(own, options, buffer->memory, &error);
     if (error != CL_SUCCESS) {
-        keel_free(buffer);
         char what[64];
-        snprintf(what, sizeof what, "a buffer of %" PRIu64 " bytes", bytes);
-        return keel_opencl_fail(error, device->info.selector, what);
+        snprintf(what, sizeof what, "a buffer of %" PRIu64 " bytes", options->bytes);
+        status = keel_opencl_fail(error, device->info.selector, what);
     }
-    buffer->head.bytes = bytes;
+    if (status != KEEL_OK) {
+        keel_free(buffer->memory);
+        keel_free(buffer);
+        return status;
+    }
+    buffer->head.bytes = options->bytes;
     keel_mutex_lock(&own->zero_lock);
-    enum keel_status status = zero(own, buffer);
+    status = zero(own, buffer);
     keel_mutex_unlock(&own->zero_lock);
     if (status != KEEL_OK) {
         buffer_destroy(&buffer->head);
@@ -136,95 +175,6 @@ static enum keel_status buffer_slice(struct keel_buffer *buffer, uint64_t offset
     return KEEL_OK;
 }
 
-/* The first lines of the build log become the detail; all of it goes to the log at debug level. */
-static enum keel_status build_failed(const struct opencl_device *device, cl_program program,
-                                     const struct keel_module *module, cl_int error)
-{
-    const char *selector = device->head.info.selector;
-    size_t bytes = 0;
-    clGetProgramBuildInfo(program, device->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
-    char *text = NULL;
-    if (bytes == 0 || keel_alloc(1, bytes + 1, &text) != KEEL_OK)
-        return keel_fail(KEEL_UNSUPPORTED,
-                         "%s: module %s does not build (OpenCL error %d), and there is no log", selector,
-                         module->name, error);
-    clGetProgramBuildInfo(program, device->id, CL_PROGRAM_BUILD_LOG, bytes, text, NULL);
-    keel_log(KEEL_LOG_DEBUG, "build log of %s on %s:\n%s", module->name, selector, text);
-    enum keel_status status =
-        keel_fail(KEEL_UNSUPPORTED, "%s: module %s does not build (OpenCL error %d): %.*s", selector,
-                  module->name, error, LOG_SHOWN_BYTES, text);
-    keel_free(text);
-    return status;
-}
-
-static enum keel_status program_create(struct keel_device *device, const struct keel_module *module,
-                                       const char *options, struct keel_program **out)
-{
-    struct opencl_device *own = opencl_device(device);
-    char all_options[OPTIONS_BYTES];
-    int length = snprintf(all_options, sizeof all_options, "-cl-std=CL1.2 %s", options);
-    if (length < 0 || (size_t)length >= sizeof all_options)
-        return keel_fail(KEEL_LIMIT, "module %s: build options of %d bytes; at most %d", module->name, length,
-                         OPTIONS_BYTES - 1);
-    struct opencl_program *program = NULL;
-    KEEL_TRY(keel_alloc(1, sizeof *program, &program));
-    cl_int error;
-    const char *source = module->source;
-    program->native = clCreateProgramWithSource(own->context, 1, &source, NULL, &error);
-    if (error != CL_SUCCESS) {
-        keel_free(program);
-        return keel_opencl_fail(error, device->info.selector, "clCreateProgramWithSource");
-    }
-    error = clBuildProgram(program->native, 1, &own->id, all_options, NULL, NULL);
-    if (error != CL_SUCCESS) {
-        enum keel_status status = build_failed(own, program->native, module, error);
-        clReleaseProgram(program->native);
-        keel_free(program);
-        return status;
-    }
-    *out = &program->head;
-    return KEEL_OK;
-}
-
-static void program_destroy(struct keel_program *program)
-{
-    struct opencl_program *own = (struct opencl_program *)program;
-    clReleaseProgram(own->native);
-    keel_free(own);
-}
-
-static void kernel_destroy(struct keel_kernel *kernel)
-{
-    struct opencl_kernel *own = (struct opencl_kernel *)kernel;
-    clReleaseKernel(own->native);
-    keel_free(own);
-}
-
-static enum keel_status kernel_create(struct keel_program *program, const struct keel_module_kernel *entry,
-                                      struct keel_kernel **out)
-{
-    struct opencl_kernel *kernel = NULL;
-    KEEL_TRY(keel_alloc(1, sizeof *kernel, &kernel));
-    cl_int error;
-    kernel->native = clCreateKernel(((struct opencl_program *)program)->native, entry->name, &error);
-    if (error != CL_SUCCESS) {
-        keel_free(kernel);
-        return keel_fail(error == CL_INVALID_KERNEL_NAME ? KEEL_NOT_FOUND : KEEL_UNSUPPORTED,
-                         "module %s: kernel %s is in the table but not in the source (OpenCL error %d)",
-                         program->module->name, entry->name, error);
-    }
-    error = clGetKernelInfo(kernel->native, CL_KERNEL_NUM_ARGS, sizeof kernel->arg_count, &kernel->arg_count,
-                            NULL);
-    if (error != CL_SUCCESS || kernel->arg_count > KEEL_ARG_MAX) {
-        enum keel_status status = keel_fail(KEEL_LIMIT, "kernel %s: %u arguments; at most %d", entry->name,
-                                            kernel->arg_count, KEEL_ARG_MAX);
-        kernel_destroy(&kernel->head);
-        return status;
-    }
-    *out = &kernel->head;
-    return KEEL_OK;
-}
-
 static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .buffer_create = buffer_create,
                                                   .buffer_wrap = buffer_wrap,
@@ -242,10 +192,15 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .map = keel_opencl_map,
                                                   .unmap = keel_opencl_unmap,
                                                   .launch = keel_opencl_launch,
-                                                  .program_create = program_create,
-                                                  .program_destroy = program_destroy,
-                                                  .kernel_create = kernel_create,
-                                                  .kernel_destroy = kernel_destroy,
+                                                  .program_create = keel_opencl_program_create,
+                                                  .program_destroy = keel_opencl_program_destroy,
+                                                  .program_binary = keel_opencl_program_binary,
+                                                  .image_link = keel_opencl_image_link,
+                                                  .kernel_create = keel_opencl_kernel_create,
+                                                  .kernel_destroy = keel_opencl_kernel_destroy,
+                                                  .commands_seal = keel_opencl_commands_seal,
+                                                  .commands_unseal = keel_opencl_commands_unseal,
+                                                  .replay = keel_opencl_replay,
                                                   .event_wait = keel_opencl_event_wait,
                                                   .event_done = keel_opencl_event_done,
                                                   .event_destroy = keel_opencl_event_destroy};
@@ -266,6 +221,7 @@ static enum keel_status device_open(const struct keel_candidate *candidate, stru
         return keel_opencl_fail(error, candidate->info.selector, "clCreateContext");
     }
     keel_mutex_init(&device->zero_lock);
+    keel_mutex_init(&device->image_lock);
     enum keel_status status = keel_opencl_queue_create(&device->head, &device->zero_queue);
     if (status != KEEL_OK) {
         device_close(&device->head);

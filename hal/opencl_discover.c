@@ -70,34 +70,125 @@ static cl_int ask_text(cl_device_id id, cl_device_info what, char *out, size_t o
     return error;
 }
 
-static void ask_version(cl_device_id id, struct keel_device_info *info)
+static void ask_names(cl_device_id id, struct keel_device_info *info)
 {
-    char api[64], driver[56];
+    char api[64];
     ask_text(id, CL_DEVICE_VERSION, api, sizeof api);
-    ask_text(id, CL_DRIVER_VERSION, driver, sizeof driver);
-    snprintf(info->version, sizeof info->version, "%s, driver %s", api, driver);
+    ask_text(id, CL_DRIVER_VERSION, info->driver_version, sizeof info->driver_version);
+    ask_text(id, CL_DEVICE_VENDOR, info->vendor, sizeof info->vendor);
+    snprintf(info->version, sizeof info->version, "%s, driver %.55s", api, info->driver_version);
+    char profile[64];
+    ask_text(id, CL_DEVICE_PROFILE, profile, sizeof profile);
+    info->embedded_profile = strcmp(profile, "EMBEDDED_PROFILE") == 0;
+}
+
+static bool ask_flag(cl_device_id id, cl_device_info what)
+{
+    cl_bool value = CL_FALSE;
+    ask(id, what, &value, sizeof value);
+    return value == CL_TRUE;
+}
+
+static uint32_t ask_number(cl_device_id id, cl_device_info what)
+{
+    cl_uint value = 0;
+    ask(id, what, &value, sizeof value);
+    return value;
+}
+
+static uint64_t ask_bytes(cl_device_id id, cl_device_info what)
+{
+    cl_ulong value = 0;
+    ask(id, what, &value, sizeof value);
+    return value;
+}
+
+static uint32_t ask_size(cl_device_id id, cl_device_info what)
+{
+    size_t value = 0;
+    ask(id, what, &value, sizeof value);
+    return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+}
+
+static uint32_t code_forms_of(cl_device_id id)
+{
+    size_t names_bytes = 0;
+    cl_int error = clGetDeviceInfo(id, CL_DEVICE_BUILT_IN_KERNELS, 0, NULL, &names_bytes);
+    uint32_t forms = KEEL_CODE_BINARY;
+    if (ask_flag(id, CL_DEVICE_COMPILER_AVAILABLE))
+        forms |= KEEL_CODE_SOURCE;
+    if (error == CL_SUCCESS && names_bytes > 1)
+        forms |= KEEL_CODE_BUILTIN;
+    return forms;
+}
+
+static uint32_t numerics_of(cl_device_id id)
+{
+    static const struct {
+        cl_device_fp_config theirs;
+        enum keel_numerics ours;
+    } table[] = {{CL_FP_DENORM, KEEL_NUMERICS_DENORMALS},
+                 {CL_FP_INF_NAN, KEEL_NUMERICS_INF_NAN},
+                 {CL_FP_ROUND_TO_NEAREST, KEEL_NUMERICS_NEAREST},
+                 {CL_FP_ROUND_TO_ZERO, KEEL_NUMERICS_ZERO},
+                 {CL_FP_ROUND_TO_INF, KEEL_NUMERICS_INFINITY},
+                 {CL_FP_FMA, KEEL_NUMERICS_FMA},
+                 {CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT, KEEL_NUMERICS_DIVIDE_SQRT},
+                 {CL_FP_SOFT_FLOAT, KEEL_NUMERICS_SOFT}};
+    cl_device_fp_config config = 0;
+    uint32_t numerics = 0;
+    ask(id, CL_DEVICE_SINGLE_FP_CONFIG, &config, sizeof config);
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (config & table[i].theirs)
+            numerics |= (uint32_t)table[i].ours;
+    return numerics;
+}
+
+/* What the device can be used without knowing. */
+static void ask_more(cl_device_id id, struct keel_device_info *info)
+{
+    cl_command_queue_properties queues = 0;
+    cl_device_local_mem_type local = CL_GLOBAL;
+    size_t items[3] = {0};
+    ask(id, CL_DEVICE_QUEUE_PROPERTIES, &queues, sizeof queues);
+    ask(id, CL_DEVICE_LOCAL_MEM_TYPE, &local, sizeof local);
+    ask(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, items, sizeof items);
+    for (int i = 0; i < 3; i++)
+        info->max_items[i] = items[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)items[i];
+    info->queue_out_of_order = (queues & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0;
+    info->queue_profiling = (queues & CL_QUEUE_PROFILING_ENABLE) != 0;
+    info->local_dedicated = local == CL_LOCAL;
+    info->unified_memory = ask_flag(id, CL_DEVICE_HOST_UNIFIED_MEMORY); /* deprecated: may be absent */
+    info->error_correction = ask_flag(id, CL_DEVICE_ERROR_CORRECTION_SUPPORT);
+    info->constant_bytes = ask_bytes(id, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE);
+    info->cache_bytes = ask_bytes(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+    info->cache_line_bytes = ask_number(id, CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE);
+    info->max_arg_bytes = ask_size(id, CL_DEVICE_MAX_PARAMETER_SIZE);
+    info->float_width = ask_number(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
+    info->clock_mhz = ask_number(id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
+    info->timer_resolution_ns = ask_size(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
+    info->vendor_id = ask_number(id, CL_DEVICE_VENDOR_ID);
+    info->numerics = numerics_of(id);
+    info->memory_banks = 1;
 }
 
 /* False when the device does not answer. */
 static bool ask_facts(cl_device_id id, struct keel_device_info *info)
 {
-    cl_bool compiler = CL_FALSE, unified = CL_FALSE;
     cl_uint align_bits = 0;
     cl_ulong memory_bytes = 0, max_buffer_bytes = 0, local_bytes = 0;
     size_t group_items = 0;
     cl_int errors = ask_text(id, CL_DEVICE_NAME, info->name, sizeof info->name);
-    errors |= ask(id, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof compiler);
     errors |= ask(id, CL_DEVICE_MAX_COMPUTE_UNITS, &info->compute_units, sizeof info->compute_units);
     errors |= ask(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN, &align_bits, sizeof align_bits);
     errors |= ask(id, CL_DEVICE_GLOBAL_MEM_SIZE, &memory_bytes, sizeof memory_bytes);
     errors |= ask(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, &max_buffer_bytes, sizeof max_buffer_bytes);
     errors |= ask(id, CL_DEVICE_LOCAL_MEM_SIZE, &local_bytes, sizeof local_bytes);
     errors |= ask(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, &group_items, sizeof group_items);
-    ask(id, CL_DEVICE_HOST_UNIFIED_MEMORY, &unified, sizeof unified); /* deprecated: may be absent */
-    ask_version(id, info);
+    ask_names(id, info);
+    ask_more(id, info);
     info->kind = kind_of(id);
-    info->has_compiler = compiler == CL_TRUE;
-    info->unified_memory = unified == CL_TRUE;
+    info->code_forms = code_forms_of(id);
     info->base_align_bytes = align_bits >= 8 ? align_bits / 8 : 1;
     info->memory_bytes = memory_bytes;
     info->max_buffer_bytes = max_buffer_bytes;
@@ -119,8 +210,6 @@ static const char *reason_against(cl_device_id id, const struct keel_device_info
         return "the driver says that it is not available";
     if (sscanf(info->version, "OpenCL %u.%u", &major, &minor) != 2 || major < 1 || (major == 1 && minor < 2))
         return "its OpenCL is older than 1.2";
-    if (!info->has_compiler)
-        return "it has no OpenCL C compiler";
     if (little != CL_TRUE)
         return "it is big-endian";
     if (info->memory_bytes == 0 || info->max_buffer_bytes == 0 || info->max_group_items == 0)

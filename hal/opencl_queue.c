@@ -70,16 +70,7 @@ enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t dea
     return status;
 }
 
-/* A command being enqueued: the native wait list, and the event object that it will fill. */
-struct launch {
-    cl_event waits[KEEL_WAIT_MAX];
-    const cl_event *wait_list; /* NULL when there is none, as OpenCL wants it */
-    cl_event native;
-    cl_event *native_address; /* NULL when nobody wants the event */
-    struct opencl_event *event;
-};
-
-static enum keel_status begin(const struct keel_command *command, struct launch *launch)
+enum keel_status keel_opencl_begin(const struct keel_command *command, struct opencl_launch *launch)
 {
     for (uint32_t i = 0; i < command->wait_count; i++)
         launch->waits[i] = keel_opencl_event_native(command->waits[i], command->queue);
@@ -91,8 +82,8 @@ static enum keel_status begin(const struct keel_command *command, struct launch 
     return keel_opencl_event_take(opencl_queue(command->queue), &launch->event);
 }
 
-static enum keel_status end(const struct keel_command *command, struct launch *launch, cl_int error,
-                            const char *what)
+enum keel_status keel_opencl_end(const struct keel_command *command, struct opencl_launch *launch,
+                                 cl_int error, const char *what)
 {
     if (error != CL_SUCCESS) {
         if (command->out_event != NULL)
@@ -107,62 +98,62 @@ static enum keel_status end(const struct keel_command *command, struct launch *l
 enum keel_status keel_opencl_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
 {
     struct keel_command command = {.queue = queue, .out_event = out_event};
-    struct launch launch;
-    KEEL_TRY(begin(&command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(&command, &launch));
     cl_int error = clEnqueueMarkerWithWaitList(opencl_queue(queue)->native, 0, NULL, launch.native_address);
-    return end(&command, &launch, error, "clEnqueueMarkerWithWaitList");
+    return keel_opencl_end(&command, &launch, error, "clEnqueueMarkerWithWaitList");
 }
 
 enum keel_status keel_opencl_write(const struct keel_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error =
         clEnqueueWriteBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
                              bytes, data, command->wait_count, launch.wait_list, launch.native_address);
-    return end(command, &launch, error, "clEnqueueWriteBuffer");
+    return keel_opencl_end(command, &launch, error, "clEnqueueWriteBuffer");
 }
 
 enum keel_status keel_opencl_read(const struct keel_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, void *data, uint64_t bytes)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error =
         clEnqueueReadBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
                             bytes, data, command->wait_count, launch.wait_list, launch.native_address);
-    return end(command, &launch, error, "clEnqueueReadBuffer");
+    return keel_opencl_end(command, &launch, error, "clEnqueueReadBuffer");
 }
 
 enum keel_status keel_opencl_copy(const struct keel_command *command, struct keel_buffer *source,
                                   uint64_t source_offset_bytes, struct keel_buffer *target,
                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error = clEnqueueCopyBuffer(opencl_queue(command->queue)->native, mem_of(source), mem_of(target),
                                        source_offset_bytes, target_offset_bytes, bytes, command->wait_count,
                                        launch.wait_list, launch.native_address);
-    return end(command, &launch, error, "clEnqueueCopyBuffer");
+    return keel_opencl_end(command, &launch, error, "clEnqueueCopyBuffer");
 }
 
 enum keel_status keel_opencl_fill(const struct keel_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error = clEnqueueFillBuffer(opencl_queue(command->queue)->native, mem_of(buffer), &pattern,
                                        sizeof pattern, offset_bytes, bytes, command->wait_count,
                                        launch.wait_list, launch.native_address);
-    return end(command, &launch, error, "clEnqueueFillBuffer");
+    return keel_opencl_end(command, &launch, error, "clEnqueueFillBuffer");
 }
 
 enum keel_status keel_opencl_map(const struct keel_command *command, struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error;
     void *pointer =
         clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
@@ -170,27 +161,41 @@ enum keel_status keel_opencl_map(const struct keel_command *command, struct keel
                            bytes, command->wait_count, launch.wait_list, launch.native_address, &error);
     if (error == CL_SUCCESS)
         *out_pointer = pointer;
-    return end(command, &launch, error, "clEnqueueMapBuffer");
+    return keel_opencl_end(command, &launch, error, "clEnqueueMapBuffer");
 }
 
 enum keel_status keel_opencl_unmap(const struct keel_command *command, struct keel_buffer *buffer,
                                    void *pointer)
 {
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error = clEnqueueUnmapMemObject(opencl_queue(command->queue)->native, mem_of(buffer), pointer,
                                            command->wait_count, launch.wait_list, launch.native_address);
-    return end(command, &launch, error, "clEnqueueUnmapMemObject");
+    return keel_opencl_end(command, &launch, error, "clEnqueueUnmapMemObject");
+}
+
+static const uint8_t bytes_of[] = {[KEEL_ARG_BUFFER] = sizeof(cl_mem),
+                                   [KEEL_ARG_I32] = 4,
+                                   [KEEL_ARG_U32] = 4,
+                                   [KEEL_ARG_F32] = 4,
+                                   [KEEL_ARG_U64] = 8};
+
+enum keel_status keel_opencl_set_arg(cl_kernel native, const char *name, uint32_t index,
+                                     const struct keel_arg *arg)
+{
+    cl_mem mem = arg->kind == KEEL_ARG_BUFFER ? mem_of(arg->as.buffer) : NULL;
+    const void *value = arg->kind == KEEL_ARG_BUFFER ? (const void *)&mem : (const void *)&arg->as;
+    cl_int error = clSetKernelArg(native, index, bytes_of[arg->kind], value);
+    if (error == CL_SUCCESS)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "kernel %s: argument %u is not of the kind given (OpenCL error %d)", name,
+                     index, error);
 }
 
 /* Set one argument, if it differs from what is set. */
-static cl_int set_arg(struct opencl_kernel *kernel, uint32_t index, const struct keel_arg *arg)
+static enum keel_status set_changed_arg(struct opencl_kernel *kernel, uint32_t index,
+                                        const struct keel_arg *arg)
 {
-    static const uint8_t bytes_of[] = {[KEEL_ARG_BUFFER] = sizeof(cl_mem),
-                                       [KEEL_ARG_I32] = 4,
-                                       [KEEL_ARG_U32] = 4,
-                                       [KEEL_ARG_F32] = 4,
-                                       [KEEL_ARG_U64] = 8};
     uint64_t bits = 0;
     if (arg->kind == KEEL_ARG_BUFFER)
         bits = arg->as.buffer->id;
@@ -198,13 +203,12 @@ static cl_int set_arg(struct opencl_kernel *kernel, uint32_t index, const struct
         memcpy(&bits, &arg->as, bytes_of[arg->kind]);
     uint8_t kind = (uint8_t)(1 + arg->kind);
     if (kernel->kind[index] == kind && kernel->set[index] == bits)
-        return CL_SUCCESS;
-    cl_mem mem = arg->kind == KEEL_ARG_BUFFER ? mem_of(arg->as.buffer) : NULL;
-    const void *value = arg->kind == KEEL_ARG_BUFFER ? (const void *)&mem : (const void *)&arg->as;
-    cl_int error = clSetKernelArg(kernel->native, index, bytes_of[arg->kind], value);
-    kernel->kind[index] = error == CL_SUCCESS ? kind : 0;
+        return KEEL_OK;
+    kernel->kind[index] = 0;
+    KEEL_TRY(keel_opencl_set_arg(kernel->native, kernel->head.entry->name, index, arg));
+    kernel->kind[index] = kind;
     kernel->set[index] = bits;
-    return error;
+    return KEEL_OK;
 }
 
 enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
@@ -213,20 +217,14 @@ enum keel_status keel_opencl_launch(const struct keel_command *command, struct k
 {
     struct opencl_kernel *own = (struct opencl_kernel *)kernel;
     const char *name = kernel->entry->name;
-    if (arg_count != own->arg_count)
-        return keel_fail(KEEL_INVALID, "kernel %s: %u arguments given; it takes %u", name, arg_count,
-                         own->arg_count);
-    for (uint32_t i = 0; i < arg_count; i++) {
-        cl_int error = set_arg(own, i, &args[i]);
-        if (error != CL_SUCCESS)
-            return keel_fail(KEEL_INVALID,
-                             "kernel %s: argument %u is not of the kind given (OpenCL error %d)", name, i,
-                             error);
-    }
-    struct launch launch;
-    KEEL_TRY(begin(command, &launch));
+    if (!atomic_load(&((const struct opencl_program *)kernel->program)->image->loaded))
+        return keel_opencl_image_gone(command->queue, name);
+    for (uint32_t i = 0; i < arg_count; i++)
+        KEEL_TRY(set_changed_arg(own, i, &args[i]));
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error =
         clEnqueueNDRangeKernel(opencl_queue(command->queue)->native, own->native, 3, NULL, range->global,
                                range->local, command->wait_count, launch.wait_list, launch.native_address);
-    return end(command, &launch, error, name);
+    return keel_opencl_end(command, &launch, error, name);
 }

@@ -12,7 +12,9 @@ hal_SRC := $(hal_HOST_SRC) \
 	command.c \
 	json.c \
 	device.c \
+	device_program.c \
 	device_queue.c \
+	device_commands.c \
 	device_select.c \
 	device_health.c \
 	health_machine.c \
@@ -22,5 +24,7 @@ hal_SRC := $(hal_HOST_SRC) \
 	opencl_discover.c \
 	opencl_icd.c \
 	opencl_device.c \
+	opencl_program.c \
 	opencl_queue.c \
+	opencl_commands.c \
 	opencl_event.c

@@ -90,7 +90,9 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_number(json, "local_bytes", info->local_bytes);
     keel_json_number(json, "base_align_bytes", info->base_align_bytes);
     keel_json_number(json, "max_group_items", info->max_group_items);
-    keel_json_bool(json, "has_compiler", info->has_compiler);
+    keel_json_bool(json, "code_source", (info->code_forms & KEEL_CODE_SOURCE) != 0);
+    keel_json_bool(json, "code_binary", (info->code_forms & KEEL_CODE_BINARY) != 0);
+    keel_json_bool(json, "code_builtin", (info->code_forms & KEEL_CODE_BUILTIN) != 0);
     keel_json_bool(json, "unified_memory", info->unified_memory);
     keel_json_bool(json, "usable", is_usable(info));
     keel_json_close(json, '}');

@@ -4,7 +4,7 @@
  * reference). A backend is a table of functions (device_backend.h, private to hal); everything here
  * behaves the same on each, and tests/hal runs one conformance suite over all.
  *
- * Objects.    device > {buffer, queue, program > kernel}; an event belongs to its queue.
+ * Objects.    device > {buffer, queue, program > kernel, commands}; an event belongs to its queue.
  * Ownership.  create/destroy and open/close pair up; destroy children before parents.
  *             A slice is destroyed before the buffer that it is cut from.
  * Threads.    A queue and a kernel object are used by one thread at a time; the rest is thread-safe.
@@ -13,7 +13,9 @@
  *             caller's next move is to end the worker process. Nothing aborts. See keel/health.h.
  * Waiting.    Only keel_event_wait, keel_queue_finish and blocking reads and writes block, each with
  *             a deadline; the rest enqueues. No busy polling.
- * Order.      A queue runs its commands in order; across queues, order comes from events. */
+ * Order.      A queue runs its commands in order; across queues, order comes from events.
+ * Code.       A kernel comes from source, from a binary made before, or is built into the board: who runs it
+ *             need not know which (keel_device_use_code). */
 #ifndef KEEL_DEVICE_H
 #define KEEL_DEVICE_H
 
@@ -28,6 +30,8 @@ struct keel_queue;
 struct keel_program;
 struct keel_kernel;
 struct keel_event;
+struct keel_commands;
+struct keel_code_provider;
 
 enum keel_device_kind {
     KEEL_DEVICE_HOST,
@@ -37,12 +41,41 @@ enum keel_device_kind {
 };
 
 enum { KEEL_DEVICE_NAME_BYTES = 128, KEEL_DEVICE_LIST_MAX = 64, KEEL_ARG_MAX = 24, KEEL_WAIT_MAX = 16 };
+enum { KEEL_COMMANDS_MAX = 1 << 20, KEEL_IMAGE_MAX = 64, KEEL_BANK_MAX = 64 };
+
+/* Forms that a kernel's code may have, as bits. Any OpenCL device is said to take binaries, for there is no
+ * query: one that does not says so when it gets one. Of the host device all kernels are built in. */
+enum keel_code_form { KEEL_CODE_SOURCE = 1, KEEL_CODE_BINARY = 2, KEEL_CODE_BUILTIN = 4 };
+
+/* What the driver claims of its float32 arithmetic, as bits. Drivers claim too much and too little: golden
+ * hashes tell what is so. */
+enum keel_numerics {
+    KEEL_NUMERICS_DENORMALS = 1,
+    KEEL_NUMERICS_INF_NAN = 2,
+    KEEL_NUMERICS_NEAREST = 4, /* rounds to nearest even */
+    KEEL_NUMERICS_ZERO = 8,    /* can round to zero */
+    KEEL_NUMERICS_INFINITY = 16,
+    KEEL_NUMERICS_FMA = 32,
+    KEEL_NUMERICS_DIVIDE_SQRT = 64, /* division and square root rounded right */
+    KEEL_NUMERICS_SOFT = 128        /* in software */
+};
+
+/* Where a buffer lies.
+ * DEVICE  where the device is fastest with it.
+ * PINNED  in host memory that the device reaches by itself: what copies to and from DEVICE run fastest with,
+ *         and what a map shows without a copy.
+ * SHARED  in pages that host and device both use where they lie; a map gives the same address each time.
+ *         Only on devices of unified_memory.
+ * Memory of the caller's own is imported by keel_buffer_wrap. */
+enum keel_memory { KEEL_MEMORY_DEVICE, KEEL_MEMORY_PINNED, KEEL_MEMORY_SHARED };
 
 struct keel_device_info {
     char selector[KEEL_DEVICE_NAME_BYTES];        /* what keel_device_open takes: "host", "pocl:0", ... */
     char name[KEEL_DEVICE_NAME_BYTES];            /* as the driver says */
     char platform[KEEL_DEVICE_NAME_BYTES];        /* platform name; "host" for the host device */
     char version[KEEL_DEVICE_NAME_BYTES];         /* driver and API version */
+    char driver_version[KEEL_DEVICE_NAME_BYTES];  /* the driver's alone */
+    char vendor[KEEL_DEVICE_NAME_BYTES];          /* as the driver says */
     char passed_over[KEEL_DEVICE_NAME_BYTES * 2]; /* why it is not usable; "" when it is */
     enum keel_device_kind kind;
     uint32_t compute_units;
@@ -50,27 +83,58 @@ struct keel_device_info {
     uint64_t memory_bytes;     /* global memory */
     uint64_t max_buffer_bytes; /* largest single buffer */
     uint64_t local_bytes;      /* local memory per group */
+    uint64_t constant_bytes;   /* largest constant buffer */
+    uint64_t cache_bytes;      /* of global memory; 0 when there is none */
+    uint32_t cache_line_bytes;
     uint32_t max_group_items;
-    bool has_compiler;
-    bool unified_memory; /* host and device share physical memory */
+    uint32_t max_items[3];        /* of a group, by dimension */
+    uint32_t max_arg_bytes;       /* of all arguments of a kernel together */
+    uint32_t float_width;         /* floats that its vectors hold, 1 when it has none */
+    uint32_t clock_mhz;           /* 0 when not told */
+    uint32_t timer_resolution_ns; /* of its profile; 0 when not told */
+    uint32_t vendor_id;           /* PCI's, where it has one */
+    uint32_t code_forms;          /* bits of keel_code_form */
+    uint32_t numerics;            /* bits of keel_numerics */
+    uint32_t memory_banks;        /* that a buffer may be put in; 1 unless the board's options say more */
+    uint32_t image_limit;         /* programs' images that it holds at once; 0: no limit */
+    bool unified_memory;          /* host and device share physical memory */
+    bool local_dedicated;         /* local memory is memory of its own, no part of global memory */
+    bool embedded_profile;
+    bool error_correction;   /* memory is checked and corrected */
+    bool queue_out_of_order; /* it can run commands of one queue side by side */
+    bool queue_profiling;    /* it can tell when a command began and ended */
 };
 
 /* All devices of all platforms, usable ones first, then those passed over with the reason (broken ICD,
- * no compiler, no memory ...). The host device is always last of the usable. Never fails because of a
+ * no memory ...). A device without a compiler is usable, with code from elsewhere. The host device is always
+ * last of the usable. Never fails because of a
  * broken platform. `loader` (may be NULL) gets the path of the OpenCL loader in use, or "" if none. */
 enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacity, uint32_t *out_count,
                                   char loader[KEEL_DEVICE_NAME_BYTES]);
 
+/* How a platform is told the bank of a buffer: a fact of the board. */
+enum keel_bank_style {
+    KEEL_BANKS_NONE,
+    KEEL_BANKS_INTEL, /* CL_CHANNEL_n_INTELFPGA: bits 16 and up of a buffer's flags, bank 0 is channel 1 */
+    KEEL_BANKS_XILINX /* CL_MEM_EXT_PTR_XILINX with the topology index */
+};
+
+/* Facts that no driver tells; all zero where there is nothing to say. */
 struct keel_device_options {
     uint32_t threads;       /* CPU devices: worker threads, 0 for the driver's default. Takes effect only
                                before the first OpenCL call of the process. */
     uint64_t hung_after_ns; /* waits that find nothing come back for so long make it HUNG (keel/health.h);
                                0 for 1 s */
+    uint32_t image_limit;   /* images that it holds at once, at most KEEL_IMAGE_MAX; 0: no limit */
+    uint32_t memory_banks;  /* at most KEEL_BANK_MAX; 0 and 1: one */
+    enum keel_bank_style bank_style;       /* needed where there is more than one bank */
+    const struct keel_code_provider *code; /* as keel_device_use_code; NULL: from source alone */
 };
 
-/* Open by selector: "auto" (best usable: GPU, accelerator, CPU, then host), "host", or what
- * keel_device_list printed; a unique case-insensitive part of platform, name or selector also does.
- * NOT_FOUND says what there is and what was passed over; INVALID when several match. */
+/* Open by selector: "auto" (best usable: GPU, accelerator, CPU, then host; one that has no compiler only when
+ * options->code is set), "host", or what keel_device_list printed; a unique case-insensitive part of
+ * platform, name or selector also does. NOT_FOUND says what there is and what was passed over; INVALID when
+ * several match. */
 enum keel_status keel_device_open(const char *selector, const struct keel_device_options *options,
                                   struct keel_device **out);
 void keel_device_close(struct keel_device *device);
@@ -83,7 +147,16 @@ struct keel_device_stats {
 };
 struct keel_device_stats keel_device_stats(const struct keel_device *device);
 
-/* Zeroed device memory. NO_MEMORY names size and limit. */
+/* Zeroed memory in a bank of the device. NO_MEMORY names size and limit; UNSUPPORTED: SHARED on a device with
+ * memory of its own; INVALID: a bank that is not there. All kinds count as device memory. */
+struct keel_buffer_options {
+    uint64_t bytes;
+    enum keel_memory memory;
+    uint32_t bank; /* below memory_banks */
+};
+enum keel_status keel_buffer_create_in(struct keel_device *device, const struct keel_buffer_options *options,
+                                       struct keel_buffer **out);
+/* The same with KEEL_MEMORY_DEVICE, in bank 0. */
 enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out);
 /* A view of [offset, offset + bytes) of a buffer (not of a slice); offset a multiple of
  * base_align_bytes, bytes > 0. */
@@ -169,19 +242,96 @@ struct keel_module {
     uint32_t kernel_count;
 };
 
-/* Build for a device. `options` are OpenCL build options ("-DTILE_M=12"); the backend adds none that
- * change arithmetic. UNSUPPORTED with the first lines of the build log as detail. */
+/* One kernel of code that was made before. */
+struct keel_code_kernel {
+    const char *name;
+    uint32_t arg_count;
+    uint32_t local[3]; /* the only group that it was made for; zeros: any */
+};
+
+/* The code of a module for one device, in a form that the device takes. */
+struct keel_code {
+    enum keel_code_form form; /* BINARY or BUILTIN */
+    const void *bytes; /* BINARY: what keel_program_binary or keel_image_link gave, or a vendor's tool */
+    uint64_t size;
+    uint64_t image; /* modules with one number that is not 0 are one native program, loaded once */
+    const struct keel_code_kernel *kernels; /* all those of the module, and maybe more */
+    uint32_t kernel_count;
+};
+
+/* Where a device's code comes from. `find` is asked for each program before anything is compiled: NOT_FOUND
+ * leaves it to be built from source, any other failure is the program's. What it gives stays as it is until
+ * the device is closed, and was checked: the driver gets the bytes as they are. Called by any thread that
+ * creates a program. */
+struct keel_code_provider {
+    enum keel_status (*find)(void *context, const struct keel_module *module, const char *options,
+                             struct keel_code *out);
+    void *context;
+};
+/* Copied; before the first program. */
+void keel_device_use_code(struct keel_device *device, const struct keel_code_provider *provider);
+
+/* A program for a device, from the provider's code or else from source. `options` are OpenCL build options
+ * ("-DTILE_M=12"); the backend adds none that change arithmetic. UNSUPPORTED with the first lines of the
+ * build log as detail, or that there is no code in a form that the device takes. On a device of image_limit
+ * an image that is not loaded takes the place of the one that was loaded first, once nothing runs: BUSY while
+ * a queue has commands since its last keel_queue_finish. Kernels of an image that is gone are refused by
+ * name; a program that is created anew brings it back. */
 enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
                                      const char *options, struct keel_program **out);
 void keel_program_destroy(struct keel_program *program);
+/* The driver's own form of it, to be kept; after a warm launch of each kernel it is the fastest to begin
+ * with. *out_bytes is given back with keel_free. UNSUPPORTED where there is none (host, built-in kernels). */
+enum keel_status keel_program_binary(const struct keel_program *program, void **out_bytes,
+                                     uint64_t *out_size);
+/* Modules compiled one by one and linked into one image, for boards that hold few: `options` by module.
+ * *out_bytes is given back with keel_free. Blocks for as long as the compiler takes. */
+enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
+                                 const char *const *options, uint32_t count, void **out_bytes,
+                                 uint64_t *out_size);
+
 enum keel_status keel_kernel_create(struct keel_program *program, const char *name, struct keel_kernel **out);
 void keel_kernel_destroy(struct keel_kernel *kernel);
 const char *keel_kernel_name(const struct keel_kernel *kernel);
+
+/* What a kernel is on its device, as its code and its driver say. */
+struct keel_kernel_info {
+    uint32_t arg_count;       /* 0 on the host device, where nobody tells */
+    uint32_t local[3];        /* the only group it takes; zeros: any */
+    uint32_t max_group_items; /* of this kernel */
+    uint64_t local_bytes;     /* of a group */
+};
+struct keel_kernel_info keel_kernel_info(const struct keel_kernel *kernel);
 
 enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel *kernel,
                                    const struct keel_arg *args, uint32_t arg_count,
                                    const struct keel_range *range, const struct keel_wait_list *waits,
                                    struct keel_event **out_event);
+
+/* Command lists: commands that are checked and prepared once, and replayed often.
+ *
+ * Commands run in the order in which they were added: that is all the dependency there is inside. Arguments
+ * lie in the list's own kernel objects, so that a replay sets none, checks none and allocates nothing; what
+ * is to differ between replays lies in buffers. Buffers and kernels outlive the list. A list is added to and
+ * replayed by one thread at a time; it may be replayed again, on any queue of its device, while an earlier
+ * replay still runs. */
+enum keel_status keel_commands_create(struct keel_device *device, struct keel_commands **out);
+void keel_commands_destroy(struct keel_commands *commands); /* NULL is accepted; nothing of it may run */
+/* Add one command, checked as its keel_queue_ sibling checks it. LIMIT: more than KEEL_COMMANDS_MAX. */
+enum keel_status keel_commands_launch(struct keel_commands *commands, struct keel_kernel *kernel,
+                                      const struct keel_arg *args, uint32_t arg_count,
+                                      const struct keel_range *range);
+enum keel_status keel_commands_copy(struct keel_commands *commands, struct keel_buffer *source,
+                                    uint64_t source_offset_bytes, struct keel_buffer *target,
+                                    uint64_t target_offset_bytes, uint64_t bytes);
+enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_buffer *buffer,
+                                    uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
+/* Nothing is added any more. INVALID: nothing was. */
+enum keel_status keel_commands_seal(struct keel_commands *commands);
+/* Enqueue all of a sealed list. The first command waits for `waits`, the event (may be NULL) is the last
+ * one's. */
+enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
+                                   const struct keel_wait_list *waits, struct keel_event **out_event);
 
 /* Hand what is enqueued to the device without waiting. */
 enum keel_status keel_queue_flush(struct keel_queue *queue);

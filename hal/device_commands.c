@@ -1,0 +1,151 @@
+/* device_commands.c - command lists: what is added, checked once; how a list is replayed.
+ *
+ * Owns the recipe (keel_step), from which a backend prepares its own form at the seal. A backend without one
+ * is given the steps one by one. */
+#include "device_backend.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum { FIRST_STEPS = 64, FIRST_ARGS = 512 };
+
+enum keel_status keel_commands_create(struct keel_device *device, struct keel_commands **out)
+{
+    struct keel_commands *commands = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *commands, &commands));
+    commands->device = device;
+    *out = commands;
+    return KEEL_OK;
+}
+
+void keel_commands_destroy(struct keel_commands *commands)
+{
+    if (commands == NULL)
+        return;
+    if (commands->sealed && commands->device->ops->commands_unseal != NULL)
+        commands->device->ops->commands_unseal(commands);
+    keel_free(commands->steps);
+    keel_free(commands->args);
+    keel_free(commands);
+}
+
+static enum keel_status check_open(const struct keel_commands *commands)
+{
+    if (commands->sealed)
+        return keel_fail(KEEL_INVALID, "a list of %" PRIu32 " commands is sealed; make a new one to add to",
+                         commands->count);
+    if (commands->count == KEEL_COMMANDS_MAX)
+        return keel_fail(KEEL_LIMIT, "a list of more than %d commands; make two", (int)KEEL_COMMANDS_MAX);
+    return KEEL_OK;
+}
+
+static enum keel_status add(struct keel_commands *commands, const struct keel_step *step)
+{
+    if (commands->count == commands->capacity) {
+        uint32_t capacity = commands->capacity == 0 ? FIRST_STEPS : commands->capacity * 2;
+        KEEL_TRY(keel_realloc(&commands->steps, commands->capacity, capacity, sizeof *step));
+        commands->capacity = capacity;
+    }
+    commands->steps[commands->count++] = *step;
+    return KEEL_OK;
+}
+
+static enum keel_status keep_args(struct keel_commands *commands, const struct keel_arg *args,
+                                  uint32_t arg_count, uint32_t *out_first)
+{
+    uint32_t end = commands->arg_count + arg_count;
+    if (end > commands->arg_capacity) {
+        uint32_t capacity = commands->arg_capacity == 0 ? FIRST_ARGS : commands->arg_capacity * 2;
+        KEEL_TRY(keel_realloc(&commands->args, commands->arg_capacity, capacity, sizeof *args));
+        commands->arg_capacity = capacity;
+    }
+    if (arg_count > 0)
+        memcpy(commands->args + commands->arg_count, args, arg_count * sizeof *args);
+    *out_first = commands->arg_count;
+    commands->arg_count = end;
+    return KEEL_OK;
+}
+
+enum keel_status keel_commands_launch(struct keel_commands *commands, struct keel_kernel *kernel,
+                                      const struct keel_arg *args, uint32_t arg_count,
+                                      const struct keel_range *range)
+{
+    KEEL_TRY(check_open(commands));
+    KEEL_TRY(keel_check_launch(commands->device, kernel, args, arg_count, range));
+    struct keel_step step = {.kind = KEEL_COMMAND_LAUNCH};
+    step.as.launch.kernel = kernel;
+    step.as.launch.range = *range;
+    step.as.launch.arg_count = arg_count;
+    KEEL_TRY(keep_args(commands, args, arg_count, &step.as.launch.first_arg));
+    return add(commands, &step);
+}
+
+enum keel_status keel_commands_copy(struct keel_commands *commands, struct keel_buffer *source,
+                                    uint64_t source_offset_bytes, struct keel_buffer *target,
+                                    uint64_t target_offset_bytes, uint64_t bytes)
+{
+    KEEL_TRY(check_open(commands));
+    KEEL_TRY(
+        keel_check_copy(commands->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
+    struct keel_step step = {.kind = KEEL_COMMAND_COPY};
+    step.as.copy.source = source;
+    step.as.copy.source_offset_bytes = source_offset_bytes;
+    step.as.copy.target = target;
+    step.as.copy.target_offset_bytes = target_offset_bytes;
+    step.as.copy.bytes = bytes;
+    return add(commands, &step);
+}
+
+enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_buffer *buffer,
+                                    uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
+{
+    KEEL_TRY(check_open(commands));
+    KEEL_TRY(keel_check_fill(commands->device, buffer, offset_bytes, bytes));
+    struct keel_step step = {.kind = KEEL_COMMAND_FILL};
+    step.as.fill.buffer = buffer;
+    step.as.fill.offset_bytes = offset_bytes;
+    step.as.fill.bytes = bytes;
+    step.as.fill.pattern = pattern;
+    return add(commands, &step);
+}
+
+enum keel_status keel_commands_seal(struct keel_commands *commands)
+{
+    KEEL_TRY(check_open(commands));
+    if (commands->count == 0)
+        return keel_fail(KEEL_INVALID, "a list of no commands; add one, or do not replay it");
+    if (commands->device->ops->commands_seal != NULL)
+        KEEL_TRY(commands->device->ops->commands_seal(commands));
+    commands->sealed = true;
+    return KEEL_OK;
+}
+
+enum keel_status keel_commands_run_step(const struct keel_command *command,
+                                        const struct keel_commands *commands, const struct keel_step *step)
+{
+    const struct keel_device_ops *ops = commands->device->ops;
+    if (step->kind == KEEL_COMMAND_LAUNCH)
+        return ops->launch(command, step->as.launch.kernel, commands->args + step->as.launch.first_arg,
+                           step->as.launch.arg_count, &step->as.launch.range);
+    if (step->kind == KEEL_COMMAND_COPY)
+        return ops->copy(command, step->as.copy.source, step->as.copy.source_offset_bytes,
+                         step->as.copy.target, step->as.copy.target_offset_bytes, step->as.copy.bytes);
+    KEEL_ASSERT(step->kind == KEEL_COMMAND_FILL);
+    return ops->fill(command, step->as.fill.buffer, step->as.fill.offset_bytes, step->as.fill.bytes,
+                     step->as.fill.pattern);
+}
+
+enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands)
+{
+    for (uint32_t i = 0; i < commands->count; i++) {
+        struct keel_command one = {.queue = command->queue};
+        if (i == 0)
+            one.waits = command->waits, one.wait_count = command->wait_count;
+        if (i + 1 == commands->count)
+            one.out_event = command->out_event;
+        KEEL_TRY(keel_commands_run_step(&one, commands, &commands->steps[i]));
+        if (atomic_load_explicit(&command->queue->lost, memory_order_acquire))
+            return i + 1 < commands->count ? keel_queue_failed(command->queue) : KEEL_OK;
+    }
+    return KEEL_OK;
+}
