@@ -13,10 +13,17 @@ boards_SRC += bringup/check_verdict.c
 boards_SRC += bringup/check_report.c
 boards_SRC += bringup/check_cmd.c
 boards_SRC += bringup/check_identity.c
+boards_SRC += bringup/check_memory.c
+boards_SRC += bringup/check_soak.c
+boards_SRC += bringup/check_faults.c
+boards_SRC += bringup/check_pair.c
 boards_SRC += bringup/ini.c
+boards_SRC += bringup/member.c
+boards_SRC += bringup/member_main.c
 boards_SRC += bringup/memcheck.c
 boards_SRC += bringup/quarantine.c
 boards_SRC += bringup/quarantine_cmd.c
+boards_SRC += bringup/rig.c
 
 # The layer that plays other boards in tests (boards/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC += emulated/layer.c

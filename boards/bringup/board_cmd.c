@@ -1,6 +1,8 @@
 /* board_cmd.c - `keel board`: the table of its subcommands. */
 #include "board_kinds.h"
+#include "member.h"
 #include <keel/board_cmd.h>
+#include <string.h>
 
 static const struct keel_command_kind *const kinds[] = {
     &keel_board_list,
@@ -22,5 +24,7 @@ int keel_board_report(enum keel_status status)
 
 int keel_board_main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "member") == 0) /* started by checks, and told to nobody */
+        return keel_board_member_main(argc - 1, argv + 1);
     return keel_command_main(&board, argc, argv);
 }

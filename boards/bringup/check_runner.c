@@ -29,6 +29,7 @@ struct child {
     char line[LINE_BYTES];
     uint32_t line_bytes;
     bool heard_verdict;
+    bool late; /* the deadline passed before */
     char doing[KEEL_CHECK_TEXT_BYTES];
 };
 
@@ -137,8 +138,9 @@ static void hear(struct running *running, uint64_t deadline_ns)
         if (got > 0)
             take_bytes(running, &ours, bytes, (size_t)got);
         else if (polled[1].revents != 0 || polled[0].revents != 0)
-            return;
+            break;
     }
+    child->late = !child->heard_verdict && keel_remaining_ns(deadline_ns) == 0;
 }
 
 static void keep_output(struct child *child, struct keel_check_result *result)
@@ -182,7 +184,7 @@ static void judge_end(struct child *child, struct keel_check_result *result,
 static void end_child(struct child *child, struct keel_check_result *result, uint64_t limit_s)
 {
     struct keel_process_end end;
-    uint64_t grace_s = child->heard_verdict ? CLOSE_LIMIT_S : 0;
+    uint64_t grace_s = child->late ? 0 : CLOSE_LIMIT_S; /* what dies takes its time to be dead */
     enum keel_status status =
         keel_process_wait(&child->process, keel_deadline_after_ns(grace_s * KEEL_NS_PER_S), &end);
     if (status == KEEL_OK) {
@@ -217,6 +219,7 @@ static void run_child(struct running *running, const struct keel_check_options *
         keep_output(&child, result);
     }
     finish(&child);
+    running->child = NULL;
 }
 
 /* ---- all of them ---- */

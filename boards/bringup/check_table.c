@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const struct keel_check *const tables[] = {
-    keel_checks_identity,
+    keel_checks_identity, keel_checks_memory, keel_checks_soak, keel_checks_faults, keel_checks_pair,
 };
 enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };
 

@@ -5,5 +5,9 @@
 #include "board_check.h"
 
 extern const struct keel_check keel_checks_identity[]; /* level 0 */
+extern const struct keel_check keel_checks_memory[];   /* level 3 */
+extern const struct keel_check keel_checks_soak[];     /* level 6 */
+extern const struct keel_check keel_checks_faults[];   /* level 7 */
+extern const struct keel_check keel_checks_pair[];     /* level 8 */
 
 #endif

@@ -1,0 +1,257 @@
+/* check_faults.c - level 7: what goes wrong with the board is noticed, named, and over when it is over.
+ *
+ * Faults are put in front of the driver (keel/health.h), but for the kill, which ends a process that works
+ * on the board, and the reset, which is the board file's own command. After each the board must compute right
+ * bits again: on a new queue where the fault was the queue's, opened anew where it was the device's. */
+#include "board_check.h"
+#include "check_tables.h"
+#include "member.h"
+#include "rig.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/health.h>
+#include <signal.h>
+#include <string.h>
+
+enum { HANG_MS = 1000, LATE_PERCENT = 10, RESERVE_S = 5, WORK_MS = 100, FLIPS = 12 };
+
+static uint64_t deadline_of(const struct keel_check_run *run)
+{
+    return keel_check_deadline_ns(run) - RESERVE_S * KEEL_NS_PER_S;
+}
+
+static bool open_rig(struct keel_check_run *run, struct keel_rig *rig)
+{
+    keel_check_progress(run, 0, 0, "opening the board");
+    return keel_check_device(run) != NULL &&
+           keel_check_able(run, keel_rig_open(keel_check_options(run)->board, rig), "the board") &&
+           keel_check_ok(run, keel_rig_golden(rig, 0, deadline_of(run)), "before the fault");
+}
+
+static void expect_health(struct keel_check_run *run, struct keel_rig *rig, enum keel_health lowest)
+{
+    struct keel_health_report report;
+    keel_device_health(rig->device, &report);
+    if (report.health < lowest || report.evidence[0] == '\0')
+        keel_check_fail(run, "the device is %s after it: %s", keel_health_name(report.health),
+                        report.evidence[0] != '\0' ? report.evidence : "no evidence");
+    else
+        keel_check_note(run, "%s: %.300s", keel_health_name(report.health), report.evidence);
+}
+
+static void expect_right_again(struct keel_check_run *run, struct keel_rig *rig, const char *when)
+{
+    keel_check_progress(run, 0, 0, when);
+    keel_check_ok(run, keel_rig_golden(rig, 0, deadline_of(run)), when);
+}
+
+/* Close it, whatever state it is in, and open it again. */
+static void expect_right_anew(struct keel_check_run *run, struct keel_rig *rig, const char *when)
+{
+    keel_rig_close(rig);
+    if (keel_check_ok(run, keel_rig_open(keel_check_options(run)->board, rig), when))
+        expect_right_again(run, rig, when);
+}
+
+/* ---- 7.1: hang -------------------------------------------------------------------------------------------
+ */
+
+static void expect_others_go_on(struct keel_check_run *run)
+{
+    struct keel_rig host;
+    if (!keel_check_ok(run, keel_rig_open("host", &host), "the host device beside it"))
+        return;
+    keel_check_ok(run, keel_rig_golden(&host, 0, keel_deadline_after_ns(RESERVE_S * KEEL_NS_PER_S)),
+                  "another device while this one hangs");
+    keel_rig_close(&host);
+}
+
+static void hang(struct keel_check_run *run, struct keel_rig *rig)
+{
+    const uint64_t limit_ns = HANG_MS * KEEL_NS_PER_MS;
+    if (!keel_check_ok(run, keel_device_inject(rig->device, "hang:launch=1"), "a hang put in"))
+        return;
+    keel_check_progress(run, 0, 0, "waiting for a launch that never ends");
+    uint64_t since_ns = keel_now_ns();
+    enum keel_status status = keel_rig_golden(rig, 0, since_ns + limit_ns);
+    uint64_t took_ns = keel_now_ns() - since_ns;
+    if (status != KEEL_TIMEOUT)
+        keel_check_fail(run, "a launch that never ends gave %s", keel_status_name(status));
+    if (took_ns > limit_ns + limit_ns / 100 * LATE_PERCENT)
+        keel_check_fail(run, "a wait of %d ms came back after %" PRIu64 " ms", HANG_MS,
+                        took_ns / KEEL_NS_PER_MS);
+    expect_health(run, rig, KEEL_HEALTH_SUSPECT);
+    expect_others_go_on(run);
+    *rig = (struct keel_rig){0}; /* what hangs is left to the end of this process, with its memory */
+    expect_right_anew(run, rig, "opened anew after the hang");
+}
+
+/* ---- 7.2, 7.3: a command fails; the device is lost --------------------------------------------------------
+ */
+
+static void error(struct keel_check_run *run, struct keel_rig *rig)
+{
+    if (!keel_check_ok(run, keel_device_inject(rig->device, "error:launch=1"), "an error put in"))
+        return;
+    enum keel_status status = keel_rig_golden(rig, 0, deadline_of(run));
+    if (status != KEEL_DEVICE_LOST)
+        keel_check_fail(run, "a launch that failed gave %s", keel_status_name(status));
+    if (keel_queue_finish(rig->queue, deadline_of(run)) != KEEL_DEVICE_LOST)
+        keel_check_fail(run, "the queue of a launch that failed forgot it");
+    expect_health(run, rig, KEEL_HEALTH_DEGRADED);
+    if (keel_check_ok(run, keel_rig_renew(rig), "a new queue after the error"))
+        expect_right_again(run, rig, "on a new queue after the error");
+}
+
+static void lose(struct keel_check_run *run, struct keel_rig *rig)
+{
+    struct keel_buffer *buffer;
+    if (!keel_check_ok(run, keel_device_inject(rig->device, "lose:launch=1"), "a loss put in"))
+        return;
+    enum keel_status status = keel_rig_golden(rig, 0, deadline_of(run));
+    if (status != KEEL_DEVICE_LOST)
+        keel_check_fail(run, "a launch on a lost device gave %s", keel_status_name(status));
+    expect_health(run, rig, KEEL_HEALTH_LOST);
+    status = keel_buffer_create(rig->device, sizeof(uint32_t), &buffer);
+    if (status == KEEL_OK) {
+        keel_buffer_destroy(buffer);
+        keel_check_fail(run, "a lost device still gave memory");
+    }
+    expect_right_anew(run, rig, "opened anew after the loss");
+}
+
+/* ---- 7.4: a bit flips -------------------------------------------------------------------------------------
+ */
+
+static void flip(struct keel_check_run *run, struct keel_rig *rig)
+{
+    uint32_t count = keel_golden_count(), apart = count > FLIPS ? count / FLIPS : 1;
+    for (uint32_t i = 0; i < count && !keel_check_failed(run); i += apart) {
+        keel_check_progress(run, i, count, keel_golden_get(i).name);
+        if (!keel_check_ok(run, keel_device_inject(rig->device, "flip:read=1"), "a flip put in"))
+            return;
+        enum keel_status status = keel_rig_golden(rig, i, deadline_of(run));
+        if (status != KEEL_MISMATCH)
+            keel_check_fail(run, "%s: a bit that flipped was not noticed (%s)", keel_golden_get(i).name,
+                            keel_status_name(status));
+    }
+    if (keel_check_ok(run, keel_device_inject(rig->device, NULL), "the end of the flips"))
+        expect_right_again(run, rig, "after the flips");
+}
+
+/* ---- 7.5: a process that works on the board is killed
+ * ------------------------------------------------------ */
+
+static void kill_worker(struct keel_check_run *run)
+{
+    struct keel_member member;
+    struct keel_member_word word;
+    keel_check_progress(run, 0, 0, "a second process begins to work on the board");
+    if (!keel_check_ok(run, keel_member_start("golden", keel_check_options(run)->board, NULL, &member),
+                       "a second process"))
+        return;
+    bool works = keel_check_able(run, keel_member_hear(&member, deadline_of(run), &word), "a second process");
+    if (works)
+        keel_sleep_until_ns(keel_deadline_after_ns(WORK_MS * KEEL_NS_PER_MS));
+    if (works && keel_process_signal(&member.process, SIGKILL) != KEEL_OK)
+        keel_check_fail(run, "the second process ended by itself");
+    keel_member_end(&member);
+}
+
+static void check_kill(struct keel_check_run *run)
+{
+    struct keel_rig rig = {0};
+    kill_worker(run);
+    if (!keel_check_failed(run) && open_rig(run, &rig)) {
+        keel_check_progress(run, 0, 0, "all golden operations after the kill");
+        keel_check_ok(run, keel_rig_goldens(&rig, deadline_of(run)), "after the kill");
+    }
+    keel_rig_close(&rig);
+}
+
+/* ---- 7.6: the board file's reset
+ * --------------------------------------------------------------------------- */
+
+static enum keel_status run_command(const char *command, uint64_t deadline_ns)
+{
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
+    struct keel_process process;
+    struct keel_process_end end = {0};
+    KEEL_TRY(keel_process_spawn(argv, NULL, 0, -1, &process));
+    enum keel_status status = keel_process_wait(&process, deadline_ns, &end);
+    if (status != KEEL_OK) {
+        (void)keel_process_signal(&process, SIGKILL);
+        (void)keel_process_wait(&process, keel_deadline_after_ns(KEEL_NS_PER_S), &end);
+    }
+    keel_process_close(&process);
+    KEEL_TRY(status);
+    if (end.signaled || end.code != 0)
+        return keel_fail(KEEL_IO, "`%s` ended with %s %d", command, end.signaled ? "signal" : "code",
+                         end.code);
+    return KEEL_OK;
+}
+
+static void check_reset(struct keel_check_run *run)
+{
+    struct keel_device *device = keel_check_device(run);
+    struct keel_board_file file;
+    struct keel_rig rig = {0};
+    if (device == NULL ||
+        !keel_check_able(run, keel_board_file_find(keel_device_info(device), &file), "board file"))
+        return;
+    if (file.reset[0] == '\0') {
+        keel_check_cannot(run, "the board file has no command for it; write [recovery] reset, or waive 7.6");
+        return;
+    }
+    keel_check_progress(run, 0, 0, file.reset);
+    uint64_t limit_ns = keel_deadline_after_ns(file.reset_s * KEEL_NS_PER_S), end_ns = deadline_of(run);
+    if (keel_check_ok(run, run_command(file.reset, limit_ns < end_ns ? limit_ns : end_ns), "reset") &&
+        open_rig(run, &rig))
+        keel_check_ok(run, keel_rig_goldens(&rig, end_ns), "after the reset");
+    keel_rig_close(&rig);
+}
+
+/* ---- the table
+ * --------------------------------------------------------------------------------------------- */
+
+static void with_rig(struct keel_check_run *run, void (*drill)(struct keel_check_run *, struct keel_rig *))
+{
+    struct keel_rig rig = {0};
+    if (open_rig(run, &rig))
+        drill(run, &rig);
+    keel_rig_close(&rig);
+}
+
+static void check_hang(struct keel_check_run *run)
+{
+    with_rig(run, hang);
+}
+
+static void check_error(struct keel_check_run *run)
+{
+    with_rig(run, error);
+}
+
+static void check_lose(struct keel_check_run *run)
+{
+    with_rig(run, lose);
+}
+
+static void check_flip(struct keel_check_run *run)
+{
+    with_rig(run, flip);
+}
+
+const struct keel_check keel_checks_faults[] = {
+    {"7.1", "hang", "a launch that never ends is named in time, and stops nobody else", NULL, 120, false,
+     check_hang},
+    {"7.2", "error", "a launch that fails ends its queue and no other", NULL, 120, false, check_error},
+    {"7.3", "loss", "a device that is lost refuses all, and can be opened anew", NULL, 120, false,
+     check_lose},
+    {"7.4", "flip", "a bit that flips in any operation's result is noticed", NULL, 120, false, check_flip},
+    {"7.5", "kill", "the board is as before when a process that used it was killed", NULL, 120, false,
+     check_kill},
+    {"7.6", "reset", "the board file's reset gives back a board that is right", NULL, 300, false,
+     check_reset},
+    {NULL, NULL, NULL, NULL, 0, false, NULL},
+};

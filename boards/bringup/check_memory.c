@@ -1,0 +1,147 @@
+/* check_memory.c - level 3: every word of the board's memory is a word of its own and keeps what it is told.
+ *
+ * How much is tested: 95% of what the board says it has. Where host and device share memory, that is the
+ * host's, and others live in it: there it is as much as the board file's limits.memory, or 256 MiB without
+ * one, and a note says so. */
+#include "board_check.h"
+#include "check_tables.h"
+#include "memcheck.h"
+#include <inttypes.h>
+#include <keel/board.h>
+#include <keel/clock.h>
+
+enum { SHARED_BYTES = 256 << 20, QUICK_BYTES = 16 << 20, PIECES = 8, SLOW_TIMES = 4, RESERVE_S = 5 };
+
+static const double mib = 1024.0 * 1024.0;
+
+static uint64_t bytes_to_test(struct keel_check_run *run, const struct keel_device_info *info,
+                              const struct keel_board_file *file)
+{
+    uint64_t bytes = info->memory_bytes / 20 * 19, most = SHARED_BYTES;
+    if (info->unified_memory) {
+        if (file->limits.memory_bytes != 0)
+            most = file->limits.memory_bytes;
+        if (bytes > most) {
+            bytes = most;
+            keel_check_note(run, "%.0f MiB of the host's memory are tested: the rest is others'",
+                            (double)bytes / mib);
+        }
+    }
+    if (keel_check_options(run)->quick && bytes > QUICK_BYTES) {
+        bytes = QUICK_BYTES;
+        keel_check_note(run, "quick: %.0f MiB are tested", (double)bytes / mib);
+    }
+    return bytes & ~UINT64_C(4095);
+}
+
+static bool look_up(struct keel_check_run *run, struct keel_device **out_device, struct keel_board_file *file)
+{
+    *out_device = keel_check_device(run);
+    return *out_device != NULL &&
+           keel_check_able(run, keel_board_file_find(keel_device_info(*out_device), file), "board file");
+}
+
+/* ---- 3.1 -------------------------------------------------------------------------------------------------
+ */
+
+/* Is all of it there at once? Each buffer is written to at its end, or drivers give what they do not have. */
+static void take_all(struct keel_check_run *run, struct keel_device *device, uint64_t bytes)
+{
+    enum { BUFFERS_MAX = 256 };
+    struct keel_buffer *buffers[BUFFERS_MAX];
+    uint64_t largest = keel_device_info(device)->max_buffer_bytes & ~UINT64_C(4095), taken = 0;
+    uint32_t count = 0;
+    enum keel_status status = KEEL_OK;
+    while (taken < bytes && count < BUFFERS_MAX && status == KEEL_OK) {
+        uint64_t part = bytes - taken < largest ? bytes - taken : largest;
+        keel_check_progress(run, taken, bytes, "taking memory");
+        status = keel_buffer_create(device, part, &buffers[count]);
+        if (status != KEEL_OK)
+            break;
+        count++;
+        taken += part;
+    }
+    if (status != KEEL_OK)
+        keel_check_fail(run, "%.0f MiB of %.0f could be had: %s", (double)taken / mib, (double)bytes / mib,
+                        keel_detail());
+    else if (taken < bytes)
+        keel_check_cannot(run, "more than %d buffers of %.0f MiB: the largest buffer is too small",
+                          BUFFERS_MAX, (double)largest / mib);
+    while (count > 0)
+        keel_buffer_destroy(buffers[--count]);
+}
+
+static void check_capacity(struct keel_check_run *run)
+{
+    struct keel_device *device;
+    struct keel_board_file file;
+    if (!look_up(run, &device, &file))
+        return;
+    const struct keel_device_info *info = keel_device_info(device);
+    if (info->memory_bytes < file.limits.memory_bytes)
+        keel_check_fail(run, "%.0f MiB of memory; limits.memory of %s wants %.0f",
+                        (double)info->memory_bytes / mib, file.id, (double)file.limits.memory_bytes / mib);
+    if (info->max_buffer_bytes > info->memory_bytes || info->max_buffer_bytes == 0)
+        keel_check_fail(run, "one buffer may have %" PRIu64 " bytes of a memory of %" PRIu64,
+                        info->max_buffer_bytes, info->memory_bytes);
+    if (!keel_check_failed(run))
+        take_all(run, device, bytes_to_test(run, info, &file));
+}
+
+/* ---- 3.2 -------------------------------------------------------------------------------------------------
+ */
+
+static void show_pass(void *context, uint32_t done, uint32_t total, const char *pass)
+{
+    keel_check_progress(context, done, total, pass);
+}
+
+static void judge(struct keel_check_run *run, const struct keel_memcheck_result *result)
+{
+    double speed = result->bytes_per_s / 1e9, slowest = result->slowest_bytes_per_s / 1e9;
+    if (result->by_copies)
+        keel_check_note(run, "patterns came from the host: the board has no code of the memory check");
+    keel_check_note(run, "%.0f MiB in %" PRIu32 " pieces", (double)result->tested_bytes / mib,
+                    result->pieces);
+    if (result->tested_bytes < result->wanted_bytes)
+        keel_check_fail(run, "%.0f MiB of %.0f could be had", (double)result->tested_bytes / mib,
+                        (double)result->wanted_bytes / mib);
+    if (result->faults > 0)
+        keel_check_fail(run,
+                        "%" PRIu64 " wrong words; the first, in %s, is at byte 0x%" PRIx64 ": 0x%08" PRIx32
+                        " where 0x%08" PRIx32 " was written (bits 0x%08" PRIx32 ")",
+                        result->faults, result->pass, result->address_bytes, result->got, result->wanted,
+                        result->got ^ result->wanted);
+    else if (slowest * SLOW_TIMES < speed)
+        keel_check_fail(run,
+                        "slow memory: piece %" PRIu32 " of %" PRIu32 " moves %.2f GB/s, all together %.2f",
+                        result->slowest_piece, result->pieces, slowest, speed);
+    else
+        keel_check_figure(run, "memory_check_gbs", "GB/s", KEEL_BETTER_MORE, &speed, 1);
+}
+
+static void check_patterns(struct keel_check_run *run)
+{
+    struct keel_device *device;
+    struct keel_board_file file;
+    struct keel_memcheck_result result;
+    if (!look_up(run, &device, &file))
+        return;
+    uint64_t bytes = bytes_to_test(run, keel_device_info(device), &file);
+    struct keel_memcheck_options options = {.bytes = bytes,
+                                            .piece_bytes = (bytes / PIECES + 4095) & ~UINT64_C(4095),
+                                            .deadline_ns =
+                                                keel_check_deadline_ns(run) - RESERVE_S * KEEL_NS_PER_S,
+                                            .progress = show_pass,
+                                            .context = run};
+    if (keel_check_able(run, keel_memcheck_run(device, &options, &result), "memory check"))
+        judge(run, &result);
+}
+
+const struct keel_check keel_checks_memory[] = {
+    {"3.1", "capacity", "the memory that the board says it has can be had at once", NULL, 60, false,
+     check_capacity},
+    {"3.2", "patterns", "every word has an address of its own and keeps every bit, and no bank is slow",
+     "3.1", 600, false, check_patterns},
+    {NULL, NULL, NULL, NULL, 0, false, NULL},
+};

@@ -1,0 +1,42 @@
+/* member.h - the second process of a check: one that works and is killed, one that is a pair's other half.
+ *
+ * `keel board member WHAT BOARD [RANK]` is started by checks, never by hand, with a socket on descriptor 3.
+ * It says one struct keel_member_word at a time and ends when the socket does. */
+#ifndef KEEL_MEMBER_H
+#define KEEL_MEMBER_H
+
+#include <keel/process.h>
+#include <keel/transport.h>
+
+enum keel_member_kind {
+    KEEL_MEMBER_WORKS = 1, /* golden: the board is open, and works from now on */
+    KEEL_MEMBER_ADDRESS,   /* pair: where I am (to the check); where both are (from it) */
+    KEEL_MEMBER_DONE,      /* all that was to be done is right; value: hash of the results */
+    KEEL_MEMBER_FAILED     /* value: enum keel_status, and why */
+};
+
+struct keel_member_word {
+    uint32_t kind;
+    uint64_t value;
+    struct keel_address addresses[2];
+    char text[256];
+};
+
+struct keel_member {
+    struct keel_process process;
+    int fd; /* of the check; the process has the other end */
+};
+
+/* Start one: `rank` NULL for golden. Blocks for no board. */
+enum keel_status keel_member_start(const char *what, const char *board, const char *rank,
+                                   struct keel_member *out);
+enum keel_status keel_member_hear(struct keel_member *member, uint64_t deadline_ns,
+                                  struct keel_member_word *out);
+enum keel_status keel_member_tell(struct keel_member *member, const struct keel_member_word *word);
+/* Kill it if it is still there, and reap it. */
+void keel_member_end(struct keel_member *member);
+
+/* The other side. The exit code. */
+int keel_board_member_main(int argc, char **argv);
+
+#endif

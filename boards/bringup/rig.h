@@ -1,0 +1,30 @@
+/* rig.h - an open board with its kernels and a queue, ready for golden operations: what the checks that
+ * stress a board (levels 6 to 8) have in common.
+ *
+ * Leaves to others: verdicts (board_check.h) and golden cases (keel/golden.h). One thread. */
+#ifndef KEEL_RIG_H
+#define KEEL_RIG_H
+
+#include <keel/board.h>
+#include <keel/golden.h>
+
+struct keel_rig {
+    struct keel_board *board;
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    struct keel_queue *queue;
+};
+
+/* Open a board by name. After a failure *out is all NULL. */
+enum keel_status keel_rig_open(const char *board, struct keel_rig *out);
+void keel_rig_close(struct keel_rig *rig); /* what is NULL in it is passed over */
+/* Another queue in place of one that failed. */
+enum keel_status keel_rig_renew(struct keel_rig *rig);
+
+/* One golden operation. OK: it ran and is right. MISMATCH: it is not, and the detail names operation, hash
+ * and expected hash. What else the device says, TIMEOUT included. */
+enum keel_status keel_rig_golden(struct keel_rig *rig, uint32_t index, uint64_t deadline_ns);
+/* All of them, or the first that is not right. */
+enum keel_status keel_rig_goldens(struct keel_rig *rig, uint64_t deadline_ns);
+
+#endif
