@@ -215,3 +215,32 @@ static inline canon_real canon_gelu_slope(canon_real x)
     r = w > 80.0f ? (canon_real)(1.0f) : r;
     return w < -80.0f ? (canon_real)(0.0f) : r;
 }
+
+/* Derivatives: of tanh, 1 - t^2; of the sigmoid, s (1 - s) with 1 - s = e s, without cancellation. */
+static inline canon_real canon_tanh_slope(canon_real x)
+{
+    canon_real t = canon_tanh(x);
+    return canon_fma(-t, t, 1.0f);
+}
+
+static inline canon_real canon_sigmoid_slope(canon_real w)
+{
+    canon_real e = canon_exp(-w);
+    canon_real s = canon_reciprocal(e + 1.0f);
+    return w < -80.0f ? (canon_real)(0.0f) : (e * s) * s;
+}
+
+/* SiLU, x s(x), and its derivative s + x s (1 - s); outside |x| <= 80 that is 0 or 1. */
+static inline canon_real canon_silu(canon_real x)
+{
+    return x * canon_sigmoid(x);
+}
+
+static inline canon_real canon_silu_slope(canon_real x)
+{
+    canon_real e = canon_exp(-x);
+    canon_real s = canon_reciprocal(e + 1.0f);
+    canon_real r = canon_fma(x, (e * s) * s, s);
+    r = x > 80.0f ? (canon_real)(1.0f) : r;
+    return x < -80.0f ? (canon_real)(0.0f) : r;
+}

@@ -27,6 +27,10 @@
 #undef canon_cos
 #undef canon_sigmoid
 #undef canon_gelu
+#undef canon_tanh_slope
+#undef canon_sigmoid_slope
+#undef canon_silu
+#undef canon_silu_slope
 #undef canon_gelu_slope
 #undef canon_philox
 #undef canon_uniform

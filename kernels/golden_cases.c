@@ -124,6 +124,44 @@ static enum keel_status gelu_grad(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_gelu_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* count, which function */
+static enum keel_status activation(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_activation op = {.count = shape[0], .kind = (enum keel_activation_kind)shape[1]};
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_activation(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status activation_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_activation_grad op = {.count = shape[0], .kind = (enum keel_activation_kind)shape[1]};
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.dy = INPUT(run, "dy", op.count);
+    op.dx = output(run, "dx", op.count);
+    return golden_ready(run) ? keel_op_activation_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status swiglu(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_swiglu op = {.count = shape[0]};
+    op.a = golden_floats(run, "a", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.b = INPUT(run, "b", op.count);
+    op.y = output(run, "y", op.count);
+    return golden_ready(run) ? keel_op_swiglu(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status swiglu_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_swiglu_grad op = {.count = shape[0]};
+    op.a = golden_floats(run, "a", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
+    op.b = INPUT(run, "b", op.count);
+    op.dy = INPUT(run, "dy", op.count);
+    op.da = output(run, "da", op.count);
+    op.db = output(run, "db", op.count);
+    return golden_ready(run) ? keel_op_swiglu_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 static enum keel_status add(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_add op = {.count = shape[0]};
@@ -323,6 +361,36 @@ const struct golden_case golden_cases[] = {
     CASE(gelu_grad, elementwise, "1", 0x84407818fb7c513d, 1),
     CASE(gelu_grad, elementwise, "67", 0xe2426c370f9d6ba6, 67),
     CASE(gelu_grad, elementwise, "4115", 0xda69e840e390e754, 4115),
+    CASE(activation, activation, "relu-1", 0xf59f9968ce59b2e6, 1, KEEL_RELU),
+    CASE(activation, activation, "relu-67", 0x127ce6bb52cbd23b, 67, KEEL_RELU),
+    CASE(activation, activation, "relu-4115", 0x467c0cc867364417, 4115, KEEL_RELU),
+    CASE(activation_grad, activation, "relu-1", 0x4d25767f9dce13f5, 1, KEEL_RELU),
+    CASE(activation_grad, activation, "relu-67", 0xeeb765175563fa18, 67, KEEL_RELU),
+    CASE(activation_grad, activation, "relu-4115", 0xec75519a3a5458b6, 4115, KEEL_RELU),
+    CASE(activation, activation, "tanh-1", 0xaf79473a24e63d51, 1, KEEL_TANH),
+    CASE(activation, activation, "tanh-67", 0xe677e5bf155040f9, 67, KEEL_TANH),
+    CASE(activation, activation, "tanh-4115", 0x2bf32563e8502cdf, 4115, KEEL_TANH),
+    CASE(activation_grad, activation, "tanh-1", 0xad92df5f2af30083, 1, KEEL_TANH),
+    CASE(activation_grad, activation, "tanh-67", 0xc797522e79bdb945, 67, KEEL_TANH),
+    CASE(activation_grad, activation, "tanh-4115", 0x5df0a46c12ec23be, 4115, KEEL_TANH),
+    CASE(activation, activation, "sigmoid-1", 0x98b627e7ffa9124f, 1, KEEL_SIGMOID),
+    CASE(activation, activation, "sigmoid-67", 0xc948c52188e72a9d, 67, KEEL_SIGMOID),
+    CASE(activation, activation, "sigmoid-4115", 0xc7bcca50f80d2435, 4115, KEEL_SIGMOID),
+    CASE(activation_grad, activation, "sigmoid-1", 0xa228efeed5cf6d2c, 1, KEEL_SIGMOID),
+    CASE(activation_grad, activation, "sigmoid-67", 0xa80c080ae3185979, 67, KEEL_SIGMOID),
+    CASE(activation_grad, activation, "sigmoid-4115", 0x20e36d1a73af65ec, 4115, KEEL_SIGMOID),
+    CASE(activation, activation, "silu-1", 0xe6180eb0a7f224ca, 1, KEEL_SILU),
+    CASE(activation, activation, "silu-67", 0xb5d548dbcdd21332, 67, KEEL_SILU),
+    CASE(activation, activation, "silu-4115", 0x7f26dd71f4fb3457, 4115, KEEL_SILU),
+    CASE(activation_grad, activation, "silu-1", 0x978071532bf2f323, 1, KEEL_SILU),
+    CASE(activation_grad, activation, "silu-67", 0x370cfc4fca0c2321, 67, KEEL_SILU),
+    CASE(activation_grad, activation, "silu-4115", 0x9158e3c65c9af923, 4115, KEEL_SILU),
+    CASE(swiglu, activation, "1", 0x25bf927b4f9a1774, 1),
+    CASE(swiglu, activation, "67", 0x937a6fe909f9c27f, 67),
+    CASE(swiglu, activation, "4115", 0xb32a4bbc8987f7d5, 4115),
+    CASE(swiglu_grad, activation, "1", 0x34909ed80914872d, 1),
+    CASE(swiglu_grad, activation, "67", 0xacc7bf0f34e2f1c4, 67),
+    CASE(swiglu_grad, activation, "4115", 0x33340435fb87b50b, 4115),
     CASE(add, elementwise, "1", 0xecbc934cac6730af, 1),
     CASE(add, elementwise, "67", 0x0dae1483fca0fa86, 67),
     CASE(add, elementwise, "4115", 0x14d242a3b2f03be0, 4115),

@@ -12,6 +12,7 @@
 /* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
 #define KEEL_MODULE_TABLE(X)                                                                                 \
     X(elementwise)                                                                                           \
+    X(activation)                                                                                            \
     X(gemm)                                                                                                  \
     X(attention)                                                                                             \
     X(dropout)                                                                                               \

@@ -3,6 +3,7 @@ kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
 	canon_scalar.h canon_math.h canon_random.h canon_tree.h
 kernels_CL := \
 	elementwise.cl \
+	activation.cl \
 	gemm.cl \
 	attention.cl \
 	dropout.cl \
@@ -19,6 +20,8 @@ kernels_SRC := \
 	canon.c \
 	golden.c \
 	golden_cases.c \
+	activation.c \
+	activation_host.c \
 	elementwise.c \
 	elementwise_host.c \
 	gemm.c \

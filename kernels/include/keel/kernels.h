@@ -149,6 +149,38 @@ struct keel_gelu_grad {
 enum keel_status keel_op_gelu_grad(struct keel_kernels *, const struct keel_gelu_grad *,
                                    struct keel_launch_list *);
 
+/* y = f(x), and dx = dy * f'(x); dx may alias dy, y may alias x. At 0 the slope of ReLU is 0. SiLU: x times
+ * sigmoid(x) (Elfwing et al. 2018). */
+enum keel_activation_kind { KEEL_RELU, KEEL_TANH, KEEL_SIGMOID, KEEL_SILU, KEEL_ACTIVATION_COUNT };
+struct keel_activation {
+    uint64_t count;
+    enum keel_activation_kind kind;
+    struct keel_buffer *x, *y;
+};
+enum keel_status keel_op_activation(struct keel_kernels *, const struct keel_activation *,
+                                    struct keel_launch_list *);
+struct keel_activation_grad {
+    uint64_t count;
+    enum keel_activation_kind kind;
+    struct keel_buffer *x, *dy, *dx;
+};
+enum keel_status keel_op_activation_grad(struct keel_kernels *, const struct keel_activation_grad *,
+                                         struct keel_launch_list *);
+
+/* SwiGLU (Shazeer 2020): y = silu(a) * b; da = (dy * b) * silu'(a), db = dy * silu(a). y may alias a or b, da
+ * and db any of a, b, dy, each its own. */
+struct keel_swiglu {
+    uint64_t count;
+    struct keel_buffer *a, *b, *y;
+};
+enum keel_status keel_op_swiglu(struct keel_kernels *, const struct keel_swiglu *, struct keel_launch_list *);
+struct keel_swiglu_grad {
+    uint64_t count;
+    struct keel_buffer *a, *b, *dy, *da, *db;
+};
+enum keel_status keel_op_swiglu_grad(struct keel_kernels *, const struct keel_swiglu_grad *,
+                                     struct keel_launch_list *);
+
 /* y = a + b; y may alias either. */
 struct keel_add {
     uint64_t count;

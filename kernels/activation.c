@@ -1,0 +1,100 @@
+/* activation.c - functions of one value and their gradients: descriptors to launches. The kernels are in
+ * activation.cl. */
+#include "kernels_internal.h"
+
+static const struct activation {
+    const char *op, *grad, *kernel, *grad_kernel;
+} activations[KEEL_ACTIVATION_COUNT] = {
+    [KEEL_RELU] = {"relu", "relu_grad", "keel_relu", "keel_relu_grad"},
+    [KEEL_TANH] = {"tanh", "tanh_grad", "keel_tanh", "keel_tanh_grad"},
+    [KEEL_SIGMOID] = {"sigmoid", "sigmoid_grad", "keel_sigmoid", "keel_sigmoid_grad"},
+    [KEEL_SILU] = {"silu", "silu_grad", "keel_silu", "keel_silu_grad"},
+};
+
+static enum keel_status find(enum keel_activation_kind kind, const struct activation **out)
+{
+    if ((unsigned)kind >= KEEL_ACTIVATION_COUNT)
+        return keel_fail(KEEL_INVALID, "activation: no function has number %u", (unsigned)kind);
+    *out = &activations[kind];
+    return KEEL_OK;
+}
+
+static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_list *list, const char *name,
+                               uint64_t count, const struct keel_arg *args, uint32_t arg_count)
+{
+    uint32_t block = keel_kernels_item_elements(kernels);
+    struct keel_range range = keel_kernels_range(kernels, (count + block - 1) / block);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_activation, name, &range, args, arg_count);
+}
+
+enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct keel_activation *op,
+                                    struct keel_launch_list *list)
+{
+    const struct activation *of = NULL;
+    KEEL_TRY(find(op->kind, &of));
+    KEEL_TRY(keel_check_buffer(of->op, "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(of->op, "y", op->y, op->count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->y),
+        keel_arg_u64(op->count),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return launch(kernels, list, of->kernel, op->count, args, KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const struct keel_activation_grad *op,
+                                         struct keel_launch_list *list)
+{
+    const struct activation *of = NULL;
+    KEEL_TRY(find(op->kind, &of));
+    KEEL_TRY(keel_check_buffer(of->grad, "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(of->grad, "dy", op->dy, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(of->grad, "dx", op->dx, op->count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->dy),
+        keel_arg_buffer(op->dx),
+        keel_arg_u64(op->count),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return launch(kernels, list, of->grad_kernel, op->count, args, KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_swiglu(struct keel_kernels *kernels, const struct keel_swiglu *op,
+                                struct keel_launch_list *list)
+{
+    KEEL_TRY(keel_check_buffer("swiglu", "a", op->a, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("swiglu", "b", op->b, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("swiglu", "y", op->y, op->count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->a),
+        keel_arg_buffer(op->b),
+        keel_arg_buffer(op->y),
+        keel_arg_u64(op->count),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return launch(kernels, list, "keel_swiglu", op->count, args, KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_swiglu_grad(struct keel_kernels *kernels, const struct keel_swiglu_grad *op,
+                                     struct keel_launch_list *list)
+{
+    const struct {
+        const char *name;
+        struct keel_buffer *buffer;
+    } operands[] = {{"a", op->a}, {"b", op->b}, {"dy", op->dy}, {"da", op->da}, {"db", op->db}};
+    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+        KEEL_TRY(keel_check_buffer("swiglu_grad", operands[i].name, operands[i].buffer,
+                                   op->count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->a),
+        keel_arg_buffer(op->b),
+        keel_arg_buffer(op->dy),
+        keel_arg_buffer(op->da),
+        keel_arg_buffer(op->db),
+        keel_arg_u64(op->count),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return launch(kernels, list, "keel_swiglu_grad", op->count, args, KEEL_ARG_COUNT(args));
+}

@@ -1,0 +1,209 @@
+/* activation_test.c - ReLU, tanh, sigmoid, SiLU, SwiGLU: same bits everywhere, near the truth, and their
+ * gradients are the finite differences. */
+#include "op_fixture.h"
+
+static const uint64_t counts[] = {1, 16, 17, 4097, 65536};
+enum { COUNTS = sizeof counts / sizeof counts[0] };
+
+static void activation_body(struct rig *rig, const void *shape)
+{
+    uint64_t count = *(const uint64_t *)shape;
+    struct keel_buffer *x = rig_random(rig, count, 3, -12.0f, 12.0f);
+    for (int kind = 0; kind < KEEL_ACTIVATION_COUNT; kind++) {
+        struct keel_activation op = {.count = count, .kind = (enum keel_activation_kind)kind, .x = x};
+        struct keel_activation_grad grad = {
+            .count = count, .kind = op.kind, .x = x, .dy = rig_random(rig, count, 4, -1.0f, 1.0f)};
+        op.y = rig_bytes(rig, NULL, count * 4);
+        grad.dx = grad.dy; /* in place */
+        ck_ok(keel_op_activation(rig->kernels, &op, &rig->list));
+        ck_ok(keel_op_activation_grad(rig->kernels, &grad, &rig->list));
+        rig_run(rig);
+        rig_result(rig, op.y, count * 4);
+        rig_result(rig, grad.dx, count * 4);
+    }
+}
+
+static void swiglu_body(struct rig *rig, const void *shape)
+{
+    uint64_t count = *(const uint64_t *)shape;
+    struct keel_swiglu op = {.count = count,
+                             .a = rig_random(rig, count, 5, -12.0f, 12.0f),
+                             .b = rig_random(rig, count, 6, -2.0f, 2.0f),
+                             .y = rig_bytes(rig, NULL, count * 4)};
+    struct keel_swiglu_grad grad = {
+        .count = count, .a = op.a, .b = op.b, .dy = rig_random(rig, count, 7, -1.0f, 1.0f)};
+    grad.da = grad.dy; /* in place */
+    grad.db = rig_bytes(rig, NULL, count * 4);
+    ck_ok(keel_op_swiglu(rig->kernels, &op, &rig->list));
+    ck_ok(keel_op_swiglu_grad(rig->kernels, &grad, &rig->list));
+    rig_run(rig);
+    rig_result(rig, op.y, count * 4);
+    rig_result(rig, grad.da, count * 4);
+    rig_result(rig, grad.db, count * 4);
+}
+
+static void on_all_counts(enum rig_kind kind, const char *op, op_body body)
+{
+    for (int c = 0; c < COUNTS; c++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s %llu", op, (unsigned long long)counts[c]);
+        same_bits(kind, name, body, &counts[c]);
+    }
+}
+
+START_TEST(activations_give_the_same_bits)
+{
+    on_all_counts((enum rig_kind)_i, "activation", activation_body);
+}
+END_TEST
+START_TEST(swiglu_gives_the_same_bits)
+{
+    on_all_counts((enum rig_kind)_i, "swiglu", swiglu_body);
+}
+END_TEST
+
+/* The functions in double. */
+static double truth(int kind, double x)
+{
+    switch (kind) {
+    case KEEL_RELU:
+        return x > 0 ? x : 0;
+    case KEEL_TANH:
+        return tanh(x);
+    case KEEL_SIGMOID:
+        return 1 / (1 + exp(-x));
+    default:
+        return x / (1 + exp(-x));
+    }
+}
+
+/* Fourth order: exact to 1e-10 here; ReLU is not looked at near its corner. */
+static double difference(int kind, double x)
+{
+    double h = 1e-3;
+    return (8 * (truth(kind, x + h) - truth(kind, x - h)) -
+            (truth(kind, x + 2 * h) - truth(kind, x - 2 * h))) /
+           (12 * h);
+}
+
+START_TEST(values_and_slopes_are_near_the_truth)
+{
+    enum { COUNT = 5000 };
+    struct rig rig;
+    rig_open(&rig, RIG_HOST);
+    float *x = random_floats(COUNT, 8, -9.0f, 9.0f), *dy = random_floats(COUNT, 9, -1.0f, 1.0f);
+    for (int kind = 0; kind < KEEL_ACTIVATION_COUNT; kind++) {
+        struct keel_activation op = {.count = COUNT,
+                                     .kind = (enum keel_activation_kind)kind,
+                                     .x = rig_bytes(&rig, x, COUNT * 4),
+                                     .y = rig_bytes(&rig, NULL, COUNT * 4)};
+        struct keel_activation_grad grad = {.count = COUNT,
+                                            .kind = op.kind,
+                                            .x = op.x,
+                                            .dy = rig_bytes(&rig, dy, COUNT * 4),
+                                            .dx = rig_bytes(&rig, NULL, COUNT * 4)};
+        ck_ok(keel_op_activation(rig.kernels, &op, &rig.list));
+        ck_ok(keel_op_activation_grad(rig.kernels, &grad, &rig.list));
+        rig_run(&rig);
+        const float *y = rig_result(&rig, op.y, COUNT * 4), *dx = rig_result(&rig, grad.dx, COUNT * 4);
+        for (int i = 0; i < COUNT; i++) {
+            double v = (double)x[i];
+            ck_assert_double_le(fabs((double)y[i] - truth(kind, v)), 3e-7 * fmax(1.0, fabs(v)));
+            if (kind != KEEL_RELU || fabs(v) > 0.01)
+                ck_assert_msg(fabs((double)dx[i] - (double)dy[i] * difference(kind, v)) <= 1e-6,
+                              "function %d at %g: %g, wanted %g", kind, v, (double)dx[i],
+                              (double)dy[i] * difference(kind, v));
+        }
+    }
+    free(x);
+    free(dy);
+    rig_close(&rig);
+}
+END_TEST
+
+START_TEST(swiglu_s_gradients_are_the_finite_differences)
+{
+    enum { COUNT = 2000 };
+    struct rig rig;
+    rig_open(&rig, RIG_HOST);
+    float *a = random_floats(COUNT, 10, -9.0f, 9.0f), *b = random_floats(COUNT, 11, -2.0f, 2.0f),
+          *dy = random_floats(COUNT, 12, -1.0f, 1.0f);
+    struct keel_swiglu_grad grad = {.count = COUNT,
+                                    .a = rig_bytes(&rig, a, COUNT * 4),
+                                    .b = rig_bytes(&rig, b, COUNT * 4),
+                                    .dy = rig_bytes(&rig, dy, COUNT * 4),
+                                    .da = rig_bytes(&rig, NULL, COUNT * 4),
+                                    .db = rig_bytes(&rig, NULL, COUNT * 4)};
+    ck_ok(keel_op_swiglu_grad(rig.kernels, &grad, &rig.list));
+    rig_run(&rig);
+    const float *da = rig_result(&rig, grad.da, COUNT * 4), *db = rig_result(&rig, grad.db, COUNT * 4);
+    for (int i = 0; i < COUNT; i++) {
+        double u = (double)a[i], v = (double)b[i], g = (double)dy[i];
+        ck_assert_double_le(fabs((double)da[i] - g * v * difference(KEEL_SILU, u)), 2e-6);
+        ck_assert_double_le(fabs((double)db[i] - g * truth(KEEL_SILU, u)), 3e-6);
+    }
+    free(a);
+    free(b);
+    free(dy);
+    rig_close(&rig);
+}
+END_TEST
+
+/* What is far out, infinite or no number stays what the function makes of it. */
+START_TEST(extremes_have_their_limits)
+{
+    static const float x[] = {-INFINITY, -200, -0.0F, 0, 200, INFINITY, NAN};
+    enum { COUNT = sizeof x / sizeof x[0] };
+    static const float wanted[KEEL_ACTIVATION_COUNT - 1][COUNT - 1] = {
+        [KEEL_RELU] = {0, 0, 0, 0, 200, INFINITY},
+        [KEEL_TANH] = {-1, -1, 0, 0, 1, 1},
+        [KEEL_SIGMOID] = {0, 0, 0.5F, 0.5F, 1, 1},
+    };
+    for (int kind = 0; kind < KEEL_ACTIVATION_COUNT - 1; kind++) {
+        struct rig rig;
+        rig_open(&rig, RIG_PTHREAD);
+        struct keel_activation op = {.count = COUNT,
+                                     .kind = (enum keel_activation_kind)kind,
+                                     .x = rig_bytes(&rig, x, sizeof x),
+                                     .y = rig_bytes(&rig, NULL, sizeof x)};
+        ck_ok(keel_op_activation(rig.kernels, &op, &rig.list));
+        rig_run(&rig);
+        const float *y = rig_result(&rig, op.y, sizeof x);
+        for (int i = 0; i < COUNT - 1; i++)
+            ck_assert_msg(!(y[i] < wanted[kind][i]) && !(y[i] > wanted[kind][i]), "function %d of %g is %g",
+                          kind, (double)x[i], (double)y[i]);
+        ck_assert(isnan(y[COUNT - 1]));
+        rig_close(&rig);
+    }
+}
+END_TEST
+
+START_TEST(wrong_descriptors_are_refused_by_name)
+{
+    struct rig rig;
+    rig_open(&rig, RIG_HOST);
+    struct keel_activation op = {.count = 8, .kind = KEEL_SILU, .x = rig_bytes(&rig, NULL, 28)};
+    op.y = op.x;
+    ck_status(keel_op_activation(rig.kernels, &op, &rig.list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "silu: x holds 28 bytes, needs 32"));
+    op.kind = KEEL_ACTIVATION_COUNT;
+    ck_status(keel_op_activation(rig.kernels, &op, &rig.list), KEEL_INVALID);
+    struct keel_swiglu_grad grad = {.count = 7, .a = op.x, .b = op.x, .dy = op.x, .da = op.x};
+    ck_status(keel_op_swiglu_grad(rig.kernels, &grad, &rig.list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "swiglu_grad: no buffer for db"));
+    ck_assert_uint_eq(rig.list.count, 0);
+    rig_close(&rig);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, activations_give_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, swiglu_gives_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_test(tc, values_and_slopes_are_near_the_truth);
+    tcase_add_test(tc, swiglu_s_gradients_are_the_finite_differences);
+    tcase_add_test(tc, extremes_have_their_limits);
+    tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
+}
+
+KEEL_TEST_MAIN("activation", cases, RIG_LIMIT_S)
