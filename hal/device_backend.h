@@ -56,8 +56,7 @@ enum keel_command_kind {
     KEEL_COMMAND_FILL,
     KEEL_COMMAND_MAP,
     KEEL_COMMAND_UNMAP,
-    KEEL_COMMAND_MARK,
-    KEEL_COMMAND_REPLAY
+    KEEL_COMMAND_MARK
 };
 
 enum { KEEL_NOTES = 8 };
@@ -224,10 +223,11 @@ enum keel_status keel_check_copy(const struct keel_device *device, const struct 
                                  uint64_t target_offset_bytes, uint64_t bytes);
 enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes);
-/* All steps of a sealed list, one by one, and one step (device_commands.c). */
+/* All steps of a sealed list, one by one, and one step; what a replay notes of each (device_commands.c). */
 enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands);
 enum keel_status keel_commands_run_step(const struct keel_command *command,
                                         const struct keel_commands *commands, const struct keel_step *step);
+void keel_step_note(struct keel_queue *queue, const struct keel_step *step);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
  * it from its driver calls the second; the third when the whole device is gone. */

@@ -135,6 +135,12 @@ enum keel_status keel_commands_run_step(const struct keel_command *command,
                      step->as.fill.pattern);
 }
 
+void keel_step_note(struct keel_queue *queue, const struct keel_step *step)
+{
+    bool launch = step->kind == KEEL_COMMAND_LAUNCH;
+    keel_queue_note(queue, step->kind, launch ? step->as.launch.kernel->entry->name : NULL);
+}
+
 enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands)
 {
     for (uint32_t i = 0; i < commands->count; i++) {
@@ -143,6 +149,7 @@ enum keel_status keel_commands_run(const struct keel_command *command, const str
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
+        keel_step_note(command->queue, &commands->steps[i]);
         KEEL_TRY(keel_commands_run_step(&one, commands, &commands->steps[i]));
         if (atomic_load_explicit(&command->queue->lost, memory_order_acquire))
             return i + 1 < commands->count ? keel_queue_failed(command->queue) : KEEL_OK;

@@ -101,8 +101,7 @@ enum keel_status keel_device_check_usable(struct keel_device *device)
 
 const char *keel_command_kind_name(enum keel_command_kind kind)
 {
-    static const char *const names[] = {"launch", "read",  "write", "copy",  "fill",
-                                        "map",    "unmap", "mark",  "replay"};
+    static const char *const names[] = {"launch", "read", "write", "copy", "fill", "map", "unmap", "mark"};
     return names[kind];
 }
 

@@ -269,7 +269,6 @@ enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_command
     if (commands->device != queue->device || !commands->sealed)
         return keel_fail(KEEL_INVALID, "%s: a list of commands that is %s", queue->device->info.selector,
                          commands->sealed ? "of another device" : "not sealed; call keel_commands_seal");
-    keel_queue_note(queue, KEEL_COMMAND_REPLAY, NULL);
     const struct keel_device_ops *ops = queue->device->ops;
     return issued(&command, (ops->replay != NULL ? ops->replay : keel_commands_run)(&command, commands));
 }

@@ -86,6 +86,7 @@ enum keel_status keel_opencl_replay(const struct keel_command *command, const st
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
+        keel_step_note(command->queue, step);
         if (step->kind == KEEL_COMMAND_LAUNCH)
             KEEL_TRY(replay_launch(&one, step, &prepared[i]));
         else

@@ -120,7 +120,7 @@ enum keel_status keel_launch_list_append(struct keel_launch_list *list, struct k
                                          const struct keel_range *range, const struct keel_arg *args,
                                          uint32_t arg_count)
 {
-    KEEL_ASSERT(arg_count <= KEEL_ARG_MAX);
+    KEEL_ASSERT(arg_count <= KEEL_ARG_MAX && list->commands == NULL);
     if (list->count == list->capacity) {
         uint32_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
         KEEL_TRY(keel_realloc(&list->items, list->capacity, capacity, sizeof *list->items));
@@ -175,12 +175,37 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
 
 void keel_launch_list_fini(struct keel_launch_list *list)
 {
+    keel_commands_destroy(list->commands);
     keel_free(list->items);
     *list = (struct keel_launch_list){0};
 }
 
+enum keel_status keel_launch_list_seal(struct keel_launch_list *list, const struct keel_kernels *kernels)
+{
+    if (list->count == 0)
+        return KEEL_OK;
+    struct keel_commands *commands = NULL;
+    KEEL_TRY(keel_commands_create(kernels->device, &commands));
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < list->count && status == KEEL_OK; i++) {
+        const struct keel_launch *launch = &list->items[i];
+        status =
+            keel_commands_launch(commands, launch->kernel, launch->args, launch->arg_count, &launch->range);
+    }
+    if (status == KEEL_OK)
+        status = keel_commands_seal(commands);
+    if (status != KEEL_OK) {
+        keel_commands_destroy(commands);
+        return status;
+    }
+    list->commands = commands;
+    return KEEL_OK;
+}
+
 enum keel_status keel_launch_list_run(const struct keel_launch_list *list, struct keel_queue *queue)
 {
+    if (list->commands != NULL)
+        return keel_queue_replay(queue, list->commands, NULL, NULL);
     for (uint32_t i = 0; i < list->count; i++) {
         const struct keel_launch *launch = &list->items[i];
         KEEL_TRY(keel_queue_launch(queue, launch->kernel, launch->args, launch->arg_count, &launch->range,

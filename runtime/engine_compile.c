@@ -270,6 +270,8 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_pro
     struct keel_emit emit = emitter(engine, program);
     enum keel_status status = emit_nodes(&emit, program, bucket_nodes);
     keel_free(bucket_nodes);
+    for (uint32_t i = 0; i < program->list_count && status == KEEL_OK; i++)
+        status = keel_launch_list_seal(&program->lists[i], engine->kernels);
     return status;
 }
 
@@ -283,6 +285,7 @@ static enum keel_status emit_update(struct keel_engine *engine)
                                      .scratch = engine->scratch};
         KEEL_TRY(keel_op_digest(engine->kernels, &digest, &engine->update.digest));
     }
+    KEEL_TRY(keel_launch_list_seal(&engine->update.digest, engine->kernels));
     if (!engine->training)
         return KEEL_OK;
     /* By kernels: drivers of CPUs fill with one thread. */
@@ -290,12 +293,14 @@ static enum keel_status emit_update(struct keel_engine *engine)
     struct keel_fill loss = {.count = 1, .y = engine->loss};
     KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
     KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
+    KEEL_TRY(keel_launch_list_seal(&engine->update.zero, engine->kernels));
     struct keel_norm norm = {.count = engine->layout.flat_count,
                              .x = engine->flat[KEEL_FLAT_GRADIENTS],
                              .scratch = engine->scratch,
                              .norm = engine->norm,
                              .control = engine->control};
-    return keel_op_norm(engine->kernels, &norm, &engine->update.norm);
+    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &engine->update.norm));
+    return keel_launch_list_seal(&engine->update.norm, engine->kernels);
 }
 
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
@@ -392,7 +397,7 @@ enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weigh
         begin = i;
     }
     engine->update.weight_decay = weight_decay;
-    return KEEL_OK;
+    return keel_launch_list_seal(&engine->update.adamw, engine->kernels);
 }
 
 void keel_update_lists_fini(struct keel_update_lists *update)

@@ -101,11 +101,11 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
 
 static void destroy_slot(struct keel_trainer *trainer, struct keel_slot *slot)
 {
+    for (uint32_t b = 0; slot->add != NULL && b <= trainer->bucket_count; b++)
+        keel_launch_list_fini(&slot->add[b]);
     for (uint32_t b = 0; slot->slices != NULL && b <= trainer->bucket_count; b++)
         if (slot->slices[b] != NULL)
             keel_buffer_destroy(slot->slices[b]);
-    for (uint32_t b = 0; slot->add != NULL && b <= trainer->bucket_count; b++)
-        keel_launch_list_fini(&slot->add[b]);
     if (slot->buffer != NULL)
         keel_buffer_destroy(slot->buffer);
     keel_free(slot->slices);
@@ -207,6 +207,7 @@ static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_slo
                                .b = target,
                                .y = target};
         KEEL_TRY(keel_op_add(trainer->kernels, &add, &slot->add[b]));
+        KEEL_TRY(keel_launch_list_seal(&slot->add[b], trainer->kernels));
     }
     return KEEL_OK;
 }

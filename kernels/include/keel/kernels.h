@@ -36,9 +36,14 @@ struct keel_launch_list {
     struct keel_launch *items; /* heap, owned */
     uint32_t count;
     uint32_t capacity;
+    struct keel_commands *commands; /* owned; NULL until it is sealed */
 };
+/* Before the buffers that its launches use. */
 void keel_launch_list_fini(struct keel_launch_list *list);
-/* Enqueue all launches in order. */
+/* Nothing is appended any more, and running it is a replay of keel/device.h: no argument is set, none is
+ * checked, nothing is allocated. For lists that run often; an empty one is fine. What the device says. */
+enum keel_status keel_launch_list_seal(struct keel_launch_list *list, const struct keel_kernels *kernels);
+/* Enqueue all launches in order; sealed or not. */
 enum keel_status keel_launch_list_run(const struct keel_launch_list *list, struct keel_queue *queue);
 
 /* ---- control buffer: what changes between replays ------------------------------------------ */
