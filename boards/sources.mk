@@ -1,6 +1,9 @@
 # One source a line.
 boards_CL += bringup/memcheck.cl
 
+boards_SRC += bringup/artifact.c
+boards_SRC += bringup/artifact_manifest.c
+boards_SRC += bringup/artifact_write.c
 boards_SRC += bringup/board.c
 boards_SRC += bringup/board_cmd.c
 boards_SRC += bringup/board_list.c

@@ -63,6 +63,8 @@ enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacit
     return KEEL_OK;
 }
 
+static const struct keel_device_options no_options;
+
 /* Drivers read their environment at the first OpenCL call, so this comes before discovery. */
 static void apply_threads(uint32_t threads)
 {
@@ -101,22 +103,44 @@ static void apply_options(const struct keel_device_options *options, struct keel
     keel_watch_init(&device->watch, options->hung_after_ns > 0 ? options->hung_after_ns : HUNG_AFTER_NS);
 }
 
+/* The candidates, which the caller frees, and which of them is meant. */
+static enum keel_status find(const char *selector, const struct keel_device_options *options,
+                             struct keel_candidate **out_candidates, uint32_t *out_index)
+{
+    struct keel_candidate *candidates = NULL;
+    uint32_t count = 0;
+    apply_threads(options->threads);
+    KEEL_TRY(discover(&candidates, &count));
+    enum keel_status status = keel_candidate_pick(candidates, count, selector != NULL ? selector : "auto",
+                                                  options->code != NULL, out_index);
+    if (status != KEEL_OK)
+        keel_free(candidates);
+    else
+        *out_candidates = candidates;
+    return status;
+}
+
+enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
+                                  struct keel_device_info *out)
+{
+    struct keel_candidate *candidates;
+    uint32_t index;
+    KEEL_TRY(find(selector, options != NULL ? options : &no_options, &candidates, &index));
+    *out = candidates[index].info;
+    keel_free(candidates);
+    return KEEL_OK;
+}
+
 enum keel_status keel_device_open(const char *selector, const struct keel_device_options *options,
                                   struct keel_device **out)
 {
-    static const struct keel_device_options none;
-    if (options == NULL)
-        options = &none;
-    apply_threads(options->threads);
-    if (selector == NULL)
-        selector = "auto";
-    struct keel_candidate *candidates = NULL;
+    struct keel_candidate *candidates;
     struct keel_device *device = NULL;
-    uint32_t count = 0, index = 0;
-    KEEL_TRY(discover(&candidates, &count));
-    enum keel_status status = keel_candidate_pick(candidates, count, selector, options->code != NULL, &index);
-    if (status == KEEL_OK)
-        status = check_options(options, &candidates[index].info);
+    uint32_t index;
+    if (options == NULL)
+        options = &no_options;
+    KEEL_TRY(find(selector, options, &candidates, &index));
+    enum keel_status status = check_options(options, &candidates[index].info);
     if (status == KEEL_OK)
         status = candidates[index].backend->open(&candidates[index], &device);
     keel_free(candidates);

@@ -15,7 +15,8 @@ struct built_module {
 };
 
 struct keel_kernels {
-    struct keel_device *device; /* borrowed */
+    struct keel_device *device;   /* borrowed */
+    struct keel_device_info info; /* of the device that they are for */
     struct built_module modules[KEEL_MODULE_COUNT];
 };
 
@@ -31,12 +32,12 @@ static const char *build_options(const struct keel_device_info *info)
     return keel_device_large_local(info) ? "-DKEEL_LARGE_LOCAL" : "";
 }
 
-static enum keel_status build_module(struct keel_device *device, const struct keel_module *module,
+static enum keel_status build_module(const struct keel_kernels *kernels, const struct keel_module *module,
                                      struct built_module *out)
 {
     out->module = module;
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
-    KEEL_TRY(keel_program_create(device, module, build_options(keel_device_info(device)), &out->program));
+    KEEL_TRY(keel_program_create(kernels->device, module, build_options(&kernels->info), &out->program));
     for (uint32_t i = 0; i < module->kernel_count; i++)
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
     return KEEL_OK;
@@ -44,11 +45,19 @@ static enum keel_status build_module(struct keel_device *device, const struct ke
 
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out)
 {
+    return keel_kernels_create_with(device, &(struct keel_kernels_options){.target = NULL}, out);
+}
+
+enum keel_status keel_kernels_create_with(struct keel_device *device,
+                                          const struct keel_kernels_options *options,
+                                          struct keel_kernels **out)
+{
     struct keel_kernels *kernels;
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
+    kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++) {
-        enum keel_status status = build_module(device, module_table[i], &kernels->modules[i]);
+        enum keel_status status = build_module(kernels, module_table[i], &kernels->modules[i]);
         if (status != KEEL_OK) {
             keel_kernels_destroy(kernels);
             return status;
@@ -89,7 +98,23 @@ const char *keel_kernels_module_name(enum keel_module_id module)
 
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels)
 {
-    return keel_device_info(kernels->device);
+    return &kernels->info;
+}
+
+uint32_t keel_kernels_part_count(const struct keel_kernels *kernels)
+{
+    (void)kernels;
+    return KEEL_MODULE_COUNT;
+}
+
+struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index)
+{
+    KEEL_ASSERT(index < KEEL_MODULE_COUNT);
+    const struct built_module *built = &kernels->modules[index];
+    return (struct keel_kernels_part){.module = built->module,
+                                      .options = build_options(&kernels->info),
+                                      .program = built->program,
+                                      .kernels = built->kernels};
 }
 
 bool keel_kernels_few_wide(const struct keel_kernels *kernels)

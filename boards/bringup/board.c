@@ -1,8 +1,10 @@
-/* board.c - opening a board: from a name to a device with the facts that its file adds.
+/* board.c - opening a board: from a name to a device with the facts and the code that its folder adds.
  *
- * Owns the device of an open board. Which file is a device's own is said in board_find.c. */
+ * Owns the device of an open board, and its code. Which file is a device's own is said in board_find.c. */
+#include "artifact.h"
 #include "board_file.h"
 #include <ctype.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,8 @@
 struct keel_board {
     struct keel_board_file file;
     struct keel_device *device;
+    struct keel_artifacts *artifacts; /* NULL: none */
+    bool only_artifacts;              /* nothing may be compiled */
 };
 
 /* ---- which device ---- */
@@ -45,7 +49,7 @@ static enum keel_status no_device(const struct keel_board_file *file, const stru
                 KEEL_UNSUPPORTED,
                 "board %.150s: the driver of %s is \"%s\", and board.conf is for \"%s\"; install "
                 "that driver, or check the board with this one and change match.driver",
-                file->id, info->name, info->version, file->match.driver);
+                file->id, info->name, info->driver_version, file->match.driver);
     }
     return keel_fail(KEEL_NOT_FOUND,
                      "board %.150s: no device %u of this machine has platform \"%s\" and name \"%s\"; "
@@ -69,14 +73,16 @@ static enum keel_status pick(const struct keel_board_file *file, uint32_t number
 }
 
 /* From the name of a board to its file and its device. */
-static enum keel_status find_board(const char *name, struct keel_board_file *file,
-                                   struct keel_device_info *out)
+static enum keel_status find_board(const char *name, const struct keel_device_options *options,
+                                   struct keel_board_file *file, struct keel_device_info *out)
 {
     char part[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES];
     uint32_t number;
     split_number(name, part, &number);
     KEEL_TRY(keel_board_folder_find(part, folder));
     KEEL_TRY(keel_board_file_read(folder, file));
+    KEEL_TRY(
+        keel_device_select("host", options, out)); /* tells the drivers how many threads, before the list */
     struct keel_device_info *devices;
     KEEL_TRY(keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *devices, &devices));
     enum keel_status status = pick(file, number, devices, out);
@@ -88,26 +94,85 @@ static enum keel_status find_board(const char *name, struct keel_board_file *fil
 static enum keel_status find_device(const char *selector, const struct keel_device_options *options,
                                     struct keel_board_file *file, struct keel_device_info *out)
 {
-    struct keel_device *device;
-    KEEL_TRY(keel_device_open(selector, options, &device));
-    *out = *keel_device_info(device);
-    keel_device_close(device);
+    KEEL_TRY(keel_device_select(selector, options, out));
     return keel_board_file_find(out, file);
+}
+
+/* ---- code ---- */
+
+static enum keel_status find_code(void *context, const struct keel_module *module, const char *options,
+                                  struct keel_code *out)
+{
+    const struct keel_board *board = context;
+    enum keel_status status = keel_artifacts_find(board->artifacts, module, options, out);
+    if (status == KEEL_OK || board->only_artifacts)
+        return status == KEEL_NOT_FOUND ? keel_fail(KEEL_UNSUPPORTED, "%s", keel_detail()) : status;
+    keel_log(KEEL_LOG_INFO, "module %s is compiled: %s", module->name, keel_detail());
+    return KEEL_NOT_FOUND;
+}
+
+enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES])
+{
+    return file->artifacts[0] == '/' ? keel_path_join(out, "", file->artifacts)
+                                     : keel_path_join(out, file->folder, file->artifacts);
+}
+
+/* Artifacts that are not there, or of another driver, are wrong only where the board cannot do without. */
+static enum keel_status open_code(struct keel_board *board, const struct keel_device_info *info)
+{
+    char folder[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
+    struct keel_device_info as_file = *info;
+    if (board->file.folder[0] == '\0' || board->file.code == KEEL_BOARD_CODE_SOURCE)
+        return KEEL_OK;
+    if (board->file.memory_banks > 0)
+        as_file.memory_banks = board->file.memory_banks;
+    board->only_artifacts =
+        board->file.code == KEEL_BOARD_CODE_ARTIFACTS || (info->code_forms & KEEL_CODE_SOURCE) == 0;
+    KEEL_TRY(keel_board_artifacts_folder(&board->file, folder));
+    KEEL_TRY(keel_path_join(manifest, folder, "manifest.json"));
+    if (!keel_path_exists(manifest))
+        return board->only_artifacts
+                   ? keel_fail(KEEL_NOT_FOUND,
+                               "board %.200s: takes its code from %.200s, and there is none; make it: keel "
+                               "board build %.200s",
+                               board->file.id, folder, board->file.id)
+                   : KEEL_OK;
+    enum keel_status status = keel_artifacts_open(folder, &as_file, &board->artifacts);
+    if (status != KEEL_MISMATCH || board->only_artifacts)
+        return status;
+    keel_log(KEEL_LOG_WARN, "kernels are compiled: %s", keel_detail());
+    return KEEL_OK;
 }
 
 /* ---- the door ---- */
 
+static enum keel_status open_board(const char *name, const struct keel_board_options *options,
+                                   struct keel_board *board)
+{
+    struct keel_device_options native = {.threads = options->threads};
+    const struct keel_code_provider code = {.find = find_code, .context = board};
+    struct keel_device_info info;
+    KEEL_TRY(strchr(name, '/') != NULL ? find_board(name, &native, &board->file, &info)
+                                       : find_device(name, &native, &board->file, &info));
+    if (!options->without_code)
+        KEEL_TRY(open_code(board, &info));
+    if (info.kind != KEEL_DEVICE_HOST) {
+        native.image_limit = board->file.image_limit;
+        native.memory_banks = board->file.memory_banks;
+        native.bank_style = (enum keel_bank_style)board->file.bank_style;
+        native.code = board->artifacts != NULL ? &code : NULL;
+    }
+    KEEL_TRY(keel_board_tune_read(&board->file, &info));
+    return keel_device_open(info.selector, &native, &board->device);
+}
+
 enum keel_status keel_board_open(const char *name, const struct keel_board_options *options,
                                  struct keel_board **out)
 {
-    struct keel_device_options native = {.threads = options != NULL ? options->threads : 0};
-    struct keel_device_info info;
     struct keel_board *board;
     KEEL_TRY(keel_alloc(1, sizeof *board, &board));
-    enum keel_status status = strchr(name, '/') != NULL ? find_board(name, &board->file, &info)
-                                                        : find_device(name, &native, &board->file, &info);
-    if (status == KEEL_OK)
-        status = keel_device_open(info.selector, &native, &board->device);
+    enum keel_status status =
+        open_board(name, options != NULL ? options : &(struct keel_board_options){.threads = 0}, board);
     if (status != KEEL_OK) {
         keel_board_close(board);
         return status;
@@ -122,6 +187,7 @@ void keel_board_close(struct keel_board *board)
         return;
     if (board->device != NULL)
         keel_device_close(board->device);
+    keel_artifacts_close(board->artifacts);
     keel_free(board);
 }
 

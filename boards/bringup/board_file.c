@@ -5,6 +5,8 @@
 #include "board_file.h"
 #include <errno.h>
 #include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +132,68 @@ static enum keel_status take(void *object, const struct keel_ini_entry *entry)
 
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "board", .take = take};
+
+/* ---- tune.conf ---- */
+
+struct tuning {
+    char driver[KEEL_DEVICE_NAME_BYTES], day[16];
+    struct keel_board_file found;
+};
+
+#define TUNING(field) offsetof(struct tuning, field), sizeof(((struct tuning *)0)->field)
+static const struct keel_ini_key tune_keys[] = {
+    {"tune", "driver", KEEL_INI_TEXT, TUNING(driver), "", 0, 0, NULL, false,
+     "driver that it was measured on"},
+    {"tune", "day", KEEL_INI_TEXT, TUNING(day), "", 0, 0, NULL, false, "day of the measurement"},
+};
+
+static enum keel_status take_tuned(void *object, const struct keel_ini_entry *entry)
+{
+    struct tuning *tuning = object;
+    return strcmp(entry->section, "kernels") == 0 ? keel_board_tunable_take(&tuning->found, entry)
+                                                  : KEEL_NOT_FOUND;
+}
+
+static const struct keel_ini_table tune_table = {.keys = tune_keys,
+                                                 .key_count = sizeof tune_keys / sizeof tune_keys[0],
+                                                 .what = "tuning",
+                                                 .take = take_tuned};
+
+static bool has_tunable(const struct keel_board_file *file, const char *name)
+{
+    for (uint32_t i = 0; i < file->tunable_count; i++)
+        if (strcmp(file->tunables[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void add_tuned(struct keel_board_file *file, const struct tuning *tuning)
+{
+    for (uint32_t i = 0; i < tuning->found.tunable_count; i++)
+        if (!has_tunable(file, tuning->found.tunables[i].name) &&
+            file->tunable_count < KEEL_BOARD_TUNABLES_MAX)
+            file->tunables[file->tunable_count++] = tuning->found.tunables[i];
+}
+
+enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info)
+{
+    char path[KEEL_PATH_BYTES];
+    if (file->folder[0] == '\0')
+        return KEEL_OK;
+    KEEL_TRY(keel_path_join(path, file->folder, "tune.conf"));
+    if (!keel_path_exists(path))
+        return KEEL_OK;
+    struct tuning *tuning;
+    KEEL_TRY(keel_alloc(1, sizeof *tuning, &tuning));
+    enum keel_status status = keel_ini_read(&tune_table, path, tuning);
+    if (status == KEEL_OK && strcmp(tuning->driver, info->driver_version) == 0)
+        add_tuned(file, tuning);
+    else if (status == KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "%s: tuned with driver \"%s\" and this is \"%s\": not used; keel board tune",
+                 path, tuning->driver, info->driver_version);
+    keel_free(tuning);
+    return status;
+}
 
 /* ---- the door ---- */
 

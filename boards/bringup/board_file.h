@@ -12,6 +12,11 @@ enum keel_status keel_board_tunable_take(struct keel_board_file *file, const str
 /* Every key of board.conf, for --help. */
 void keel_board_print_keys(FILE *out);
 
+/* Add what tune.conf says, if there is one for this driver; what board.conf says stays. */
+enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info);
+/* Where a board's artifacts are. */
+enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES]);
+
 /* How well a file fits a device. */
 enum keel_board_fit { KEEL_BOARD_OTHER, KEEL_BOARD_OTHER_DRIVER, KEEL_BOARD_FITS };
 enum keel_board_fit keel_board_file_fit(const struct keel_board_file *file,

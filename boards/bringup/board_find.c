@@ -162,7 +162,7 @@ enum keel_board_fit keel_board_file_fit(const struct keel_board_file *file,
         return KEEL_BOARD_OTHER;
     if (!fits(match->platform, info->platform) || !fits(match->name, info->name))
         return KEEL_BOARD_OTHER;
-    return fits(match->driver, info->version) ? KEEL_BOARD_FITS : KEEL_BOARD_OTHER_DRIVER;
+    return fits(match->driver, info->driver_version) ? KEEL_BOARD_FITS : KEEL_BOARD_OTHER_DRIVER;
 }
 
 struct matching {
@@ -212,7 +212,7 @@ static enum keel_status settle(const struct matching *matching)
         return keel_fail(KEEL_UNSUPPORTED,
                          "%s (%s): its driver is \"%s\", and %.150s/board.conf is for \"%s\"; install that "
                          "driver, or check the board with this one and change match.driver",
-                         matching->info->selector, matching->info->name, matching->info->version,
+                         matching->info->selector, matching->info->name, matching->info->driver_version,
                          matching->wanted_folder, matching->wanted.driver);
     if (matching->fit_count == 0)
         keel_board_file_defaults(matching->best);

@@ -137,6 +137,9 @@ struct keel_device_options {
  * several match. */
 enum keel_status keel_device_open(const char *selector, const struct keel_device_options *options,
                                   struct keel_device **out);
+/* What keel_device_open would open, without doing so: errors as there. */
+enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
+                                  struct keel_device_info *out);
 void keel_device_close(struct keel_device *device);
 const struct keel_device_info *keel_device_info(const struct keel_device *device);
 

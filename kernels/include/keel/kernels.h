@@ -23,7 +23,28 @@ struct keel_kernels; /* the built programs of one device, and which variant it u
 /* Build all modules for a device; the first build on a device compiles (seconds), later ones come
  * from the driver's cache. The device outlives the kernels. */
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out);
+
+/* All zero: as keel_kernels_create. */
+struct keel_kernels_options {
+    const struct keel_device_info
+        *target; /* the device that the code is for, where this one only compiles for
+                    it: build options and groups are those of the target. Copied. */
+};
+enum keel_status keel_kernels_create_with(struct keel_device *device,
+                                          const struct keel_kernels_options *options,
+                                          struct keel_kernels **out);
 void keel_kernels_destroy(struct keel_kernels *kernels);
+
+/* The programs that there are, for who keeps their code (keel board build); index < keel_kernels_part_count.
+ * Owned by the kernels. */
+struct keel_kernels_part {
+    const struct keel_module *module;
+    const char *options; /* build options */
+    const struct keel_program *program;
+    struct keel_kernel *const *kernels; /* in the order of module->kernels */
+};
+uint32_t keel_kernels_part_count(const struct keel_kernels *kernels);
+struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index);
 
 struct keel_launch {
     struct keel_kernel *kernel; /* owned by keel_kernels */
