@@ -11,12 +11,13 @@ static const struct activation {
     [KEEL_SILU] = {"silu", "silu_grad", "keel_silu", "keel_silu_grad"},
 };
 
-static enum keel_status find(enum keel_activation_kind kind, const struct activation **out)
+/* NULL, and the failure described, when there is none of this number. */
+static const struct activation *find(enum keel_activation_kind kind)
 {
-    if ((unsigned)kind >= KEEL_ACTIVATION_COUNT)
-        return keel_fail(KEEL_INVALID, "activation: no function has number %u", (unsigned)kind);
-    *out = &activations[kind];
-    return KEEL_OK;
+    if ((unsigned)kind < KEEL_ACTIVATION_COUNT)
+        return &activations[kind];
+    keel_fail(KEEL_INVALID, "activation: no function has number %u", (unsigned)kind);
+    return NULL;
 }
 
 static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_list *list, const char *name,
@@ -30,8 +31,9 @@ static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_
 enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct keel_activation *op,
                                     struct keel_launch_list *list)
 {
-    const struct activation *of = NULL;
-    KEEL_TRY(find(op->kind, &of));
+    const struct activation *of = find(op->kind);
+    if (of == NULL)
+        return KEEL_INVALID;
     KEEL_TRY(keel_check_buffer(of->op, "x", op->x, op->count * sizeof(float)));
     KEEL_TRY(keel_check_buffer(of->op, "y", op->y, op->count * sizeof(float)));
     const struct keel_arg args[] = {
@@ -46,8 +48,9 @@ enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct k
 enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const struct keel_activation_grad *op,
                                          struct keel_launch_list *list)
 {
-    const struct activation *of = NULL;
-    KEEL_TRY(find(op->kind, &of));
+    const struct activation *of = find(op->kind);
+    if (of == NULL)
+        return KEEL_INVALID;
     KEEL_TRY(keel_check_buffer(of->grad, "x", op->x, op->count * sizeof(float)));
     KEEL_TRY(keel_check_buffer(of->grad, "dy", op->dy, op->count * sizeof(float)));
     KEEL_TRY(keel_check_buffer(of->grad, "dx", op->dx, op->count * sizeof(float)));
