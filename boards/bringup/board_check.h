@@ -19,7 +19,9 @@
 #ifndef KEEL_BOARD_CHECK_H
 #define KEEL_BOARD_CHECK_H
 
+#include <keel/board.h>
 #include <keel/device.h>
+#include <keel/kernels.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,9 +73,14 @@ struct keel_check {
 const struct keel_check_options *keel_check_options(const struct keel_check_run *run);
 /* When the process is given up (keel_now_ns): deadlines of calls into the board lie well before it. */
 uint64_t keel_check_deadline_ns(const struct keel_check_run *run);
-/* The board, opened at the first call and closed after the function has returned. NULL when it does not open:
- * the verdict is given then, and the function returns. */
+/* The board, opened at the first call (levels 0 and 1: without the code of its folder, so that what is wrong
+ * with that is level 2's verdict) and closed after the function has returned. NULL when it does not open: the
+ * verdict is given then, and the function returns. */
 struct keel_device *keel_check_device(struct keel_check_run *run);
+/* What its board file says, defaults where there is none; after keel_check_device. */
+const struct keel_board_file *keel_check_board_file(const struct keel_check_run *run);
+/* Its kernels, built at the first call, and destroyed with the board. NULL as above. */
+struct keel_kernels *keel_check_kernels(struct keel_check_run *run);
 
 void keel_check_fail(struct keel_check_run *run, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

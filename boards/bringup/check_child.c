@@ -15,7 +15,8 @@ struct keel_check_run {
     const struct keel_check_options *options;
     FILE *out;
     uint64_t deadline_ns;
-    struct keel_device *device;
+    struct keel_board *board;
+    struct keel_kernels *kernels;
     enum keel_verdict verdict;
     char reason[KEEL_CHECK_TEXT_BYTES];
 };
@@ -118,6 +119,29 @@ bool keel_check_able(struct keel_check_run *run, enum keel_status status, const 
 
 /* ---- figures ---- */
 
+/* The limits of board files in the units of figures. */
+static const struct {
+    const char *figure;
+    size_t offset;
+    double scale;
+} limits[] = {{"launch_us", offsetof(struct keel_board_limits, launch_ns), 1e-3},
+              {"write_gbs", offsetof(struct keel_board_limits, write_bytes_s), 1e-9},
+              {"read_gbs", offsetof(struct keel_board_limits, read_bytes_s), 1e-9},
+              {"copy_gbs", offsetof(struct keel_board_limits, copy_bytes_s), 1e-9},
+              {"gemm_gflops", offsetof(struct keel_board_limits, gemm_flops_s), 1e-9}};
+
+static double limit_of(const struct keel_check_run *run, const char *figure)
+{
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0] && run->board != NULL; i++)
+        if (strcmp(limits[i].figure, figure) == 0) {
+            const char *base = (const char *)&keel_board_file(run->board)->limits;
+            uint64_t value;
+            memcpy(&value, base + limits[i].offset, sizeof value);
+            return (double)value * limits[i].scale;
+        }
+    return 0;
+}
+
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -137,11 +161,12 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
 {
     KEEL_ASSERT(count > 0);
     count = count > KEEL_CHECK_SAMPLES_MAX ? KEEL_CHECK_SAMPLES_MAX : count;
-    double value = median_of(samples, count), limit = 0;
+    double value = median_of(samples, count), limit = limit_of(run, name);
+    bool less = better == KEEL_BETTER_LESS;
     struct keel_json json = say(run, "figure");
     keel_json_text(&json, "name", name);
     keel_json_text(&json, "unit", unit);
-    keel_json_bool(&json, "less_is_better", better == KEEL_BETTER_LESS);
+    keel_json_bool(&json, "less_is_better", less);
     keel_json_real(&json, "value", isfinite(value) ? value : 0, 6);
     keel_json_real(&json, "limit", limit, 6);
     keel_json_open(&json, "samples", '[');
@@ -149,33 +174,81 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
         keel_json_real(&json, NULL, isfinite(samples[i]) ? samples[i] : 0, 6);
     keel_json_close(&json, ']');
     said(run, &json);
+    if (limit > 0 && (less ? value > limit : value < limit))
+        keel_check_fail(run, "%s is %.3f %s; the board file asks for at %s %.3f", name, value, unit,
+                        less ? "most" : "least", limit);
     return value;
 }
 
 /* ---- the board ---- */
 
+static void tell_waiver(struct keel_check_run *run, const struct keel_board_file *file)
+{
+    const struct keel_board_waiver *waiver = keel_board_waiver(file, run->check->id);
+    if (waiver == NULL)
+        waiver = keel_board_waiver(file, run->check->name);
+    if (waiver == NULL)
+        return;
+    char until[16];
+    snprintf(until, sizeof until, "%04u-%02u-%02u", waiver->until / 10000 % 10000, waiver->until / 100 % 100,
+             waiver->until % 100);
+    struct keel_json json = say(run, "waiver");
+    keel_json_text(&json, "reason", waiver->reason);
+    keel_json_text(&json, "until", until);
+    said(run, &json);
+}
+
 static void tell_board(struct keel_check_run *run)
 {
-    const struct keel_device_info *info = keel_device_info(run->device);
+    const struct keel_device_info *info = keel_device_info(keel_board_device(run->board));
+    const struct keel_board_file *file = keel_board_file(run->board);
     struct keel_json json = say(run, "board");
     keel_json_text(&json, "selector", info->selector);
     keel_json_text(&json, "name", info->name);
     keel_json_text(&json, "platform", info->platform);
     keel_json_text(&json, "version", info->version);
+    keel_json_text(&json, "folder", file->folder);
     said(run, &json);
+    tell_waiver(run, file);
+}
+
+/* What is missing, or wrong in a file of the user's, could not be run; what the board does wrong, fails. */
+static void refuse_board(struct keel_check_run *run, enum keel_status status)
+{
+    if (keel_status_next(status) == KEEL_NEXT_FIX && status != KEEL_CORRUPT && status != KEEL_MISMATCH)
+        keel_check_cannot(run, "the board cannot be opened: %s", keel_detail());
+    else
+        keel_check_fail(run, "the board cannot be opened: %s", keel_detail());
 }
 
 struct keel_device *keel_check_device(struct keel_check_run *run)
 {
-    if (run->device == NULL) {
+    if (run->board == NULL) {
+        const struct keel_board_options options = {.without_code = run->check->id[0] < '2'};
         keel_check_progress(run, 0, 0, "opening the board");
-        enum keel_status status = keel_device_open(run->options->board, NULL, &run->device);
-        if (status == KEEL_OK)
-            tell_board(run);
-        else
-            keel_check_cannot(run, "the board cannot be opened: %s", keel_detail());
+        enum keel_status status = keel_board_open(run->options->board, &options, &run->board);
+        if (status != KEEL_OK) {
+            refuse_board(run, status);
+            return NULL;
+        }
+        tell_board(run);
     }
-    return run->device;
+    return keel_board_device(run->board);
+}
+
+const struct keel_board_file *keel_check_board_file(const struct keel_check_run *run)
+{
+    return keel_board_file(run->board);
+}
+
+struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
+{
+    struct keel_device *device = keel_check_device(run);
+    if (device == NULL || run->kernels != NULL)
+        return run->kernels;
+    keel_check_progress(run, 0, 0, "building the kernels");
+    keel_check_able(run, keel_kernels_create(device, &run->kernels), "the kernels");
+    return run->kernels;
 }
 
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd)
@@ -192,7 +265,8 @@ int keel_check_child(const char *id, const struct keel_check_options *options, i
     keel_json_text(&json, "verdict", keel_verdict_name(run.verdict));
     keel_json_text(&json, "reason", run.reason);
     said(&run, &json);
-    if (run.device != NULL)
-        keel_device_close(run.device);
+    if (run.kernels != NULL)
+        keel_kernels_destroy(run.kernels);
+    keel_board_close(run.board);
     return fclose(run.out) == 0 ? 0 : 1;
 }

@@ -1,0 +1,264 @@
+/* check_speed.c - level 5: how fast the board is, against the limits of its file; `keel board bench` too.
+ *
+ * Each figure is the median of repeats; figures that can disturb each other are measured in turns. A repeat
+ * lasts at least some milliseconds, so that what the clock and the scheduler add is small beside it. Sizes
+ * are stated with the figure; rates are of 10^9 a second. What the counts mean is as clpeak has it: a copy
+ * counts its bytes once, memory bandwidth counts what is read and what is written, a product 2mnk. */
+#include "check_tables.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum {
+    ROUNDS = 15,
+    ROUNDS_QUICK = 7,
+    WARM_ROUNDS = 2,
+    LAUNCHES = 500,
+    COPY_BYTES = 32 << 20,
+    COPY_BYTES_QUICK = 8 << 20,
+    GEMM_SIDE = 1024,
+    GEMM_SIDE_QUICK = 512
+};
+#define REPEAT_NS (5 * KEEL_NS_PER_MS) /* a sample repeats its work until this long */
+
+/* One thing that is measured: `act` enqueues it once; a sample is seconds of one. */
+struct subject {
+    const char *figure, *unit;
+    enum keel_better better;
+    double amount; /* value = amount / seconds (more is better), or seconds * amount (less is) */
+    enum keel_status (*act)(void *context);
+    void *context;
+    double samples[KEEL_CHECK_SAMPLES_MAX];
+    uint32_t times; /* acts in a sample */
+};
+
+struct speed {
+    struct keel_check_run *run;
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    struct keel_queue *queue;
+    struct keel_buffer *buffers[4];
+    struct keel_launch_list list;
+    uint8_t *host;
+    uint64_t bytes;
+};
+
+static uint32_t rounds_of(const struct speed *speed)
+{
+    return keel_check_options(speed->run)->quick ? ROUNDS_QUICK : ROUNDS;
+}
+
+/* Seconds of `times` acts, finished. Negative after a verdict. */
+static double sample(struct speed *speed, const struct subject *subject, uint32_t times)
+{
+    enum keel_status status = KEEL_OK;
+    uint64_t begun_ns = keel_now_ns();
+    for (uint32_t i = 0; i < times && status == KEEL_OK; i++)
+        status = subject->act(subject->context);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(speed->queue, keel_check_deadline_ns(speed->run));
+    uint64_t took_ns = keel_now_ns() - begun_ns;
+    return keel_check_ok(speed->run, status, subject->figure) ? (double)took_ns / 1e9 : -1;
+}
+
+/* How many acts make a sample long enough: doubled until it is. */
+static bool settle(struct speed *speed, struct subject *subject)
+{
+    for (subject->times = 1; subject->times < 1 << 20; subject->times *= 2) {
+        double seconds = sample(speed, subject, subject->times);
+        if (seconds < 0)
+            return false;
+        if (seconds * 1e9 >= (double)REPEAT_NS)
+            break;
+    }
+    return true;
+}
+
+static void measure(struct speed *speed, struct subject *subjects, uint32_t count)
+{
+    uint32_t rounds = rounds_of(speed);
+    for (uint32_t s = 0; s < count; s++)
+        if (!settle(speed, &subjects[s]))
+            return;
+    for (uint32_t round = 0; round < WARM_ROUNDS + rounds; round++)
+        for (uint32_t s = 0; s < count; s++) {
+            struct subject *subject = &subjects[s];
+            keel_check_progress(speed->run, round, WARM_ROUNDS + rounds, subject->figure);
+            double seconds = sample(speed, subject, subject->times) / subject->times;
+            if (seconds < 0)
+                return;
+            if (round >= WARM_ROUNDS)
+                subject->samples[round - WARM_ROUNDS] = subject->better == KEEL_BETTER_LESS
+                                                            ? seconds * subject->amount
+                                                            : subject->amount / seconds;
+        }
+    for (uint32_t s = 0; s < count; s++)
+        keel_check_figure(speed->run, subjects[s].figure, subjects[s].unit, subjects[s].better,
+                          subjects[s].samples, rounds);
+}
+
+/* ---- set-up ---- */
+
+static bool add_buffer(struct speed *speed, uint32_t index, uint64_t bytes)
+{
+    return keel_check_able(speed->run, keel_buffer_create(speed->device, bytes, &speed->buffers[index]),
+                           "memory to measure with");
+}
+
+/* The size of copies: what the option says, less on a board that is small. */
+static uint64_t copy_bytes(const struct speed *speed)
+{
+    uint64_t bytes = keel_check_options(speed->run)->quick ? COPY_BYTES_QUICK : COPY_BYTES;
+    const struct keel_device_info *info = keel_device_info(speed->device);
+    while (bytes > 4096 && (bytes > info->max_buffer_bytes || bytes > info->memory_bytes / 8))
+        bytes /= 2;
+    return bytes;
+}
+
+static bool speed_begin(struct speed *speed, struct keel_check_run *run, bool with_kernels)
+{
+    *speed = (struct speed){.run = run, .device = keel_check_device(run)};
+    if (speed->device == NULL ||
+        !keel_check_ok(run, keel_queue_create(speed->device, &speed->queue), "a queue"))
+        return false;
+    speed->bytes = copy_bytes(speed);
+    if (with_kernels)
+        speed->kernels = keel_check_kernels(run);
+    return !with_kernels || speed->kernels != NULL;
+}
+
+static void speed_end(struct speed *speed)
+{
+    keel_launch_list_fini(&speed->list);
+    if (speed->queue != NULL)
+        keel_queue_destroy(speed->queue);
+    for (uint32_t i = 0; i < sizeof speed->buffers / sizeof speed->buffers[0]; i++)
+        if (speed->buffers[i] != NULL)
+            keel_buffer_destroy(speed->buffers[i]);
+    keel_free(speed->host);
+}
+
+/* ---- what is measured ---- */
+
+static enum keel_status act_list(void *context)
+{
+    struct speed *speed = context;
+    return keel_launch_list_run(&speed->list, speed->queue);
+}
+
+static enum keel_status act_write(void *context)
+{
+    struct speed *speed = context;
+    return keel_queue_write(speed->queue, speed->buffers[0], 0, speed->host, speed->bytes, NULL, NULL);
+}
+
+static enum keel_status act_read(void *context)
+{
+    struct speed *speed = context;
+    return keel_queue_read(speed->queue, speed->buffers[1], 0, speed->host, speed->bytes, NULL, NULL);
+}
+
+static enum keel_status act_copy(void *context)
+{
+    struct speed *speed = context;
+    return keel_queue_copy(speed->queue, speed->buffers[0], 0, speed->buffers[1], 0, speed->bytes, NULL,
+                           NULL);
+}
+
+/* A launch of one work-item's worth, in long rows: what a kernel costs before it computes anything. */
+static void launch(struct keel_check_run *run)
+{
+    struct speed speed;
+    if (speed_begin(&speed, run, true) && add_buffer(&speed, 0, 4096)) {
+        struct keel_fill fill = {.count = 1, .value = 1, .y = speed.buffers[0]};
+        enum keel_status status = KEEL_OK;
+        for (uint32_t i = 0; i < LAUNCHES && status == KEEL_OK; i++)
+            status = keel_op_fill(speed.kernels, &fill, &speed.list);
+        struct subject subject = {.figure = "launch_us",
+                                  .unit = "us",
+                                  .better = KEEL_BETTER_LESS,
+                                  .amount = 1e6 / LAUNCHES,
+                                  .act = act_list,
+                                  .context = &speed};
+        if (keel_check_ok(run, status, "a launch"))
+            measure(&speed, &subject, 1);
+    }
+    speed_end(&speed);
+}
+
+static void copies(struct keel_check_run *run)
+{
+    struct speed speed;
+    if (speed_begin(&speed, run, false) && add_buffer(&speed, 0, speed.bytes) &&
+        add_buffer(&speed, 1, speed.bytes) &&
+        keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, speed.bytes, &speed.host), "host memory")) {
+        double amount = (double)speed.bytes / 1e9;
+        struct subject subjects[] = {
+            {.figure = "write_gbs", .unit = "GB/s", .amount = amount, .act = act_write, .context = &speed},
+            {.figure = "read_gbs", .unit = "GB/s", .amount = amount, .act = act_read, .context = &speed},
+            {.figure = "copy_gbs", .unit = "GB/s", .amount = amount, .act = act_copy, .context = &speed}};
+        keel_check_note(run, "copies of %" PRIu64 " KiB", speed.bytes >> 10);
+        measure(&speed, subjects, 3);
+    }
+    speed_end(&speed);
+}
+
+/* y = a + b on floats: two streams read, one written. */
+static void memory(struct keel_check_run *run)
+{
+    struct speed speed;
+    if (speed_begin(&speed, run, true) && add_buffer(&speed, 0, speed.bytes) &&
+        add_buffer(&speed, 1, speed.bytes) && add_buffer(&speed, 2, speed.bytes)) {
+        struct keel_add add = {
+            .count = speed.bytes / 4, .a = speed.buffers[0], .b = speed.buffers[1], .y = speed.buffers[2]};
+        struct subject subject = {.figure = "memory_gbs",
+                                  .unit = "GB/s",
+                                  .amount = 3 * (double)speed.bytes / 1e9,
+                                  .act = act_list,
+                                  .context = &speed};
+        keel_check_note(run, "three arrays of %" PRIu64 " KiB", speed.bytes >> 10);
+        if (keel_check_ok(run, keel_op_add(speed.kernels, &add, &speed.list), "add"))
+            measure(&speed, &subject, 1);
+    }
+    speed_end(&speed);
+}
+
+static void gemm(struct keel_check_run *run)
+{
+    struct speed speed;
+    if (speed_begin(&speed, run, true)) {
+        bool host = keel_device_info(speed.device)->kind == KEEL_DEVICE_HOST;
+        uint32_t side = keel_check_options(run)->quick || host ? GEMM_SIDE_QUICK : GEMM_SIDE;
+        while (side > 64 && 16 * (uint64_t)side * side > keel_device_info(speed.device)->memory_bytes / 2)
+            side /= 2;
+        uint64_t bytes = (uint64_t)side * side * 4;
+        struct keel_gemm op = {
+            .m = side, .n = side, .k = side, .batch = 1, .lda = side, .ldb = side, .ldc = side};
+        uint64_t workspace = keel_gemm_workspace_bytes(speed.kernels, &op);
+        if (add_buffer(&speed, 0, bytes) && add_buffer(&speed, 1, bytes) && add_buffer(&speed, 2, bytes) &&
+            (workspace == 0 || add_buffer(&speed, 3, workspace))) {
+            op.a = speed.buffers[0];
+            op.b = speed.buffers[1];
+            op.c = speed.buffers[2];
+            op.workspace = speed.buffers[3];
+            struct subject subject = {.figure = "gemm_gflops",
+                                      .unit = "GFLOP/s",
+                                      .amount = 2.0 * side * side * side / 1e9,
+                                      .act = act_list,
+                                      .context = &speed};
+            keel_check_note(run, "float32 product of %" PRIu32 " by %" PRIu32, side, side);
+            if (keel_check_ok(run, keel_op_gemm(speed.kernels, &op, &speed.list), "gemm"))
+                measure(&speed, &subject, 1);
+        }
+    }
+    speed_end(&speed);
+}
+
+const struct keel_check keel_checks_speed[] = {
+    {"5.1", "launch", "a launch costs no more than the board file allows", "2.1", 120, false, launch},
+    {"5.2", "copies", "host and device exchange bytes as fast as the board file asks", "0.2", 120, false,
+     copies},
+    {"5.3", "bandwidth", "kernels move memory; the rate is for the record", "2.1", 120, false, memory},
+    {"5.4", "gemm", "products are as fast as the board file asks", "2.1", 180, false, gemm},
+    {.id = NULL}};
