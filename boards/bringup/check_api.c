@@ -283,12 +283,12 @@ static void refuses(struct bench *bench)
 static void gives_back(struct bench *bench)
 {
     const struct keel_device_info *info = keel_device_info(bench->device);
-    uint64_t bytes = info->max_buffer_bytes / 4 < 64 << 20 ? info->max_buffer_bytes / 4 : 64 << 20;
+    uint64_t bytes = info->max_buffer_bytes / 4 < 16 << 20 ? info->max_buffer_bytes / 4 : 16 << 20;
     uint64_t before = keel_device_stats(bench->device).live_bytes;
     for (uint32_t i = 0; i < CREATED; i++) {
         struct keel_buffer *buffer = NULL;
         if (!ok(bench,
-                keel_buffer_create(bench->device, i % 16 == 0 ? bytes & ~(uint64_t)4095 : 4096, &buffer),
+                keel_buffer_create(bench->device, i % 40 == 0 ? bytes & ~(uint64_t)4095 : 4096, &buffer),
                 "a buffer, created and destroyed many times"))
             return;
         keel_buffer_destroy(buffer);
