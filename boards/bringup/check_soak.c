@@ -172,7 +172,7 @@ static void soak(struct keel_check_run *run, const char *folder)
         good =
             keel_check_able(
                 run, train(folder, "board", keel_check_options(run)->board, deadline_of(run), &bits), what) &&
-            same_as_host(run, bits, host);
+            bits != NULL && same_as_host(run, bits, host);
         keel_free(bits);
         bits = NULL;
         runs += good ? 1 : 0;

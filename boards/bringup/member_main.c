@@ -101,7 +101,10 @@ static enum keel_status run_staged(struct half *half, enum keel_collective_kind 
 
 static enum keel_status compare(const float *got, float wanted, const char *what, uint32_t index)
 {
-    if (memcmp(got, &wanted, sizeof wanted) == 0)
+    uint32_t got_bits, wanted_bits;
+    memcpy(&got_bits, got, sizeof got_bits);
+    memcpy(&wanted_bits, &wanted, sizeof wanted_bits);
+    if (got_bits == wanted_bits)
         return KEEL_OK;
     return keel_fail(KEEL_MISMATCH, "%s: number %u is %.9g, and %.9g is right", what, index, (double)*got,
                      (double)wanted);
