@@ -101,8 +101,8 @@ static void judge(struct keel_check_run *run, const struct keel_memcheck_result 
     double speed = result->bytes_per_s / 1e9, slowest = result->slowest_bytes_per_s / 1e9;
     if (result->by_copies)
         keel_check_note(run, "patterns came from the host: the board has no code of the memory check");
-    keel_check_note(run, "%.0f MiB in %" PRIu32 " pieces", (double)result->tested_bytes / mib,
-                    result->pieces);
+    keel_check_note(run, "%.0f MiB in %" PRIu32 " pieces, %" PRIu32 " banks",
+                    (double)result->tested_bytes / mib, result->pieces, result->banks);
     if (result->tested_bytes < result->wanted_bytes)
         keel_check_fail(run, "%.0f MiB of %.0f could be had", (double)result->tested_bytes / mib,
                         (double)result->wanted_bytes / mib);

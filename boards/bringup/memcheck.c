@@ -68,18 +68,17 @@ static uint32_t pattern_word(uint32_t pattern, uint32_t seed, uint64_t address)
     return (pattern & INVERTED) != 0 ? ~word : word;
 }
 
-static void host_item(uint32_t *words, uint32_t report[4], uint64_t base, uint32_t count,
-                      const struct pass *pass, uint32_t item, uint32_t items)
+/* Does words [first, first + turns) of the piece. */
+static void host_span(uint32_t *words, uint32_t report[4], uint64_t base, uint64_t first, uint32_t turns,
+                      const struct pass *pass)
 {
-    uint32_t turns = item < count ? (count - item + items - 1) / items : 0;
-    memset(report, 0, 4 * sizeof report[0]);
     for (uint32_t turn = 0; turn < turns; turn++) {
-        uint32_t index = item + (pass->down ? turns - 1 - turn : turn) * items;
+        uint64_t index = first + (pass->down ? turns - 1 - turn : turn);
         if (pass->expect != NONE) {
             uint32_t word = words[index];
             uint32_t right = pattern_word(pass->expect, pass->expect_seed, base + index);
             if (word != right && report[0]++ == 0) {
-                report[1] = index;
+                report[1] = (uint32_t)index;
                 report[2] = word;
                 report[3] = right;
             }
@@ -91,15 +90,22 @@ static void host_item(uint32_t *words, uint32_t report[4], uint64_t base, uint32
 
 static void host_pass(void *const *arguments, const struct keel_range *range)
 {
-    uint32_t numbers[6]; /* count, expect, its seed, write, its seed, down */
+    uint32_t numbers[7]; /* count, expect, its seed, write, its seed, down, span */
     uint64_t base;
     memcpy(&base, arguments[2], sizeof base);
-    for (uint32_t i = 0; i < 6; i++)
+    for (uint32_t i = 0; i < 7; i++)
         memcpy(&numbers[i], arguments[3 + i], sizeof numbers[i]);
     struct pass pass = {"", numbers[1], numbers[2], numbers[3], numbers[4], numbers[5] != 0};
     uint32_t *words = arguments[0], *report = arguments[1], items = (uint32_t)range->global[0];
-    for (uint32_t item = 0; item < items; item++)
-        host_item(words, report + (size_t)item * 4, base, numbers[0], &pass, item, items);
+    uint64_t count = numbers[0], span = numbers[6], stride = items * span,
+             blocks = (count + stride - 1) / stride;
+    memset(report, 0, (size_t)items * 4 * sizeof *report);
+    for (uint64_t at = 0; at < blocks * items; at++) {
+        uint64_t block = at / items, item = at % items;
+        uint64_t start = (pass.down ? blocks - 1 - block : block) * stride + item * span;
+        uint64_t turns = start >= count ? 0 : count - start < span ? count - start : span;
+        host_span(words, report + item * 4, base, start, (uint32_t)turns, &pass);
+    }
 }
 
 extern const char keel_cl_memcheck[];
@@ -113,7 +119,7 @@ const struct keel_module keel_memcheck_module = {
 struct piece {
     struct keel_buffer *buffer;
     uint64_t base_words;
-    uint32_t count;
+    uint32_t count, bank;
     uint64_t best_ns; /* of its passes that read and write; 0: none yet */
 };
 
@@ -131,31 +137,48 @@ struct memcheck {
     uint32_t piece_count;
 };
 
+/* As much of one bank as is its share, in pieces. OK: so much, or all that there was. */
+static enum keel_status take_bank(struct memcheck *check, uint32_t bank, uint64_t largest, uint64_t share)
+{
+    uint64_t taken = 0;
+    while (taken < share && check->piece_count < PIECES_MAX) {
+        uint64_t left = share - taken, bytes = left < largest ? left : largest;
+        struct piece *piece = &check->pieces[check->piece_count];
+        struct keel_buffer_options options = {.bytes = bytes, .memory = KEEL_MEMORY_DEVICE, .bank = bank};
+        enum keel_status status = keel_buffer_create_in(check->device, &options, &piece->buffer);
+        if (status == KEEL_NO_MEMORY)
+            return KEEL_OK;
+        KEEL_TRY(status);
+        piece->base_words = check->result->tested_bytes / 4;
+        piece->count = (uint32_t)(bytes / 4);
+        piece->bank = bank;
+        taken += bytes;
+        check->result->tested_bytes += bytes;
+        check->piece_count++;
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status take_pieces(struct memcheck *check)
 {
     const struct keel_memcheck_options *options = check->options;
-    uint64_t largest = keel_device_info(check->device)->max_buffer_bytes, taken = 0;
+    const struct keel_device_info *info = keel_device_info(check->device);
+    uint64_t largest = info->max_buffer_bytes, banks = info->memory_banks > 1 ? info->memory_banks : 1;
+    uint64_t share = options->bytes / banks & ~UINT64_C(3);
     if (options->piece_bytes != 0 && options->piece_bytes < largest)
         largest = options->piece_bytes;
     largest = (largest < PIECE_BYTES_MAX ? largest : PIECE_BYTES_MAX) & ~UINT64_C(3);
-    enum keel_status status = KEEL_OK;
-    while (taken < options->bytes && check->piece_count < PIECES_MAX && largest > 0) {
-        uint64_t left = options->bytes - taken, bytes = left < largest ? left : largest;
-        struct piece *piece = &check->pieces[check->piece_count];
-        status = keel_buffer_create(check->device, bytes, &piece->buffer);
-        if (status != KEEL_OK)
-            break;
-        piece->base_words = taken / 4;
-        piece->count = (uint32_t)(bytes / 4);
-        taken += bytes;
-        check->piece_count++;
-    }
-    check->result->wanted_bytes = options->bytes;
-    check->result->tested_bytes = taken;
-    check->result->pieces = check->piece_count;
-    if (check->piece_count == 0 && status == KEEL_OK)
+    if (share == 0 || largest == 0)
         return keel_fail(KEEL_INVALID, "memory check: nothing to test");
-    return check->piece_count > 0 && status == KEEL_NO_MEMORY ? KEEL_OK : status;
+    check->result->wanted_bytes = share * banks;
+    check->result->banks = (uint32_t)banks;
+    for (uint32_t bank = 0; bank < banks; bank++)
+        KEEL_TRY(take_bank(check, bank, largest, share));
+    check->result->pieces = check->piece_count;
+    if (check->piece_count == 0)
+        return keel_fail(KEEL_NO_MEMORY, "memory check: not one piece of %llu bytes could be had",
+                         (unsigned long long)largest);
+    return KEEL_OK;
 }
 
 /* The kernel, or the copies where the board has no code for it. */
@@ -175,6 +198,8 @@ static enum keel_status make_kernel(struct memcheck *check)
 static enum keel_status pass_by_kernel(struct memcheck *check, const struct piece *piece,
                                        const struct pass *pass)
 {
+    enum keel_device_kind kind = keel_device_info(check->device)->kind;
+    bool alone = kind == KEEL_DEVICE_CPU || kind == KEEL_DEVICE_HOST;
     const struct keel_arg args[] = {
         {.kind = KEEL_ARG_BUFFER, .as.buffer = piece->buffer},
         {.kind = KEEL_ARG_BUFFER, .as.buffer = check->report_buffer},
@@ -185,6 +210,7 @@ static enum keel_status pass_by_kernel(struct memcheck *check, const struct piec
         {.kind = KEEL_ARG_U32, .as.u32 = pass->write},
         {.kind = KEEL_ARG_U32, .as.u32 = pass->write_seed},
         {.kind = KEEL_ARG_U32, .as.u32 = pass->down},
+        {.kind = KEEL_ARG_U32, .as.u32 = alone ? (piece->count + ITEMS - 1) / ITEMS : 1},
     };
     struct keel_range range = {.global = {ITEMS, 1, 1}, .local = {LOCAL_ITEMS, 1, 1}};
     uint32_t most = keel_device_info(check->device)->max_group_items;
@@ -225,8 +251,8 @@ static enum keel_status pass_by_copies(struct memcheck *check, const struct piec
             KEEL_TRY(keel_queue_read(check->queue, piece->buffer, offset, check->chunk, bytes, NULL, NULL));
             KEEL_TRY(keel_queue_finish(check->queue, check->options->deadline_ns));
         }
-        host_item(check->chunk, check->report[0], piece->base_words + first, (uint32_t)(bytes / 4), pass, 0,
-                  1);
+        memset(check->report[0], 0, sizeof check->report[0]);
+        host_span(check->chunk, check->report[0], piece->base_words + first, 0, (uint32_t)(bytes / 4), pass);
         note_faults(check, piece, pass, first, 1);
         if (pass->write == NONE)
             continue;
@@ -267,6 +293,7 @@ static void note_speed(struct memcheck *check)
         seconds += took;
         if (result->slowest_bytes_per_s <= 0 || moved / took < result->slowest_bytes_per_s) {
             result->slowest_bytes_per_s = moved / took;
+            result->slowest_bank = piece->bank;
             result->slowest_piece = i;
         }
     }

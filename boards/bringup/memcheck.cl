@@ -1,8 +1,9 @@
 /* memcheck.cl - one pass over a piece of memory: compare every word with a pattern, write the next one.
  *
  * Shapes: words[count] of 32 bits; report[items][4] of (errors, index of the first, what was there, what
- * should have been). Work-item g of G does words g, g + G, ..., upwards or downwards; global size G, any
- * local size. A pattern is a function of the word's address on the board (base + index), so that a line of
+ * should have been). Work-item g of G does `span` words from g * span on, then those G * span further on, and
+ * so forth, upwards or downwards: span 1 where neighbours read together (a GPU), the whole of its share where
+ * each reads alone (a CPU). Global size G, any local size. A pattern is a function of the word's address on the board (base + index), so that a line of
  * addresses that is stuck shows wherever it folds the memory. Integers only: the same words on any device.
  * Patterns and their numbers are in memcheck.h. */
 
@@ -24,26 +25,30 @@ static inline uint memcheck_pattern(uint pattern, uint seed, ulong address)
 }
 
 __kernel void keel_memcheck_pass(__global uint *words, __global uint *report, ulong base, uint count,
-                                 uint expect, uint expect_seed, uint write, uint write_seed, uint down)
+                                 uint expect, uint expect_seed, uint write, uint write_seed, uint down, uint span)
 {
     const uint items = (uint)get_global_size(0), item = (uint)get_global_id(0);
     uint errors = 0, first = 0, got = 0, wanted = 0;
-    const uint turns = item < count ? (count - item + items - 1) / items : 0;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint index = item + (down != 0 ? turns - 1 - turn : turn) * items;
-        if (expect != 0) {
-            const uint word = words[index], right = memcheck_pattern(expect, expect_seed, base + index);
-            if (word != right) {
-                if (errors == 0) {
-                    first = index;
-                    got = word;
-                    wanted = right;
+    const ulong stride = (ulong)items * span, blocks = (count + stride - 1) / stride;
+    for (ulong block = 0; block < blocks; block++) {
+        const ulong start = (down != 0 ? blocks - 1 - block : block) * stride + (ulong)item * span;
+        const uint turns = start < count ? (uint)min((ulong)span, count - start) : 0;
+        for (uint turn = 0; turn < turns; turn++) {
+            const uint index = (uint)start + (down != 0 ? turns - 1 - turn : turn);
+            if (expect != 0) {
+                const uint word = words[index], right = memcheck_pattern(expect, expect_seed, base + index);
+                if (word != right) {
+                    if (errors == 0) {
+                        first = index;
+                        got = word;
+                        wanted = right;
+                    }
+                    errors++;
                 }
-                errors++;
             }
+            if (write != 0)
+                words[index] = memcheck_pattern(write, write_seed, base + index);
         }
-        if (write != 0)
-            words[index] = memcheck_pattern(write, write_seed, base + index);
     }
     report[item * 4] = errors;
     report[item * 4 + 1] = first;

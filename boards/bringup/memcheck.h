@@ -12,7 +12,7 @@
 extern const struct keel_module keel_memcheck_module; /* for who builds artifacts ahead of time */
 
 struct keel_memcheck_options {
-    uint64_t bytes;       /* to be tested; a multiple of 4 */
+    uint64_t bytes;       /* to be tested, of each bank its share */
     uint64_t piece_bytes; /* 0: the device's largest buffer */
     uint64_t deadline_ns; /* of all of it (keel_now_ns) */
     void (*progress)(void *context, uint32_t done, uint32_t total, const char *pass); /* may be NULL */
@@ -21,7 +21,7 @@ struct keel_memcheck_options {
 
 struct keel_memcheck_result {
     uint64_t wanted_bytes, tested_bytes; /* fewer where the device gave no more */
-    uint32_t pieces;
+    uint32_t pieces, banks;
     bool by_copies; /* no kernel: patterns came from the host */
     uint64_t faults;
     /* the first of them */
@@ -30,7 +30,7 @@ struct keel_memcheck_result {
     uint32_t got, wanted;
     /* best pass of all pieces, and of the slowest piece: bytes read and written a second */
     double bytes_per_s, slowest_bytes_per_s;
-    uint32_t slowest_piece;
+    uint32_t slowest_piece, slowest_bank;
 };
 
 /* OK: it ran to its end, and *out says what was found. TIMEOUT, DEVICE_LOST, NO_MEMORY (not one piece), and
