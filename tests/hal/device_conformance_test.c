@@ -1,12 +1,14 @@
-/* device_conformance_test.c - one suite over every backend: what keel/device.h promises holds on each.
+/* device_conformance_test.c - one suite over every backend and driver at hand: what keel/device.h promises
+ * holds on each.
  *
- * Runs on the host device and on PoCL's threads here, and on PoCL's blocking `basic` device in a process
- * of its own, because PoCL reads POCL_DEVICES once per process. */
+ * Each stack has a process of its own, started with its environment, because drivers read theirs once per
+ * process. A stack that is not installed says so and counts for nothing. */
 #include "device_backend.h"
 #include "harness.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/device.h>
+#include <keel/file.h>
 #include <keel/memory.h>
 #include <keel/process.h>
 #include <keel/thread.h>
@@ -16,9 +18,26 @@
 #define LIMIT_NS (60 * KEEL_NS_PER_S)
 enum { ITEMS = 4096 };
 
-/* Which device this run is about. */
-static const char *selector;
-static bool asynchronous; /* commands run after the call that enqueues them */
+/* What a run is about. */
+struct stack {
+    const char *name;
+    const char *selector;
+    const char *variable, *value; /* of the environment; NULL for none */
+    const char *launcher;         /* a program that starts ours; NULL for none */
+    uint64_t spin_rounds; /* of 256 steps: some tenths of a second. Mesa 22 ends every loop after 65,535 */
+    bool asynchronous;    /* commands run after the call that enqueues them */
+};
+
+static const struct stack stacks[] = {
+    {"host", "host", NULL, NULL, NULL, 1000000, false},
+    {"PoCL threads", "pocl:0", NULL, NULL, NULL, 1000000, true},
+    {"PoCL basic", "pocl:0", "POCL_DEVICES", "basic", NULL, 1000000, false},
+    {"rusticl", "mesa:0", "RUSTICL_ENABLE", "llvmpipe", NULL, 60000, true},
+    {"Oclgrind", "oclg:0", NULL, NULL, "/usr/bin/oclgrind", 60, true},
+};
+enum { STACK_COUNT = sizeof stacks / sizeof stacks[0] };
+
+static const struct stack *stack;
 
 static struct keel_device *device;
 static struct keel_queue *queue;
@@ -31,9 +50,12 @@ static const char source[] =
     "kernel void visit(global uint *seen)\n"
     "{ size_t i = (get_global_id(2) * get_global_size(1) + get_global_id(1)) * get_global_size(0)\n"
     "      + get_global_id(0); seen[i] = seen[i] + (uint)i + 1; }\n"
+    "#define TWICE(x) x x\n"
+    "#define STEP y = y * 6364136223846793005UL + i;\n"
     "kernel void spin(global ulong *out, ulong rounds)\n"
-    "{ ulong x = out[0] | 1; for (ulong i = 0; i < rounds; i++) x = x * 6364136223846793005UL + i;\n"
-    "  out[0] = x; out[1] = 7; }\n";
+    "{ ulong y = out[0] | 1; for (ulong i = 0; i < rounds; i++)\n"
+    "  { TWICE(TWICE(TWICE(TWICE(TWICE(TWICE(TWICE(TWICE(STEP)))))))) }\n"
+    "  out[0] = y; out[1] = 7; }\n";
 
 static void host_scale(void *const *arguments, const struct keel_range *range)
 {
@@ -68,7 +90,7 @@ static void host_spin(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     uint64_t *out = arguments[0], rounds = *(const uint64_t *)arguments[1], x = out[0] | 1;
-    for (uint64_t i = 0; i < rounds; i++)
+    for (uint64_t i = 0; i < 256 * rounds; i++)
         x = x * UINT64_C(6364136223846793005) + i;
     out[0] = x;
     out[1] = 7;
@@ -83,7 +105,7 @@ static struct keel_program *program;
 
 static void set_up(void)
 {
-    ck_ok(keel_device_open(selector, NULL, &device));
+    ck_ok(keel_device_open(stack->selector, NULL, &device));
     ck_ok(keel_queue_create(device, &queue));
     ck_ok(keel_program_create(device, &module, "", &program));
 }
@@ -488,7 +510,7 @@ END_TEST
 /* A kernel that runs for some tenths of a second on any of our machines. */
 static struct keel_event *launch_spin(struct keel_kernel *spin, struct keel_buffer *buffer)
 {
-    struct keel_arg args[] = {buffer_arg(buffer), {KEEL_ARG_U64, {.u64 = 300000000}}};
+    struct keel_arg args[] = {buffer_arg(buffer), {KEEL_ARG_U64, {.u64 = stack->spin_rounds}}};
     struct keel_range range = line(1, 1);
     struct keel_event *event = NULL;
     ck_ok(keel_queue_launch(queue, spin, args, 2, &range, NULL, &event));
@@ -507,7 +529,7 @@ START_TEST(a_long_kernel_times_out_and_then_finishes)
     struct keel_buffer *buffer = buffer_of(16);
     struct keel_kernel *spin = kernel_of("spin");
     struct keel_event *event = launch_spin(spin, buffer);
-    if (asynchronous) {
+    if (stack->asynchronous) {
         uint64_t before_ns = keel_now_ns();
         ck_assert(!keel_event_done(event));
         ck_status(keel_event_wait(event, 0), KEEL_TIMEOUT);
@@ -557,7 +579,7 @@ START_TEST(an_event_may_go_while_its_command_runs)
     struct keel_buffer *buffer = buffer_of(16);
     struct keel_kernel *spin = kernel_of("spin");
     struct keel_event *event = launch_spin(spin, buffer);
-    if (asynchronous) /* a callback is owed from here on */
+    if (stack->asynchronous) /* a callback is owed from here on */
         ck_status(keel_event_wait(event, keel_deadline_after_ns(KEEL_NS_PER_MS)), KEEL_TIMEOUT);
     keel_event_destroy(event);
     check_spun(buffer);
@@ -807,44 +829,77 @@ static void cases(TCase *tc)
     tcase_add_test(tc, one_thread_enqueues_what_another_waits_for);
 }
 
-/* One suite on one device; the number that failed. */
-static int run_on(const char *name, const char *wanted, bool is_asynchronous)
+/* Is the device of a stack there? Asked in a process of its own: drivers do not live through a fork, and
+ * Check forks for each test. */
+static int probe(const struct stack *one)
 {
-    selector = wanted;
-    asynchronous = is_asynchronous;
-    Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
+    enum keel_status status = keel_device_open(one->selector, NULL, &device);
+    if (status == KEEL_OK)
+        keel_device_close(device);
+    else
+        printf("note: %s: not tested: %s\n", one->name, keel_detail());
+    return keel_status_exit_code(status);
+}
+
+static int run_on(const struct stack *one)
+{
+    stack = one;
+    Suite *suite = suite_create(stack->name);
+    TCase *tcase = tcase_create(stack->name);
     cases(tcase);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
-    return failed;
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* The same program again, with POCL_DEVICES=basic. */
-static int run_basic(char *self)
+/* This program again in the environment of a stack: its exit code. */
+static int start_on(char *self, const struct stack *one, char *what)
 {
-    setenv("POCL_DEVICES", "basic", 1);
     fflush(NULL);
-    char *argv[] = {self, (char[]){"basic"}, NULL};
+    char *argv[] = {(char *)one->launcher, self, what, (char *)one->name, NULL};
     struct keel_process child;
-    struct keel_process_end end = {.code = 1};
-    if (keel_process_spawn(argv, NULL, 0, -1, &child) != KEEL_OK)
-        return 1;
+    struct keel_process_end end = {.code = EXIT_FAILURE};
+    if (keel_process_spawn(one->launcher != NULL ? argv : argv + 1, NULL, 0, -1, &child) != KEEL_OK) {
+        printf("%s: %s\n", one->name, keel_detail());
+        return EXIT_FAILURE;
+    }
     if (keel_process_wait(&child, keel_deadline_after_ns(10 * LIMIT_NS), &end) != KEEL_OK)
         keel_process_signal(&child, 9);
     keel_process_close(&child);
-    return end.signaled || end.code != 0;
+    return end.signaled ? EXIT_FAILURE : end.code;
 }
 
+/* Ask for a stack, and run the suite on it; false when that failed. */
+static bool try_on(char *self, const struct stack *one)
+{
+    if (one->launcher != NULL && !keel_path_is_file(one->launcher)) {
+        printf("note: %s: not tested: there is no %s\n", one->name, one->launcher);
+        return true;
+    }
+    if (one->variable != NULL)
+        setenv(one->variable, one->value, 1);
+    int code = start_on(self, one, (char[]){"probe"});
+    if (code == EXIT_SUCCESS)
+        code = start_on(self, one, (char[]){"run"});
+    else if (code == keel_status_exit_code(KEEL_NOT_FOUND))
+        code = EXIT_SUCCESS; /* it has said so */
+    if (one->variable != NULL)
+        unsetenv(one->variable);
+    return code == EXIT_SUCCESS;
+}
+
+/* `run NAME` and `probe NAME` are for one stack, in an environment that is ready. */
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        return run_on("PoCL basic", "pocl:0", false) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-    int failed = run_on("host", "host", false);
-    failed += run_on("PoCL threads", "pocl:0", true);
-    failed += run_basic(argv[0]);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    bool good = true;
+    for (int i = 0; i < STACK_COUNT; i++) {
+        if (argc == 1)
+            good = try_on(argv[0], &stacks[i]) && good;
+        else if (argc == 3 && strcmp(argv[2], stacks[i].name) == 0)
+            return strcmp(argv[1], "probe") == 0 ? probe(&stacks[i]) : run_on(&stacks[i]);
+    }
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
