@@ -8,47 +8,52 @@
  *
  * and shows one platform ("Emulated Boards", selector emulated:0); other platforms are hidden.
  *
- *   EMULATED_BOARD   fpga   no compiler, embedded profile, 512 MiB in 2 banks, buffers of 128 MiB, code from
- *                           binaries only, one image at a time: another one is put on it only while the board
- *                           is idle (else CL_INVALID_OPERATION) and takes EMULATED_REPROGRAM_MS; a kernel of
- *                           the image that went is refused (CL_INVALID_PROGRAM_EXECUTABLE), and so are groups
- *                           of a size that the binary has no machine code for (CL_INVALID_WORK_GROUP_SIZE)
- *                    npu    no compiler, no binaries, built-in kernels only, served from the PoCL binaries in
- *                           the folder EMULATED_STORE; 1 GiB, buffers of 512 MiB
- *                    plain  the driver as it is (default): for faults alone
- *   EMULATED_OVER    pocl (default), rusticl, or a part of a platform's name: what computes
- *   EMULATED_STORE   see npu
- *   EMULATED_MEMORY, EMULATED_BUFFER   bytes (k, m, g) that there really are, in all and for one buffer
- *   EMULATED_BANKS   number of banks of equal size; a buffer lies in one: in that which it names (as with
- * Intel's boards: 1 << 16 in its flags is the first bank), else in the first that has a place
- *   EMULATED_REPROGRAM_MS   100 for fpga
- *   EMULATED_INFO    "key=value;..." what the device claims, true or not: name vendor vendor_id version
- * driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
- *                    little_endian align_bits units group_items local memory buffer single_fp double_fp
- *   EMULATED_LOG     file: a line for each program, build, reprogramming and fault
- *   EMULATED_FAULTS  faults with ';' or spaces between: ACTION:CALL=WHEN[,key=value...]
+ * EMULATED_BOARD
+ *   fpga   no compiler, embedded profile, 512 MiB in 2 banks, buffers of 128 MiB; code from binaries only,
+ *          one image at a time: another one is put on the board only while it is idle (else
+ *          CL_INVALID_OPERATION), which takes EMULATED_REPROGRAM_MS; a kernel of the image that went is
+ *          refused (CL_INVALID_PROGRAM_EXECUTABLE), and so are groups of a size that the binary has no
+ *          machine code for (CL_INVALID_WORK_GROUP_SIZE)
+ *   npu    no compiler, no binaries: built-in kernels only, served from the PoCL binaries in the folder
+ *          EMULATED_STORE; 1 GiB, buffers of 512 MiB
+ *   plain  the driver as it is (default): for faults alone
+ * EMULATED_OVER: pocl (default), rusticl, or a part of a platform's name: what computes.
+ * EMULATED_COMPILER=1: the last of the driver's devices stays as it is, as emulated:1: the compiler beside
+ *   the board, for `keel board build`. POCL_DEVICES="pthread pthread" makes PoCL show two.
+ * EMULATED_MEMORY, EMULATED_BUFFER: bytes (k, m, g) that there really are, in all and for one buffer.
+ * EMULATED_BANKS: banks of equal size; a buffer lies in the one that it names (as with Intel's boards: 1 <<
+ * 16 in its flags is the first), else in the first that has a place. EMULATED_REPROGRAM_MS: 100.
+ * EMULATED_INFO: "key=value;...", what the device claims, true or not. Keys: name vendor vendor_id version
+ *   driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
+ *   little_endian align_bits units group_items local memory buffer single_fp double_fp.
+ * EMULATED_LOG: a file that gets a line for each program, build, reprogramming and fault.
+ * EMULATED_FAULTS: faults with ';' or spaces between them, each ACTION:CALL=WHEN[,key=value...]
  *
- * WHEN counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh
- * on, 7/3 the seventh and every third after it, * every one.
  * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any.
+ * WHEN counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh
+ *   on, 7/3 the seventh and every third after it, * every one.
  * Filters: kernel=PART of the kernel's name, device=NUMBER, bank=NUMBER (a buffer of the command lies there).
- * once=FILE: only if FILE is not there; it is made when the fault comes (one fault in many processes).
- * until=FILE: made when the fault comes; while FILE is there the fault goes on at every call, also in new
- * processes (a board that stays broken until `rm FILE`, its reset).
+ * once=FILE: not if FILE is there; it is made when the fault comes (one fault in many processes).
+ * until=FILE: made when the fault comes; while FILE is there the fault comes at every call, also in new
+ *   processes: a board that stays broken until its reset, which is `rm FILE`.
  * ACTION is
  *   error    the call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing
  *   fail     the command ends with code=N instead of being done
  *   lose     this call and all later ones: CL_DEVICE_NOT_AVAILABLE
- *   hang     the command never ends        stall  it ends late, by ms=N, beside others
- *   slow     the call takes longer, by ms=N, or as its bytes (of a launch: of its buffers in the bank) take
- * at mbps=N megabytes a second block    the call never returns        crash  the process dies of SIGSEGV in
- * it flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of
- * 32), of the bytes read, written, copied or filled (bit=N of all) drop     the command says that it is done,
- * and was not options  of build: add=OPTION is given to the compiler, as -cl-denorms-are-zero or
- * -cl-fast-relaxed-math stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 a cell that keeps its
- * value alias    of memory: alias:memory=*,address=N,to=N,bytes=N    two places are the same cells Addresses
- * count from 0 over the board's memory, bank after bank; buffers take the lowest place that is free. A
- * setting that is not understood ends the process with 2, so that no test runs without its fault.
+ *   hang     the command never ends
+ *   stall    it ends late, by ms=N, and the call returns at once
+ *   slow     the call takes longer, by ms=N, or by what its bytes take at mbps=N megabytes a second (of a
+ *            launch: the bytes of its buffers, those in the bank if one is named)
+ *   block    the call never returns
+ *   crash    the process dies of SIGSEGV in it
+ *   flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of 32),
+ *            or of the bytes read, written, copied or filled (bit=N of all)
+ *   drop     the command says that it is done, and was not
+ *   options  of build: add=OPTION is given to the compiler (-cl-denorms-are-zero, -cl-fast-relaxed-math)
+ *   stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 is a cell that keeps its value
+ *   alias    of memory: alias:memory=*,address=N,to=N,bytes=N are two places with the same cells
+ * Addresses count from 0 over the board's memory, bank after bank; buffers take the lowest place free.
+ * A setting that is not understood ends the process with 2, so that no test runs without its fault.
  *
  * Threads: any. The lock guards what is known of objects and is never held in a call that waits. */
 #include "layer.h"
@@ -349,7 +354,9 @@ static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kerne
     struct layer_command command = {.call = CALL_LAUNCH, .queue = queue, .kernel = kernel};
     layer_lock();
     const struct layer_object *object = layer_find(KIND_KERNEL, kernel);
-    cl_int error = object != NULL ? layer_launch_allowed(object, dimensions, local) : CL_SUCCESS;
+    cl_int error = object != NULL
+                       ? layer_launch_allowed(layer_find(KIND_QUEUE, queue), object, dimensions, local)
+                       : CL_SUCCESS;
     if (object != NULL && layer_settings.plan.count > 0) {
         memcpy(command.mems, object->args, sizeof command.mems);
         command.mem_count = LAYER_ARGS_MAX;
@@ -418,6 +425,7 @@ static void read_settings(void)
         layer_refuse("EMULATED_BANKS", text != NULL ? text : "");
     text = setting("EMULATED_REPROGRAM_MS", NULL);
     own->reprogram_ms = text != NULL ? layer_bytes(text) : own->reprogram_ms;
+    own->compiler = strcmp(setting("EMULATED_COMPILER", "0"), "1") == 0;
     layer_info_check();
     if (!layer_plan_parse(setting("EMULATED_FAULTS", ""), &own->plan, wrong))
         layer_refuse("EMULATED_FAULTS", wrong);

@@ -174,6 +174,7 @@ struct layer_settings {
     const char *info;
     uint64_t memory_bytes, max_buffer_bytes, banks; /* what it really has; 0: what the driver has */
     uint64_t reprogram_ms;
+    bool compiler; /* the last device stays what it is */
     struct layer_plan plan;
 };
 
@@ -190,6 +191,8 @@ void layer_sleep_ms(uint64_t ms);
 
 /* The number of a device among those that the layer shows. */
 uint64_t layer_device_index(cl_device_id device);
+/* Is this device the board, or the compiler beside it (EMULATED_COMPILER)? */
+bool layer_is_board(uint64_t index);
 /* A number: decimal or 0x, with k, m or g behind it. */
 uint64_t layer_bytes(const char *text);
 void layer_info_check(void);
@@ -200,6 +203,7 @@ void layer_code_install(struct _cl_icd_dispatch *table);
 /* ';'-separated names of the NPU's kernels; the caller frees. */
 char *layer_built_in_names(cl_device_id device);
 /* May this launch run on what the board holds now? */
-cl_int layer_launch_allowed(const struct layer_object *kernel, cl_uint dimensions, const size_t *local);
+cl_int layer_launch_allowed(const struct layer_object *queue, const struct layer_object *kernel,
+                            cl_uint dimensions, const size_t *local);
 
 #endif

@@ -43,9 +43,10 @@ static char *sizes_in(const uint8_t *binary, size_t bytes)
     return all;
 }
 
-cl_int layer_launch_allowed(const struct layer_object *kernel, cl_uint dimensions, const size_t *local)
+cl_int layer_launch_allowed(const struct layer_object *queue, const struct layer_object *kernel,
+                            cl_uint dimensions, const size_t *local)
 {
-    if (layer_settings.board == BOARD_PLAIN)
+    if (!layer_is_board(queue != NULL ? queue->device : 0))
         return CL_SUCCESS;
     const struct layer_object *program = layer_find(KIND_PROGRAM, kernel->parent);
     if (program == NULL)
@@ -164,11 +165,11 @@ static cl_program load(cl_context context, cl_device_id device, size_t bytes, co
 
 static cl_int may_load(cl_device_id device, const uint8_t *binary, size_t bytes)
 {
-    if (layer_settings.board == BOARD_NPU)
+    bool is_board = layer_is_board(layer_device_index(device));
+    if (is_board && layer_settings.board == BOARD_NPU)
         return CL_INVALID_OPERATION;
     cl_int error = layer_before_call(CALL_PROGRAM, device, NULL);
-    if (error == CL_SUCCESS && layer_settings.board == BOARD_FPGA &&
-        !reprogram(layer_device_index(device), hash_of(binary, bytes)))
+    if (error == CL_SUCCESS && is_board && !reprogram(layer_device_index(device), hash_of(binary, bytes)))
         error = CL_INVALID_OPERATION;
     return error;
 }
@@ -191,6 +192,14 @@ static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint cou
     return program;
 }
 
+static bool has_board(cl_uint count, const cl_device_id *list)
+{
+    bool has = list == NULL && layer_settings.board != BOARD_PLAIN;
+    for (cl_uint i = 0; list != NULL && i < count; i++)
+        has |= layer_is_board(layer_device_index(list[i]));
+    return has;
+}
+
 static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id *list,
                                 const char *options, void(CL_CALLBACK *notify)(cl_program, void *),
                                 void *user)
@@ -202,7 +211,7 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_devi
     layer_log("build from %s", from_source ? "source" : "binary");
     if (finished)
         return CL_INVALID_OPERATION;
-    if (from_source && layer_settings.board != BOARD_PLAIN)
+    if (from_source && has_board(count, list))
         return CL_COMPILER_NOT_AVAILABLE;
     cl_int error = layer_before_call(CALL_BUILD, list != NULL ? list[0] : NULL, NULL);
     if (error != CL_SUCCESS)
@@ -219,7 +228,7 @@ static cl_int CL_API_CALL compile(cl_program program, cl_uint count, const cl_de
                                   void *user)
 {
     layer_log("compile from source");
-    if (layer_settings.board != BOARD_PLAIN)
+    if (has_board(count, list))
         return CL_COMPILER_NOT_AVAILABLE;
     return layer_next->clCompileProgram(program, count, list, options, header_count, headers, names, notify,
                                         user);
@@ -234,7 +243,7 @@ static cl_program CL_API_CALL link_programs(cl_context context, cl_uint count, c
     layer_log("link");
     cl_int error = CL_LINKER_NOT_AVAILABLE;
     cl_program program = NULL;
-    if (layer_settings.board == BOARD_PLAIN)
+    if (!has_board(count, list))
         program = layer_next->clLinkProgram(context, count, list, options, program_count, programs, notify,
                                             user, &error);
     if (program != NULL)
