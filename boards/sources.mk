@@ -13,6 +13,7 @@ boards_SRC += bringup/check_table.c
 boards_SRC += bringup/check_child.c
 boards_SRC += bringup/check_runner.c
 boards_SRC += bringup/check_verdict.c
+boards_SRC += bringup/check_page.c
 boards_SRC += bringup/check_report.c
 boards_SRC += bringup/check_cmd.c
 boards_SRC += bringup/check_identity.c

@@ -11,7 +11,7 @@
 enum { REPORT_FD = 3 }; /* of a check's process: the first descriptor that is kept */
 
 struct own {
-    const char *level, *run, *peer, *junit;
+    const char *level, *run, *peer, *junit, *html;
     uint64_t seconds, timeout_s;
     bool quick, list;
 };
@@ -33,6 +33,8 @@ static enum keel_status write_files(const struct own *own, const struct keel_che
 {
     if (own->junit != NULL)
         KEEL_TRY(keel_check_write_junit(report, own->junit));
+    if (own->html != NULL)
+        KEEL_TRY(keel_check_write_page(report, own->html));
     return KEEL_OK;
 }
 
@@ -46,6 +48,8 @@ static int check(const struct keel_command *command, const struct own *own,
     enum keel_status status = keel_check_select(own->level, selected);
     if (status == KEEL_OK && own->junit != NULL)
         status = keel_command_may_write(own->junit);
+    if (status == KEEL_OK && own->html != NULL)
+        status = keel_command_may_write(own->html);
     if (status == KEEL_OK)
         status = keel_check_run_all(options, selected, &watcher, &report);
     if (status != KEEL_OK)
@@ -85,6 +89,7 @@ static const struct keel_command_option options[] = {
      "seconds until a check is given up; without it each check's own"},
     {"--peer", "BOARD", KEEL_COMMAND_TEXT, offsetof(struct own, peer), "the second board of level 8"},
     {"--junit", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, junit), "write the results as JUnit XML"},
+    {"--html", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, html), "write a page with plots"},
     {"--list", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, list), "print all checks and what they claim"},
     {"--run", "ID", KEEL_COMMAND_TEXT, offsetof(struct own, run), NULL},
     {.name = NULL}};
@@ -105,7 +110,7 @@ const struct keel_command_kind keel_board_check = {
     .examples =
         "  keel board check                              the best board, levels 0 to 5\n"
         "  keel board check pocl:0 --level 0-2 --quick   a first look\n"
-        "  keel board check boards/acme/npu --junit acme.xml\n"
+        "  keel board check boards/acme/npu --html acme.html --junit acme.xml\n"
         "  keel board check --level 4 --json | jq -r '.checks[] | select(.verdict==\"fail\").reason'\n",
     .options = options,
     .begin = begin,

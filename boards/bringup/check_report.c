@@ -9,10 +9,10 @@
 #include <string.h>
 #include <time.h>
 
-static const char *const level_names[KEEL_CHECK_LEVELS] = {
+const char *const keel_check_level_names[KEEL_CHECK_LEVELS] = {
     "identity", "API", "code", "memory", "numerics", "performance", "soak", "fault drill", "pair"};
 
-static int level_of(const struct keel_check *check)
+int keel_check_level(const struct keel_check *check)
 {
     return check->id[0] - '0';
 }
@@ -92,11 +92,11 @@ void keel_check_print_summary(const struct keel_check_report *report, FILE *out)
 
 /* ---- JSON ---- */
 
-static void time_text(uint64_t wall_ns, char out[32])
+void keel_check_time_text(uint64_t wall_ns, char out[KEEL_CHECK_TIME_BYTES])
 {
     time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
     struct tm parts;
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &parts));
+    strftime(out, KEEL_CHECK_TIME_BYTES, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &parts));
 }
 
 static void json_figure(struct keel_json *json, const struct keel_check_figure *figure)
@@ -121,7 +121,7 @@ static void json_result(struct keel_json *json, const struct keel_check_result *
 {
     keel_json_open(json, NULL, '{');
     keel_json_text(json, "id", result->check->id);
-    keel_json_number(json, "level", (uint64_t)level_of(result->check));
+    keel_json_number(json, "level", (uint64_t)keel_check_level(result->check));
     keel_json_text(json, "name", result->check->name);
     keel_json_text(json, "claim", result->check->claim);
     keel_json_text(json, "verdict", keel_verdict_name(result->verdict));
@@ -144,13 +144,11 @@ static void json_result(struct keel_json *json, const struct keel_check_result *
 
 void keel_check_print_json(const struct keel_check_report *report, FILE *out)
 {
-    static const char *const words[] = {"pass", "fail", "could-not-run"};
     struct keel_json json = {.out = out};
-    char started[32];
-    time_text(report->started_wall_ns, started);
-    int code = keel_check_exit_code(report);
+    char started[KEEL_CHECK_TIME_BYTES];
+    keel_check_time_text(report->started_wall_ns, started);
     keel_json_open(&json, NULL, '{');
-    keel_json_text(&json, "verdict", words[code == 3 ? 2 : code]);
+    keel_json_text(&json, "verdict", keel_check_overall(report));
     keel_json_text(&json, "keel", KEEL_RELEASE);
     keel_json_text(&json, "started", started);
     keel_json_real(&json, "seconds", report->seconds, 3);
@@ -177,7 +175,7 @@ void keel_check_print_json(const struct keel_check_report *report, FILE *out)
 /* ---- JUnit ---- */
 
 /* Text or an attribute's value in XML 1.0, and in HTML: what cannot stand there is a question mark. */
-static void escape(FILE *out, const char *text)
+void keel_check_escape(FILE *out, const char *text)
 {
     for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
         if (*at == '<')
@@ -197,15 +195,15 @@ static void junit_case(FILE *out, const struct keel_check_result *result)
 {
     static const char *const elements[] = {NULL, "failure", "error", "skipped"};
     fprintf(out, "    <testcase classname=\"keel.board.level%d\" name=\"%s %s\" time=\"%.3f\">\n",
-            level_of(result->check), result->check->id, result->check->name, result->seconds);
+            keel_check_level(result->check), result->check->id, result->check->name, result->seconds);
     if (result->verdict != KEEL_VERDICT_PASS) {
         fprintf(out, "      <%s message=\"", elements[result->verdict]);
         if (result->verdict == KEEL_VERDICT_WAIVED) {
             fprintf(out, "waived until %s: ", result->waiver_until);
-            escape(out, result->waiver);
+            keel_check_escape(out, result->waiver);
             fputs("; ", out);
         }
-        escape(out, result->reason);
+        keel_check_escape(out, result->reason);
         fputs("\"/>\n", out);
     }
     fputs("      <system-out>", out);
@@ -213,10 +211,10 @@ static void junit_case(FILE *out, const struct keel_check_result *result)
         fprintf(out, "%s %.6f %s\n", result->figures[i].name, result->figures[i].value,
                 result->figures[i].unit);
     for (uint32_t i = 0; i < result->note_count; i++) {
-        escape(out, result->notes[i]);
+        keel_check_escape(out, result->notes[i]);
         fputc('\n', out);
     }
-    escape(out, result->output);
+    keel_check_escape(out, result->output);
     fputs("</system-out>\n    </testcase>\n", out);
 }
 
@@ -224,7 +222,7 @@ static void junit_level(FILE *out, const struct keel_check_report *report, int l
 {
     uint32_t counts[KEEL_VERDICT_COUNT] = {0}, tests = 0;
     for (uint32_t i = 0; i < report->done; i++)
-        if (level_of(report->results[i].check) == level) {
+        if (keel_check_level(report->results[i].check) == level) {
             counts[report->results[i].verdict]++;
             tests++;
         }
@@ -233,10 +231,10 @@ static void junit_level(FILE *out, const struct keel_check_report *report, int l
     fprintf(out,
             "  <testsuite name=\"%d %s\" tests=\"%" PRIu32 "\" failures=\"%" PRIu32 "\" errors=\"%" PRIu32
             "\" skipped=\"%" PRIu32 "\">\n",
-            level, level_names[level], tests, counts[KEEL_VERDICT_FAIL], counts[KEEL_VERDICT_CANNOT],
-            counts[KEEL_VERDICT_WAIVED]);
+            level, keel_check_level_names[level], tests, counts[KEEL_VERDICT_FAIL],
+            counts[KEEL_VERDICT_CANNOT], counts[KEEL_VERDICT_WAIVED]);
     for (uint32_t i = 0; i < report->done; i++)
-        if (level_of(report->results[i].check) == level)
+        if (keel_check_level(report->results[i].check) == level)
             junit_case(out, &report->results[i]);
     fputs("  </testsuite>\n", out);
 }
@@ -244,15 +242,15 @@ static void junit_level(FILE *out, const struct keel_check_report *report, int l
 static void junit(FILE *out, const struct keel_check_report *report)
 {
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"keel board check ", out);
-    escape(out, report->options.board);
+    keel_check_escape(out, report->options.board);
     fprintf(out, "\" time=\"%.3f\">\n", report->seconds);
     for (int level = 0; level < KEEL_CHECK_LEVELS; level++)
         junit_level(out, report, level);
     fputs("</testsuites>\n", out);
 }
 
-static enum keel_status write_file(const struct keel_check_report *report, const char *path,
-                                   void (*write)(FILE *out, const struct keel_check_report *report))
+enum keel_status keel_check_write(const struct keel_check_report *report, const char *path,
+                                  void (*write)(FILE *out, const struct keel_check_report *report))
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -271,5 +269,5 @@ static enum keel_status write_file(const struct keel_check_report *report, const
 
 enum keel_status keel_check_write_junit(const struct keel_check_report *report, const char *path)
 {
-    return write_file(report, path, junit);
+    return keel_check_write(report, path, junit);
 }

@@ -29,6 +29,8 @@ enum keel_status keel_check_run_all(const struct keel_check_options *options,
 void keel_check_report_fini(struct keel_check_report *report);
 /* 0 all passed or waived, 1 something failed, 3 something could not run and nothing failed. */
 int keel_check_exit_code(const struct keel_check_report *report);
+/* The same as a word: "pass", "fail", "could-not-run". */
+const char *keel_check_overall(const struct keel_check_report *report);
 
 /* Lay a waiver over a verdict: today and until as YYYY-MM-DD. An expired one changes the reason alone. */
 void keel_check_waive(struct keel_check_result *result, const char *today);

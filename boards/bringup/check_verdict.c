@@ -17,6 +17,15 @@ int keel_check_exit_code(const struct keel_check_report *report)
     return report->verdicts[KEEL_VERDICT_CANNOT] > 0 ? keel_status_exit_code(KEEL_UNSUPPORTED) : 0;
 }
 
+const char *keel_check_overall(const struct keel_check_report *report)
+{
+    int code = keel_check_exit_code(report);
+    enum keel_verdict verdict = code == 0   ? KEEL_VERDICT_PASS
+                                : code == 1 ? KEEL_VERDICT_FAIL
+                                            : KEEL_VERDICT_CANNOT;
+    return keel_verdict_name(verdict);
+}
+
 void keel_check_waive(struct keel_check_result *result, const char *today)
 {
     result->beneath = result->verdict;
