@@ -63,7 +63,7 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 
 /* ---- rows: rows, n, flags ---- */
 
-enum { BETA = 1, RESIDUAL = 2 };
+enum { BETA = 1, RESIDUAL = 2, RMS = 4 };
 
 static enum keel_status bias_grad(struct golden_run *run, const uint32_t *shape)
 {
@@ -82,7 +82,8 @@ static enum keel_status layernorm(struct golden_run *run, const uint32_t *shape)
     if (shape[2] & BETA)
         op.beta = INPUT(run, "beta", op.n);
     op.y = output(run, "y", count);
-    op.mean = output(run, "mean", op.rows);
+    if (!(shape[2] & RMS))
+        op.mean = output(run, "mean", op.rows);
     op.rstd = output(run, "rstd", op.rows);
     return golden_ready(run) ? keel_op_layernorm(run->kernels, &op, &run->list) : KEEL_OK;
 }
@@ -93,7 +94,8 @@ static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *s
     const uint64_t count = (uint64_t)op.rows * op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
     op.gamma = INPUT(run, "gamma", op.n);
-    op.mean = golden_floats(run, "mean", GOLDEN_INPUT, op.rows, 0.5F, 1.5F);
+    if (!(shape[2] & RMS))
+        op.mean = golden_floats(run, "mean", GOLDEN_INPUT, op.rows, 0.5F, 1.5F);
     op.rstd = golden_floats(run, "rstd", GOLDEN_INPUT, op.rows, 0.3F, 0.6F);
     op.dy = INPUT(run, "dy", count);
     if (shape[2] & RESIDUAL)
@@ -355,6 +357,12 @@ const struct golden_case golden_cases[] = {
     CASE(layernorm_grad, layernorm, "1x3-beta", 0xac1590cd523b96f6, 1, 3, BETA),
     CASE(layernorm_grad, layernorm, "5x67-beta-residual", 0xecff277985741973, 5, 67, BETA | RESIDUAL),
     CASE(layernorm_grad, layernorm, "3x130", 0x6ae7e3b41158dfdc, 3, 130, 0),
+    CASE(layernorm, layernorm, "rms-1x1", 0x2f9e6ffbe074cfd6, 1, 1, RMS),
+    CASE(layernorm, layernorm, "rms-5x67", 0x67f249a50c913c97, 5, 67, RMS),
+    CASE(layernorm, layernorm, "rms-3x130", 0xac52d7737ffa370f, 3, 130, RMS),
+    CASE(layernorm_grad, layernorm, "rms-1x1", 0x72a2f7c96fbeb278, 1, 1, RMS),
+    CASE(layernorm_grad, layernorm, "rms-5x67", 0x748276b79f807420, 5, 67, RMS | RESIDUAL),
+    CASE(layernorm_grad, layernorm, "rms-3x130", 0x84bdca52b7de93a8, 3, 130, RMS),
     CASE(gelu, elementwise, "1", 0x29bea9d60db2fe6b, 1),
     CASE(gelu, elementwise, "67", 0x09d8ac5ecdcf2bd7, 67),
     CASE(gelu, elementwise, "4115", 0x1ee40aeee2f2b624, 4115),

@@ -43,19 +43,21 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
     KEEL_TRY(keel_check_buffer("layernorm", "gamma", op->gamma, column_bytes));
     if (op->beta != NULL)
         KEEL_TRY(keel_check_buffer("layernorm", "beta", op->beta, column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm", "mean", op->mean, row_bytes));
+    if (op->mean != NULL)
+        KEEL_TRY(keel_check_buffer("layernorm", "mean", op->mean, row_bytes));
     KEEL_TRY(keel_check_buffer("layernorm", "rstd", op->rstd, row_bytes));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->gamma),
         keel_arg_buffer(op->beta != NULL ? op->beta : op->gamma),
         keel_arg_buffer(op->y),
-        keel_arg_buffer(op->mean),
+        keel_arg_buffer(op->mean != NULL ? op->mean : op->rstd),
         keel_arg_buffer(op->rstd),
         keel_arg_u32(op->rows),
         keel_arg_u32(op->n),
         keel_arg_f32(op->epsilon),
         keel_arg_u32(op->beta != NULL),
+        keel_arg_u32(op->mean != NULL),
     };
     struct keel_range range = keel_kernels_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range, args,
@@ -75,7 +77,8 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
     KEEL_TRY(keel_check_buffer("layernorm_grad", "dgamma", op->dgamma, column_bytes));
     if (op->dbeta != NULL)
         KEEL_TRY(keel_check_buffer("layernorm_grad", "dbeta", op->dbeta, column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "mean", op->mean, row_bytes));
+    if (op->mean != NULL)
+        KEEL_TRY(keel_check_buffer("layernorm_grad", "mean", op->mean, row_bytes));
     return keel_check_buffer("layernorm_grad", "rstd", op->rstd, row_bytes);
 }
 
@@ -83,22 +86,29 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
                                         struct keel_launch_list *list)
 {
     KEEL_TRY(check_grad(op));
+    struct keel_buffer *mean = op->mean != NULL ? op->mean : op->rstd; /* not read unless centered */
     const struct keel_arg column_args[] = {
-        keel_arg_buffer(op->x),          keel_arg_buffer(op->mean),
+        keel_arg_buffer(op->x),          keel_arg_buffer(mean),
         keel_arg_buffer(op->rstd),       keel_arg_buffer(op->dy),
         keel_arg_buffer(op->dgamma),     keel_arg_buffer(op->dbeta != NULL ? op->dbeta : op->dgamma),
         keel_arg_u32(op->rows),          keel_arg_u32(op->n),
-        keel_arg_u32(op->dbeta != NULL),
+        keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
     };
     struct keel_range range = columns_range(kernels, op->n);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
                                  column_args, KEEL_ARG_COUNT(column_args)));
     const struct keel_arg row_args[] = {
-        keel_arg_buffer(op->x),    keel_arg_buffer(op->gamma),
-        keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->dy),   keel_arg_buffer(op->residual != NULL ? op->residual : op->dy),
-        keel_arg_buffer(op->dx),   keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),       keel_arg_u32(op->residual != NULL),
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->gamma),
+        keel_arg_buffer(mean),
+        keel_arg_buffer(op->rstd),
+        keel_arg_buffer(op->dy),
+        keel_arg_buffer(op->residual != NULL ? op->residual : op->dy),
+        keel_arg_buffer(op->dx),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+        keel_arg_u32(op->residual != NULL),
+        keel_arg_u32(op->mean != NULL),
     };
     range = keel_kernels_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range, row_args,

@@ -5,6 +5,7 @@
  *     layernorm_grad: g = dy * gamma, a = sum(g) / n, b = sum(g * t) / n,
  *                     d = fma(-t, b, g - a) * rstd, dx = d, or residual + d
  *     layernorm_grad_columns: dgamma += sum of fma(dy, t, s), dbeta += sum of dy, rows ascending from +0
+ *     RMS norm (not centered): the same with mean and a left out, 0
  *     bias_grad: s = x_0, s = s + x_i for rows ascending, out = out + s
  *
  * Shapes: x, y, dy, dx [rows, n]; gamma, beta [n]; mean, rstd [rows]. Sums along a row are the tree of
@@ -13,14 +14,14 @@
 
 __kernel void keel_layernorm(__global const float *x, __global const float *gamma, __global const float *beta,
                              __global float *y, __global float *mean_out, __global float *rstd_out, uint rows,
-                             uint n, float epsilon, uint has_beta)
+                             uint n, float epsilon, uint has_beta, uint centered)
 {
     const uint row = get_global_id(0);
     if (row >= rows)
         return;
     x += (ulong)row * n;
     y += (ulong)row * n;
-    const float mean = canon_divide(canon_sum_run(x, n), convert_float(n));
+    const float mean = centered ? canon_divide(canon_sum_run(x, n), convert_float(n)) : 0.0f;
     float16 s = (float16)(0.0f);
     for (uint i = 0; i < n; i += 16) {
         float16 d = canon_load(x + i, n - i) - mean;
@@ -34,14 +35,15 @@ __kernel void keel_layernorm(__global const float *x, __global const float *gamm
         float16 g = canon_load(gamma + i, n - i);
         canon_store(has_beta ? fma(t, g, canon_load(beta + i, n - i)) : t * g, y + i, n - i);
     }
-    mean_out[row] = mean;
+    if (centered)
+        mean_out[row] = mean;
     rstd_out[row] = rstd;
 }
 
 __kernel void keel_layernorm_grad(__global const float *x, __global const float *gamma,
                                   __global const float *mean_in, __global const float *rstd_in,
                                   __global const float *dy, __global const float *residual,
-                                  __global float *dx, uint rows, uint n, uint has_residual)
+                                  __global float *dx, uint rows, uint n, uint has_residual, uint centered)
 {
     const uint row = get_global_id(0);
     if (row >= rows)
@@ -51,7 +53,7 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
     dy += base;
     dx += base;
     residual += base;
-    const float mean = mean_in[row], rstd = rstd_in[row];
+    const float mean = centered ? mean_in[row] : 0.0f, rstd = rstd_in[row];
     float16 sum_g = (float16)(0.0f), sum_gt = (float16)(0.0f);
     for (uint i = 0; i < n; i += 16) {
         float16 g = canon_load(dy + i, n - i) * canon_load(gamma + i, n - i);
@@ -59,7 +61,7 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
         sum_g += g;
         sum_gt = fma(g, t, sum_gt);
     }
-    const float a = canon_divide(canon_fold(sum_g), convert_float(n));
+    const float a = centered ? canon_divide(canon_fold(sum_g), convert_float(n)) : 0.0f;
     const float b = canon_divide(canon_fold(sum_gt), convert_float(n));
     for (uint i = 0; i < n; i += 16) {
         float16 g = canon_load(dy + i, n - i) * canon_load(gamma + i, n - i);
@@ -76,14 +78,14 @@ enum { COLUMNS = 64 };
 static inline void grad_columns_16(__global const float *x, __global const float *mean,
                                    __global const float *rstd, __global const float *dy,
                                    __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                   uint column, uint has_beta)
+                                   uint column, uint has_beta, uint centered)
 {
     const uint width = n - column;
     float16 sum_gamma = (float16)(0.0f), sum_beta = (float16)(0.0f);
     for (uint row = 0; row < rows; row++) {
         const ulong i = (ulong)row * n + column;
         float16 v = canon_load(dy + i, width);
-        float16 t = (canon_load(x + i, width) - mean[row]) * rstd[row];
+        float16 t = (canon_load(x + i, width) - (centered ? mean[row] : 0.0f)) * rstd[row];
         sum_gamma = fma(v, t, sum_gamma);
         sum_beta += v;
     }
@@ -100,20 +102,20 @@ static inline void add_16(float16 v, __global float *y)
 __kernel void keel_layernorm_grad_columns(__global const float *x, __global const float *mean,
                                           __global const float *rstd, __global const float *dy,
                                           __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                          uint has_beta)
+                                          uint has_beta, uint centered)
 {
     const uint column = get_global_id(0) * COLUMNS;
     if (column >= n)
         return;
     if (n - column < COLUMNS) {
         for (uint c = column; c < n; c += 16)
-            grad_columns_16(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, has_beta);
+            grad_columns_16(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, has_beta, centered);
         return;
     }
     float16 g0 = (float16)(0.0f), g1 = g0, g2 = g0, g3 = g0, b0 = g0, b1 = g0, b2 = g0, b3 = g0;
     for (uint row = 0; row < rows; row++) {
         __global const float *v = dy + (ulong)row * n + column, *z = x + (ulong)row * n + column;
-        const float m = mean[row], r = rstd[row];
+        const float m = centered ? mean[row] : 0.0f, r = rstd[row];
         const float16 v0 = vload16(0, v), v1 = vload16(1, v), v2 = vload16(2, v), v3 = vload16(3, v);
         g0 = fma(v0, (vload16(0, z) - m) * r, g0);
         g1 = fma(v1, (vload16(1, z) - m) * r, g1);

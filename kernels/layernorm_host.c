@@ -12,7 +12,7 @@ static uint32_t u32_at(void *const *arguments, int index)
 KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, const float *beta, float *y,
                                          uint32_t n, float epsilon, float *mean_out, float *rstd_out)
 {
-    const float mean = canon_divide(canon_sum_run(x, n), (float)n);
+    const float mean = mean_out != NULL ? canon_divide(canon_sum_run(x, n), (float)n) : 0.0f;
     float lanes[KEEL_LANES] = {0};
     for (uint32_t i = 0; i < n; i++) {
         float d = x[i] - mean;
@@ -23,7 +23,8 @@ KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, con
         float t = (x[i] - mean) * rstd;
         y[i] = beta != NULL ? canon_fma(t, gamma[i], beta[i]) : t * gamma[i];
     }
-    *mean_out = mean;
+    if (mean_out != NULL)
+        *mean_out = mean;
     *rstd_out = rstd;
 }
 
@@ -36,21 +37,23 @@ static void host_layernorm(void *const *arguments, const struct keel_range *rang
     const float *beta = u32_at(arguments, 9) != 0 ? arguments[2] : NULL;
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * n;
-        row_forward(x + base, arguments[1], beta, y + base, n, *(const float *)arguments[8], &mean[row],
-                    &rstd[row]);
+        row_forward(x + base, arguments[1], beta, y + base, n, *(const float *)arguments[8],
+                    u32_at(arguments, 10) != 0 ? &mean[row] : NULL, &rstd[row]);
     }
 }
 
-KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, float mean, float rstd,
-                                          const float *dy, const float *residual, float *dx, uint32_t n)
+KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, const float *mean_in,
+                                          float rstd, const float *dy, const float *residual, float *dx,
+                                          uint32_t n)
 {
+    const float mean = mean_in != NULL ? *mean_in : 0.0f;
     float sum_g[KEEL_LANES] = {0}, sum_gt[KEEL_LANES] = {0};
     for (uint32_t i = 0; i < n; i++) {
         float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
         sum_g[i % KEEL_LANES] += g;
         sum_gt[i % KEEL_LANES] = canon_fma(g, t, sum_gt[i % KEEL_LANES]);
     }
-    const float a = canon_divide(canon_fold(sum_g), (float)n);
+    const float a = mean_in != NULL ? canon_divide(canon_fold(sum_g), (float)n) : 0.0f;
     const float b = canon_divide(canon_fold(sum_gt), (float)n);
     for (uint32_t i = 0; i < n; i++) {
         float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
@@ -68,8 +71,8 @@ static void host_layernorm_grad(void *const *arguments, const struct keel_range 
     uint32_t rows = u32_at(arguments, 7), n = u32_at(arguments, 8), has_residual = u32_at(arguments, 9);
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * n;
-        row_backward(x + base, arguments[1], mean[row], rstd[row], dy + base,
-                     has_residual != 0 ? residual + base : NULL, dx + base, n);
+        row_backward(x + base, arguments[1], u32_at(arguments, 10) != 0 ? &mean[row] : NULL, rstd[row],
+                     dy + base, has_residual != 0 ? residual + base : NULL, dx + base, n);
     }
 }
 
@@ -80,11 +83,12 @@ KEEL_HOST_KERNEL static void host_layernorm_grad_columns(void *const *arguments,
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3];
     float *dgamma = arguments[4], *dbeta = arguments[5];
     uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7), has_beta = u32_at(arguments, 8);
+    const bool centered = u32_at(arguments, 9) != 0;
     for (uint32_t column = 0; column < n; column++) {
         float sum_gamma = 0.0f, sum_beta = 0.0f;
         for (uint32_t row = 0; row < rows; row++) {
             size_t i = (size_t)row * n + column;
-            sum_gamma = canon_fma(dy[i], (x[i] - mean[row]) * rstd[row], sum_gamma);
+            sum_gamma = canon_fma(dy[i], (x[i] - (centered ? mean[row] : 0.0f)) * rstd[row], sum_gamma);
             sum_beta += dy[i];
         }
         dgamma[column] += sum_gamma;

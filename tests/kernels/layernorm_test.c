@@ -3,10 +3,12 @@
 
 struct shape {
     uint32_t rows, n;
-    bool beta, residual;
+    bool beta, residual, rms;
 };
-static const struct shape shapes[] = {{1, 1, true, false},    {1, 17, false, true},  {7, 16, true, true},
-                                      {13, 31, false, false}, {37, 257, true, true}, {256, 768, true, true}};
+static const struct shape shapes[] = {
+    {1, 1, true, false, false},    {1, 17, false, true, false},  {7, 16, true, true, false},
+    {13, 31, false, false, false}, {37, 257, true, true, false}, {256, 768, true, true, false},
+    {5, 33, false, false, true},   {37, 257, false, true, true}, {256, 768, true, true, true}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 static const float EPSILON = 1e-5f;
 
@@ -27,7 +29,7 @@ static struct tensors build(struct rig *rig, const struct shape *s)
         .gamma = rig_random(rig, s->n, 2, 0.5f, 1.5f),
         .beta = s->beta ? rig_random(rig, s->n, 3, -1.0f, 1.0f) : NULL,
         .y = rig_bytes(rig, NULL, count * 4),
-        .mean = rig_bytes(rig, NULL, s->rows * 4),
+        .mean = s->rms ? NULL : rig_bytes(rig, NULL, s->rows * 4),
         .rstd = rig_bytes(rig, NULL, s->rows * 4),
     };
     t.grad = (struct keel_layernorm_grad){
@@ -55,7 +57,8 @@ static void layernorm_body(struct rig *rig, const void *shape)
     const uint64_t count = (uint64_t)s->rows * s->n;
     struct tensors t = build(rig, s);
     rig_result(rig, t.forward.y, count * 4);
-    rig_result(rig, t.forward.mean, s->rows * 4);
+    if (!s->rms)
+        rig_result(rig, t.forward.mean, s->rows * 4);
     rig_result(rig, t.forward.rstd, s->rows * 4);
     rig_result(rig, t.grad.dx, count * 4);
     rig_result(rig, t.grad.dgamma, s->n * 4);
@@ -79,7 +82,8 @@ static void on_all_shapes(enum rig_kind kind, const char *op, op_body body)
 {
     for (int i = 0; i < SHAPES; i++) {
         char name[64];
-        snprintf(name, sizeof name, "%s %ux%u", op, shapes[i].rows, shapes[i].n);
+        snprintf(name, sizeof name, "%s %ux%u%s", op, shapes[i].rows, shapes[i].n,
+                 shapes[i].rms ? " rms" : "");
         same_bits(kind, name, body, &shapes[i]);
     }
 }
@@ -96,12 +100,12 @@ START_TEST(bias_grad_gives_the_same_bits)
 END_TEST
 
 /* The formulas in double. t is scratch of n; y may be NULL. */
-static void truth_forward(const double *x, const double *gamma, const double *beta, uint32_t n, double *t,
-                          double *y, double *rstd)
+static void truth_forward(bool rms, const double *x, const double *gamma, const double *beta, uint32_t n,
+                          double *t, double *y, double *rstd)
 {
     double mean = 0, var = 0;
     for (uint32_t i = 0; i < n; i++)
-        mean += x[i] / n;
+        mean += rms ? 0 : x[i] / n;
     for (uint32_t i = 0; i < n; i++)
         var += (x[i] - mean) * (x[i] - mean) / n;
     *rstd = 1.0 / sqrt(var + (double)EPSILON);
@@ -110,12 +114,12 @@ static void truth_forward(const double *x, const double *gamma, const double *be
         y[i] = t[i] * gamma[i] + beta[i];
     }
 }
-static void truth_backward(const double *gamma, const double *t, double rstd, const double *dy, uint32_t n,
-                           double *dx)
+static void truth_backward(bool rms, const double *gamma, const double *t, double rstd, const double *dy,
+                           uint32_t n, double *dx)
 {
     double a = 0, b = 0;
     for (uint32_t i = 0; i < n; i++) {
-        a += dy[i] * gamma[i] / n;
+        a += rms ? 0 : dy[i] * gamma[i] / n;
         b += dy[i] * gamma[i] * t[i] / n;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -138,8 +142,8 @@ START_TEST(the_gradient_formula_is_the_finite_difference)
     to_double(x, rx, N);
     to_double(gamma, rg, N);
     to_double(dy, rd, N);
-    truth_forward(x, gamma, beta, N, t, y, &rstd);
-    truth_backward(gamma, t, rstd, dy, N, dx);
+    truth_forward(_i != 0, x, gamma, beta, N, t, y, &rstd);
+    truth_backward(_i != 0, gamma, t, rstd, dy, N, dx);
     double largest = 0;
     for (int i = 0; i < N; i++)
         largest = fmax(largest, fabs(dx[i]));
@@ -147,7 +151,7 @@ START_TEST(the_gradient_formula_is_the_finite_difference)
         double loss[2] = {0, 0}, h = 1e-5, old = x[i];
         for (int side = 0; side < 2; side++) {
             x[i] = old + (side == 0 ? -h : h);
-            truth_forward(x, gamma, beta, N, t, y, &rstd);
+            truth_forward(_i != 0, x, gamma, beta, N, t, y, &rstd);
             for (int k = 0; k < N; k++)
                 loss[side] += y[k] * dy[k];
         }
@@ -163,7 +167,7 @@ END_TEST
 /* Float kernels against the formulas: 2e-6 of the largest value, about 16 roundings. */
 START_TEST(layernorm_and_its_gradient_are_near_the_truth)
 {
-    const struct shape s = {ROWS, N, true, false};
+    const struct shape s = {ROWS, N, true, false, _i != 0};
     struct rig *rig = rig_shared(RIG_HOST);
     struct tensors op = build(rig, &s);
     const float *fx = rig_result(rig, op.forward.x, sizeof(float) * ROWS * N);
@@ -184,8 +188,8 @@ START_TEST(layernorm_and_its_gradient_are_near_the_truth)
     to_double(dbeta, old_dbeta, N);
     for (int row = 0; row < ROWS; row++) {
         double rstd;
-        truth_forward(x + row * N, gamma, beta, N, t, y + row * N, &rstd);
-        truth_backward(gamma, t, rstd, dy + row * N, N, dx + row * N);
+        truth_forward(_i != 0, x + row * N, gamma, beta, N, t, y + row * N, &rstd);
+        truth_backward(_i != 0, gamma, t, rstd, dy + row * N, N, dx + row * N);
         for (int i = 0; i < N; i++) {
             dgamma[i] += dy[row * N + i] * t[i];
             dbeta[i] += dy[row * N + i];
@@ -202,7 +206,7 @@ END_TEST
 
 START_TEST(bias_grad_adds_the_column_sums)
 {
-    const struct shape s = {ROWS, N, false, false};
+    const struct shape s = {ROWS, N, false, false, false};
     struct rig *rig = rig_shared(RIG_HOST);
     bias_body(rig, &s);
     float *x = random_floats(ROWS * N, 8, -1.0f, 1.0f), *out = random_floats(N, 9, -1.0f, 1.0f);
@@ -222,8 +226,8 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, layernorm_and_its_gradient_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, bias_grad_gives_the_same_bits, 0, RIG_DEVICES);
-    tcase_add_test(tc, the_gradient_formula_is_the_finite_difference);
-    tcase_add_test(tc, layernorm_and_its_gradient_are_near_the_truth);
+    tcase_add_loop_test(tc, the_gradient_formula_is_the_finite_difference, 0, 2); /* 1: RMS norm */
+    tcase_add_loop_test(tc, layernorm_and_its_gradient_are_near_the_truth, 0, 2); /* 1: RMS norm */
     tcase_add_test(tc, bias_grad_adds_the_column_sums);
 }
 

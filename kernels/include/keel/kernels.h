@@ -143,7 +143,8 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *, const struct keel_bias
                                    struct keel_launch_list *);
 
 /* y = (x - mean) * rstd * gamma + beta per row of n; keeps mean and rstd (rows each). beta may be
- * NULL. Sums in the fixed-shape tree of canon_tree (kernels/README.md). */
+ * NULL. Sums in the fixed-shape tree of canon_tree (kernels/README.md). mean NULL: RMS norm (Zhang and
+ * Sennrich 2019), the same with a mean of 0; then it is NULL in the gradient too. */
 struct keel_layernorm {
     uint32_t rows, n;
     float epsilon;
