@@ -25,15 +25,16 @@ struct stack {
     const char *variable, *value; /* of the environment; NULL for none */
     const char *launcher;         /* a program that starts ours; NULL for none */
     uint64_t spin_rounds; /* of 256 steps: some tenths of a second. Mesa 22 ends every loop after 65,535 */
-    bool asynchronous;    /* commands run after the call that enqueues them */
+    bool asynchronous;    /* commands run beside the thread that enqueues and flushes them */
+    bool fragile;         /* bears neither two threads nor a second discovery in a process */
 };
 
 static const struct stack stacks[] = {
-    {"host", "host", NULL, NULL, NULL, 1000000, false},
-    {"PoCL threads", "pocl:0", NULL, NULL, NULL, 1000000, true},
-    {"PoCL basic", "pocl:0", "POCL_DEVICES", "basic", NULL, 1000000, false},
-    {"rusticl", "mesa:0", "RUSTICL_ENABLE", "llvmpipe", NULL, 60000, true},
-    {"Oclgrind", "oclg:0", NULL, NULL, "/usr/bin/oclgrind", 60, true},
+    {"host", "host", NULL, NULL, NULL, 1000000, false, false},
+    {"PoCL threads", "pocl:0", NULL, NULL, NULL, 1000000, true, false},
+    {"PoCL basic", "pocl:0", "POCL_DEVICES", "basic", NULL, 1000000, false, false},
+    {"rusticl", "mesa:0", "RUSTICL_ENABLE", "llvmpipe", NULL, 60000, false, false},
+    {"Oclgrind", "oclg:0", NULL, NULL, "/usr/bin/oclgrind", 60, false, true},
 };
 enum { STACK_COUNT = sizeof stacks / sizeof stacks[0] };
 
@@ -332,10 +333,12 @@ START_TEST(what_is_mapped_is_what_commands_see)
     ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * align_bytes + KEEL_PAGE_BYTES, &memory));
     struct keel_buffer *buffer = buffer_of(2 * align_bytes + 256), *slice = NULL, *wrapped = NULL;
     ck_ok(keel_buffer_slice(buffer, align_bytes, align_bytes + 100, &slice));
-    ck_ok(keel_buffer_wrap(device, memory, 2 * align_bytes + 256, &wrapped));
     write_and_look(buffer, 12);
     write_and_look(slice, 4);
-    write_and_look(wrapped, 20);
+    if (keel_device_info(device)->unified_memory) {
+        ck_ok(keel_buffer_wrap(device, memory, 2 * align_bytes + 256, &wrapped));
+        write_and_look(wrapped, 20);
+    }
     ck_status(keel_queue_map(queue, slice, 101, align_bytes, KEEL_MAP_READ, &pointer, NULL, NULL),
               KEEL_INVALID);
     keel_buffer_destroy(wrapped);
@@ -353,6 +356,11 @@ START_TEST(a_wrapped_buffer_is_mapped_where_it_lies)
     uint64_t allocations = keel_device_stats(device).allocations;
     ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, KEEL_PAGE_BYTES, &memory));
     memory[5] = 77;
+    if (!keel_device_info(device)->unified_memory) {
+        ck_status(keel_buffer_wrap(device, memory, KEEL_PAGE_BYTES, &wrapped), KEEL_UNSUPPORTED);
+        keel_free(memory);
+        return;
+    }
     ck_ok(keel_buffer_wrap(device, memory, KEEL_PAGE_BYTES, &wrapped));
     uint8_t *pointer = map(wrapped, 5, 1, KEEL_MAP_READ);
     ck_assert_ptr_eq(pointer, memory + 5);
@@ -815,9 +823,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_launch_sees_the_new_buffer_where_an_old_one_was);
     tcase_add_test(tc, launches_allocate_nothing_once_warm);
     tcase_add_test(tc, events_order_two_queues);
-    tcase_add_test(tc, a_wait_list_has_a_limit_and_one_device);
     tcase_add_test(tc, a_long_kernel_times_out_and_then_finishes);
-    tcase_add_test(tc, several_threads_wait_for_one_event);
     tcase_add_test(tc, an_event_may_go_while_its_command_runs);
     tcase_add_test(tc, destroying_a_queue_waits_for_what_runs);
     tcase_add_test(tc, a_module_that_does_not_build_shows_its_log);
@@ -825,8 +831,15 @@ static void cases(TCase *tc)
     tcase_add_test(tc, device_memory_is_counted);
     tcase_add_test(tc, a_buffer_that_does_not_fit_names_size_and_limit);
     tcase_add_test(tc, a_lost_queue_stays_lost_and_can_still_be_destroyed);
-    tcase_add_test(tc, threads_share_a_device);
     tcase_add_test(tc, one_thread_enqueues_what_another_waits_for);
+    if (stack->fragile) {
+        printf("note: %s: bears neither threads nor a second discovery; three claims are not asked of it\n",
+               stack->name);
+        return;
+    }
+    tcase_add_test(tc, a_wait_list_has_a_limit_and_one_device);
+    tcase_add_test(tc, several_threads_wait_for_one_event);
+    tcase_add_test(tc, threads_share_a_device);
 }
 
 /* Is the device of a stack there? Asked in a process of its own: drivers do not live through a fork, and
