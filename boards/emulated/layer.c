@@ -18,11 +18,11 @@
  *          EMULATED_STORE; 1 GiB, buffers of 512 MiB
  *   plain  the driver as it is (default): for faults alone
  * EMULATED_OVER: pocl (default), rusticl, or a part of a platform's name: what computes.
- * EMULATED_COMPILER=1: the last of the driver's devices stays as it is, as emulated:1: the compiler beside
- *   the board, for `keel board build`. POCL_DEVICES="pthread pthread" makes PoCL show two.
+ * EMULATED_STORE: see npu; the artifacts of emulated/fpga serve.
  * EMULATED_MEMORY, EMULATED_BUFFER: bytes (k, m, g) that there really are, in all and for one buffer.
- * EMULATED_BANKS: banks of equal size; a buffer lies in the one that it names (as with Intel's boards: 1 <<
- * 16 in its flags is the first), else in the first that has a place. EMULATED_REPROGRAM_MS: 100.
+ * EMULATED_BANKS: banks of equal size; a buffer lies in the one that it names (as with Intel's boards:
+ *   1 << 16 in its flags is the first), else in the first that has a place.
+ * EMULATED_REPROGRAM_MS: 100.
  * EMULATED_INFO: "key=value;...", what the device claims, true or not. Keys: name vendor vendor_id version
  *   driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
  *   little_endian align_bits units group_items local memory buffer single_fp double_fp.
@@ -354,9 +354,7 @@ static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kerne
     struct layer_command command = {.call = CALL_LAUNCH, .queue = queue, .kernel = kernel};
     layer_lock();
     const struct layer_object *object = layer_find(KIND_KERNEL, kernel);
-    cl_int error = object != NULL
-                       ? layer_launch_allowed(layer_find(KIND_QUEUE, queue), object, dimensions, local)
-                       : CL_SUCCESS;
+    cl_int error = object != NULL ? layer_launch_allowed(object, dimensions, local) : CL_SUCCESS;
     if (object != NULL && layer_settings.plan.count > 0) {
         memcpy(command.mems, object->args, sizeof command.mems);
         command.mem_count = LAYER_ARGS_MAX;
@@ -425,7 +423,6 @@ static void read_settings(void)
         layer_refuse("EMULATED_BANKS", text != NULL ? text : "");
     text = setting("EMULATED_REPROGRAM_MS", NULL);
     own->reprogram_ms = text != NULL ? layer_bytes(text) : own->reprogram_ms;
-    own->compiler = strcmp(setting("EMULATED_COMPILER", "0"), "1") == 0;
     layer_info_check();
     if (!layer_plan_parse(setting("EMULATED_FAULTS", ""), &own->plan, wrong))
         layer_refuse("EMULATED_FAULTS", wrong);

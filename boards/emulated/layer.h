@@ -113,7 +113,9 @@ struct layer_object {
     uint64_t device;               /* queues, programs: the number of their device */
     uint64_t image;                /* programs: which image holds it, 0: none */
     bool from_source, finished;    /* programs: finished when it may not be built again */
-    char *names;                   /* programs: built-in kernels "a;b", else NULL */
+    char *names;                   /* programs: the built-in kernels "a;b" that were asked for, else NULL */
+    char *stored;                  /* and all that the stored binary has */
+    cl_context context;            /* and where it was loaded */
     char *sizes;                   /* programs: the group sizes in the binary, NULL: any */
     char name[LAYER_NAME_BYTES];   /* kernels */
     cl_mem args[LAYER_ARGS_MAX];   /* kernels: NULL where the argument is no buffer */
@@ -174,7 +176,6 @@ struct layer_settings {
     const char *info;
     uint64_t memory_bytes, max_buffer_bytes, banks; /* what it really has; 0: what the driver has */
     uint64_t reprogram_ms;
-    bool compiler; /* the last device stays what it is */
     struct layer_plan plan;
 };
 
@@ -191,8 +192,6 @@ void layer_sleep_ms(uint64_t ms);
 
 /* The number of a device among those that the layer shows. */
 uint64_t layer_device_index(cl_device_id device);
-/* Is this device the board, or the compiler beside it (EMULATED_COMPILER)? */
-bool layer_is_board(uint64_t index);
 /* A number: decimal or 0x, with k, m or g behind it. */
 uint64_t layer_bytes(const char *text);
 void layer_info_check(void);
@@ -203,7 +202,6 @@ void layer_code_install(struct _cl_icd_dispatch *table);
 /* ';'-separated names of the NPU's kernels; the caller frees. */
 char *layer_built_in_names(cl_device_id device);
 /* May this launch run on what the board holds now? */
-cl_int layer_launch_allowed(const struct layer_object *queue, const struct layer_object *kernel,
-                            cl_uint dimensions, const size_t *local);
+cl_int layer_launch_allowed(const struct layer_object *kernel, cl_uint dimensions, const size_t *local);
 
 #endif

@@ -43,10 +43,9 @@ static char *sizes_in(const uint8_t *binary, size_t bytes)
     return all;
 }
 
-cl_int layer_launch_allowed(const struct layer_object *queue, const struct layer_object *kernel,
-                            cl_uint dimensions, const size_t *local)
+cl_int layer_launch_allowed(const struct layer_object *kernel, cl_uint dimensions, const size_t *local)
 {
-    if (!layer_is_board(queue != NULL ? queue->device : 0))
+    if (layer_settings.board == BOARD_PLAIN)
         return CL_SUCCESS;
     const struct layer_object *program = layer_find(KIND_PROGRAM, kernel->parent);
     if (program == NULL)
@@ -165,11 +164,11 @@ static cl_program load(cl_context context, cl_device_id device, size_t bytes, co
 
 static cl_int may_load(cl_device_id device, const uint8_t *binary, size_t bytes)
 {
-    bool is_board = layer_is_board(layer_device_index(device));
-    if (is_board && layer_settings.board == BOARD_NPU)
+    if (layer_settings.board == BOARD_NPU)
         return CL_INVALID_OPERATION;
     cl_int error = layer_before_call(CALL_PROGRAM, device, NULL);
-    if (error == CL_SUCCESS && is_board && !reprogram(layer_device_index(device), hash_of(binary, bytes)))
+    if (error == CL_SUCCESS && layer_settings.board == BOARD_FPGA &&
+        !reprogram(layer_device_index(device), hash_of(binary, bytes)))
         error = CL_INVALID_OPERATION;
     return error;
 }
@@ -192,14 +191,6 @@ static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint cou
     return program;
 }
 
-static bool has_board(cl_uint count, const cl_device_id *list)
-{
-    bool has = list == NULL && layer_settings.board != BOARD_PLAIN;
-    for (cl_uint i = 0; list != NULL && i < count; i++)
-        has |= layer_is_board(layer_device_index(list[i]));
-    return has;
-}
-
 static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id *list,
                                 const char *options, void(CL_CALLBACK *notify)(cl_program, void *),
                                 void *user)
@@ -211,7 +202,7 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_devi
     layer_log("build from %s", from_source ? "source" : "binary");
     if (finished)
         return CL_INVALID_OPERATION;
-    if (from_source && has_board(count, list))
+    if (from_source && layer_settings.board != BOARD_PLAIN)
         return CL_COMPILER_NOT_AVAILABLE;
     cl_int error = layer_before_call(CALL_BUILD, list != NULL ? list[0] : NULL, NULL);
     if (error != CL_SUCCESS)
@@ -228,7 +219,7 @@ static cl_int CL_API_CALL compile(cl_program program, cl_uint count, const cl_de
                                   void *user)
 {
     layer_log("compile from source");
-    if (has_board(count, list))
+    if (layer_settings.board != BOARD_PLAIN)
         return CL_COMPILER_NOT_AVAILABLE;
     return layer_next->clCompileProgram(program, count, list, options, header_count, headers, names, notify,
                                         user);
@@ -243,7 +234,7 @@ static cl_program CL_API_CALL link_programs(cl_context context, cl_uint count, c
     layer_log("link");
     cl_int error = CL_LINKER_NOT_AVAILABLE;
     cl_program program = NULL;
-    if (!has_board(count, list))
+    if (layer_settings.board == BOARD_PLAIN)
         program = layer_next->clLinkProgram(context, count, list, options, program_count, programs, notify,
                                             user, &error);
     if (program != NULL)
@@ -386,21 +377,61 @@ static bool take_first(cl_program program, const char *names, void *user)
     return true;
 }
 
+/* A stored binary is loaded once in a context: who asks for more of its kernels shares the program. */
+struct sharing {
+    cl_context context;
+    const char *wanted;
+    struct layer_object *found;
+};
+
+static void look_shared(struct layer_object *program, void *context)
+{
+    struct sharing *search = context;
+    if (program->stored != NULL && program->context == search->context &&
+        has_all(program->stored, search->wanted))
+        search->found = program;
+}
+
+static cl_program share(cl_context context, const char *names)
+{
+    struct sharing search = {.context = context, .wanted = names};
+    cl_program program = NULL;
+    char *all = NULL;
+    layer_lock();
+    layer_each(KIND_PROGRAM, look_shared, &search);
+    if (search.found != NULL && asprintf(&all, "%s;%s", search.found->names, names) > 0) {
+        free(search.found->names);
+        search.found->names = all;
+        search.found->uses++;
+        program = search.found->handle;
+    }
+    layer_unlock();
+    if (program != NULL)
+        layer_next->clRetainProgram(program);
+    return program;
+}
+
 static cl_program serve(cl_context context, cl_device_id device, const char *names, cl_int *error)
 {
     struct built_in search = {.wanted = names};
     *error = layer_before_call(CALL_PROGRAM, device, NULL);
-    if (*error != CL_SUCCESS)
-        return NULL;
+    if (*error == CL_SUCCESS)
+        search.program = share(context, names);
+    if (*error != CL_SUCCESS || search.program != NULL)
+        return search.program;
     each_stored(context, device, take_first, &search);
     if (search.program == NULL) {
         *error = CL_INVALID_VALUE;
         return NULL;
     }
+    char all[NAMES_BYTES] = "";
+    layer_next->clGetProgramInfo(search.program, CL_PROGRAM_KERNEL_NAMES, sizeof all - 1, all, NULL);
     layer_lock();
     struct layer_object *object = layer_find(KIND_PROGRAM, search.program);
     object->finished = true;
+    object->context = context;
     object->names = strdup(names);
+    object->stored = strdup(all);
     layer_unlock();
     return search.program;
 }

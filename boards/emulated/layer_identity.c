@@ -118,11 +118,6 @@ uint64_t layer_device_index(cl_device_id device)
     return 0;
 }
 
-bool layer_is_board(uint64_t index)
-{
-    return layer_settings.board != BOARD_PLAIN && !(layer_settings.compiler && index + 1 == device_count);
-}
-
 /* %s in a text stands for what the driver says. */
 static cl_int answer_fact(cl_device_id device, const struct fact *fact, const char *text, size_t value_bytes,
                           void *value, size_t *value_bytes_ret)
@@ -142,9 +137,6 @@ static cl_int CL_API_CALL get_device_info(cl_device_id device, cl_device_info pa
                                           void *value, size_t *value_bytes_ret)
 {
     const struct layer_settings *own = &layer_settings;
-    bool is_board = layer_is_board(layer_device_index(device));
-    if (!is_board && own->board != BOARD_PLAIN)
-        return layer_next->clGetDeviceInfo(device, param, value_bytes, value, value_bytes_ret);
     if (param == CL_DEVICE_BUILT_IN_KERNELS && own->board == BOARD_NPU) {
         char *names = layer_built_in_names(device);
         cl_int error = answer_text(names != NULL ? names : "", value_bytes, value, value_bytes_ret);

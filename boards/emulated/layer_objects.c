@@ -40,6 +40,13 @@ static void unplace(struct layer_object *object)
         *link = object->above;
 }
 
+static void empty(struct layer_object *object)
+{
+    free(object->names);
+    free(object->stored);
+    free(object->sizes);
+}
+
 struct layer_object *layer_add(enum layer_kind kind, void *handle)
 {
     struct layer_object **link = link_of(kind, handle), *object = *link;
@@ -52,8 +59,7 @@ struct layer_object *layer_add(enum layer_kind kind, void *handle)
     } else {
         next = object->next;
         unplace(object);
-        free(object->names);
-        free(object->sizes);
+        empty(object);
     }
     memset(object, 0, sizeof *object);
     object->next = next;
@@ -77,8 +83,7 @@ void layer_drop(enum layer_kind kind, void *handle)
         return;
     *link = object->next;
     unplace(object);
-    free(object->names);
-    free(object->sizes);
+    empty(object);
     free(object);
 }
 
