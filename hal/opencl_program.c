@@ -122,7 +122,7 @@ static enum keel_status join_names(const struct keel_code *code, char **out)
     return KEEL_OK;
 }
 
-/* By the standard these need no build; PoCL 3.1 wants one. */
+/* By the standard these need no build; some drivers want one. */
 static cl_int ready_builtins(struct opencl_device *device, cl_program native, const char *name)
 {
     cl_int error;
