@@ -1,9 +1,11 @@
 /* board_list.c - `keel board list`: the devices, as a table for people or as JSON for programs.
  *
- * Owns the words and the layout; what is shown comes from keel_device_list alone. */
+ * Owns the words and the layout; what is shown comes from keel_device_list, the registry of board files
+ * and the quarantine. */
 #include "board_kinds.h"
 #include "quarantine_cmd.h"
 #include <inttypes.h>
+#include <keel/board.h>
 #include <keel/device.h>
 #include <keel/json.h>
 #include <keel/memory.h>
@@ -30,6 +32,15 @@ static const char *label(const struct keel_device_info *info)
     return info->selector[0] != '\0' ? info->selector : info->platform;
 }
 
+/* The board file of a device: "vendor/board", or why there is none; `file` is scratch. */
+static const char *board_of(const struct keel_device_info *info, struct keel_board_file *file,
+                            bool *out_found)
+{
+    enum keel_status status = keel_board_file_find(info, file);
+    *out_found = status == KEEL_OK && file->folder[0] != '\0';
+    return *out_found ? file->id : status == KEEL_OK ? "" : keel_detail();
+}
+
 /* ---- for people ---- */
 
 static void print_bytes(uint64_t bytes)
@@ -43,7 +54,16 @@ static void print_bytes(uint64_t bytes)
         printf("%7" PRIu64 " KiB", bytes / 1024);
 }
 
-static void print_table(const struct keel_device_info *devices, uint32_t count, const char *loader)
+static void print_board(const struct keel_device_info *info, struct keel_board_file *file)
+{
+    bool found;
+    const char *text = board_of(info, file, &found);
+    if (text[0] != '\0')
+        printf("%12s %s%s\n", "", found ? "board file " : "no board file: ", text);
+}
+
+static void print_table(const struct keel_device_info *devices, uint32_t count, const char *loader,
+                        struct keel_board_file *file)
 {
     uint32_t passed = 0;
     printf("%-12s %-12s %5s %11s %11s  %s\n", "SELECTOR", "KIND", "UNITS", "MEMORY", "ONE BUFFER", "NAME");
@@ -58,6 +78,7 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
         putchar(' ');
         print_bytes(info->max_buffer_bytes);
         printf("  %s\n%12s %s; %s\n", info->name, "", info->platform, info->version);
+        print_board(info, file);
     }
     for (uint32_t i = 0; i < count; i++) {
         if (is_usable(&devices[i]))
@@ -73,10 +94,15 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
 
 /* ---- for programs ---- */
 
-static void print_device(struct keel_json *json, const struct keel_device_info *info)
+static void print_device(struct keel_json *json, const struct keel_device_info *info,
+                         struct keel_board_file *file)
 {
-    bool admitted = keel_quarantine_admit(info) == KEEL_OK;
+    bool found;
+    const char *text = board_of(info, file, &found);
     keel_json_open(json, NULL, '{');
+    keel_json_text(json, "board", found ? text : NULL);
+    keel_json_text(json, "board_problem", found || text[0] == '\0' ? NULL : text);
+    bool admitted = keel_quarantine_admit(info) == KEEL_OK;
     keel_json_text(json, "selector", info->selector);
     keel_json_text(json, "kind", kind_name(info->kind));
     keel_json_text(json, "name", info->name);
@@ -98,14 +124,15 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_close(json, '}');
 }
 
-static void print_json(const struct keel_device_info *devices, uint32_t count, const char *loader)
+static void print_json(const struct keel_device_info *devices, uint32_t count, const char *loader,
+                       struct keel_board_file *file)
 {
     struct keel_json json = {.out = stdout};
     keel_json_open(&json, NULL, '{');
     keel_json_text(&json, "loader", loader);
     keel_json_open(&json, "devices", '[');
     for (uint32_t i = 0; i < count; i++)
-        print_device(&json, &devices[i]);
+        print_device(&json, &devices[i], file);
     keel_json_close(&json, ']');
     keel_json_close(&json, '}');
     putchar('\n');
@@ -114,13 +141,17 @@ static void print_json(const struct keel_device_info *devices, uint32_t count, c
 static int list(const struct keel_command *command)
 {
     struct keel_device_info *devices = NULL;
+    struct keel_board_file *file = NULL;
     uint32_t count = 0;
     char loader[KEEL_DEVICE_NAME_BYTES];
     enum keel_status status = keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *devices, &devices);
     if (status == KEEL_OK)
+        status = keel_alloc(1, sizeof *file, &file);
+    if (status == KEEL_OK)
         status = keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader);
     if (status == KEEL_OK)
-        (command->json ? print_json : print_table)(devices, count, loader);
+        (command->json ? print_json : print_table)(devices, count, loader, file);
+    keel_free(file);
     keel_free(devices);
     return status == KEEL_OK ? 0 : keel_board_report(status);
 }
@@ -130,7 +161,7 @@ static const struct keel_command_option options[] = {{.name = NULL}};
 const struct keel_command_kind keel_board_list = {
     .name = "list",
     .operands = "",
-    .summary = "devices, and which were passed over and why",
+    .summary = "devices, their board files, and which were passed over and why",
     .details = "The first column is what cluster.device in job files takes. \"auto\" picks the best usable "
                "device: a\n"
                "GPU, else an accelerator, else a CPU, else the host. \"host\" is plain C on one thread: "

@@ -6,7 +6,6 @@
 #include <keel/clock.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { REPORT_FD = 3 }; /* of a check's process: the first descriptor that is kept */
 
@@ -41,17 +40,14 @@ static enum keel_status write_files(const struct own *own, const struct keel_che
 static int check(const struct keel_command *command, const struct own *own,
                  const struct keel_check_options *options)
 {
-    bool selected[KEEL_CHECKS_MAX];
     struct keel_check_report report;
-    struct keel_check_terminal terminal = {.tty = isatty(STDERR_FILENO) == 1, .lines = !command->json};
-    const struct keel_check_watcher watcher = keel_check_terminal_watcher(&terminal);
-    enum keel_status status = keel_check_select(own->level, selected);
-    if (status == KEEL_OK && own->junit != NULL)
+    enum keel_status status = KEEL_OK;
+    if (own->junit != NULL)
         status = keel_command_may_write(own->junit);
     if (status == KEEL_OK && own->html != NULL)
         status = keel_command_may_write(own->html);
     if (status == KEEL_OK)
-        status = keel_check_run_all(options, selected, &watcher, &report);
+        status = keel_check_session(options, own->level, !command->json, &report);
     if (status != KEEL_OK)
         return keel_board_report(status);
     (command->json ? keel_check_print_json : keel_check_print_summary)(&report, stdout);

@@ -1,10 +1,16 @@
 /* check_code.c - level 2: the board gets its code, from source or from its artifacts, and refuses what is
  * none. */
+#include "artifact.h"
+#include "board_file.h"
 #include "check_tables.h"
-#include <inttypes.h>
+#include "memcheck.h"
 #include <keel/clock.h>
 #include <keel/golden.h>
+#include <keel/memory.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { READY_MS = 300, CODE_BYTES_MAX = 256 << 20 };
 
 static void builds(struct keel_check_run *run)
 {
@@ -62,6 +68,16 @@ static void refuses(struct keel_check_run *run)
         keel_kernels_destroy(good);
 }
 
+/* Does the code come from the board's folder? */
+static bool has_artifacts(struct keel_check_run *run, char folder[KEEL_PATH_BYTES])
+{
+    const struct keel_board_file *file = keel_check_board_file(run);
+    char manifest[KEEL_PATH_BYTES];
+    return file->folder[0] != '\0' && file->code != KEEL_BOARD_CODE_SOURCE &&
+           keel_board_artifacts_folder(file, folder) == KEEL_OK &&
+           keel_path_join(manifest, folder, "manifest.json") == KEEL_OK && keel_path_is_file(manifest);
+}
+
 /* Compiled before, kernels come from the driver's cache, or from artifacts. */
 static void ready(struct keel_check_run *run)
 {
@@ -76,8 +92,144 @@ static void ready(struct keel_check_run *run)
         samples[i] = (double)(keel_now_ns() - begun_ns) / 1e6;
         keel_kernels_destroy(kernels);
     }
-    if (device != NULL)
-        keel_check_figure(run, "ready_ms", "ms", KEEL_BETTER_LESS, samples, TIMES);
+    if (device == NULL)
+        return;
+    char folder[KEEL_PATH_BYTES];
+    double median_ms = keel_check_figure(run, "ready_ms", "ms", KEEL_BETTER_LESS, samples, TIMES);
+    if (has_artifacts(run, folder) && median_ms > READY_MS)
+        keel_check_fail(run, "with artifacts the kernels are ready after %.0f ms, and %d is promised",
+                        median_ms, READY_MS);
+}
+
+/* ---- damaged artifacts ---- */
+
+struct damage {
+    const char *what, *file; /* NULL: the first file of code */
+    enum { DAMAGE_FLIP, DAMAGE_CUT, DAMAGE_REMOVE } how;
+};
+
+static const struct damage damages[] = {
+    {"a bit of the code is flipped", NULL, DAMAGE_FLIP},
+    {"the code is cut short", NULL, DAMAGE_CUT},
+    {"the file of the code is gone", NULL, DAMAGE_REMOVE},
+    {"a bit of the manifest is flipped", "manifest.json", DAMAGE_FLIP},
+    {"the manifest is cut short", "manifest.json", DAMAGE_CUT},
+    {"the manifest's sum is gone", "manifest.sum", DAMAGE_REMOVE},
+};
+
+/* Artifacts of one module in a folder, as keel board build writes them. */
+static enum keel_status make_artifacts(struct keel_device *device, const char *folder)
+{
+    const struct keel_code_kernel kernels[] = {
+        {.name = keel_memcheck_module.kernels[0].name, .arg_count = 1}};
+    char source[KEEL_ARTIFACT_HEX_BYTES];
+    keel_artifact_hash(keel_memcheck_module.source, strlen(keel_memcheck_module.source), source);
+    const struct keel_artifact_program made = {.module = keel_memcheck_module.name,
+                                               .options = "",
+                                               .source = source,
+                                               .kernels = kernels,
+                                               .kernel_count = 1};
+    const struct keel_artifact_file file = {.form = KEEL_CODE_BINARY, .programs = &made, .program_count = 1};
+    struct keel_program *program = NULL;
+    struct keel_artifact_writer writer;
+    void *bytes = NULL;
+    uint64_t size = 0;
+    KEEL_TRY(keel_program_create(device, &keel_memcheck_module, "", &program));
+    enum keel_status status = keel_program_binary(program, &bytes, &size);
+    keel_program_destroy(program);
+    KEEL_TRY(status);
+    struct keel_artifact_file sized = file;
+    sized.bytes = size;
+    status = keel_artifact_writer_begin(&writer, folder);
+    if (status == KEEL_OK) {
+        status = keel_artifact_writer_add(&writer, "code", bytes, &sized);
+        if (status == KEEL_OK)
+            status = keel_artifact_writer_finish(&writer, keel_device_info(device));
+        keel_artifact_writer_fini(&writer);
+    }
+    keel_free(bytes);
+    return status;
+}
+
+/* The first file that is not the manifest's. */
+static enum keel_status find_code(void *context, const char *name)
+{
+    char *found = context;
+    if (found[0] == '\0' && strncmp(name, "manifest.", strlen("manifest.")) != 0)
+        snprintf(found, KEEL_PATH_BYTES, "%s", name);
+    return KEEL_OK;
+}
+
+/* Damage one file of the folder; *kept and *bytes are what it was. */
+static enum keel_status do_damage(const struct damage *damage, const char *path, char **kept, size_t *bytes)
+{
+    KEEL_TRY(keel_file_read(path, CODE_BYTES_MAX, kept, bytes));
+    if (damage->how == DAMAGE_REMOVE)
+        return keel_remove_tree(path);
+    (*kept)[*bytes / 2] ^= 4;
+    enum keel_status status =
+        keel_file_replace(path, *kept, damage->how == DAMAGE_CUT ? *bytes / 2 : *bytes, 0600);
+    (*kept)[*bytes / 2] ^= 4;
+    return status;
+}
+
+static void try_damage(struct keel_check_run *run, const char *folder, const char *code,
+                       const struct damage *damage)
+{
+    char path[KEEL_PATH_BYTES], *kept = NULL;
+    size_t bytes = 0;
+    struct keel_artifacts *artifacts = NULL;
+    enum keel_status status = keel_path_join(path, folder, damage->file != NULL ? damage->file : code);
+    if (status == KEEL_OK)
+        status = do_damage(damage, path, &kept, &bytes);
+    if (keel_check_able(run, status, "damaging artifacts")) {
+        const struct keel_device_info *info = keel_device_info(keel_check_device(run));
+        status = keel_artifacts_open(folder, info, &artifacts);
+        if (status == KEEL_OK)
+            keel_check_fail(run, "artifacts are taken although %s", damage->what);
+        keel_artifacts_close(artifacts);
+        keel_check_able(run, keel_file_replace(path, kept, bytes, 0600), "mending artifacts");
+    }
+    keel_free(kept);
+}
+
+static void try_damages(struct keel_check_run *run, const char *folder)
+{
+    enum { DAMAGES = sizeof damages / sizeof damages[0] };
+    char code[KEEL_PATH_BYTES] = "";
+    struct keel_artifacts *artifacts = NULL;
+    const struct keel_device_info *info = keel_device_info(keel_check_device(run));
+    if (!keel_check_able(run, keel_dir_list(folder, find_code, code), "artifacts"))
+        return;
+    for (uint32_t i = 0; i <= DAMAGES; i++) {
+        keel_check_progress(run, i, DAMAGES, i < DAMAGES ? damages[i].what : "whole again");
+        if (i < DAMAGES)
+            try_damage(run, folder, code, &damages[i]);
+    }
+    if (keel_check_ok(run, keel_artifacts_open(folder, info, &artifacts), "artifacts that are whole"))
+        keel_artifacts_close(artifacts);
+}
+
+/* On a copy made for it: those of the board's folder stay as they are. */
+static void refuses_damage(struct keel_check_run *run)
+{
+    char folder[] = "/tmp/keel-check-XXXXXX";
+    struct keel_device *device = keel_check_device(run);
+    if (device == NULL)
+        return;
+    const struct keel_device_info *info = keel_device_info(device);
+    if (info->kind == KEEL_DEVICE_HOST || (info->code_forms & KEEL_CODE_BINARY) == 0) {
+        keel_check_note(run, "the board takes no binaries: there are none to damage");
+        return;
+    }
+    if (mkdtemp(folder) == NULL) {
+        keel_check_cannot(run, "%s: no folder can be made there", folder);
+        return;
+    }
+    keel_check_progress(run, 0, 0, "making artifacts");
+    if (keel_check_able(run, make_artifacts(device, folder), "artifacts to damage"))
+        try_damages(run, folder);
+    keel_remove_tree(folder);
 }
 
 const struct keel_check keel_checks_code[] = {
@@ -86,4 +238,6 @@ const struct keel_check keel_checks_code[] = {
     {"2.3", "refuses", "source that does not compile is refused, and the board goes on", "0.2", 300, false,
      refuses},
     {"2.4", "ready", "programs that were made before are ready again", "2.1", 120, false, ready},
+    {"2.5", "damage", "artifacts that are damaged are refused before the driver sees them", "2.1", 120, false,
+     refuses_damage},
     {.id = NULL}};

@@ -124,6 +124,21 @@ static void says_the_same(struct keel_check_run *run)
     keel_device_close(again);
 }
 
+static void memory(struct keel_check_run *run)
+{
+    struct keel_device *device = keel_check_device(run);
+    if (device == NULL)
+        return;
+    uint64_t has = keel_device_info(device)->memory_bytes,
+             wanted = keel_check_board_file(run)->limits.memory_bytes;
+    keel_check_note(run, "%" PRIu64 " MiB of memory", has >> 20);
+    if (has < wanted)
+        keel_check_fail(run,
+                        "%" PRIu64 " bytes of memory, and the board file asks for %" PRIu64
+                        ": look for a process that holds it, or for a bank that is missing",
+                        has, wanted);
+}
+
 const struct keel_check keel_checks_identity[] = {
     {"0.1", "drivers", "an OpenCL driver loads and offers a usable device", NULL, 30, false, drivers},
     {"0.2", "opens", "the board opens, gives a queue, and closes", "0.1", 30, false, opens},
@@ -131,4 +146,5 @@ const struct keel_check keel_checks_identity[] = {
     {"0.4", "claims", "what the device claims of itself is possible", "0.2", 30, false, claims},
     {"0.5", "says-the-same", "asked again it is the same board with the same limits", "0.2", 30, false,
      says_the_same},
+    {"0.6", "memory", "the board has the memory that its file asks for", "0.2", 30, false, memory},
     {.id = NULL}};

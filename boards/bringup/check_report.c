@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *const keel_check_level_names[KEEL_CHECK_LEVELS] = {
     "identity", "API", "code", "memory", "numerics", "performance", "soak", "fault drill", "pair"};
@@ -19,9 +20,15 @@ int keel_check_level(const struct keel_check *check)
 
 /* ---- terminal ---- */
 
+/* What people see while it runs. */
+struct terminal {
+    bool tty;   /* stderr shows progress */
+    bool lines; /* stdout gets a line for each check */
+};
+
 static void begins(void *context, const struct keel_check *check)
 {
-    const struct keel_check_terminal *terminal = context;
+    const struct terminal *terminal = context;
     if (terminal->tty)
         fprintf(stderr, "\r\033[K%-4s %s", check->id, check->name);
 }
@@ -29,7 +36,7 @@ static void begins(void *context, const struct keel_check *check)
 static void progress(void *context, const struct keel_check *check, uint64_t done, uint64_t total,
                      const char *what)
 {
-    const struct keel_check_terminal *terminal = context;
+    const struct terminal *terminal = context;
     if (!terminal->tty)
         return;
     fprintf(stderr, "\r\033[K%-4s %s  ", check->id, check->name);
@@ -52,7 +59,7 @@ static void print_figures(const struct keel_check_result *result, FILE *out)
 
 static void ended(void *context, const struct keel_check_result *result)
 {
-    const struct keel_check_terminal *terminal = context;
+    const struct terminal *terminal = context;
     if (terminal->tty)
         fputs("\r\033[K", stderr);
     if (!terminal->lines)
@@ -71,10 +78,15 @@ static void ended(void *context, const struct keel_check_result *result)
     fflush(stdout);
 }
 
-struct keel_check_watcher keel_check_terminal_watcher(struct keel_check_terminal *terminal)
+enum keel_status keel_check_session(const struct keel_check_options *options, const char *words, bool lines,
+                                    struct keel_check_report *out)
 {
-    return (struct keel_check_watcher){
-        .begins = begins, .progress = progress, .ended = ended, .context = terminal};
+    bool selected[KEEL_CHECKS_MAX];
+    struct terminal terminal = {.tty = isatty(STDERR_FILENO) == 1, .lines = lines};
+    const struct keel_check_watcher watcher = {
+        .begins = begins, .progress = progress, .ended = ended, .context = &terminal};
+    KEEL_TRY(keel_check_select(words, selected));
+    return keel_check_run_all(options, selected, &watcher, out);
 }
 
 void keel_check_print_summary(const struct keel_check_report *report, FILE *out)

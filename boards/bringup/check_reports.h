@@ -4,13 +4,11 @@
 
 #include "check_runner.h"
 
-/* What people see while it runs, on stderr when that is a terminal, and a line for each check on stdout. */
-struct keel_check_terminal {
-    bool tty;   /* stderr shows progress */
-    bool lines; /* stdout gets a line for each check */
-};
-struct keel_check_watcher keel_check_terminal_watcher(struct keel_check_terminal *terminal);
 void keel_check_print_summary(const struct keel_check_report *report, FILE *out);
+
+/* Run the checks of `words` (keel_check_select) with this on the terminal; `lines`: a line for each check. */
+enum keel_status keel_check_session(const struct keel_check_options *options, const char *words, bool lines,
+                                    struct keel_check_report *out);
 
 /* The whole report as one JSON object on one line: what `record` keeps and `diff` reads. */
 void keel_check_print_json(const struct keel_check_report *report, FILE *out);

@@ -255,10 +255,116 @@ static void gemm(struct keel_check_run *run)
     speed_end(&speed);
 }
 
+/* ---- what a plain kernel reaches: clpeak's counts, with chains that do not wait for each other ---- */
+
+enum { CHAIN_ITEMS = 1 << 12, CHAIN_STEPS = 512, CHAINS = 8, CHAIN_WIDTH = 16, READ_STEPS = 16 };
+
+static const struct keel_module_kernel peak_kernels[] = {{.name = "peak_chain", .host = NULL},
+                                                         {.name = "peak_read", .host = NULL}};
+static const struct keel_module peak_module = {
+    .name = "peak",
+    .source = "__kernel void peak_chain(__global float *out, float m) {\n"
+              "  float16 c = (float16)((float)get_global_id(0)), k = (float16)(m);\n"
+              "  float16 s = c, t = c + 1.0f, u = c + 2.0f, v = c + 3.0f;\n"
+              "  float16 w = c + 4.0f, x = c + 5.0f, y = c + 6.0f, z = c + 7.0f;\n"
+              "  for (int i = 0; i < 512; i++) {\n"
+              "    s = fma(s, k, c); t = fma(t, k, c); u = fma(u, k, c); v = fma(v, k, c);\n"
+              "    w = fma(w, k, c); x = fma(x, k, c); y = fma(y, k, c); z = fma(z, k, c);\n"
+              "  }\n"
+              "  s = (s + t) + (u + v) + (w + x) + (y + z);\n"
+              "  float8 e = s.lo + s.hi; float4 f = e.lo + e.hi;\n"
+              "  out[get_global_id(0)] = f.x + f.y + f.z + f.w;\n"
+              "}\n"
+              "__kernel void peak_read(__global const float16 *in, __global float *out) {\n"
+              "  float16 s = (float16)(0.0f); size_t at = get_group_id(0) * get_local_size(0) * 16 + "
+              "get_local_id(0);\n"
+              "  for (int i = 0; i < 16; i++) { s += in[at]; at += get_local_size(0); }\n"
+              "  float8 e = s.lo + s.hi; float4 f = e.lo + e.hi;\n"
+              "  out[get_global_id(0)] = f.x + f.y + f.z + f.w;\n"
+              "}\n",
+    .kernels = peak_kernels,
+    .kernel_count = 2};
+
+struct peak {
+    struct speed *speed;
+    struct keel_kernel *kernel;
+    struct keel_arg args[2];
+    struct keel_range range;
+};
+
+static enum keel_status act_peak(void *context)
+{
+    struct peak *peak = context;
+    return keel_queue_launch(peak->speed->queue, peak->kernel, peak->args, 2, &peak->range, NULL, NULL);
+}
+
+static struct keel_range items(const struct speed *speed, size_t count)
+{
+    size_t local =
+        keel_device_info(speed->device)->kind == KEEL_DEVICE_CPU ? 1 : 64; /* a vector is wide enough */
+    while (local > keel_device_info(speed->device)->max_group_items)
+        local /= 2;
+    return (struct keel_range){.global = {count / local * local, 1, 1}, .local = {local, 1, 1}};
+}
+
+static void measure_peaks(struct speed *speed, struct keel_kernel *chain, struct keel_kernel *read)
+{
+    struct peak compute = {.speed = speed,
+                           .kernel = chain,
+                           .args = {{.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[1]},
+                                    {.kind = KEEL_ARG_F32, .as.f32 = 0.5f}},
+                           .range = items(speed, CHAIN_ITEMS)};
+    struct peak stream = {.speed = speed,
+                          .kernel = read,
+                          .args = {{.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[0]},
+                                   {.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[1]}},
+                          .range = items(speed, speed->bytes / 64 / READ_STEPS)};
+    double flops = 2.0 * CHAINS * CHAIN_WIDTH * CHAIN_STEPS * (double)compute.range.global[0];
+    double bytes = 64.0 * READ_STEPS * (double)stream.range.global[0];
+    struct subject subjects[] = {{.figure = "peak_gflops",
+                                  .unit = "GFLOP/s",
+                                  .amount = flops / 1e9,
+                                  .act = act_peak,
+                                  .context = &compute},
+                                 {.figure = "peak_read_gbs",
+                                  .unit = "GB/s",
+                                  .amount = bytes / 1e9,
+                                  .act = act_peak,
+                                  .context = &stream}};
+    measure(speed, subjects, 2);
+}
+
+static void peaks(struct keel_check_run *run)
+{
+    struct speed speed;
+    struct keel_program *program = NULL;
+    struct keel_kernel *chain = NULL, *read = NULL;
+    if (speed_begin(&speed, run, false)) {
+        if ((keel_device_info(speed.device)->code_forms & KEEL_CODE_SOURCE) == 0)
+            keel_check_note(run, "no peaks: the board does not compile");
+        else if (add_buffer(&speed, 0, speed.bytes) &&
+                 add_buffer(&speed, 1, speed.bytes / 64 + CHAIN_ITEMS * 4) &&
+                 keel_check_ok(run, keel_program_create(speed.device, &peak_module, "", &program),
+                               "plain kernels") &&
+                 keel_check_ok(run, keel_kernel_create(program, "peak_chain", &chain), "a plain kernel") &&
+                 keel_check_ok(run, keel_kernel_create(program, "peak_read", &read), "a plain kernel"))
+            measure_peaks(&speed, chain, read);
+    }
+    if (chain != NULL)
+        keel_kernel_destroy(chain);
+    if (read != NULL)
+        keel_kernel_destroy(read);
+    if (program != NULL)
+        keel_program_destroy(program);
+    speed_end(&speed);
+}
+
 const struct keel_check keel_checks_speed[] = {
     {"5.1", "launch", "a launch costs no more than the board file allows", "2.1", 120, false, launch},
     {"5.2", "copies", "host and device exchange bytes as fast as the board file asks", "0.2", 120, false,
      copies},
     {"5.3", "bandwidth", "kernels move memory; the rate is for the record", "2.1", 120, false, memory},
     {"5.4", "gemm", "products are as fast as the board file asks", "2.1", 180, false, gemm},
+    {"5.5", "peaks", "what plain kernels reach, to compare with; for the record, where the board compiles",
+     "2.1", 120, false, peaks},
     {.id = NULL}};

@@ -1,0 +1,225 @@
+/* board_init.c - `keel board init`: a first board folder, from what the device says of itself and what it is
+ * measured to do.
+ *
+ * The draft is a board.conf that matches this device and driver alone, with limits at half of what was
+ * measured (a board that loses half of its speed is broken, not slow), and a README.md that says when and on
+ * what. */
+#include "board_kinds.h"
+#include "check_reports.h"
+#include <inttypes.h>
+#include <keel/board.h>
+#include <keel/clock.h>
+#include <keel/json.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct own {
+    const char *device, *root;
+    bool unmeasured;
+};
+
+static void begin(void *own)
+{
+    *(struct own *)own = (struct own){.device = "auto", .root = "boards"};
+}
+
+/* "vendor/board": letters, digits and the like, so that it makes two folders and nothing else. */
+static bool is_id(const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    size_t vendor = strspn(text, plain), board = text[vendor] == '/' ? strspn(text + vendor + 1, plain) : 0;
+    return vendor > 0 && board > 0 && text[vendor + 1 + board] == '\0' && text[0] != '.' &&
+           text[vendor + 1] != '.';
+}
+
+/* A pattern of fnmatch(3) that fits a text and nothing else; what patterns are made of fits as any letter. */
+static void print_pattern(FILE *out, const char *key, const char *text)
+{
+    fprintf(out, "%s = ", key);
+    for (const char *at = text; *at != '\0'; at++)
+        fputc(strchr("*?[]\\;#", *at) != NULL ? '?' : *at, out);
+    fputc('\n', out);
+}
+
+static double figure(const struct keel_check_report *report, const char *name)
+{
+    for (uint32_t i = 0; i < report->done; i++)
+        for (uint32_t k = 0; k < report->results[i].figure_count; k++)
+            if (strcmp(report->results[i].figures[k].name, name) == 0)
+                return report->results[i].figures[k].value;
+    return 0;
+}
+
+static void print_limits(FILE *out, const struct keel_check_report *report)
+{
+    fputs("\n[limits]\n; half of what was measured when this file was drafted\n", out);
+    fprintf(out, "launch_ns = %.0f\n", 2 * 1e3 * figure(report, "launch_us"));
+    fprintf(out, "write_bytes_s = %.0f\n", 0.5e9 * figure(report, "write_gbs"));
+    fprintf(out, "read_bytes_s = %.0f\n", 0.5e9 * figure(report, "read_gbs"));
+    fprintf(out, "copy_bytes_s = %.0f\n", 0.5e9 * figure(report, "copy_gbs"));
+    fprintf(out, "gemm_flops_s = %.0f\n", 0.5e9 * figure(report, "gemm_gflops"));
+}
+
+static void print_conf(FILE *out, const struct keel_device_info *info, const struct keel_check_report *report)
+{
+    static const char *const kinds[] = {"host", "cpu", "gpu", "accelerator"};
+    fputs("; Drafted by keel board init. What each key means: boards/bringup/README.md\n[board]\nname = ",
+          out);
+    for (const char *at = info->name; *at != '\0'; at++)
+        fputc(strchr(";#", *at) != NULL ? ' ' : *at, out);
+    fprintf(out, "\nkind = %s\n\n[match]\n", kinds[info->kind]);
+    print_pattern(out, "platform", info->platform);
+    print_pattern(out, "name", info->name);
+    print_pattern(out, "driver", info->driver_version);
+    if ((info->code_forms & KEEL_CODE_SOURCE) == 0)
+        fputs("\n[code]\n; it has no compiler: name the device that compiles for it, then keel board build\n"
+              "form = artifacts\n",
+              out);
+    if (report != NULL)
+        print_limits(out, report);
+}
+
+static void print_readme(FILE *out, const char *id, const struct keel_device_info *info,
+                         const struct keel_check_report *report)
+{
+    static const char *const names[] = {"launch_us", "write_gbs",  "read_gbs",
+                                        "copy_gbs",  "memory_gbs", "gemm_gflops"};
+    char day[KEEL_CHECK_TIME_BYTES];
+    keel_check_time_text(keel_wall_ns(), day);
+    fprintf(out, "# %s\n\nProbed on %s as `%s`: %s; %s; %s.\n", id, day, info->selector, info->name,
+            info->platform, info->version);
+    fprintf(out,
+            "%" PRIu32 " compute units, %" PRIu64 " MiB of memory, buffers of at most %" PRIu64 " MiB.\n",
+            info->compute_units, info->memory_bytes >> 20, info->max_buffer_bytes >> 20);
+    if (report == NULL)
+        return;
+    fputs("\nMeasured then, by `keel board check --level 5 --quick` (medians):\n\n| figure | value "
+          "|\n|---|---|\n",
+          out);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        fprintf(out, "| %s | %.3f |\n", names[i], figure(report, names[i]));
+}
+
+/* ---- the files ---- */
+
+static enum keel_status put(const char *folder, const char *name, const char *text, size_t bytes)
+{
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(path, folder, name));
+    return keel_file_replace(path, text, bytes, 0644);
+}
+
+static enum keel_status write_folder(const char *folder, const char *id, const struct keel_device_info *info,
+                                     const struct keel_check_report *report)
+{
+    char *conf = NULL, *readme = NULL;
+    size_t conf_bytes = 0, readme_bytes = 0;
+    FILE *conf_out = open_memstream(&conf, &conf_bytes), *readme_out = open_memstream(&readme, &readme_bytes);
+    enum keel_status status = KEEL_OK;
+    if (conf_out != NULL)
+        print_conf(conf_out, info, report);
+    if (readme_out != NULL)
+        print_readme(readme_out, id, info, report);
+    bool printed = conf_out != NULL && fclose(conf_out) == 0;
+    printed = readme_out != NULL && fclose(readme_out) == 0 && printed;
+    if (!printed)
+        status = keel_fail(KEEL_NO_MEMORY, "no memory for a board's folder");
+    if (status == KEEL_OK)
+        status = keel_mkdir_all(folder);
+    if (status == KEEL_OK)
+        status = put(folder, "README.md", readme, readme_bytes);
+    if (status == KEEL_OK)
+        status = put(folder, "board.conf", conf, conf_bytes);
+    free(conf);
+    free(readme);
+    return status;
+}
+
+static enum keel_status probe(const char *selector, struct keel_device_info *out)
+{
+    struct keel_device *device;
+    KEEL_TRY(keel_device_open(selector, NULL, &device));
+    *out = *keel_device_info(device);
+    keel_device_close(device);
+    return KEEL_OK;
+}
+
+/* A board without a compiler has no code yet, so nothing of it can be measured. */
+static enum keel_status measure(const struct own *own, const struct keel_device_info *info, bool lines,
+                                struct keel_check_report *report, bool *out_measured)
+{
+    const struct keel_check_options options = {.board = info->selector, .quick = true};
+    *out_measured = false;
+    if (own->unmeasured || ((info->code_forms & KEEL_CODE_SOURCE) == 0 && info->kind != KEEL_DEVICE_HOST))
+        return KEEL_OK;
+    KEEL_TRY(keel_check_session(&options, "5.1,5.2,5.3,5.4", lines, report));
+    *out_measured = true;
+    if (keel_check_exit_code(report) == 0)
+        return KEEL_OK;
+    return keel_fail(KEEL_UNSUPPORTED,
+                     "%s cannot be measured: see keel board check %s; --unmeasured drafts without",
+                     info->selector, info->selector);
+}
+
+static enum keel_status draft(const struct keel_command *command, char folder[KEEL_PATH_BYTES])
+{
+    const struct own *own = keel_command_own(command);
+    const char *id = command->operands[0];
+    struct keel_device_info info;
+    struct keel_check_report report = {0};
+    bool measured = false;
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(folder, own->root, id));
+    KEEL_TRY(keel_path_join(path, folder, "board.conf"));
+    if (keel_path_exists(path))
+        return keel_fail(KEEL_INVALID, "%s is there already: take another name, or remove it", path);
+    KEEL_TRY(probe(own->device, &info));
+    enum keel_status status = measure(own, &info, !command->json, &report, &measured);
+    if (status == KEEL_OK)
+        status = write_folder(folder, id, &info, measured ? &report : NULL);
+    keel_check_report_fini(&report);
+    return status;
+}
+
+static int run(const struct keel_command *command)
+{
+    char folder[KEEL_PATH_BYTES];
+    if (command->operand_count == 0 || !is_id(command->operands[0]))
+        return keel_board_wrong_use("init wants VENDOR/BOARD, in letters, digits, - _ and .", "");
+    enum keel_status status = draft(command, folder);
+    if (status != KEEL_OK)
+        return keel_board_report(status);
+    if (command->json) {
+        struct keel_json json = {.out = stdout};
+        keel_json_open(&json, NULL, '{');
+        keel_json_text(&json, "folder", folder);
+        keel_json_close(&json, '}');
+        putchar('\n');
+        return 0;
+    }
+    printf("drafted %s: read board.conf and README.md in it, then keel board check %s\n", folder, folder);
+    return 0;
+}
+
+static const struct keel_command_option options[] = {
+    {"--device", "SELECTOR", KEEL_COMMAND_TEXT, offsetof(struct own, device),
+     "the device to probe; without it the best of this machine"},
+    {"--root", "DIR", KEEL_COMMAND_TEXT, offsetof(struct own, root),
+     "where board folders lie; without it boards"},
+    {"--unmeasured", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, unmeasured),
+     "draft no limits: measure nothing"},
+    {.name = NULL}};
+
+const struct keel_command_kind keel_board_init = {
+    .name = "init",
+    .operands = "VENDOR/BOARD",
+    .operands_max = 1,
+    .summary = "draft a board's folder by probing and measuring a device",
+    .details =
+        "Writes board.conf, which matches this device and driver, and README.md, which says what was seen.\n"
+        "Limits are half of what is measured; a device without a compiler gets none.\n",
+    .examples = "  keel board init acme/npu --device acme:0\n"
+                "  keel board init pocl/laptop --device pocl:0 --root /etc/keel/boards\n",
+    .options = options,
+    .begin = begin,
+    .run = run};
