@@ -671,10 +671,19 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 /* ---- what the fabric tells
  * ------------------------------------------------------------------------------------------ */
 
+/* Callers within the host are none: the kernel says whose they are. */
+static uint32_t count_strangers(const struct keel_endpoint *endpoint)
+{
+    uint32_t count = 0;
+    for (const struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
+        count += at->state == KEEL_SESSION_CALLED && keel_line_is_exposed(at->link);
+    return count;
+}
+
 static bool on_asked(void *context, struct keel_line *link)
 {
     struct keel_endpoint *endpoint = context;
-    if (keel_line_is_exposed(link) && count_sessions(endpoint, KEEL_SESSION_CALLED) >= KEEL_PENDING_MAX) {
+    if (keel_line_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX) {
         atomic_fetch_add(&endpoint->stale_dropped, 1);
         return false;
     }

@@ -33,8 +33,8 @@
 #endif
 
 enum {
-    PACKET_MAGIC = 0x4b455350, /* "KESP" */
-    BACKLOG = 128,
+    PACKET_MAGIC = 0x4b455350,          /* "KESP" */
+    BACKLOG = 2 * KEEL_CONNECTIONS_MAX, /* an epoch's callers at once, and those of the next */
     EVENTS = 32,
     PACKETS_MAX = 64,          /* taken from a socket at a time */
     LOANS_MAX = 32,            /* regions that one side of a line may have lent */

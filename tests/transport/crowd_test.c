@@ -82,6 +82,71 @@ START_TEST(a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away)
 }
 END_TEST
 
+/* A process of its own, which is stopped while they call. */
+static int hub_alone(int from_parent, int to_parent)
+{
+    static uint8_t received[CROWD];
+    static struct crowd crowd;
+    const struct keel_endpoint_config config = {.key = NULL};
+    struct keel_operation *receives[HUB];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (keel_endpoint_open(&config, &crowd.endpoints[HUB]) != KEEL_OK)
+        return 2;
+    keel_endpoint_address(crowd.endpoints[HUB], &crowd.addresses[HUB]);
+    ranks_move(to_parent, &crowd.addresses[HUB], sizeof crowd.addresses[HUB], true);
+    ranks_move(from_parent, crowd.addresses, sizeof crowd.addresses, false);
+    for (uint32_t rank = 0; rank < CROWD; rank++)
+        crowd.own[rank] = (uint16_t)rank;
+    enter(&crowd, HUB, 1);
+    for (uint32_t rank = 0; rank < HUB; rank++)
+        ck_ok(receive_begin(crowd.groups[HUB], 1, rank, &received[rank], 1, &receives[rank]));
+    for (uint32_t rank = 0; rank < HUB; rank++) {
+        enum keel_status status = keel_operation_wait(receives[rank], in_seconds(30));
+        if (status != KEEL_OK || received[rank] != 1 + rank % 7) {
+            fprintf(stderr, "of rank %u: %s: %s\n", rank, keel_status_name(status), keel_detail());
+            return 3;
+        }
+    }
+    keel_group_close(crowd.groups[HUB]);
+    keel_endpoint_close(crowd.endpoints[HUB]);
+    return 0;
+}
+
+START_TEST(a_rank_that_two_hundred_call_while_it_does_not_run_turns_nobody_away)
+{
+    static uint8_t sent[CROWD];
+    struct keel_operation *sends[HUB];
+    int down[2], up[2], status = 0;
+    ck_assert_int_eq(pipe2(down, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(up, O_CLOEXEC), 0);
+    pid_t hub = fork();
+    ck_assert_int_ge(hub, 0);
+    if (hub == 0)
+        _exit(hub_alone(down[0], up[1]));
+    struct crowd *crowd = crowd_open();
+    ranks_move(up[0], &crowd->addresses[HUB], sizeof crowd->addresses[HUB], false);
+    kill(hub, SIGSTOP);
+    for (uint32_t rank = 0; rank < HUB; rank++) {
+        enter(crowd, rank, 1);
+        sent[rank] = (uint8_t)(1 + rank % 7);
+        ck_ok(send_begin(crowd->groups[rank], 1, HUB, &sent[rank], 1, &sends[rank]));
+    }
+    keel_sleep_until_ns(keel_deadline_after_ns(300 * KEEL_NS_PER_MS));
+    kill(hub, SIGCONT);
+    ranks_move(down[1], crowd->addresses, sizeof crowd->addresses, true);
+    for (uint32_t rank = 0; rank < HUB; rank++)
+        ck_ok(keel_operation_wait(sends[rank], in_seconds(30)));
+    ck_assert_int_eq(waitpid(hub, &status, 0), hub);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the hub failed: 0x%x", (unsigned)status);
+    for (uint32_t rank = 0; rank < CROWD; rank++) {
+        if (rank != HUB)
+            keel_group_close(crowd->groups[rank]);
+        keel_endpoint_close(crowd->endpoints[rank]);
+    }
+    keel_free(crowd);
+}
+END_TEST
+
 /* A group of ranks that are not there: to begin is local. */
 START_TEST(an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called)
 {
@@ -150,5 +215,6 @@ static void cases(TCase *tc)
     tcase_add_test(tc, hosts_are_numbered_as_they_come_and_who_tells_none_is_alone);
     tcase_add_test(tc, an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called);
     tcase_add_test(tc, a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away);
+    tcase_add_test(tc, a_rank_that_two_hundred_call_while_it_does_not_run_turns_nobody_away);
 }
 KEEL_TEST_MAIN("transport crowd", cases, 120)
