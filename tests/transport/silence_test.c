@@ -2,6 +2,8 @@
  * are stopped or cut off, whatever is under way; and nobody is lost who only computes, comes late, or has to
  * share his processor.
  *
+ * It runs alone: how long a silence convicts nobody depends on what else wants the processors.
+ *
  * CROWD=n shares the processors that it may use for n seconds; tests/transport/faults.sh --seconds calls it
  * so. */
 #include "drill_rank.h"
