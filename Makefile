@@ -153,7 +153,7 @@ $(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell pkg-config --libs ompi-c)
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
 run-tests: all data examples $(test_programs)
-	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_programs) $(test_scripts)),$(test_programs) $(test_scripts))
+	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_scripts) $(test_programs)),$(test_scripts) $(test_programs))
 
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) run-tests

@@ -1,7 +1,11 @@
 #!/bin/sh
-# Run test programs and scripts, one after the other, and close with one line: N passed, N failed.
+# Run test programs and scripts, as many side by side as there are processors (KEEL_TEST_JOBS=1: one after the
+# other), and close with one line: N passed, N failed. Those that say "runs alone" in their first lines run after
+# the others, by themselves.
 # A program built with Check says "..%: Checks: N, Failures: N, Errors: N"; a script says "N passed, N failed".
 # ONLY=word runs those whose path holds the word. A program that says nothing or dies counts as one failure.
+# KEEL_TEST_TIMES=FILE writes how many seconds each took. Limits are there to end what hangs; the tests' own are for
+# a machine that has nothing else to do, so that they hold four times as long here.
 #
 # Sanitizers: an allocation that cannot be is an answer (NO_MEMORY), not an error of the test. Suppressions
 # are for races in the drivers' own code alone; leaks need none. Reports go to files, for a run outlives a
@@ -9,27 +13,26 @@
 # libfabric brings libinfinipath, which would put handlers on SIGABRT and others and write .btr files; its
 # variable says no.
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
-passed=0 failed=0 skipped=0
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-log=$scratch/log
-reports=$scratch/reports
-mkdir "$reports"
-common="allocator_may_return_null=1:print_suppressions=0:log_path=$reports/report"
-# Where the thread-local data of a library opened late lies, the leak finder guesses from what stands before
-# it, which is right for old C libraries only; guessed wrong, it follows wild addresses.
-common="$common:intercept_tls_get_addr=0"
-export ASAN_OPTIONS="$common:${ASAN_OPTIONS:-}"
-export UBSAN_OPTIONS="$common:print_stacktrace=1:${UBSAN_OPTIONS:-}"
-export TSAN_OPTIONS="$common:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
-export IPATH_NO_BACKTRACE=1
-for program in "$@"; do
-    case $program in *"${ONLY:-}"*) ;; *) continue ;; esac
+
+# One program: what it says goes to the user in one piece, its counts to $scratch/counts.
+run_one() {
+    program=$1
+    own=$(mktemp -d "$scratch/XXXXXX") || exit 1
+    log=$own/log
+    common="allocator_may_return_null=1:print_suppressions=0:log_path=$own/report"
+    # Where the thread-local data of a library opened late lies, the leak finder guesses from what stands before
+    # it, which is right for old C libraries only; guessed wrong, it follows wild addresses.
+    common="$common:intercept_tls_get_addr=0"
+    export ASAN_OPTIONS="$common:${ASAN_OPTIONS:-}"
+    export UBSAN_OPTIONS="$common:print_stacktrace=1:${UBSAN_OPTIONS:-}"
+    export TSAN_OPTIONS="$common:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
+    begun=$(date +%s)
     case $program in
     *.sh) timeout -k 10 "${KEEL_TEST_LIMIT_S:-900}" sh "$program" >"$log" 2>&1 ;;
     *) timeout -k 10 "${KEEL_TEST_LIMIT_S:-900}" "$program" >"$log" 2>&1 ;;
     esac
     code=$?
+    [ -z "${KEEL_TEST_TIMES:-}" ] || echo "$(($(date +%s) - begun)) $program" >>"$KEEL_TEST_TIMES"
     counts=$(awk '
         /^[0-9]+%: Checks: / { gsub(/,/, ""); p += $3 - $5 - $7; f += $5 + $7; seen = 1 }
         /^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5; seen = 1 }
@@ -37,24 +40,47 @@ for program in "$@"; do
     set -- $counts
     p=${1:-0} f=${2:-0} s=${3:-0}
     if [ -z "$counts" ] || { [ "$code" -ne 0 ] && [ "$f" -eq 0 ]; }; then f=$((f + 1)); fi
-    for report in "$reports"/*; do
+    for report in "$own"/report*; do
         [ -s "$report" ] || continue
         f=$((f + 1))
         head -n 50 "$report" >>"$log"
-        rm -f "$report"
     done
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -gt 0 ]; then
         printf 'FAIL  %s (%d passed, %d failed, exit %d)\n' "$program" "$p" "$f" "$code"
         sed 's/^/      /' "$log" | tail -n 60
     else
         printf 'ok    %s (%d)\n' "$program" "$p"
-    fi
-    grep '^note: ' "$log" | sed 's/^/      /'
-done
-if [ "$skipped" -gt 0 ]; then
-    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-else
-    printf '%d passed, %d failed\n' "$passed" "$failed"
+    fi >"$own/said"
+    grep '^note: ' "$log" | sed 's/^/      /' >>"$own/said"
+    cat "$own/said"
+    echo "$p $f $s" >>"$scratch/counts"
+    rm -rf "$own"
+}
+
+export IPATH_NO_BACKTRACE=1
+export CK_TIMEOUT_MULTIPLIER="${CK_TIMEOUT_MULTIPLIER:-4}"
+if [ "$1" = --one ]; then # what the lines with xargs below ask for
+    run_one "$2"
+    exit 0
 fi
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+export scratch
+touch "$scratch/counts" "$scratch/together" "$scratch/alone"
+for program in "$@"; do
+    case $program in *"${ONLY:-}"*) ;; *) continue ;; esac
+    source=$program
+    case $program in *.sh) ;; *) source=$here/${program#"${BUILD:-build}/tests/"}.c ;; esac
+    if head -n 20 "$source" | grep -q 'runs alone'; then list=alone; else list=together; fi
+    echo "$program" >>"$scratch/$list"
+done
+wanted=$(cat "$scratch/together" "$scratch/alone" | wc -l)
+xargs -P "${KEEL_TEST_JOBS:-$(nproc)}" -I '{}' sh "$0" --one '{}' <"$scratch/together"
+xargs -I '{}' sh "$0" --one '{}' <"$scratch/alone"
+awk -v wanted="$wanted" '
+    { p += $1; f += $2; s += $3 }
+    END {
+        f += wanted - NR
+        printf("%d passed, %d failed%s\n", p, f, (s > 0 ? ", " s " skipped" : ""))
+        exit f > 0 || p == 0
+    }' "$scratch/counts"

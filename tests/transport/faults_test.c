@@ -6,7 +6,7 @@
  * other faults; tests/transport/faults.sh calls it so. */
 #include "drill.h"
 
-enum { OVER_TCP = 120, IN_SHARED_MEMORY = 60, CYCLES = 400 };
+enum { OVER_TCP = 120, IN_SHARED_MEMORY = 60, CYCLES = 150 };
 /* Pools of libfabric grow once to what was ever in flight at a time (some 400 KiB, seen in any of the first
  * thousand cycles, then no more), and keep it. */
 enum { RESIDENT_SLACK_BYTES = 640 << 10 };

@@ -18,7 +18,7 @@ run() {
     passed=$((passed + $1 - $2)) failed=$((failed + $2))
     if [ "$code" -ne 0 ] || [ "$2" -ne 0 ]; then
         echo "FAIL $name over the fabric, $how"
-        echo "$log"
+        echo "$log" | sed "s/^/  /"
     fi
 }
 # Those who choose what they run over themselves need no second run.
