@@ -320,17 +320,15 @@ enum keel_status keel_opencl_image_link(struct keel_device *device, const struct
                                         const char *const *options, uint32_t count, void **out_bytes,
                                         uint64_t *out_size)
 {
-    cl_program parts[KEEL_IMAGE_MAX];
-    uint32_t made = 0;
+    cl_program parts[KEEL_IMAGE_MAX] = {NULL};
     enum keel_status status = KEEL_OK;
-    while (made < count && status == KEEL_OK) {
-        status = from_source(opencl_device(device), modules[made], options[made], false, &parts[made]);
-        made += status == KEEL_OK;
-    }
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
+        status = from_source(opencl_device(device), modules[i], options[i], false, &parts[i]);
     if (status == KEEL_OK)
         status = link_all(opencl_device(device), parts, count, out_bytes, out_size);
-    while (made > 0)
-        clReleaseProgram(parts[--made]);
+    for (uint32_t i = 0; i < count; i++)
+        if (parts[i] != NULL)
+            clReleaseProgram(parts[i]);
     return status;
 }
 

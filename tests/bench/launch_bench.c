@@ -97,7 +97,7 @@ static void open_raw(uint32_t index)
     must_cl(clBuildProgram(raw.program, 1, &id, "", NULL, NULL));
     raw.kernel = clCreateKernel(raw.program, "word", &error);
     must_cl(error);
-    must_cl(clSetKernelArg(raw.kernel, 0, sizeof raw.buffer, &raw.buffer));
+    must_cl(clSetKernelArg(raw.kernel, 0, sizeof(cl_mem), &raw.buffer));
     must_cl(clSetKernelArg(raw.kernel, 1, sizeof value, &value));
 }
 

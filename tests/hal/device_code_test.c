@@ -20,32 +20,33 @@ static void *next_of(const char *name)
     return dlsym(RTLD_NEXT, name);
 }
 
-cl_program clCreateProgramWithSource(cl_context context, cl_uint count, const char **text,
-                                     const size_t *bytes, cl_int *error)
+cl_program clCreateProgramWithSource(cl_context context, cl_uint count, const char **strings,
+                                     const size_t *lengths, cl_int *errcode_ret)
 {
     cl_program (*next)(cl_context, cl_uint, const char **, const size_t *, cl_int *);
     void *found = next_of("clCreateProgramWithSource");
     memcpy(&next, &found, sizeof next);
     from_source++;
-    return next(context, count, text, bytes, error);
+    return next(context, count, strings, lengths, errcode_ret);
 }
 
-cl_program clCreateProgramWithBinary(cl_context context, cl_uint count, const cl_device_id *ids,
-                                     const size_t *sizes, const unsigned char **bytes, cl_int *taken,
-                                     cl_int *error)
+cl_program clCreateProgramWithBinary(cl_context context, cl_uint num_devices, const cl_device_id *device_list,
+                                     const size_t *lengths, const unsigned char **binaries,
+                                     cl_int *binary_status, cl_int *errcode_ret)
 {
     cl_program (*next)(cl_context, cl_uint, const cl_device_id *, const size_t *, const unsigned char **,
                        cl_int *, cl_int *);
     void *found = next_of("clCreateProgramWithBinary");
     memcpy(&next, &found, sizeof next);
     from_binary++;
-    return next(context, count, ids, sizes, bytes, taken, error);
+    return next(context, num_devices, device_list, lengths, binaries, binary_status, errcode_ret);
 }
 
 /* A board with two kernels built in; other names are for the driver to refuse. */
 static char built_in_names[64];
-cl_program clCreateProgramWithBuiltInKernels(cl_context context, cl_uint count, const cl_device_id *ids,
-                                             const char *names, cl_int *error)
+cl_program clCreateProgramWithBuiltInKernels(cl_context context, cl_uint num_devices,
+                                             const cl_device_id *device_list, const char *kernel_names,
+                                             cl_int *errcode_ret)
 {
     static const char *text = "kernel void add(global uint *x, uint y) { x[get_global_id(0)] += y; }\n"
                               "kernel void times(global uint *x, uint y) { x[get_global_id(0)] *= y; }";
@@ -55,10 +56,10 @@ cl_program clCreateProgramWithBuiltInKernels(cl_context context, cl_uint count, 
          *source = next_of("clCreateProgramWithSource");
     memcpy(&next, &found, sizeof next);
     memcpy(&next_source, &source, sizeof next_source);
-    if (strstr(names, "add") == NULL)
-        return next(context, count, ids, names, error);
-    snprintf(built_in_names, sizeof built_in_names, "%s", names);
-    return next_source(context, 1, &text, NULL, error);
+    if (strstr(kernel_names, "add") == NULL)
+        return next(context, num_devices, device_list, kernel_names, errcode_ret);
+    snprintf(built_in_names, sizeof built_in_names, "%s", kernel_names);
+    return next_source(context, 1, &text, NULL, errcode_ret);
 }
 
 static void no_host(void *const *arguments, const struct keel_range *range)

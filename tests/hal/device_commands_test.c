@@ -18,7 +18,7 @@ enum { DEVICES = 3 };
 
 /* In front of the driver's. */
 static uint32_t args_set;
-cl_int clSetKernelArg(cl_kernel kernel, cl_uint index, size_t bytes, const void *value)
+cl_int clSetKernelArg(cl_kernel kernel, cl_uint arg_index, size_t arg_size, const void *arg_value)
 {
     static cl_int (*next)(cl_kernel, cl_uint, size_t, const void *);
     if (next == NULL) {
@@ -26,7 +26,7 @@ cl_int clSetKernelArg(cl_kernel kernel, cl_uint index, size_t bytes, const void 
         memcpy(&next, &found, sizeof next);
     }
     args_set++;
-    return next(kernel, index, bytes, value);
+    return next(kernel, arg_index, arg_size, arg_value);
 }
 
 static const char source[] = "kernel void affine(global uint *x, uint factor, uint term)\n"

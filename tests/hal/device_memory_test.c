@@ -25,7 +25,8 @@ static const cl_mem_flags bank_flags = ((cl_mem_flags)0xff << 16) | ((cl_mem_fla
 /* In front of the driver's, which knows no banks. */
 static cl_mem_flags told_flags;
 static struct place told_place;
-cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t bytes, void *memory, cl_int *error)
+cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *host_ptr,
+                      cl_int *errcode_ret)
 {
     static cl_mem (*next)(cl_context, cl_mem_flags, size_t, void *, cl_int *);
     if (next == NULL) {
@@ -35,10 +36,10 @@ cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t bytes, void
     told_flags = flags;
     told_place = (struct place){0};
     if ((flags >> 31 & 1) != 0) {
-        memcpy(&told_place, memory, sizeof told_place);
-        memory = told_place.memory;
+        memcpy(&told_place, host_ptr, sizeof told_place);
+        host_ptr = told_place.memory;
     }
-    return next(context, flags & ~bank_flags, bytes, memory, error);
+    return next(context, flags & ~bank_flags, size, host_ptr, errcode_ret);
 }
 
 static struct keel_device *device;

@@ -1,5 +1,6 @@
 /* engine_test.c - the compiled step: same bits everywhere, and what the door promises. */
 #include "engine_rig.h"
+#include "malloc_count.h"
 
 #include <keel/file.h>
 #include <math.h>
@@ -300,6 +301,46 @@ START_TEST(nothing_is_allocated_after_the_first_replay)
             run_everything(&rig, step);
         ck_assert_uint_eq(keel_memory_stats().allocations, host);
         ck_assert_uint_eq(keel_device_stats(rig.device).allocations, device);
+        engine_rig_close(&rig);
+    }
+}
+END_TEST
+
+/* A step of training without a word to the harness, which allocates. */
+static enum keel_status quiet_step(struct engine_rig *rig, const struct tokens *tokens, uint32_t step)
+{
+    struct keel_engine_updated updated;
+    struct keel_engine_update update = usual_update;
+    update.step = step;
+    KEEL_TRY(keel_engine_zero(rig->engine));
+    for (uint32_t m = 0; m < 2; m++) {
+        struct keel_engine_batch batch = batch_of(tokens, step, m);
+        KEEL_TRY(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+    }
+    return keel_engine_update(rig->engine, &update, soon(), &updated);
+}
+
+/* Not by Keel and not by the C library for Keel: what the driver does is its own. */
+START_TEST(a_step_calls_malloc_nowhere)
+{
+    static const char *const selectors[] = {"host", "pocl:0", "pocl:1"};
+    static struct tokens tokens;
+    setenv("POCL_DEVICES", "basic pthread", 1);
+    for (int i = 0; i < 3; i++) {
+        struct engine_rig rig;
+        engine_rig_open(&rig, selectors[i], with_dropout(tiny_gpt),
+                        (struct keel_engine_config){.training = true});
+        ck_ok(keel_engine_initialize(rig.engine, 7));
+        fill_tokens(&rig, 0, &tokens);
+        for (uint32_t step = 0; step < KEEL_ENGINE_SLOTS; step++)
+            ck_ok(quiet_step(&rig, &tokens, step));
+        malloc_count_begin();
+        enum keel_status status = KEEL_OK;
+        for (uint32_t step = 0; step < 8 && status == KEEL_OK; step++)
+            status = quiet_step(&rig, &tokens, KEEL_ENGINE_SLOTS + step);
+        uint64_t calls = malloc_count_end();
+        ck_ok(status);
+        ck_assert_msg(calls == 0, "%s: %llu calls in 8 steps", selectors[i], (unsigned long long)calls);
         engine_rig_close(&rig);
     }
 }
@@ -667,6 +708,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, dropout_depends_on_step_and_microbatch_alone);
     tcase_add_test(tc, the_planned_peak_is_the_observed_peak);
     tcase_add_test(tc, nothing_is_allocated_after_the_first_replay);
+    tcase_add_test(tc, a_step_calls_malloc_nowhere);
     tcase_add_test(tc, more_microbatches_than_slots_may_be_enqueued_at_once);
     tcase_add_test(tc, a_full_ring_times_out_and_the_microbatch_can_be_tried_again);
     tcase_add_test(tc, buckets_cover_all_and_are_final_when_they_are_said_to_be);
