@@ -1,4 +1,5 @@
 /* check_identity.c - level 0: the board is there, opens, says who it is, and says the same again. */
+#include "check_runner.h"
 #include "check_tables.h"
 #include <ctype.h>
 #include <inttypes.h>
@@ -45,12 +46,24 @@ static void drivers(struct keel_check_run *run)
     keel_free(devices);
 }
 
+/* A waiver by a name that no check has would be believed to hold. */
+static void know_waivers(struct keel_check_run *run)
+{
+    const struct keel_board_file *file = keel_check_board_file(run);
+    for (uint32_t i = 0; i < file->waiver_count; i++)
+        if (keel_check_find(file->waivers[i].check) == NULL)
+            keel_check_cannot(
+                run, "%.200s/board.conf waives %s, and there is no such check: see keel board check --list",
+                file->folder, file->waivers[i].check);
+}
+
 static void opens(struct keel_check_run *run)
 {
     struct keel_device *device = keel_check_device(run);
     struct keel_queue *queue = NULL;
     if (device == NULL)
         return;
+    know_waivers(run);
     keel_check_progress(run, 1, 2, "a first queue");
     if (!keel_check_ok(run, keel_queue_create(device, &queue), "a queue"))
         return;

@@ -8,7 +8,7 @@
 /* All rows of all tables, in order of level. */
 uint32_t keel_check_count(void);
 const struct keel_check *keel_check_at(uint32_t index);
-const struct keel_check *keel_check_find(const char *id); /* NULL: none */
+const struct keel_check *keel_check_find(const char *word); /* id or name; NULL: none */
 
 /* Which checks: "0-5", "0,2,4.1", "3.2", "all". INVALID names the word that is wrong. */
 enum keel_status keel_check_select(const char *words, bool selected[KEEL_CHECKS_MAX]);

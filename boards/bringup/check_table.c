@@ -29,11 +29,12 @@ uint32_t keel_check_count(void)
     return count;
 }
 
-const struct keel_check *keel_check_find(const char *id)
+const struct keel_check *keel_check_find(const char *word)
 {
-    for (uint32_t i = 0; i < keel_check_count(); i++)
-        if (strcmp(keel_check_at(i)->id, id) == 0)
-            return keel_check_at(i);
+    const struct keel_check *check;
+    for (uint32_t i = 0; (check = keel_check_at(i)) != NULL; i++)
+        if (strcmp(check->id, word) == 0 || strcmp(check->name, word) == 0)
+            return check;
     return NULL;
 }
 

@@ -1,0 +1,145 @@
+#!/bin/sh
+# Bad input of keel board: each is named with the next move; exit code 3 where it could not run, 1 where it
+# failed, 2 for wrong use. And a driver that dies or hangs is a verdict.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+
+try() { timeout 120 "$KEEL" board "$@" >"$root/log" 2>&1; code=$?; }
+# expect NAME CODE WORDS...: the last command ended with CODE and said all of WORDS.
+expect() {
+    name=$1 wanted=$2 missing=
+    shift 2
+    for words in "$@"; do grep -qF -- "$words" "$root/log" || missing=$words; done
+    if [ "$code" -eq "$wanted" ] && [ -z "$missing" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name: exit $code, wanted $wanted; not said: $missing"
+        sed 's/^/    /' "$root/log" | tail -n 12
+    fi
+}
+# board FOLDER: a board.conf from standard input.
+board() { mkdir -p "$root/$1" && cat >"$root/$1/board.conf"; }
+
+# ---- drivers ----
+mkdir "$root/none" "$root/broken" "$root/both"
+echo "$root/no/driver.so" >"$root/broken/bad.icd"
+cp "$root/broken/bad.icd" "$root/both/"
+cp /etc/OpenCL/vendors/pocl.icd "$root/both/"
+OCL_ICD_VENDORS=$root/none try check --level 0
+expect "no ICD" 3 "could-not-run 0.1" "install the board's driver and its .icd file"
+OCL_ICD_VENDORS=$root/broken try check --level 0
+expect "a broken ICD" 3 "could-not-run 0.1" "bad.icd: $root/no/driver.so" "reinstall this driver or remove the file"
+OCL_ICD_VENDORS=$root/both try check pocl:0 --level 0
+expect "a broken ICD beside a good one" 0 "bad.icd" "6 pass, 0 fail, 0 could not run, 0 waived"
+try check nosuch:7 --level 0
+expect "a board that is not there" 3 "could-not-run 0.2" "\"nosuch:7\": none like it" "there is: "
+try check "$root/nowhere/at/all" --level 0.2
+expect "a folder that is not there" 3 "could-not-run 0.2" "nowhere/at/all"
+
+# ---- board files ----
+board key/a/one <<END
+[match]
+platform = Portable*
+[limits]
+memroy_bytes = 5
+END
+try check "$root/key/a/one" --level 0.2
+expect "an unknown key" 3 "board.conf:4: unknown key limits.memroy_bytes; the nearest known key is limits.memory_bytes"
+for name in one two; do
+    board "two/a/$name" <<END
+[match]
+platform = Portable*
+END
+done
+KEEL_BOARDS=$root/two try check pocl:0 --level 0.2
+expect "two boards that match one device" 3 "two/a/one and $root/two/a/two" "make the [match] of one narrower"
+KEEL_BOARDS=$root/two try list
+expect "two boards that match, in the list" 0 "no board file: " "make the [match] of one narrower"
+board driver/a/one <<END
+[match]
+platform = Portable*
+driver = 99.*
+END
+try check "$root/driver/a/one" --level 0.2
+expect "a driver of the wrong version" 3 "board.conf is for \"99.*\"" "install that driver, or"
+board artifact/a/one <<END
+[match]
+platform = Portable*
+[code]
+form = artifacts
+END
+try check "$root/artifact/a/one" --level 0.2,2.1
+expect "a missing artifact" 3 "pass          0.2" "could-not-run 2.1" "keel board build"
+board limit/a/one <<END
+[match]
+platform = Portable*
+[limits]
+memory_bytes = 900000000000000
+copy_bytes_s = 900000000000000
+[waivers]
+copies = the bus is slow until 2099-01-01
+0.6 = a bank is out until 2020-01-01
+END
+try check "$root/limit/a/one" --level 0.6,5.2 --quick
+expect "a device without memory enough, and waivers" 1 "fail          0.6" "the board file asks for 900000000000000" \
+    "(its waiver ended on 2020-01-01)" "waived        5.2" "waived until 2099-01-01: the bus is slow" \
+    "0 pass, 1 fail, 0 could not run, 1 waived"
+board waiver/a/one <<END
+[match]
+platform = Portable*
+[waivers]
+9.9 = nobody knows until 2099-01-01
+END
+try check "$root/waiver/a/one" --level 0.2
+expect "a waiver of no check" 3 "waives 9.9, and there is no such check"
+
+# ---- a driver that dies, and one that hangs ----
+mkdir "$root/dies" "$root/hangs"
+for how in dies hangs; do
+    printf '#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void begin(void) { %s; }\n' \
+        "$([ $how = dies ] && echo 'abort()' || echo 'for (;;) pause()')" >"$root/$how.c"
+    cc -shared -fPIC -o "$root/$how.so" "$root/$how.c" && echo "$root/$how.so" >"$root/$how/x.icd"
+done
+OCL_ICD_VENDORS=$root/dies try check --level 0
+expect "a driver that dies" 1 "fail          0.1" "died of signal 6" "loading the drivers" "could-not-run 0.2" \
+    "0 pass, 1 fail, 5 could not run, 0 waived"
+OCL_ICD_VENDORS=$root/hangs try check --level 0 --timeout 2
+expect "a driver that hangs" 1 "fail          0.1" "hangs: no answer within 2 s at: loading the drivers"
+
+# ---- wrong use ----
+try check --level 9;                    expect "a level that is none" 2 "\`9\`"
+try check --level 0-5,gelden;           expect "a check that is none" 2 "\`gelden\` is no level"
+try check --frob;                       expect "an unknown option" 2 "unknown option --frob"
+try check a b;                          expect "one word too many" 2 "one word too many: b"
+try check --level 0.1 --html "$root/no/x.html"; expect "a page in no folder" 3 "no/x.html"
+try frob;                               expect "an unknown command" 2 "unknown command frob"
+try init "../x/y" --unmeasured;         expect "a board's name that is a path" 2 "VENDOR/BOARD"
+try diff;                               expect "diff of nothing" 2 "wants a board"
+echo '{"checks":3}' >"$root/no.json"
+try diff "$root/no.json" "$root/no.json"; expect "diff of what is no record" 4 "no.json"
+try diff "$root/none.json" "$root/none.json"; expect "diff of a file that is not there" 3 "none.json"
+
+# ---- a folder from nothing: drafted, found, checked, recorded, compared ----
+try init acme/cpu --device pocl:0 --root "$root/boards" --unmeasured
+expect "a folder is drafted" 0 "drafted $root/boards/acme/cpu"
+try init acme/cpu --device pocl:0 --root "$root/boards" --unmeasured
+expect "a folder that is there is left alone" 2 "is there already"
+KEEL_BOARDS=$root/boards try list;      expect "the draft is its device's" 0 "board file acme/cpu"
+try record "$root/boards/acme/cpu" --level 0,5.2 --quick
+expect "a record is kept" 0 "recorded in $root/boards/acme/cpu/record.json"
+cp "$root/boards/acme/cpu/record.json" "$root/a.json"
+sed 's/"name":"names","claim":\([^}]*\)"verdict":"pass"/"name":"names","claim":\1"verdict":"fail"/; s/3.1+debian/3.2/' \
+    "$root/a.json" >"$root/b.json"
+try diff "$root/a.json" "$root/a.json"; expect "a record is its own equal" 0 "0 changed, 0 for the worse"
+try diff "$root/a.json" "$root/b.json"; expect "a verdict that was pass is worse" 1 "worse  0.3" "names was pass, is fail" \
+    "other  version"
+try diff "$root/boards/acme/cpu" --quick --tolerance 1000
+expect "a board is what its record says" 0 "0 for the worse"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
