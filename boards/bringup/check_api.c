@@ -354,7 +354,7 @@ const struct keel_check keel_checks_api[] = {
     {"1.1", "zeroed", "a new buffer is zero", "0.2", 60, false, check_zeroed},
     {"1.2", "round-trip", "what is written is read, at any offset and size", "0.2", 60, false,
      check_round_trip},
-    {"1.3", "copies", "copies within the device move the bytes that they say", "0.2", 60, false,
+    {"1.3", "device-copies", "copies within the device move the bytes that they say", "0.2", 60, false,
      check_copies},
     {"1.4", "fills", "a fill fills its range and nothing else", "0.2", 60, false, check_fills},
     {"1.5", "slices", "a slice is the part of its buffer that it says", "0.2", 60, false, check_slices},
