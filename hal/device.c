@@ -121,7 +121,7 @@ static enum keel_status find(const char *selector, const struct keel_device_opti
 }
 
 enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
-                                  struct keel_device_info *out)
+                                    struct keel_device_info *out)
 {
     struct keel_candidate *candidates;
     uint32_t index;
@@ -162,6 +162,7 @@ void keel_device_close(struct keel_device *device)
     KEEL_ASSERT(atomic_load(&device->live_bytes) == 0); /* children go before parents */
     if (atomic_load(&device->left_behind))
         return; /* the driver may still call back into it */
+    keel_device_trace_stop(device);
     device->ops->close(device);
 }
 

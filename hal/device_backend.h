@@ -29,6 +29,7 @@ struct keel_device {
     const struct keel_device_ops *ops;
     struct keel_device_info info;
     struct keel_watch watch;
+    struct keel_trace *trace;    /* of its commands; NULL while none runs */
     struct keel_faults *faults;  /* in front of the backend's ops; NULL until there was a plan */
     atomic_bool left_behind;     /* something of it could not be ended: it is never freed */
     atomic_uint_fast32_t queues; /* made since it was opened: the next one's number */
@@ -122,8 +123,9 @@ struct keel_commands {
 struct keel_event {
     struct keel_queue *queue; /* filled by the backend */
     atomic_uint_fast64_t
-        sequence;  /* its command's on the queue, filled by a backend whose waits can pass their deadline */
-    bool injected; /* made by device_fault.c, not by the backend */
+        sequence; /* its command's on the queue, filled by a backend whose waits can pass their deadline */
+    uint32_t trace_place; /* in the ring of a trace, where a trace runs */
+    bool injected;        /* made by device_fault.c, not by the backend */
 };
 
 /* One device that a backend has found. */
@@ -153,6 +155,9 @@ struct keel_command {
     struct keel_event *const *waits;
     uint32_t wait_count;
     struct keel_event **out_event;
+    uint64_t bytes;            /* the rest is for a trace alone: what it moves, */
+    uint64_t enqueued_ns;      /* when it was begun, */
+    struct keel_event *traced; /* and its event, when nobody else wants one */
 };
 
 /* Each call as in keel/device.h; offsets and sizes are inside the buffers. */
@@ -212,6 +217,9 @@ struct keel_device_ops {
     enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
     bool (*event_done)(struct keel_event *event);
     void (*event_destroy)(struct keel_event *event);
+    /* When a command that is done began and ended, counted from when the driver took it; false when the
+     * driver does not tell. NULL where commands run inside the call that enqueues them. */
+    bool (*event_times)(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);
 };
 
 /* The checks of a command, also for those that are kept in a list (device_queue.c). */
@@ -256,6 +264,15 @@ void keel_queue_note(struct keel_queue *queue, enum keel_command_kind kind, cons
 enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns);
 /* That command is complete; needed only while the device is doubted. Any thread. */
 void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
+
+/* A trace of commands (device_trace.c). Before a command: note the time and see that it has an event. */
+void keel_trace_begin(struct keel_command *command);
+/* After it: keep it, as the queue's last note names it. */
+void keel_trace_add(const struct keel_command *command, enum keel_status status);
+/* The caller destroys this event. */
+void keel_trace_let_go(struct keel_event *event);
+/* The queue is about to be destroyed. */
+void keel_trace_end_queue(struct keel_queue *queue);
 
 /* Pick one of the candidates (device_select.c). */
 enum keel_status keel_candidate_pick(const struct keel_candidate *candidates, uint32_t count,

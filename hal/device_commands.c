@@ -141,16 +141,30 @@ void keel_step_note(struct keel_queue *queue, const struct keel_step *step)
     keel_queue_note(queue, step->kind, launch ? step->as.launch.kernel->entry->name : NULL);
 }
 
+/* What a step moves, as far as its own words say. */
+static uint64_t bytes_of(const struct keel_step *step)
+{
+    if (step->kind == KEEL_COMMAND_LAUNCH)
+        return 0;
+    return step->kind == KEEL_COMMAND_COPY ? step->as.copy.bytes : step->as.fill.bytes;
+}
+
 enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands)
 {
+    bool traced = command->queue->device->trace != NULL;
     for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_command one = {.queue = command->queue};
+        struct keel_command one = {.queue = command->queue, .bytes = bytes_of(&commands->steps[i])};
         if (i == 0)
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
         keel_step_note(command->queue, &commands->steps[i]);
-        KEEL_TRY(keel_commands_run_step(&one, commands, &commands->steps[i]));
+        if (traced)
+            keel_trace_begin(&one);
+        enum keel_status status = keel_commands_run_step(&one, commands, &commands->steps[i]);
+        if (traced)
+            keel_trace_add(&one, status);
+        KEEL_TRY(status);
         if (atomic_load_explicit(&command->queue->lost, memory_order_acquire))
             return i + 1 < commands->count ? keel_queue_failed(command->queue) : KEEL_OK;
     }

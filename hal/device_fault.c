@@ -118,6 +118,12 @@ static bool event_done(struct keel_event *event)
     return own->ready_ns <= keel_now_ns() && (own->inner == NULL || faults->inner->event_done(own->inner));
 }
 
+static bool event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns)
+{
+    struct keel_event *inner = event->injected ? own_event(event)->inner : event;
+    return inner != NULL && faults_of(event->queue)->inner->event_times(inner, out_began_ns, out_ended_ns);
+}
+
 /* ---- one command on its way to the backend ------------------------------------------------------------ */
 
 struct passage {
@@ -447,6 +453,8 @@ static enum keel_status put_in_front(struct keel_device *device)
     faults->ops.event_wait = event_wait;
     faults->ops.event_done = event_done;
     faults->ops.event_destroy = event_destroy;
+    if (device->ops->event_times != NULL)
+        faults->ops.event_times = event_times;
     device->faults = faults;
     device->ops = &faults->ops;
     return KEEL_OK;

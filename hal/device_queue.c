@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <keel/clock.h>
 
+#define TRACED_QUEUE_END_NS (2 * KEEL_NS_PER_S)
+
 static enum keel_status check_alive(struct keel_queue *queue)
 {
     if (atomic_load_explicit(&queue->lost, memory_order_acquire))
@@ -26,12 +28,22 @@ enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue
     return KEEL_OK;
 }
 
+/* What runs is let come to its end, unless that takes long, so that the trace has it. */
+static void end_in_trace(struct keel_queue *queue)
+{
+    if (keel_device_answers(queue->device) && !atomic_load(&queue->lost))
+        (void)keel_queue_finish(queue, keel_deadline_after_ns(TRACED_QUEUE_END_NS));
+    keel_trace_end_queue(queue);
+}
+
 void keel_queue_destroy(struct keel_queue *queue)
 {
     if (queue == NULL)
         return;
     struct keel_device *device = queue->device;
     bool busy = queue->busy;
+    if (device->trace != NULL)
+        end_in_trace(queue);
     device->ops->queue_destroy(queue);
     if (busy)
         atomic_fetch_sub(&device->busy_queues, 1);
@@ -71,6 +83,8 @@ static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait
     KEEL_TRY(check_alive(queue));
     set_busy(queue, true);
     *command = (struct keel_command){.queue = queue, .out_event = out_event};
+    if (queue->device->trace != NULL)
+        keel_trace_begin(command);
     if (waits == NULL)
         return KEEL_OK;
     if (waits->count > KEEL_WAIT_MAX)
@@ -82,13 +96,11 @@ static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait
     return KEEL_OK;
 }
 
-/* Note a command that is about to be enqueued, and see it off: `status` is what the backend said. */
+/* What the backend said of a command that was prepared and noted. */
 static enum keel_status issued(const struct keel_command *command, enum keel_status status)
 {
-    if (status == KEEL_OK && command->out_event != NULL)
-        atomic_store_explicit(&(*command->out_event)->sequence,
-                              atomic_load_explicit(&command->queue->sequence, memory_order_relaxed),
-                              memory_order_relaxed);
+    if (command->queue->device->trace != NULL)
+        keel_trace_add(command, status);
     return status;
 }
 
@@ -110,6 +122,7 @@ enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
+    command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_WRITE, NULL);
     return issued(&command, queue->device->ops->write(&command, buffer, offset_bytes, data, bytes));
 }
@@ -121,6 +134,7 @@ enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *b
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
+    command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_READ, NULL);
     return issued(&command, queue->device->ops->read(&command, buffer, offset_bytes, data, bytes));
 }
@@ -153,6 +167,7 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(keel_check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
+    command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_COPY, NULL);
     return issued(&command, queue->device->ops->copy(&command, source, source_offset_bytes, target,
                                                      target_offset_bytes, bytes));
@@ -175,6 +190,7 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(keel_check_fill(queue->device, buffer, offset_bytes, bytes));
+    command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_FILL, NULL);
     return issued(&command, queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern));
 }
@@ -186,6 +202,7 @@ enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *bu
     struct keel_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
+    command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_MAP, NULL);
     return issued(&command, queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer));
 }
@@ -271,7 +288,9 @@ enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_command
         return keel_fail(KEEL_INVALID, "%s: a list of commands that is %s", queue->device->info.selector,
                          commands->sealed ? "of another device" : "not sealed; call keel_commands_seal");
     const struct keel_device_ops *ops = queue->device->ops;
-    return issued(&command, (ops->replay != NULL ? ops->replay : keel_commands_run)(&command, commands));
+    command.out_event = out_event; /* a trace keeps the steps, not the replay */
+    bool one_by_one = ops->replay == NULL || queue->device->trace != NULL;
+    return (one_by_one ? keel_commands_run : ops->replay)(&command, commands);
 }
 
 enum keel_status keel_queue_flush(struct keel_queue *queue)
@@ -311,9 +330,8 @@ enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_n
 enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
 {
     KEEL_TRY(check_alive(queue));
-    struct keel_command command = {.queue = queue, .out_event = out_event};
     keel_queue_note(queue, KEEL_COMMAND_MARK, NULL);
-    return issued(&command, queue->device->ops->queue_mark(queue, out_event));
+    return queue->device->ops->queue_mark(queue, out_event);
 }
 
 enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
@@ -335,6 +353,9 @@ bool keel_event_done(struct keel_event *event)
 
 void keel_event_destroy(struct keel_event *event)
 {
-    if (event != NULL)
-        event->queue->device->ops->event_destroy(event);
+    if (event == NULL)
+        return;
+    if (event->queue->device->trace != NULL)
+        keel_trace_let_go(event);
+    event->queue->device->ops->event_destroy(event);
 }

@@ -150,6 +150,8 @@ cl_event keel_opencl_event_native(struct keel_event *event, const struct keel_qu
 enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadline_ns);
 bool keel_opencl_event_done(struct keel_event *event);
 void keel_opencl_event_destroy(struct keel_event *event);
+/* False for a queue that was made without profiling. */
+bool keel_opencl_event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);
 
 /* Discovery (opencl_discover.c; opencl_icd.c for drivers that did not load). */
 void keel_opencl_discover(struct keel_candidate *out, uint32_t capacity, uint32_t *count);

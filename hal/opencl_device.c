@@ -203,7 +203,8 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .replay = keel_opencl_replay,
                                                   .event_wait = keel_opencl_event_wait,
                                                   .event_done = keel_opencl_event_done,
-                                                  .event_destroy = keel_opencl_event_destroy};
+                                                  .event_destroy = keel_opencl_event_destroy,
+                                                  .event_times = keel_opencl_event_times};
 
 static enum keel_status device_open(const struct keel_candidate *candidate, struct keel_device **out)
 {

@@ -214,6 +214,22 @@ bool keel_opencl_event_done(struct keel_event *event)
     return false;
 }
 
+bool keel_opencl_event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns)
+{
+    static const cl_profiling_info asked[] = {CL_PROFILING_COMMAND_QUEUED, CL_PROFILING_COMMAND_START,
+                                              CL_PROFILING_COMMAND_END};
+    cl_ulong times[3];
+    for (int i = 0; i < 3; i++)
+        if (clGetEventProfilingInfo(((struct opencl_event *)event)->native, asked[i], sizeof times[i],
+                                    &times[i], NULL) != CL_SUCCESS)
+            return false;
+    if (times[1] < times[0] || times[2] < times[1])
+        return false;
+    *out_began_ns = times[1] - times[0];
+    *out_ended_ns = times[2] - times[0];
+    return true;
+}
+
 void keel_opencl_event_destroy(struct keel_event *event)
 {
     struct opencl_event *own = (struct opencl_event *)event;

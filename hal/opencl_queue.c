@@ -26,8 +26,10 @@ enum keel_status keel_opencl_queue_create(struct keel_device *device, struct kee
     struct opencl_device *own = (struct opencl_device *)device;
     struct opencl_queue *queue = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *queue, &queue));
+    bool profile = device->trace != NULL && device->info.queue_profiling;
     cl_int error;
-    queue->native = clCreateCommandQueue(own->context, own->id, 0, &error);
+    queue->native =
+        clCreateCommandQueue(own->context, own->id, profile ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
     if (error != CL_SUCCESS) {
         keel_free(queue);
         return keel_opencl_fail(error, device->info.selector, "clCreateCommandQueue");

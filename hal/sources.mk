@@ -19,6 +19,7 @@ hal_SRC := $(hal_HOST_SRC) \
 	device_health.c \
 	health_machine.c \
 	device_fault.c \
+	device_trace.c \
 	fault_plan.c \
 	host_device.c \
 	opencl_discover.c \

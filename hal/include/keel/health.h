@@ -84,15 +84,16 @@ enum keel_status keel_device_report(struct keel_device *device, enum keel_health
  * 60 s). Costs nothing on a device that was never given a plan. */
 enum keel_status keel_device_inject(struct keel_device *device, const char *plan);
 
-/* Keep the last `commands` commands (1 to 65536) of all queues of the device, from now on: which queue, what,
- * kernel, bytes, when enqueued, and when it began and ended where the driver tells. Allocates here, and not
- * again. BUSY when a trace runs. start, stop and write: one thread at a time, not beside commands. */
+/* Keep the last `commands` commands (1 to 16384) of all queues of the device, from now on: which queue, what,
+ * kernel, bytes, when enqueued, and when it began and ended: as the driver tells for queues that are made
+ * while the trace runs, else when it was seen to be done. Replayed lists are kept command by command. BUSY
+ * when a trace runs. start, stop and write: one thread at a time, not beside commands. */
 enum keel_status keel_device_trace_start(struct keel_device *device, uint32_t commands);
 /* Write what is kept as JSON in the Trace Event Format (Perfetto, chrome://tracing), a row for each queue,
  * times in microseconds of keel_now_ns; replaces the file. Commands that still run have no end. INVALID
  * without a trace; else as keel_file_replace. */
 enum keel_status keel_device_trace_write(struct keel_device *device, const char *path);
-/* Drop the trace; nothing happens where none runs. Before the queues are destroyed, or after. */
+/* Drop the trace; nothing happens where none runs. keel_device_close does it too. */
 void keel_device_trace_stop(struct keel_device *device);
 
 #endif
