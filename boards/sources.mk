@@ -2,10 +2,12 @@
 boards_CL += bringup/memcheck.cl
 
 boards_SRC += bringup/artifact.c
+boards_SRC += bringup/artifact_make.c
 boards_SRC += bringup/artifact_manifest.c
 boards_SRC += bringup/artifact_write.c
 boards_SRC += bringup/board.c
 boards_SRC += bringup/board_bench.c
+boards_SRC += bringup/board_build.c
 boards_SRC += bringup/board_cmd.c
 boards_SRC += bringup/board_diff.c
 boards_SRC += bringup/board_list.c

@@ -107,7 +107,7 @@ static const struct keel_ini_key keys[] = {
     {"cluster", "timeout_s", KEEL_INI_DOUBLE, FIELD(timeout_s), "5", 0.2, 3600, NULL, false,
      "silence after which a peer is lost; every other timeout follows from it"},
     {"cluster", "device", KEEL_INI_TEXT, FIELD(device), "auto", 1, 0, NULL, false,
-     "device of each worker, as `keel board list` names it"},
+     "device or board of each worker, as `keel board list` names them"},
     {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, false,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
     {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, false,

@@ -11,6 +11,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <keel/board.h>
 #include <keel/clock.h>
 #include <keel/health.h>
 #include <keel/log.h>
@@ -111,8 +112,9 @@ static enum keel_status open_device(struct keel_worker *worker)
 {
     /* Processes of one machine share its processors evenly. */
     uint32_t processes = worker->job.ranks + worker->job.spares, cpus = keel_cpu_count();
-    struct keel_device_options options = {.threads = cpus > processes ? cpus / processes : 1};
-    KEEL_TRY(keel_device_open(worker->job.device, &options, &worker->device));
+    struct keel_board_options options = {.threads = cpus > processes ? cpus / processes : 1};
+    KEEL_TRY(keel_board_open(worker->job.device, &options, &worker->board));
+    worker->device = keel_board_device(worker->board);
     return keel_quarantine_admit(keel_device_info(worker->device));
 }
 
@@ -386,8 +388,7 @@ static void tear_down(struct keel_worker *worker)
         keel_store_close(worker->store);
     keel_screen_destroy(worker->screen);
     keel_trainer_destroy(worker->trainer);
-    if (worker->device != NULL)
-        keel_device_close(worker->device);
+    keel_board_close(worker->board);
     keel_data_close(worker->data);
 }
 

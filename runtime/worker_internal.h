@@ -49,7 +49,8 @@ struct keel_worker {
     struct keel_drill_plan drills;
 
     struct keel_data *data;
-    struct keel_device *device;
+    struct keel_board *board;   /* NULL until it is open */
+    struct keel_device *device; /* the board's */
     struct keel_trainer *trainer;
     struct keel_screen *screen; /* NULL: the job wants none */
     struct keel_endpoint *endpoint;

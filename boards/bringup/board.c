@@ -127,7 +127,7 @@ static enum keel_status open_code(struct keel_board *board, const struct keel_de
     if (board->file.memory_banks > 0)
         as_file.memory_banks = board->file.memory_banks;
     board->only_artifacts =
-        board->file.code == KEEL_BOARD_CODE_ARTIFACTS || (info->code_forms & KEEL_CODE_SOURCE) == 0;
+        board->file.code >= KEEL_BOARD_CODE_ARTIFACTS || (info->code_forms & KEEL_CODE_SOURCE) == 0;
     KEEL_TRY(keel_board_artifacts_folder(&board->file, folder));
     KEEL_TRY(keel_path_join(manifest, folder, "manifest.json"));
     if (!keel_path_exists(manifest))

@@ -35,9 +35,10 @@ struct keel_board_match {
 
 /* Where the code of the kernels comes from. */
 enum keel_board_code {
-    KEEL_BOARD_CODE_AUTO,     /* artifacts that were made for this driver, else source */
-    KEEL_BOARD_CODE_SOURCE,   /* always source */
-    KEEL_BOARD_CODE_ARTIFACTS /* artifacts alone: without them the board does not open */
+    KEEL_BOARD_CODE_AUTO,      /* artifacts that were made for this driver, else source */
+    KEEL_BOARD_CODE_SOURCE,    /* always source */
+    KEEL_BOARD_CODE_ARTIFACTS, /* artifacts alone: without them the board does not open */
+    KEEL_BOARD_CODE_BUILTIN    /* the same, of a manifest that names the kernels built into the board */
 };
 
 /* What a board must reach; 0: no limit. */

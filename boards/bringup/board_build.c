@@ -1,0 +1,224 @@
+/* board_build.c - `keel board build`: the artifacts of a board.
+ *
+ * A board without a compiler is compiled for by another device, in a process of its own: there no OpenCL
+ * layers stand before the drivers, for they may hide or change what compiles. */
+#include "artifact_make.h"
+#include "board_file.h"
+#include "board_kinds.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/json.h>
+#include <keel/memory.h>
+#include <keel/process.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COMPILE_LIMIT_NS (3600 * KEEL_NS_PER_S)
+#define REAP_LIMIT_NS    (10 * KEEL_NS_PER_S)
+
+struct build_options {
+    const char *out, *sources;
+    const char *target; /* given to the compiling process: the file with the board's facts */
+};
+
+static const struct keel_command_option options[] = {
+    {"--out", "DIR", KEEL_COMMAND_TEXT, offsetof(struct build_options, out),
+     "where the artifacts go (as board.conf says: code.artifacts)"},
+    {"--sources", "DIR", KEEL_COMMAND_TEXT, offsetof(struct build_options, sources),
+     "compile nothing: write the sources, for a compiler of the vendor"},
+    {"--target", "FILE", KEEL_COMMAND_TEXT, offsetof(struct build_options, target), NULL},
+    {.name = NULL}};
+
+/* ---- making ---- */
+
+static int tell(const struct keel_command *command, const char *folder, const struct keel_artifact_made *made,
+                uint64_t began_ns)
+{
+    double seconds = (double)(keel_now_ns() - began_ns) / 1e9;
+    if (command->json) {
+        struct keel_json json = {.out = stdout};
+        keel_json_open(&json, NULL, '{');
+        keel_json_text(&json, "folder", folder);
+        keel_json_number(&json, "programs", made->programs);
+        keel_json_number(&json, "files", made->files);
+        keel_json_number(&json, "bytes", made->bytes);
+        keel_json_real(&json, "seconds", seconds, 3);
+        keel_json_close(&json, '}');
+        putchar('\n');
+    } else {
+        printf("%s: %" PRIu32 " programs, %" PRIu32 " files, %" PRIu64 " KiB, in %.1f s\n", folder,
+               made->programs, made->files, made->bytes / 1024, seconds);
+    }
+    return 0;
+}
+
+static int make(const struct keel_command *command, const struct keel_artifact_making *making)
+{
+    struct keel_artifact_made made;
+    uint64_t began_ns = keel_now_ns();
+    enum keel_status status = keel_artifact_make(making, &made);
+    return status == KEEL_OK ? tell(command, making->folder, &made, began_ns) : keel_board_report(status);
+}
+
+/* ---- by another device ---- */
+
+/* The compiling process: `command` is what compile_apart gave it. */
+static int compile(const struct keel_command *command)
+{
+    const struct build_options *own = keel_command_own(command);
+    struct keel_board_file *file;
+    char *target;
+    size_t bytes;
+    unsetenv("OPENCL_LAYERS");
+    enum keel_status status = keel_alloc(1, sizeof *file, &file);
+    if (status == KEEL_OK)
+        status = keel_board_file_read(command->operands[0], file);
+    if (status == KEEL_OK)
+        status = keel_file_read(own->target, sizeof(struct keel_device_info), &target, &bytes);
+    if (status != KEEL_OK) {
+        keel_free(file);
+        return keel_board_report(status);
+    }
+    struct keel_device_info info;
+    KEEL_ASSERT(bytes == sizeof info);
+    memcpy(&info, target, sizeof info);
+    keel_free(target);
+    const struct keel_artifact_making making = {
+        .file = file, .target = &info, .selector = file->build_with, .folder = own->out};
+    int code = make(command, &making);
+    keel_free(file);
+    return code;
+}
+
+static enum keel_status run_compiler(const struct keel_command *command, const char *board_folder,
+                                     const char *out, const char *facts, struct keel_process_end *end)
+{
+    char self[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_self_path(self, sizeof self));
+    const char *argv[] = {self,         "board", "build",
+                          board_folder, "--out", out,
+                          "--target",   facts,   command->json ? "--json" : NULL,
+                          NULL};
+    struct keel_process process;
+    KEEL_TRY(keel_process_spawn((char *const *)argv, NULL, 0, -1, &process));
+    enum keel_status status = keel_process_wait(&process, keel_deadline_after_ns(COMPILE_LIMIT_NS), end);
+    if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK &&
+        keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), end) == KEEL_OK)
+        status = keel_fail(KEEL_TIMEOUT, "the compiler did not end within an hour; it was killed");
+    keel_process_close(&process);
+    return status;
+}
+
+static int compile_apart(const struct keel_command *command, const struct keel_artifact_making *making)
+{
+    char facts[KEEL_PATH_BYTES];
+    struct keel_process_end end = {0};
+    fflush(stdout);
+    snprintf(facts, sizeof facts, "%.900s.target-%ld", making->folder, (long)getpid());
+    enum keel_status status = keel_file_replace(facts, making->target, sizeof *making->target, 0600);
+    if (status == KEEL_OK) {
+        status = run_compiler(command, making->file->folder, making->folder, facts, &end);
+        (void)keel_remove_tree(facts);
+    }
+    if (status == KEEL_OK && end.signaled)
+        status =
+            keel_fail(KEEL_DEVICE_LOST,
+                      "the compiler of \"%s\" ended by signal %d; name another device in code.build_with",
+                      making->selector, end.code);
+    return status == KEEL_OK ? end.code : keel_board_report(status);
+}
+
+/* ---- the command ---- */
+
+/* What the board is: its file and the facts of its device. */
+static enum keel_status look(const char *name, struct keel_board_file *file, struct keel_device_info *info)
+{
+    struct keel_board *board;
+    const struct keel_board_options without = {.without_code = true};
+    KEEL_TRY(keel_board_open(name, &without, &board));
+    *file = *keel_board_file(board);
+    *info = *keel_device_info(keel_board_device(board));
+    keel_board_close(board);
+    return KEEL_OK;
+}
+
+static enum keel_status choose(const struct keel_board_file *file, const struct keel_device_info *info,
+                               const struct build_options *own, struct keel_artifact_making *making,
+                               char folder[KEEL_PATH_BYTES])
+{
+    *making = (struct keel_artifact_making){.file = file, .target = info, .folder = folder};
+    making->selector = file->build_with[0] != '\0' ? file->build_with : info->selector;
+    if (own->sources != NULL)
+        return keel_path_join(folder, "", own->sources);
+    if (info->kind == KEEL_DEVICE_HOST)
+        return keel_fail(KEEL_UNSUPPORTED, "the host has its kernels in this program; name another device");
+    if (file->build_with[0] == '\0' && (info->code_forms & KEEL_CODE_SOURCE) == 0)
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s has no compiler; name a device that compiles for it in code.build_with of its "
+                         "board.conf, or compile the sources with the vendor's tool (--sources DIR)",
+                         info->selector);
+    if (own->out != NULL)
+        return keel_path_join(folder, "", own->out);
+    if (file->folder[0] == '\0')
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s has no board folder to put artifacts into; make one (boards/README.md), or say "
+                         "--out DIR",
+                         info->selector);
+    return keel_board_artifacts_folder(file, folder);
+}
+
+static int build_board(const struct keel_command *command, struct keel_board_file *file,
+                       struct keel_device_info *info)
+{
+    const struct build_options *own = keel_command_own(command);
+    struct keel_artifact_making making;
+    char folder[KEEL_PATH_BYTES];
+    enum keel_status status = look(command->operands[0], file, info);
+    if (status == KEEL_OK)
+        status = choose(file, info, own, &making, folder);
+    if (status == KEEL_OK && own->sources != NULL)
+        status = keel_artifact_write_sources(&making);
+    if (status != KEEL_OK)
+        return keel_board_report(status);
+    if (own->sources != NULL)
+        return 0;
+    return file->build_with[0] != '\0' ? compile_apart(command, &making) : make(command, &making);
+}
+
+static int build(const struct keel_command *command)
+{
+    const struct build_options *own = keel_command_own(command);
+    struct work {
+        struct keel_board_file file;
+        struct keel_device_info info;
+    } * work;
+    if (command->operand_count != 1)
+        return keel_board_wrong_use("build wants one board or device", "");
+    if (own->target != NULL)
+        return compile(command);
+    if (keel_alloc(1, sizeof *work, &work) != KEEL_OK)
+        return keel_board_report(KEEL_NO_MEMORY);
+    int code = build_board(command, &work->file, &work->info);
+    keel_free(work);
+    return code;
+}
+
+const struct keel_command_kind keel_board_build = {
+    .name = "build",
+    .operands = "BOARD",
+    .operands_max = 1,
+    .summary = "compile all kernels ahead of time",
+    .details = "Makes a board's artifacts: every kernel in the device's own code, launched once at every "
+               "group size\n"
+               "in use, with a manifest that says what it is for. A board with artifacts is ready at once "
+               "and compiles\n"
+               "nothing. BOARD is vendor/board, the path of a board's folder, or a device as in `keel board "
+               "list`. A\n"
+               "board without a compiler is compiled for by code.build_with of its board.conf.\n",
+    .examples = "  keel board build pocl/cpu\n"
+                "  keel board build ./boards/acme/npu4 --sources /tmp/npu4\n",
+    .options = options,
+    .run = build};
