@@ -205,6 +205,8 @@ struct keel_device_ops {
     enum keel_status (*image_link)(struct keel_device *device, const struct keel_module *const *modules,
                                    const char *const *options, uint32_t count, void **out_bytes,
                                    uint64_t *out_size);
+    enum keel_status (*image_load)(struct keel_device *device, const struct keel_module *const *modules,
+                                   const char *const *options, uint32_t count, uint64_t image);
     enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,
                                       struct keel_kernel **out);
     void (*kernel_destroy)(struct keel_kernel *kernel);

@@ -30,10 +30,6 @@ static enum keel_status check_code(const struct keel_device_info *info, const st
             "%s: code of module %s comes in a form (%d) that this device does not take; see keel "
             "board list --json",
             info->selector, module->name, (int)code->form);
-    if (code->form == KEEL_CODE_BINARY && code->size == 0)
-        return keel_fail(KEEL_CORRUPT,
-                         "%s: the binary of module %s is empty; make it again: keel board build",
-                         info->selector, module->name);
     for (uint32_t i = 0; i < module->kernel_count; i++)
         if (!has_kernel(code, module->kernels[i].name))
             return keel_fail(KEEL_MISMATCH,
@@ -98,9 +94,7 @@ enum keel_status keel_program_binary(const struct keel_program *program, void **
     return program->device->ops->program_binary(program, out_bytes, out_size);
 }
 
-enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                 const char *const *options, uint32_t count, void **out_bytes,
-                                 uint64_t *out_size)
+static enum keel_status check_link(struct keel_device *device, uint32_t count)
 {
     KEEL_TRY(keel_device_check_usable(device));
     if (device->ops->image_link == NULL || (device->info.code_forms & KEEL_CODE_SOURCE) == 0)
@@ -109,7 +103,23 @@ enum keel_status keel_image_link(struct keel_device *device, const struct keel_m
                          device->info.selector);
     if (count == 0 || count > KEEL_IMAGE_MAX)
         return keel_fail(KEEL_LIMIT, "an image of %" PRIu32 " modules; 1 to %d", count, (int)KEEL_IMAGE_MAX);
+    return KEEL_OK;
+}
+
+enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
+                                 const char *const *options, uint32_t count, void **out_bytes,
+                                 uint64_t *out_size)
+{
+    KEEL_TRY(check_link(device, count));
     return device->ops->image_link(device, modules, options, count, out_bytes, out_size);
+}
+
+enum keel_status keel_image_load(struct keel_device *device, const struct keel_module *const *modules,
+                                 const char *const *options, uint32_t count, uint64_t image)
+{
+    KEEL_ASSERT(image != 0);
+    KEEL_TRY(check_link(device, count));
+    return device->ops->image_load(device, modules, options, count, image);
 }
 
 enum keel_status keel_kernel_create(struct keel_program *program, const char *name, struct keel_kernel **out)

@@ -53,6 +53,7 @@ static void device_close(struct keel_device *device)
     struct opencl_device *own = opencl_device(device);
     if (own->zero_queue != NULL)
         keel_opencl_queue_destroy(own->zero_queue);
+    keel_opencl_images_release(device);
     keel_mutex_fini(&own->zero_lock);
     keel_mutex_fini(&own->image_lock);
     clReleaseContext(own->context);
@@ -196,6 +197,7 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .program_destroy = keel_opencl_program_destroy,
                                                   .program_binary = keel_opencl_program_binary,
                                                   .image_link = keel_opencl_image_link,
+                                                  .image_load = keel_opencl_image_load,
                                                   .kernel_create = keel_opencl_kernel_create,
                                                   .kernel_destroy = keel_opencl_kernel_destroy,
                                                   .commands_seal = keel_opencl_commands_seal,

@@ -91,6 +91,10 @@ static enum keel_status not_taken(const struct opencl_device *device, const stru
 static enum keel_status from_binary(struct opencl_device *device, const struct keel_module *module,
                                     const struct keel_code *code, cl_program *out)
 {
+    if (code->size == 0)
+        return keel_fail(KEEL_CORRUPT,
+                         "%s: the binary of module %s is empty; make it again: keel board build",
+                         device->head.info.selector, module->name);
     cl_int error, taken = CL_SUCCESS;
     const unsigned char *bytes = code->bytes;
     size_t size = code->size;
@@ -190,6 +194,16 @@ static enum keel_status make_room(struct opencl_device *device)
                      device->head.info.selector, limit);
 }
 
+static void append_image(struct opencl_device *device, struct opencl_image *image, uint64_t number)
+{
+    image->number = number;
+    atomic_store(&image->loaded, true);
+    struct opencl_image **end = &device->images;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = image;
+}
+
 static enum keel_status load_image(struct opencl_device *device, const struct keel_module *module,
                                    const char *options, const struct keel_code *code,
                                    struct opencl_image **out)
@@ -208,12 +222,7 @@ static enum keel_status load_image(struct opencl_device *device, const struct ke
         keel_free(image);
         return status;
     }
-    image->number = code != NULL ? code->image : 0;
-    atomic_store(&image->loaded, true);
-    struct opencl_image **end = &device->images;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = image;
+    append_image(device, image, code != NULL ? code->image : 0);
     *out = image;
     return KEEL_OK;
 }
@@ -302,13 +311,16 @@ enum keel_status keel_opencl_program_binary(const struct keel_program *program, 
     return binary_of(opencl_device(program->device), own->image->native, out_bytes, out_size);
 }
 
-static enum keel_status link_all(struct opencl_device *device, const cl_program *parts, uint32_t count,
-                                 void **out_bytes, uint64_t *out_size)
+static enum keel_status link_parts(struct opencl_device *device, const cl_program *parts, uint32_t count,
+                                   cl_program *out)
 {
     cl_int error;
     cl_program linked = clLinkProgram(device->context, 1, &device->id, "", count, parts, NULL, NULL, &error);
-    enum keel_status status = error == CL_SUCCESS ? binary_of(device, linked, out_bytes, out_size)
-                              : linked != NULL
+    if (error == CL_SUCCESS) {
+        *out = linked;
+        return KEEL_OK;
+    }
+    enum keel_status status = linked != NULL
                                   ? build_failed(device, linked, "(all, linked)", error)
                                   : keel_opencl_fail(error, device->head.info.selector, "clLinkProgram");
     if (linked != NULL)
@@ -316,20 +328,58 @@ static enum keel_status link_all(struct opencl_device *device, const cl_program 
     return status;
 }
 
-enum keel_status keel_opencl_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                        const char *const *options, uint32_t count, void **out_bytes,
-                                        uint64_t *out_size)
+static enum keel_status link_modules(struct opencl_device *device, const struct keel_module *const *modules,
+                                     const char *const *options, uint32_t count, cl_program *out)
 {
     cl_program parts[KEEL_IMAGE_MAX] = {NULL};
     enum keel_status status = KEEL_OK;
     for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
-        status = from_source(opencl_device(device), modules[i], options[i], false, &parts[i]);
+        status = from_source(device, modules[i], options[i], false, &parts[i]);
     if (status == KEEL_OK)
-        status = link_all(opencl_device(device), parts, count, out_bytes, out_size);
+        status = link_parts(device, parts, count, out);
     for (uint32_t i = 0; i < count; i++)
         if (parts[i] != NULL)
             clReleaseProgram(parts[i]);
     return status;
+}
+
+enum keel_status keel_opencl_image_link(struct keel_device *device, const struct keel_module *const *modules,
+                                        const char *const *options, uint32_t count, void **out_bytes,
+                                        uint64_t *out_size)
+{
+    cl_program linked;
+    KEEL_TRY(link_modules(opencl_device(device), modules, options, count, &linked));
+    enum keel_status status = binary_of(opencl_device(device), linked, out_bytes, out_size);
+    clReleaseProgram(linked);
+    return status;
+}
+
+enum keel_status keel_opencl_image_load(struct keel_device *device, const struct keel_module *const *modules,
+                                        const char *const *options, uint32_t count, uint64_t image)
+{
+    struct opencl_device *own = opencl_device(device);
+    struct opencl_image *loaded;
+    KEEL_TRY(keel_alloc(1, sizeof *loaded, &loaded));
+    enum keel_status status = link_modules(own, modules, options, count, &loaded->native);
+    if (status != KEEL_OK) {
+        keel_free(loaded);
+        return status;
+    }
+    keel_mutex_lock(&own->image_lock);
+    append_image(own, loaded, image);
+    keel_mutex_unlock(&own->image_lock);
+    return KEEL_OK;
+}
+
+void keel_opencl_images_release(struct keel_device *device)
+{
+    struct opencl_device *own = opencl_device(device);
+    for (struct opencl_image *image = own->images, *next; image != NULL; image = next) {
+        next = image->next;
+        KEEL_ASSERT(image->programs == 0); /* children go before parents */
+        clReleaseProgram(image->native);
+        keel_free(image);
+    }
 }
 
 /* ---- kernels ------------------------------------------------------------------------------------------ */

@@ -32,8 +32,6 @@ struct maker {
     struct keel_program *memcheck; /* the memory check's, beside those of `kernels` */
     struct part parts[KEEL_IMAGE_MAX];
     uint32_t count;
-    void *image; /* all parts linked, or NULL */
-    uint64_t image_bytes;
 };
 
 /* ---- parts ---- */
@@ -70,24 +68,27 @@ static enum keel_status add_memcheck(struct maker *maker)
     return status;
 }
 
-static void drop_parts(struct maker *maker)
-{
-    for (uint32_t i = 0; i < maker->count; i++) {
-        keel_free(maker->parts[i].options);
-        keel_free(maker->parts[i].kernels);
-    }
-    maker->count = 0;
-}
-
 /* ---- a device that compiles ---- */
 
-static enum keel_status open_programs(struct maker *maker, const struct keel_code_provider *code)
+static enum keel_status create_programs(struct maker *maker)
 {
-    const struct keel_device_options options = {.code = code};
     const struct keel_kernels_options with = {.target = maker->making->target};
-    KEEL_TRY(keel_device_open(maker->making->selector, &options, &maker->device));
     KEEL_TRY(keel_kernels_create_with(maker->device, &with, &maker->kernels));
-    KEEL_TRY(keel_program_create(maker->device, &keel_memcheck_module, "", &maker->memcheck));
+    return keel_program_create(maker->device, &keel_memcheck_module, "", &maker->memcheck);
+}
+
+static void destroy_programs(struct maker *maker)
+{
+    keel_program_destroy(maker->memcheck);
+    keel_kernels_destroy(maker->kernels);
+    maker->memcheck = NULL;
+    maker->kernels = NULL;
+}
+
+static enum keel_status open_programs(struct maker *maker)
+{
+    KEEL_TRY(keel_device_open(maker->making->selector, NULL, &maker->device));
+    KEEL_TRY(create_programs(maker));
     for (uint32_t i = 0; i < keel_kernels_part_count(maker->kernels); i++) {
         struct keel_kernels_part part = keel_kernels_part(maker->kernels, i);
         KEEL_TRY(add_part(maker, &part));
@@ -97,13 +98,12 @@ static enum keel_status open_programs(struct maker *maker, const struct keel_cod
 
 static void close_programs(struct maker *maker)
 {
-    drop_parts(maker);
-    keel_program_destroy(maker->memcheck);
-    keel_kernels_destroy(maker->kernels);
+    destroy_programs(maker);
+    for (uint32_t i = 0; i < maker->count; i++) {
+        keel_free(maker->parts[i].options);
+        keel_free(maker->parts[i].kernels);
+    }
     keel_device_close(maker->device);
-    maker->memcheck = NULL;
-    maker->kernels = NULL;
-    maker->device = NULL;
 }
 
 static enum keel_status warm(struct maker *maker)
@@ -124,14 +124,12 @@ static enum keel_status warm(struct maker *maker)
 static enum keel_status find_linked(void *context, const struct keel_module *module, const char *options,
                                     struct keel_code *out)
 {
-    const struct maker *linked = context;
-    for (uint32_t i = 0; i < linked->count; i++) {
-        const struct part *part = &linked->parts[i];
+    const struct maker *maker = context;
+    for (uint32_t i = 0; i < maker->count; i++) {
+        const struct part *part = &maker->parts[i];
         if (part->module != module || strcmp(part->options, options) != 0)
             continue;
         *out = (struct keel_code){.form = KEEL_CODE_BINARY,
-                                  .bytes = linked->image,
-                                  .size = linked->image_bytes,
                                   .image = ONE_IMAGE,
                                   .kernels = part->kernels,
                                   .kernel_count = module->kernel_count};
@@ -140,20 +138,23 @@ static enum keel_status find_linked(void *context, const struct keel_module *mod
     return KEEL_NOT_FOUND;
 }
 
-/* All modules in one binary, warmed: `maker` is opened on it. */
-static enum keel_status open_linked(struct maker *maker, struct maker *linked)
+/* All programs anew, of one image. */
+static enum keel_status link_programs(struct maker *maker)
 {
     const struct keel_module *modules[KEEL_IMAGE_MAX];
     const char *options[KEEL_IMAGE_MAX];
-    KEEL_TRY(open_programs(linked, NULL));
-    for (uint32_t i = 0; i < linked->count; i++) {
-        modules[i] = linked->parts[i].module;
-        options[i] = linked->parts[i].options;
+    const struct keel_code_provider code = {.find = find_linked, .context = maker};
+    for (uint32_t i = 0; i < maker->count; i++) {
+        modules[i] = maker->parts[i].module;
+        options[i] = maker->parts[i].options;
     }
-    KEEL_TRY(keel_image_link(linked->device, modules, options, linked->count, &linked->image,
-                             &linked->image_bytes));
-    const struct keel_code_provider code = {.find = find_linked, .context = linked};
-    return open_programs(maker, &code);
+    destroy_programs(maker);
+    KEEL_TRY(keel_image_load(maker->device, modules, options, maker->count, ONE_IMAGE));
+    keel_device_use_code(maker->device, &code);
+    KEEL_TRY(create_programs(maker));
+    for (uint32_t i = 0; i < maker->count; i++)
+        maker->parts[i].program = maker->memcheck; /* all are one */
+    return KEEL_OK;
 }
 
 /* ---- writing ---- */
@@ -210,20 +211,18 @@ static enum keel_status write_folder(struct maker *maker, struct keel_artifact_m
 
 enum keel_status keel_artifact_make(const struct keel_artifact_making *making, struct keel_artifact_made *out)
 {
-    struct maker *maker, *linked = NULL;
+    struct maker *maker;
     struct keel_artifact_made made = {0};
-    KEEL_TRY(keel_alloc(2, sizeof *maker, &maker));
-    linked = maker + 1;
-    maker->making = linked->making = making;
-    enum keel_status status =
-        making->file->one_image ? open_linked(maker, linked) : open_programs(maker, NULL);
+    KEEL_TRY(keel_alloc(1, sizeof *maker, &maker));
+    maker->making = making;
+    enum keel_status status = open_programs(maker);
+    if (status == KEEL_OK && making->file->one_image)
+        status = link_programs(maker);
     if (status == KEEL_OK)
         status = warm(maker);
     if (status == KEEL_OK)
         status = write_folder(maker, &made);
     close_programs(maker);
-    close_programs(linked);
-    keel_free(linked->image);
     keel_free(maker);
     if (status == KEEL_OK)
         *out = made;
@@ -269,7 +268,7 @@ enum keel_status keel_artifact_write_sources(const struct keel_artifact_making *
     KEEL_TRY(keel_alloc(1, sizeof *maker, &maker));
     maker->making = &on_host;
     json_t *list = json_array();
-    enum keel_status status = open_programs(maker, NULL);
+    enum keel_status status = open_programs(maker);
     for (uint32_t i = 0; i < maker->count && status == KEEL_OK; i++)
         status = write_source(making->folder, &maker->parts[i], i, list);
     if (status == KEEL_OK)

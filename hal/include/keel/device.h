@@ -139,7 +139,7 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
                                   struct keel_device **out);
 /* What keel_device_open would open, without doing so: errors as there. */
 enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
-                                  struct keel_device_info *out);
+                                    struct keel_device_info *out);
 void keel_device_close(struct keel_device *device);
 const struct keel_device_info *keel_device_info(const struct keel_device *device);
 
@@ -292,6 +292,11 @@ enum keel_status keel_program_binary(const struct keel_program *program, void **
 enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
                                  const char *const *options, uint32_t count, void **out_bytes,
                                  uint64_t *out_size);
+/* The same, but kept on the device as image number `image` (not 0): programs whose code bears it are made of
+ * it and need no bytes, and after their launches keel_program_binary gives all that the driver then has of
+ * it. It goes with the last of them. */
+enum keel_status keel_image_load(struct keel_device *device, const struct keel_module *const *modules,
+                                 const char *const *options, uint32_t count, uint64_t image);
 
 enum keel_status keel_kernel_create(struct keel_program *program, const char *name, struct keel_kernel **out);
 void keel_kernel_destroy(struct keel_kernel *kernel);
