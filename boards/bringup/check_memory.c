@@ -114,8 +114,9 @@ static void judge(struct keel_check_run *run, const struct keel_memcheck_result 
                         result->got ^ result->wanted);
     else if (slowest * SLOW_TIMES < speed)
         keel_check_fail(run,
-                        "slow memory: piece %" PRIu32 " of %" PRIu32 " moves %.2f GB/s, all together %.2f",
-                        result->slowest_piece, result->pieces, slowest, speed);
+                        "slow memory: %.2f GB/s from byte 0x%" PRIx64 " on, in bank %" PRIu32
+                        ", and %.2f in the middle",
+                        slowest, result->slowest_address_bytes, result->slowest_bank, speed);
     else
         keel_check_figure(run, "memory_check_gbs", "GB/s", KEEL_BETTER_MORE, &speed, 1);
 }

@@ -1,5 +1,5 @@
-/* member_main.c - what the second process of a check does: golden operations until it is killed, or its half
- * of a pair. */
+/* member_main.c - what the second process of a check does: golden operations, once or until it is killed, or
+ * its half of a pair. */
 #include "member.h"
 #include "rig.h"
 #include <keel/clock.h>
@@ -37,6 +37,15 @@ static enum keel_status work(const char *board)
     enum keel_status status = keel_member_tell(&here, &word);
     while (status == KEEL_OK && keel_now_ns() < until_ns)
         status = keel_rig_goldens(&rig, until_ns);
+    keel_rig_close(&rig);
+    return status;
+}
+
+static enum keel_status once(const char *board)
+{
+    struct keel_rig rig;
+    KEEL_TRY(keel_rig_open(board, &rig));
+    enum keel_status status = keel_rig_goldens(&rig, keel_deadline_after_ns(GOLDEN_S * KEEL_NS_PER_S));
     keel_rig_close(&rig);
     return status;
 }
@@ -171,6 +180,8 @@ int keel_board_member_main(int argc, char **argv)
     bool linked = getsockopt(SOCKET, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0;
     if (linked && argc == 3 && strcmp(argv[1], "golden") == 0)
         return end(work(argv[2]), 0);
+    if (linked && argc == 3 && strcmp(argv[1], "once") == 0)
+        return end(once(argv[2]), 0);
     if (linked && argc == 4 && strcmp(argv[1], "pair") == 0) {
         enum keel_status status = pair(argv[2], argv[3][0] == '0' ? 0 : 1, &hash);
         return end(status, hash);

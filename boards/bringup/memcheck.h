@@ -28,9 +28,11 @@ struct keel_memcheck_result {
     char pass[32];
     uint64_t address_bytes; /* from the start of what was tested */
     uint32_t got, wanted;
-    /* best pass of all pieces, and of the slowest piece: bytes read and written a second */
+    /* bytes read and written a second, of each piece in its best pass: of the piece in the middle, and of the
+     * slowest one, which lies there */
     double bytes_per_s, slowest_bytes_per_s;
-    uint32_t slowest_piece, slowest_bank;
+    uint64_t slowest_address_bytes;
+    uint32_t slowest_bank;
 };
 
 /* OK: it ran to its end, and *out says what was found. TIMEOUT, DEVICE_LOST, NO_MEMORY (not one piece), and

@@ -57,7 +57,7 @@ static void check_device(const char *selector)
 {
     struct keel_device *device;
     ck_ok(keel_device_open(selector, NULL, &device));
-    struct keel_memcheck_options options = {.bytes = (3 << 20) + 4,
+    struct keel_memcheck_options options = {.bytes = (3 << 20) + (1 << 17),
                                             .piece_bytes = 1 << 20,
                                             .deadline_ns = keel_deadline_after_ns(60 * KEEL_NS_PER_S),
                                             .progress = count_pass};
