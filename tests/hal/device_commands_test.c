@@ -1,5 +1,5 @@
 /* device_commands_test.c - command lists: checked once, replayed often, with nothing set and nothing
- * allocated; on the host device and on both devices of PoCL. */
+ * allocated; on the host device, on both devices of PoCL and on rusticl. */
 #include "harness.h"
 #include "malloc_count.h"
 #include <CL/cl.h>
@@ -13,8 +13,8 @@
 enum { ITEMS = 256, BYTES = ITEMS * (int)sizeof(uint32_t) };
 
 /* pocl:0 blocks in its calls, pocl:1 does not. */
-static const char *const selectors[] = {"host", "pocl:0", "pocl:1"};
-enum { DEVICES = 3 };
+static const char *const selectors[] = {"host", "pocl:0", "pocl:1", "mesa:0"};
+enum { DEVICES = 4 };
 
 /* In front of the driver's. */
 static uint32_t args_set;
@@ -348,6 +348,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     setenv("POCL_DEVICES", "basic pthread", 1);
+    setenv("RUSTICL_ENABLE", "llvmpipe", 1);
     tcase_add_loop_test(tc, a_replay_does_its_commands_in_order, 0, DEVICES);
     tcase_add_loop_test(tc, a_list_keeps_its_own_arguments, 0, DEVICES);
     tcase_add_loop_test(tc, a_replay_waits_and_signals_across_queues, 0, DEVICES);
