@@ -9,6 +9,7 @@
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* In order of preference; host is last, so it is last in every list. */
 static const struct keel_backend *const backends[] = {&keel_opencl_backend, &keel_host_backend};
@@ -17,8 +18,12 @@ enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 /* How long nothing may come back before a device counts as hung, unless the caller says. */
 #define HUNG_AFTER_NS KEEL_NS_PER_S
 
-/* All candidates, usable ones first; the caller frees *out. */
-static enum keel_status discover(struct keel_candidate **out, uint32_t *out_count)
+/* Never chosen, never listed: only who says "null" gets it. */
+static const struct keel_backend *const null_backend[] = {&keel_null_backend};
+
+/* All candidates of some backends, usable ones first; the caller frees *out. */
+static enum keel_status discover(const struct keel_backend *const *from, uint32_t from_count,
+                                 struct keel_candidate **out, uint32_t *out_count)
 {
     struct keel_candidate *found = NULL, *sorted = NULL;
     KEEL_TRY(keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *found, &found));
@@ -28,12 +33,12 @@ static enum keel_status discover(struct keel_candidate **out, uint32_t *out_coun
         return status;
     }
     uint32_t count = 0;
-    for (uint32_t b = 0; b < BACKEND_COUNT; b++) {
-        uint32_t reserved = BACKEND_COUNT - 1 - b; /* each later backend gets one place at least */
+    for (uint32_t b = 0; b < from_count; b++) {
+        uint32_t reserved = from_count - 1 - b; /* each later backend gets one place at least */
         uint32_t first = count;
-        backends[b]->discover(found, KEEL_DEVICE_LIST_MAX - reserved, &count);
+        from[b]->discover(found, KEEL_DEVICE_LIST_MAX - reserved, &count);
         for (uint32_t i = first; i < count; i++)
-            found[i].backend = backends[b];
+            found[i].backend = from[b];
     }
     uint32_t placed = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -51,7 +56,7 @@ enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacit
 {
     struct keel_candidate *candidates = NULL;
     uint32_t count = 0;
-    KEEL_TRY(discover(&candidates, &count));
+    KEEL_TRY(discover(backends, BACKEND_COUNT, &candidates, &count));
     if (count > capacity)
         count = capacity;
     for (uint32_t i = 0; i < count; i++)
@@ -109,8 +114,9 @@ static enum keel_status find(const char *selector, const struct keel_device_opti
 {
     struct keel_candidate *candidates = NULL;
     uint32_t count = 0;
+    bool null = selector != NULL && strcmp(selector, "null") == 0;
     apply_threads(options->threads);
-    KEEL_TRY(discover(&candidates, &count));
+    KEEL_TRY(discover(null ? null_backend : backends, null ? 1 : BACKEND_COUNT, &candidates, &count));
     enum keel_status status = keel_candidate_pick(candidates, count, selector != NULL ? selector : "auto",
                                                   options->code != NULL, out_index);
     if (status != KEEL_OK)

@@ -5,8 +5,7 @@
  *
  * device.c checks arguments, ranges, limits and the queue's lost flag, and counts memory: a backend may
  * rely on all of that. A backend fills its own fields; heads are filled by device.c, except where stated.
- * To write one: start from host_device.c, fill both tables, add it to the list in device.c, and let
- * tests/hal/device_conformance_test.c run over it. */
+ * To write one: start from null_device.c, which says how. */
 #ifndef KEEL_DEVICE_BACKEND_H
 #define KEEL_DEVICE_BACKEND_H
 
@@ -144,6 +143,7 @@ struct keel_backend {
 };
 
 extern const struct keel_backend keel_host_backend;
+extern const struct keel_backend keel_null_backend;
 extern const struct keel_backend keel_opencl_backend;
 
 /* Path of the OpenCL loader in this process. */
@@ -220,7 +220,7 @@ struct keel_device_ops {
     bool (*event_done)(struct keel_event *event);
     void (*event_destroy)(struct keel_event *event);
     /* When a command that is done began and ended, counted from when the driver took it; false when the
-     * driver does not tell. NULL where commands run inside the call that enqueues them. */
+     * driver does not tell. NULL where it never does. */
     bool (*event_times)(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);
 };
 

@@ -82,7 +82,7 @@ void keel_trace_add(const struct keel_command *command, enum keel_status status)
         entry->event->trace_place = (uint32_t)(entry - trace->entries);
     if (entry->event != NULL && queue->device->ops->event_times == NULL &&
         queue->device->ops->event_done(entry->event))
-        settle(queue->device, entry); /* a device that runs commands inside the call: this is the end */
+        settle(queue->device, entry); /* nobody will tell more exactly */
     keel_mutex_unlock(&trace->lock);
 }
 

@@ -22,6 +22,7 @@ hal_SRC := $(hal_HOST_SRC) \
 	device_trace.c \
 	fault_plan.c \
 	host_device.c \
+	null_device.c \
 	opencl_discover.c \
 	opencl_icd.c \
 	opencl_device.c \

@@ -1,8 +1,9 @@
 /* device.h - the only door to accelerators: devices, buffers, queues, programs, kernels, events.
  *
- * Two backends: `opencl` (through the ICD loader) and `host` (plain C on the calling thread: the
- * reference). A backend is a table of functions (device_backend.h, private to hal); everything here
- * behaves the same on each, and tests/hal runs one conformance suite over all.
+ * Backends: `opencl` (through the ICD loader), `host` (plain C on the calling thread: the reference), and
+ * `null` (memory, and kernels that do nothing: the recipe for a new one; only for who names it). A backend is
+ * a table of functions (device_backend.h, private to hal); everything here behaves the same on each, and
+ * tests/hal runs one conformance suite over all.
  *
  * Objects.    device > {buffer, queue, program > kernel, commands}; an event belongs to its queue.
  * Ownership.  create/destroy and open/close pair up; destroy children before parents.
