@@ -1,0 +1,195 @@
+/* ready_test.c - a board with artifacts compiles nothing: not when it opens, not at its first launches, not
+ * at shapes that nobody launched when the artifacts were made. On PoCL, with the compiler's calls counted in
+ * front of it, and the code that PoCL makes counted in its cache. */
+#define CL_TARGET_OPENCL_VERSION 120
+#include "harness.h"
+#include <CL/cl.h>
+#include <dlfcn.h>
+#include <ftw.h>
+#include <keel/board.h>
+#include <keel/clock.h>
+#include <keel/golden.h>
+#include <keel/process.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LIMIT_NS (300 * KEEL_NS_PER_S)
+enum { LARGE = 192, MANY = 1 << 20 };
+
+static uint32_t compiled, loaded;
+
+static void *next_of(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+cl_program clCreateProgramWithSource(cl_context context, cl_uint count, const char **strings,
+                                     const size_t *lengths, cl_int *errcode_ret)
+{
+    cl_program (*next)(cl_context, cl_uint, const char **, const size_t *, cl_int *);
+    void *found = next_of("clCreateProgramWithSource");
+    memcpy(&next, &found, sizeof next);
+    compiled++;
+    return next(context, count, strings, lengths, errcode_ret);
+}
+
+cl_program clCreateProgramWithBinary(cl_context context, cl_uint num_devices, const cl_device_id *device_list,
+                                     const size_t *lengths, const unsigned char **binaries,
+                                     cl_int *binary_status, cl_int *errcode_ret)
+{
+    cl_program (*next)(cl_context, cl_uint, const cl_device_id *, const size_t *, const unsigned char **,
+                       cl_int *, cl_int *);
+    void *found = next_of("clCreateProgramWithBinary");
+    memcpy(&next, &found, sizeof next);
+    loaded++;
+    return next(context, num_devices, device_list, lengths, binaries, binary_status, errcode_ret);
+}
+
+static char root[64], cache[96];
+
+static void write_conf(const char *text)
+{
+    char folder[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(folder, root, "pocl/cpu"));
+    ck_ok(keel_mkdir_all(folder));
+    ck_ok(keel_path_join(path, folder, "board.conf"));
+    ck_ok(keel_file_replace(path, text, strlen(text), 0600));
+}
+
+/* In a process of its own: once this one has called a driver, its tests could not begin anew. */
+static void make_artifacts(void)
+{
+    const char *build = getenv("BUILD");
+    char keel[KEEL_PATH_BYTES];
+    snprintf(keel, sizeof keel, "%s/keel", build != NULL ? build : "build");
+    char *const argv[] = {keel, "board", "build", "pocl/cpu", "--json", NULL};
+    struct keel_process process;
+    struct keel_process_end end;
+    ck_ok(keel_process_spawn(argv, NULL, 0, -1, &process));
+    ck_ok(keel_process_wait(&process, keel_deadline_after_ns(LIMIT_NS), &end));
+    keel_process_close(&process);
+    ck_assert(!end.signaled && end.code == 0);
+}
+
+static void set_up(void)
+{
+    snprintf(root, sizeof root, "/tmp/keel-ready-XXXXXX");
+    ck_assert(mkdtemp(root) != NULL);
+    snprintf(cache, sizeof cache, "%s/cache", root);
+    ck_assert_int_eq(setenv("KEEL_BOARDS", root, 1), 0);
+    write_conf("[match]\nplatform = Portable*\n[code]\nform = artifacts\n");
+    make_artifacts();
+    ck_ok(keel_mkdir_all(cache));
+    ck_assert_int_eq(setenv("POCL_CACHE_DIR", cache, 1), 0);
+}
+
+static void tear_down(void)
+{
+    ck_ok(keel_remove_tree(root));
+}
+
+static uint32_t files;
+static int count_code(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info, (void)where;
+    size_t length = strlen(path);
+    files += kind == FTW_F && length > 3 && strcmp(path + length - 3, ".so") == 0;
+    return 0;
+}
+
+/* How much code PoCL has, of artifacts or made by itself. */
+static uint32_t code_in_cache(void)
+{
+    files = 0;
+    ck_assert_int_eq(nftw(cache, count_code, 16, FTW_PHYS), 0);
+    return files;
+}
+
+/* A product and a sum larger than all golden operations. */
+static void run_large(struct keel_board *board, struct keel_kernels *kernels, struct keel_queue *queue)
+{
+    struct keel_device *device = keel_board_device(board);
+    struct keel_buffer *a, *b, *c;
+    struct keel_launch_list list = {0};
+    ck_ok(keel_buffer_create(device, MANY * sizeof(float), &a));
+    ck_ok(keel_buffer_create(device, MANY * sizeof(float), &b));
+    ck_ok(keel_buffer_create(device, MANY * sizeof(float), &c));
+    const struct keel_gemm gemm = {.m = LARGE,
+                                   .n = LARGE,
+                                   .k = LARGE,
+                                   .batch = 1,
+                                   .lda = LARGE,
+                                   .ldb = LARGE,
+                                   .ldc = LARGE,
+                                   .a = a,
+                                   .b = b,
+                                   .c = c};
+    const struct keel_add add = {.count = MANY, .a = a, .b = b, .y = c};
+    ck_assert_uint_eq(keel_gemm_workspace_bytes(kernels, &gemm), 0);
+    ck_ok(keel_op_gemm(kernels, &gemm, &list));
+    ck_ok(keel_op_add(kernels, &add, &list));
+    ck_ok(keel_launch_list_run(&list, queue));
+    ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(LIMIT_NS)));
+    keel_launch_list_fini(&list);
+    keel_buffer_destroy(a);
+    keel_buffer_destroy(b);
+    keel_buffer_destroy(c);
+}
+
+START_TEST(nothing_is_compiled_after_start)
+{
+    struct keel_board *board;
+    struct keel_kernels *kernels;
+    struct keel_queue *queue;
+    struct keel_golden_result result;
+    ck_ok(keel_board_open("pocl", NULL, &board));
+    ck_assert_str_eq(keel_board_file(board)->id, "pocl/cpu");
+    ck_ok(keel_kernels_create(keel_board_device(board), &kernels));
+    ck_ok(keel_queue_create(keel_board_device(board), &queue));
+    ck_assert_uint_eq(compiled, 0);
+    ck_assert_uint_gt(loaded, 0);
+    uint32_t code = code_in_cache();
+    for (uint32_t i = 0; i < keel_golden_count(); i++) {
+        ck_ok(keel_golden_run(kernels, queue, i, keel_deadline_after_ns(LIMIT_NS), &result));
+        ck_assert_msg(result.matches && result.intact, "%s", keel_golden_get(i).name);
+    }
+    run_large(board, kernels, queue);
+    ck_assert_uint_eq(compiled, 0);
+    ck_assert_uint_eq(code_in_cache(), code);
+    keel_queue_destroy(queue);
+    keel_kernels_destroy(kernels);
+    keel_board_close(board);
+}
+END_TEST
+
+static char artifact[KEEL_PATH_BYTES];
+static enum keel_status take_artifact(void *context, const char *name)
+{
+    return strstr(name, ".bin") != NULL ? keel_path_join(artifact, context, name) : KEEL_OK;
+}
+
+START_TEST(a_damaged_artifact_reaches_no_driver)
+{
+    struct keel_board *board;
+    char path[KEEL_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/pocl/cpu/artifacts", root);
+    ck_ok(keel_dir_list(path, take_artifact, path));
+    ck_assert(keel_path_is_file(artifact));
+    ck_ok(keel_file_append(artifact, "x", 1, false));
+    ck_status(keel_board_open("pocl", NULL, &board), KEEL_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), artifact));
+    const struct keel_board_options without = {.without_code = true};
+    ck_ok(keel_board_open("pocl", &without, &board));
+    keel_board_close(board);
+    ck_assert_uint_eq(loaded + compiled, 0);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_test(tc, nothing_is_compiled_after_start);
+    tcase_add_test(tc, a_damaged_artifact_reaches_no_driver);
+}
+
+KEEL_TEST_MAIN("ready", cases, 300)
