@@ -307,6 +307,19 @@ static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *sh
     return golden_ready(run) ? keel_op_cross_entropy(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* count, which loss, whether there is a gradient */
+static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_loss op = {.count = shape[0], .kind = (enum keel_loss_kind)shape[1], .scale = 0x1.1c71c8p-4F};
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -9.0F, 9.0F);
+    op.targets = golden_floats(run, "targets", GOLDEN_INPUT, op.count, 0.0F, 1.0F);
+    op.scratch = scratch(run, "scratch", keel_loss_scratch_bytes(op.count));
+    op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
+    if (shape[2])
+        op.dx = output(run, "dx", op.count);
+    return golden_ready(run) ? keel_op_loss(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 /* ---- optimizer ---- */
 
 /* count, whether the gradient is clipped */
@@ -444,6 +457,12 @@ const struct golden_case golden_cases[] = {
     CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
     CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
     CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
+    CASE(loss, loss, "bce-1", 0x6f77e01fdea31eaa, 1, KEEL_LOSS_BCE, 1),
+    CASE(loss, loss, "bce-67", 0xa4cc9d3079446905, 67, KEEL_LOSS_BCE, 0),
+    CASE(loss, loss, "bce-4115", 0x6e704e0205740b4c, 4115, KEEL_LOSS_BCE, 1),
+    CASE(loss, loss, "mse-1", 0xd4b3d1814bf370e2, 1, KEEL_LOSS_MSE, 1),
+    CASE(loss, loss, "mse-67", 0x9129a0781c91b154, 67, KEEL_LOSS_MSE, 0),
+    CASE(loss, loss, "mse-4115", 0x5ae7f2a520f7f56b, 4115, KEEL_LOSS_MSE, 1),
     CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0),
     CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1),
     CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1),

@@ -22,7 +22,8 @@
     X(optimizer)                                                                                             \
     X(cast)                                                                                                  \
     X(embedding)                                                                                             \
-    X(cross_entropy)
+    X(cross_entropy)                                                                                         \
+    X(loss)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,

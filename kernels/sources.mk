@@ -14,6 +14,7 @@ kernels_CL := \
 	cast.cl \
 	embedding.cl \
 	cross_entropy.cl \
+	loss.cl \
 
 kernels_SRC := \
 	kernels.c \
@@ -44,4 +45,6 @@ kernels_SRC := \
 	embedding_host.c \
 	cross_entropy.c \
 	cross_entropy_host.c \
+	loss.c \
+	loss_host.c \
 

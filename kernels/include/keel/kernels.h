@@ -314,6 +314,19 @@ struct keel_cross_entropy {
 enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_cross_entropy *,
                                        struct keel_launch_list *);
 
+/* A loss of each value against its target: loss[0] += scale * (sum over all in the fixed tree). When dx is
+ * not NULL it gets the gradient times scale. BCE: x is a logit, the target a probability, l = max(x, 0) - x t
+ * + log(1 + exp(-|x|)). MSE: l = (x - t)^2. dx may alias x. */
+enum keel_loss_kind { KEEL_LOSS_BCE, KEEL_LOSS_MSE, KEEL_LOSS_COUNT };
+struct keel_loss {
+    uint64_t count;
+    enum keel_loss_kind kind;
+    float scale;
+    struct keel_buffer *x, *targets, *scratch, *loss, *dx; /* scratch: keel_loss_scratch_bytes(count) */
+};
+uint64_t keel_loss_scratch_bytes(uint64_t count);
+enum keel_status keel_op_loss(struct keel_kernels *, const struct keel_loss *, struct keel_launch_list *);
+
 /* ---- optimizer ---------------------------------------------------------------------------------- */
 
 /* norm[0] = sqrt(sum of squares of x[count]), in the fixed tree; scratch has

@@ -1,0 +1,54 @@
+/* loss.c - losses of each value against its target: descriptor to launches. The kernels are in loss.cl. */
+#include "kernels_internal.h"
+
+static const struct loss {
+    const char *op, *kernel;
+} losses[KEEL_LOSS_COUNT] = {[KEEL_LOSS_BCE] = {"bce", "keel_bce"}, [KEEL_LOSS_MSE] = {"mse", "keel_mse"}};
+
+static uint64_t blocks_of(uint64_t count)
+{
+    return count / KEEL_BLOCK_ELEMENTS + (count % KEEL_BLOCK_ELEMENTS != 0);
+}
+
+uint64_t keel_loss_scratch_bytes(uint64_t count)
+{
+    return blocks_of(count) * sizeof(float);
+}
+
+static enum keel_status check(const char *name, const struct keel_loss *op)
+{
+    if (op->count == 0 || blocks_of(op->count) > UINT32_MAX)
+        return keel_fail(KEEL_INVALID, "%s: %llu values", name, (unsigned long long)op->count);
+    KEEL_TRY(keel_check_buffer(name, "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "targets", op->targets, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, keel_loss_scratch_bytes(op->count)));
+    KEEL_TRY(keel_check_buffer(name, "loss", op->loss, sizeof(float)));
+    return op->dx != NULL ? keel_check_buffer(name, "dx", op->dx, op->count * sizeof(float)) : KEEL_OK;
+}
+
+enum keel_status keel_op_loss(struct keel_kernels *kernels, const struct keel_loss *op,
+                              struct keel_launch_list *list)
+{
+    if ((unsigned)op->kind >= KEEL_LOSS_COUNT)
+        return keel_fail(KEEL_INVALID, "loss: none has number %u", (unsigned)op->kind);
+    const struct loss *of = &losses[op->kind];
+    KEEL_TRY(check(of->op, op));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),       keel_arg_buffer(op->targets),
+        keel_arg_buffer(op->scratch), keel_arg_buffer(op->dx != NULL ? op->dx : op->scratch),
+        keel_arg_u64(op->count),      keel_arg_f32(op->scale),
+        keel_arg_u32(op->dx != NULL),
+    };
+    struct keel_range range = keel_kernels_range(kernels, blocks_of(op->count));
+    KEEL_TRY(
+        keel_kernels_launch(kernels, list, KEEL_MODULE_loss, of->kernel, &range, args, KEEL_ARG_COUNT(args)));
+    const struct keel_arg sum_args[] = {
+        keel_arg_buffer(op->scratch),
+        keel_arg_buffer(op->loss),
+        keel_arg_u32((uint32_t)blocks_of(op->count)),
+        keel_arg_f32(op->scale),
+    };
+    range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_loss", &range,
+                               sum_args, KEEL_ARG_COUNT(sum_args));
+}

@@ -1,0 +1,55 @@
+/* loss_host.c - loss.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const char keel_cl_loss[];
+
+static inline float bce(float x, float t)
+{
+    const float above = x < 0.0F ? 0.0F : x;
+    const float size = canon_as_real(canon_as_bits(x) & 0x7fffffffU);
+    return canon_fma(-x, t, above) + canon_log(canon_exp(-size) + 1.0F);
+}
+static inline float bce_slope(float x, float t)
+{
+    return canon_sigmoid(x) - t;
+}
+static inline float mse(float x, float t)
+{
+    return (x - t) * (x - t);
+}
+static inline float mse_slope(float x, float t)
+{
+    return (x - t) + (x - t);
+}
+
+#define LOSS(name)                                                                                           \
+    KEEL_HOST_KERNEL static void host_##name(void *const *arguments, const struct keel_range *range)         \
+    {                                                                                                        \
+        const float *x = arguments[0], *t = arguments[1], scale = *(const float *)arguments[5];              \
+        float *blocks = arguments[2], *dx = arguments[3];                                                    \
+        const uint64_t count = *(const uint64_t *)arguments[4];                                              \
+        const bool has_gradient = *(const uint32_t *)arguments[6] != 0;                                      \
+        (void)range;                                                                                         \
+        for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {                              \
+            float lanes[KEEL_LANES] = {0};                                                                   \
+            for (uint64_t i = start; i < count && i < start + KEEL_BLOCK_ELEMENTS; i++) {                    \
+                const float u = x[i], v = t[i];                                                              \
+                lanes[(i - start) % KEEL_LANES] += name(u, v);                                               \
+                if (has_gradient)                                                                            \
+                    dx[i] = name##_slope(u, v) * scale;                                                      \
+            }                                                                                                \
+            blocks[start / KEEL_BLOCK_ELEMENTS] = canon_fold(lanes);                                         \
+        }                                                                                                    \
+    }
+LOSS(bce)
+LOSS(mse)
+
+static const struct keel_module_kernel loss_kernels[] = {{"keel_bce", host_bce}, {"keel_mse", host_mse}};
+
+const struct keel_module keel_module_loss = {
+    .name = "loss",
+    .source = keel_cl_loss,
+    .kernels = loss_kernels,
+    .kernel_count = sizeof loss_kernels / sizeof loss_kernels[0],
+};
