@@ -2,7 +2,7 @@
 # Boards with a defect, one a row of defects.txt: each verdict of `keel board check` is the right one, and none is
 # another's. A row passes when every check that it selects has the verdict that it names (pass where it names none),
 # the exit code is right, and the output says what the row wants said.
-# DEFECT=name runs one row and shows what it printed.
+# A row may copy $BUILT, the artifacts of a board that is right, and spoil them. DEFECT=name runs one row and shows what it printed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 BUILD=${BUILD:-build}
@@ -60,6 +60,13 @@ fi
 root=$(mktemp -d) || exit 1
 trap 'rm -rf "$root"' EXIT
 grep -v '^ *#' "$here/defects.txt" | grep '|' >"$root/rows"
+# What keel board build makes of a board that is right, for the rows that spoil it ($BUILT).
+export BUILT="$root/built/test/board1"
+(
+    export KEEL_STATE="$root/state" KEEL_BOARDS="$root/built" POCL_DEVICES=basic EMULATED_BOARD=plain EMULATED_MEMORY=16m EMULATED_BUFFER=8m
+    boards "$root/built" '[match]~platform = Portable*~[code]~form = artifacts'
+    OPENCL_LAYERS="$BUILD/libkeel-emulated.so" "$KEEL" board build test/board1
+) >"$root/build.log" 2>&1 || cat "$root/build.log"
 if [ -n "${DEFECT:-}" ]; then
     number=$(grep -n "^ *$DEFECT *|" "$root/rows" | cut -d: -f1)
     row "$root/$number" "$(sed -n "${number}p" "$root/rows")"
