@@ -151,6 +151,37 @@ static enum keel_status make_artifacts(struct keel_device *device, const char *f
     return status;
 }
 
+struct copying {
+    const char *from, *to;
+};
+
+static enum keel_status copy_file(void *context, const char *name)
+{
+    const struct copying *copying = context;
+    char from[KEEL_PATH_BYTES], to[KEEL_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    KEEL_TRY(keel_path_join(from, copying->from, name));
+    KEEL_TRY(keel_path_join(to, copying->to, name));
+    KEEL_TRY(keel_file_read(from, CODE_BYTES_MAX, &text, &bytes));
+    enum keel_status status = keel_file_replace(to, text, bytes, 0600);
+    keel_free(text);
+    return status;
+}
+
+/* A copy of the board's own artifacts, or some made for this. NOT_FOUND: the board has none and takes none.
+ */
+static enum keel_status get_artifacts(struct keel_check_run *run, const char *folder)
+{
+    struct keel_device *device = keel_check_device(run);
+    const struct keel_device_info *info = keel_device_info(device);
+    char own[KEEL_PATH_BYTES];
+    if (has_artifacts(run, own))
+        return keel_dir_list(own, copy_file, &(struct copying){.from = own, .to = folder});
+    if (info->kind == KEEL_DEVICE_HOST || (info->code_forms & KEEL_CODE_BINARY) == 0)
+        return KEEL_NOT_FOUND;
+    return make_artifacts(device, folder);
+}
+
 /* The first file that is not the manifest's. */
 static enum keel_status find_code(void *context, const char *name)
 {
@@ -203,7 +234,7 @@ static void try_damages(struct keel_check_run *run, const char *folder)
         return;
     for (uint32_t i = 0; i <= DAMAGES; i++) {
         keel_check_progress(run, i, DAMAGES, i < DAMAGES ? damages[i].what : "whole again");
-        if (i < DAMAGES)
+        if (i < DAMAGES && (damages[i].file != NULL || code[0] != '\0')) /* built-in kernels have no file */
             try_damage(run, folder, code, &damages[i]);
     }
     if (keel_check_ok(run, keel_artifacts_open(folder, info, &artifacts), "artifacts that are whole"))
@@ -214,20 +245,17 @@ static void try_damages(struct keel_check_run *run, const char *folder)
 static void refuses_damage(struct keel_check_run *run)
 {
     char folder[] = "/tmp/keel-check-XXXXXX";
-    struct keel_device *device = keel_check_device(run);
-    if (device == NULL)
+    if (keel_check_device(run) == NULL)
         return;
-    const struct keel_device_info *info = keel_device_info(device);
-    if (info->kind == KEEL_DEVICE_HOST || (info->code_forms & KEEL_CODE_BINARY) == 0) {
-        keel_check_note(run, "the board takes no binaries: there are none to damage");
-        return;
-    }
     if (mkdtemp(folder) == NULL) {
         keel_check_cannot(run, "%s: no folder can be made there", folder);
         return;
     }
-    keel_check_progress(run, 0, 0, "making artifacts");
-    if (keel_check_able(run, make_artifacts(device, folder), "artifacts to damage"))
+    keel_check_progress(run, 0, 0, "getting artifacts");
+    enum keel_status status = get_artifacts(run, folder);
+    if (status == KEEL_NOT_FOUND)
+        keel_check_note(run, "the board has no artifacts, and takes none");
+    else if (keel_check_able(run, status, "artifacts to damage"))
         try_damages(run, folder);
     keel_remove_tree(folder);
 }

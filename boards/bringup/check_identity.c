@@ -64,6 +64,11 @@ static void opens(struct keel_check_run *run)
     if (device == NULL)
         return;
     know_waivers(run);
+    if (strcmp(keel_check_options(run)->board, "auto") == 0 &&
+        keel_device_info(device)->kind == KEEL_DEVICE_HOST)
+        keel_check_cannot(run,
+                          "\"auto\" finds no board that compiles: name the board; keel board list shows what "
+                          "there is");
     keel_check_progress(run, 1, 2, "a first queue");
     if (!keel_check_ok(run, keel_queue_create(device, &queue), "a queue"))
         return;

@@ -302,7 +302,7 @@ static struct keel_range items(const struct speed *speed, size_t count)
 {
     size_t local =
         keel_device_info(speed->device)->kind == KEEL_DEVICE_CPU ? 1 : 64; /* a vector is wide enough */
-    while (local > keel_device_info(speed->device)->max_group_items)
+    while (local > 1 && local > keel_device_info(speed->device)->max_group_items)
         local /= 2;
     return (struct keel_range){.global = {count / local * local, 1, 1}, .local = {local, 1, 1}};
 }
