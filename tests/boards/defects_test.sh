@@ -60,6 +60,11 @@ fi
 root=$(mktemp -d) || exit 1
 trap 'rm -rf "$root"' EXIT
 grep -v '^ *#' "$here/defects.txt" | grep '|' >"$root/rows"
+if [ -n "${SAN:-}" ]; then # a crash that a sanitizer catches is another exit, and a hang another time
+    echo "note: defects of boards are not tried with a sanitizer"
+    echo "0 passed, 0 failed, $(wc -l <"$root/rows") skipped"
+    exit 0
+fi
 # What keel board build makes of a board that is right, for the rows that spoil it ($BUILT).
 export BUILT="$root/built/test/board1"
 (
