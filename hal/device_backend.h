@@ -202,9 +202,6 @@ struct keel_device_ops {
     /* Both NULL where programs have no binary. */
     enum keel_status (*program_binary)(const struct keel_program *program, void **out_bytes,
                                        uint64_t *out_size);
-    enum keel_status (*image_link)(struct keel_device *device, const struct keel_module *const *modules,
-                                   const char *const *options, uint32_t count, void **out_bytes,
-                                   uint64_t *out_size);
     enum keel_status (*image_load)(struct keel_device *device, const struct keel_module *const *modules,
                                    const char *const *options, uint32_t count, uint64_t image);
     enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,

@@ -97,21 +97,13 @@ enum keel_status keel_program_binary(const struct keel_program *program, void **
 static enum keel_status check_link(struct keel_device *device, uint32_t count)
 {
     KEEL_TRY(keel_device_check_usable(device));
-    if (device->ops->image_link == NULL || (device->info.code_forms & KEEL_CODE_SOURCE) == 0)
+    if (device->ops->image_load == NULL || (device->info.code_forms & KEEL_CODE_SOURCE) == 0)
         return keel_fail(KEEL_UNSUPPORTED,
                          "%s: it has no compiler to link an image with; name a device that has",
                          device->info.selector);
     if (count == 0 || count > KEEL_IMAGE_MAX)
         return keel_fail(KEEL_LIMIT, "an image of %" PRIu32 " modules; 1 to %d", count, (int)KEEL_IMAGE_MAX);
     return KEEL_OK;
-}
-
-enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                 const char *const *options, uint32_t count, void **out_bytes,
-                                 uint64_t *out_size)
-{
-    KEEL_TRY(check_link(device, count));
-    return device->ops->image_link(device, modules, options, count, out_bytes, out_size);
 }
 
 enum keel_status keel_image_load(struct keel_device *device, const struct keel_module *const *modules,

@@ -82,9 +82,6 @@ enum keel_status keel_opencl_program_create(struct keel_device *device, const st
 void keel_opencl_program_destroy(struct keel_program *program);
 enum keel_status keel_opencl_program_binary(const struct keel_program *program, void **out_bytes,
                                             uint64_t *out_size);
-enum keel_status keel_opencl_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                        const char *const *options, uint32_t count, void **out_bytes,
-                                        uint64_t *out_size);
 enum keel_status keel_opencl_image_load(struct keel_device *device, const struct keel_module *const *modules,
                                         const char *const *options, uint32_t count, uint64_t image);
 void keel_opencl_images_release(struct keel_device *device); /* those that no program was made of */

@@ -343,17 +343,6 @@ static enum keel_status link_modules(struct opencl_device *device, const struct 
     return status;
 }
 
-enum keel_status keel_opencl_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                        const char *const *options, uint32_t count, void **out_bytes,
-                                        uint64_t *out_size)
-{
-    cl_program linked;
-    KEEL_TRY(link_modules(opencl_device(device), modules, options, count, &linked));
-    enum keel_status status = binary_of(opencl_device(device), linked, out_bytes, out_size);
-    clReleaseProgram(linked);
-    return status;
-}
-
 enum keel_status keel_opencl_image_load(struct keel_device *device, const struct keel_module *const *modules,
                                         const char *const *options, uint32_t count, uint64_t image)
 {
@@ -361,14 +350,19 @@ enum keel_status keel_opencl_image_load(struct keel_device *device, const struct
     struct opencl_image *loaded;
     KEEL_TRY(keel_alloc(1, sizeof *loaded, &loaded));
     enum keel_status status = link_modules(own, modules, options, count, &loaded->native);
-    if (status != KEEL_OK) {
-        keel_free(loaded);
-        return status;
+    if (status == KEEL_OK) {
+        keel_mutex_lock(&own->image_lock);
+        status = make_room(own);
+        if (status == KEEL_OK)
+            append_image(own, loaded, image);
+        keel_mutex_unlock(&own->image_lock);
     }
-    keel_mutex_lock(&own->image_lock);
-    append_image(own, loaded, image);
-    keel_mutex_unlock(&own->image_lock);
-    return KEEL_OK;
+    if (status == KEEL_OK)
+        return KEEL_OK;
+    if (loaded->native != NULL)
+        clReleaseProgram(loaded->native);
+    keel_free(loaded);
+    return status;
 }
 
 void keel_opencl_images_release(struct keel_device *device)

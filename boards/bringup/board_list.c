@@ -94,6 +94,47 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
 
 /* ---- for programs ---- */
 
+static void print_bits(struct keel_json *json, const char *key, uint32_t bits, const char *const *names,
+                       uint32_t count)
+{
+    keel_json_open(json, key, '{');
+    for (uint32_t i = 0; i < count; i++)
+        keel_json_bool(json, names[i], (bits >> i & 1) != 0);
+    keel_json_close(json, '}');
+}
+
+/* What the driver says that it is and can. */
+static void print_claims(struct keel_json *json, const struct keel_device_info *info)
+{
+    static const char *const forms[] = {"source", "binary", "builtin"};
+    static const char *const numerics[] = {"denormals", "inf_nan", "nearest",     "zero",
+                                           "infinity",  "fma",     "divide_sqrt", "soft"};
+    keel_json_text(json, "vendor", info->vendor);
+    keel_json_number(json, "vendor_id", info->vendor_id);
+    keel_json_text(json, "driver_version", info->driver_version);
+    keel_json_number(json, "compute_units", info->compute_units);
+    keel_json_number(json, "clock_mhz", info->clock_mhz);
+    keel_json_number(json, "float_width", info->float_width);
+    keel_json_number(json, "memory_bytes", info->memory_bytes);
+    keel_json_number(json, "max_buffer_bytes", info->max_buffer_bytes);
+    keel_json_number(json, "constant_bytes", info->constant_bytes);
+    keel_json_number(json, "cache_bytes", info->cache_bytes);
+    keel_json_number(json, "cache_line_bytes", info->cache_line_bytes);
+    keel_json_number(json, "local_bytes", info->local_bytes);
+    keel_json_bool(json, "local_dedicated", info->local_dedicated);
+    keel_json_number(json, "base_align_bytes", info->base_align_bytes);
+    keel_json_number(json, "max_group_items", info->max_group_items);
+    keel_json_number(json, "max_arg_bytes", info->max_arg_bytes);
+    keel_json_number(json, "timer_resolution_ns", info->timer_resolution_ns);
+    print_bits(json, "code", info->code_forms, forms, sizeof forms / sizeof forms[0]);
+    print_bits(json, "numerics", info->numerics, numerics, sizeof numerics / sizeof numerics[0]);
+    keel_json_bool(json, "unified_memory", info->unified_memory);
+    keel_json_bool(json, "error_correction", info->error_correction);
+    keel_json_bool(json, "embedded_profile", info->embedded_profile);
+    keel_json_bool(json, "queue_out_of_order", info->queue_out_of_order);
+    keel_json_bool(json, "queue_profiling", info->queue_profiling);
+}
+
 static void print_device(struct keel_json *json, const struct keel_device_info *info,
                          struct keel_board_file *file)
 {
@@ -110,16 +151,7 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_text(json, "version", info->version);
     keel_json_text(json, "passed_over", info->passed_over);
     keel_json_text(json, "quarantined", admitted ? "" : keel_detail());
-    keel_json_number(json, "compute_units", info->compute_units);
-    keel_json_number(json, "memory_bytes", info->memory_bytes);
-    keel_json_number(json, "max_buffer_bytes", info->max_buffer_bytes);
-    keel_json_number(json, "local_bytes", info->local_bytes);
-    keel_json_number(json, "base_align_bytes", info->base_align_bytes);
-    keel_json_number(json, "max_group_items", info->max_group_items);
-    keel_json_bool(json, "code_source", (info->code_forms & KEEL_CODE_SOURCE) != 0);
-    keel_json_bool(json, "code_binary", (info->code_forms & KEEL_CODE_BINARY) != 0);
-    keel_json_bool(json, "code_builtin", (info->code_forms & KEEL_CODE_BUILTIN) != 0);
-    keel_json_bool(json, "unified_memory", info->unified_memory);
+    print_claims(json, info);
     keel_json_bool(json, "usable", is_usable(info));
     keel_json_close(json, '}');
 }

@@ -106,8 +106,11 @@ static struct keel_device *device;
 static struct keel_queue *queue;
 static struct keel_buffer *buffer;
 
+static uint64_t blocks_before; /* what is made is given back */
+
 static void open_with(const struct keel_device_options *options)
 {
+    blocks_before = keel_memory_stats().live_blocks;
     ck_ok(keel_device_open("pocl:0", options, &device));
     ck_ok(keel_queue_create(device, &queue));
     ck_ok(keel_buffer_create(device, BYTES, &buffer));
@@ -118,6 +121,7 @@ static void close_all(void)
     keel_buffer_destroy(buffer);
     keel_queue_destroy(queue);
     keel_device_close(device);
+    ck_assert_uint_eq(keel_memory_stats().live_blocks, blocks_before);
 }
 
 static void finish(void)
@@ -180,6 +184,7 @@ static void make_binary(int place, const struct keel_module *module, uint64_t im
     ck_ok(launch(built.kernel, 0, &groups_of_8)); /* warm */
     finish();
     ck_ok(keel_program_binary(built.program, &bytes, &size));
+    blocks_before++; /* stays on the shelf */
     ck_assert_uint_gt(size, 0);
     drop(&built);
     shelve(place, module, bytes, size, image);
@@ -250,10 +255,7 @@ START_TEST(without_a_compiler_what_is_missing_is_named)
     ck_assert_ptr_nonnull(strstr(keel_detail(), "keel board build"));
     const struct keel_module *modules[] = {&add_module};
     const char *options[] = {""};
-    void *bytes = NULL;
-    uint64_t size = 0;
-    ck_status(keel_image_link(device, modules, options, 1, &bytes, &size), KEEL_UNSUPPORTED);
-    ck_assert_ptr_null(bytes);
+    ck_status(keel_image_load(device, modules, options, 1, 1), KEEL_UNSUPPORTED);
     close_all();
 }
 END_TEST
@@ -357,18 +359,35 @@ START_TEST(a_group_fixed_in_the_source_is_known)
 }
 END_TEST
 
-START_TEST(modules_of_one_image_are_one_native_program)
+/* Both modules linked as image 5, warm; its binary stands on the shelf for both. */
+static void shelve_linked(void)
 {
-    open_with(NULL);
     const struct keel_module *modules[] = {&add_module, &times_module};
     const char *options[] = {"", "-DUNUSED"};
     void *bytes = NULL;
     uint64_t size = 0;
-    ck_ok(keel_image_link(device, modules, options, 2, &bytes, &size));
+    open_with(&(struct keel_device_options){.code = &provider});
+    ck_ok(keel_image_load(device, modules, options, 2, 5));
+    shelve(0, &add_module, NULL, 0, 5);
+    shelve(1, &times_module, NULL, 0, 5);
+    struct built add = build_of(&add_module), times = build_of(&times_module);
+    ck_ok(launch(add.kernel, 6, &groups_of_8));
+    ck_ok(launch(times.kernel, 2, &groups_of_8));
+    ck_assert_uint_eq(last_item(), 12);
+    ck_assert_uint_eq(from_binary, 0);
+    ck_ok(keel_program_binary(times.program, &bytes, &size));
+    blocks_before++;
+    drop(&add);
+    drop(&times);
     close_all();
     shelve(0, &add_module, bytes, size, 5);
     shelve(1, &times_module, bytes, size, 5);
-    from_source = from_binary = 0;
+    from_source = 0;
+}
+
+START_TEST(modules_of_one_image_are_one_native_program)
+{
+    shelve_linked();
     open_with(&(struct keel_device_options){.code = &provider, .image_limit = 1});
     struct built add = build_of(&add_module), times = build_of(&times_module), again = build_of(&add_module);
     ck_assert_uint_eq(from_binary, 1);
@@ -383,7 +402,23 @@ START_TEST(modules_of_one_image_are_one_native_program)
     ck_assert_uint_eq(from_binary, 2);
     drop(&anew);
     close_all();
-    keel_free(bytes);
+    keel_free((void *)shelf[0].code.bytes);
+}
+END_TEST
+
+START_TEST(a_linked_image_takes_a_place_like_any_other)
+{
+    const struct keel_module *modules[] = {&times_module};
+    const char *options[] = {""};
+    open_with(&(struct keel_device_options){.image_limit = 1});
+    struct built add = build_of(&add_module);
+    ck_ok(launch(add.kernel, 1, &groups_of_8));
+    ck_status(keel_image_load(device, modules, options, 1, 7), KEEL_BUSY);
+    finish();
+    ck_ok(keel_image_load(device, modules, options, 1, 7));
+    ck_status(launch(add.kernel, 1, &groups_of_8), KEEL_NOT_FOUND);
+    drop(&add);
+    close_all(); /* nobody took the image: it goes with the device */
 }
 END_TEST
 
@@ -519,6 +554,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_fixed_group_is_kept_to);
     tcase_add_test(tc, a_group_fixed_in_the_source_is_known);
     tcase_add_test(tc, modules_of_one_image_are_one_native_program);
+    tcase_add_test(tc, a_linked_image_takes_a_place_like_any_other);
     tcase_add_test(tc, an_image_takes_anothers_place_only_when_idle);
     tcase_add_test(tc, a_list_of_an_image_that_is_gone_is_refused);
     tcase_add_test(tc, the_oldest_image_goes_first);

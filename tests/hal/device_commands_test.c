@@ -61,8 +61,11 @@ static struct keel_kernel *affine, *sum;
 static struct keel_buffer *x, *y;
 static struct keel_commands *list;
 
+static uint64_t blocks_before; /* what is made is given back */
+
 static void open_on(int which)
 {
+    blocks_before = keel_memory_stats().live_blocks;
     ck_ok(keel_device_open(selectors[which], NULL, &device));
     ck_ok(keel_queue_create(device, &queue));
     ck_ok(keel_program_create(device, &module, "", &program));
@@ -83,6 +86,7 @@ static void close_all(void)
     keel_program_destroy(program);
     keel_queue_destroy(queue);
     keel_device_close(device);
+    ck_assert_uint_eq(keel_memory_stats().live_blocks, blocks_before);
 }
 
 static uint64_t limit(void)

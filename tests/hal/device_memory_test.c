@@ -45,8 +45,11 @@ cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void 
 static struct keel_device *device;
 static struct keel_queue *queue;
 
+static uint64_t blocks_before; /* what is made is given back */
+
 static void open_on(int which, const struct keel_device_options *options)
 {
+    blocks_before = keel_memory_stats().live_blocks;
     ck_ok(keel_device_open(selectors[which], options, &device));
     ck_ok(keel_queue_create(device, &queue));
 }
@@ -56,6 +59,7 @@ static void close_all(void)
     keel_queue_destroy(queue);
     ck_assert_uint_eq(keel_device_stats(device).live_bytes, 0);
     keel_device_close(device);
+    ck_assert_uint_eq(keel_memory_stats().live_blocks, blocks_before);
 }
 
 static void finish(void)

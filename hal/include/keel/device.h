@@ -256,7 +256,7 @@ struct keel_code_kernel {
 /* The code of a module for one device, in a form that the device takes. */
 struct keel_code {
     enum keel_code_form form; /* BINARY or BUILTIN */
-    const void *bytes; /* BINARY: what keel_program_binary or keel_image_link gave, or a vendor's tool */
+    const void *bytes;        /* BINARY: what keel_program_binary gave, or a vendor's tool */
     uint64_t size;
     uint64_t image; /* modules with one number that is not 0 are one native program, loaded once */
     const struct keel_code_kernel *kernels; /* all those of the module, and maybe more */
@@ -288,14 +288,11 @@ void keel_program_destroy(struct keel_program *program);
  * with. *out_bytes is given back with keel_free. UNSUPPORTED where there is none (host, built-in kernels). */
 enum keel_status keel_program_binary(const struct keel_program *program, void **out_bytes,
                                      uint64_t *out_size);
-/* Modules compiled one by one and linked into one image, for boards that hold few: `options` by module.
- * *out_bytes is given back with keel_free. Blocks for as long as the compiler takes. */
-enum keel_status keel_image_link(struct keel_device *device, const struct keel_module *const *modules,
-                                 const char *const *options, uint32_t count, void **out_bytes,
-                                 uint64_t *out_size);
-/* The same, but kept on the device as image number `image` (not 0): programs whose code bears it are made of
- * it and need no bytes, and after their launches keel_program_binary gives all that the driver then has of
- * it. It goes with the last of them. */
+/* Modules compiled one by one and linked into one native program, for boards that hold few images: `options`
+ * by module. It is kept on the device as image number `image` (not 0): programs whose code bears the number
+ * are made of it and need no bytes, and after their launches keel_program_binary gives all that the driver
+ * then has of it. It goes with the last of them, or with the device. Blocks for as long as the compiler
+ * takes; BUSY as keel_program_create. */
 enum keel_status keel_image_load(struct keel_device *device, const struct keel_module *const *modules,
                                  const char *const *options, uint32_t count, uint64_t image);
 
