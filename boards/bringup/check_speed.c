@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    ROUNDS = 15,
+    ROUNDS = 31,
     ROUNDS_QUICK = 7,
     WARM_ROUNDS = 2,
     LAUNCHES = 500,
@@ -20,7 +20,7 @@ enum {
     GEMM_SIDE = 1024,
     GEMM_SIDE_QUICK = 512
 };
-#define REPEAT_NS (5 * KEEL_NS_PER_MS) /* a sample repeats its work until this long */
+#define REPEAT_NS (10 * KEEL_NS_PER_MS) /* a sample repeats its work until this long */
 
 /* One thing that is measured: `act` enqueues it once; a sample is seconds of one. */
 struct subject {

@@ -1,7 +1,7 @@
 /* member.h - the second process of a check: one that works and is killed, one that is a pair's other half.
  *
- * `keel board member golden|once|pair BOARD [RANK]` is started by checks, never by hand, with a socket on descriptor 3.
- * It says one struct keel_member_word at a time and ends when the socket does. */
+ * `keel board member golden|once|pair BOARD [RANK]` is started by checks, never by hand, with a socket on
+ * descriptor 3. It says one struct keel_member_word at a time and ends when the socket does. */
 #ifndef KEEL_MEMBER_H
 #define KEEL_MEMBER_H
 
