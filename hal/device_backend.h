@@ -14,14 +14,23 @@
 #include <keel/thread.h>
 #include <stdatomic.h>
 
+/* The first failure of a queue, kept for queues that turn out to have waited for it. */
+struct keel_queue_failure {
+    uint32_t queue; /* its number */
+    char text[KEEL_EVIDENCE_BYTES];
+};
+enum { KEEL_FAILURES = 4 };
+
 /* What is known of a device's health (device_health.c). Zeroed is OK; keel_device_open inits it. */
 struct keel_watch {
     struct keel_mutex lock; /* a leaf: guards what follows, but the flags */
     struct keel_health_machine machine;
     uint64_t since_ns, hung_after_ns;
     char evidence[KEEL_EVIDENCE_BYTES];
-    atomic_uint health;  /* the machine's, to be looked at without the lock */
-    atomic_bool doubted; /* a wait passed its deadline: waits that succeed say so */
+    struct keel_queue_failure failures[KEEL_FAILURES];
+    uint32_t failure_count; /* the next one's place is this % KEEL_FAILURES */
+    atomic_uint health;     /* the machine's, to be looked at without the lock */
+    atomic_bool doubted;    /* a wait passed its deadline: waits that succeed say so */
 };
 
 struct keel_device {
@@ -73,6 +82,7 @@ struct keel_queue {
     bool busy;        /* counted in the device's busy_queues; of the thread that uses the queue */
     uint32_t number;  /* of the device's queues, from 1 */
     atomic_uint_fast64_t sequence; /* commands enqueued */
+    atomic_uint upstream; /* the number of the last other queue that a command of it waited for; 0: none */
     struct keel_note notes[KEEL_NOTES];
     char failure[KEEL_EVIDENCE_BYTES]; /* the first one */
     uint64_t ready_ns;                 /* for device_fault.c; the queue's thread alone */
@@ -242,6 +252,9 @@ enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, .
     __attribute__((format(printf, 2, 3)));
 enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error);
 enum keel_status keel_device_lose(struct keel_queue *queue, const char *what, int native_error);
+/* The same of the command of an event, by its name; `by_wait` when what failed was something it waited for.
+ */
+enum keel_status keel_event_lose(struct keel_event *event, int native_error, bool by_wait);
 
 /* For the front, and for backends that wait (device_health.c). */
 void keel_watch_init(struct keel_watch *watch, uint64_t hung_after_ns);

@@ -200,6 +200,9 @@ static void fail_queue(struct keel_queue *queue, const char *failure)
     keel_mutex_lock(&watch->lock);
     if (!atomic_load_explicit(&queue->lost, memory_order_relaxed)) {
         snprintf(queue->failure, sizeof queue->failure, "%s", failure);
+        struct keel_queue_failure *kept = &watch->failures[watch->failure_count++ % KEEL_FAILURES];
+        kept->queue = queue->number;
+        memcpy(kept->text, queue->failure, sizeof kept->text);
         atomic_store_explicit(&queue->lost, true, memory_order_release);
         if (keel_health_fail(&watch->machine))
             changed(watch, failure);
@@ -222,6 +225,37 @@ enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, .
 enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
 {
     return keel_queue_fail(queue, "%s failed (error %d)", what, native_error);
+}
+
+/* What is known of the failure of the queue that this one waited for. */
+static bool find_cause(struct keel_queue *queue, uint32_t upstream, char out[KEEL_EVIDENCE_BYTES])
+{
+    struct keel_watch *watch = &queue->device->watch;
+    bool found = false;
+    keel_mutex_lock(&watch->lock);
+    for (int i = 0; i < KEEL_FAILURES && !found; i++) {
+        found = upstream != 0 && watch->failures[i].queue == upstream;
+        if (found)
+            memcpy(out, watch->failures[i].text, KEEL_EVIDENCE_BYTES);
+    }
+    keel_mutex_unlock(&watch->lock);
+    return found;
+}
+
+enum keel_status keel_event_lose(struct keel_event *event, int native_error, bool by_wait)
+{
+    struct keel_queue *queue = event->queue;
+    uint32_t upstream = atomic_load_explicit(&queue->upstream, memory_order_relaxed);
+    char what[64], cause[KEEL_EVIDENCE_BYTES];
+    name_command(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed), what, sizeof what);
+    if (!by_wait || upstream == 0)
+        return keel_queue_lose(queue, what[0] != '\0' ? what : "a command", native_error);
+    if (!find_cause(queue, upstream, cause))
+        return keel_queue_fail(queue,
+                               "%s was not run: what it waits for on queue %" PRIu32 " failed (error %d)",
+                               what[0] != '\0' ? what : "a command", upstream, native_error);
+    fail_queue(queue, cause);
+    return keel_queue_failed(queue);
 }
 
 enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause)

@@ -58,6 +58,8 @@ static enum keel_status check_waits(struct keel_queue *queue, const struct keel_
         if (event->queue->device != queue->device)
             return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
                              queue->device->info.selector);
+        if (event->queue != queue)
+            atomic_store_explicit(&queue->upstream, event->queue->number, memory_order_relaxed);
         if (event->queue != queue && atomic_load_explicit(&event->queue->lost, memory_order_acquire) &&
             queue->device->ops->event_wait(event, 0) == KEEL_DEVICE_LOST)
             return keel_queue_inherit(queue, event->queue);

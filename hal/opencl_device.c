@@ -40,6 +40,8 @@ enum keel_status keel_opencl_fail(cl_int error, const char *device, const char *
 enum keel_status keel_opencl_command_fail(struct keel_queue *queue, cl_int error, const char *what)
 {
     enum keel_status status = keel_opencl_fail(error, queue->device->info.selector, what);
+    if (error == CL_DEVICE_NOT_AVAILABLE)
+        return keel_device_lose(queue, what, error);
     return status == KEEL_DEVICE_LOST ? keel_queue_lose(queue, what, error) : status;
 }
 

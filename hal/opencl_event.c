@@ -173,6 +173,12 @@ static void arm(struct opencl_event *event)
         on_complete(event->native, error, event);
 }
 
+/* The standard's word for a command whose wait list failed, and PoCL 3.1's. */
+static bool says_wait_failed(cl_int state)
+{
+    return state == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST || state == -1;
+}
+
 /* Sleep until the driver calls back: its result, or more than CL_COMPLETE at the deadline. */
 static cl_int sleep_until_fired(struct opencl_event *event, uint64_t deadline_ns)
 {
@@ -199,10 +205,10 @@ enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadl
     if (state > CL_COMPLETE)
         return keel_fail(KEEL_TIMEOUT, "%s: the command still runs", event->queue->device->info.selector);
     if (state < CL_COMPLETE)
-        return keel_queue_lose(event->queue, "a command", state);
+        return keel_event_lose(event, state, says_wait_failed(state));
     /* Complete: returns at once; by the standard this, not the query, makes results visible. */
     cl_int error = clWaitForEvents(1, &own->native);
-    return error == CL_SUCCESS ? KEEL_OK : keel_queue_lose(event->queue, "a command", error);
+    return error == CL_SUCCESS ? KEEL_OK : keel_event_lose(event, error, false);
 }
 
 bool keel_opencl_event_done(struct keel_event *event)

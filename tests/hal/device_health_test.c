@@ -6,7 +6,9 @@
 #include "opencl_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/file.h>
 #include <keel/health.h>
+#include <keel/process.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -589,7 +591,9 @@ START_TEST(what_a_driver_fails_fails_its_queue_and_travels)
     ck_ok(add(&board, board.second, board.other, failed, &next));
     ck_assert_int_eq(clSetUserEventStatus(gate, -9999), CL_SUCCESS);
     ck_status(keel_event_wait(failed, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "what it waits for on queue 3 failed"));
     ck_status(keel_event_wait(next, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_str_eq(board.second->failure, board.queue->failure);
     ck_status(add(&board, board.queue, board.buffer, NULL, NULL), KEEL_DEVICE_LOST);
     ck_status(add(&board, board.second, board.other, NULL, NULL), KEEL_DEVICE_LOST);
     ck_ok(add(&board, third, board.other, NULL, NULL));
@@ -599,6 +603,74 @@ START_TEST(what_a_driver_fails_fails_its_queue_and_travels)
     keel_event_destroy(next);
     keel_event_destroy(closed);
     keel_queue_destroy(third);
+    close_board(&board);
+}
+END_TEST
+
+/* A driver that does it itself: PoCL behind the layer of the emulated boards. Each test is a process. */
+static struct board open_sick(const char *faults)
+{
+    char self[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES + 32];
+    ck_ok(keel_self_path(self, sizeof self));
+    char *slash = strrchr(self, '/');
+    ck_assert_ptr_nonnull(slash);
+    *slash = '\0';
+    snprintf(path, sizeof path, "%s/../../libkeel-emulated.so", self);
+    setenv("OPENCL_LAYERS", path, 1);
+    setenv("EMULATED_BOARD", "plain", 1);
+    setenv("EMULATED_FAULTS", faults, 1);
+    return open_board("pocl:0", NULL);
+}
+
+START_TEST(a_driver_that_hangs_is_no_prison)
+{
+    struct board board = open_sick("hang:launch=2"), sound = open_board("host", NULL);
+    struct keel_event *good = NULL, *stuck = NULL, *elsewhere = NULL;
+    ck_ok(add(&board, board.queue, board.buffer, NULL, &good));
+    ck_ok(add(&board, board.queue, board.buffer, NULL, &stuck));
+    ck_ok(add(&board, board.second, board.other, stuck, &elsewhere));
+    ck_ok(keel_event_wait(good, keel_deadline_after_ns(LIMIT_NS)));
+    check_in_time(stuck, NULL);
+    check_in_time(elsewhere, NULL);
+    check_in_time(NULL, board.queue);
+    ck_assert_int_eq(health_of(&board, NULL), KEEL_HEALTH_HUNG);
+    check_works(&sound);
+    keel_event_destroy(good);
+    keel_event_destroy(stuck);
+    keel_event_destroy(elsewhere);
+    uint64_t began_ns = keel_now_ns();
+    close_board(&board);
+    close_board(&sound);
+    ck_assert_uint_le(keel_now_ns() - began_ns, 2 * KEEL_NS_PER_S);
+}
+END_TEST
+
+START_TEST(a_driver_that_fails_a_command_is_named_first)
+{
+    struct board board = open_sick("fail:launch=2");
+    struct keel_event *bad = NULL, *next = NULL;
+    ck_ok(add(&board, board.queue, board.buffer, NULL, NULL));
+    ck_ok(add(&board, board.queue, board.buffer, NULL, &bad));
+    ck_ok(add(&board, board.second, board.other, bad, &next));
+    ck_status(keel_event_wait(bad, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "queue 1 failed: launch add failed (error "));
+    ck_status(keel_event_wait(next, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "queue 2 failed: launch add failed (error "));
+    ck_assert_str_eq(board.second->failure, board.queue->failure);
+    ck_assert_int_eq(health_of(&board, NULL), KEEL_HEALTH_DEGRADED);
+    keel_event_destroy(bad);
+    keel_event_destroy(next);
+    close_board(&board);
+}
+END_TEST
+
+START_TEST(a_driver_whose_device_is_gone_loses_it)
+{
+    struct board board = open_sick("lose:launch=1");
+    ck_status(add(&board, board.queue, board.buffer, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_assert_int_eq(health_of(&board, NULL), KEEL_HEALTH_LOST);
+    ck_status(add(&board, board.second, board.buffer, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "is lost: add failed (error -2)"));
     close_board(&board);
 }
 END_TEST
@@ -625,6 +697,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_kernel_that_runs_on_makes_hung_and_its_end_degraded);
     tcase_add_test(tc, what_hangs_is_left_behind_and_not_waited_for);
     tcase_add_test(tc, what_a_driver_fails_fails_its_queue_and_travels);
+    tcase_add_test(tc, a_driver_that_hangs_is_no_prison);
+    tcase_add_test(tc, a_driver_that_fails_a_command_is_named_first);
+    tcase_add_test(tc, a_driver_whose_device_is_gone_loses_it);
 }
 
 KEEL_TEST_MAIN("device health", cases, 90)
