@@ -17,12 +17,12 @@ enum { KEEL_QUARANTINE_MAX = 64, KEEL_QUARANTINE_EVIDENCE_BYTES = 512, KEEL_QUAR
 
 struct keel_quarantine {
     char selector[KEEL_DEVICE_NAME_BYTES], name[KEEL_DEVICE_NAME_BYTES], platform[KEEL_DEVICE_NAME_BYTES];
-    char version[KEEL_DEVICE_NAME_BYTES];    /* of the driver, then */
-    char host[KEEL_QUARANTINE_WHERE_BYTES];  /* where the board is */
-    char where[KEEL_QUARANTINE_WHERE_BYTES]; /* what found it out: "run gpt, rank 2, step 31" */
-    char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES];      /* what it did: operation, hash, expected hash */
-    char since[32];                          /* UTC, "2026-11-21T13:02:11Z" */
-    char path[KEEL_PATH_BYTES];              /* of the file */
+    char version[KEEL_DEVICE_NAME_BYTES];          /* of the driver, then */
+    char host[KEEL_QUARANTINE_WHERE_BYTES];        /* where the board is */
+    char where[KEEL_QUARANTINE_WHERE_BYTES];       /* what found it out: "run gpt, rank 2, step 31" */
+    char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES]; /* what it did: operation, hash, expected hash */
+    char since[32];                                /* UTC, "2026-11-21T13:02:11Z" */
+    char path[KEEL_PATH_BYTES];                    /* of the file */
 };
 
 /* The folder of the files, whether or not it is there. LIMIT when the path is too long. */
