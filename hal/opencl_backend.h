@@ -19,8 +19,9 @@ struct opencl_device {
     cl_context context;
     struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
     struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
-    struct keel_mutex image_lock;
-    struct opencl_image *images; /* the first one loaded first; guarded by image_lock */
+    struct keel_mutex image_lock;  /* held while one is built or loaded; then place_lock */
+    struct keel_mutex place_lock;  /* a leaf: held while it is decided whether an image goes */
+    struct opencl_image *images;   /* the first one loaded first; guarded by image_lock */
 };
 
 struct opencl_buffer {
@@ -88,8 +89,10 @@ void keel_opencl_images_release(struct keel_device *device); /* those that no pr
 enum keel_status keel_opencl_kernel_create(struct keel_program *program,
                                            const struct keel_module_kernel *entry, struct keel_kernel **out);
 void keel_opencl_kernel_destroy(struct keel_kernel *kernel);
-/* NOT_FOUND, by name, when the kernel's image is gone. */
-enum keel_status keel_opencl_image_gone(const struct keel_queue *queue, const char *kernel);
+/* For a launch that found its image gone, with its queue already busy: NOT_FOUND, by name, unless the image
+ * stays after all. */
+enum keel_status keel_opencl_image_check(const struct keel_queue *queue, const struct opencl_image *image,
+                                         const char *kernel);
 
 /* Queues (opencl_queue.c), filled into the table by opencl_device.c. */
 enum keel_status keel_opencl_queue_create(struct keel_device *device, struct keel_queue **out);

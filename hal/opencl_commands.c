@@ -66,7 +66,7 @@ static enum keel_status replay_launch(const struct keel_command *command, const 
                                       const struct prepared *prepared)
 {
     if (!atomic_load(&prepared->image->loaded))
-        return keel_opencl_image_gone(command->queue, prepared->name);
+        KEEL_TRY(keel_opencl_image_check(command->queue, prepared->image, prepared->name));
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
     const struct keel_range *range = &step->as.launch.range;

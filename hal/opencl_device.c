@@ -58,6 +58,7 @@ static void device_close(struct keel_device *device)
     keel_opencl_images_release(device);
     keel_mutex_fini(&own->zero_lock);
     keel_mutex_fini(&own->image_lock);
+    keel_mutex_fini(&own->place_lock);
     clReleaseContext(own->context);
     keel_device_free(device);
 }
@@ -226,6 +227,7 @@ static enum keel_status device_open(const struct keel_candidate *candidate, stru
     }
     keel_mutex_init(&device->zero_lock);
     keel_mutex_init(&device->image_lock);
+    keel_mutex_init(&device->place_lock);
     enum keel_status status = keel_opencl_queue_create(&device->head, &device->zero_queue);
     if (status != KEEL_OK) {
         device_close(&device->head);

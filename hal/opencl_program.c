@@ -2,8 +2,9 @@
  *
  * A native program belongs to an image; programs whose code bears one image number share it. A device of
  * image_limit is given another image only while no queue has commands: first the oldest image is taken for
- * gone, then the queues are looked at, while a launch first marks its queue busy and then looks at its image,
- * so that one of the two sees the other. */
+ * gone, then the queues are looked at, and where one is busy it stays; a launch first marks its queue busy
+ * and then looks at its image, so that one of the two sees the other. A launch that sees its image gone looks
+ * again under the lock, for it may have looked in between. */
 #include "opencl_backend.h"
 #include <inttypes.h>
 #include <keel/log.h>
@@ -183,10 +184,13 @@ static enum keel_status make_room(struct opencl_device *device)
     }
     if (limit == 0 || loaded < limit || oldest == NULL)
         return KEEL_OK;
+    keel_mutex_lock(&device->place_lock);
     atomic_store(&oldest->loaded, false);
-    if (atomic_load(&device->head.busy_queues) == 0)
+    bool stays = atomic_load(&device->head.busy_queues) != 0;
+    atomic_store(&oldest->loaded, stays);
+    keel_mutex_unlock(&device->place_lock);
+    if (!stays)
         return KEEL_OK;
-    atomic_store(&oldest->loaded, true);
     return keel_fail(KEEL_BUSY,
                      "%s: it holds %" PRIu32
                      " image(s), and one can go only while nothing runs; finish every "
@@ -239,8 +243,15 @@ static void release_image(struct opencl_device *device, struct opencl_image *ima
     keel_free(image);
 }
 
-enum keel_status keel_opencl_image_gone(const struct keel_queue *queue, const char *kernel)
+enum keel_status keel_opencl_image_check(const struct keel_queue *queue, const struct opencl_image *image,
+                                         const char *kernel)
 {
+    struct opencl_device *device = opencl_device(queue->device);
+    keel_mutex_lock(&device->place_lock);
+    bool loaded = atomic_load(&image->loaded);
+    keel_mutex_unlock(&device->place_lock);
+    if (loaded)
+        return KEEL_OK;
     return keel_fail(KEEL_NOT_FOUND,
                      "%s: kernel %s: another image took the place of its own; create its program anew",
                      queue->device->info.selector, kernel);

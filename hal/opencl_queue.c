@@ -219,8 +219,9 @@ enum keel_status keel_opencl_launch(const struct keel_command *command, struct k
 {
     struct opencl_kernel *own = (struct opencl_kernel *)kernel;
     const char *name = kernel->entry->name;
-    if (!atomic_load(&((const struct opencl_program *)kernel->program)->image->loaded))
-        return keel_opencl_image_gone(command->queue, name);
+    const struct opencl_image *image = ((const struct opencl_program *)kernel->program)->image;
+    if (!atomic_load(&image->loaded))
+        KEEL_TRY(keel_opencl_image_check(command->queue, image, name));
     for (uint32_t i = 0; i < arg_count; i++)
         KEEL_TRY(set_changed_arg(own, i, &args[i]));
     struct opencl_launch launch;

@@ -472,6 +472,47 @@ START_TEST(a_list_of_an_image_that_is_gone_is_refused)
 }
 END_TEST
 
+/* While one thread keeps the board busy another one asks for its place, in vain. */
+enum { ASKED = 20000 };
+static atomic_bool enough;
+static void *ask_for_the_place(void *told_busy)
+{
+    for (int i = 0; i < ASKED; i++) {
+        struct keel_program *program = NULL;
+        *(int *)told_busy += keel_program_create(device, &times_module, NULL, &program) == KEEL_BUSY;
+    }
+    atomic_store(&enough, true);
+    return NULL;
+}
+
+START_TEST(a_launch_is_not_refused_for_an_image_that_stays)
+{
+    fill_shelf();
+    open_with(&(struct keel_device_options){.code = &provider, .image_limit = 1});
+    struct built add = build_of(&add_module);
+    struct keel_thread other;
+    uint32_t launched = 1;
+    int told_busy = 0;
+    ck_ok(launch(add.kernel, 1, &groups_of_8));
+    ck_ok(keel_thread_create(&other, "other", ask_for_the_place, &told_busy));
+    for (; !atomic_load(&enough); launched++) {
+        struct keel_event *event = NULL;
+        ck_ok(launch(add.kernel, 1, &groups_of_8));
+        if (launched % 64 != 0)
+            continue;
+        ck_ok(keel_queue_mark(queue, &event)); /* waited for, and not finished: the queue stays busy */
+        ck_ok(keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)));
+        keel_event_destroy(event);
+    }
+    keel_thread_join(&other);
+    ck_assert_int_eq(told_busy, ASKED);
+    ck_assert_uint_eq(last_item(), launched);
+    drop(&add);
+    close_all();
+    clear_shelf();
+}
+END_TEST
+
 /* With room for two, the one that was loaded first goes. */
 START_TEST(the_oldest_image_goes_first)
 {
@@ -557,6 +598,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_linked_image_takes_a_place_like_any_other);
     tcase_add_test(tc, an_image_takes_anothers_place_only_when_idle);
     tcase_add_test(tc, a_list_of_an_image_that_is_gone_is_refused);
+    tcase_add_test(tc, a_launch_is_not_refused_for_an_image_that_stays);
     tcase_add_test(tc, the_oldest_image_goes_first);
     tcase_add_test(tc, built_in_kernels_are_had_by_name);
     tcase_add_test(tc, a_built_in_kernel_that_is_not_there_is_refused);
