@@ -225,6 +225,8 @@ struct keel_device_ops {
 
     enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
     bool (*event_done)(struct keel_event *event);
+    /* Its command failed; asked before another queue is made to wait for it. NULL where none ever fails. */
+    bool (*event_failed)(struct keel_event *event);
     void (*event_destroy)(struct keel_event *event);
     /* When a command that is done began and ended, counted from when the driver took it; false when the
      * driver does not tell. NULL where it never does. */

@@ -118,6 +118,14 @@ static bool event_done(struct keel_event *event)
     return own->ready_ns <= keel_now_ns() && (own->inner == NULL || faults->inner->event_done(own->inner));
 }
 
+static bool event_failed(struct keel_event *event)
+{
+    const struct keel_device_ops *inner = faults_of(event->queue)->inner;
+    struct keel_event *native = event->injected ? own_event(event)->inner : event;
+    return (event->injected && own_event(event)->failed) ||
+           (native != NULL && inner->event_failed != NULL && inner->event_failed(native));
+}
+
 static bool event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns)
 {
     struct keel_event *inner = event->injected ? own_event(event)->inner : event;
@@ -452,6 +460,7 @@ static enum keel_status put_in_front(struct keel_device *device)
     faults->ops.queue_finish = fault_finish;
     faults->ops.event_wait = event_wait;
     faults->ops.event_done = event_done;
+    faults->ops.event_failed = event_failed;
     faults->ops.event_destroy = event_destroy;
     if (device->ops->event_times != NULL)
         faults->ops.event_times = event_times;

@@ -142,6 +142,93 @@ static void append_last(struct keel_queue *queue, char *text, size_t text_bytes)
     }
 }
 
+/* ---- failures ----------------------------------------------------------------------------------------- */
+
+enum keel_status keel_queue_failed(struct keel_queue *queue)
+{
+    return keel_fail(KEEL_DEVICE_LOST,
+                     "%s: queue %" PRIu32 " failed: %s; end this process and start a new one",
+                     queue->device->info.selector, queue->number, queue->failure);
+}
+
+/* The first failure stays; the device hears of it. */
+static void fail_queue(struct keel_queue *queue, const char *failure)
+{
+    struct keel_watch *watch = &queue->device->watch;
+    keel_mutex_lock(&watch->lock);
+    if (!atomic_load_explicit(&queue->lost, memory_order_relaxed)) {
+        snprintf(queue->failure, sizeof queue->failure, "%s", failure);
+        struct keel_queue_failure *kept = &watch->failures[watch->failure_count++ % KEEL_FAILURES];
+        kept->queue = queue->number;
+        memcpy(kept->text, queue->failure, sizeof kept->text);
+        atomic_store_explicit(&queue->lost, true, memory_order_release);
+        if (keel_health_fail(&watch->machine))
+            changed(watch, failure);
+    }
+    keel_mutex_unlock(&watch->lock);
+}
+
+/* What is known of the failure of the queue that this one waited for. */
+static bool find_cause(struct keel_queue *queue, uint32_t upstream, char out[KEEL_EVIDENCE_BYTES])
+{
+    struct keel_watch *watch = &queue->device->watch;
+    bool found = false;
+    keel_mutex_lock(&watch->lock);
+    for (int i = 0; i < KEEL_FAILURES && !found; i++) {
+        found = upstream != 0 && watch->failures[i].queue == upstream;
+        if (found)
+            memcpy(out, watch->failures[i].text, KEEL_EVIDENCE_BYTES);
+    }
+    keel_mutex_unlock(&watch->lock);
+    return found;
+}
+
+enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, ...)
+{
+    char failure[KEEL_EVIDENCE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(failure, sizeof failure, format, arguments);
+    va_end(arguments);
+    append_last(queue, failure, sizeof failure);
+    fail_queue(queue, failure);
+    return keel_queue_failed(queue);
+}
+
+enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
+{
+    return keel_queue_fail(queue, "%s failed (error %d)", what, native_error);
+}
+
+enum keel_status keel_event_lose(struct keel_event *event, int native_error, bool by_wait)
+{
+    struct keel_queue *queue = event->queue;
+    uint32_t upstream = atomic_load_explicit(&queue->upstream, memory_order_relaxed);
+    char what[64], cause[KEEL_EVIDENCE_BYTES];
+    name_command(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed), what, sizeof what);
+    if (!by_wait || upstream == 0)
+        return keel_queue_lose(queue, what[0] != '\0' ? what : "a command", native_error);
+    if (!find_cause(queue, upstream, cause))
+        return keel_queue_fail(queue,
+                               "%s was not run: what it waits for on queue %" PRIu32 " failed (error %d)",
+                               what[0] != '\0' ? what : "a command", upstream, native_error);
+    fail_queue(queue, cause);
+    return keel_queue_failed(queue);
+}
+
+enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause)
+{
+    fail_queue(queue, cause->failure);
+    return keel_queue_failed(queue);
+}
+
+enum keel_status keel_device_lose(struct keel_queue *queue, const char *what, int native_error)
+{
+    enum keel_status status = keel_queue_lose(queue, what, native_error);
+    (void)keel_device_report(queue->device, KEEL_HEALTH_LOST, queue->failure);
+    return status;
+}
+
 /* ---- waits -------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns)
@@ -150,6 +237,11 @@ enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, ui
     struct keel_watch *watch = &device->watch;
     uint64_t now_ns = keel_now_ns();
     char what[64], evidence[KEEL_EVIDENCE_BYTES];
+    /* What waits for what failed fails, also where the driver never ends it. */
+    if (find_cause(queue, atomic_load_explicit(&queue->upstream, memory_order_relaxed), evidence)) {
+        fail_queue(queue, evidence);
+        return keel_queue_failed(queue);
+    }
     name_command(queue, sequence, what, sizeof what);
     snprintf(evidence, sizeof evidence,
              "queue %" PRIu32 ": command %" PRIu64 "%s%s%s still ran after a wait of %" PRIu64 " ms",
@@ -182,91 +274,4 @@ void keel_queue_progress(struct keel_queue *queue, uint64_t sequence)
     }
     note_doubt(watch);
     keel_mutex_unlock(&watch->lock);
-}
-
-/* ---- failures ----------------------------------------------------------------------------------------- */
-
-enum keel_status keel_queue_failed(struct keel_queue *queue)
-{
-    return keel_fail(KEEL_DEVICE_LOST,
-                     "%s: queue %" PRIu32 " failed: %s; end this process and start a new one",
-                     queue->device->info.selector, queue->number, queue->failure);
-}
-
-/* The first failure stays; the device hears of it. */
-static void fail_queue(struct keel_queue *queue, const char *failure)
-{
-    struct keel_watch *watch = &queue->device->watch;
-    keel_mutex_lock(&watch->lock);
-    if (!atomic_load_explicit(&queue->lost, memory_order_relaxed)) {
-        snprintf(queue->failure, sizeof queue->failure, "%s", failure);
-        struct keel_queue_failure *kept = &watch->failures[watch->failure_count++ % KEEL_FAILURES];
-        kept->queue = queue->number;
-        memcpy(kept->text, queue->failure, sizeof kept->text);
-        atomic_store_explicit(&queue->lost, true, memory_order_release);
-        if (keel_health_fail(&watch->machine))
-            changed(watch, failure);
-    }
-    keel_mutex_unlock(&watch->lock);
-}
-
-enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, ...)
-{
-    char failure[KEEL_EVIDENCE_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(failure, sizeof failure, format, arguments);
-    va_end(arguments);
-    append_last(queue, failure, sizeof failure);
-    fail_queue(queue, failure);
-    return keel_queue_failed(queue);
-}
-
-enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
-{
-    return keel_queue_fail(queue, "%s failed (error %d)", what, native_error);
-}
-
-/* What is known of the failure of the queue that this one waited for. */
-static bool find_cause(struct keel_queue *queue, uint32_t upstream, char out[KEEL_EVIDENCE_BYTES])
-{
-    struct keel_watch *watch = &queue->device->watch;
-    bool found = false;
-    keel_mutex_lock(&watch->lock);
-    for (int i = 0; i < KEEL_FAILURES && !found; i++) {
-        found = upstream != 0 && watch->failures[i].queue == upstream;
-        if (found)
-            memcpy(out, watch->failures[i].text, KEEL_EVIDENCE_BYTES);
-    }
-    keel_mutex_unlock(&watch->lock);
-    return found;
-}
-
-enum keel_status keel_event_lose(struct keel_event *event, int native_error, bool by_wait)
-{
-    struct keel_queue *queue = event->queue;
-    uint32_t upstream = atomic_load_explicit(&queue->upstream, memory_order_relaxed);
-    char what[64], cause[KEEL_EVIDENCE_BYTES];
-    name_command(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed), what, sizeof what);
-    if (!by_wait || upstream == 0)
-        return keel_queue_lose(queue, what[0] != '\0' ? what : "a command", native_error);
-    if (!find_cause(queue, upstream, cause))
-        return keel_queue_fail(queue,
-                               "%s was not run: what it waits for on queue %" PRIu32 " failed (error %d)",
-                               what[0] != '\0' ? what : "a command", upstream, native_error);
-    fail_queue(queue, cause);
-    return keel_queue_failed(queue);
-}
-
-enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause)
-{
-    fail_queue(queue, cause->failure);
-    return keel_queue_failed(queue);
-}
-
-enum keel_status keel_device_lose(struct keel_queue *queue, const char *what, int native_error)
-{
-    enum keel_status status = keel_queue_lose(queue, what, native_error);
-    (void)keel_device_report(queue->device, KEEL_HEALTH_LOST, queue->failure);
-    return status;
 }

@@ -49,21 +49,26 @@ void keel_queue_destroy(struct keel_queue *queue)
         atomic_fetch_sub(&device->busy_queues, 1);
 }
 
-/* A failure travels: who waits for a command that failed has failed. The driver would find out as well, but
- * not what was first. */
+/* A failure travels: who waits for a command that failed has failed. Drivers find out as well, but not what
+ * was first, and PoCL 3.1 never ends a command that is made to wait for one that has failed already. */
+static enum keel_status check_wait(struct keel_queue *queue, struct keel_event *event)
+{
+    const struct keel_device_ops *ops = queue->device->ops;
+    if (event->queue->device != queue->device)
+        return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
+                         queue->device->info.selector);
+    if (event->queue == queue) /* and would be refused if that had failed */
+        return KEEL_OK;
+    atomic_store_explicit(&queue->upstream, event->queue->number, memory_order_relaxed);
+    if (ops->event_failed != NULL && ops->event_failed(event) && ops->event_wait(event, 0) != KEEL_OK)
+        return keel_queue_inherit(queue, event->queue);
+    return KEEL_OK;
+}
+
 static enum keel_status check_waits(struct keel_queue *queue, const struct keel_wait_list *waits)
 {
-    for (uint32_t i = 0; i < waits->count; i++) {
-        struct keel_event *event = waits->events[i];
-        if (event->queue->device != queue->device)
-            return keel_fail(KEEL_INVALID, "a command of %s waits for an event of another device",
-                             queue->device->info.selector);
-        if (event->queue != queue)
-            atomic_store_explicit(&queue->upstream, event->queue->number, memory_order_relaxed);
-        if (event->queue != queue && atomic_load_explicit(&event->queue->lost, memory_order_acquire) &&
-            queue->device->ops->event_wait(event, 0) == KEEL_DEVICE_LOST)
-            return keel_queue_inherit(queue, event->queue);
-    }
+    for (uint32_t i = 0; i < waits->count; i++)
+        KEEL_TRY(check_wait(queue, waits->events[i]));
     return KEEL_OK;
 }
 

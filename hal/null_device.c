@@ -473,8 +473,8 @@ static void null_close(struct keel_device *device)
     keel_device_free(device); /* always the last */
 }
 
-/* What is left out is NULL: no binaries, no linking; lists are replayed command by command; nobody tells when
- * a command began. */
+/* What is left out is NULL: no binaries, no linking; lists are replayed command by command; no command ever
+ * fails (BOARD: event_failed); nobody tells when one began. */
 static const struct keel_device_ops null_ops = {.close = null_close,
                                                 .buffer_create = null_buffer_create,
                                                 .buffer_wrap = null_buffer_wrap,

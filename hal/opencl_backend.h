@@ -152,6 +152,7 @@ struct keel_event *keel_opencl_event_fill(struct opencl_event *event, cl_event n
 cl_event keel_opencl_event_native(struct keel_event *event, const struct keel_queue *queue);
 enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadline_ns);
 bool keel_opencl_event_done(struct keel_event *event);
+bool keel_opencl_event_failed(struct keel_event *event);
 void keel_opencl_event_destroy(struct keel_event *event);
 /* False for a queue that was made without profiling. */
 bool keel_opencl_event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);

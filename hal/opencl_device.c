@@ -207,6 +207,7 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .replay = keel_opencl_replay,
                                                   .event_wait = keel_opencl_event_wait,
                                                   .event_done = keel_opencl_event_done,
+                                                  .event_failed = keel_opencl_event_failed,
                                                   .event_destroy = keel_opencl_event_destroy,
                                                   .event_times = keel_opencl_event_times};
 

@@ -236,6 +236,11 @@ bool keel_opencl_event_times(struct keel_event *event, uint64_t *out_began_ns, u
     return true;
 }
 
+bool keel_opencl_event_failed(struct keel_event *event)
+{
+    return state_of((struct opencl_event *)event) < CL_COMPLETE;
+}
+
 void keel_opencl_event_destroy(struct keel_event *event)
 {
     struct opencl_event *own = (struct opencl_event *)event;
