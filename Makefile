@@ -178,7 +178,7 @@ fuzz-programs: $(fuzz_programs)
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Itransport -Iruntime -Itests/fuzz -o $@ $< \
+	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Itransport -Iboards/bringup -Iruntime -Itests/fuzz -o $@ $< \
 	  $(BUILD)/libkeel.a $(FUZZ_LIBS)
 fuzz: deps
 	@sh tests/setup/deps.sh fuzz
@@ -284,9 +284,11 @@ $(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Ma
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime,-Itransport))
-$(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Itests/fuzz))
+$(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Iboards/bringup -Itests/fuzz))
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
+# Boards' folders as they are in the tree; what was measured or made on a machine stays there.
+board_files = $(wildcard boards/README.md boards/template/* $(addprefix boards/*/*/,board.conf README.md))
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
@@ -301,6 +303,7 @@ install: all
 	  install -d "$$section" && install -m 644 "$$page" "$$section/" || exit 1; \
 	done
 	install -m 644 runtime/jobs/*.conf $(DESTDIR)$(PREFIX)/share/keel/jobs/
+	for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc
 	printf 'prefix=%s\nName: keel-ckpt\nDescription: snapshots of training state\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel-ckpt\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ckpt_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel-ckpt.pc

@@ -109,8 +109,8 @@ enum keel_status keel_board_folders(enum keel_status (*visit)(void *context, con
 /* The folder of "vendor/board" or of a path. NOT_FOUND says where was looked. */
 enum keel_status keel_board_folder_find(const char *name, char out[KEEL_PATH_BYTES]);
 
-/* The waiver of a check, whether it still holds or not; NULL when there is none. */
-const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *file, const char *check);
+/* The waiver of the check of that name, whether it still holds or not; NULL when there is none. */
+const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *file, const char *name);
 /* The day of a time of keel_wall_ns, in UTC, as in `until`. */
 uint32_t keel_board_day(uint64_t wall_ns);
 
