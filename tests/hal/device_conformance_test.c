@@ -1,16 +1,12 @@
-/* device_conformance_test.c - one suite over every backend and driver at hand: what keel/device.h promises
- * holds on each.
- *
- * Each stack has a process of its own, started with its environment, because drivers read theirs once per
- * process. A stack that is not installed says so and counts for nothing. */
+/* device_conformance_test.c - one suite over every backend and driver at hand (device_stacks.h): what
+ * keel/device.h promises holds on each. */
 #include "device_backend.h"
+#include "device_stacks.h"
 #include "harness.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/device.h>
-#include <keel/file.h>
 #include <keel/memory.h>
-#include <keel/process.h>
 #include <keel/thread.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,29 +14,7 @@
 #define LIMIT_NS (60 * KEEL_NS_PER_S)
 enum { ITEMS = 4096 };
 
-/* What a run is about. */
-struct stack {
-    const char *name;
-    const char *selector;
-    const char *variable, *value; /* of the environment; NULL for none */
-    const char *launcher;         /* a program that starts ours; NULL for none */
-    uint64_t spin_rounds; /* of 256 steps: some tenths of a second. Mesa 22 ends every loop after 65,535 */
-    bool asynchronous;    /* commands run beside the thread that enqueues and flushes them */
-    bool computes;        /* kernels do what they say */
-    bool fragile;         /* bears neither two threads nor a second discovery in a process */
-};
-
-static const struct stack stacks[] = {
-    {"host", "host", NULL, NULL, NULL, 1000000, false, true, false},
-    {"null", "null", NULL, NULL, NULL, 1000000, false, false, false},
-    {"PoCL threads", "pocl:0", NULL, NULL, NULL, 1000000, true, true, false},
-    {"PoCL basic", "pocl:0", "POCL_DEVICES", "basic", NULL, 1000000, false, true, false},
-    {"rusticl", "mesa:0", "RUSTICL_ENABLE", "llvmpipe", NULL, 60000, false, true, false},
-    {"Oclgrind", "oclg:0", NULL, NULL, "/usr/bin/oclgrind", 60, false, true, true},
-};
-enum { STACK_COUNT = sizeof stacks / sizeof stacks[0] };
-
-static const struct stack *stack;
+static const struct stack *stack; /* what this run is about */
 
 static struct keel_device *device;
 static struct keel_queue *queue;
@@ -106,9 +80,106 @@ static const struct keel_module module = {
 
 static struct keel_program *program;
 
+/* ---- kernels for boards without a compiler: made by PoCL's, in each group that is used here -------------
+ */
+
+static const struct keel_code_kernel stored_kernels[] = {
+    {.name = "scale", .arg_count = 3},
+    {.name = "every_kind", .arg_count = 5},
+    {.name = "visit", .arg_count = 1},
+    {.name = "spin", .arg_count = 2},
+};
+
+static enum keel_status store_path(char path[KEEL_PATH_BYTES])
+{
+    const char *store = getenv(stack_store);
+    return keel_path_join(path, store != NULL ? store : ".", "conformance.bin");
+}
+
+static enum keel_status find_stored(void *context, const struct keel_module *wanted, const char *options,
+                                    struct keel_code *out)
+{
+    static char *image;
+    static size_t bytes;
+    char path[KEEL_PATH_BYTES];
+    (void)context, (void)options;
+    if (wanted != &module)
+        return keel_fail(KEEL_NOT_FOUND, "module %s is not in the store", wanted->name);
+    KEEL_TRY(store_path(path));
+    if (image == NULL)
+        KEEL_TRY(keel_file_read(path, 1 << 24, &image, &bytes));
+    *out = (struct keel_code){.form = stack->form,
+                              .bytes = image,
+                              .size = bytes,
+                              .kernels = stored_kernels,
+                              .kernel_count = sizeof stored_kernels / sizeof stored_kernels[0]};
+    return KEEL_OK;
+}
+
+static enum keel_status warm(const char *name, const struct keel_arg *args, uint32_t arg_count,
+                             const struct keel_range *range)
+{
+    struct keel_kernel *kernel = NULL;
+    KEEL_TRY(keel_kernel_create(program, name, &kernel));
+    enum keel_status status = keel_queue_launch(queue, kernel, args, arg_count, range, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(queue, keel_deadline_after_ns(LIMIT_NS));
+    keel_kernel_destroy(kernel);
+    return status;
+}
+
+static enum keel_status warm_all(struct keel_buffer *buffer)
+{
+    static const size_t groups[][3] = {{1, 1, 1}, {4, 1, 1}, {16, 1, 1}, {64, 1, 1}, {4, 3, 2}};
+    const struct keel_arg b = {.kind = KEEL_ARG_BUFFER, .as.buffer = buffer}, f = {KEEL_ARG_F32, {.f32 = 2}},
+                          u = {KEEL_ARG_U32, {.u32 = 1}}, i = {KEEL_ARG_I32, {.i32 = 1}},
+                          l = {KEEL_ARG_U64, {.u64 = 1}};
+    for (int g = 0; g < 5; g++) {
+        struct keel_range range;
+        memcpy(range.global, groups[g], sizeof range.global);
+        memcpy(range.local, groups[g], sizeof range.local);
+        KEEL_TRY(warm("scale", (struct keel_arg[]){b, f, u}, 3, &range));
+        KEEL_TRY(warm("every_kind", (struct keel_arg[]){b, i, u, f, l}, 5, &range));
+        KEEL_TRY(warm("visit", (struct keel_arg[]){b}, 1, &range));
+        KEEL_TRY(warm("spin", (struct keel_arg[]){b, l}, 2, &range));
+    }
+    return KEEL_OK;
+}
+
+/* The process ends after this, and lets go of all. A binary holds the groups that were launched. */
+static enum keel_status fill_store(void)
+{
+    struct keel_buffer *buffer = NULL;
+    char path[KEEL_PATH_BYTES];
+    void *image = NULL;
+    uint64_t bytes = 0;
+    KEEL_TRY(store_path(path));
+    KEEL_TRY(keel_device_open("pocl:0", NULL, &device));
+    KEEL_TRY(keel_queue_create(device, &queue));
+    KEEL_TRY(keel_program_create(device, &module, "", &program));
+    KEEL_TRY(keel_buffer_create(device, 4096, &buffer));
+    KEEL_TRY(warm_all(buffer));
+    KEEL_TRY(keel_program_binary(program, &image, &bytes));
+    return keel_file_replace(path, image, bytes, 0600);
+}
+
+static int capture(void)
+{
+    enum keel_status status = fill_store();
+    if (status != KEEL_OK)
+        printf("note: no kernels for boards without a compiler: %s\n", keel_detail());
+    return keel_status_exit_code(status);
+}
+
+/* ---- the claims ------------------------------------------------------------------------------------- */
+
 static void set_up(void)
 {
-    ck_ok(keel_device_open(stack->selector, NULL, &device));
+    static const struct keel_code_provider provider = {.find = find_stored};
+    bool stored = stack->form != KEEL_CODE_SOURCE;
+    struct keel_device_options options = {.code = stored ? &provider : NULL,
+                                          .image_limit = stack->form == KEEL_CODE_BINARY};
+    ck_ok(keel_device_open(stack->selector, &options, &device));
     ck_ok(keel_queue_create(device, &queue));
     ck_ok(keel_program_create(device, &module, "", &program));
 }
@@ -849,7 +920,6 @@ static void computing_cases(TCase *tc)
     tcase_add_test(tc, a_long_kernel_times_out_and_then_finishes);
     tcase_add_test(tc, an_event_may_go_while_its_command_runs);
     tcase_add_test(tc, destroying_a_queue_waits_for_what_runs);
-    tcase_add_test(tc, build_options_reach_the_compiler);
     tcase_add_test(tc, one_thread_enqueues_what_another_waits_for);
     if (stack->fragile)
         return;
@@ -871,11 +941,14 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_wrapped_buffer_is_mapped_where_it_lies);
     tcase_add_test(tc, a_wrong_launch_is_refused);
     tcase_add_test(tc, launches_allocate_nothing_once_warm);
-    tcase_add_test(tc, a_module_that_does_not_build_shows_its_log);
     tcase_add_test(tc, device_memory_is_counted);
     tcase_add_test(tc, a_buffer_that_does_not_fit_names_size_and_limit);
     tcase_add_test(tc, a_lost_queue_stays_lost_and_can_still_be_destroyed);
     tcase_add_test(tc, copies_on_two_queues_follow_their_events);
+    if (stack->form == KEEL_CODE_SOURCE)
+        tcase_add_test(tc, a_module_that_does_not_build_shows_its_log);
+    if (stack->form == KEEL_CODE_SOURCE && stack->computes)
+        tcase_add_test(tc, build_options_reach_the_compiler);
     if (stack->computes)
         computing_cases(tc);
     if (!stack->fragile)
@@ -883,18 +956,6 @@ static void cases(TCase *tc)
     else
         printf("note: %s: bears neither threads nor a second discovery; three claims are not asked of it\n",
                stack->name);
-}
-
-/* Is the device of a stack there? Asked in a process of its own: drivers do not live through a fork, and
- * Check forks for each test. */
-static int probe(const struct stack *one)
-{
-    enum keel_status status = keel_device_open(one->selector, NULL, &device);
-    if (status == KEEL_OK)
-        keel_device_close(device);
-    else
-        printf("note: %s: not tested: %s\n", one->name, keel_detail());
-    return keel_status_exit_code(status);
 }
 
 static int run_on(const struct stack *one)
@@ -911,51 +972,7 @@ static int run_on(const struct stack *one)
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* This program again in the environment of a stack: its exit code. */
-static int start_on(char *self, const struct stack *one, char *what)
-{
-    fflush(NULL);
-    char *argv[] = {(char *)one->launcher, self, what, (char *)one->name, NULL};
-    struct keel_process child;
-    struct keel_process_end end = {.code = EXIT_FAILURE};
-    if (keel_process_spawn(one->launcher != NULL ? argv : argv + 1, NULL, 0, -1, &child) != KEEL_OK) {
-        printf("%s: %s\n", one->name, keel_detail());
-        return EXIT_FAILURE;
-    }
-    if (keel_process_wait(&child, keel_deadline_after_ns(10 * LIMIT_NS), &end) != KEEL_OK)
-        keel_process_signal(&child, 9);
-    keel_process_close(&child);
-    return end.signaled ? EXIT_FAILURE : end.code;
-}
-
-/* Ask for a stack, and run the suite on it; false when that failed. */
-static bool try_on(char *self, const struct stack *one)
-{
-    if (one->launcher != NULL && !keel_path_is_file(one->launcher)) {
-        printf("note: %s: not tested: there is no %s\n", one->name, one->launcher);
-        return true;
-    }
-    if (one->variable != NULL)
-        setenv(one->variable, one->value, 1);
-    int code = start_on(self, one, (char[]){"probe"});
-    if (code == EXIT_SUCCESS)
-        code = start_on(self, one, (char[]){"run"});
-    else if (code == keel_status_exit_code(KEEL_NOT_FOUND))
-        code = EXIT_SUCCESS; /* it has said so */
-    if (one->variable != NULL)
-        unsetenv(one->variable);
-    return code == EXIT_SUCCESS;
-}
-
-/* `run NAME` and `probe NAME` are for one stack, in an environment that is ready. */
 int main(int argc, char **argv)
 {
-    bool good = true;
-    for (int i = 0; i < STACK_COUNT; i++) {
-        if (argc == 1)
-            good = try_on(argv[0], &stacks[i]) && good;
-        else if (argc == 3 && strcmp(argv[2], stacks[i].name) == 0)
-            return strcmp(argv[1], "probe") == 0 ? probe(&stacks[i]) : run_on(&stacks[i]);
-    }
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    return stacks_main(argc, argv, run_on, capture);
 }
