@@ -257,13 +257,13 @@ static void check_flip(struct keel_check_run *run)
 }
 
 const struct keel_check keel_checks_faults[] = {
-    {"7.1", "hang", "a launch that never ends is named in time, and stops nobody else", NULL, 120, false,
+    {"7.1", "hang", "a launch that never ends is named in time, and stops nobody else", NULL, 600, false,
      check_hang},
-    {"7.2", "error", "a launch that fails ends its queue and no other", NULL, 120, false, check_error},
-    {"7.3", "loss", "a device that is lost refuses all, and can be opened anew", NULL, 120, false,
+    {"7.2", "error", "a launch that fails ends its queue and no other", NULL, 600, false, check_error},
+    {"7.3", "loss", "a device that is lost refuses all, and can be opened anew", NULL, 600, false,
      check_lose},
-    {"7.4", "flip", "a bit that flips in any operation's result is noticed", NULL, 120, false, check_flip},
-    {"7.5", "kill", "the board is as before when a process that used it was killed", NULL, 120, false,
+    {"7.4", "flip", "a bit that flips in any operation's result is noticed", NULL, 600, false, check_flip},
+    {"7.5", "kill", "the board is as before when a process that used it was killed", NULL, 600, false,
      check_kill},
     {"7.6", "reset", "the board file's reset gives back a board that is right", NULL, 300, false,
      check_reset},

@@ -59,7 +59,7 @@ static void check_exchange(struct keel_check_run *run)
 }
 
 const struct keel_check keel_checks_pair[] = {
-    {"8.1", "exchange", "two boards sum and exchange device memory with the right bits", NULL, 120, false,
+    {"8.1", "exchange", "two boards sum and exchange device memory with the right bits", NULL, 600, false,
      check_exchange},
     {NULL, NULL, NULL, NULL, 0, false, NULL},
 };

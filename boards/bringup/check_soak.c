@@ -193,9 +193,9 @@ static void check_training(struct keel_check_run *run)
 }
 
 const struct keel_check keel_checks_soak[] = {
-    {"6.1", "golden-soak", "golden operations stay right for as long as asked", NULL, 180, true,
+    {"6.1", "golden-soak", "golden operations stay right for as long as asked", NULL, 600, true,
      check_golden},
-    {"6.2", "training-soak", "training has the host's bits in every step of every run", "6.1", 180, true,
+    {"6.2", "training-soak", "training has the host's bits in every step of every run", "6.1", 600, true,
      check_training},
     {NULL, NULL, NULL, NULL, 0, false, NULL},
 };

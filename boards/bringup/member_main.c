@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { SOCKET = 3, GOLDEN_S = 60, PAIR_S = 60, FLOATS = 100003, PAIR = 2 };
+enum { SOCKET = 3, GOLDEN_S = 580, PAIR_S = 580, FLOATS = 100003, PAIR = 2 };
 
 static struct keel_member here = {.fd = SOCKET};
 
