@@ -3,12 +3,12 @@
 # of level 5 moves: the width that holds all twenty medians, over their median. The goal is for a quiet machine.
 set -u
 . "$(dirname "$0")/../demo/lib.sh"
-BUILD=${BUILD:-build} RUNS=${RUNS:-20} BOARD=${BOARD:-auto}
+BUILD=${BUILD:-build} RUNS=${RUNS:-20} BOARD=${BOARD:-auto} OPTIONS=${OPTIONS:-} # OPTIONS=--quick
 root=$BUILD/bench-board-check
 rm -rf "$root"
 mkdir -p "$root"
 for run in $(seq "$RUNS"); do
-    "$KEEL" board check "$BOARD" --level 0-5 --json >"$root/$run.json"
+    "$KEEL" board check "$BOARD" --level 0-5 $OPTIONS --json >"$root/$run.json"
     tr '{' '\n' <"$root/$run.json" | sed -n 's/^"id":"\([^"]*\)".*"verdict":"\([^"]*\)".*/\1 \2/p' >"$root/$run.verdicts"
     tr '{' '\n' <"$root/$run.json" | sed -n 's/^"name":"\([a-z_]*\)","unit":"\([^"]*\)".*"value":\([0-9.]*\),.*/\1 \2 \3/p' |
         grep -E '^(launch_us|write_gbs|read_gbs|copy_gbs|memory_gbs|gemm_gflops) ' >>"$root/figures"
