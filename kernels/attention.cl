@@ -25,13 +25,15 @@
  * Work-items are alone in their groups and own 16 queries (or keys) of a head, one to a lane. `lanes`
  * arrays are [head_width][16]. BLOCK keys (or queries) are taken at a time, which only bounds the local
  * memory: every chain goes on unchanged from block to block. Where more than one block is needed the
- * forward pass computes its scores twice. Tunables: BLOCK, WIDTH_MAX, both from the local memory of the
- * device. Tolerance against the host: none, equal bits. */
+ * forward pass computes its scores twice. Tunables (tunables.c): BLOCK, KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
 
+#ifndef KEEL_ATTENTION_BLOCK
+#define KEEL_ATTENTION_BLOCK 64
+#endif
 #ifdef KEEL_LARGE_LOCAL
-enum { BLOCK = 256, WIDTH_MAX = 256 };
+enum { BLOCK = KEEL_ATTENTION_BLOCK, WIDTH_MAX = 256 };
 #else
-enum { BLOCK = 64, WIDTH_MAX = 64 };
+enum { BLOCK = KEEL_ATTENTION_BLOCK, WIDTH_MAX = 64 };
 #endif
 
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
@@ -102,7 +104,7 @@ static void zero_lanes(__local float *lanes, uint width)
 static void scale_lanes(__local float *lanes, uint width, float factor)
 {
     for (uint d = 0; d < width; d++)
-        vstore16(vload16(d, lanes) * factor + 0.0f, d, lanes);
+        vstore16(canon_plus_zero_x16(vload16(d, lanes) * factor), d, lanes);
 }
 
 #define DOT_BEGIN(r)                                                                                         \
@@ -114,6 +116,15 @@ static void scale_lanes(__local float *lanes, uint width, float factor)
 static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
                      __local const float *lanes, __local float *out)
 {
+#if KEEL_BY_LANE >= 2
+    for (uint i = 0; i < count; i++) {
+        __global const float *x = rows + i * step;
+        float16 s = (float16)(0.0f);
+        for (uint d = 0; d < width; d++)
+            s = canon_wide_fma((float16)(x[d]), vload16(d, lanes), s);
+        vstore16(s, i, out);
+    }
+#else
     for (uint i = 0; i < count; i += 8) {
         EACH_8(DOT_BEGIN)
         for (uint d = 0; d < width; d++) {
@@ -122,6 +133,7 @@ static void dot_rows(__global const float *rows, ulong step, uint count, uint wi
         }
         EACH_8(DOT_END)
     }
+#endif
 }
 
 #define SUM_BEGIN(r) float16 s##r = vload16(d + r, lanes);
@@ -131,6 +143,14 @@ static void dot_rows(__global const float *rows, ulong step, uint count, uint wi
 static void sum_rows(__global const float *rows, ulong step, uint count, uint width,
                      __local const float *weights, __local float *lanes)
 {
+#if KEEL_BY_LANE >= 2
+    for (uint d = 0; d < width; d++) {
+        float16 s = vload16(d, lanes);
+        for (uint i = 0; i < count; i++)
+            s = canon_wide_fma((float16)(rows[i * step + d]), vload16(i, weights), s);
+        vstore16(s, d, lanes);
+    }
+#else
     uint d = 0;
     for (; d + 8 <= width; d += 8) {
         __global const float *x = rows + d;
@@ -150,6 +170,7 @@ static void sum_rows(__global const float *rows, ulong step, uint count, uint wi
         }
         SUM_END(0)
     }
+#endif
 }
 
 __kernel void keel_attention(__global const float *qkv, __global float *out, __global float *stats,
@@ -182,7 +203,7 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
             largest = ((query >= (int)(j0 + j)) & (s > largest)) ? s : largest;
         }
     }
-    largest = largest + 0.0f;
+    largest = canon_plus_zero_x16(largest);
     float16 sum = (float16)(0.0f);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0);
@@ -200,7 +221,7 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
         sum_rows(vs + j0 * step, step, count, width, scores, sums);
     }
     for (uint d = 0; d < width; d++)
-        vstore16(canon_divide_x16(vload16(d, sums), sum) + 0.0f, d, sums);
+        vstore16(canon_plus_zero_x16(canon_divide_x16(vload16(d, sums), sum)), d, sums);
     store_lanes(sums, width, out + batch * tokens * out_step + head * width, out_step, first, last);
     vstore16(largest, 0, scores);
     vstore16(sum, 1, scores);

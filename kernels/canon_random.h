@@ -1,5 +1,6 @@
 /* canon_random.h - counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel
  * random numbers: as easy as 1, 2, 3. SC 2011). One text, two widths, like canon_math.h. */
+#ifndef CANON_PASS_OVER
 
 /* Ten rounds over the counter c, in place. The wide form does sixteen counters with one key. */
 static inline void canon_philox(canon_bits c[4], canon_word key0, canon_word key1)
@@ -30,3 +31,4 @@ static inline canon_real canon_normal(canon_bits first, canon_bits second)
     canon_real turn = canon_as_real(canon_as_bits(canon_uniform(second) - 0.5f) & 0x7fffffffu);
     return canon_sqrt(-2.0f * canon_log(u)) * -canon_cos(0x1.921fb6p+2f * turn);
 }
+#endif

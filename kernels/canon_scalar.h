@@ -4,6 +4,7 @@
  * canon_math.h is one text read at two widths. In a .cl file the Makefile puts before the kernels:
  *     canon_wide.h    canon_math.h  canon_random.h    the text for float16: canon_exp_x16, ...
  *     canon_scalar.h  canon_math.h  canon_random.h    the text for float:   canon_exp, ...
+ *     canon_lane.h                                    or the first by the second, where vectors are costly
  *     canon_tree.h                                    the shape of sums
  * A C file includes canon.h, which is the last two lines. */
 #undef canon_real
@@ -15,7 +16,9 @@
 #undef canon_to_real
 #define canon_real float
 #ifdef __OPENCL_C_VERSION__
+#undef CANON_PASS_OVER
 #undef canon_flush
+#undef canon_plus_zero
 #undef canon_divide
 #undef canon_sqrt
 #undef canon_rsqrt

@@ -8,10 +8,36 @@
 #ifdef __OPENCL_C_VERSION__
 static inline float canon_fold(float16 v)
 {
+#if KEEL_BY_LANE >= 1
+    float lanes[16];
+    vstore16(v, 0, lanes);
+    for (int span = 8; span > 0; span /= 2)
+        for (int l = 0; l < span; l++)
+            lanes[l] = lanes[l] + lanes[l + span];
+    return lanes[0];
+#else
     float8 a = v.lo + v.hi;
     float4 b = a.lo + a.hi;
     float2 c = b.lo + b.hi;
     return c.lo + c.hi;
+#endif
+}
+/* The largest of sixteen, of which all are NaN or none. */
+static inline float canon_fold_max(float16 v)
+{
+#if KEEL_BY_LANE >= 1
+    float lanes[16];
+    vstore16(v, 0, lanes);
+    float r = lanes[0];
+    for (int l = 1; l < 16; l++)
+        r = lanes[l] > r ? lanes[l] : r;
+    return r;
+#else
+    float8 a = v.lo > v.hi ? v.lo : v.hi;
+    float4 b = a.lo > a.hi ? a.lo : a.hi;
+    float2 c = b.lo > b.hi ? b.lo : b.hi;
+    return c.lo > c.hi ? c.lo : c.hi;
+#endif
 }
 /* Sixteen values at x, of which n are there; +0 for the others. n may be more than 16. */
 static inline float16 canon_load(__global const float *x, uint n)

@@ -1,6 +1,12 @@
 /* canon_wide.h - the words of canon_math.h for sixteen floats at a time (OpenCL C only), and what
  * every .cl file needs before its first line. canon_scalar.h says how the two widths fit together. */
 #pragma OPENCL FP_CONTRACT OFF
+#ifndef KEEL_BY_LANE
+#define KEEL_BY_LANE 0 /* a tunable: tunables.c says what it is for */
+#endif
+#if KEEL_BY_LANE >= 2
+#define CANON_PASS_OVER /* canon_lane.h has these functions */
+#endif
 #define canon_real          float16
 #define canon_word          uint
 #define canon_bits          uint16
@@ -10,6 +16,7 @@
 #define canon_fma(a, b, c)  fma((float16)(a), (float16)(b), (float16)(c))
 #define canon_mul_hi(a, b)  canon_mul_hi_x16(a, b)
 #define canon_flush         canon_flush_x16
+#define canon_plus_zero     canon_plus_zero_x16
 #define canon_divide        canon_divide_x16
 #define canon_sqrt          canon_sqrt_x16
 #define canon_rsqrt         canon_rsqrt_x16

@@ -19,10 +19,7 @@ static inline float row_max(__global const float *x, uint n)
         float16 v = vload16(0, x + i);
         m = v > m ? v : m;
     }
-    float8 a = m.lo > m.hi ? m.lo : m.hi;
-    float4 b = a.lo > a.hi ? a.lo : a.hi;
-    float2 c = b.lo > b.hi ? b.lo : b.hi;
-    float r = c.lo > c.hi ? c.lo : c.hi;
+    float r = canon_fold_max(m);
     for (; i < n; i++)
         r = x[i] > r ? x[i] : r;
     return r;

@@ -3,10 +3,7 @@
 #include "kernels_internal.h"
 
 enum {
-    ROWS_MAX_SMALL = 64,  /* rows to a group where local memory is small, */
-    ROWS_MAX_LARGE = 256, /* and where it is not: ROWS_MAX in gemm.cl */
-    GROUPS_PER_UNIT = 4 /* for balance, as long as ... */,
-    ROWS_MIN = 32 /* ... a group's copy of B still serves this many rows */,
+    ROWS_MIN = 32,   /* rows that a group's copy of B serves at least, whatever the balance */
     CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */
 };
 
@@ -16,11 +13,12 @@ static uint32_t divide_up(uint32_t a, uint32_t b)
 }
 
 /* Rows of C to a group: as many as fit, but with enough groups for all compute units. */
-static uint32_t choose_row_block(const struct keel_device_info *info, const struct keel_gemm *op)
+static uint32_t choose_row_block(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
-    uint32_t rows_max = keel_device_large_local(info) ? ROWS_MAX_LARGE : ROWS_MAX_SMALL;
+    uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
     uint64_t strips = (uint64_t)divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch;
-    uint64_t wanted = (uint64_t)info->compute_units * GROUPS_PER_UNIT;
+    uint64_t wanted = (uint64_t)keel_kernels_info(kernels)->compute_units *
+                      keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
     uint64_t cuts = divide_up(op->m, rows_max);
     uint64_t cuts_max = divide_up(op->m, ROWS_MIN);
     if (strips * cuts < wanted)
@@ -94,7 +92,7 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
     uint32_t flags = (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
                      (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
                      (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U);
-    uint32_t row_block = choose_row_block(keel_kernels_info(kernels), op);
+    uint32_t row_block = choose_row_block(kernels, op);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),

@@ -16,14 +16,16 @@
  * `sums` unchanged: they are the same floats, so an element's chain is the same at every tiling.
  * op(A) is read where it lies: each of its elements is broadcast, so its layout does not matter.
  *
- * Tunables: DEPTH (k per panel), ROWS_MAX (largest row_block); gemm.c knows the latter. Both follow
- * from the local memory of the device, and change no bit. Tolerance against the host: none, equal bits. */
+ * Tunables (tunables.c): DEPTH (k per panel), ROWS_MAX (largest row_block), KEEL_BY_LANE. They change no bit.
+ * Tolerance against the host: none, equal bits. */
 
-#ifdef KEEL_LARGE_LOCAL
-enum { DEPTH = 256, ROWS_MAX = 256 };
-#else
-enum { DEPTH = 64, ROWS_MAX = 64 };
+#ifndef KEEL_GEMM_DEPTH
+#define KEEL_GEMM_DEPTH 64
+#define KEEL_GEMM_ROWS  64
 #endif
+enum { DEPTH = KEEL_GEMM_DEPTH, ROWS_MAX = KEEL_GEMM_ROWS };
+/* Whether tiles of all columns go by vectors; else they go as those of fewer columns do. */
+#define WHOLE(columns) (KEEL_BY_LANE < 2 && (columns) == TILE_COLUMNS)
 enum { TILE_ROWS = 8, TILE_COLUMNS = 48 };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, PRE = 16, CHECKSUM = 32 };
 
@@ -113,6 +115,15 @@ static void pack_edge(__global const float *b, ulong step_p, ulong step_j, uint 
 static void multiply_tile(__global const float *a, uint step_i, uint step_p, uint rows,
                           __local const float *panel, uint depth, bool first, __local float *sums)
 {
+#if KEEL_BY_LANE >= 2
+    for (uint at = 0; at < min(rows, (uint)TILE_ROWS) * 3; at++) {
+        __global const float *x = a + (ulong)(at / 3) * step_i;
+        float16 s = first ? (float16)(0.0f) : vload16(at, sums);
+        for (uint p = 0; p < depth; p++)
+            s = canon_wide_fma((float16)(x[(ulong)p * step_p]), vload16(3 * p + at % 3, panel), s);
+        vstore16(s, at, sums);
+    }
+#else
     float16 zero = (float16)(0.0f);
     EACH_TILE_ROW(ROW_POINTER)
     EACH_TILE_ROW(ROW_BEGIN)
@@ -122,6 +133,7 @@ static void multiply_tile(__global const float *a, uint step_i, uint step_p, uin
         panel += TILE_COLUMNS;
     }
     EACH_TILE_ROW(ROW_END)
+#endif
 }
 
 /* The checksum of a tile of 8 x 48 elements: down each column h = rotate(h, 5) + bits, from 0; then the sum
@@ -137,9 +149,17 @@ static uint16 checksum_weights(uint v)
 static uint checksum_fold(uint16 h0, uint16 h1, uint16 h2)
 {
     uint16 h = h0 * checksum_weights(0) + h1 * checksum_weights(1) + h2 * checksum_weights(2);
+#if KEEL_BY_LANE >= 1
+    uint lanes[16], sum = 0;
+    vstore16(h, 0, lanes);
+    for (int l = 0; l < 16; l++)
+        sum += lanes[l];
+    return sum;
+#else
     uint8 a = h.lo + h.hi;
     uint4 b = a.lo + a.hi;
     return b.x + b.y + b.z + b.w;
+#endif
 }
 
 static uint16 finish_16(__local const float *sums, __global float *c, __global float *pre,
@@ -220,7 +240,7 @@ __kernel void keel_gemm(__global const float *a, __global const float *b, __glob
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
         __global const float *from = b + p * b_step_p;
-        if (columns < TILE_COLUMNS)
+        if (!WHOLE(columns))
             pack_edge(from, b_step_p, b_step_j, columns, depth, panel);
         else if (flags & TRANSPOSE_B)
             pack_columns(from, ldb, depth, panel);
@@ -235,7 +255,7 @@ __kernel void keel_gemm(__global const float *a, __global const float *b, __glob
         const ulong at = corner + (ulong)r * ldc;
         const uint high = min((uint)TILE_ROWS, rows - r);
         __local const float *tile = sums + r * TILE_COLUMNS;
-        uint sum = columns == TILE_COLUMNS
+        uint sum = WHOLE(columns)
                        ? finish_tile(tile, high, c + at, pre + at, ldc, bias + j, flags)
                        : finish_edge(tile, high, columns, c + at, pre + at, ldc, bias + j, flags);
         if (flags & CHECKSUM)
@@ -284,7 +304,7 @@ __kernel void keel_gemm_check(__global const float *c, __global const uint *chec
         const uint columns = min((uint)TILE_COLUMNS, n - t * TILE_COLUMNS);
         const uint number = (batch * tiles_down + row) * tiles_across + t;
         __global const float *tile = c + (ulong)t * TILE_COLUMNS;
-        const uint sum = columns == TILE_COLUMNS ? checksum_tile(tile, rows, ldc)
+        const uint sum = WHOLE(columns) ? checksum_tile(tile, rows, ldc)
                                                  : checksum_edge(tile, rows, columns, ldc);
         if (sum != checksums[number]) {
             atomic_inc(report);

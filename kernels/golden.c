@@ -236,24 +236,55 @@ static struct keel_golden_result judge(const struct golden_run *run, uint64_t ex
     return result;
 }
 
+/* Guards are a multiple of what slices are aligned to. */
+static uint64_t guard_bytes_on(const struct keel_kernels *kernels, uint64_t least)
+{
+    const uint64_t align = keel_device_info(keel_kernels_device(kernels))->base_align_bytes;
+    return align > 1 ? (least + align - 1) / align * align : least;
+}
+
+/* `instead` NULL: the kernels that the case launches. */
+static enum keel_status run_case(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                 uint64_t guard_bytes, struct keel_kernel *instead, uint64_t deadline_ns,
+                                 struct keel_golden_result *out)
+{
+    KEEL_ASSERT(index < golden_case_count);
+    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
+    enum keel_status status = build(&run, &golden_cases[index]);
+    for (uint32_t i = 0; i < run.list.count && instead != NULL; i++)
+        run.list.items[i].kernel = instead;
+    if (status == KEEL_OK)
+        status = execute(&run, queue, deadline_ns);
+    if (status == KEEL_OK)
+        *out = judge(&run, golden_cases[index].expected);
+    if (status != KEEL_TIMEOUT)
+        run_fini(&run);
+    return status;
+}
+
 enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out)
 {
-    KEEL_ASSERT(index < golden_case_count);
-    const struct golden_case *golden = &golden_cases[index];
-    const uint64_t align = keel_kernels_info(kernels)->base_align_bytes;
-    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes};
-    if (guard_bytes != 0 && align > 1)
-        run.guard_bytes = (guard_bytes + align - 1) / align * align;
-    enum keel_status status = build(&run, golden);
-    if (status == KEEL_OK)
-        status = execute(&run, queue, deadline_ns);
-    if (status == KEEL_OK)
-        *out = judge(&run, golden->expected);
-    if (status != KEEL_TIMEOUT)
-        run_fini(&run);
-    return status;
+    return run_case(kernels, queue, index, guard_bytes, NULL, deadline_ns, out);
+}
+
+enum keel_status golden_run_instead(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                    struct keel_kernel *kernel, uint64_t deadline_ns,
+                                    struct keel_golden_result *out)
+{
+    return run_case(kernels, queue, index, GUARD_BYTES, kernel, deadline_ns, out);
+}
+
+bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct keel_kernel *kernel)
+{
+    struct golden_run run = {.kernels = kernels};
+    bool found = false;
+    if (build(&run, &golden_cases[index]) == KEEL_OK)
+        for (uint32_t i = 0; i < run.list.count; i++)
+            found = found || run.list.items[i].kernel == kernel;
+    run_fini(&run);
+    return found;
 }
 
 /* ---- the door ---- */

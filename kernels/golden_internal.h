@@ -75,4 +75,11 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out);
 
+/* For tests: the same with guards, whose launches all run `kernel` in the place of their own; and whether the
+ * launches of a case run `kernel`. */
+enum keel_status golden_run_instead(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
+                                    struct keel_kernel *kernel, uint64_t deadline_ns,
+                                    struct keel_golden_result *out);
+bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct keel_kernel *kernel);
+
 #endif

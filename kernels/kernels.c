@@ -12,11 +12,13 @@ struct built_module {
     const struct keel_module *module;
     struct keel_program *program;
     struct keel_kernel **kernels; /* module->kernel_count, in the order of module->kernels */
+    char options[KEEL_BUILD_OPTIONS_BYTES];
 };
 
 struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
+    uint32_t tuned[KEEL_TUNABLE_COUNT];
     struct built_module modules[KEEL_MODULE_COUNT];
 };
 
@@ -26,18 +28,14 @@ static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #undef KEEL_MODULE_ADDRESS
 };
 
-/* What .cl files are told about the device: only how much local memory their arrays may take. */
-static const char *build_options(const struct keel_device_info *info)
-{
-    return keel_device_large_local(info) ? "-DKEEL_LARGE_LOCAL" : "";
-}
-
-static enum keel_status build_module(const struct keel_kernels *kernels, const struct keel_module *module,
+static enum keel_status build_module(const struct keel_kernels *kernels, enum keel_module_id id,
                                      struct built_module *out)
 {
+    const struct keel_module *module = module_table[id];
     out->module = module;
+    keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
-    KEEL_TRY(keel_program_create(kernels->device, module, build_options(&kernels->info), &out->program));
+    KEEL_TRY(keel_program_create(kernels->device, module, out->options, &out->program));
     for (uint32_t i = 0; i < module->kernel_count; i++)
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
     return KEEL_OK;
@@ -45,7 +43,7 @@ static enum keel_status build_module(const struct keel_kernels *kernels, const s
 
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out)
 {
-    return keel_kernels_create_with(device, &(struct keel_kernels_options){.target = NULL}, out);
+    return keel_kernels_create_with(device, &(struct keel_kernels_options){0}, out);
 }
 
 enum keel_status keel_kernels_create_with(struct keel_device *device,
@@ -56,12 +54,13 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
-    for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++) {
-        enum keel_status status = build_module(kernels, module_table[i], &kernels->modules[i]);
-        if (status != KEEL_OK) {
-            keel_kernels_destroy(kernels);
-            return status;
-        }
+    enum keel_status status =
+        keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
+    for (uint32_t i = 0; i < KEEL_MODULE_COUNT && status == KEEL_OK; i++)
+        status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
+    if (status != KEEL_OK) {
+        keel_kernels_destroy(kernels);
+        return status;
     }
     *out = kernels;
     return KEEL_OK;
@@ -112,15 +111,15 @@ struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, u
     KEEL_ASSERT(index < KEEL_MODULE_COUNT);
     const struct built_module *built = &kernels->modules[index];
     return (struct keel_kernels_part){.module = built->module,
-                                      .options = build_options(&kernels->info),
+                                      .options = built->options,
                                       .program = built->program,
                                       .kernels = built->kernels};
 }
 
-bool keel_kernels_few_wide(const struct keel_kernels *kernels)
+uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunable_index)
 {
-    enum keel_device_kind kind = keel_kernels_info(kernels)->kind;
-    return kind == KEEL_DEVICE_HOST || kind == KEEL_DEVICE_CPU;
+    KEEL_ASSERT(tunable_index < KEEL_TUNABLE_COUNT);
+    return kernels->tuned[tunable_index];
 }
 
 bool keel_device_large_local(const struct keel_device_info *info)
@@ -171,11 +170,7 @@ enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_l
 
 struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_t items)
 {
-    uint64_t group = 1;
-    if (!keel_kernels_few_wide(kernels)) {
-        uint32_t limit = keel_kernels_info(kernels)->max_group_items;
-        group = limit != 0 && limit < KEEL_GROUP_ITEMS_MANY ? limit : KEEL_GROUP_ITEMS_MANY;
-    }
+    const uint64_t group = kernels->tuned[KEEL_TUNABLE_GROUP_ITEMS];
     uint64_t groups = (items + group - 1) / group;
     if (groups == 0)
         groups = 1;
@@ -184,7 +179,7 @@ struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_
 
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)
 {
-    return keel_kernels_few_wide(kernels) ? KEEL_ITEM_ELEMENTS_WIDE : KEEL_LANES;
+    return kernels->tuned[KEEL_TUNABLE_ITEM_ELEMENTS];
 }
 
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,

@@ -42,6 +42,26 @@ enum {
     KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
 };
 
+/* The tunables, in the order of keel_tunable_get. */
+enum keel_tunable_id {
+    KEEL_TUNABLE_BY_LANE,
+    KEEL_TUNABLE_GROUP_ITEMS,
+    KEEL_TUNABLE_ITEM_ELEMENTS,
+    KEEL_TUNABLE_GEMM_DEPTH,
+    KEEL_TUNABLE_GEMM_ROWS,
+    KEEL_TUNABLE_GEMM_BALANCE,
+    KEEL_TUNABLE_ATTENTION_BLOCK,
+    KEEL_TUNABLE_COUNT
+};
+enum { KEEL_BUILD_OPTIONS_BYTES = 192 };
+/* Defaults of the device, then the settings; errors as keel_kernels_create_with. */
+enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
+                                     uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT]);
+/* What the compiler is told for a module. */
+void keel_tunables_build_options(const struct keel_device_info *info, enum keel_module_id module,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT],
+                                 char out[KEEL_BUILD_OPTIONS_BYTES]);
+
 /* A random tensor has one Philox counter word for every four elements. */
 #define KEEL_RANDOM_ELEMENTS_MAX (UINT64_C(1) << 34)
 
@@ -49,9 +69,6 @@ enum {
 struct keel_device *keel_kernels_device(const struct keel_kernels *kernels);
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
-/* CPUs (and the host): few wide cores, so one work-item per group and a vector loop within. */
-bool keel_kernels_few_wide(const struct keel_kernels *kernels);
-
 /* Local memory for arrays of some 200 KiB a group, instead of 32 KiB: caches of a CPU, mostly. Then
  * .cl files see KEEL_LARGE_LOCAL. Changes sizes of blocks, never bits. */
 enum { KEEL_LOCAL_LARGE_BYTES = 262144 };
@@ -71,9 +88,8 @@ enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_l
                                      const struct keel_range *range, const struct keel_arg *args,
                                      uint32_t arg_count);
 
-/* A one-dimensional range of at least `items` work-items: groups of 1 on few-wide devices, of
- * KEEL_GROUP_ITEMS_MANY (or the device's limit) elsewhere. Kernels check their index: the range may
- * be larger. */
+/* A one-dimensional range of at least `items` work-items, in groups of launch.group_items. Kernels check
+ * their index: the range may be larger. */
 struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_t items);
 /* How many consecutive elements (a multiple of KEEL_LANES) one work-item of an element-wise kernel takes. */
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels);

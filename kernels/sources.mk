@@ -1,6 +1,6 @@
 # What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
 kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
-	canon_scalar.h canon_math.h canon_random.h canon_tree.h
+	canon_scalar.h canon_math.h canon_random.h canon_lane.h canon_tree.h
 kernels_CL := \
 	elementwise.cl \
 	activation.cl \
@@ -21,6 +21,7 @@ kernels_SRC := \
 	canon.c \
 	golden.c \
 	golden_cases.c \
+	tunables.c \
 	activation.c \
 	activation_host.c \
 	elementwise.c \

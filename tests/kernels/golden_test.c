@@ -1,3 +1,6 @@
+/* golden_test.c - the golden cases on every OpenCL stack that is here, and with tunables of all kinds: the
+ * same hashes; and that what a golden case must notice, it notices. Oclgrind has a test of its own
+ * (oclgrind_test.sh), which runs this program with GOLDEN_DEVICE. */
 #include "golden_internal.h"
 #include "harness.h"
 
@@ -5,8 +8,25 @@
 #include <keel/clock.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define LIMIT_NS (60 * KEEL_NS_PER_S)
+#define LIMIT_NS (120 * KEEL_NS_PER_S)
+enum { LIMIT_S = 400, SETTINGS_MAX = 5 };
+
+/* A stack is the environment that makes the driver show it, and a selector. */
+struct stack {
+    const char *name, *selector, *variable, *value;
+    const char *needs; /* a file, without which it is not here; NULL: always here */
+    bool short_lived;  /* its driver ends a kernel after 65535 turns of its loops */
+};
+static const struct stack stacks[] = {
+    {"host", "host", NULL, NULL, NULL, false},
+    {"PoCL, all threads", "pocl", NULL, NULL, NULL, false},
+    {"PoCL, one thread", "pocl", "POCL_MAX_PTHREAD_COUNT", "1", NULL, false},
+    {"PoCL, blocking", "pocl", "POCL_DEVICES", "basic", NULL, false},
+    {"rusticl", "mesa", "RUSTICL_ENABLE", "llvmpipe", "/etc/OpenCL/vendors/rusticl.icd", true},
+};
+enum { STACKS = sizeof stacks / sizeof stacks[0] };
 
 struct rig {
     struct keel_device *device;
@@ -14,11 +34,12 @@ struct rig {
     struct keel_queue *queue;
 };
 
-static struct rig rig_open(const char *selector)
+static struct rig rig_open(const char *selector, const struct keel_setting *settings, uint32_t count)
 {
     struct rig rig;
+    const struct keel_kernels_options options = {.settings = settings, .setting_count = count};
     ck_ok(keel_device_open(selector, NULL, &rig.device));
-    ck_ok(keel_kernels_create(rig.device, &rig.kernels));
+    ck_ok(keel_kernels_create_with(rig.device, &options, &rig.kernels));
     ck_ok(keel_queue_create(rig.device, &rig.queue));
     return rig;
 }
@@ -31,50 +52,223 @@ static void rig_close(struct rig *rig)
     keel_device_close(rig->device);
 }
 
-static struct keel_golden_result run(struct rig *rig, uint32_t index)
+/* What a case is known to find on a stack that is not all right. */
+static bool is_found(const struct stack *stack, const char *name)
 {
-    struct keel_golden_result result;
-    ck_ok(keel_golden_run(rig->kernels, rig->queue, index, keel_deadline_after_ns(LIMIT_NS), &result));
-    return result;
+    return stack->short_lived && strcmp(name, "bias_grad/70001x1") == 0;
 }
 
-/* Every case of one device, and how many were wrong, each named. */
-static void all_cases(const char *selector)
+static void all_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes)
 {
-    struct rig rig = rig_open(selector);
     int wrong = 0;
     for (uint32_t i = 0; i < keel_golden_count(); i++) {
+        struct keel_golden_result result;
         const struct keel_golden golden = keel_golden_get(i);
-        const struct keel_golden_result result = run(&rig, i);
-        if (!result.matches)
-            printf("%s: %s: 0x%016" PRIx64 ", expected 0x%016" PRIx64 "\n", selector, golden.name,
+        ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
+                                 &result));
+        const bool right = result.matches != is_found(stack, golden.name);
+        if (!right)
+            printf("%s: %s: 0x%016" PRIx64 ", expected 0x%016" PRIx64 "\n", stack->name, golden.name,
                    result.hash, result.expected);
         if (!result.intact)
-            printf("%s: %s: %s was hit at %" PRId64 "\n", selector, golden.name, result.hit_buffer,
+            printf("%s: %s: %s was hit at %" PRId64 "\n", stack->name, golden.name, result.hit_buffer,
                    result.hit_offset_bytes);
-        wrong += !result.matches || !result.intact;
+        wrong += !right || !result.intact;
     }
-    rig_close(&rig);
     fflush(stdout);
     ck_assert_int_eq(wrong, 0);
 }
 
-START_TEST(the_table_holds_the_hashes_of_the_host)
+START_TEST(every_stack_gives_the_hashes_of_the_table)
 {
-    all_cases("host");
+    const struct stack *stack = &stacks[_i];
+    if (stack->needs != NULL && access(stack->needs, R_OK) != 0)
+        return;
+    if (stack->variable != NULL)
+        setenv(stack->variable, stack->value, 1);
+    struct rig rig = rig_open(stack->selector, NULL, 0);
+    all_cases(stack, &rig, 256);
+    rig_close(&rig);
 }
 END_TEST
 
-START_TEST(threads_of_pocl_give_the_hashes_of_the_table)
+/* Settings far from the defaults of a CPU, each tunable in at least two values. */
+static const struct keel_setting samples[][SETTINGS_MAX] = {
+    {{"launch.group_items", 64},
+     {"launch.item_elements", 16},
+     {"gemm.depth", 32},
+     {"gemm.rows", 32},
+     {"attention.block", 16}},
+    {{"launch.group_items", 8},
+     {"launch.item_elements", 256},
+     {"gemm.depth", 384},
+     {"gemm.rows", 512},
+     {"canon.by_lane", 1}},
+    {{"gemm.groups_per_unit", 16},
+     {"launch.item_elements", 64},
+     {"gemm.rows", 64},
+     {"attention.block", 32},
+     {"canon.by_lane", 2}},
+};
+
+START_TEST(no_tunable_changes_a_bit)
 {
-    all_cases("pocl");
+    struct rig rig = rig_open("pocl", samples[_i], SETTINGS_MAX);
+    all_cases(&stacks[1], &rig, 256);
+    rig_close(&rig);
+}
+END_TEST
+
+START_TEST(every_tunable_is_in_a_sample)
+{
+    for (uint32_t t = 0; t < keel_tunable_count(); t++) {
+        bool seen = false;
+        for (size_t s = 0; s < sizeof samples / sizeof samples[0]; s++)
+            for (int i = 0; i < SETTINGS_MAX; i++)
+                seen = seen || strcmp(samples[s][i].name, keel_tunable_get(t).name) == 0;
+        ck_assert_msg(seen, "%s is in no sample", keel_tunable_get(t).name);
+    }
+}
+END_TEST
+
+START_TEST(what_is_no_setting_is_refused_by_name)
+{
+    static const struct keel_setting wrong[] = {{"gemm.deph", 64}, {"gemm.depth", 65}};
+    static const char *const said[] = {"gemm.deph: kernels have no such tunable",
+                                       "gemm.depth = 65: not one of"};
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    ck_ok(keel_device_open("host", NULL, &device));
+    for (int i = 0; i < 2; i++) {
+        const struct keel_kernels_options options = {.settings = &wrong[i], .setting_count = 1};
+        ck_status(keel_kernels_create_with(device, &options, &kernels), KEEL_INVALID);
+        ck_assert_msg(strstr(keel_detail(), said[i]) != NULL, "%s", keel_detail());
+    }
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(every_kernel_is_launched_by_the_cases)
+{
+    struct rig rig = rig_open("host", NULL, 0);
+    for (uint32_t p = 0; p < keel_kernels_part_count(rig.kernels); p++) {
+        const struct keel_kernels_part part = keel_kernels_part(rig.kernels, p);
+        for (uint32_t k = 0; k < part.module->kernel_count; k++) {
+            bool launched = false;
+            for (uint32_t i = 0; i < golden_case_count && !launched; i++)
+                launched = golden_launches(rig.kernels, i, part.kernels[k]);
+            ck_assert_msg(launched, "no golden case launches %s", part.module->kernels[k].name);
+        }
+    }
+    rig_close(&rig);
+}
+END_TEST
+
+START_TEST(names_are_unique_and_each_operation_has_three_shapes)
+{
+    for (uint32_t i = 0; i < keel_golden_count(); i++) {
+        const struct keel_golden golden = keel_golden_get(i);
+        uint32_t same_op = 0;
+        for (uint32_t j = 0; j < keel_golden_count(); j++) {
+            ck_assert(i == j || strcmp(golden.name, keel_golden_get(j).name) != 0);
+            same_op += strcmp(golden.op, keel_golden_get(j).op) == 0;
+        }
+        ck_assert_msg(same_op >= 3, "%s: %u shapes", golden.op, same_op);
+        ck_assert_uint_gt(golden.bytes, 0);
+        ck_assert_uint_le(golden.bytes, KEEL_GOLDEN_BYTES_MAX);
+    }
+}
+END_TEST
+
+/* ---- what a case must notice ---- */
+
+static uint32_t case_named(const char *name)
+{
+    uint32_t i = 0;
+    while (strcmp(keel_golden_get(i).name, name) != 0)
+        i++;
+    return i;
+}
+
+/* add/67 again, whose kernel then does something that it must not. */
+static struct keel_golden_result spoiled(void (*spoil)(void *const *, const struct keel_range *))
+{
+    struct rig rig = rig_open("host", NULL, 0);
+    struct keel_golden_result result;
+    const struct keel_module_kernel kernel = {"spoil", spoil};
+    const struct keel_module module = {.name = "spoil", .source = "", .kernels = &kernel, .kernel_count = 1};
+    struct keel_program *program;
+    struct keel_kernel *spoiler;
+    ck_ok(keel_program_create(rig.device, &module, "", &program));
+    ck_ok(keel_kernel_create(program, "spoil", &spoiler));
+    ck_ok(golden_run_instead(rig.kernels, rig.queue, case_named("add/67"), spoiler,
+                             keel_deadline_after_ns(LIMIT_NS), &result));
+    keel_kernel_destroy(spoiler);
+    keel_program_destroy(program);
+    rig_close(&rig);
+    return result;
+}
+
+static void write_behind(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    ((char *)arguments[2])[67 * 4 + 5] = 1;
+}
+static void write_before(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    ((char *)arguments[1])[-8] ^= 1;
+}
+static void write_input(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    ((char *)arguments[0])[12] ^= 1;
+}
+
+START_TEST(a_write_beyond_a_buffer_is_named)
+{
+    static const struct {
+        void (*spoil)(void *const *, const struct keel_range *);
+        const char *buffer;
+        int64_t offset;
+    } hits[] = {{write_behind, "y", 67 * 4 + 5}, {write_before, "b", -8}, {write_input, "a", 12}};
+    for (int i = 0; i < 3; i++) {
+        const struct keel_golden_result result = spoiled(hits[i].spoil);
+        ck_assert(!result.matches && !result.intact);
+        ck_assert_str_eq(result.hit_buffer, hits[i].buffer);
+        ck_assert_int_eq(result.hit_offset_bytes, hits[i].offset);
+    }
+}
+END_TEST
+
+/* ---- for oclgrind_test.sh ---- */
+
+/* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
+ * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. */
+START_TEST(the_device_that_was_named_gives_the_hashes)
+{
+    const char *lanes = getenv("GOLDEN_LANES");
+    const struct keel_setting setting = {"canon.by_lane", lanes != NULL ? (uint32_t)atoi(lanes) : 0};
+    const struct stack stack = {.name = getenv("GOLDEN_DEVICE")};
+    struct rig rig = rig_open(stack.name, &setting, 1);
+    all_cases(&stack, &rig, 0);
+    rig_close(&rig);
 }
 END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, the_table_holds_the_hashes_of_the_host);
-    tcase_add_test(tc, threads_of_pocl_give_the_hashes_of_the_table);
+    if (getenv("GOLDEN_DEVICE") != NULL) {
+        tcase_add_test(tc, the_device_that_was_named_gives_the_hashes);
+        return;
+    }
+    tcase_add_loop_test(tc, every_stack_gives_the_hashes_of_the_table, 0, STACKS);
+    tcase_add_loop_test(tc, no_tunable_changes_a_bit, 0, (int)(sizeof samples / sizeof samples[0]));
+    tcase_add_test(tc, every_tunable_is_in_a_sample);
+    tcase_add_test(tc, what_is_no_setting_is_refused_by_name);
+    tcase_add_test(tc, every_kernel_is_launched_by_the_cases);
+    tcase_add_test(tc, names_are_unique_and_each_operation_has_three_shapes);
+    tcase_add_test(tc, a_write_beyond_a_buffer_is_named);
 }
 
-KEEL_TEST_MAIN("golden", cases, 120)
+KEEL_TEST_MAIN("golden", cases, LIMIT_S)

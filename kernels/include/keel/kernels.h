@@ -24,8 +24,28 @@ struct keel_kernels; /* the built programs of one device, and which variant it u
  * from the driver's cache. The device outlives the kernels. */
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out);
 
+/* Tunables: how kernels are built or cut for a device, never what they compute: no setting changes a bit.
+ * Each device has its defaults; `keel board tune` looks for better ones. index < keel_tunable_count(). */
+struct keel_tunable {
+    const char *name;       /* "gemm.depth" */
+    const char *changes;    /* what it is, in one line, for people */
+    const uint32_t *values; /* all that it may be, ascending */
+    uint32_t value_count;
+};
+uint32_t keel_tunable_count(void);
+struct keel_tunable keel_tunable_get(uint32_t index);
+
+struct keel_setting {
+    const char *name; /* of a tunable */
+    uint32_t value;
+};
+
 /* All zero: as keel_kernels_create. */
 struct keel_kernels_options {
+    const struct keel_setting
+        *settings; /* instead of the defaults; borrowed for the call. INVALID names what
+                      is no tunable, or none of its values; LIMIT what the device has not. */
+    uint32_t setting_count;
     const struct keel_device_info
         *target; /* the device that the code is for, where this one only compiles for
                     it: build options and groups are those of the target. Copied. */
@@ -34,6 +54,8 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out);
 void keel_kernels_destroy(struct keel_kernels *kernels);
+/* The value of a tunable that these kernels were built with. */
+uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunable_index);
 
 /* The programs that there are, for who keeps their code (keel board build); index < keel_kernels_part_count.
  * Owned by the kernels. */

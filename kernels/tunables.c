@@ -1,0 +1,173 @@
+/* tunables.c - the knobs of the kernels: which there are, what a device gets, what the compiler is told.
+ *
+ * Owns names, values and defaults. Leaves to others what a value does: the .cl files read the macros, the
+ * descriptors ask keel_kernels_setting. No value of any changes a bit (tests/kernels/tunables_test.c). */
+#include "kernels_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct row {
+    struct keel_tunable tunable;
+    const char *macro;          /* NULL: the compiler need not know */
+    enum keel_module_id module; /* KEEL_MODULE_COUNT: all */
+};
+
+static const uint32_t lane_values[] = {0, 1, 2};
+static const uint32_t group_values[] = {1, 8, 16, 32, 64, 128, 256};
+static const uint32_t element_values[] = {16, 64, 256, 1024, 4096, 16384};
+static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
+static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
+static const uint32_t balance_values[] = {1, 2, 4, 8, 16};
+static const uint32_t block_values[] = {16, 32, 64, 128, 256};
+#define VALUES(array) array, (uint32_t)(sizeof(array) / sizeof(array)[0])
+
+static const struct row rows[KEEL_TUNABLE_COUNT] = {
+    [KEEL_TUNABLE_BY_LANE] = {{"canon.by_lane",
+                               "0 vectors of 16, 1 folds lane by lane, 2 all lane by lane: a "
+                               "sixteenth of the code, where a device has no vectors and no fma",
+                               VALUES(lane_values)},
+                              "KEEL_BY_LANE",
+                              KEEL_MODULE_COUNT},
+    [KEEL_TUNABLE_GROUP_ITEMS] = {{"launch.group_items",
+                                   "work-items to a group of kernels that go by rows, "
+                                   "columns or elements",
+                                   VALUES(group_values)},
+                                  NULL,
+                                  KEEL_MODULE_COUNT},
+    [KEEL_TUNABLE_ITEM_ELEMENTS] = {{"launch.item_elements",
+                                     "elements to a work-item of kernels that go by elements",
+                                     VALUES(element_values)},
+                                    NULL,
+                                    KEEL_MODULE_COUNT},
+    [KEEL_TUNABLE_GEMM_DEPTH] = {{"gemm.depth", "k of B that lies in local memory, times 48 columns",
+                                  VALUES(depth_values)},
+                                 "KEEL_GEMM_DEPTH",
+                                 KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_ROWS] = {{"gemm.rows",
+                                 "rows of C to a group at most, in local memory, times 48 columns",
+                                 VALUES(rows_values)},
+                                "KEEL_GEMM_ROWS",
+                                KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_BALANCE] = {{"gemm.groups_per_unit",
+                                    "groups to a compute unit at least, by fewer rows to a group",
+                                    VALUES(balance_values)},
+                                   NULL,
+                                   KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_ATTENTION_BLOCK] = {{"attention.block",
+                                       "keys, or queries, whose scores lie in local memory",
+                                       VALUES(block_values)},
+                                      "KEEL_ATTENTION_BLOCK",
+                                      KEEL_MODULE_attention},
+};
+
+uint32_t keel_tunable_count(void)
+{
+    return KEEL_TUNABLE_COUNT;
+}
+
+struct keel_tunable keel_tunable_get(uint32_t index)
+{
+    KEEL_ASSERT(index < KEEL_TUNABLE_COUNT);
+    return rows[index].tunable;
+}
+
+/* ---- settings ---- */
+
+static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const bool few_wide = info->kind == KEEL_DEVICE_HOST || info->kind == KEEL_DEVICE_CPU;
+    const bool large = keel_device_large_local(info);
+    const uint32_t limit = info->max_group_items != 0 ? info->max_group_items : 1;
+    const bool fused = info->kind == KEEL_DEVICE_HOST || (info->numerics & KEEL_NUMERICS_FMA) != 0;
+    values[KEEL_TUNABLE_BY_LANE] = fused ? 0 : 2;
+    values[KEEL_TUNABLE_GROUP_ITEMS] = few_wide                        ? 1
+                                       : limit < KEEL_GROUP_ITEMS_MANY ? limit
+                                                                       : KEEL_GROUP_ITEMS_MANY;
+    values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
+    values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 256 : 64;
+    values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : 64;
+    values[KEEL_TUNABLE_GEMM_BALANCE] = 4;
+    values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 256 : 64;
+}
+
+static enum keel_status find(const char *name, uint32_t *out)
+{
+    for (uint32_t i = 0; i < KEEL_TUNABLE_COUNT; i++) {
+        if (strcmp(rows[i].tunable.name, name) == 0) {
+            *out = i;
+            return KEEL_OK;
+        }
+    }
+    return keel_fail(KEEL_INVALID, "%s: kernels have no such tunable; keel board tune --list names them",
+                     name);
+}
+
+static enum keel_status apply(const struct keel_setting *setting, uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    uint32_t index = 0;
+    KEEL_TRY(find(setting->name, &index));
+    const struct keel_tunable *tunable = &rows[index].tunable;
+    for (uint32_t i = 0; i < tunable->value_count; i++) {
+        if (tunable->values[i] == setting->value) {
+            values[index] = setting->value;
+            return KEEL_OK;
+        }
+    }
+    return keel_fail(
+        KEEL_INVALID, "%s = %u: not one of its values, which are %u to %u; see keel board tune --list",
+        setting->name, setting->value, tunable->values[0], tunable->values[tunable->value_count - 1]);
+}
+
+/* The largest local arrays of a module's kernels: those of gemm.cl and attention.cl. */
+static uint64_t gemm_local_bytes(const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    return (uint64_t)(values[KEEL_TUNABLE_GEMM_DEPTH] + values[KEEL_TUNABLE_GEMM_ROWS]) * 48 * sizeof(float);
+}
+static uint64_t attention_local_bytes(const struct keel_device_info *info,
+                                      const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const uint32_t width = keel_device_large_local(info) ? 256 : 64;
+    return (uint64_t)(4 * width + 2 * values[KEEL_TUNABLE_ATTENTION_BLOCK]) * KEEL_LANES * sizeof(float);
+}
+
+static enum keel_status check_device(const struct keel_device_info *info,
+                                     const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    if (info->kind == KEEL_DEVICE_HOST)
+        return KEEL_OK;
+    const uint64_t gemm = gemm_local_bytes(values), attention = attention_local_bytes(info, values);
+    if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
+        return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
+                         values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
+    if (gemm > info->local_bytes || attention > info->local_bytes)
+        return keel_fail(KEEL_LIMIT, "%s: takes %llu bytes of local memory, %s has %llu: set a smaller one",
+                         gemm > info->local_bytes ? "gemm.depth and gemm.rows" : "attention.block",
+                         (unsigned long long)(gemm > info->local_bytes ? gemm : attention), info->selector,
+                         (unsigned long long)info->local_bytes);
+    return KEEL_OK;
+}
+
+enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
+                                     uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    defaults(info, values);
+    for (uint32_t i = 0; i < setting_count; i++)
+        KEEL_TRY(apply(&settings[i], values));
+    return setting_count > 0 ? check_device(info, values) : KEEL_OK;
+}
+
+void keel_tunables_build_options(const struct keel_device_info *info, enum keel_module_id module,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT],
+                                 char out[KEEL_BUILD_OPTIONS_BYTES])
+{
+    int length = snprintf(out, KEEL_BUILD_OPTIONS_BYTES, "%s",
+                          keel_device_large_local(info) ? "-DKEEL_LARGE_LOCAL" : "");
+    for (uint32_t i = 0; i < KEEL_TUNABLE_COUNT; i++) {
+        if (rows[i].macro == NULL || (rows[i].module != module && rows[i].module != KEEL_MODULE_COUNT))
+            continue;
+        length += snprintf(out + length, KEEL_BUILD_OPTIONS_BYTES - (size_t)length, "%s-D%s=%u",
+                           length > 0 ? " " : "", rows[i].macro, values[i]);
+        KEEL_ASSERT(length < KEEL_BUILD_OPTIONS_BYTES);
+    }
+}
