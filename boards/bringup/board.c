@@ -8,6 +8,7 @@
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 struct keel_board {
     struct keel_board_file file;
@@ -90,11 +91,42 @@ static enum keel_status find_board(const char *name, const struct keel_device_op
     return status;
 }
 
+enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES])
+{
+    return file->artifacts[0] == '/' ? keel_path_join(out, "", file->artifacts)
+                                     : keel_path_join(out, file->folder, file->artifacts);
+}
+
+static bool has_artifacts(const struct keel_board_file *file)
+{
+    char folder[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
+    return file->folder[0] != '\0' && keel_board_artifacts_folder(file, folder) == KEEL_OK &&
+           keel_path_join(manifest, folder, "manifest.json") == KEEL_OK && keel_path_is_file(manifest);
+}
+
+/* "auto" passes over what has no compiler, but not when its folder has its code. */
+static void prefer_artifacts(const struct keel_device_options *options, struct keel_device_info *device)
+{
+    static const struct keel_code_provider some = {0};
+    struct keel_device_options with_code = *options;
+    struct keel_device_info other;
+    struct keel_board_file *file;
+    with_code.code = &some;
+    if (keel_device_select("auto", &with_code, &other) != KEEL_OK ||
+        strcmp(other.selector, device->selector) == 0 || keel_alloc(1, sizeof *file, &file) != KEEL_OK)
+        return;
+    if (keel_board_file_find(&other, file) == KEEL_OK && has_artifacts(file))
+        *device = other;
+    keel_free(file);
+}
+
 /* From a selector to its device, and from there to the board's file. */
 static enum keel_status find_device(const char *selector, const struct keel_device_options *options,
                                     struct keel_board_file *file, struct keel_device_info *out)
 {
     KEEL_TRY(keel_device_select(selector, options, out));
+    if (strcasecmp(selector, "auto") == 0)
+        prefer_artifacts(options, out);
     return keel_board_file_find(out, file);
 }
 
@@ -111,16 +143,10 @@ static enum keel_status find_code(void *context, const struct keel_module *modul
     return KEEL_NOT_FOUND;
 }
 
-enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES])
-{
-    return file->artifacts[0] == '/' ? keel_path_join(out, "", file->artifacts)
-                                     : keel_path_join(out, file->folder, file->artifacts);
-}
-
 /* Artifacts that are not there, or of another driver, are wrong only where the board cannot do without. */
 static enum keel_status open_code(struct keel_board *board, const struct keel_device_info *info)
 {
-    char folder[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
+    char folder[KEEL_PATH_BYTES];
     struct keel_device_info as_file = *info;
     if (board->file.folder[0] == '\0' || board->file.code == KEEL_BOARD_CODE_SOURCE)
         return KEEL_OK;
@@ -129,8 +155,7 @@ static enum keel_status open_code(struct keel_board *board, const struct keel_de
     board->only_artifacts =
         board->file.code >= KEEL_BOARD_CODE_ARTIFACTS || (info->code_forms & KEEL_CODE_SOURCE) == 0;
     KEEL_TRY(keel_board_artifacts_folder(&board->file, folder));
-    KEEL_TRY(keel_path_join(manifest, folder, "manifest.json"));
-    if (!keel_path_exists(manifest))
+    if (!has_artifacts(&board->file))
         return board->only_artifacts
                    ? keel_fail(KEEL_NOT_FOUND,
                                "board %.200s: takes its code from %.200s, and there is none; make it: keel "

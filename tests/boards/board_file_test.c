@@ -220,6 +220,24 @@ START_TEST(a_board_that_lives_by_artifacts_does_not_open_without)
 }
 END_TEST
 
+START_TEST(auto_takes_a_board_without_a_compiler_when_its_folder_has_code)
+{
+    struct keel_board *board;
+    const char *build = getenv("BUILD");
+    char layer[KEEL_PATH_BYTES];
+    snprintf(layer, sizeof layer, "%s/libkeel-emulated.so", build != NULL ? build : "build");
+    ck_assert_int_eq(setenv("OPENCL_LAYERS", layer, 1), 0);
+    ck_assert_int_eq(setenv("EMULATED_BOARD", "fpga", 1), 0);
+    write_file(root, "emulated/fpga", "board.conf", "[match]\nplatform = Emulated*\n");
+    ck_ok(keel_board_open("auto", NULL, &board));
+    ck_assert_int_eq(keel_device_info(keel_board_device(board))->kind, KEEL_DEVICE_HOST);
+    keel_board_close(board);
+    write_file(root, "emulated/fpga/artifacts", "manifest.json", "{}");
+    ck_status(keel_board_open("auto", NULL, &board), KEEL_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "emulated/fpga/artifacts/manifest.sum"));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -231,6 +249,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, another_driver_is_named_with_the_one_that_is_wanted);
     tcase_add_test(tc, an_earlier_root_takes_the_place_of_a_later_one);
     tcase_add_test(tc, tuning_counts_for_its_own_driver_and_below_what_the_board_says);
+    tcase_add_test(tc, auto_takes_a_board_without_a_compiler_when_its_folder_has_code);
     tcase_add_test(tc, a_board_that_lives_by_artifacts_does_not_open_without);
 }
 
