@@ -27,8 +27,9 @@ for command in $commands; do
         [ "$option" = json ] || has "the section on $command has --$option" "Fl -$option( |\$)" "$section"
     done
 done
-for option in $(sed -n 's/.*Fl -\([a-z-]*\).*/\1/p' "$page" | sort -u); do
-    has "--$option of the page is an option" "^  --$option( |\$)|--help" "$(for c in $commands; do "$keel" board "$c" --help; done)"
+helps=$(for command in $commands; do "$keel" board "$command" --help; done)
+for option in $(sed -n 's/.*Fl -\([a-z-]*\).*/\1/p' "$page" | sort -u | grep -v '^help$'); do
+    has "--$option of the page is an option" "^  --$option( |\$)" "$helps"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
