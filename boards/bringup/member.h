@@ -1,6 +1,6 @@
 /* member.h - the second process of a check: one that works and is killed, one that is a pair's other half.
  *
- * `keel board member golden|once|pair BOARD [RANK]` is started by checks, never by hand, with a socket on
+ * `keel board member golden|once|pair|outlive BOARD [RANK]` is started by checks, never by hand, with a socket on
  * descriptor 3. It says one struct keel_member_word at a time and ends when the socket does. */
 #ifndef KEEL_MEMBER_H
 #define KEEL_MEMBER_H
@@ -9,9 +9,9 @@
 #include <keel/transport.h>
 
 enum keel_member_kind {
-    KEEL_MEMBER_WORKS = 1, /* golden: the board is open, and works from now on */
+    KEEL_MEMBER_WORKS = 1, /* golden, outlive: the board is open, and works from now on */
     KEEL_MEMBER_ADDRESS,   /* pair: where I am (to the check); where both are (from it) */
-    KEEL_MEMBER_DONE,      /* once, pair: all that was to be done is right; value: hash of the results */
+    KEEL_MEMBER_DONE,      /* once, pair, outlive: all that was to be done is right; value: hash of the results */
     KEEL_MEMBER_FAILED     /* value: enum keel_status, and why */
 };
 
@@ -27,7 +27,7 @@ struct keel_member {
     int fd; /* of the check; the process has the other end */
 };
 
-/* Start one: `rank` NULL for golden. Blocks for no board. */
+/* Start one: `rank` NULL for golden and once. Blocks for no board. */
 enum keel_status keel_member_start(const char *what, const char *board, const char *rank,
                                    struct keel_member *out);
 enum keel_status keel_member_hear(struct keel_member *member, uint64_t deadline_ns,

@@ -61,6 +61,7 @@ struct half {
     struct keel_buffer *part, *result; /* FLOATS, and PAIR * FLOATS */
     float *host;                       /* PAIR * FLOATS */
     uint32_t rank;
+    uint64_t next_sequence; /* of the group */
     uint64_t deadline_ns;
 };
 
@@ -90,12 +91,12 @@ static enum keel_status meet(struct half *half)
     return keel_group_open(half->endpoint, &group, &half->group);
 }
 
-static enum keel_status run_staged(struct half *half, enum keel_collective_kind kind, uint64_t sequence,
-                                   uint64_t floats)
+static enum keel_status run_staged(struct half *half, enum keel_collective_kind kind, uint64_t floats)
 {
+    const uint64_t apart = UINT64_C(1) << 32; /* more than the numbers that one call uses */
     struct keel_device_place part = {.buffer = half->part};
     struct keel_device_collective call = {.what = {.kind = kind,
-                                                   .sequence = sequence,
+                                                   .sequence = half->next_sequence += apart,
                                                    .element = KEEL_ELEMENT_F32,
                                                    .reduction = KEEL_SUM,
                                                    .count = FLOATS,
@@ -127,11 +128,11 @@ static enum keel_status exchange(struct half *half, uint64_t *out_hash)
     KEEL_TRY(
         keel_queue_write(half->rig.queue, half->part, 0, half->host, FLOATS * sizeof(float), NULL, NULL));
     KEEL_TRY(keel_queue_finish(half->rig.queue, half->deadline_ns));
-    KEEL_TRY(run_staged(half, KEEL_ALL_REDUCE, UINT64_C(1) << 32, FLOATS));
+    KEEL_TRY(run_staged(half, KEEL_ALL_REDUCE, FLOATS));
     for (uint32_t i = 0; i < FLOATS; i++)
         KEEL_TRY(compare(&half->host[i], number(0, i) + number(1, i), "all-reduce", i));
     *out_hash = keel_digest_host(half->host, FLOATS, 0);
-    KEEL_TRY(run_staged(half, KEEL_ALL_GATHER, UINT64_C(2) << 32, PAIR * FLOATS));
+    KEEL_TRY(run_staged(half, KEEL_ALL_GATHER, PAIR * FLOATS));
     for (uint32_t i = 0; i < PAIR * FLOATS; i++)
         KEEL_TRY(compare(&half->host[i], number(i / FLOATS, i % FLOATS), "all-gather", i));
     return KEEL_OK;
@@ -150,14 +151,31 @@ static enum keel_status prepare(struct half *half, const char *board)
     return keel_buffer_create(half->rig.device, PAIR * FLOATS * sizeof(float), &half->result);
 }
 
-static enum keel_status pair(const char *board, uint32_t rank, uint64_t *out_hash)
+/* Exchange until the other is gone, which is how it is meant to end; then this board must be as before. */
+static enum keel_status outlive(struct half *half, uint64_t *out_hash)
+{
+    struct keel_member_word word = {.kind = KEEL_MEMBER_WORKS};
+    enum keel_status status = exchange(half, out_hash);
+    if (status == KEEL_OK)
+        status = keel_member_tell(&here, &word);
+    while (status == KEEL_OK)
+        status = exchange(half, out_hash);
+    if (status != KEEL_PEER_LOST)
+        return status;
+    keel_group_close(half->group);
+    half->group = NULL;
+    KEEL_TRY(keel_stager_reset(half->stager, half->deadline_ns));
+    return keel_rig_golden(&half->rig, 0, half->deadline_ns);
+}
+
+static enum keel_status pair(const char *board, uint32_t rank, bool alone_at_last, uint64_t *out_hash)
 {
     struct half half = {.rank = rank, .deadline_ns = keel_deadline_after_ns(PAIR_S * KEEL_NS_PER_S)};
     enum keel_status status = prepare(&half, board);
     if (status == KEEL_OK)
         status = meet(&half);
     if (status == KEEL_OK)
-        status = exchange(&half, out_hash);
+        status = (alone_at_last ? outlive : exchange)(&half, out_hash);
     if (half.group != NULL)
         keel_group_close(half.group);
     keel_stager_free(half.stager);
@@ -182,8 +200,9 @@ int keel_board_member_main(int argc, char **argv)
         return end(work(argv[2]), 0);
     if (linked && argc == 3 && strcmp(argv[1], "once") == 0)
         return end(once(argv[2]), 0);
-    if (linked && argc == 4 && strcmp(argv[1], "pair") == 0) {
-        enum keel_status status = pair(argv[2], argv[3][0] == '0' ? 0 : 1, &hash);
+    bool alone = argc > 1 && strcmp(argv[1], "outlive") == 0;
+    if (linked && argc == 4 && (alone || strcmp(argv[1], "pair") == 0)) {
+        enum keel_status status = pair(argv[2], argv[3][0] == '0' ? 0 : 1, alone, &hash);
         return end(status, hash);
     }
     fprintf(stderr, "keel board: member is started by keel board check\n");
