@@ -44,27 +44,33 @@ static bool look_up(struct keel_check_run *run, struct keel_device **out_device,
 /* ---- 3.1 -------------------------------------------------------------------------------------------------
  */
 
-/* Is all of it there at once? Each buffer is written to at its end, or drivers give what they do not have. */
+/* Is all of it there at once, each bank's share in its own? Each buffer is written to at its end, or drivers
+ * give what they do not have. */
 static void take_all(struct keel_check_run *run, struct keel_device *device, uint64_t bytes)
 {
     enum { BUFFERS_MAX = 256 };
     struct keel_buffer *buffers[BUFFERS_MAX];
-    uint64_t largest = keel_device_info(device)->max_buffer_bytes & ~UINT64_C(4095), taken = 0;
+    const struct keel_device_info *info = keel_device_info(device);
+    const uint64_t largest = info->max_buffer_bytes & ~UINT64_C(4095);
+    const uint64_t share = bytes / info->memory_banks & ~UINT64_C(4095);
+    uint64_t taken = 0, wanted = share * info->memory_banks;
     uint32_t count = 0;
     enum keel_status status = KEEL_OK;
-    while (taken < bytes && count < BUFFERS_MAX && status == KEEL_OK) {
-        uint64_t part = bytes - taken < largest ? bytes - taken : largest;
-        keel_check_progress(run, taken, bytes, "taking memory");
-        status = keel_buffer_create(device, part, &buffers[count]);
+    while (taken < wanted && count < BUFFERS_MAX) {
+        uint64_t left = share - taken % share;
+        struct keel_buffer_options part = {.bytes = left < largest ? left : largest,
+                                           .bank = (uint32_t)(taken / share)};
+        keel_check_progress(run, taken, wanted, "taking memory");
+        status = keel_buffer_create_in(device, &part, &buffers[count]);
         if (status != KEEL_OK)
             break;
         count++;
-        taken += part;
+        taken += part.bytes;
     }
     if (status != KEEL_OK)
-        keel_check_fail(run, "%.0f MiB of %.0f could be had: %s", (double)taken / mib, (double)bytes / mib,
+        keel_check_fail(run, "%.0f MiB of %.0f could be had: %s", (double)taken / mib, (double)wanted / mib,
                         keel_detail());
-    else if (taken < bytes)
+    else if (taken < wanted)
         keel_check_cannot(run, "more than %d buffers of %.0f MiB: the largest buffer is too small",
                           BUFFERS_MAX, (double)largest / mib);
     while (count > 0)
