@@ -69,9 +69,10 @@ static enum keel_status allocate(struct keel_trainer *trainer)
                          trainer->gradient_slices);
 }
 
-static enum keel_status build(struct keel_trainer *trainer)
+static enum keel_status build(struct keel_trainer *trainer, const struct keel_kernels_options *kernels)
 {
-    KEEL_TRY(keel_kernels_create(trainer->device, &trainer->kernels));
+    KEEL_TRY(kernels != NULL ? keel_kernels_create_with(trainer->device, kernels, &trainer->kernels)
+                             : keel_kernels_create(trainer->device, &trainer->kernels));
     KEEL_TRY(build_engine(trainer));
     KEEL_TRY(keel_queue_create(trainer->device, &trainer->copy_queue));
     trainer->flat_count = keel_engine_flat_count(trainer->engine);
@@ -90,7 +91,7 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     trainer->device = config->device;
     trainer->stall_ns = config->stall_ns;
     trainer->progress = config->progress;
-    enum keel_status status = build(trainer);
+    enum keel_status status = build(trainer, config->kernels);
     if (status != KEEL_OK) {
         keel_trainer_destroy(trainer);
         return status;

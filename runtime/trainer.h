@@ -20,9 +20,10 @@
 struct keel_trainer;
 
 struct keel_trainer_config {
-    const struct keel_job *job;     /* borrowed */
-    const struct keel_data *data;   /* borrowed */
-    struct keel_device *device;     /* borrowed */
+    const struct keel_job *job;                 /* borrowed */
+    const struct keel_data *data;               /* borrowed */
+    struct keel_device *device;                 /* borrowed */
+    const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
     uint64_t stall_ns;              /* a device or peer that makes no progress for so long is an error */
     atomic_uint_fast64_t *progress; /* counts what moves; borrowed */
 };

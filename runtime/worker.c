@@ -174,6 +174,7 @@ static enum keel_status build_trainer(struct keel_worker *worker)
     struct keel_trainer_config config = {.job = &worker->job,
                                          .data = worker->data,
                                          .device = worker->device,
+                                         .kernels = keel_board_kernels(worker->board),
                                          .stall_ns = worker->stall_ns,
                                          .progress = &worker->inbox.progress};
     KEEL_TRY(keel_path_join(path, worker->directory, "kernels.lock"));

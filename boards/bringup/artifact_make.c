@@ -5,6 +5,7 @@
  * target uses. */
 #include "artifact_make.h"
 #include "artifact.h"
+#include "board_file.h"
 #include "memcheck.h"
 #include <jansson.h>
 #include <keel/clock.h>
@@ -72,7 +73,11 @@ static enum keel_status add_memcheck(struct maker *maker)
 
 static enum keel_status create_programs(struct maker *maker)
 {
-    const struct keel_kernels_options with = {.target = maker->making->target};
+    struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX];
+    const struct keel_kernels_options with = {.target = maker->making->target,
+                                              .settings = settings,
+                                              .setting_count = maker->making->file->tunable_count};
+    KEEL_TRY(keel_board_settings(maker->making->file, settings));
     KEEL_TRY(keel_kernels_create_with(maker->device, &with, &maker->kernels));
     return keel_program_create(maker->device, &keel_memcheck_module, "", &maker->memcheck);
 }

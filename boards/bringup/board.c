@@ -13,8 +13,10 @@
 struct keel_board {
     struct keel_board_file file;
     struct keel_device *device;
-    struct keel_artifacts *artifacts; /* NULL: none */
-    bool only_artifacts;              /* nothing may be compiled */
+    struct keel_kernels_options kernels;
+    struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX]; /* in `kernels` */
+    struct keel_artifacts *artifacts;                      /* NULL: none */
+    bool only_artifacts;                                   /* nothing may be compiled */
 };
 
 /* ---- which device ---- */
@@ -188,6 +190,9 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
         native.code = board->artifacts != NULL ? &code : NULL;
     }
     KEEL_TRY(keel_board_tune_read(&board->file, &info));
+    KEEL_TRY(keel_board_settings(&board->file, board->settings));
+    board->kernels.settings = board->settings;
+    board->kernels.setting_count = board->file.tunable_count;
     return keel_device_open(info.selector, &native, &board->device);
 }
 
@@ -224,4 +229,9 @@ struct keel_device *keel_board_device(const struct keel_board *board)
 const struct keel_board_file *keel_board_file(const struct keel_board *board)
 {
     return &board->file;
+}
+
+const struct keel_kernels_options *keel_board_kernels(const struct keel_board *board)
+{
+    return &board->kernels;
 }

@@ -86,6 +86,11 @@ static int compile(const struct keel_command *command)
     KEEL_ASSERT(bytes == sizeof info);
     memcpy(&info, target, sizeof info);
     keel_free(target);
+    status = keel_board_tune_read(file, &info);
+    if (status != KEEL_OK) {
+        keel_free(file);
+        return keel_board_report(status);
+    }
     const struct keel_artifact_making making = {
         .file = file, .target = &info, .selector = file->build_with, .folder = own->out};
     int code = make(command, &making);

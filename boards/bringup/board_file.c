@@ -133,6 +133,36 @@ static enum keel_status take(void *object, const struct keel_ini_entry *entry)
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "board", .take = take};
 
+static enum keel_status check_tunable(const struct keel_board_file *file,
+                                      const struct keel_board_tunable *tunable)
+{
+    const char *nearest = "";
+    unsigned best = UINT32_MAX;
+    for (uint32_t i = 0; i < keel_tunable_count(); i++) {
+        const char *name = keel_tunable_get(i).name;
+        unsigned distance = keel_ini_distance(name, tunable->name);
+        if (distance < best) {
+            best = distance;
+            nearest = name;
+        }
+    }
+    if (best == 0)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_INVALID, "%.300s/%s:%u: unknown key kernels.%s; the nearest known key is kernels.%s",
+        file->folder, tunable->tuned ? "tune.conf" : "board.conf", tunable->line, tunable->name, nearest);
+}
+
+enum keel_status keel_board_settings(const struct keel_board_file *file,
+                                     struct keel_setting out[KEEL_BOARD_TUNABLES_MAX])
+{
+    for (uint32_t i = 0; i < file->tunable_count; i++) {
+        KEEL_TRY(check_tunable(file, &file->tunables[i]));
+        out[i] = (struct keel_setting){.name = file->tunables[i].name, .value = file->tunables[i].value};
+    }
+    return KEEL_OK;
+}
+
 /* ---- tune.conf ---- */
 
 struct tuning {
@@ -171,8 +201,10 @@ static void add_tuned(struct keel_board_file *file, const struct tuning *tuning)
 {
     for (uint32_t i = 0; i < tuning->found.tunable_count; i++)
         if (!has_tunable(file, tuning->found.tunables[i].name) &&
-            file->tunable_count < KEEL_BOARD_TUNABLES_MAX)
-            file->tunables[file->tunable_count++] = tuning->found.tunables[i];
+            file->tunable_count < KEEL_BOARD_TUNABLES_MAX) {
+            file->tunables[file->tunable_count] = tuning->found.tunables[i];
+            file->tunables[file->tunable_count++].tuned = true;
+        }
 }
 
 enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info)

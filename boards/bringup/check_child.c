@@ -247,7 +247,7 @@ struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
     if (device == NULL || run->kernels != NULL)
         return run->kernels;
     keel_check_progress(run, 0, 0, "building the kernels");
-    enum keel_status status = keel_kernels_create(device, &run->kernels);
+    enum keel_status status = keel_kernels_create_with(device, keel_board_kernels(run->board), &run->kernels);
     /* A compiler that is there and does not take right code is wrong; where there is none, code is missing.
      */
     bool compiles = (keel_device_info(device)->code_forms & KEEL_CODE_SOURCE) != 0;

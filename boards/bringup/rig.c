@@ -8,7 +8,7 @@ enum keel_status keel_rig_open(const char *board, struct keel_rig *out)
     enum keel_status status = keel_board_open(board, NULL, &rig.board);
     if (status == KEEL_OK) {
         rig.device = keel_board_device(rig.board);
-        status = keel_kernels_create(rig.device, &rig.kernels);
+        status = keel_kernels_create_with(rig.device, keel_board_kernels(rig.board), &rig.kernels);
     }
     if (status == KEEL_OK)
         status = keel_queue_create(rig.device, &rig.queue);

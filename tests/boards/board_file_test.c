@@ -51,7 +51,7 @@ static const char whole[] = "[board]\nname = Acme's first\nkind = accelerator\n"
                             "[device]\nimages = 1\nbanks = 4\nbank_style = xilinx\n"
                             "[code]\nform = artifacts\nbuild_with = pocl\none_image = yes\n"
                             "[limits]\nmemory_bytes = 1073741824\ngemm_flops_s = 5000000000\n"
-                            "[kernels]\ngemm.tile_n = 32\n"
+                            "[kernels]\ngemm.depth = 128\n"
                             "[waivers]\n3.2 = slow until rev 4 until 2027-01-31\n"
                             "[recovery]\nreset = acme-smi --reset 0\n";
 
@@ -71,8 +71,8 @@ START_TEST(a_board_is_said_in_one_short_file)
     ck_assert_uint_eq(file.limits.memory_bytes, UINT64_C(1) << 30);
     ck_assert_uint_eq(file.limits.launch_ns, 0);
     ck_assert_uint_eq(file.tunable_count, 1);
-    ck_assert_str_eq(file.tunables[0].name, "gemm.tile_n");
-    ck_assert_uint_eq(file.tunables[0].value, 32);
+    ck_assert_str_eq(file.tunables[0].name, "gemm.depth");
+    ck_assert_uint_eq(file.tunables[0].value, 128);
     ck_assert_str_eq(file.reset, "acme-smi --reset 0");
     const struct keel_board_waiver *waiver = keel_board_waiver(&file, "3.2");
     ck_assert_ptr_nonnull(waiver);
@@ -187,11 +187,19 @@ START_TEST(tuning_counts_for_its_own_driver_and_below_what_the_board_says)
     struct keel_board_file file;
     ck_ok(read_text(whole, &file));
     write_file(root, "acme/one", "tune.conf",
-               "[tune]\ndriver = 2.1.7\nday = 2026-11-21\n[kernels]\ngemm.tile_n = 64\ngemm.tile_k = 8\n");
+               "[tune]\ndriver = 2.1.7\nday = 2026-11-21\n[kernels]\ngemm.depth = 256\ngemm.rows = 64\n");
     ck_ok(keel_board_tune_read(&file, &one));
     ck_assert_uint_eq(file.tunable_count, 2);
-    ck_assert_uint_eq(file.tunables[0].value, 32);
-    ck_assert_str_eq(file.tunables[1].name, "gemm.tile_k");
+    ck_assert_uint_eq(file.tunables[0].value, 128);
+    ck_assert_str_eq(file.tunables[1].name, "gemm.rows");
+    struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX];
+    ck_ok(keel_board_settings(&file, settings));
+    ck_assert_str_eq(settings[0].name, "gemm.depth");
+    ck_assert_uint_eq(settings[0].value, 128);
+    snprintf(file.tunables[1].name, sizeof file.tunables[1].name, "gemm.rowz");
+    ck_status(keel_board_settings(&file, settings), KEEL_INVALID);
+    ck_assert_ptr_nonnull(
+        strstr(keel_detail(), "tune.conf:6: unknown key kernels.gemm.rowz; the nearest known"));
     ck_ok(read_text(whole, &file));
     struct keel_device_info other = one;
     snprintf(other.driver_version, sizeof other.driver_version, "2.1.8");

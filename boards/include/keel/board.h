@@ -16,6 +16,7 @@
 
 #include <keel/device.h>
 #include <keel/file.h>
+#include <keel/kernels.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,7 +55,8 @@ struct keel_board_limits {
 struct keel_board_tunable {
     char name[KEEL_BOARD_NAME_BYTES];
     uint32_t value;
-    unsigned line; /* of the file that says so */
+    bool tuned;    /* tune.conf says so, and not board.conf */
+    unsigned line; /* of that file */
 };
 
 /* A check that is known to fail here: "3.2 = reason until 2027-01-31". */
@@ -133,5 +135,7 @@ void keel_board_close(struct keel_board *board);
 
 struct keel_device *keel_board_device(const struct keel_board *board);
 const struct keel_board_file *keel_board_file(const struct keel_board *board);
+/* How its kernels are built: for keel_kernels_create_with. Lives as long as the board. */
+const struct keel_kernels_options *keel_board_kernels(const struct keel_board *board);
 
 #endif
