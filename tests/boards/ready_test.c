@@ -187,7 +187,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_unchecked_fixture(tc, set_up, tear_down); /* made once; the last test damages it */
     tcase_add_test(tc, nothing_is_compiled_after_start);
     tcase_add_test(tc, a_damaged_artifact_reaches_no_driver);
 }
