@@ -26,7 +26,9 @@ expect() {
 board() { mkdir -p "$root/$1" && cat >"$root/$1/board.conf"; }
 
 # ---- drivers ----
-mkdir "$root/none" "$root/broken" "$root/both"
+mkdir "$root/none" "$root/broken" "$root/both" "$root/pocl"
+cp /etc/OpenCL/vendors/pocl.icd "$root/pocl/"
+export OCL_ICD_VENDORS="$root/pocl" # whatever else is installed
 echo "$root/no/driver.so" >"$root/broken/bad.icd"
 cp "$root/broken/bad.icd" "$root/both/"
 cp /etc/OpenCL/vendors/pocl.icd "$root/both/"
