@@ -45,7 +45,7 @@ void keel_opencl_queue_destroy(struct keel_queue *queue)
     struct opencl_queue *own = opencl_queue(queue);
     uint64_t deadline_ns =
         keel_deadline_after_ns(keel_device_answers(queue->device) ? QUEUE_END_NS : HUNG_QUEUE_END_NS);
-    bool idle = atomic_load(&queue->lost) || keel_opencl_queue_finish(queue, deadline_ns) == KEEL_OK;
+    bool idle = atomic_load(&queue->lost) || keel_opencl_queue_finish(queue, deadline_ns) != KEEL_TIMEOUT;
     if (!idle || !keel_opencl_pool_fini(&own->pool, deadline_ns)) {
         keel_log(KEEL_LOG_ERROR,
                  "%s: a queue was left behind: it does not end, or its events are not destroyed",

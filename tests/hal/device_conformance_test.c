@@ -146,21 +146,37 @@ static enum keel_status warm_all(struct keel_buffer *buffer)
     return KEEL_OK;
 }
 
-/* The process ends after this, and lets go of all. A binary holds the groups that were launched. */
-static enum keel_status fill_store(void)
+/* A binary holds the groups that were launched before. */
+static enum keel_status store_binary(struct keel_buffer *buffer)
 {
-    struct keel_buffer *buffer = NULL;
     char path[KEEL_PATH_BYTES];
     void *image = NULL;
     uint64_t bytes = 0;
-    KEEL_TRY(store_path(path));
-    KEEL_TRY(keel_device_open("pocl:0", NULL, &device));
-    KEEL_TRY(keel_queue_create(device, &queue));
-    KEEL_TRY(keel_program_create(device, &module, "", &program));
-    KEEL_TRY(keel_buffer_create(device, 4096, &buffer));
     KEEL_TRY(warm_all(buffer));
+    KEEL_TRY(store_path(path));
     KEEL_TRY(keel_program_binary(program, &image, &bytes));
-    return keel_file_replace(path, image, bytes, 0600);
+    enum keel_status status = keel_file_replace(path, image, bytes, 0600);
+    keel_free(image);
+    return status;
+}
+
+static enum keel_status fill_store(void)
+{
+    struct keel_buffer *buffer = NULL;
+    enum keel_status status = keel_device_open("pocl:0", NULL, &device);
+    if (status == KEEL_OK)
+        status = keel_queue_create(device, &queue);
+    if (status == KEEL_OK)
+        status = keel_program_create(device, &module, "", &program);
+    if (status == KEEL_OK)
+        status = keel_buffer_create(device, 4096, &buffer);
+    if (status == KEEL_OK)
+        status = store_binary(buffer);
+    keel_buffer_destroy(buffer);
+    keel_program_destroy(program);
+    keel_queue_destroy(queue);
+    keel_device_close(device);
+    return status;
 }
 
 static int capture(void)

@@ -39,6 +39,11 @@ static const struct stack stacks[] = {
      false},
 };
 enum { STACK_COUNT = sizeof stacks / sizeof stacks[0] };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 #define STACK_LIMIT_NS (600 * KEEL_NS_PER_S)
 
 /* Where the store is that boards without a compiler take their kernels from. */
@@ -90,6 +95,10 @@ static bool stack_try(char *self, const struct stack *one)
 {
     if (one->launcher != NULL && !keel_path_is_file(one->launcher)) {
         printf("note: %s: not tested: there is no %s\n", one->name, one->launcher);
+        return true;
+    }
+    if (one->launcher != NULL && SANITIZED) {
+        printf("note: %s: not tested: a sanitizer wants to be loaded first, and so does it\n", one->name);
         return true;
     }
     if (one->variable != NULL)
