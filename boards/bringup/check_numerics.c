@@ -359,7 +359,7 @@ static const struct slope slopes[] = {
 static bool probe(struct values *values, const struct slope *slope, const float *x, const float *signs,
                   const float *dy, double step, double *out)
 {
-    float moved[VALUES_MAX], y[VALUES_MAX];
+    float moved[VALUES_MAX], y[VALUES_MAX] = {0};
     uint32_t before = values->count;
     for (uint32_t i = 0; i < slope->inputs; i++)
         moved[i] = x[i] + (float)step * signs[i];
@@ -376,7 +376,7 @@ static bool probe(struct values *values, const struct slope *slope, const float 
 static void check_slope(struct values *values, const struct slope *slope, uint32_t seed)
 {
     const struct keel_control control = {.seed_lo = 20261121 + seed};
-    float x[VALUES_MAX], signs[VALUES_MAX], dy[VALUES_MAX], dx[VALUES_MAX];
+    float x[VALUES_MAX] = {0}, signs[VALUES_MAX] = {0}, dy[VALUES_MAX] = {0}, dx[VALUES_MAX] = {0};
     double above, below, by_gradient = 0, weight = 0;
     for (uint32_t i = 0; i < slope->inputs; i++) {
         x[i] = keel_random_normal(&control, 1, i);
