@@ -1,8 +1,9 @@
 /* board_diff.c - `keel board diff`: what has changed between two records of a board, or since its record.
  *
  * Drift is what a maker wants to hear of: another driver, other limits, a verdict that is not what it was, a
- * figure that moved by more than the tolerance. Worse is a verdict that was pass and is not, or a figure that
- * moved the wrong way: exit code 1. */
+ * figure of level 5 that moved by more than the tolerance, and by more than its own repeats lie apart (no
+ * repeat now is among those of then). Worse is a verdict that was pass and is not, or a figure that moved the
+ * wrong way: exit code 1. */
 #include "board_kinds.h"
 #include "board_record.h"
 #include <inttypes.h>
@@ -82,12 +83,26 @@ static void compare_board(struct diff *diff)
                 text_of(after, keys[i]));
 }
 
+/* Do the repeats of two figures lie apart, or among each other? */
+static bool lie_apart(const json_t *before, const json_t *after)
+{
+    double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
+    const json_t *const lists[2] = {json_object_get(before, "samples"), json_object_get(after, "samples")};
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < json_array_size(lists[side]); i++) {
+            double sample = json_number_value(json_array_get(lists[side], i));
+            low[side] = fmin(low[side], sample);
+            high[side] = fmax(high[side], sample);
+        }
+    return low[0] > high[1] || low[1] > high[0];
+}
+
 static void compare_figure(struct diff *diff, const json_t *before, const json_t *after)
 {
     double was = json_number_value(json_object_get(before, "value")),
            is = json_number_value(json_object_get(after, "value"));
     diff->compared++;
-    if (was <= 0 || fabs(is - was) <= diff->tolerance * was)
+    if (was <= 0 || fabs(is - was) <= diff->tolerance * was || !lie_apart(before, after))
         return;
     bool less_is_better = json_is_true(json_object_get(after, "less_is_better"));
     add(diff, text_of(after, "name"), (is > was) == less_is_better, "was %.3f, is %.3f %s (%+.1f%%)", was, is,
@@ -102,7 +117,7 @@ static void compare_check(struct diff *diff, const json_t *before, const json_t 
     if (strcmp(was, is) != 0)
         add(diff, text_of(after, "id"), strcmp(is, "pass") != 0, "%s was %s, is %s %s",
             text_of(after, "name"), was, is, text_of(after, "reason"));
-    for (size_t i = 0; i < json_array_size(figures); i++) {
+    for (size_t i = 0; i < json_array_size(figures) && text_of(after, "id")[0] == '5'; i++) {
         const json_t *figure = json_array_get(figures, i);
         const json_t *same = find(json_object_get(before, "figures"), "name", text_of(figure, "name"));
         if (same != NULL)
@@ -252,7 +267,11 @@ const struct keel_command_kind keel_board_diff = {
     .operands = "BOARD | RECORD BOARD | RECORD RECORD",
     .operands_max = 2,
     .summary = "tell what has changed since a record, or between two",
-    .details = "A board is checked now, by the checks of its record. Exit code 1: something is worse.\n",
+    .details =
+        "A board is checked now, by the checks of its record. A figure of level 5 has changed when it moved "
+        "by\n"
+        "more than the tolerance and none of its repeats is among those of then. Exit code 1: something is\n"
+        "worse.\n",
     .examples = "  keel board diff boards/acme/npu              since its record\n"
                 "  keel board diff monday.json tuesday.json\n"
                 "  keel board diff monday.json pocl:0 --tolerance 5\n",

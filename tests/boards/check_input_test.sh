@@ -7,6 +7,8 @@ here=$(dirname "$0")
 root=$(mktemp -d) || exit 1
 trap 'rm -rf "$root"' EXIT
 passed=0 failed=0
+case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
+cd "$root" || exit 1 # away from ./boards
 
 try() { timeout 120 "$KEEL" board "$@" >"$root/log" 2>&1; code=$?; }
 # expect NAME CODE WORDS...: the last command ended with CODE and said all of WORDS.
@@ -140,6 +142,10 @@ sed 's/"name":"names","claim":\([^}]*\)"verdict":"pass"/"name":"names","claim":\
 try diff "$root/a.json" "$root/a.json"; expect "a record is its own equal" 0 "0 changed, 0 for the worse"
 try diff "$root/a.json" "$root/b.json"; expect "a verdict that was pass is worse" 1 "worse  0.3" "names was pass, is fail" \
     "other  version"
+sed 's/"name":"copy_gbs","unit":"GB\/s","less_is_better":false,"value":[0-9.]*,"limit":null,"samples":\[[^]]*\]/"name":"copy_gbs","unit":"GB\/s","less_is_better":false,"value":0.001,"limit":null,"samples":[0.001,0.002]/' \
+    "$root/a.json" >"$root/c.json"
+try diff "$root/a.json" "$root/c.json"; expect "a rate that fell is worse" 1 "worse  copy_gbs" "is 0.001 GB/s"
+try diff "$root/c.json" "$root/a.json"; expect "a rate that rose is not" 0 "other  copy_gbs" "1 changed, 0 for the worse"
 try diff "$root/boards/acme/cpu" --quick --tolerance 1000
 expect "a board is what its record says" 0 "0 for the worse"
 
