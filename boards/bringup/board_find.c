@@ -173,11 +173,24 @@ struct matching {
     char second[KEEL_PATH_BYTES]; /* folder of the second that fits */
     struct keel_board_match wanted;
     char wanted_folder[KEEL_PATH_BYTES];
+    char root[KEEL_PATH_BYTES]; /* the first one with a file for the device: later ones are not asked */
 };
+
+/* ROOT/VENDOR/BOARD without its last two names. */
+static void root_of(const char *folder, char out[KEEL_PATH_BYTES])
+{
+    snprintf(out, KEEL_PATH_BYTES, "%s", folder);
+    for (int i = 0; i < 2 && strrchr(out, '/') != NULL; i++)
+        *strrchr(out, '/') = '\0';
+}
 
 static enum keel_status look(void *context, const char *folder)
 {
     struct matching *matching = context;
+    char root[KEEL_PATH_BYTES];
+    root_of(folder, root);
+    if (matching->root[0] != '\0' && strcmp(matching->root, root) != 0)
+        return KEEL_OK;
     struct keel_board_file *file = matching->other;
     enum keel_status status = keel_board_file_read(folder, file);
     enum keel_board_fit fit = keel_board_file_fit(file, matching->info);
@@ -187,6 +200,8 @@ static enum keel_status look(void *context, const char *folder)
         keel_log(KEEL_LOG_WARN, "passed over: %s", keel_detail());
         return KEEL_OK;
     }
+    if (fit != KEEL_BOARD_OTHER)
+        memcpy(matching->root, root, sizeof root);
     if (fit == KEEL_BOARD_OTHER_DRIVER) {
         matching->driver_count++;
         matching->wanted = file->match;

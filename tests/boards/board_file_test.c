@@ -171,6 +171,7 @@ START_TEST(an_earlier_root_takes_the_place_of_a_later_one)
     ck_ok(read_text(whole, &file));
     write_file(later, "acme/one", "board.conf", "[match]\nname = *one*\n");
     write_file(later, "acme/three", "board.conf", "[match]\nname = *three*\n");
+    write_file(later, "acme/any", "board.conf", "[match]\nname = *\n");
     ck_ok(keel_board_file_find(&one, &file));
     ck_assert_uint_eq(file.image_limit, 1);
     ck_ok(keel_board_folder_find("acme/one", folder));

@@ -4,7 +4,7 @@
  * (artifacts/), and what `keel board tune` found (tune.conf). Folders are ROOT/VENDOR/BOARD; the roots are
  * the directories of KEEL_BOARDS (':' between them), ./boards, and share/keel/boards beside the bin/ that the
  * program is in. A folder of an earlier root takes the place of one with the same VENDOR/BOARD in a later
- * one.
+ * one, and a device's file is looked for in the first root that has one for it.
  *
  * A device that no board file matches works all the same, with the defaults of its kind. The format of all
  * files is in boards/bringup/README.md.
