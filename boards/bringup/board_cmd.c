@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const struct keel_command_kind *const kinds[] = {
-    &keel_board_list,   &keel_board_check, &keel_board_build, &keel_board_init,
-    &keel_board_record, &keel_board_diff,  &keel_board_bench, &keel_board_release,
+    &keel_board_list, &keel_board_check, &keel_board_build, &keel_board_init,    &keel_board_record,
+    &keel_board_diff, &keel_board_bench, &keel_board_tune,  &keel_board_release,
 };
 static const struct keel_command_set board = {
     .name = "keel board", .kinds = kinds, .kind_count = sizeof kinds / sizeof kinds[0]};

@@ -8,7 +8,7 @@
 #include <keel/command.h>
 
 extern const struct keel_command_kind keel_board_list, keel_board_check, keel_board_release, keel_board_init,
-    keel_board_record, keel_board_diff, keel_board_bench, keel_board_build;
+    keel_board_record, keel_board_diff, keel_board_bench, keel_board_build, keel_board_tune;
 
 /* Print what is wrong, and return the exit code. */
 int keel_board_wrong_use(const char *why, const char *what);
