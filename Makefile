@@ -12,6 +12,7 @@ BUILD ?= build
 Q := $(if $(V),,@)
 say = @$(if $(V),:,printf '  %-7s %s\n' $(1) $(2))
 SAN ?=
+comma := ,
 PREFIX ?= /usr/local
 CC := gcc
 AR := ar
@@ -38,6 +39,8 @@ OPT ?= -O2 -g
 NUMERIC := -ffp-contract=off -fno-fast-math
 ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+# Drivers are C++: one that throws while it is loaded needs the C++ runtime to be there before the sanitizer looks.
+SANFLAGS += $(if $(filter address,$(SAN)),-Wl$(comma)--no-as-needed -lstdc++)
 endif
 CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvisibility=default -pthread \
 	-MMD -MP -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)

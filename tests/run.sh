@@ -8,7 +8,7 @@
 # a machine that has nothing else to do, so that they hold four times as long here.
 #
 # Sanitizers: an allocation that cannot be is an answer (NO_MEMORY), not an error of the test. Suppressions
-# are for races in the drivers' own code alone; leaks need none. Reports go to files, for a run outlives a
+# are for races and leaks in the drivers' own code alone. Reports go to files, for a run outlives a
 # worker that a sanitizer ended and its exit code tells nothing: any report of any process is a failure.
 # Mesa's OpenCL throws while it is loaded, which AddressSanitizer does not live through: PoCL alone is there.
 # libfabric brings libinfinipath, which would put handlers on SIGABRT and others and write .btr files; its
@@ -26,6 +26,7 @@ run_one() {
     common="$common:intercept_tls_get_addr=0"
     export ASAN_OPTIONS="$common:${ASAN_OPTIONS:-}"
     export UBSAN_OPTIONS="$common:print_stacktrace=1:${UBSAN_OPTIONS:-}"
+    export LSAN_OPTIONS="print_suppressions=0:suppressions=$here/lsan.supp:${LSAN_OPTIONS:-}"
     export TSAN_OPTIONS="$common:suppressions=$here/tsan.supp:${TSAN_OPTIONS:-}"
     begun=$(date +%s)
     case $program in
