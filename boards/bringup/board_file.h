@@ -14,8 +14,8 @@ void keel_board_print_keys(FILE *out);
 
 /* Add what tune.conf says, if there is one for this driver; what board.conf says stays. */
 enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info);
-/* The tunables as kernels take them, borrowing their names; INVALID names the line of one that there is not, and
- * the nearest that there is. */
+/* The tunables as kernels take them, borrowing their names; INVALID names the line of one that there is not,
+ * and the nearest that there is. */
 enum keel_status keel_board_settings(const struct keel_board_file *file,
                                      struct keel_setting out[KEEL_BOARD_TUNABLES_MAX]);
 /* Where a board's artifacts are. */

@@ -1,7 +1,7 @@
 /* member.h - the second process of a check: one that works and is killed, one that is a pair's other half.
  *
- * `keel board member golden|once|pair|outlive BOARD [RANK]` is started by checks, never by hand, with a socket on
- * descriptor 3. It says one struct keel_member_word at a time and ends when the socket does. */
+ * `keel board member golden|once|pair|outlive BOARD [RANK]` is started by checks, never by hand, with a
+ * socket on descriptor 3. It says one struct keel_member_word at a time and ends when the socket does. */
 #ifndef KEEL_MEMBER_H
 #define KEEL_MEMBER_H
 
@@ -11,8 +11,8 @@
 enum keel_member_kind {
     KEEL_MEMBER_WORKS = 1, /* golden, outlive: the board is open, and works from now on */
     KEEL_MEMBER_ADDRESS,   /* pair: where I am (to the check); where both are (from it) */
-    KEEL_MEMBER_DONE,      /* once, pair, outlive: all that was to be done is right; value: hash of the results */
-    KEEL_MEMBER_FAILED     /* value: enum keel_status, and why */
+    KEEL_MEMBER_DONE,  /* once, pair, outlive: all that was to be done is right; value: hash of the results */
+    KEEL_MEMBER_FAILED /* value: enum keel_status, and why */
 };
 
 struct keel_member_word {
