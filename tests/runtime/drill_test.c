@@ -27,6 +27,8 @@ START_TEST(good_drills_are_understood)
     ck_ok(keel_drill_parse("disk-full:rank=0,step=9", &drill));
     ck_assert(drill.action == KEEL_DRILL_DISK_FULL && drill.phase == KEEL_AT_SNAPSHOT &&
               drill.duration_ns > 0);
+    ck_ok(keel_drill_parse("sick:rank=2,step=7", &drill));
+    ck_assert(drill.action == KEEL_DRILL_SICK && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
     ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
 }
@@ -51,6 +53,8 @@ static const char *const bad[] = {
     "disk-full:rank=1,step=2,steps=2",
     "disk-full:all,step=2",
     "flip:rank=1,step=2,at=reduce",
+    "sick:rank=1,step=2,at=commit",
+    "sick:all,step=2",
 };
 
 START_TEST(bad_drills_are_refused_with_an_example)
