@@ -9,13 +9,13 @@
  * and shows one platform ("Emulated Boards", selector emulated:0); other platforms are hidden.
  *
  * EMULATED_BOARD
- *   fpga   no compiler, embedded profile, 512 MiB in 2 banks, buffers of 128 MiB; code from binaries only,
+ *   fpga   no compiler, embedded profile, 256 MiB in 2 banks, buffers of 64 MiB; code from binaries only,
  *          one image at a time: another one is put on the board only while it is idle (else
  *          CL_INVALID_OPERATION), which takes EMULATED_REPROGRAM_MS; a kernel of the image that went is
  *          refused (CL_INVALID_PROGRAM_EXECUTABLE), and so are groups of a size that the binary has no
  *          machine code for (CL_INVALID_WORK_GROUP_SIZE)
  *   npu    no compiler, no binaries: built-in kernels only, served from the PoCL binaries in the folder
- *          EMULATED_STORE; 1 GiB, buffers of 512 MiB
+ *          EMULATED_STORE; 256 MiB, buffers of 128 MiB
  *   plain  the driver as it is (default): for faults alone
  * EMULATED_OVER: pocl (default), rusticl, or a part of a platform's name: what computes.
  * EMULATED_STORE: see npu; the artifacts of emulated/fpga serve.
@@ -390,14 +390,14 @@ static void read_board(struct layer_settings *out)
     const char *board = setting("EMULATED_BOARD", "plain");
     if (strcmp(board, "fpga") == 0)
         *out = (struct layer_settings){.board = BOARD_FPGA,
-                                       .memory_bytes = UINT64_C(512) << 20,
-                                       .max_buffer_bytes = UINT64_C(128) << 20,
+                                       .memory_bytes = UINT64_C(256) << 20,
+                                       .max_buffer_bytes = UINT64_C(64) << 20,
                                        .banks = 2,
                                        .reprogram_ms = 100};
     else if (strcmp(board, "npu") == 0)
         *out = (struct layer_settings){.board = BOARD_NPU,
-                                       .memory_bytes = UINT64_C(1) << 30,
-                                       .max_buffer_bytes = UINT64_C(512) << 20,
+                                       .memory_bytes = UINT64_C(256) << 20,
+                                       .max_buffer_bytes = UINT64_C(128) << 20,
                                        .banks = 1};
     else if (strcmp(board, "plain") == 0)
         *out = (struct layer_settings){.board = BOARD_PLAIN, .banks = 1};
