@@ -13,7 +13,10 @@
 enum {
     ROUNDS = 31,
     ROUNDS_QUICK = 7,
-    WARM_ROUNDS = 2,
+    ROUNDS_LEAST = 3,
+    WARM_ROUNDS = 1,
+    MEASURE_S = 30, /* of all rounds together */
+    TIMES_MAX = 1 << 20,
     LAUNCHES = 500,
     COPY_BYTES = 32 << 20,
     COPY_BYTES_QUICK = 8 << 20,
@@ -62,25 +65,29 @@ static double sample(struct speed *speed, const struct subject *subject, uint32_
     return keel_check_ok(speed->run, status, subject->figure) ? (double)took_ns / 1e9 : -1;
 }
 
-/* How many acts make a sample long enough: doubled until it is. */
-static bool settle(struct speed *speed, struct subject *subject)
+/* How many acts make a sample long enough: doubled until it is. The seconds of such a sample; negative after
+ * a verdict. */
+static double settle(struct speed *speed, struct subject *subject)
 {
-    for (subject->times = 1; subject->times < 1 << 20; subject->times *= 2) {
+    for (subject->times = 1;; subject->times *= 2) {
         double seconds = sample(speed, subject, subject->times);
-        if (seconds < 0)
-            return false;
-        if (seconds * 1e9 >= (double)REPEAT_NS)
-            break;
+        if (seconds < 0 || seconds * 1e9 >= (double)REPEAT_NS || subject->times >= TIMES_MAX)
+            return seconds;
     }
-    return true;
 }
 
 static void measure(struct speed *speed, struct subject *subjects, uint32_t count)
 {
     uint32_t rounds = rounds_of(speed);
-    for (uint32_t s = 0; s < count; s++)
-        if (!settle(speed, &subjects[s]))
+    double round_s = 0;
+    for (uint32_t s = 0; s < count; s++) {
+        double sample_s = settle(speed, &subjects[s]);
+        if (sample_s < 0)
             return;
+        round_s += sample_s;
+    }
+    while (rounds > ROUNDS_LEAST && (WARM_ROUNDS + rounds) * round_s > MEASURE_S)
+        rounds--; /* a simulator, say: few repeats are better than none */
     for (uint32_t round = 0; round < WARM_ROUNDS + rounds; round++)
         for (uint32_t s = 0; s < count; s++) {
             struct subject *subject = &subjects[s];
@@ -257,7 +264,14 @@ static void gemm(struct keel_check_run *run)
 
 /* ---- what a plain kernel reaches: clpeak's counts, with chains that do not wait for each other ---- */
 
-enum { CHAIN_ITEMS = 1 << 12, CHAIN_STEPS = 512, CHAINS = 8, CHAIN_WIDTH = 16, READ_STEPS = 16 };
+enum {
+    CHAIN_ITEMS = 256,
+    CHAIN_ITEMS_WIDE = 4096,
+    /* of a compute unit */ CHAIN_STEPS = 512,
+    CHAINS = 8,
+    CHAIN_WIDTH = 16,
+    READ_STEPS = 16
+};
 
 static const struct keel_module_kernel peak_kernels[] = {{.name = "peak_chain", .host = NULL},
                                                          {.name = "peak_read", .host = NULL}};
@@ -307,13 +321,20 @@ static struct keel_range items(const struct speed *speed, size_t count)
     return (struct keel_range){.global = {count / local * local, 1, 1}, .local = {local, 1, 1}};
 }
 
+static size_t chain_items(const struct speed *speed)
+{
+    const struct keel_device_info *info = keel_device_info(speed->device);
+    size_t units = info->compute_units < 256 ? info->compute_units : 256;
+    return units * (info->kind == KEEL_DEVICE_CPU ? CHAIN_ITEMS : CHAIN_ITEMS_WIDE);
+}
+
 static void measure_peaks(struct speed *speed, struct keel_kernel *chain, struct keel_kernel *read)
 {
     struct peak compute = {.speed = speed,
                            .kernel = chain,
                            .args = {{.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[1]},
                                     {.kind = KEEL_ARG_F32, .as.f32 = 0.5f}},
-                           .range = items(speed, CHAIN_ITEMS)};
+                           .range = items(speed, chain_items(speed))};
     struct peak stream = {.speed = speed,
                           .kernel = read,
                           .args = {{.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[0]},
@@ -343,7 +364,7 @@ static void peaks(struct keel_check_run *run)
         if ((keel_device_info(speed.device)->code_forms & KEEL_CODE_SOURCE) == 0)
             keel_check_note(run, "no peaks: the board does not compile");
         else if (add_buffer(&speed, 0, speed.bytes) &&
-                 add_buffer(&speed, 1, speed.bytes / 64 + CHAIN_ITEMS * 4) &&
+                 add_buffer(&speed, 1, speed.bytes / 64 + chain_items(&speed) * 4) &&
                  keel_check_ok(run, keel_program_create(speed.device, &peak_module, "", &program),
                                "plain kernels") &&
                  keel_check_ok(run, keel_kernel_create(program, "peak_chain", &chain), "a plain kernel") &&
