@@ -3,8 +3,7 @@
  *
  * A stack is a driver with its settings. Each has a process of its own, since drivers read their settings
  * once: this program starts itself as `stacks_test golden SELECTOR`. The emulated boards run what
- * `keel board build` made for them here. STACKS=word takes the stacks whose name holds the word, STACKS=all
- * also those that take minutes (tests/kernels has a test of its own for these). */
+ * `keel board build` made for them here. STACKS=word takes the stacks whose name holds the word. */
 #include "harness.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,19 +24,23 @@ enum { OPS_MAX = 64, STACKS_MAX = 16, SETTINGS_MAX = 6, NAME_BYTES = 64 };
 struct stack {
     const char *name, *selector;
     const char *settings[SETTINGS_MAX][2];
-    bool emulated; /* through the layer, with artifacts of its own */
-    bool slow;     /* only when asked for */
+    bool emulated;       /* through the layer, with artifacts of its own */
+    const char *differs; /* a case that is known to differ there, and why kernels/README.md says */
 };
 
 static const struct stack stacks[] = {
-    {"host C", "host", {{NULL}}, false, false},
-    {"PoCL, 1 thread", "pocl:0", {{"POCL_MAX_PTHREAD_COUNT", "1"}}, false, false},
-    {"PoCL, all threads", "pocl:0", {{NULL}}, false, false},
-    {"PoCL basic", "pocl:0", {{"POCL_DEVICES", "basic"}}, false, false},
-    {"rusticl", "mesa:0", {{"RUSTICL_ENABLE", "llvmpipe"}}, false, true},
-    {"Oclgrind", "oclg:0", {{"OCL_ICD_VENDORS", "/usr/lib/oclgrind/liboclgrind-rt-icd.so"}}, false, true},
-    {"emulated fpga", "emulated/fpga", {{"EMULATED_BOARD", "fpga"}}, true, false},
-    {"emulated npu", "emulated/npu", {{"EMULATED_BOARD", "npu"}}, true, false},
+    {"host C", "host", {{NULL}}, false, NULL},
+    {"PoCL, 1 thread", "pocl:0", {{"POCL_MAX_PTHREAD_COUNT", "1"}}, false, NULL},
+    {"PoCL, all threads", "pocl:0", {{NULL}}, false, NULL},
+    {"PoCL basic", "pocl:0", {{"POCL_DEVICES", "basic"}}, false, NULL},
+    {"rusticl", "mesa:0", {{"RUSTICL_ENABLE", "llvmpipe"}}, false, "bias_grad/70001x1"},
+    {"Oclgrind",
+     "oclg:0",
+     {{"OCL_ICD_VENDORS", "/usr/lib/oclgrind/liboclgrind-rt-icd.so"}, {"OCLGRIND_LOCAL_MEM_SIZE", "131072"}},
+     false,
+     NULL},
+    {"emulated fpga", "emulated/fpga", {{"EMULATED_BOARD", "fpga"}}, true, NULL},
+    {"emulated npu", "emulated/npu", {{"EMULATED_BOARD", "npu"}}, true, NULL},
 };
 enum { STACKS = sizeof stacks / sizeof stacks[0] };
 
@@ -123,14 +126,16 @@ static void take_lines(uint32_t stack, const char *path)
                 printf("note: %s: %s", stacks[stack].name, line);
             continue;
         }
-        bool same = strcmp(verdict, "same") == 0;
+        const char *known = stacks[stack].differs;
+        bool same = strcmp(verdict, "same") == 0, right = same == (known == NULL || strcmp(name, known) != 0);
         struct cell *cell = &cells[op_of(op)][stack];
         cell->same += same;
         cell->wrong += !same;
-        total[stack].same += same;
-        total[stack].wrong += !same;
+        total[stack].same += right;
+        total[stack].wrong += !right;
         if (!same)
-            printf("note: %s: %s differs: %016" PRIx64 "\n", stacks[stack].name, name, hash);
+            printf("note: %s: %s differs%s: %016" PRIx64 "\n", stacks[stack].name, name,
+                   right ? ", as is known" : "", hash);
     }
     fclose(file);
 }
@@ -231,20 +236,16 @@ static void print_table(const bool *ran)
     fflush(stdout);
 }
 
-static bool is_wanted(const struct stack *stack)
-{
-    const char *only = getenv("STACKS");
-    if (only == NULL || only[0] == '\0')
-        return !stack->slow;
-    return strcmp(only, "all") == 0 || strstr(stack->name, only) != NULL;
-}
-
 START_TEST(every_operation_has_the_same_hash_on_every_stack)
 {
+    const char *only = getenv("STACKS"), *sanitizer = getenv("SAN");
+    const bool apart = sanitizer != NULL && sanitizer[0] != '\0'; /* drivers in C++ do not load beside one */
     bool ran[STACKS] = {false};
     uint32_t wrong = 0, missing = 0;
     for (uint32_t i = 0; i < STACKS; i++) {
-        ran[i] = is_wanted(&stacks[i]);
+        ran[i] = only == NULL || strstr(stacks[i].name, only) != NULL;
+        ran[i] &= !apart || (strncmp(stacks[i].selector, "mesa", 4) != 0 &&
+                             strncmp(stacks[i].selector, "oclg", 4) != 0);
         if (ran[i])
             run_stack(i);
     }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Whole steps of GPT training have the same bits on every stack: host C, PoCL with one and with all threads,
-# PoCL's basic device, and both emulated boards. Two steps of two layers with dropout, on two ranks: forward,
+# PoCL's basic device, rusticl, and both emulated boards. Two steps of two layers with dropout, on two ranks: forward,
 # backward, reduction, clip and AdamW; the loss of each step and the digest of all weights after it.
 # STACKS=word narrows to the stacks whose name holds the word (host is always run: it is what is compared with).
 build=${BUILD:-build}
@@ -46,6 +46,7 @@ train host host
 train pocl-1-thread pocl:0 POCL_MAX_PTHREAD_COUNT=1
 train pocl-all-threads pocl:0
 train pocl-basic pocl:0 POCL_DEVICES=basic
+[ -n "${SAN:-}" ] || train rusticl mesa:0 RUSTICL_ENABLE=llvmpipe # it does not load beside a sanitizer
 export OPENCL_LAYERS="$build/libkeel-emulated.so" KEEL_BOARDS="$scratch/boards"
 export EMULATED_STORE="$scratch/boards/emulated/fpga/artifacts"
 emulated fpga
