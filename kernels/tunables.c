@@ -86,7 +86,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
                                                                        : KEEL_GROUP_ITEMS_MANY;
     values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 256 : 64;
-    values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : 64;
+    values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 4;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 256 : 64;
 }
