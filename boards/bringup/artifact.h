@@ -84,20 +84,24 @@ enum keel_status keel_artifacts_find(const struct keel_artifacts *artifacts, con
 
 struct keel_artifact_writer {
     char folder[KEEL_PATH_BYTES];
-    void *files; /* JSON array */
+    char work[KEEL_PATH_BYTES],
+        made[KEEL_PATH_BYTES]; /* a folder of its own beside it; within that, the new */
+    void *files;               /* JSON array */
     uint32_t count;
 };
 
-/* Begin a folder: what was there is removed, if it was one of artifacts. INVALID when it holds anything
- * else. */
+/* Begin a folder, which is made if it is not there. INVALID names the first file in it that is no artifact of
+ * its own manifest; then nothing is changed, and there is nothing to fini. */
 enum keel_status keel_artifact_writer_begin(struct keel_artifact_writer *writer, const char *folder);
 /* Add a file of code, written as it is, with a name made from `stem`; name, hash and bytes of `file` are set
  * here and need not be given. */
 enum keel_status keel_artifact_writer_add(struct keel_artifact_writer *writer, const char *stem,
                                           const void *data, const struct keel_artifact_file *file);
-/* Write the manifest for a device: from now on the folder can be opened. */
+/* Write the manifest for a device, and put the new folder in the place of the old one: until then the old one
+ * is as it was. */
 enum keel_status keel_artifact_writer_finish(struct keel_artifact_writer *writer,
                                              const struct keel_device_info *info);
+/* What was not finished is removed. */
 void keel_artifact_writer_fini(struct keel_artifact_writer *writer);
 
 #endif

@@ -1,32 +1,104 @@
-/* artifact_write.c - making a folder of artifacts; the manifest and its sum come last, so that a folder which
- * was not finished is none. */
+/* artifact_write.c - making a folder of artifacts beside the one that it takes the place of, so that there is
+ * always a whole one; and nothing but artifacts ever makes way. */
 #include "artifact.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <keel/disk.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static enum keel_status not_empty(void *context, const char *name)
+/* ---- what was there before ---- */
+
+struct old {
+    const char *folder;
+    json_t *manifest;
+};
+
+static bool is_named(const json_t *manifest, const char *name)
 {
-    return keel_fail(KEEL_INVALID, "%s: holds %s and is no folder of artifacts; name another, or empty it",
-                     (const char *)context, name);
+    size_t i;
+    json_t *file;
+    json_array_foreach(json_object_get(manifest, "artifacts"), i, file)
+    {
+        const char *named = json_string_value(json_object_get(file, "file"));
+        if (named != NULL && strcmp(named, name) == 0)
+            return true;
+    }
+    return strcmp(name, "manifest.json") == 0 || strcmp(name, "manifest.sum") == 0;
+}
+
+static enum keel_status check_name(void *context, const char *name)
+{
+    const struct old *old = context;
+    const char *format = json_string_value(json_object_get(old->manifest, "format"));
+    if (format != NULL && strcmp(format, "keel-artifacts") == 0 && is_named(old->manifest, name))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "%.800s: holds %s, which no manifest of artifacts there names; it stays as it is: take "
+                     "what is no artifact away, or name another folder",
+                     old->folder, name);
+}
+
+/* Whatever takes the place of a folder's files takes them away: all must be those of artifacts. The manifest
+ * may be damaged or of another version; that it is one of artifacts is enough. */
+static enum keel_status check_old(const char *folder)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    struct old old = {.folder = folder};
+    KEEL_TRY(keel_path_join(path, folder, "manifest.json"));
+    if (keel_path_is_file(path)) {
+        KEEL_TRY(keel_file_read(path, KEEL_ARTIFACT_MANIFEST_BYTES_MAX, &text, &bytes));
+        old.manifest = json_loadb(text, bytes, 0, NULL);
+        keel_free(text);
+    }
+    enum keel_status status = keel_dir_list(folder, check_name, &old);
+    json_decref(old.manifest);
+    return status;
+}
+
+/* ---- beginning ---- */
+
+/* The folder by its full name, so that what is made lies beside it, whatever link or "." named it. */
+static enum keel_status find_place(struct keel_artifact_writer *writer, const char *folder)
+{
+    KEEL_TRY(keel_mkdir_all(folder));
+    char *real = realpath(folder, NULL);
+    if (real == NULL)
+        return keel_fail_errno(errno, "%s: cannot be found", folder);
+    enum keel_status status = keel_path_join(writer->folder, "", real);
+    free(real);
+    if (status != KEEL_OK || strlen(writer->folder) + sizeof ".XXXXXX/new" > KEEL_PATH_BYTES)
+        return keel_fail(KEEL_LIMIT, "%s: path too long", folder);
+    return KEEL_OK;
 }
 
 enum keel_status keel_artifact_writer_begin(struct keel_artifact_writer *writer, const char *folder)
 {
-    char manifest[KEEL_PATH_BYTES];
+    char work[KEEL_PATH_BYTES + sizeof ".XXXXXX"];
     memset(writer, 0, sizeof *writer);
-    KEEL_TRY(keel_path_join(writer->folder, "", folder));
-    KEEL_TRY(keel_path_join(manifest, folder, "manifest.json"));
-    if (keel_path_is_file(manifest))
-        KEEL_TRY(keel_remove_tree(folder));
-    else if (keel_path_exists(folder))
-        KEEL_TRY(keel_dir_list(folder, not_empty, writer->folder));
-    KEEL_TRY(keel_mkdir_all(folder));
+    KEEL_TRY(find_place(writer, folder));
+    KEEL_TRY(check_old(writer->folder));
+    snprintf(work, sizeof work, "%s.XXXXXX", writer->folder);
+    if (mkdtemp(work) == NULL)
+        return keel_fail_errno(errno, "%s: cannot be made", work);
+    memcpy(writer->work, work, sizeof writer->work);
+    enum keel_status status = keel_path_join(writer->made, writer->work, "new");
+    if (status == KEEL_OK)
+        status = keel_mkdir_all(writer->made);
     writer->files = json_array();
-    return writer->files != NULL ? KEEL_OK : keel_fail(KEEL_NO_MEMORY, "%s: no memory", folder);
+    if (status == KEEL_OK && writer->files == NULL)
+        status = keel_fail(KEEL_NO_MEMORY, "%s: no memory", folder);
+    if (status != KEEL_OK)
+        keel_artifact_writer_fini(writer);
+    return status;
 }
+
+/* ---- what it is for ---- */
 
 static json_t *kernel_json(const struct keel_code_kernel *kernel)
 {
@@ -62,7 +134,7 @@ enum keel_status keel_artifact_writer_add(struct keel_artifact_writer *writer, c
         json = json_pack("{s:s, s:s, s:I, s:s, s:I, s:o}", "form", "binary", "file", name, "bytes",
                          (json_int_t)file->bytes, "blake2b", hash, "image", (json_int_t)file->image,
                          "programs", programs);
-        enum keel_status status = keel_path_join(path, writer->folder, name);
+        enum keel_status status = keel_path_join(path, writer->made, name);
         if (status == KEEL_OK)
             status = keel_file_replace(path, data, file->bytes, 0666);
         if (status != KEEL_OK) {
@@ -80,8 +152,28 @@ static enum keel_status write_text(const struct keel_artifact_writer *writer, co
                                    const char *text)
 {
     char path[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_path_join(path, writer->folder, name));
+    KEEL_TRY(keel_path_join(path, writer->made, name));
     return keel_file_replace(path, text, strlen(text), 0666);
+}
+
+static enum keel_status move(const char *from, const char *to)
+{
+    return keel_disk_rename(AT_FDCWD, from, AT_FDCWD, to) == 0
+               ? KEEL_OK
+               : keel_fail_errno(errno, "%.400s: cannot be moved to %.400s", from, to);
+}
+
+/* The old folder goes away whole and the new one comes whole; where that fails the old one comes back. */
+static enum keel_status put_in_place(const struct keel_artifact_writer *writer)
+{
+    char old[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(old, writer->work, "old"));
+    KEEL_TRY(check_old(writer->folder));
+    KEEL_TRY(move(writer->folder, old));
+    enum keel_status status = move(writer->made, writer->folder);
+    if (status != KEEL_OK)
+        (void)keel_disk_rename(AT_FDCWD, old, AT_FDCWD, writer->folder);
+    return status;
 }
 
 enum keel_status keel_artifact_writer_finish(struct keel_artifact_writer *writer,
@@ -99,15 +191,17 @@ enum keel_status keel_artifact_writer_finish(struct keel_artifact_writer *writer
                          writer->folder);
     keel_artifact_hash(text, strlen(text), hash);
     snprintf(sum, sizeof sum, "%s  manifest.json\n", hash);
-    enum keel_status status = write_text(writer, "manifest.json", text);
+    enum keel_status status = write_text(writer, "manifest.sum", sum);
     if (status == KEEL_OK)
-        status = write_text(writer, "manifest.sum", sum);
+        status = write_text(writer, "manifest.json", text);
     free(text);
-    return status;
+    return status == KEEL_OK ? put_in_place(writer) : status;
 }
 
 void keel_artifact_writer_fini(struct keel_artifact_writer *writer)
 {
     json_decref(writer->files);
-    writer->files = NULL;
+    if (writer->work[0] != '\0' && keel_remove_tree(writer->work) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "left behind: %s", keel_detail());
+    *writer = (struct keel_artifact_writer){0};
 }

@@ -191,14 +191,69 @@ START_TEST(another_device_or_driver_is_told_with_both_names)
 }
 END_TEST
 
-START_TEST(no_folder_of_anything_else_is_written_over)
+/* Beginning is refused, and names what is in the way; not a byte is changed. */
+static void refuses_to_begin(const char *in_the_way)
 {
     struct keel_artifact_writer writer;
+    ck_status(keel_artifact_writer_begin(&writer, folder), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), in_the_way) != NULL, "%s", keel_detail());
+    for (uint32_t i = 2; i < NAMES; i++) {
+        char path[KEEL_PATH_BYTES], *text;
+        size_t bytes;
+        path_of(names[i], path);
+        ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+        ck_assert(bytes == original_bytes[i] && memcmp(text, original[i], bytes) == 0);
+        keel_free(text);
+    }
+}
+
+START_TEST(no_folder_of_anything_else_is_written_over)
+{
+    static const char *const others[] = {"{\"format\": \"keel-snapshot\", \"shards\": []}", "[]", "{", ""};
     char path[KEEL_PATH_BYTES];
     path_of("manifest.json", path);
+    for (uint32_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        put("manifest.json", others[i], strlen(others[i]));
+        refuses_to_begin(folder);
+    }
+    put_back(0);
+    put("rank-0.keel", "weights", 7);
+    refuses_to_begin("rank-0.keel");
+    path_of("rank-0.keel", path);
     ck_assert_int_eq(unlink(path), 0);
-    ck_status(keel_artifact_writer_begin(&writer, folder), KEEL_INVALID);
-    ck_assert(strstr(keel_detail(), "add-0.bin") != NULL);
+    path_of("manifest.json", path);
+    ck_assert_int_eq(unlink(path), 0);
+    refuses_to_begin(folder);
+}
+END_TEST
+
+static enum keel_status count_beside(void *context, const char *name)
+{
+    *(uint32_t *)context += strncmp(name, strrchr(folder, '/') + 1, strlen(strrchr(folder, '/') + 1)) == 0;
+    return KEEL_OK;
+}
+
+START_TEST(until_the_new_folder_is_whole_the_old_one_is_as_it_was)
+{
+    struct keel_artifact_writer writer;
+    uint32_t beside = 0;
+    ck_ok(keel_artifact_writer_begin(&writer, folder));
+    add_file(&writer, 0, 0, 1, "other");
+    ck_ok(open_once());
+    keel_artifact_writer_fini(&writer);
+    ck_ok(open_once());
+    ck_ok(keel_artifact_writer_begin(&writer, folder));
+    add_file(&writer, 0, 0, 1, "other");
+    ck_ok(keel_artifact_writer_finish(&writer, &info));
+    keel_artifact_writer_fini(&writer);
+    char path[KEEL_PATH_BYTES];
+    path_of("other-0.bin", path);
+    ck_assert(keel_path_is_file(path));
+    path_of("add-0.bin", path);
+    ck_assert(!keel_path_exists(path));
+    ck_ok(open_once());
+    ck_ok(keel_dir_list("/dev/shm", count_beside, &beside));
+    ck_assert_uint_eq(beside, 1);
 }
 END_TEST
 
@@ -412,6 +467,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, another_source_or_a_missing_kernel_is_told);
     tcase_add_test(tc, another_device_or_driver_is_told_with_both_names);
     tcase_add_test(tc, no_folder_of_anything_else_is_written_over);
+    tcase_add_test(tc, until_the_new_folder_is_whole_the_old_one_is_as_it_was);
     tcase_add_loop_test(tc, a_manifest_that_says_what_cannot_be_is_refused, 0,
                         sizeof edits / sizeof edits[0]);
     tcase_add_test(tc, a_format_of_the_future_and_more_banks_than_there_are_are_told);
