@@ -34,6 +34,7 @@ static void host_discover(struct keel_candidate *out, uint32_t capacity, uint32_
         .version = "C11 reference",
         .driver_version = KEEL_RELEASE,
         .vendor = "Keel",
+        .identity = "host",
         .kind = KEEL_DEVICE_HOST,
         .compute_units = 1,
         .base_align_bytes = HOST_ALIGN_BYTES,

@@ -91,6 +91,7 @@ static void null_discover(struct keel_candidate *out, uint32_t capacity, uint32_
                                   .version = "C11 recipe",
                                   .driver_version = KEEL_RELEASE,
                                   .vendor = "Keel",
+                                  .identity = "null",
                                   .kind = KEEL_DEVICE_ACCELERATOR,
                                   .compute_units = 1,
                                   .base_align_bytes = KEEL_CACHE_LINE_BYTES,

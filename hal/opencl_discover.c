@@ -172,6 +172,66 @@ static void ask_more(cl_device_id id, struct keel_device_info *info)
     info->memory_banks = 1;
 }
 
+/* Numbers of the extensions, which old headers do not have: cl_khr_device_uuid, cl_khr_pci_bus_info,
+ * cl_nv_device_attribute_query, cl_amd_device_attribute_query. */
+enum {
+    QUERY_UUID = 0x106a,
+    QUERY_PCI = 0x410f,
+    QUERY_PCI_BUS_NV = 0x4008,
+    QUERY_PCI_SLOT_NV = 0x4009, /* device and function: 5 and 3 bits */
+    QUERY_PCI_DOMAIN_NV = 0x400a,
+    QUERY_TOPOLOGY_AMD = 0x4037,
+    VENDOR_NV = 0x10de,
+    VENDOR_AMD = 0x1002
+};
+struct pci_place {
+    cl_uint domain, bus, device, function;
+};
+
+static bool ask_pci(cl_device_id id, uint32_t vendor_id, struct pci_place *place)
+{
+    enum {
+        AMD_BYTES = 24,
+        AMD_IS_PCI = 1,
+        AMD_BUS = 21
+    }; /* a type of 32 bits; at the end bus, device, function */
+    unsigned char topology[AMD_BYTES] = {0};
+    cl_uint slot = 0;
+    if (ask(id, QUERY_PCI, place, sizeof *place) == CL_SUCCESS)
+        return true;
+    *place = (struct pci_place){0};
+    if (vendor_id == VENDOR_NV && ask(id, QUERY_PCI_BUS_NV, &place->bus, sizeof place->bus) == CL_SUCCESS &&
+        ask(id, QUERY_PCI_SLOT_NV, &slot, sizeof slot) == CL_SUCCESS) {
+        ask(id, QUERY_PCI_DOMAIN_NV, &place->domain, sizeof place->domain);
+        place->device = slot >> 3;
+        place->function = slot & 7;
+        return true;
+    }
+    if (vendor_id != VENDOR_AMD || ask(id, QUERY_TOPOLOGY_AMD, topology, sizeof topology) != CL_SUCCESS ||
+        topology[0] != AMD_IS_PCI)
+        return false;
+    *place = (struct pci_place){0, topology[AMD_BUS], topology[AMD_BUS + 1], topology[AMD_BUS + 2]};
+    return true;
+}
+
+/* A UUID goes with the card; its place on the bus at least does not change with the order of devices. An
+ * answer of zeros is none. */
+static void ask_identity(cl_device_id id, struct keel_device_info *info)
+{
+    static const unsigned char none[16] = {0};
+    unsigned char uuid[16] = {0};
+    struct pci_place place = {0};
+    if (ask(id, QUERY_UUID, uuid, sizeof uuid) == CL_SUCCESS && memcmp(uuid, none, sizeof uuid) != 0) {
+        int used = snprintf(info->identity, sizeof info->identity, "uuid ");
+        for (size_t i = 0; i < sizeof uuid; i++)
+            used += snprintf(info->identity + used, sizeof info->identity - (size_t)used, "%02x", uuid[i]);
+    } else if (ask_pci(id, info->vendor_id, &place) &&
+               (place.domain | place.bus | place.device | place.function) != 0) {
+        snprintf(info->identity, sizeof info->identity, "pci %04x:%02x:%02x.%x", place.domain, place.bus,
+                 place.device, place.function);
+    }
+}
+
 /* False when the device does not answer. */
 static bool ask_facts(cl_device_id id, struct keel_device_info *info)
 {
@@ -187,6 +247,7 @@ static bool ask_facts(cl_device_id id, struct keel_device_info *info)
     errors |= ask(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, &group_items, sizeof group_items);
     ask_names(id, info);
     ask_more(id, info);
+    ask_identity(id, info);
     info->kind = kind_of(id);
     info->code_forms = code_forms_of(id);
     info->base_align_bytes = align_bits >= 8 ? align_bits / 8 : 1;

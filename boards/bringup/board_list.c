@@ -149,6 +149,7 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_text(json, "name", info->name);
     keel_json_text(json, "platform", info->platform);
     keel_json_text(json, "version", info->version);
+    keel_json_text(json, "identity", info->identity);
     keel_json_text(json, "passed_over", info->passed_over);
     keel_json_text(json, "quarantined", admitted ? "" : keel_detail());
     print_claims(json, info);

@@ -38,25 +38,76 @@ static void this_host(char out[KEEL_QUARANTINE_WHERE_BYTES])
     out[KEEL_QUARANTINE_WHERE_BYTES - 1] = '\0';
 }
 
-static enum keel_status path_of(const struct keel_device_info *info, char out[KEEL_PATH_BYTES])
+/* Text of drivers is taken for what it is worth: bytes that are not ASCII become '?'. */
+static void copy_text(char *out, size_t bytes, const char *text)
 {
-    char host[KEEL_QUARANTINE_WHERE_BYTES], folder[KEEL_PATH_BYTES], name[KEEL_DEVICE_NAME_BYTES + 32];
-    const char *const parts[] = {host, info->platform, info->name, info->selector};
+    snprintf(out, bytes, "%s", text);
+    for (; *out != '\0'; out++)
+        if ((unsigned char)*out < 0x20 || (unsigned char)*out > 0x7e)
+            *out = '?';
+}
+
+/* What is known of a board before anything of it is read. */
+struct subject {
+    char host[KEEL_QUARANTINE_WHERE_BYTES];
+    char platform[KEEL_DEVICE_NAME_BYTES], name[KEEL_DEVICE_NAME_BYTES], identity[KEEL_DEVICE_NAME_BYTES];
+    char alike[2 * KEY_BYTES + 1]; /* of host, platform and name */
+    char own[2 * KEY_BYTES + 1];   /* of these and the identity */
+};
+
+static void make_key(const char *const *parts, size_t count, char out[2 * KEY_BYTES + 1])
+{
     unsigned char hash[crypto_generichash_BYTES_MIN];
-    char key[2 * KEY_BYTES + 1];
     crypto_generichash_state state;
-    this_host(host);
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+    for (size_t i = 0; i < count; i++)
         crypto_generichash_update(&state, (const unsigned char *)parts[i], strlen(parts[i]) + 1);
     crypto_generichash_final(&state, hash, sizeof hash);
-    sodium_bin2hex(key, sizeof key, hash, KEY_BYTES);
-    snprintf(name, sizeof name, "%s-%s%s", info->selector, key, ending);
+    sodium_bin2hex(out, 2 * KEY_BYTES + 1, hash, KEY_BYTES);
+}
+
+static struct subject subject_of(const struct keel_device_info *info)
+{
+    struct subject subject = {0};
+    this_host(subject.host);
+    copy_text(subject.platform, sizeof subject.platform, info->platform);
+    copy_text(subject.name, sizeof subject.name, info->name);
+    copy_text(subject.identity, sizeof subject.identity, info->identity);
+    const char *const parts[] = {subject.host, subject.platform, subject.name, subject.identity};
+    make_key(parts, 3, subject.alike);
+    make_key(parts, 4, subject.own);
+    return subject;
+}
+
+static enum keel_status path_of(const struct subject *subject, const char *selector,
+                                char out[KEEL_PATH_BYTES])
+{
+    char folder[KEEL_PATH_BYTES], name[KEEL_DEVICE_NAME_BYTES + 32];
+    snprintf(name, sizeof name, "%s-%s-%s%s", selector, subject->alike, subject->own, ending);
     for (char *at = name; *at != '\0'; at++)
         if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) == NULL)
             *at = '_';
     KEEL_TRY(keel_quarantine_folder(folder));
     return keel_path_join(out, folder, name);
+}
+
+static bool is_record(const char *name)
+{
+    size_t length = strlen(name), tail = sizeof ending - 1;
+    return length > tail && strcmp(name + length - tail, ending) == 0;
+}
+
+/* By its name alone, the file of a board that is not even alike. Files of older versions have one key, do not
+ * say, and are read. */
+static bool is_of_others(const char *name, const struct subject *subject)
+{
+    enum { HEX = 2 * KEY_BYTES, KEYS = HEX + 1 + HEX + (int)sizeof ending - 1 };
+    size_t length = strlen(name);
+    if (length <= KEYS)
+        return false;
+    const char *keys = name + length - KEYS;
+    return strspn(keys, "0123456789abcdef") == HEX && keys[HEX] == '-' &&
+           strspn(keys + HEX + 1, "0123456789abcdef") == HEX && memcmp(keys, subject->alike, HEX) != 0;
 }
 
 /* ---- one file -------------------------------------------------------------------------------------------
@@ -69,8 +120,9 @@ struct field {
 #define FIELD(field)                                                                                         \
 #field, offsetof(struct keel_quarantine, field), sizeof(((struct keel_quarantine *)0)->field)
 static const struct field fields[] = {
-    {FIELD(selector)}, {FIELD(name)},  {FIELD(platform)}, {FIELD(version)},
-    {FIELD(host)},     {FIELD(where)}, {FIELD(evidence)}, {FIELD(since)},
+    {FIELD(selector)}, {FIELD(name)},     {FIELD(platform)}, {FIELD(version)},  {FIELD(host)},
+    {FIELD(where)},    {FIELD(evidence)}, {FIELD(since)},    {FIELD(identity)}, /* last: files of older
+                                                                                   versions have none */
 };
 enum { FIELD_COUNT = sizeof fields / sizeof fields[0] };
 
@@ -85,6 +137,8 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
     bool good = json_integer_value(json_object_get(root, "format")) == FORMAT;
     for (uint32_t i = 0; i < FIELD_COUNT && good; i++) {
         const char *value = json_string_value(json_object_get(root, fields[i].key));
+        if (value == NULL && i + 1 == FIELD_COUNT)
+            value = "";
         good = value != NULL && strlen(value) < fields[i].bytes;
         if (good)
             memcpy((char *)&record + fields[i].offset, value, strlen(value) + 1);
@@ -98,15 +152,6 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
     snprintf(record.path, sizeof record.path, "%s", path);
     *out = record;
     return KEEL_OK;
-}
-
-/* Text of drivers is taken for what it is worth: bytes that are not ASCII become '?'. */
-static void copy_text(char *out, size_t bytes, const char *text)
-{
-    snprintf(out, bytes, "%s", text);
-    for (; *out != '\0'; out++)
-        if ((unsigned char)*out < 0x20 || (unsigned char)*out > 0x7e)
-            *out = '?';
 }
 
 static enum keel_status write_record(const struct keel_quarantine *record)
@@ -133,16 +178,73 @@ static enum keel_status write_record(const struct keel_quarantine *record)
 /* ---- the doors -------------------------------------------------------------------------------------------
  */
 
+struct finding {
+    const struct subject *subject;
+    const char *folder;
+    struct keel_quarantine *out;
+    bool found;
+};
+
+/* Where one of two identities is not known, whoever is alike may be the board. */
+static bool may_be(const struct keel_quarantine *record, const struct subject *subject)
+{
+    return strcmp(record->host, subject->host) == 0 && strcmp(record->platform, subject->platform) == 0 &&
+           strcmp(record->name, subject->name) == 0 &&
+           (record->identity[0] == '\0' || subject->identity[0] == '\0' ||
+            strcmp(record->identity, subject->identity) == 0);
+}
+
+static enum keel_status find_in_file(void *context, const char *name)
+{
+    struct finding *finding = context;
+    struct keel_quarantine record;
+    char path[KEEL_PATH_BYTES];
+    if (!is_record(name) || is_of_others(name, finding->subject))
+        return KEEL_OK;
+    KEEL_TRY(keel_path_join(path, finding->folder, name));
+    enum keel_status status = read_record(path, &record);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? KEEL_OK : status; /* released meanwhile */
+    if (!may_be(&record, finding->subject))
+        return KEEL_OK;
+    if (!finding->found || strcmp(record.identity, finding->subject->identity) == 0)
+        *finding->out = record;
+    finding->found = true;
+    return KEEL_OK;
+}
+
 enum keel_status keel_quarantine_find(const struct keel_device_info *info, struct keel_quarantine *out,
                                       bool *out_found)
 {
-    char path[KEEL_PATH_BYTES];
-    KEEL_TRY(path_of(info, path));
-    enum keel_status status = read_record(path, out);
-    if (status != KEEL_OK && status != KEEL_NOT_FOUND)
-        return status;
-    *out_found = status == KEEL_OK;
+    const struct subject subject = subject_of(info);
+    char folder[KEEL_PATH_BYTES];
+    struct finding finding = {.subject = &subject, .folder = folder, .out = out};
+    KEEL_TRY(keel_quarantine_folder(folder));
+    if (keel_path_exists(folder))
+        KEEL_TRY(keel_dir_list(folder, find_in_file, &finding));
+    *out_found = finding.found;
     return KEEL_OK;
+}
+
+static enum keel_status begin_quarantine(const struct keel_device_info *info, const char *where,
+                                         const char *evidence, struct keel_quarantine *record)
+{
+    const struct subject subject = subject_of(info);
+    time_t now_s = (time_t)(keel_wall_ns() / KEEL_NS_PER_S);
+    struct tm utc;
+    memset(record, 0, sizeof *record);
+    copy_text(record->selector, sizeof record->selector, info->selector);
+    snprintf(record->name, sizeof record->name, "%s", subject.name);
+    snprintf(record->platform, sizeof record->platform, "%s", subject.platform);
+    snprintf(record->identity, sizeof record->identity, "%s", subject.identity);
+    copy_text(record->version, sizeof record->version, info->version);
+    snprintf(record->host, sizeof record->host, "%s", subject.host);
+    copy_text(record->where, sizeof record->where, where);
+    copy_text(record->evidence, sizeof record->evidence, evidence);
+    if (gmtime_r(&now_s, &utc) != NULL)
+        (void)strftime(record->since, sizeof record->since, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    KEEL_TRY(path_of(&subject, record->selector, record->path));
+    return write_record(record);
 }
 
 enum keel_status keel_quarantine_add(const struct keel_device_info *info, const char *where,
@@ -151,22 +253,8 @@ enum keel_status keel_quarantine_add(const struct keel_device_info *info, const 
     struct keel_quarantine record = {0};
     bool found;
     KEEL_TRY(keel_quarantine_find(info, &record, &found));
-    if (!found) {
-        time_t now_s = (time_t)(keel_wall_ns() / KEEL_NS_PER_S);
-        struct tm utc;
-        memset(&record, 0, sizeof record);
-        copy_text(record.selector, sizeof record.selector, info->selector);
-        copy_text(record.name, sizeof record.name, info->name);
-        copy_text(record.platform, sizeof record.platform, info->platform);
-        copy_text(record.version, sizeof record.version, info->version);
-        this_host(record.host);
-        copy_text(record.where, sizeof record.where, where);
-        copy_text(record.evidence, sizeof record.evidence, evidence);
-        if (gmtime_r(&now_s, &utc) != NULL)
-            (void)strftime(record.since, sizeof record.since, "%Y-%m-%dT%H:%M:%SZ", &utc);
-        KEEL_TRY(path_of(info, record.path));
-        KEEL_TRY(write_record(&record));
-    }
+    if (!found)
+        KEEL_TRY(begin_quarantine(info, where, evidence, &record));
     if (out != NULL)
         *out = record;
     return KEEL_OK;
@@ -175,15 +263,23 @@ enum keel_status keel_quarantine_add(const struct keel_device_info *info, const 
 enum keel_status keel_quarantine_admit(const struct keel_device_info *info)
 {
     struct keel_quarantine record;
+    char who[2 * KEEL_DEVICE_NAME_BYTES + 16], alike[160] = "";
     bool found;
     KEEL_TRY(keel_quarantine_find(info, &record, &found));
     if (!found)
         return KEEL_OK;
+    if (strcmp(record.selector, info->selector) == 0)
+        snprintf(who, sizeof who, "%s", info->selector);
+    else
+        snprintf(who, sizeof who, "%s, then %s,", info->selector, record.selector);
+    if (record.identity[0] == '\0' || info->identity[0] == '\0')
+        snprintf(alike, sizeof alike,
+                 " Its driver tells no identity, so all boards of this host that are alike are out.");
     return keel_fail(KEEL_DENIED,
-                     "%s is quarantined since %s (%s): %.200s. Check it with `keel board check %s`, then "
+                     "%s is quarantined since %s (%s): %.200s.%s Check it with `keel board check %s`, then "
                      "`keel board release %s`, or take another board",
-                     info->selector, record.since, record.where, record.evidence, info->selector,
-                     info->selector);
+                     who, record.since, record.where, record.evidence, alike, info->selector,
+                     record.selector);
 }
 
 struct listing {
@@ -196,8 +292,7 @@ static enum keel_status list_file(void *context, const char *name)
 {
     struct listing *listing = context;
     char path[KEEL_PATH_BYTES];
-    size_t length = strlen(name), tail = sizeof ending - 1;
-    if (length <= tail || strcmp(name + length - tail, ending) != 0)
+    if (!is_record(name))
         return KEEL_OK;
     if (listing->count == listing->capacity)
         return keel_fail(KEEL_LIMIT, "%s: more than %u boards are quarantined", listing->folder,
@@ -230,29 +325,53 @@ static enum keel_status end_quarantine(const struct keel_quarantine *record)
     return KEEL_OK;
 }
 
-enum keel_status keel_quarantine_release(const char *selector)
+/* Its selector when it was found out, or the name of its file. */
+static bool is_called(const struct keel_quarantine *record, const char *word)
 {
-    struct keel_quarantine *records;
-    uint32_t count = 0;
-    char host[KEEL_QUARANTINE_WHERE_BYTES], names[256] = "";
-    size_t used = 0;
+    return strcmp(record->selector, word) == 0 || strcmp(strrchr(record->path, '/') + 1, word) == 0;
+}
+
+/* The one of this host that is called so. */
+static enum keel_status pick(const struct keel_quarantine *records, uint32_t count, const char *word,
+                             const struct keel_quarantine **out)
+{
+    char host[KEEL_QUARANTINE_WHERE_BYTES], names[256] = "", files[400] = "";
+    size_t used = 0, files_used = 0;
+    uint32_t found = 0;
     this_host(host);
-    KEEL_TRY(keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records));
-    enum keel_status status = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
-    bool found = false;
-    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (strcmp(records[i].host, host) != 0)
             continue;
-        if (strcmp(records[i].selector, selector) == 0) {
-            found = true;
-            status = end_quarantine(&records[i]);
+        if (is_called(&records[i], word)) {
+            *out = &records[i];
+            found++;
+            if (files_used < sizeof files)
+                files_used += (size_t)snprintf(files + files_used, sizeof files - files_used, " %s",
+                                               strrchr(records[i].path, '/') + 1);
         } else if (used < sizeof names) {
             used += (size_t)snprintf(names + used, sizeof names - used, " %s", records[i].selector);
         }
     }
+    if (found > 1)
+        return keel_fail(KEEL_INVALID, "%u boards were %s when they were quarantined; say which file:%s",
+                         found, word, files);
+    if (found == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s is not quarantined here; these are:%s", word,
+                         names[0] != '\0' ? names : " none");
+    return KEEL_OK;
+}
+
+enum keel_status keel_quarantine_release(const char *selector)
+{
+    struct keel_quarantine *records;
+    const struct keel_quarantine *record = NULL;
+    uint32_t count = 0;
+    KEEL_TRY(keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records));
+    enum keel_status status = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
+    if (status == KEEL_OK)
+        status = pick(records, count, selector, &record);
+    if (status == KEEL_OK)
+        status = end_quarantine(record);
     keel_free(records);
-    if (status == KEEL_OK && !found)
-        status = keel_fail(KEEL_NOT_FOUND, "%s is not quarantined here; these are:%s", selector,
-                           names[0] != '\0' ? names : " none");
     return status;
 }

@@ -20,6 +20,8 @@ void keel_quarantine_print(void)
             printf("\nQuarantined: no run takes them before `keel board release SELECTOR`\n");
         printf("%-12s since %s on %s, %s\n%12s %s\n%12s %s\n", record->selector, record->since, record->host,
                record->where, "", record->evidence, "", record->path);
+        if (record->identity[0] == '\0')
+            printf("%12s with all boards alike: its driver tells no identity\n", "");
     }
     keel_free(records);
 }
@@ -51,7 +53,8 @@ const struct keel_command_kind keel_board_release = {
         "A board is quarantined when it computed wrong bits: a golden operation between the steps of a run\n"
         "(train.screen_every) had another hash than its own. Its file has the evidence; release renames it, "
         "so\n"
-        "that it stays. Check the board first.\n",
+        "that it stays. Check the board first. A selector is what the board had then; where several boards\n"
+        "had it, give the name of the file.\n",
     .examples = "  keel board check pocl:0 && keel board release pocl:0\n",
     .options = options,
     .run = release};

@@ -11,7 +11,7 @@
 
 enum { PLATFORMS_MAX = 16, DEVICES_MAX = 32, TEXT_BYTES = 1024 };
 
-enum fact_kind { FACT_TEXT, FACT_ULONG, FACT_UINT, FACT_SIZE, FACT_BOOL };
+enum fact_kind { FACT_TEXT, FACT_ULONG, FACT_UINT, FACT_SIZE, FACT_BOOL, FACT_BYTES };
 
 struct fact {
     const char *key; /* in EMULATED_INFO */
@@ -35,6 +35,11 @@ static const struct fact facts[] = {
     {"available", CL_DEVICE_AVAILABLE, FACT_BOOL, NULL, NULL},
     {"little_endian", CL_DEVICE_ENDIAN_LITTLE, FACT_BOOL, NULL, NULL},
     {"align_bits", CL_DEVICE_MEM_BASE_ADDR_ALIGN, FACT_UINT, "32768", "2048"},
+    {"uuid", CL_DEVICE_UUID_KHR, FACT_BYTES, NULL, NULL},
+    {"pci", CL_DEVICE_PCI_BUS_INFO_KHR, FACT_BYTES, NULL, NULL},
+    {"pci_bus_nv", 0x4008, FACT_UINT, NULL, NULL},
+    {"pci_slot_nv", 0x4009, FACT_UINT, NULL, NULL},
+    {"topology_amd", CL_DEVICE_TOPOLOGY_AMD, FACT_BYTES, NULL, NULL},
     {"units", CL_DEVICE_MAX_COMPUTE_UNITS, FACT_UINT, NULL, NULL},
     {"group_items", CL_DEVICE_MAX_WORK_GROUP_SIZE, FACT_SIZE, NULL, NULL},
     {"local", CL_DEVICE_LOCAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
@@ -118,10 +123,22 @@ uint64_t layer_device_index(cl_device_id device)
     return 0;
 }
 
+/* Two hexadecimal digits for each byte. */
+static cl_int answer_bytes(const char *text, size_t value_bytes, void *value, size_t *value_bytes_ret)
+{
+    unsigned char bytes[64];
+    size_t count = 0;
+    while (count < sizeof bytes && sscanf(text + 2 * count, "%2hhx", &bytes[count]) == 1)
+        count++;
+    return layer_answer(bytes, count, value_bytes, value, value_bytes_ret);
+}
+
 /* %s in a text stands for what the driver says. */
 static cl_int answer_fact(cl_device_id device, const struct fact *fact, const char *text, size_t value_bytes,
                           void *value, size_t *value_bytes_ret)
 {
+    if (fact->kind == FACT_BYTES)
+        return answer_bytes(text, value_bytes, value, value_bytes_ret);
     if (fact->kind != FACT_TEXT)
         return answer_number(fact->kind, layer_bytes(text), value_bytes, value, value_bytes_ret);
     char own[TEXT_BYTES] = "", all[2 * TEXT_BYTES];

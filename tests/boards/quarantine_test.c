@@ -4,13 +4,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char folder[] = "/tmp/keel-quarantine-XXXXXX";
 static struct keel_quarantine records[KEEL_QUARANTINE_MAX], record;
 static uint32_t count;
 
-static const struct keel_device_info board = {.selector = "acme:0", .name = "A1", .platform = "Acme \xc3"};
-static const struct keel_device_info other = {.selector = "acme:1", .name = "A1", .platform = "Acme \xc3"};
+static const struct keel_device_info board = {
+    .selector = "acme:0", .name = "A1", .platform = "Acme \xc3", .identity = "uuid 01"};
+static const struct keel_device_info other = {
+    .selector = "acme:1", .name = "A1", .platform = "Acme \xc3", .identity = "uuid 02"};
 
 static void set_up(void)
 {
@@ -70,6 +73,109 @@ START_TEST(release_ends_it_and_keeps_the_file)
 }
 END_TEST
 
+static struct keel_device_info as(const struct keel_device_info *card, const char *selector,
+                                  const char *identity)
+{
+    struct keel_device_info info = *card;
+    snprintf(info.selector, sizeof info.selector, "%s", selector);
+    snprintf(info.identity, sizeof info.identity, "%s", identity);
+    return info;
+}
+
+START_TEST(a_card_that_comes_back_under_another_selector_stays_out_and_its_neighbour_in)
+{
+    const struct keel_device_info sick = as(&other, "acme:0", other.identity);
+    const struct keel_device_info sound = as(&board, "acme:1", board.identity);
+    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", NULL));
+    ck_status(keel_quarantine_admit(&sick), KEEL_DENIED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "acme:0, then acme:1,"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "keel board release acme:1"));
+    ck_ok(keel_quarantine_admit(&sound));
+    ck_ok(keel_quarantine_release("acme:1"));
+    ck_ok(keel_quarantine_admit(&sick));
+}
+END_TEST
+
+START_TEST(without_an_identity_all_boards_alike_are_out_and_the_message_says_so)
+{
+    const struct keel_device_info first = as(&board, "acme:0", ""), second = as(&board, "acme:1", "");
+    struct keel_device_info larger = second;
+    snprintf(larger.name, sizeof larger.name, "A2");
+    ck_ok(keel_quarantine_add(&first, "a run", "wrong bits", NULL));
+    ck_status(keel_quarantine_admit(&second), KEEL_DENIED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "tells no identity"));
+    ck_status(keel_quarantine_admit(&board), KEEL_DENIED); /* a newer driver tells, the file does not */
+    ck_ok(keel_quarantine_admit(&larger));
+    ck_ok(keel_quarantine_release("acme:0"));
+    ck_ok(keel_quarantine_admit(&second));
+}
+END_TEST
+
+START_TEST(where_two_cards_had_a_selector_the_file_says_which_is_released)
+{
+    const struct keel_device_info later = as(&board, "acme:1", board.identity);
+    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", &record));
+    ck_ok(keel_quarantine_add(&later, "a run", "wrong bits", NULL));
+    ck_status(keel_quarantine_release("acme:1"), KEEL_INVALID);
+    const char *file = strrchr(record.path, '/') + 1;
+    ck_assert_ptr_nonnull(strstr(keel_detail(), file));
+    ck_ok(keel_quarantine_release(file));
+    ck_ok(keel_quarantine_admit(&other));
+    ck_status(keel_quarantine_admit(&later), KEEL_DENIED);
+}
+END_TEST
+
+START_TEST(a_file_of_an_older_version_keeps_its_board_out)
+{
+    char host[KEEL_QUARANTINE_WHERE_BYTES] = "", text[1024], path[KEEL_PATH_BYTES];
+    ck_assert_int_eq(gethostname(host, sizeof host - 1), 0);
+    snprintf(text, sizeof text,
+             "{\"format\": 1, \"selector\": \"acme:0\", \"name\": \"A1\", \"platform\": \"Acme ?\","
+             "\"version\": \"1\", \"host\": \"%s\", \"where\": \"a run\", \"evidence\": \"wrong bits\","
+             "\"since\": \"2026-11-21T13:02:11Z\"}",
+             host);
+    ck_ok(keel_quarantine_folder(path));
+    ck_ok(keel_mkdir_all(path));
+    ck_ok(keel_path_join(path, path, "acme_0-0a1b2c3d.json"));
+    ck_ok(keel_file_replace(path, text, strlen(text), 0644));
+    ck_status(keel_quarantine_admit(&board), KEEL_DENIED);
+    ck_ok(keel_quarantine_release("acme:0"));
+    ck_ok(keel_quarantine_admit(&board));
+}
+END_TEST
+
+/* What the driver of a card answers, by what it is asked. */
+static void expect_identity(const char *claims, const char *wanted)
+{
+    static struct keel_device_info devices[KEEL_DEVICE_LIST_MAX];
+    char loader[KEEL_DEVICE_NAME_BYTES], layer[KEEL_PATH_BYTES];
+    const char *build = getenv("BUILD");
+    snprintf(layer, sizeof layer, "%s/libkeel-emulated.so", build != NULL ? build : "build");
+    setenv("OPENCL_LAYERS", layer, 1);
+    setenv("EMULATED_INFO", claims, 1);
+    ck_ok(keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader));
+    ck_assert_str_eq(devices[0].name, "a card"); /* the layer is there */
+    ck_assert_str_eq(devices[0].identity, wanted);
+}
+
+START_TEST(a_card_is_what_its_driver_answers)
+{
+    static const char *const answers[][2] = {
+        {"uuid=0102030405060708090a0b0c0d0e0f10;pci=0000000001000000000000000000000",
+         "uuid 0102030405060708090a0b0c0d0e0f10"},
+        {"uuid=00000000000000000000000000000000;pci=010000003b0000001f00000007000000", "pci 0001:3b:1f.7"},
+        {"pci=00000000000000000000000000000000", ""},
+        {"vendor_id=0x10de;pci_bus_nv=59;pci_slot_nv=9", "pci 0000:3b:01.1"},
+        {"vendor_id=0x1002;topology_amd=0100000000000000000000000000000000000000003b0001",
+         "pci 0000:3b:00.1"},
+        {"vendor_id=0x1002;pci_bus_nv=59;pci_slot_nv=9", ""}};
+    char claims[256];
+    snprintf(claims, sizeof claims, "name=a card;%s", answers[_i][0]);
+    expect_identity(claims, answers[_i][1]);
+}
+END_TEST
+enum { ANSWERS = 6 };
+
 START_TEST(a_file_that_cannot_be_read_is_no_board_that_is_trusted)
 {
     ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", &record));
@@ -87,6 +193,11 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_first_evidence_stays);
     tcase_add_test(tc, a_newer_driver_does_not_heal_a_board);
     tcase_add_test(tc, release_ends_it_and_keeps_the_file);
+    tcase_add_test(tc, a_card_that_comes_back_under_another_selector_stays_out_and_its_neighbour_in);
+    tcase_add_test(tc, without_an_identity_all_boards_alike_are_out_and_the_message_says_so);
+    tcase_add_test(tc, where_two_cards_had_a_selector_the_file_says_which_is_released);
+    tcase_add_test(tc, a_file_of_an_older_version_keeps_its_board_out);
+    tcase_add_loop_test(tc, a_card_is_what_its_driver_answers, 0, ANSWERS);
     tcase_add_test(tc, a_file_that_cannot_be_read_is_no_board_that_is_trusted);
 }
 

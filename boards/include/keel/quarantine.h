@@ -1,10 +1,12 @@
 /* quarantine.h - boards that computed wrong bits and are not trusted until a person releases them.
  *
- * Owns the files: one for each board, <state>/quarantine/<selector>-<key>.json, where <state> is the first of
- * $KEEL_STATE, $XDG_STATE_HOME/keel, $HOME/.local/state/keel and /var/lib/keel. The key is a hash of host,
- * platform, device name and selector: a newer driver does not heal a board. A file holds all that was known
- * when the board was found out, and the first evidence stays. Leaves to others: finding wrong bits (golden
- * operations, `keel board check`), and leaving the run.
+ * Owns the files: one for each board, <state>/quarantine/<selector>-<alike>-<key>.json, where <state> is the
+ * first of $KEEL_STATE, $XDG_STATE_HOME/keel, $HOME/.local/state/keel and /var/lib/keel. <alike> is a hash of
+ * host, platform and device name, <key> one of these and the identity that the driver tells (keel/device.h):
+ * neither a newer driver nor another place in the order of devices heals a board. Where a driver tells no
+ * identity, all boards of the host that are alike are out. A file holds all that was known when the board was
+ * found out, its selector then among it, and the first evidence stays. Leaves to others: finding wrong bits
+ * (golden operations, `keel board check`), and leaving the run.
  *
  * Threads. All functions may be called by any thread and process; a file is replaced whole. */
 #ifndef KEEL_QUARANTINE_H
@@ -17,6 +19,7 @@ enum { KEEL_QUARANTINE_MAX = 64, KEEL_QUARANTINE_EVIDENCE_BYTES = 512, KEEL_QUAR
 
 struct keel_quarantine {
     char selector[KEEL_DEVICE_NAME_BYTES], name[KEEL_DEVICE_NAME_BYTES], platform[KEEL_DEVICE_NAME_BYTES];
+    char identity[KEEL_DEVICE_NAME_BYTES];         /* "": the driver told none */
     char version[KEEL_DEVICE_NAME_BYTES];          /* of the driver, then */
     char host[KEEL_QUARANTINE_WHERE_BYTES];        /* where the board is */
     char where[KEEL_QUARANTINE_WHERE_BYTES];       /* what found it out: "run gpt, rank 2, step 31" */
@@ -34,8 +37,8 @@ enum keel_status keel_quarantine_folder(char out[KEEL_PATH_BYTES]);
 enum keel_status keel_quarantine_add(const struct keel_device_info *info, const char *where,
                                      const char *evidence, struct keel_quarantine *out);
 
-/* Is this board quarantined? OK with *out_found; a file that cannot be read or is no such file is an error
- * (DENIED, IO, CORRUPT, with its path), never a board that is trusted. */
+/* Is this board quarantined, or one that cannot be told from it? OK with *out_found; a file that cannot be
+ * read or is no such file is an error (DENIED, IO, CORRUPT, with its path), never a board that is trusted. */
 enum keel_status keel_quarantine_find(const struct keel_device_info *info, struct keel_quarantine *out,
                                       bool *out_found);
 
@@ -46,8 +49,9 @@ enum keel_status keel_quarantine_admit(const struct keel_device_info *info);
 /* All files of the folder, by name; LIMIT when there are more than `capacity`. */
 enum keel_status keel_quarantine_list(struct keel_quarantine *out, uint32_t capacity, uint32_t *out_count);
 
-/* End the quarantine of this host's board of that selector: its file becomes <file>.released. NOT_FOUND names
- * the boards that are quarantined. */
+/* End the quarantine of the board of this host that had that selector when it was found out, or whose file
+ * has that name: its file becomes <file>.released. NOT_FOUND names the boards that are quarantined, INVALID
+ * the files when several boards had the selector. */
 enum keel_status keel_quarantine_release(const char *selector);
 
 #endif

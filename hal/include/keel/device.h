@@ -77,6 +77,9 @@ struct keel_device_info {
     char version[KEEL_DEVICE_NAME_BYTES];         /* driver and API version */
     char driver_version[KEEL_DEVICE_NAME_BYTES];  /* the driver's alone */
     char vendor[KEEL_DEVICE_NAME_BYTES];          /* as the driver says */
+    char identity[KEEL_DEVICE_NAME_BYTES];        /* which card it is, whatever its place in the order of
+                                                     devices: "uuid ...", else "pci 0000:3b:00.0"; "" when
+                                                     the driver does not tell */
     char passed_over[KEEL_DEVICE_NAME_BYTES * 2]; /* why it is not usable; "" when it is */
     enum keel_device_kind kind;
     uint32_t compute_units;
