@@ -267,7 +267,7 @@ enum keel_status keel_device_refuse(struct keel_device *device);
 enum keel_status keel_queue_failed(struct keel_queue *queue);
 /* What keel_device_refuse says, unless the device answers. */
 enum keel_status keel_device_check_usable(struct keel_device *device);
-/* Neither hung nor lost nor quarantined: worth waiting for. */
+/* Neither hung nor lost: worth waiting for what runs. */
 bool keel_device_answers(struct keel_device *device);
 /* The queue fails because what it waits for failed on `cause`. */
 enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause);
@@ -276,6 +276,9 @@ const char *keel_command_kind_name(enum keel_command_kind kind);
 void keel_queue_note(struct keel_queue *queue, enum keel_command_kind kind, const char *name);
 /* A wait for that command, which began at began_ns, passed its deadline: returns TIMEOUT in words. */
 enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns);
+/* The queue, waited for since began_ns, does not end: nothing of it is freed, since the driver may still call
+ * back, and the device hears of it. */
+void keel_queue_leave_behind(struct keel_queue *queue, uint64_t began_ns);
 /* That command is complete; needed only while the device is doubted. Any thread. */
 void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 

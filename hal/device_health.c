@@ -61,7 +61,8 @@ void keel_device_health(struct keel_device *device, struct keel_health_report *o
 
 bool keel_device_answers(struct keel_device *device)
 {
-    return atomic_load_explicit(&device->watch.health, memory_order_relaxed) < KEEL_HEALTH_HUNG;
+    enum keel_health health = atomic_load_explicit(&device->watch.health, memory_order_relaxed);
+    return health != KEEL_HEALTH_HUNG && health != KEEL_HEALTH_LOST;
 }
 
 enum keel_status keel_device_report(struct keel_device *device, enum keel_health health, const char *evidence)
@@ -94,7 +95,8 @@ enum keel_status keel_device_refuse(struct keel_device *device)
 
 enum keel_status keel_device_check_usable(struct keel_device *device)
 {
-    return keel_device_answers(device) ? KEEL_OK : keel_device_refuse(device);
+    bool usable = atomic_load_explicit(&device->watch.health, memory_order_relaxed) < KEEL_HEALTH_HUNG;
+    return usable ? KEEL_OK : keel_device_refuse(device);
 }
 
 /* ---- what commands say of themselves ------------------------------------------------------------------ */
@@ -231,17 +233,13 @@ enum keel_status keel_device_lose(struct keel_queue *queue, const char *what, in
 
 /* ---- waits -------------------------------------------------------------------------------------------- */
 
-enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns)
+/* The device hears of a wait in vain, and the caller in words: TIMEOUT. */
+static enum keel_status doubt(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns)
 {
     struct keel_device *device = queue->device;
     struct keel_watch *watch = &device->watch;
     uint64_t now_ns = keel_now_ns();
     char what[64], evidence[KEEL_EVIDENCE_BYTES];
-    /* What waits for what failed fails, also where the driver never ends it. */
-    if (find_cause(queue, atomic_load_explicit(&queue->upstream, memory_order_relaxed), evidence)) {
-        fail_queue(queue, evidence);
-        return keel_queue_failed(queue);
-    }
     name_command(queue, sequence, what, sizeof what);
     snprintf(evidence, sizeof evidence,
              "queue %" PRIu32 ": command %" PRIu64 "%s%s%s still ran after a wait of %" PRIu64 " ms",
@@ -260,6 +258,26 @@ enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, ui
         keel_log(KEEL_LOG_WARN, "%s is hung: %s", device->info.selector, evidence);
     return keel_fail(KEEL_TIMEOUT, "%s (now %s): %s; wait on, or end this process", device->info.selector,
                      keel_health_name(health), evidence);
+}
+
+enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns)
+{
+    char cause[KEEL_EVIDENCE_BYTES];
+    /* What waits for what failed fails, also where the driver never ends it. */
+    if (!atomic_load_explicit(&queue->lost, memory_order_acquire) &&
+        find_cause(queue, atomic_load_explicit(&queue->upstream, memory_order_relaxed), cause)) {
+        fail_queue(queue, cause);
+        return keel_queue_failed(queue);
+    }
+    return doubt(queue, sequence, began_ns);
+}
+
+void keel_queue_leave_behind(struct keel_queue *queue, uint64_t began_ns)
+{
+    (void)doubt(queue, atomic_load_explicit(&queue->sequence, memory_order_relaxed), began_ns);
+    keel_log(KEEL_LOG_ERROR, "%s: queue %" PRIu32 " was left behind: it does not end",
+             queue->device->info.selector, queue->number);
+    atomic_store(&queue->device->left_behind, true);
 }
 
 void keel_queue_progress(struct keel_queue *queue, uint64_t sequence)

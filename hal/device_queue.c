@@ -31,7 +31,7 @@ enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue
 /* What runs is let come to its end, unless that takes long, so that the trace has it. */
 static void end_in_trace(struct keel_queue *queue)
 {
-    if (keel_device_answers(queue->device) && !atomic_load(&queue->lost))
+    if (keel_device_answers(queue->device))
         (void)keel_queue_finish(queue, keel_deadline_after_ns(TRACED_QUEUE_END_NS));
     keel_trace_end_queue(queue);
 }
@@ -326,12 +326,17 @@ static uint64_t begin_wait(uint64_t deadline_ns)
 
 enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
 {
-    KEEL_TRY(check_alive(queue));
+    if (!keel_device_answers(queue->device))
+        KEEL_TRY(check_alive(queue));
     uint64_t began_ns = begin_wait(deadline_ns);
     uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
-    KEEL_TRY(waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns)));
-    set_busy(queue, false);
-    return KEEL_OK;
+    enum keel_status status =
+        waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns));
+    if (status == KEEL_OK)
+        set_busy(queue, false);
+    if (status != KEEL_TIMEOUT) /* nothing of it runs any more, and a queue that failed says so now */
+        KEEL_TRY(check_alive(queue));
+    return status;
 }
 
 enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event)

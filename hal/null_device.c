@@ -16,7 +16,6 @@
 #include "device_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
-#include <keel/log.h>
 #include <keel/memory.h>
 #include <string.h>
 
@@ -242,12 +241,10 @@ static enum keel_status null_queue_create(struct keel_device *device, struct kee
 static void null_queue_destroy(struct keel_queue *queue)
 {
     struct null_queue *own = null_queue(queue);
-    bool answers = keel_device_answers(queue->device);
-    uint64_t deadline_ns = keel_deadline_after_ns(answers ? WAIT_LIMIT_NS : HUNG_LIMIT_NS);
-    if (!wait_until(own, own->put, deadline_ns)) {
-        keel_log(KEEL_LOG_ERROR, "%s: a queue was left behind: it does not end",
-                 queue->device->info.selector);
-        atomic_store(&queue->device->left_behind, true);
+    uint64_t began_ns = keel_now_ns();
+    uint64_t limit_ns = keel_device_answers(queue->device) ? WAIT_LIMIT_NS : HUNG_LIMIT_NS;
+    if (!wait_until(own, own->put, began_ns + limit_ns)) {
+        keel_queue_leave_behind(queue, began_ns);
         return;
     }
     keel_mutex_lock(&own->lock);

@@ -43,14 +43,18 @@ enum keel_status keel_opencl_queue_create(struct keel_device *device, struct kee
 void keel_opencl_queue_destroy(struct keel_queue *queue)
 {
     struct opencl_queue *own = opencl_queue(queue);
-    uint64_t deadline_ns =
-        keel_deadline_after_ns(keel_device_answers(queue->device) ? QUEUE_END_NS : HUNG_QUEUE_END_NS);
-    bool idle = atomic_load(&queue->lost) || keel_opencl_queue_finish(queue, deadline_ns) != KEEL_TIMEOUT;
-    if (!idle || !keel_opencl_pool_fini(&own->pool, deadline_ns)) {
-        keel_log(KEEL_LOG_ERROR,
-                 "%s: a queue was left behind: it does not end, or its events are not destroyed",
-                 queue->device->info.selector);
-        atomic_store(&queue->device->left_behind, true);
+    struct keel_device *device = queue->device;
+    uint64_t began_ns = keel_now_ns();
+    uint64_t deadline_ns = began_ns + (keel_device_answers(device) ? QUEUE_END_NS : HUNG_QUEUE_END_NS);
+    bool gone = atomic_load(&device->watch.health) == KEEL_HEALTH_LOST;
+    if (!gone && keel_opencl_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT) {
+        keel_queue_leave_behind(queue, began_ns);
+        return;
+    }
+    if (!keel_opencl_pool_fini(&own->pool, deadline_ns)) {
+        keel_log(KEEL_LOG_ERROR, "%s: a queue was left behind: its events are not destroyed",
+                 device->info.selector);
+        atomic_store(&device->left_behind, true);
         return;
     }
     clReleaseCommandQueue(own->native);

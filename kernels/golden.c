@@ -3,6 +3,7 @@
  * Owns the memory of a run. Leaves to golden_cases.c which cases there are. */
 #include "golden_internal.h"
 
+#include <keel/health.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
@@ -175,6 +176,14 @@ static enum keel_status transfer(const struct golden_run *run, struct keel_queue
     return KEEL_OK;
 }
 
+/* A device that is HUNG or LOST is not waited for. */
+static bool waits(const struct golden_run *run)
+{
+    struct keel_health_report report;
+    keel_device_health(keel_kernels_device(run->kernels), &report);
+    return report.health != KEEL_HEALTH_HUNG && report.health != KEEL_HEALTH_LOST;
+}
+
 /* Launches between the two transfers. Whatever fails, the queue is waited for, so that only a queue that
  * still runs (TIMEOUT) may still touch the memory of the run. */
 static enum keel_status execute(const struct golden_run *run, struct keel_queue *queue, uint64_t deadline_ns)
@@ -187,7 +196,7 @@ static enum keel_status execute(const struct golden_run *run, struct keel_queue 
     if (status != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
-        const bool runs = keel_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT;
+        const bool runs = keel_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT || !waits(run);
         keel_detail_set(why);
         return runs ? KEEL_TIMEOUT : status;
     }

@@ -2,6 +2,7 @@
 #include "memcheck.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/health.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -325,6 +326,14 @@ static enum keel_status run_passes(struct memcheck *check)
     return KEEL_OK;
 }
 
+/* After its queue is destroyed: a device that nobody waited for may yet write what it was told to read. */
+static bool still_runs(struct keel_device *device)
+{
+    struct keel_health_report report;
+    keel_device_health(device, &report);
+    return report.health == KEEL_HEALTH_HUNG || report.health == KEEL_HEALTH_LOST;
+}
+
 enum keel_status keel_memcheck_run(struct keel_device *device, const struct keel_memcheck_options *options,
                                    struct keel_memcheck_result *out)
 {
@@ -345,8 +354,10 @@ enum keel_status keel_memcheck_run(struct keel_device *device, const struct keel
         keel_kernel_destroy(check->kernel);
     if (check->program != NULL)
         keel_program_destroy(check->program);
-    keel_free(check->chunk);
-    keel_free(check->report);
+    if (!still_runs(device)) {
+        keel_free(check->chunk);
+        keel_free(check->report);
+    }
     keel_free(check);
     return status;
 }

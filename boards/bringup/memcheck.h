@@ -36,7 +36,8 @@ struct keel_memcheck_result {
 };
 
 /* OK: it ran to its end, and *out says what was found. TIMEOUT, DEVICE_LOST, NO_MEMORY (not one piece), and
- * what else the device says: it could not be run. Blocks; frees all that it took. */
+ * what else the device says: it could not be run. Blocks; frees all that it took, but for the
+ * host memory of a device that is then HUNG or LOST, which may yet be written. */
 enum keel_status keel_memcheck_run(struct keel_device *device, const struct keel_memcheck_options *options,
                                    struct keel_memcheck_result *out);
 

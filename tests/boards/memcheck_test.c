@@ -2,6 +2,8 @@
 #include "harness.h"
 #include "memcheck.h"
 #include <keel/clock.h>
+#include <keel/health.h>
+#include <keel/memory.h>
 #include <string.h>
 
 enum { WORDS = 5000, ITEMS = 64, SPAN = 3 };
@@ -98,8 +100,25 @@ START_TEST(a_deadline_that_is_over_ends_the_check)
 }
 END_TEST
 
+START_TEST(what_a_hung_board_may_yet_write_is_kept)
+{
+    struct keel_device *device;
+    struct keel_device_options hung_soon = {.hung_after_ns = KEEL_NS_PER_MS};
+    ck_ok(keel_device_open("host", &hung_soon, &device));
+    ck_ok(keel_device_inject(device, "hang:read=1"));
+    struct keel_memcheck_options options = {.bytes = 1 << 20,
+                                            .deadline_ns = keel_deadline_after_ns(KEEL_NS_PER_S)};
+    struct keel_memcheck_result result;
+    uint64_t blocks = keel_memory_stats().live_blocks;
+    ck_status(keel_memcheck_run(device, &options, &result), KEEL_TIMEOUT);
+    ck_assert_uint_eq(keel_memory_stats().live_blocks, blocks + 1); /* the report */
+    keel_device_close(device);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, what_a_hung_board_may_yet_write_is_kept);
     tcase_add_test(tc, a_bit_that_flips_is_found_in_every_pattern);
     tcase_add_test(tc, words_that_share_a_cell_are_found_by_their_addresses);
     tcase_add_test(tc, memory_that_is_right_passes_on_the_host);

@@ -12,6 +12,9 @@
  * Failure.    Errors are sticky per queue, and travel to whoever waits for what failed: after DEVICE_LOST
  *             every later call on that queue returns DEVICE_LOST with the first failure's text, and the
  *             caller's next move is to end the worker process. Nothing aborts. See keel/health.h.
+ * Memory.     Host memory that commands read or write stays until their event, or a finish, is OK; after a
+ *             failure, until a finish says DEVICE_LOST or the queue is destroyed. Where the device is then
+ *             HUNG or LOST nothing was waited for, and it stays until the process ends.
  * Waiting.    Only keel_event_wait, keel_queue_finish and blocking reads and writes block, each with
  *             a deadline; the rest enqueues. No busy polling.
  * Order.      A queue runs its commands in order; across queues, order comes from events.
@@ -178,7 +181,10 @@ void keel_buffer_destroy(struct keel_buffer *buffer);
 uint64_t keel_buffer_bytes(const struct keel_buffer *buffer);
 
 enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue **out);
-void keel_queue_destroy(struct keel_queue *queue); /* waits for what runs */
+/* Waits for what runs, also on a queue that failed: 30 s; 0.1 s on a device that is HUNG, and not at all on
+ * one that is LOST. A queue that does not end is left behind, and the device is doubted for it: see Memory.
+ */
+void keel_queue_destroy(struct keel_queue *queue);
 
 /* Events a command waits for; all of one device. */
 struct keel_wait_list {
@@ -344,7 +350,8 @@ enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_command
 
 /* Hand what is enqueued to the device without waiting. */
 enum keel_status keel_queue_flush(struct keel_queue *queue);
-/* Wait until all that was enqueued is done. TIMEOUT leaves it running. */
+/* Wait until all that was enqueued is done. TIMEOUT leaves it running. A queue that failed is waited for all
+ * the same, and says DEVICE_LOST then; at once where the device is HUNG or LOST. */
 enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_ns);
 /* Mark a point of the queue: the event completes when all before it has. */
 enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **out_event);
