@@ -21,8 +21,7 @@ struct keel_board {
 
 /* ---- which device ---- */
 
-/* "vendor/board:1" in two; a board without a number is its first device. */
-static void split_number(const char *name, char folder[KEEL_PATH_BYTES], uint32_t *out_number)
+void keel_board_name_split(const char *name, char folder[KEEL_PATH_BYTES], uint32_t *out_number)
 {
     snprintf(folder, KEEL_PATH_BYTES, "%s", name);
     *out_number = 0;
@@ -81,7 +80,7 @@ static enum keel_status find_board(const char *name, const struct keel_device_op
 {
     char part[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES];
     uint32_t number;
-    split_number(name, part, &number);
+    keel_board_name_split(name, part, &number);
     KEEL_TRY(keel_board_folder_find(part, folder));
     KEEL_TRY(keel_board_file_read(folder, file));
     KEEL_TRY(
@@ -132,6 +131,14 @@ static enum keel_status find_device(const char *selector, const struct keel_devi
     return keel_board_file_find(out, file);
 }
 
+enum keel_status keel_board_look(const char *name, uint32_t threads, struct keel_board_file *out_file,
+                                 struct keel_device_info *out_info)
+{
+    const struct keel_device_options native = {.threads = threads};
+    return strchr(name, '/') != NULL ? find_board(name, &native, out_file, out_info)
+                                     : find_device(name, &native, out_file, out_info);
+}
+
 /* ---- code ---- */
 
 static enum keel_status find_code(void *context, const struct keel_module *module, const char *options,
@@ -179,8 +186,7 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
     struct keel_device_options native = {.threads = options->threads};
     const struct keel_code_provider code = {.find = find_code, .context = board};
     struct keel_device_info info;
-    KEEL_TRY(strchr(name, '/') != NULL ? find_board(name, &native, &board->file, &info)
-                                       : find_device(name, &native, &board->file, &info));
+    KEEL_TRY(keel_board_look(name, options->threads, &board->file, &info));
     if (!options->without_code)
         KEEL_TRY(open_code(board, &info));
     if (info.kind != KEEL_DEVICE_HOST) {

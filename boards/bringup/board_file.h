@@ -5,6 +5,12 @@
 #include <keel/board.h>
 #include <keel/ini.h>
 
+/* "vendor/board:1" in two: the name of a folder and a number. A board without one is its first device. */
+void keel_board_name_split(const char *name, char folder[KEEL_PATH_BYTES], uint32_t *out_number);
+/* Which board that is, without opening it: its file and what its driver tells. Errors as of keel_board_open.
+ */
+enum keel_status keel_board_look(const char *name, uint32_t threads, struct keel_board_file *out_file,
+                                 struct keel_device_info *out_info);
 /* What holds for a device that no file is for. */
 void keel_board_file_defaults(struct keel_board_file *out);
 /* One line of a section [kernels], of board.conf or tune.conf. */

@@ -2,9 +2,11 @@
  *
  * A line of JSON for each thing said, on a pipe. The verdict comes last: a process that ends without one has
  * died. The device is closed after the verdict is told, so that a driver which hangs there hangs alone. */
+#include "board_file.h"
 #include "check_runner.h"
 #include <keel/clock.h>
 #include <keel/json.h>
+#include <keel/memory.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -182,34 +184,26 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
 
 /* ---- the board ---- */
 
-static void tell_waiver(struct keel_check_run *run, const struct keel_board_file *file)
+/* Before it is opened, which may be the last thing that this process does. */
+static enum keel_status tell_board(struct keel_check_run *run)
 {
-    const struct keel_board_waiver *waiver = keel_board_waiver(file, run->check->id);
-    if (waiver == NULL)
-        waiver = keel_board_waiver(file, run->check->name);
-    if (waiver == NULL)
-        return;
-    char until[16];
-    snprintf(until, sizeof until, "%04u-%02u-%02u", waiver->until / 10000 % 10000, waiver->until / 100 % 100,
-             waiver->until % 100);
-    struct keel_json json = say(run, "waiver");
-    keel_json_text(&json, "reason", waiver->reason);
-    keel_json_text(&json, "until", until);
-    said(run, &json);
-}
-
-static void tell_board(struct keel_check_run *run)
-{
-    const struct keel_device_info *info = keel_device_info(keel_board_device(run->board));
-    const struct keel_board_file *file = keel_board_file(run->board);
+    struct keel_device_info info;
+    struct keel_board_file *file;
+    KEEL_TRY(keel_alloc(1, sizeof *file, &file));
+    enum keel_status status = keel_board_look(run->options->board, 0, file, &info);
+    if (status != KEEL_OK) {
+        keel_free(file);
+        return status;
+    }
     struct keel_json json = say(run, "board");
-    keel_json_text(&json, "selector", info->selector);
-    keel_json_text(&json, "name", info->name);
-    keel_json_text(&json, "platform", info->platform);
-    keel_json_text(&json, "version", info->version);
+    keel_json_text(&json, "selector", info.selector);
+    keel_json_text(&json, "name", info.name);
+    keel_json_text(&json, "platform", info.platform);
+    keel_json_text(&json, "version", info.version);
     keel_json_text(&json, "folder", file->folder);
     said(run, &json);
-    tell_waiver(run, file);
+    keel_free(file);
+    return KEEL_OK;
 }
 
 /* What is missing, or wrong in a file of the user's, could not be run; what the board does wrong, fails. */
@@ -226,12 +220,13 @@ struct keel_device *keel_check_device(struct keel_check_run *run)
     if (run->board == NULL) {
         const struct keel_board_options options = {.without_code = run->check->id[0] < '2'};
         keel_check_progress(run, 0, 0, "opening the board");
-        enum keel_status status = keel_board_open(run->options->board, &options, &run->board);
+        enum keel_status status = tell_board(run);
+        if (status == KEEL_OK)
+            status = keel_board_open(run->options->board, &options, &run->board);
         if (status != KEEL_OK) {
             refuse_board(run, status);
             return NULL;
         }
-        tell_board(run);
     }
     return keel_board_device(run->board);
 }

@@ -5,6 +5,7 @@
  * the result. A child that does not die when it is killed (stuck in a driver of the kernel) is left behind.
  */
 #include "check_runner.h"
+#include "board_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -37,6 +38,7 @@ struct running {
     struct keel_check_report *report;
     struct keel_check_result *result;
     const struct keel_check_watcher *watcher; /* the caller's, behind ours */
+    struct keel_board_file *file; /* the board's, once it is known which; its folder is "" until then */
     struct child *child;
 };
 
@@ -237,6 +239,34 @@ static const struct keel_check_result *obstacle(const struct keel_check_report *
     return NULL;
 }
 
+/* The board's file is read here too: a check that did not run, or whose board does not open, tells no waiver.
+ * A board that is named by its device is known from the first check that finds it. A file that cannot be
+ * read is told by the checks, which read it too. */
+static void find_file(struct running *running, const char *board)
+{
+    char name[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES];
+    uint32_t number;
+    const char *told = running->report->board.folder;
+    if (running->file->folder[0] != '\0')
+        return;
+    keel_board_name_split(told[0] != '\0' ? told : board, name, &number);
+    if (strchr(name, '/') == NULL || keel_board_folder_find(name, folder) != KEEL_OK ||
+        keel_board_file_read(folder, running->file) != KEEL_OK)
+        *running->file = (struct keel_board_file){.waiver_count = 0};
+}
+
+static void find_waiver(const struct keel_board_file *file, struct keel_check_result *result)
+{
+    const struct keel_board_waiver *waiver = keel_board_waiver(file, result->check->id);
+    if (waiver == NULL)
+        waiver = keel_board_waiver(file, result->check->name);
+    if (waiver == NULL)
+        return;
+    snprintf(result->waiver, sizeof result->waiver, "%s", waiver->reason);
+    snprintf(result->waiver_until, sizeof result->waiver_until, "%04u-%02u-%02u",
+             waiver->until / 10000 % 10000, waiver->until / 100 % 100, waiver->until % 100);
+}
+
 static void run_one(struct running *running, const struct keel_check_options *options, const char *today)
 {
     struct keel_check_result *result = running->result;
@@ -249,6 +279,8 @@ static void run_one(struct running *running, const struct keel_check_options *op
     } else {
         run_child(running, options);
     }
+    find_file(running, options->board);
+    find_waiver(running->file, result);
     keel_check_waive(result, today);
     result->seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
     running->report->verdicts[result->verdict]++;
@@ -268,12 +300,18 @@ enum keel_status keel_check_run_all(const struct keel_check_options *options,
     strftime(today, sizeof today, "%Y-%m-%d", gmtime_r(&now, &day));
     for (uint32_t i = 0; i < count; i++)
         report.count += selected[i];
-    KEEL_TRY(keel_alloc(report.count, sizeof *report.results, &report.results));
+    struct keel_board_file *file;
+    KEEL_TRY(keel_alloc(1, sizeof *file, &file));
+    enum keel_status status = keel_alloc(report.count, sizeof *report.results, &report.results);
+    if (status != KEEL_OK) {
+        keel_free(file);
+        return status;
+    }
     for (uint32_t i = 0; i < count; i++) {
         if (!selected[i])
             continue;
         struct running running = {
-            .report = &report, .result = &report.results[report.done], .watcher = watcher};
+            .report = &report, .result = &report.results[report.done], .watcher = watcher, .file = file};
         running.result->check = keel_check_at(i);
         if (watcher->begins != NULL)
             watcher->begins(watcher->context, running.result->check);
@@ -281,6 +319,7 @@ enum keel_status keel_check_run_all(const struct keel_check_options *options,
         if (watcher->ended != NULL)
             watcher->ended(watcher->context, running.result);
     }
+    keel_free(file);
     report.seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
     *out = report;
     return KEEL_OK;

@@ -97,13 +97,6 @@ static bool take_verdict(const json_t *line, struct keel_check_result *result)
     return false;
 }
 
-static bool take_waiver(const json_t *line, struct keel_check_result *result)
-{
-    snprintf(result->waiver, sizeof result->waiver, "%s", text_of(line, "reason"));
-    snprintf(result->waiver_until, sizeof result->waiver_until, "%s", text_of(line, "until"));
-    return true;
-}
-
 static bool take_progress(const json_t *line, const struct keel_check *check,
                           const struct keel_check_watcher *watcher)
 {
@@ -127,8 +120,6 @@ bool keel_check_hear(const char *line, struct keel_check_report *report, struct 
         taken = take_note(root, result);
     else if (strcmp(kind, "progress") == 0)
         taken = take_progress(root, result->check, watcher);
-    else if (strcmp(kind, "waiver") == 0)
-        taken = take_waiver(root, result);
     else if (strcmp(kind, "verdict") == 0)
         taken = take_verdict(root, result);
     json_decref(root);
