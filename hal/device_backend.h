@@ -16,7 +16,8 @@
 
 /* The first failure of a queue, kept for queues that turn out to have waited for it. */
 struct keel_queue_failure {
-    uint32_t queue; /* its number */
+    uint32_t queue;    /* its number */
+    uint64_t sequence; /* of the command that failed; those before it did not */
     char text[KEEL_EVIDENCE_BYTES];
 };
 enum { KEEL_FAILURES = 4 };
@@ -68,7 +69,7 @@ enum keel_command_kind {
     KEEL_COMMAND_MARK
 };
 
-enum { KEEL_NOTES = 8 };
+enum { KEEL_NOTES = 8, KEEL_UPSTREAMS = 4 };
 
 /* One of a queue's last commands, for evidence. Written by the queue's thread, read by any. */
 struct keel_note {
@@ -76,13 +77,21 @@ struct keel_note {
     atomic_uint_fast8_t kind;
 };
 
+/* Another queue that commands of this one waited for. */
+struct keel_upstream {
+    uint32_t queue;    /* its number */
+    uint64_t sequence; /* the last command of it that was waited for, */
+    uint64_t at;       /* and the command that did */
+};
+
 struct keel_queue {
     struct keel_device *device;
     atomic_bool lost; /* sticky; set after `failure` is written, through keel_queue_fail */
     bool busy;        /* counted in the device's busy_queues; of the thread that uses the queue */
     uint32_t number;  /* of the device's queues, from 1 */
-    atomic_uint_fast64_t sequence; /* commands enqueued */
-    atomic_uint upstream; /* the number of the last other queue that a command of it waited for; 0: none */
+    atomic_uint_fast64_t sequence;                  /* commands enqueued */
+    struct keel_upstream upstreams[KEEL_UPSTREAMS]; /* since it was last finished; under watch.lock */
+    uint32_t upstream_count; /* the next one's place is this % KEEL_UPSTREAMS; written as they are */
     struct keel_note notes[KEEL_NOTES];
     char failure[KEEL_EVIDENCE_BYTES]; /* the first one */
     uint64_t ready_ns;                 /* for device_fault.c; the queue's thread alone */
@@ -269,7 +278,11 @@ enum keel_status keel_queue_failed(struct keel_queue *queue);
 enum keel_status keel_device_check_usable(struct keel_device *device);
 /* Neither hung nor lost: worth waiting for what runs. */
 bool keel_device_answers(struct keel_device *device);
-/* The queue fails because what it waits for failed on `cause`. */
+/* The command that is next on the queue waits for an event of another one; all such waits are over, and well.
+ */
+void keel_queue_note_wait(struct keel_queue *queue, struct keel_event *event);
+void keel_queue_forget_waits(struct keel_queue *queue);
+/* The queue's next command fails because what it waits for failed on `cause`. */
 enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause);
 const char *keel_command_kind_name(enum keel_command_kind kind);
 /* Number and note the command that is enqueued now; `name` is static, or NULL. */

@@ -107,9 +107,14 @@ const char *keel_command_kind_name(enum keel_command_kind kind)
     return names[kind];
 }
 
+static uint64_t last_sequence(const struct keel_queue *queue)
+{
+    return atomic_load_explicit(&queue->sequence, memory_order_relaxed);
+}
+
 void keel_queue_note(struct keel_queue *queue, enum keel_command_kind kind, const char *name)
 {
-    uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed) + 1;
+    uint64_t sequence = last_sequence(queue) + 1;
     struct keel_note *note = &queue->notes[sequence % KEEL_NOTES];
     atomic_store_explicit(&note->kind, (uint8_t)kind, memory_order_relaxed);
     atomic_store_explicit(&note->name, name, memory_order_relaxed);
@@ -119,7 +124,7 @@ void keel_queue_note(struct keel_queue *queue, enum keel_command_kind kind, cons
 /* "launch gemm": a command that is still noted; "" for one that is not. */
 static void name_command(struct keel_queue *queue, uint64_t sequence, char *out, size_t out_bytes)
 {
-    uint64_t last = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
+    uint64_t last = last_sequence(queue);
     out[0] = '\0';
     if (sequence == 0 || sequence > last || last - sequence >= KEEL_NOTES)
         return;
@@ -133,7 +138,7 @@ static void name_command(struct keel_queue *queue, uint64_t sequence, char *out,
 /* The last commands of a queue, the newest first, as many as fit. */
 static void append_last(struct keel_queue *queue, char *text, size_t text_bytes)
 {
-    uint64_t last = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
+    uint64_t last = last_sequence(queue);
     for (uint64_t i = 0; i < KEEL_NOTES && i < last; i++) {
         char one[64];
         name_command(queue, last - i, one, sizeof one);
@@ -153,8 +158,8 @@ enum keel_status keel_queue_failed(struct keel_queue *queue)
                      queue->device->info.selector, queue->number, queue->failure);
 }
 
-/* The first failure stays; the device hears of it. */
-static void fail_queue(struct keel_queue *queue, const char *failure)
+/* The first failure stays, of command `sequence`; the device hears of it. */
+static void fail_queue(struct keel_queue *queue, uint64_t sequence, const char *failure)
 {
     struct keel_watch *watch = &queue->device->watch;
     keel_mutex_lock(&watch->lock);
@@ -162,6 +167,7 @@ static void fail_queue(struct keel_queue *queue, const char *failure)
         snprintf(queue->failure, sizeof queue->failure, "%s", failure);
         struct keel_queue_failure *kept = &watch->failures[watch->failure_count++ % KEEL_FAILURES];
         kept->queue = queue->number;
+        kept->sequence = sequence;
         memcpy(kept->text, queue->failure, sizeof kept->text);
         atomic_store_explicit(&queue->lost, true, memory_order_release);
         if (keel_health_fail(&watch->machine))
@@ -170,19 +176,78 @@ static void fail_queue(struct keel_queue *queue, const char *failure)
     keel_mutex_unlock(&watch->lock);
 }
 
-/* What is known of the failure of the queue that this one waited for. */
-static bool find_cause(struct keel_queue *queue, uint32_t upstream, char out[KEEL_EVIDENCE_BYTES])
+void keel_queue_note_wait(struct keel_queue *queue, struct keel_event *event)
 {
     struct keel_watch *watch = &queue->device->watch;
-    bool found = false;
+    uint64_t sequence = atomic_load_explicit(&event->sequence, memory_order_relaxed);
+    uint32_t known = queue->upstream_count < KEEL_UPSTREAMS ? queue->upstream_count : KEEL_UPSTREAMS, i = 0;
+    while (i < known && queue->upstreams[i].queue != event->queue->number)
+        i++;
     keel_mutex_lock(&watch->lock);
-    for (int i = 0; i < KEEL_FAILURES && !found; i++) {
-        found = upstream != 0 && watch->failures[i].queue == upstream;
-        if (found)
-            memcpy(out, watch->failures[i].text, KEEL_EVIDENCE_BYTES);
+    if (i == known)
+        queue->upstreams[i = queue->upstream_count++ % KEEL_UPSTREAMS] = (struct keel_upstream){0};
+    struct keel_upstream *upstream = &queue->upstreams[i];
+    upstream->queue = event->queue->number;
+    if (sequence > upstream->sequence)
+        upstream->sequence = sequence;
+    upstream->at = last_sequence(queue) + 1;
+    keel_mutex_unlock(&watch->lock);
+}
+
+void keel_queue_forget_waits(struct keel_queue *queue)
+{
+    if (queue->upstream_count == 0)
+        return;
+    keel_mutex_lock(&queue->device->watch.lock);
+    queue->upstream_count = 0;
+    keel_mutex_unlock(&queue->device->watch.lock);
+}
+
+/* Caller holds the lock. The failure that a wait has met; NULL when it met none. */
+static const struct keel_queue_failure *failure_met(const struct keel_watch *watch,
+                                                    const struct keel_upstream *upstream)
+{
+    for (int i = 0; i < KEEL_FAILURES; i++) {
+        const struct keel_queue_failure *failure = &watch->failures[i];
+        if (failure->queue == upstream->queue && failure->sequence <= upstream->sequence)
+            return failure;
+    }
+    return NULL;
+}
+
+/* Why commands of the queue that wait for others fail, as far as it is known. */
+struct cause {
+    uint32_t upstreams; /* queues that it waited for */
+    uint32_t queue;     /* the first of them */
+    uint64_t at;        /* the queue's own command that cannot be; 0: none is known */
+    char text[KEEL_EVIDENCE_BYTES];
+};
+
+static struct cause find_cause(struct keel_queue *queue)
+{
+    struct keel_watch *watch = &queue->device->watch;
+    struct cause cause = {.at = 0};
+    keel_mutex_lock(&watch->lock);
+    cause.upstreams = queue->upstream_count;
+    cause.queue = queue->upstreams[0].queue;
+    for (uint32_t i = 0; i < KEEL_UPSTREAMS && i < queue->upstream_count && cause.at == 0; i++) {
+        const struct keel_queue_failure *failure = failure_met(watch, &queue->upstreams[i]);
+        if (failure == NULL)
+            continue;
+        cause.at = queue->upstreams[i].at;
+        memcpy(cause.text, failure->text, sizeof cause.text);
     }
     keel_mutex_unlock(&watch->lock);
-    return found;
+    return cause;
+}
+
+/* Of command `sequence`, in words, and the last commands behind them. */
+static enum keel_status fail_at(struct keel_queue *queue, uint64_t sequence,
+                                char failure[KEEL_EVIDENCE_BYTES])
+{
+    append_last(queue, failure, KEEL_EVIDENCE_BYTES);
+    fail_queue(queue, sequence, failure);
+    return keel_queue_failed(queue);
 }
 
 enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, ...)
@@ -192,9 +257,7 @@ enum keel_status keel_queue_fail(struct keel_queue *queue, const char *format, .
     va_start(arguments, format);
     vsnprintf(failure, sizeof failure, format, arguments);
     va_end(arguments);
-    append_last(queue, failure, sizeof failure);
-    fail_queue(queue, failure);
-    return keel_queue_failed(queue);
+    return fail_at(queue, last_sequence(queue), failure);
 }
 
 enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int native_error)
@@ -205,22 +268,27 @@ enum keel_status keel_queue_lose(struct keel_queue *queue, const char *what, int
 enum keel_status keel_event_lose(struct keel_event *event, int native_error, bool by_wait)
 {
     struct keel_queue *queue = event->queue;
-    uint32_t upstream = atomic_load_explicit(&queue->upstream, memory_order_relaxed);
-    char what[64], cause[KEEL_EVIDENCE_BYTES];
-    name_command(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed), what, sizeof what);
-    if (!by_wait || upstream == 0)
-        return keel_queue_lose(queue, what[0] != '\0' ? what : "a command", native_error);
-    if (!find_cause(queue, upstream, cause))
-        return keel_queue_fail(queue,
-                               "%s was not run: what it waits for on queue %" PRIu32 " failed (error %d)",
-                               what[0] != '\0' ? what : "a command", upstream, native_error);
-    fail_queue(queue, cause);
-    return keel_queue_failed(queue);
+    struct cause cause = find_cause(queue);
+    uint64_t sequence = atomic_load_explicit(&event->sequence, memory_order_relaxed);
+    char what[64], where[32] = "another queue", failure[KEEL_EVIDENCE_BYTES];
+    name_command(queue, sequence, what, sizeof what);
+    if (cause.upstreams == 1)
+        snprintf(where, sizeof where, "queue %" PRIu32, cause.queue);
+    if (by_wait && cause.at != 0) {
+        fail_queue(queue, cause.at < sequence ? cause.at : sequence, cause.text);
+        return keel_queue_failed(queue);
+    }
+    int used = snprintf(failure, sizeof failure, "%s ", what[0] != '\0' ? what : "a command");
+    if (by_wait && cause.upstreams > 0)
+        used += snprintf(failure + used, sizeof failure - (size_t)used,
+                         "was not run: what it waits for on %s ", where);
+    snprintf(failure + used, sizeof failure - (size_t)used, "failed (error %d)", native_error);
+    return fail_at(queue, sequence, failure);
 }
 
 enum keel_status keel_queue_inherit(struct keel_queue *queue, struct keel_queue *cause)
 {
-    fail_queue(queue, cause->failure);
+    fail_queue(queue, last_sequence(queue) + 1, cause->failure);
     return keel_queue_failed(queue);
 }
 
@@ -262,11 +330,10 @@ static enum keel_status doubt(struct keel_queue *queue, uint64_t sequence, uint6
 
 enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, uint64_t began_ns)
 {
-    char cause[KEEL_EVIDENCE_BYTES];
+    struct cause cause = find_cause(queue);
     /* What waits for what failed fails, also where the driver never ends it. */
-    if (!atomic_load_explicit(&queue->lost, memory_order_acquire) &&
-        find_cause(queue, atomic_load_explicit(&queue->upstream, memory_order_relaxed), cause)) {
-        fail_queue(queue, cause);
+    if (cause.at != 0 && !atomic_load_explicit(&queue->lost, memory_order_acquire)) {
+        fail_queue(queue, cause.at, cause.text);
         return keel_queue_failed(queue);
     }
     return doubt(queue, sequence, began_ns);
@@ -274,7 +341,7 @@ enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, ui
 
 void keel_queue_leave_behind(struct keel_queue *queue, uint64_t began_ns)
 {
-    (void)doubt(queue, atomic_load_explicit(&queue->sequence, memory_order_relaxed), began_ns);
+    (void)doubt(queue, last_sequence(queue), began_ns);
     keel_log(KEEL_LOG_ERROR, "%s: queue %" PRIu32 " was left behind: it does not end",
              queue->device->info.selector, queue->number);
     atomic_store(&queue->device->left_behind, true);

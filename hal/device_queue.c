@@ -59,7 +59,7 @@ static enum keel_status check_wait(struct keel_queue *queue, struct keel_event *
                          queue->device->info.selector);
     if (event->queue == queue) /* and would be refused if that had failed */
         return KEEL_OK;
-    atomic_store_explicit(&queue->upstream, event->queue->number, memory_order_relaxed);
+    keel_queue_note_wait(queue, event);
     if (ops->event_failed != NULL && ops->event_failed(event) && ops->event_wait(event, 0) != KEEL_OK)
         return keel_queue_inherit(queue, event->queue);
     return KEEL_OK;
@@ -332,8 +332,10 @@ enum keel_status keel_queue_finish(struct keel_queue *queue, uint64_t deadline_n
     uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
     enum keel_status status =
         waited(queue, sequence, began_ns, queue->device->ops->queue_finish(queue, deadline_ns));
-    if (status == KEEL_OK)
+    if (status == KEEL_OK) {
         set_busy(queue, false);
+        keel_queue_forget_waits(queue);
+    }
     if (status != KEEL_TIMEOUT) /* nothing of it runs any more, and a queue that failed says so now */
         KEEL_TRY(check_alive(queue));
     return status;

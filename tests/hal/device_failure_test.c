@@ -110,10 +110,93 @@ START_TEST(a_queue_that_failed_is_destroyed_only_when_nothing_of_it_runs)
 }
 END_TEST
 
+static enum keel_status add(const struct board *board, struct keel_queue *queue, struct keel_buffer *buffer,
+                            struct keel_event *wait, struct keel_event **out_event)
+{
+    struct keel_arg args[] = {{.kind = KEEL_ARG_BUFFER, .as.buffer = buffer}};
+    struct keel_range range = {.global = {1, 1, 1}, .local = {1, 1, 1}};
+    struct keel_wait_list waits = {&wait, 1};
+    return keel_queue_launch(queue, board->add, args, 1, &range, wait != NULL ? &waits : NULL, out_event);
+}
+
+static void fail_next_fill(const struct board *board, struct keel_queue *queue, struct keel_event **out_event)
+{
+    ck_ok(keel_device_inject(board->device, "error:fill=1"));
+    ck_ok(keel_queue_fill(queue, board->buffer, 0, 4, 0, NULL, out_event));
+    ck_ok(keel_device_inject(board->device, NULL));
+}
+
+/* The second queue waits for the first one, which fails at a later command; then a wait there is in vain. */
+START_TEST(what_fails_after_it_was_waited_for_fails_nobody_else)
+{
+    struct board board = open_board(LIMIT_NS);
+    struct keel_event *waited_for = NULL, *late = NULL;
+    ck_ok(add(&board, board.queue, board.buffer, NULL, &waited_for));
+    ck_ok(add(&board, board.second, board.other, waited_for, NULL));
+    if (_i == 1)
+        ck_ok(keel_queue_finish(board.second, keel_deadline_after_ns(LIMIT_NS)));
+    fail_next_fill(&board, board.queue, NULL);
+    spin(&board, board.second, board.other, ROUNDS, &late);
+    ck_status(keel_event_wait(late, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    ck_ok(keel_event_wait(late, keel_deadline_after_ns(LIMIT_NS)));
+    ck_ok(keel_queue_finish(board.second, keel_deadline_after_ns(LIMIT_NS)));
+    keel_event_destroy(waited_for);
+    keel_event_destroy(late);
+    close_board(&board);
+}
+END_TEST
+
+START_TEST(of_two_that_were_waited_for_the_one_that_failed_is_named)
+{
+    struct board board = open_board(LIMIT_NS);
+    struct keel_queue *third = NULL;
+    struct keel_event *good = NULL, *bad = NULL, *mark = NULL;
+    ck_ok(keel_queue_create(board.device, &third));
+    ck_ok(add(&board, board.second, board.other, NULL, &good));
+    spin(&board, board.queue, board.buffer, 1, &bad);
+    ck_ok(add(&board, third, board.other, bad, NULL)); /* not known to fail yet */
+    ck_ok(add(&board, third, board.other, good, NULL));
+    ck_ok(keel_queue_mark(third, &mark));
+    ck_status(_i == 0 ? keel_event_lose(bad, -5, false) : keel_event_lose(good, -7, false), KEEL_DEVICE_LOST);
+    ck_status(keel_event_lose(mark, -14, true), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(
+        strstr(third->failure, _i == 0 ? "launch spin failed (error -5)" : "launch add failed (error -7)"));
+    keel_event_destroy(good);
+    keel_event_destroy(bad);
+    keel_event_destroy(mark);
+    keel_queue_destroy(third);
+    close_board(&board);
+}
+END_TEST
+
+START_TEST(of_two_that_were_waited_for_none_is_named_unless_it_is_known)
+{
+    struct board board = open_board(LIMIT_NS);
+    struct keel_queue *third = NULL;
+    struct keel_event *first = NULL, *second = NULL, *mark = NULL;
+    ck_ok(keel_queue_create(board.device, &third));
+    ck_ok(add(&board, board.queue, board.buffer, NULL, &first));
+    ck_ok(add(&board, board.second, board.other, NULL, &second));
+    ck_ok(add(&board, third, board.other, first, NULL));
+    ck_ok(add(&board, third, board.other, second, NULL));
+    ck_ok(keel_queue_mark(third, &mark));
+    ck_status(keel_event_lose(mark, -14, true), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(third->failure, "what it waits for on another queue failed (error -14)"));
+    keel_event_destroy(first);
+    keel_event_destroy(second);
+    keel_event_destroy(mark);
+    keel_queue_destroy(third);
+    close_board(&board);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_queue_that_failed_is_finished_only_when_nothing_of_it_runs);
     tcase_add_loop_test(tc, a_queue_that_failed_is_destroyed_only_when_nothing_of_it_runs, 0, 2);
+    tcase_add_loop_test(tc, what_fails_after_it_was_waited_for_fails_nobody_else, 0, 2);
+    tcase_add_loop_test(tc, of_two_that_were_waited_for_the_one_that_failed_is_named, 0, 2);
+    tcase_add_test(tc, of_two_that_were_waited_for_none_is_named_unless_it_is_known);
 }
 
 KEEL_TEST_MAIN("device failure", cases, 90)
