@@ -106,11 +106,11 @@ enum keel_status keel_product_checks_judge(const struct keel_product_checks *che
 {
     for (uint32_t i = 0; i < checks->count; i++)
         if (checks->landing[2 * i] != 0)
-            return keel_fail(
-                KEEL_DEVICE_LOST,
-                "the product %s has changed since it was computed, in %u tiles of 8 x 48, the first "
-                "number %u: the device's memory is not to be trusted; run keel board check on it",
-                checks->items[i].name, checks->landing[2 * i], checks->landing[2 * i + 1]);
+            return keel_fail(KEEL_CORRUPT,
+                             "the product %s has changed in memory since it was computed, in %u tiles of 8 x "
+                             "48, the first "
+                             "number %u",
+                             checks->items[i].name, checks->landing[2 * i], checks->landing[2 * i + 1]);
     return KEEL_OK;
 }
 

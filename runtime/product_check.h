@@ -30,8 +30,8 @@ void keel_product_checks_bind(struct keel_product_checks *checks, uint32_t node,
 /* Append the checks that are due before node number `node`. */
 enum keel_status keel_product_checks_emit(struct keel_product_checks *checks, struct keel_kernels *kernels,
                                           uint32_t node, struct keel_launch_list *list);
-/* Enqueue reading the reports; once that has been done, keel_product_checks_judge says DEVICE_LOST, naming
- * the product, when a result had changed. */
+/* Enqueue reading the reports; once that has been done, keel_product_checks_judge says CORRUPT, naming the
+ * product, when a result had changed: the board is not to be trusted. */
 enum keel_status keel_product_checks_read(struct keel_product_checks *checks, struct keel_queue *queue);
 enum keel_status keel_product_checks_judge(const struct keel_product_checks *checks);
 void keel_product_checks_fini(struct keel_product_checks *checks);

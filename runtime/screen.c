@@ -40,12 +40,11 @@ void keel_screen_destroy(struct keel_screen *screen)
     keel_free(screen);
 }
 
-static enum keel_status quarantine(const struct keel_screen *screen, const char *where, const char *evidence)
+static enum keel_status quarantine(struct keel_device *device, const char *where, const char *evidence)
 {
-    const struct keel_device_info *info = keel_device_info(screen->config.device);
+    const struct keel_device_info *info = keel_device_info(device);
     struct keel_quarantine record;
-    (void)keel_device_report(screen->config.device, KEEL_HEALTH_QUARANTINED,
-                             evidence); /* or it is lost already */
+    (void)keel_device_report(device, KEEL_HEALTH_QUARANTINED, evidence); /* or it is lost already */
     if (keel_quarantine_add(info, where, evidence, &record) != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
@@ -54,9 +53,10 @@ static enum keel_status quarantine(const struct keel_screen *screen, const char 
                          "take it out of cluster.device",
                          info->selector, evidence, why);
     }
-    return keel_fail(KEEL_CORRUPT,
-                     "board %s computes wrong bits: %s. It is quarantined (%s); see keel board list",
-                     info->selector, evidence, record.path);
+    return keel_fail(
+        KEEL_CORRUPT, "board %s computes wrong bits: %s. It is quarantined (%s)%s; see keel board list",
+        info->selector, evidence, record.path,
+        record.identity[0] == '\0' ? ", with all that are alike: its driver tells no identity" : "");
 }
 
 static enum keel_status run_case(struct keel_screen *screen, uint32_t index, const char *where)
@@ -79,7 +79,7 @@ static enum keel_status run_case(struct keel_screen *screen, uint32_t index, con
         snprintf(evidence, sizeof evidence,
                  "golden operation %s has hash %016" PRIx64 ", and %016" PRIx64 " is right", golden.name,
                  result.hash, result.expected);
-    return quarantine(screen, where, evidence);
+    return quarantine(screen->config.device, where, evidence);
 }
 
 enum keel_status keel_screen_admit(struct keel_screen *screen)
@@ -92,12 +92,26 @@ enum keel_status keel_screen_admit(struct keel_screen *screen)
     return KEEL_OK;
 }
 
+static void place_of(const struct keel_screen_config *config, uint64_t step,
+                     char out[KEEL_QUARANTINE_WHERE_BYTES])
+{
+    snprintf(out, KEEL_QUARANTINE_WHERE_BYTES, "run %s, worker %" PRIu32 ".%" PRIu32 ", step %" PRIu64,
+             config->run, config->node, config->local, step);
+}
+
+enum keel_status keel_screen_quarantine(const struct keel_screen_config *config, uint64_t step,
+                                        const char *evidence)
+{
+    char where[KEEL_QUARANTINE_WHERE_BYTES];
+    place_of(config, step, where);
+    return quarantine(config->device, where, evidence);
+}
+
 enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step)
 {
     char where[KEEL_QUARANTINE_WHERE_BYTES];
     uint64_t since_ns = keel_now_ns();
-    snprintf(where, sizeof where, "run %s, worker %" PRIu32 ".%" PRIu32 ", step %" PRIu64, screen->config.run,
-             screen->config.node, screen->config.local, step);
+    place_of(&screen->config, step, where);
     enum keel_status status = run_case(screen, screen->next, where);
     screen->next = (screen->next + 1) % keel_golden_count();
     screen->cost.operations++;

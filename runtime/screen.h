@@ -35,6 +35,11 @@ enum keel_status keel_screen_admit(struct keel_screen *screen);
  * detail says with the evidence; TIMEOUT becomes DEVICE_LOST; what else the device says. */
 enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step);
 
+/* The board was found wrong in step `step` by other means: what it did goes into its file. CORRUPT, always,
+ * with the evidence, and where its file is or why there is none. */
+enum keel_status keel_screen_quarantine(const struct keel_screen_config *config, uint64_t step,
+                                        const char *evidence);
+
 /* How many golden operations the steps ran, and how long they took in all. */
 struct keel_screen_cost {
     uint64_t operations, spent_ns;

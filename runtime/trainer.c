@@ -404,6 +404,17 @@ static enum keel_status begin_commit(struct keel_trainer *trainer, const struct 
     return keel_group_begin(step->group, &gather, &trainer->operations[number]);
 }
 
+/* Wait for the gradients. */
+static enum keel_status settle(struct keel_trainer *trainer, const struct keel_trainer_step *step)
+{
+    char evidence[KEEL_DETAIL_BYTES];
+    enum keel_status status = keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns));
+    if (status != KEEL_CORRUPT || step->screen.wrong == NULL)
+        return status;
+    snprintf(evidence, sizeof evidence, "%s", keel_detail());
+    return step->screen.wrong(step->screen.context, evidence);
+}
+
 /* The device is idle now, and the network is not. */
 static enum keel_status screen_board(const struct keel_trainer_step *step)
 {
@@ -424,7 +435,7 @@ static enum keel_status begin_sum(struct keel_trainer *trainer, const struct kee
         atomic_fetch_add(trainer->progress, 1);
     }
     /* Nobody finishes the step without this last sum, so what is found wrong here is in nobody's weights. */
-    KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
+    KEEL_TRY(settle(trainer, step));
     KEEL_TRY(read_nodes(trainer, NULL, 0, 0));
     KEEL_TRY(screen_board(step));
     return begin_reduce(trainer, step, trainer->bucket_count, trainer->flat_count, 1);
@@ -494,7 +505,7 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     KEEL_TRY(keel_queue_read(queue, keel_engine_loss(trainer->engine), 0, &result->loss, sizeof(float), NULL,
                              NULL));
-    KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
+    KEEL_TRY(settle(trainer, step));
     return screen_board(step);
 }
 

@@ -49,9 +49,11 @@ struct keel_trainer_phase {                    /* drills; fire may not return */
 };
 
 /* Asked when the gradients of the step were computed, before they count: any status but OK ends the step, and
- * no rank commits it. Blocks. */
+ * no rank commits it. Blocks. `wrong` is told when checksums of products show that the board changed one
+ * (train.check_products), and what it says ends the step; NULL: CORRUPT with the evidence does. */
 struct keel_trainer_screen {
     enum keel_status (*pass)(void *context); /* NULL: not this step */
+    enum keel_status (*wrong)(void *context, const char *evidence);
     void *context;
 };
 

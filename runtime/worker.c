@@ -118,17 +118,22 @@ static enum keel_status open_device(struct keel_worker *worker)
     return keel_quarantine_admit(keel_device_info(worker->device));
 }
 
+struct keel_screen_config keel_worker_screen(const struct keel_worker *worker)
+{
+    return (struct keel_screen_config){.device = worker->device,
+                                       .kernels = keel_trainer_kernels(worker->trainer),
+                                       .run = worker->job.name,
+                                       .node = worker->node,
+                                       .local = worker->local,
+                                       .limit_ns = worker->stall_ns};
+}
+
 /* Every golden operation once, before the board is trusted with anything. */
 static enum keel_status open_screen(struct keel_worker *worker)
 {
     if (worker->job.screen_every == 0)
         return KEEL_OK;
-    struct keel_screen_config config = {.device = worker->device,
-                                        .kernels = keel_trainer_kernels(worker->trainer),
-                                        .run = worker->job.name,
-                                        .node = worker->node,
-                                        .local = worker->local,
-                                        .limit_ns = worker->stall_ns};
+    struct keel_screen_config config = keel_worker_screen(worker);
     KEEL_TRY(keel_screen_create(&config, &worker->screen));
     return keel_screen_admit(worker->screen);
 }

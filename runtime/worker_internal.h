@@ -87,6 +87,9 @@ struct keel_worker {
 /* worker.c: how the job wants its fabric; `key` (32 bytes) is borrowed. */
 struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key);
 
+/* worker.c: how this worker's board is screened, and named when it is found wrong. */
+struct keel_screen_config keel_worker_screen(const struct keel_worker *worker);
+
 /* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
 void keel_worker_leave_view(struct keel_worker *worker);

@@ -21,6 +21,13 @@ static enum keel_status screen_board(void *context)
     return keel_screen_step(worker->screen, worker->next_step + 1);
 }
 
+static enum keel_status quarantine_board(void *context, const char *evidence)
+{
+    struct keel_worker *worker = context;
+    struct keel_screen_config config = keel_worker_screen(worker);
+    return keel_screen_quarantine(&config, worker->next_step + 1, evidence);
+}
+
 static uint32_t bits_of(float value)
 {
     uint32_t bits;
@@ -81,10 +88,11 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
                                      .wishes = keel_worker_snapshot_wishes(worker),
-                                     .phase = {.at = drill_at, .context = worker}};
+                                     .phase = {.at = drill_at, .context = worker},
+                                     .screen = {.wrong = quarantine_board, .context = worker}};
     struct keel_trainer_result result;
     if (worker->screen != NULL && (worker->next_step + 1) % worker->job.screen_every == 0)
-        step.screen = (struct keel_trainer_screen){.pass = screen_board, .context = worker};
+        step.screen.pass = screen_board;
     drill_at(worker, KEEL_AT_FORWARD);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
     if (status != KEEL_OK) {

@@ -34,26 +34,20 @@
  * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any.
  * WHEN counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh
  *   on, 7/3 the seventh and every third after it, * every one.
- * Filters: kernel=PART of the kernel's name, device=NUMBER, bank=NUMBER (a buffer of the command lies there).
- * once=FILE: not if FILE is there; it is made when the fault comes (one fault in many processes).
- * until=FILE: made when the fault comes; while FILE is there the fault comes at every call, also in new
- *   processes: a board that stays broken until its reset, which is `rm FILE`.
- * ACTION is
- *   error    the call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing
- *   fail     the command ends with code=N instead of being done
- *   lose     this call and all later ones: CL_DEVICE_NOT_AVAILABLE
- *   hang     the command never ends
- *   stall    it ends late, by ms=N, and the call returns at once
- *   slow     the call takes longer, by ms=N, or by what its bytes take at mbps=N megabytes a second (of a
- *            launch: the bytes of its buffers, those in the bank if one is named)
- *   block    the call never returns
- *   crash    the process dies of SIGSEGV in it
- *   flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of 32),
- *            or of the bytes read, written, copied or filled (bit=N of all)
- *   drop     the command says that it is done, and was not
- *   options  of build: add=OPTION is given to the compiler (-cl-denorms-are-zero, -cl-fast-relaxed-math)
- *   stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 is a cell that keeps its value
- *   alias    of memory: alias:memory=*,address=N,to=N,bytes=N are two places with the same cells
+ * Filters: kernel=PART of the kernel's name (PART$: its end), device=NUMBER, bank=NUMBER (a buffer of the
+ * command lies there). once=FILE: not if FILE is there; it is made when the fault comes (one fault in many
+ * processes). until=FILE: made when the fault comes; while FILE is there the fault comes at every call, also
+ * in new processes: a board that stays broken until its reset, which is `rm FILE`. ACTION is error    the
+ * call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing fail     the command ends with
+ * code=N instead of being done lose     this call and all later ones: CL_DEVICE_NOT_AVAILABLE hang     the
+ * command never ends stall    it ends late, by ms=N, and the call returns at once slow     the call takes
+ * longer, by ms=N, or by what its bytes take at mbps=N megabytes a second (of a launch: the bytes of its
+ * buffers, those in the bank if one is named) block    the call never returns crash    the process dies of
+ * SIGSEGV in it flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument;
+ * bit=N of 32), or of the bytes read, written, copied or filled (bit=N of all) drop     the command says that
+ * it is done, and was not options  of build: add=OPTION is given to the compiler (-cl-denorms-are-zero,
+ * -cl-fast-relaxed-math) stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 is a cell that keeps
+ * its value alias    of memory: alias:memory=*,address=N,to=N,bytes=N are two places with the same cells
  * Addresses count from 0 over the board's memory, bank after bank; buffers take the lowest place free.
  * A setting that is not understood ends the process with 2, so that no test runs without its fault.
  *

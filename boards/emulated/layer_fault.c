@@ -39,6 +39,15 @@ static uint64_t bytes_in_bank(const struct layer_fault *fault, const struct laye
     return bytes;
 }
 
+/* "gemm" is a part of the kernel's name, "gemm$" its end. */
+static bool is_called(const char *name, const char *pattern)
+{
+    size_t length = strlen(pattern), whole = strlen(name);
+    if (pattern[length - 1] != '$')
+        return strstr(name, pattern) != NULL;
+    return whole >= length - 1 && memcmp(name + whole - (length - 1), pattern, length - 1) == 0;
+}
+
 static bool concerns(const struct layer_fault *fault, enum layer_call call, uint64_t device, const char *name,
                      const struct layer_command *command)
 {
@@ -46,7 +55,7 @@ static bool concerns(const struct layer_fault *fault, enum layer_call call, uint
         return false;
     if (fault->value[KEY_DEVICE] != LAYER_UNSET && fault->value[KEY_DEVICE] != device)
         return false;
-    if (fault->kernel[0] != '\0' && (name == NULL || strstr(name, fault->kernel) == NULL))
+    if (fault->kernel[0] != '\0' && (name == NULL || !is_called(name, fault->kernel)))
         return false;
     return fault->value[KEY_BANK] == LAYER_UNSET || (command != NULL && bytes_in_bank(fault, command) > 0);
 }

@@ -167,13 +167,15 @@ bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[LAYER
     return good;
 }
 
-static void leave_mark(const char *path)
+/* True for who made the file: of several processes that come at one time, one. */
+static bool leave_mark(const char *path)
 {
     if (path[0] == '\0')
-        return;
-    int mark = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        return false;
+    int mark = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (mark >= 0)
         close(mark);
+    return mark >= 0;
 }
 
 bool layer_fault_due(struct layer_fault *fault)
@@ -182,10 +184,11 @@ bool layer_fault_due(struct layer_fault *fault)
     bool due = call == fault->first ||
                (call > fault->first && fault->every > 0 && (call - fault->first) % fault->every == 0);
     if (due) {
-        leave_mark(fault->once);
-        leave_mark(fault->until);
-        if (fault->once[0] != '\0')
+        (void)leave_mark(fault->until);
+        if (fault->once[0] != '\0') {
             fault->first = UINT64_MAX; /* once in all processes */
+            due = leave_mark(fault->once);
+        }
         if (fault->until[0] != '\0')
             fault->every = 1;
     }

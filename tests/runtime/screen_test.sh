@@ -39,6 +39,23 @@ check "a run took a quarantined board, or ended with $code" '[ $code -eq 3 ] && 
 check "release failed" '"$KEEL" board release host >/dev/null'
 run refused --ranks 2
 check "a released board is not as before" 'same_bits "$root/plain" "$root/refused"'
+# Memory that loses a bit of a product, once, in one of two ranks: found by the product's checksum.
+drop() { # the board's layer, with a fault that comes to one process alone
+    OPENCL_LAYERS=${BUILD}/libkeel-emulated.so EMULATED_FAULTS="flip:launch=300,kernel=keel_gemm\$,arg=2,bit=22,once=$root/flipped" \
+        run "$@" --ranks 2 --set train.check_products=true --set cluster.device=pocl:0
+}
+touch "$root/flipped"
+drop whole
+check "a run with products checked has other bits" 'same_bits "$root/plain" "$root/whole"'
+rm -f "$root/flipped"
+drop bitten
+code=$?
+check "a run that lost a board with bad memory ended with $code" '[ $code -eq 0 ] && [ -e "$root/flipped" ]'
+check "a run that lost a board with bad memory has other bits" 'same_bits "$root/whole" "$root/bitten"'
+check "the worker of bad memory was started again" '[ "$(grep -c "\"event\":\"worker-failed\".*CORRUPT" "$root/bitten/events.jsonl")" -eq 1 ]'
+check "no file has the product" 'grep -q "\"evidence\": \"the product .* has changed in memory" "$root"/state/quarantine/pocl_0-*.json'
+run refused --ranks 1 --set cluster.device=pocl:0
+check "a run took a board of bad memory" '[ $? -ne 0 ] && grep -q "keel board release pocl:0" "$root/refused.log"'
 # Bits that are wrong from the start are found before the first step.
 KEEL_DEVICE_FAULTS='flip:read=*' run born --ranks 1 --set train.screen_every=50
 code=$?
