@@ -90,6 +90,7 @@ struct keel_queue {
     bool busy;        /* counted in the device's busy_queues; of the thread that uses the queue */
     uint32_t number;  /* of the device's queues, from 1 */
     atomic_uint_fast64_t sequence;                  /* commands enqueued */
+    struct keel_health_doubt doubt;                 /* under watch.lock */
     struct keel_upstream upstreams[KEEL_UPSTREAMS]; /* since it was last finished; under watch.lock */
     uint32_t upstream_count; /* the next one's place is this % KEEL_UPSTREAMS; written as they are */
     struct keel_note notes[KEEL_NOTES];
@@ -292,6 +293,8 @@ enum keel_status keel_queue_late(struct keel_queue *queue, uint64_t sequence, ui
 /* The queue, waited for since began_ns, does not end: nothing of it is freed, since the driver may still call
  * back, and the device hears of it. */
 void keel_queue_leave_behind(struct keel_queue *queue, uint64_t began_ns);
+/* All of it is done, and it is about to be freed. */
+void keel_queue_ended(struct keel_queue *queue);
 /* That command is complete; needed only while the device is doubted. Any thread. */
 void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 

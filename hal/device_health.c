@@ -46,7 +46,7 @@ static void changed(struct keel_watch *watch, const char *evidence)
 /* Caller holds the lock. */
 static void note_doubt(struct keel_watch *watch)
 {
-    atomic_store_explicit(&watch->doubted, watch->machine.doubted, memory_order_relaxed);
+    atomic_store_explicit(&watch->doubted, watch->machine.doubts > 0, memory_order_relaxed);
 }
 
 void keel_device_health(struct keel_device *device, struct keel_health_report *out)
@@ -316,10 +316,12 @@ static enum keel_status doubt(struct keel_queue *queue, uint64_t sequence, uint6
     append_last(queue, evidence, sizeof evidence);
     keel_mutex_lock(&watch->lock);
     bool news =
-        keel_health_late(&watch->machine, queue->number, sequence, began_ns, now_ns, watch->hung_after_ns);
+        keel_health_late(&watch->machine, &queue->doubt, sequence, began_ns, now_ns, watch->hung_after_ns);
     enum keel_health health = watch->machine.health;
     if (news)
         changed(watch, evidence);
+    else if (watch->machine.doubts > 0) /* the latest is what counts: others may have come back */
+        snprintf(watch->evidence, sizeof watch->evidence, "%s", evidence);
     note_doubt(watch);
     keel_mutex_unlock(&watch->lock);
     if (news && health == KEEL_HEALTH_HUNG)
@@ -351,7 +353,7 @@ void keel_queue_progress(struct keel_queue *queue, uint64_t sequence)
 {
     struct keel_watch *watch = &queue->device->watch;
     keel_mutex_lock(&watch->lock);
-    if (keel_health_progress(&watch->machine, queue->number, sequence)) {
+    if (keel_health_progress(&watch->machine, &queue->doubt, sequence)) {
         char evidence[KEEL_EVIDENCE_BYTES] = "";
         if (watch->machine.health == KEEL_HEALTH_DEGRADED)
             snprintf(evidence, sizeof evidence, "came back: %.300s", watch->evidence);
@@ -359,4 +361,12 @@ void keel_queue_progress(struct keel_queue *queue, uint64_t sequence)
     }
     note_doubt(watch);
     keel_mutex_unlock(&watch->lock);
+}
+
+void keel_queue_ended(struct keel_queue *queue)
+{
+    bool hangs =
+        queue->ready_ns == KEEL_NEVER; /* for device_fault.c alone, which the driver knows nothing of */
+    if (!hangs && atomic_load_explicit(&queue->device->watch.doubted, memory_order_relaxed))
+        keel_queue_progress(queue, UINT64_MAX);
 }

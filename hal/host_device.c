@@ -119,6 +119,7 @@ static enum keel_status host_queue_create(struct keel_device *device, struct kee
 
 static void host_queue_destroy(struct keel_queue *queue)
 {
+    keel_queue_ended(queue);
     keel_free(queue);
 }
 

@@ -252,6 +252,7 @@ static void null_queue_destroy(struct keel_queue *queue)
     keel_cond_broadcast(&own->moved);
     keel_mutex_unlock(&own->lock);
     keel_thread_join(&own->thread);
+    keel_queue_ended(queue);
     release(own);
 }
 

@@ -57,6 +57,8 @@ void keel_opencl_queue_destroy(struct keel_queue *queue)
         atomic_store(&device->left_behind, true);
         return;
     }
+    if (!gone)
+        keel_queue_ended(queue);
     clReleaseCommandQueue(own->native);
     keel_free(own);
 }

@@ -190,6 +190,47 @@ START_TEST(of_two_that_were_waited_for_none_is_named_unless_it_is_known)
 }
 END_TEST
 
+static enum keel_health health_of(const struct board *board)
+{
+    struct keel_health_report report;
+    keel_device_health(board->device, &report);
+    return report.health;
+}
+
+/* The first queue's kernel comes back while the second one still hangs. */
+START_TEST(a_queue_that_comes_back_does_not_speak_for_one_that_hangs)
+{
+    struct board board = open_board(20 * KEEL_NS_PER_MS);
+    struct keel_event *comes = NULL, *hangs = NULL;
+    spin(&board, board.queue, board.other, ROUNDS, &comes);
+    ck_status(keel_event_wait(comes, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    ck_ok(keel_device_inject(board.device, "hang:launch=1"));
+    ck_ok(add(&board, board.second, board.buffer, NULL, &hangs));
+    ck_status(keel_event_wait(hangs, keel_deadline_after_ns(40 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    ck_assert_int_eq(health_of(&board), KEEL_HEALTH_HUNG);
+    ck_ok(keel_event_wait(comes, keel_deadline_after_ns(LIMIT_NS)));
+    ck_assert_int_eq(health_of(&board), KEEL_HEALTH_HUNG);
+    keel_event_destroy(comes);
+    keel_event_destroy(hangs);
+    close_board(&board);
+}
+END_TEST
+
+START_TEST(a_queue_that_ends_in_its_destruction_is_no_doubt_any_more)
+{
+    struct board board = open_board(LIMIT_NS);
+    struct keel_event *comes = NULL;
+    spin(&board, board.queue, board.other, ROUNDS, &comes);
+    ck_status(keel_event_wait(comes, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    ck_assert_int_eq(health_of(&board), KEEL_HEALTH_SUSPECT);
+    keel_event_destroy(comes);
+    keel_queue_destroy(board.queue);
+    board.queue = NULL;
+    ck_assert_int_eq(health_of(&board), KEEL_HEALTH_OK);
+    close_board(&board);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_queue_that_failed_is_finished_only_when_nothing_of_it_runs);
@@ -197,6 +238,8 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, what_fails_after_it_was_waited_for_fails_nobody_else, 0, 2);
     tcase_add_loop_test(tc, of_two_that_were_waited_for_the_one_that_failed_is_named, 0, 2);
     tcase_add_test(tc, of_two_that_were_waited_for_none_is_named_unless_it_is_known);
+    tcase_add_test(tc, a_queue_that_comes_back_does_not_speak_for_one_that_hangs);
+    tcase_add_test(tc, a_queue_that_ends_in_its_destruction_is_no_doubt_any_more);
 }
 
 KEEL_TEST_MAIN("device failure", cases, 90)

@@ -18,12 +18,13 @@
 
 /* ---- the states --------------------------------------------------------------------------------------- */
 
-static struct keel_health_machine machine_in(enum keel_health health)
+static struct keel_health_machine machine_in(enum keel_health health, struct keel_health_doubt *doubt)
 {
     struct keel_health_machine machine = {.health = health};
+    *doubt = (struct keel_health_doubt){0};
     if (health == KEEL_HEALTH_SUSPECT || health == KEEL_HEALTH_HUNG) {
         machine.health = KEEL_HEALTH_OK;
-        keel_health_late(&machine, 1, 10, 0, health == KEEL_HEALTH_HUNG ? 100 : 50, 100);
+        keel_health_late(&machine, doubt, 10, 0, health == KEEL_HEALTH_HUNG ? 100 : 50, 100);
     }
     ck_assert_int_eq(machine.health, health);
     return machine;
@@ -32,43 +33,75 @@ static struct keel_health_machine machine_in(enum keel_health health)
 START_TEST(waits_in_vain_make_suspect_and_in_time_hung)
 {
     struct keel_health_machine machine = {0};
-    ck_assert(keel_health_late(&machine, 1, 10, 1000, 1040, 100));
+    struct keel_health_doubt one = {0}, two = {0}, third = {0};
+    ck_assert(keel_health_late(&machine, &one, 10, 1000, 1040, 100));
     ck_assert_int_eq(machine.health, KEEL_HEALTH_SUSPECT);
-    ck_assert(!keel_health_late(&machine, 1, 11, 1040, 1099, 100));
+    ck_assert(!keel_health_late(&machine, &one, 11, 1040, 1099, 100));
     ck_assert_int_eq(machine.health, KEEL_HEALTH_SUSPECT);
-    ck_assert(keel_health_late(&machine, 2, 1, 1099, 1100, 100)); /* 100 since the first wait began */
+    ck_assert(keel_health_late(&machine, &two, 1, 1099, 1100, 100)); /* 100 since the first wait began */
     ck_assert_int_eq(machine.health, KEEL_HEALTH_HUNG);
-    ck_assert(!keel_health_late(&machine, 2, 1, 1100, 1101, 100));
+    ck_assert(!keel_health_late(&machine, &two, 1, 1100, 1101, 100));
     struct keel_health_machine at_once = {.health = KEEL_HEALTH_DEGRADED};
-    ck_assert(keel_health_late(&at_once, 1, 10, 1000, 1100, 100));
+    ck_assert(keel_health_late(&at_once, &third, 10, 1000, 1100, 100));
     ck_assert_int_eq(at_once.health, KEEL_HEALTH_HUNG);
 }
 END_TEST
 
 START_TEST(only_what_was_waited_for_or_later_is_progress)
 {
-    struct keel_health_machine machine = machine_in(KEEL_HEALTH_HUNG);
-    ck_assert(!keel_health_progress(&machine, 2, 99));
-    ck_assert(!keel_health_progress(&machine, 1, 9));
+    struct keel_health_doubt one, two = {0};
+    struct keel_health_machine machine = machine_in(KEEL_HEALTH_HUNG, &one);
+    ck_assert(!keel_health_progress(&machine, &two, 99));
+    ck_assert(!keel_health_progress(&machine, &one, 9));
     ck_assert_int_eq(machine.health, KEEL_HEALTH_HUNG);
-    ck_assert(keel_health_progress(&machine, 1, 11));
+    ck_assert(keel_health_progress(&machine, &one, 11));
     ck_assert_int_eq(machine.health, KEEL_HEALTH_DEGRADED); /* it was hung: that is remembered */
-    ck_assert(!keel_health_progress(&machine, 1, 12));
+    ck_assert(!keel_health_progress(&machine, &one, 12));
+}
+END_TEST
+
+START_TEST(of_two_queues_that_hang_both_must_come_back)
+{
+    struct keel_health_doubt one, two = {0};
+    struct keel_health_machine machine = machine_in(KEEL_HEALTH_SUSPECT, &one);
+    ck_assert(keel_health_late(&machine, &two, 7, 50, 100, 100));
+    ck_assert(!keel_health_progress(&machine, &one, 10));
+    ck_assert_int_eq(machine.health, KEEL_HEALTH_HUNG);
+    ck_assert(!keel_health_progress(&machine, &one, 11)); /* its doubt is over: it does not count twice */
+    ck_assert(keel_health_progress(&machine, &two, 7));
+    ck_assert_int_eq(machine.health, KEEL_HEALTH_DEGRADED);
+    ck_assert(keel_health_late(&machine, &two, 8, 200, 210, 100)); /* and a doubt anew */
+    ck_assert_int_eq(machine.health, KEEL_HEALTH_SUSPECT);
+}
+END_TEST
+
+START_TEST(what_comes_back_puts_off_the_end_of_patience)
+{
+    struct keel_health_doubt one, two = {0};
+    struct keel_health_machine machine = machine_in(KEEL_HEALTH_SUSPECT, &one);
+    ck_assert(!keel_health_late(&machine, &two, 7, 50, 60, 100));
+    ck_assert(!keel_health_progress(&machine, &one, 10));
+    ck_assert(!keel_health_late(&machine, &two, 7, 90, 120, 100)); /* something came back since 0 */
+    ck_assert_int_eq(machine.health, KEEL_HEALTH_SUSPECT);
+    ck_assert(keel_health_late(&machine, &two, 7, 120, 190, 100));
+    ck_assert_int_eq(machine.health, KEEL_HEALTH_HUNG);
 }
 END_TEST
 
 START_TEST(a_suspect_goes_back_to_what_it_was)
 {
-    struct keel_health_machine good = machine_in(KEEL_HEALTH_SUSPECT);
-    ck_assert(keel_health_progress(&good, 1, 10));
+    struct keel_health_doubt one;
+    struct keel_health_machine good = machine_in(KEEL_HEALTH_SUSPECT, &one);
+    ck_assert(keel_health_progress(&good, &one, 10));
     ck_assert_int_eq(good.health, KEEL_HEALTH_OK);
+    one = (struct keel_health_doubt){0};
     struct keel_health_machine bad = {.health = KEEL_HEALTH_DEGRADED};
-    keel_health_late(&bad, 1, 10, 0, 50, 100);
-    ck_assert(keel_health_progress(&bad, 1, 10));
+    keel_health_late(&bad, &one, 10, 0, 50, 100);
+    ck_assert(keel_health_progress(&bad, &one, 10));
     ck_assert_int_eq(bad.health, KEEL_HEALTH_DEGRADED);
-    struct keel_health_machine failed = machine_in(KEEL_HEALTH_SUSPECT);
+    struct keel_health_machine failed = machine_in(KEEL_HEALTH_SUSPECT, &one);
     ck_assert(!keel_health_fail(&failed)); /* suspect still, and degraded when it comes back */
-    ck_assert(keel_health_progress(&failed, 1, 10));
+    ck_assert(keel_health_progress(&failed, &one, 10));
     ck_assert_int_eq(failed.health, KEEL_HEALTH_DEGRADED);
 }
 END_TEST
@@ -85,7 +118,8 @@ START_TEST(nobody_says_more_than_the_table_allows)
                                        [KEEL_HEALTH_QUARANTINED] = O | D | S | L | Q};
     for (int from = KEEL_HEALTH_OK; from <= KEEL_HEALTH_QUARANTINED; from++)
         for (int to = KEEL_HEALTH_OK; to <= KEEL_HEALTH_QUARANTINED; to++) {
-            struct keel_health_machine machine = machine_in((enum keel_health)from);
+            struct keel_health_doubt doubt;
+            struct keel_health_machine machine = machine_in((enum keel_health)from, &doubt);
             bool allowed = false, changed = keel_health_say(&machine, (enum keel_health)to, &allowed);
             ck_assert_msg(allowed == ((allowed_from[from] >> to & 1) == 1), "from %d to %d", from, to);
             ck_assert_int_eq(changed, allowed && from != to);
@@ -97,10 +131,11 @@ END_TEST
 START_TEST(the_lost_and_the_quarantined_stay_so)
 {
     for (int health = KEEL_HEALTH_LOST; health <= KEEL_HEALTH_QUARANTINED; health++) {
-        struct keel_health_machine machine = machine_in((enum keel_health)health);
-        ck_assert(!keel_health_late(&machine, 1, 10, 0, 1000, 100));
+        struct keel_health_doubt one;
+        struct keel_health_machine machine = machine_in((enum keel_health)health, &one);
+        ck_assert(!keel_health_late(&machine, &one, 10, 0, 1000, 100));
         ck_assert(!keel_health_fail(&machine));
-        ck_assert(!keel_health_progress(&machine, 1, 10));
+        ck_assert(!keel_health_progress(&machine, &one, 10));
         ck_assert_int_eq(machine.health, health);
     }
 }
@@ -677,6 +712,8 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, waits_in_vain_make_suspect_and_in_time_hung);
     tcase_add_test(tc, only_what_was_waited_for_or_later_is_progress);
+    tcase_add_test(tc, of_two_queues_that_hang_both_must_come_back);
+    tcase_add_test(tc, what_comes_back_puts_off_the_end_of_patience);
     tcase_add_test(tc, a_suspect_goes_back_to_what_it_was);
     tcase_add_test(tc, nobody_says_more_than_the_table_allows);
     tcase_add_test(tc, the_lost_and_the_quarantined_stay_so);

@@ -10,11 +10,11 @@
  *     QUARANTINED  somebody reported that it is not to be trusted (wrong results ...)
  *
  * By itself, as waits go: OK, DEGRADED -> SUSPECT -> HUNG by waits that pass their deadline (a look with no
- * time to wait does not count); SUSPECT -> what it was before, and HUNG -> DEGRADED, when the command that
- * was waited for, or a later one of its queue, is seen complete; -> DEGRADED by a command that fails; -> LOST
- * when the driver says so. By keel_device_report: any state but LOST -> any but HUNG, but HUNG -> OK,
- * DEGRADED or SUSPECT only by a command that comes back; LOST -> QUARANTINED, and no way back while the
- * device is open.
+ * time to wait does not count); SUSPECT -> what it was before, and HUNG -> DEGRADED, when of every
+ * queue that was waited for in vain that command, or a later one, is seen complete, or the queue has ended;
+ * -> DEGRADED by a command that fails; -> LOST when the driver says so. By keel_device_report: any state but
+ * LOST -> any but HUNG, but HUNG -> OK, DEGRADED or SUSPECT only by a command that comes back; LOST ->
+ * QUARANTINED, and no way back while the device is open.
  *
  * A device that is LOST or QUARANTINED refuses every new command and every new object with DEVICE_LOST and
  * the evidence; one that is HUNG refuses new buffers, queues and programs, and takes commands, which wait
