@@ -52,8 +52,8 @@ static void rig_close(struct rig *rig)
     keel_device_close(rig->device);
 }
 
-/* What a case is known to find on a stack that is not all right. */
-static bool is_found(const struct stack *stack, const char *name)
+/* What a case is known to find on a stack that is not all right; a later driver may be. */
+static bool is_known(const struct stack *stack, const char *name)
 {
     return stack->short_lived && strcmp(name, "bias_grad/70001x1") == 0;
 }
@@ -66,24 +66,31 @@ static void all_cases(const struct stack *stack, struct rig *rig, uint64_t guard
         const struct keel_golden golden = keel_golden_get(i);
         ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
                                  &result));
-        const bool right = result.matches != is_found(stack, golden.name);
-        if (!right)
+        const bool known = is_known(stack, golden.name);
+        if (known)
+            printf("note: %s: %s %s\n", stack->name, golden.name,
+                   result.matches ? "is right, though it is known to differ" : "differs, as is known");
+        else if (!result.matches)
             printf("%s: %s: 0x%016" PRIx64 ", expected 0x%016" PRIx64 "\n", stack->name, golden.name,
                    result.hash, result.expected);
         if (!result.intact)
             printf("%s: %s: %s was hit at %" PRId64 "\n", stack->name, golden.name, result.hit_buffer,
                    result.hit_offset_bytes);
-        wrong += !right || !result.intact;
+        wrong += (!result.matches && !known) || !result.intact;
     }
     fflush(stdout);
     ck_assert_int_eq(wrong, 0);
 }
 
+/* OCL_ICD_VENDORS names the drivers that may be loaded instead. */
+static bool is_here(const struct stack *stack)
+{
+    return stack->needs == NULL || (access(stack->needs, R_OK) == 0 && getenv("OCL_ICD_VENDORS") == NULL);
+}
+
 START_TEST(every_stack_gives_the_hashes_of_the_table)
 {
     const struct stack *stack = &stacks[_i];
-    if (stack->needs != NULL && access(stack->needs, R_OK) != 0)
-        return;
     if (stack->variable != NULL)
         setenv(stack->variable, stack->value, 1);
     struct rig rig = rig_open(stack->selector, NULL, 0);
@@ -262,7 +269,11 @@ static void cases(TCase *tc)
         tcase_add_test(tc, the_device_that_was_named_gives_the_hashes);
         return;
     }
-    tcase_add_loop_test(tc, every_stack_gives_the_hashes_of_the_table, 0, STACKS);
+    for (int i = 0; i < STACKS; i++)
+        if (is_here(&stacks[i]))
+            tcase_add_loop_test(tc, every_stack_gives_the_hashes_of_the_table, i, i + 1);
+        else
+            printf("note: %s is not here\n0 passed, 0 failed, 1 skipped\n", stacks[i].name);
     tcase_add_loop_test(tc, no_tunable_changes_a_bit, 0, (int)(sizeof samples / sizeof samples[0]));
     tcase_add_test(tc, every_tunable_is_in_a_sample);
     tcase_add_test(tc, what_is_no_setting_is_refused_by_name);
