@@ -91,8 +91,11 @@ struct keel_artifact_writer {
     uint32_t count;
 };
 
-/* Begin a folder, which is made if it is not there. INVALID names the first file in it that is no artifact of
- * its own manifest; then nothing is changed, and there is nothing to fini. */
+/* May artifacts take the place of what is in this folder? INVALID names the first file that is none of its
+ * own manifest. Asked again when they do; for who would rather know before the compiler has run. */
+enum keel_status keel_artifact_may_replace(const char *folder);
+/* Begin a folder, which is made if it is not there. On failure nothing is changed, and there is nothing to
+ * fini. */
 enum keel_status keel_artifact_writer_begin(struct keel_artifact_writer *writer, const char *folder);
 /* Add a file of code, written as it is, with a name made from `stem`; name, hash and bytes of `file` are set
  * here and need not be given. */

@@ -45,11 +45,13 @@ static enum keel_status check_name(void *context, const char *name)
 
 /* Whatever takes the place of a folder's files takes them away: all must be those of artifacts. The manifest
  * may be damaged or of another version; that it is one of artifacts is enough. */
-static enum keel_status check_old(const char *folder)
+enum keel_status keel_artifact_may_replace(const char *folder)
 {
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     struct old old = {.folder = folder};
+    if (!keel_path_exists(folder))
+        return KEEL_OK;
     KEEL_TRY(keel_path_join(path, folder, "manifest.json"));
     if (keel_path_is_file(path)) {
         KEEL_TRY(keel_file_read(path, KEEL_ARTIFACT_MANIFEST_BYTES_MAX, &text, &bytes));
@@ -82,7 +84,7 @@ enum keel_status keel_artifact_writer_begin(struct keel_artifact_writer *writer,
     char work[KEEL_PATH_BYTES + sizeof ".XXXXXX"];
     memset(writer, 0, sizeof *writer);
     KEEL_TRY(find_place(writer, folder));
-    KEEL_TRY(check_old(writer->folder));
+    KEEL_TRY(keel_artifact_may_replace(writer->folder));
     snprintf(work, sizeof work, "%s.XXXXXX", writer->folder);
     if (mkdtemp(work) == NULL)
         return keel_fail_errno(errno, "%s: cannot be made", work);
@@ -168,7 +170,7 @@ static enum keel_status put_in_place(const struct keel_artifact_writer *writer)
 {
     char old[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(old, writer->work, "old"));
-    KEEL_TRY(check_old(writer->folder));
+    KEEL_TRY(keel_artifact_may_replace(writer->folder));
     KEEL_TRY(move(writer->folder, old));
     enum keel_status status = move(writer->made, writer->folder);
     if (status != KEEL_OK)

@@ -2,9 +2,11 @@
  *
  * A board without a compiler is compiled for by another device, in a process of its own: there no OpenCL
  * layers stand before the drivers, for they may hide or change what compiles. */
+#include "artifact.h"
 #include "artifact_make.h"
 #include "board_file.h"
 #include "board_kinds.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/json.h>
@@ -14,10 +16,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define COMPILE_LIMIT_NS (3600 * KEEL_NS_PER_S)
 #define REAP_LIMIT_NS    (10 * KEEL_NS_PER_S)
+#define FACTS_PATH       "/proc/self/fd/3" /* the first descriptor that a process is handed */
 
 struct build_options {
     const char *out, *sources;
@@ -99,16 +103,16 @@ static int compile(const struct keel_command *command)
 }
 
 static enum keel_status run_compiler(const struct keel_command *command, const char *board_folder,
-                                     const char *out, const char *facts, struct keel_process_end *end)
+                                     const char *out, int facts_fd, struct keel_process_end *end)
 {
     char self[KEEL_PATH_BYTES];
     KEEL_TRY(keel_self_path(self, sizeof self));
-    const char *argv[] = {self,         "board", "build",
-                          board_folder, "--out", out,
-                          "--target",   facts,   command->json ? "--json" : NULL,
+    const char *argv[] = {self,         "board",    "build",
+                          board_folder, "--out",    out,
+                          "--target",   FACTS_PATH, command->json ? "--json" : NULL,
                           NULL};
     struct keel_process process;
-    KEEL_TRY(keel_process_spawn((char *const *)argv, NULL, 0, -1, &process));
+    KEEL_TRY(keel_process_spawn((char *const *)argv, &facts_fd, 1, -1, &process));
     enum keel_status status = keel_process_wait(&process, keel_deadline_after_ns(COMPILE_LIMIT_NS), end);
     if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK &&
         keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), end) == KEEL_OK)
@@ -119,15 +123,16 @@ static enum keel_status run_compiler(const struct keel_command *command, const c
 
 static int compile_apart(const struct keel_command *command, const struct keel_artifact_making *making)
 {
-    char facts[KEEL_PATH_BYTES];
     struct keel_process_end end = {0};
     fflush(stdout);
-    snprintf(facts, sizeof facts, "%.900s.target-%ld", making->folder, (long)getpid());
-    enum keel_status status = keel_file_replace(facts, making->target, sizeof *making->target, 0600);
-    if (status == KEEL_OK) {
-        status = run_compiler(command, making->file->folder, making->folder, facts, &end);
-        (void)keel_remove_tree(facts);
-    }
+    int facts_fd = memfd_create("keel-board-facts", MFD_CLOEXEC);
+    if (facts_fd < 0)
+        return keel_board_report(keel_fail_errno(errno, "the board's facts cannot be handed on"));
+    enum keel_status status =
+        keel_pwrite_all(facts_fd, making->target, sizeof *making->target, 0, "the board's facts");
+    if (status == KEEL_OK)
+        status = run_compiler(command, making->file->folder, making->folder, facts_fd, &end);
+    close(facts_fd);
     if (status == KEEL_OK && end.signaled)
         status =
             keel_fail(KEEL_DEVICE_LOST,
@@ -184,6 +189,8 @@ static int build_board(const struct keel_command *command, struct keel_board_fil
     enum keel_status status = look(command->operands[0], file, info);
     if (status == KEEL_OK)
         status = choose(file, info, own, &making, folder);
+    if (status == KEEL_OK && own->sources == NULL)
+        status = keel_artifact_may_replace(folder);
     if (status == KEEL_OK && own->sources != NULL)
         status = keel_artifact_write_sources(&making);
     if (status != KEEL_OK)
