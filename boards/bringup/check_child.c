@@ -7,7 +7,6 @@
 #include <keel/clock.h>
 #include <keel/json.h>
 #include <keel/memory.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,18 +164,23 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
     count = count > KEEL_CHECK_SAMPLES_MAX ? KEEL_CHECK_SAMPLES_MAX : count;
     double value = median_of(samples, count), limit = limit_of(run, name);
     bool less = better == KEEL_BETTER_LESS;
+    for (uint32_t i = 0; i < count; i++)
+        if (!keel_check_within(samples[i], 0, less)) {
+            keel_check_fail(run, "%s is no number: what was measured, or its time, cannot be right", name);
+            return samples[i];
+        }
     struct keel_json json = say(run, "figure");
     keel_json_text(&json, "name", name);
     keel_json_text(&json, "unit", unit);
     keel_json_bool(&json, "less_is_better", less);
-    keel_json_real(&json, "value", isfinite(value) ? value : 0, 6);
+    keel_json_real(&json, "value", value, 6);
     keel_json_real(&json, "limit", limit, 6);
     keel_json_open(&json, "samples", '[');
     for (uint32_t i = 0; i < count; i++)
-        keel_json_real(&json, NULL, isfinite(samples[i]) ? samples[i] : 0, 6);
+        keel_json_real(&json, NULL, samples[i], 6);
     keel_json_close(&json, ']');
     said(run, &json);
-    if (limit > 0 && (less ? value > limit : value < limit))
+    if (!keel_check_within(value, limit, less))
         keel_check_fail(run, "%s is %.3f %s; the board file asks for at %s %.3f", name, value, unit,
                         less ? "most" : "least", limit);
     return value;

@@ -32,6 +32,8 @@ int keel_check_exit_code(const struct keel_check_report *report);
 /* The same as a word: "pass", "fail", "could-not-run". */
 const char *keel_check_overall(const struct keel_check_report *report);
 
+/* Is a figure within its limit, 0 for none? What is no number, or infinite, is within none. */
+bool keel_check_within(double value, double limit, bool less_is_better);
 /* Lay a waiver over a verdict: today and until as YYYY-MM-DD. An expired one changes the reason alone. */
 void keel_check_waive(struct keel_check_result *result, const char *today);
 

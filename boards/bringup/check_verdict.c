@@ -2,6 +2,7 @@
  * check's process says. Nothing here asks the machine for anything. */
 #include "check_runner.h"
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 const char *keel_verdict_name(enum keel_verdict verdict)
@@ -24,6 +25,13 @@ const char *keel_check_overall(const struct keel_check_report *report)
                                 : code == 1 ? KEEL_VERDICT_FAIL
                                             : KEEL_VERDICT_CANNOT;
     return keel_verdict_name(verdict);
+}
+
+bool keel_check_within(double value, double limit, bool less_is_better)
+{
+    if (!isfinite(value))
+        return false;
+    return limit <= 0 || (less_is_better ? value <= limit : value >= limit);
 }
 
 void keel_check_waive(struct keel_check_result *result, const char *today)

@@ -2,6 +2,7 @@
  * a check's process says. */
 #include "check_runner.h"
 #include "harness.h"
+#include <math.h>
 #include <string.h>
 
 static struct keel_check_result result;
@@ -60,6 +61,21 @@ START_TEST(waiver_makes_nothing_of_a_pass)
     ck_assert_int_eq(result.verdict, KEEL_VERDICT_PASS);
     give(KEEL_VERDICT_FAIL, "");
     ck_assert_int_eq(result.verdict, KEEL_VERDICT_FAIL);
+}
+END_TEST
+
+START_TEST(what_is_no_number_is_within_no_limit)
+{
+    static const double wrong[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++)
+        for (int less = 0; less < 2; less++) {
+            ck_assert(!keel_check_within(wrong[i], 7, less != 0));
+            ck_assert(!keel_check_within(wrong[i], 0, less != 0));
+        }
+    ck_assert(keel_check_within(7, 7, true) && keel_check_within(7, 7, false));
+    ck_assert(keel_check_within(8, 7, false) && !keel_check_within(8, 7, true));
+    ck_assert(keel_check_within(6, 7, true) && !keel_check_within(6, 7, false));
+    ck_assert(keel_check_within(1e9, 0, true) && keel_check_within(1e-9, 0, false));
 }
 END_TEST
 
@@ -166,6 +182,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, NULL);
+    tcase_add_test(tc, what_is_no_number_is_within_no_limit);
     tcase_add_test(tc, waiver_covers_a_fail_until_its_last_day);
     tcase_add_test(tc, waiver_that_has_ended_covers_nothing_and_is_named);
     tcase_add_test(tc, waiver_makes_nothing_of_a_pass);
