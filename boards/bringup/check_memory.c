@@ -2,7 +2,7 @@
  *
  * How much is tested: 95% of what the board says it has. Where host and device share memory, that is the
  * host's, and others live in it: there it is as much as the board file's limits.memory, or 256 MiB without
- * one, and a note says so. */
+ * one, and a note at the verdict says how much of how much. */
 #include "board_check.h"
 #include "check_tables.h"
 #include "memcheck.h"
@@ -23,8 +23,10 @@ static uint64_t bytes_to_test(struct keel_check_run *run, const struct keel_devi
             most = file->limits.memory_bytes;
         if (bytes > most) {
             bytes = most;
-            keel_check_note(run, "%.0f MiB of the host's memory are tested: the rest is others'",
-                            (double)bytes / mib);
+            keel_check_note(run,
+                            "only %.0f MiB of %.0f are tested: host and board share their memory, and the "
+                            "rest is others'; limits.memory_bytes of board.conf says how much",
+                            (double)bytes / mib, (double)info->memory_bytes / mib);
         }
     }
     if (keel_check_options(run)->quick && bytes > QUICK_BYTES) {
