@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Zeroing a new buffer is a fill at memory speed; a device that takes longer than this is gone. */
-#define ZERO_LIMIT_NS (120 * KEEL_NS_PER_S)
+/* Zeroing a new buffer is a fill at memory speed behind what runs: so long it may take, and a second more for
+ * so many bytes; see keel_buffer_create_in. */
+#define ZERO_LIMIT_NS    (10 * KEEL_NS_PER_S)
+#define ZERO_BYTES_PER_S (UINT64_C(64) << 20)
 
 enum keel_status keel_opencl_fail(cl_int error, const char *device, const char *what)
 {
@@ -55,6 +57,8 @@ static void device_close(struct keel_device *device)
     struct opencl_device *own = opencl_device(device);
     if (own->zero_queue != NULL)
         keel_opencl_queue_destroy(own->zero_queue);
+    if (atomic_load(&device->left_behind))
+        return;
     keel_opencl_images_release(device);
     keel_mutex_fini(&own->zero_lock);
     keel_mutex_fini(&own->image_lock);
@@ -63,17 +67,25 @@ static void device_close(struct keel_device *device)
     keel_device_free(device);
 }
 
-/* Caller holds zero_lock. */
+/* Caller holds zero_lock. TIMEOUT: the driver may still write it. */
 static enum keel_status zero(struct opencl_device *device, struct opencl_buffer *buffer)
 {
+    KEEL_TRY(keel_device_check_usable(&device->head)); /* it may have hung under who held the lock before */
     struct keel_queue *queue = device->zero_queue;
     cl_command_queue native = ((struct opencl_queue *)queue)->native;
     const unsigned char pattern = 0;
-    cl_int error = clEnqueueFillBuffer(native, buffer->mem, &pattern, sizeof pattern, 0, buffer->head.bytes,
-                                       0, NULL, NULL);
+    uint64_t bytes = buffer->head.bytes, patience_ns = device->head.watch.hung_after_ns;
+    if (patience_ns < ZERO_LIMIT_NS)
+        patience_ns = ZERO_LIMIT_NS;
+    keel_queue_note(queue, KEEL_COMMAND_FILL, "of a new buffer");
+    uint64_t sequence = atomic_load(&queue->sequence), began_ns = keel_now_ns();
+    cl_int error =
+        clEnqueueFillBuffer(native, buffer->mem, &pattern, sizeof pattern, 0, bytes, 0, NULL, NULL);
     if (error != CL_SUCCESS)
         return keel_opencl_command_fail(queue, error, "clEnqueueFillBuffer");
-    return keel_opencl_queue_finish(queue, keel_deadline_after_ns(ZERO_LIMIT_NS));
+    uint64_t deadline_ns = keel_deadline_after_ns(patience_ns + bytes / ZERO_BYTES_PER_S * KEEL_NS_PER_S);
+    enum keel_status status = keel_opencl_queue_finish(queue, deadline_ns);
+    return status == KEEL_TIMEOUT ? keel_queue_late(queue, sequence, began_ns) : status;
 }
 
 static void buffer_destroy(struct keel_buffer *buffer)
@@ -138,12 +150,13 @@ static enum keel_status buffer_create(struct keel_device *device, const struct k
     keel_mutex_lock(&own->zero_lock);
     status = zero(own, buffer);
     keel_mutex_unlock(&own->zero_lock);
-    if (status != KEEL_OK) {
+    if (status == KEEL_TIMEOUT) /* buffer and queue stay, and so the device */
+        atomic_store(&device->left_behind, true);
+    else if (status != KEEL_OK)
         buffer_destroy(&buffer->head);
-        return status;
-    }
-    *out = &buffer->head;
-    return KEEL_OK;
+    else
+        *out = &buffer->head;
+    return status;
 }
 
 static enum keel_status buffer_wrap(struct keel_device *device, void *memory, uint64_t bytes,

@@ -6,7 +6,7 @@
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/health.h>
-#include <keel/memory.h>
+#include <keel/process.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +231,37 @@ START_TEST(a_queue_that_ends_in_its_destruction_is_no_doubt_any_more)
 }
 END_TEST
 
+/* PoCL behind the layer of the emulated boards. */
+static struct board open_sick(const char *faults)
+{
+    char self[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES + 32];
+    ck_ok(keel_self_path(self, sizeof self));
+    char *slash = strrchr(self, '/');
+    ck_assert_ptr_nonnull(slash);
+    *slash = '\0';
+    snprintf(path, sizeof path, "%s/../../libkeel-emulated.so", self);
+    setenv("OPENCL_LAYERS", path, 1);
+    setenv("EMULATED_BOARD", "plain", 1);
+    setenv("EMULATED_FAULTS", faults, 1);
+    return open_board(300 * KEEL_NS_PER_MS);
+}
+
+START_TEST(a_new_buffer_that_is_never_zeroed_makes_hung)
+{
+    struct board board = open_sick("hang:fill=3");
+    struct keel_buffer *buffer = NULL;
+    struct keel_health_report report;
+    ck_status(keel_buffer_create(board.device, BYTES, &buffer), KEEL_TIMEOUT);
+    ck_assert_ptr_null(buffer);
+    keel_device_health(board.device, &report);
+    ck_assert_int_eq(report.health, KEEL_HEALTH_HUNG);
+    ck_assert_ptr_nonnull(strstr(report.evidence, "fill of a new buffer"));
+    ck_status(keel_buffer_create(board.device, BYTES, &buffer), KEEL_DEVICE_LOST); /* at once */
+    ck_assert_uint_eq(keel_device_stats(board.device).live_bytes, 2 * BYTES);
+    close_board(&board);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_queue_that_failed_is_finished_only_when_nothing_of_it_runs);
@@ -240,6 +271,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, of_two_that_were_waited_for_none_is_named_unless_it_is_known);
     tcase_add_test(tc, a_queue_that_comes_back_does_not_speak_for_one_that_hangs);
     tcase_add_test(tc, a_queue_that_ends_in_its_destruction_is_no_doubt_any_more);
+    tcase_add_test(tc, a_new_buffer_that_is_never_zeroed_makes_hung);
 }
 
 KEEL_TEST_MAIN("device failure", cases, 90)

@@ -15,8 +15,12 @@
  * Memory.     Host memory that commands read or write stays until their event, or a finish, is OK; after a
  *             failure, until a finish says DEVICE_LOST or the queue is destroyed. Where the device is then
  *             HUNG or LOST nothing was waited for, and it stays until the process ends.
- * Waiting.    Only keel_event_wait, keel_queue_finish and blocking reads and writes block, each with
- *             a deadline; the rest enqueues. No busy polling.
+ * Waiting.    keel_event_wait and keel_queue_finish block, each with a deadline; so do the creation of a
+ *             buffer, the making of programs and keel_queue_destroy, as said there. The rest enqueues. No
+ * busy polling. Some drivers run a command inside the call that enqueues or flushes it (PoCL's `basic`
+ *             device, Oclgrind; the host device, which is none): there a launch blocks for as long as its
+ *             kernel takes, which no deadline ends and no query foretells; whoever must not be held up calls
+ *             from a thread, or a process, of its own.
  * Order.      A queue runs its commands in order; across queues, order comes from events.
  * Code.       A kernel comes from source, from a binary made before, or is built into the board: who runs it
  *             need not know which (keel_device_use_code). */
@@ -157,8 +161,11 @@ struct keel_device_stats {
 };
 struct keel_device_stats keel_device_stats(const struct keel_device *device);
 
-/* Zeroed memory in a bank of the device. NO_MEMORY names size and limit; UNSUPPORTED: SHARED on a device with
- * memory of its own; INVALID: a bank that is not there. All kinds count as device memory. */
+/* Zeroed memory in a bank of the device. Blocks until it is zeroed, which waits its turn behind what other
+ * queues run: for 10 s at most (options.hung_after_ns, if that is longer), and a second more for each 256
+ * MiB. TIMEOUT: it took longer, the device is HUNG, and the memory stays with it. NO_MEMORY names size and
+ * limit; UNSUPPORTED: SHARED on a device with memory of its own; INVALID: a bank that is not there. All kinds
+ * count as device memory. */
 struct keel_buffer_options {
     uint64_t bytes;
     enum keel_memory memory;
