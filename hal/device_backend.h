@@ -256,6 +256,10 @@ enum keel_status keel_check_fill(const struct keel_device *device, const struct 
 enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands);
 enum keel_status keel_commands_run_step(const struct keel_command *command,
                                         const struct keel_commands *commands, const struct keel_step *step);
+/* A list ended at `step` with a status that is not OK. Half a list is neither done nor not: the queue fails
+ * with it, but for the first step, before which nothing was enqueued. */
+enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
+                                       uint32_t step, enum keel_status status);
 void keel_step_note(struct keel_queue *queue, const struct keel_step *step);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of

@@ -149,6 +149,15 @@ static uint64_t bytes_of(const struct keel_step *step)
     return step->kind == KEEL_COMMAND_COPY ? step->as.copy.bytes : step->as.fill.bytes;
 }
 
+enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
+                                       uint32_t step, enum keel_status status)
+{
+    if (step == 0 || atomic_load_explicit(&queue->lost, memory_order_acquire))
+        return status;
+    return keel_queue_fail(queue, "a list stopped at its command %" PRIu32 " of %" PRIu32 ": %.200s",
+                           step + 1, commands->count, keel_detail());
+}
+
 enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands)
 {
     bool traced = command->queue->device->trace != NULL;
@@ -164,7 +173,8 @@ enum keel_status keel_commands_run(const struct keel_command *command, const str
         enum keel_status status = keel_commands_run_step(&one, commands, &commands->steps[i]);
         if (traced)
             keel_trace_add(&one, status);
-        KEEL_TRY(status);
+        if (status != KEEL_OK)
+            return keel_commands_stopped(command->queue, commands, i, status);
         if (atomic_load_explicit(&command->queue->lost, memory_order_acquire))
             return i + 1 < commands->count ? keel_queue_failed(command->queue) : KEEL_OK;
     }

@@ -87,10 +87,11 @@ enum keel_status keel_opencl_replay(const struct keel_command *command, const st
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
         keel_step_note(command->queue, step);
-        if (step->kind == KEEL_COMMAND_LAUNCH)
-            KEEL_TRY(replay_launch(&one, step, &prepared[i]));
-        else
-            KEEL_TRY(keel_commands_run_step(&one, commands, step));
+        bool launch = step->kind == KEEL_COMMAND_LAUNCH;
+        enum keel_status status =
+            launch ? replay_launch(&one, step, &prepared[i]) : keel_commands_run_step(&one, commands, step);
+        if (status != KEEL_OK)
+            return keel_commands_stopped(command->queue, commands, i, status);
     }
     return KEEL_OK;
 }

@@ -13,7 +13,7 @@
 
 #define LIMIT_NS (60 * KEEL_NS_PER_S)
 #define GIVEN_NS (200 * KEEL_NS_PER_MS)
-enum { WORDS = 4096, BYTES = WORDS * sizeof(uint32_t), ROUNDS = 400000000 /* some tenths of a second */ };
+enum { WORDS = 4096, BYTES = WORDS * sizeof(uint32_t), ROUNDS = 200000000 /* some tenths of a second */ };
 
 static const char source[] =
     "kernel void add(global uint *x) { x[0] += 1; }\n"
@@ -262,6 +262,54 @@ START_TEST(a_new_buffer_that_is_never_zeroed_makes_hung)
 }
 END_TEST
 
+enum { STEPS = 5 };
+
+static struct keel_commands *add_often(const struct board *board)
+{
+    struct keel_arg args[] = {{.kind = KEEL_ARG_BUFFER, .as.buffer = board->buffer}};
+    struct keel_range range = {.global = {1, 1, 1}, .local = {1, 1, 1}};
+    struct keel_commands *commands = NULL;
+    ck_ok(keel_commands_create(board->device, &commands));
+    for (int i = 0; i < STEPS; i++)
+        ck_ok(keel_commands_launch(commands, board->add, args, 1, &range));
+    ck_ok(keel_commands_seal(commands));
+    return commands;
+}
+
+/* As the driver replays it, and command by command. */
+START_TEST(half_a_list_fails_its_queue)
+{
+    struct board board = open_sick("error:launch=3,code=-4");
+    if (_i == 1)
+        ck_ok(keel_device_trace_start(board.device, 16));
+    struct keel_commands *commands = add_often(&board);
+    ck_status(keel_queue_replay(board.queue, commands, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "command 3 of 5: "));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "error -4"));
+    ck_status(keel_queue_replay(board.queue, commands, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_status(keel_queue_finish(board.queue, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    keel_commands_destroy(commands);
+    close_board(&board);
+}
+END_TEST
+
+START_TEST(a_list_of_which_nothing_was_done_may_be_tried_again)
+{
+    struct board board = open_sick("error:launch=1,code=-4");
+    uint32_t sum = 0;
+    if (_i == 1)
+        ck_ok(keel_device_trace_start(board.device, 16));
+    struct keel_commands *commands = add_often(&board);
+    ck_status(keel_queue_replay(board.queue, commands, NULL, NULL), KEEL_NO_MEMORY);
+    ck_ok(keel_queue_replay(board.queue, commands, NULL, NULL));
+    ck_ok(keel_queue_read(board.queue, board.buffer, 0, &sum, sizeof sum, NULL, NULL));
+    ck_ok(keel_queue_finish(board.queue, keel_deadline_after_ns(LIMIT_NS)));
+    ck_assert_uint_eq(sum, STEPS);
+    keel_commands_destroy(commands);
+    close_board(&board);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_queue_that_failed_is_finished_only_when_nothing_of_it_runs);
@@ -272,6 +320,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_queue_that_comes_back_does_not_speak_for_one_that_hangs);
     tcase_add_test(tc, a_queue_that_ends_in_its_destruction_is_no_doubt_any_more);
     tcase_add_test(tc, a_new_buffer_that_is_never_zeroed_makes_hung);
+    tcase_add_loop_test(tc, half_a_list_fails_its_queue, 0, 2);
+    tcase_add_loop_test(tc, a_list_of_which_nothing_was_done_may_be_tried_again, 0, 2);
 }
 
 KEEL_TEST_MAIN("device failure", cases, 90)

@@ -351,7 +351,9 @@ enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_
 /* Nothing is added any more. INVALID: nothing was. */
 enum keel_status keel_commands_seal(struct keel_commands *commands);
 /* Enqueue all of a sealed list. The first command waits for `waits`, the event (may be NULL) is the last
- * one's. */
+ * one's. All or nothing: where the driver refuses a command after the first the queue fails (DEVICE_LOST,
+ * with the driver's word), since half a list is done; a refusal of the first is its own status, and no more.
+ */
 enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
                                    const struct keel_wait_list *waits, struct keel_event **out_event);
 
