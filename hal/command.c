@@ -161,7 +161,13 @@ enum keel_status keel_command_write_file(const char *path, const void *data, siz
 
 enum keel_status keel_command_may_write(const char *path)
 {
-    return is_special(path) ? KEEL_OK : keel_file_append(path, "", 0, false);
+    char inside[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(inside, path, "."));
+    bool is_folder = path[0] != '\0' && keel_path_exists(inside), was = keel_path_exists(path);
+    if (is_special(path) && !is_folder)
+        return KEEL_OK;
+    KEEL_TRY(keel_file_append(path, "", 0, false));
+    return was ? KEEL_OK : keel_remove_tree(path);
 }
 
 /* What was printed into a full disk was not said. */
@@ -186,16 +192,16 @@ int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
             kind = set->kinds[i];
     for (int i = 1; i < argc; i++)
         help = help || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
-    if (help && kind != NULL)
-        print_help(stdout, set, kind);
-    else if (help)
-        print_usage(stdout, set);
-    if (help)
-        return printed(set, 0);
     if (argc < 2)
         return keel_command_wrong_use(set, "a command is missing", "");
-    if (kind == NULL)
+    if (help && kind != NULL)
+        print_help(stdout, set, kind);
+    else if (help && (argv[1][0] == '-' || strcmp(argv[1], "help") == 0))
+        print_usage(stdout, set);
+    else if (kind == NULL)
         return keel_command_wrong_use(set, "unknown command ", argv[1]);
+    if (help)
+        return printed(set, 0);
     struct keel_command cmd;
     int code = parse(set, kind, argc, argv, &cmd);
     return code != 0 ? code : printed(set, kind->run(&cmd));

@@ -20,7 +20,7 @@ static const struct command commands[] = {
     {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
-    {"board", keel_board_main, "list the devices, and why some were passed over"},
+    {"board", keel_board_main, "bring up, prove, measure and list boards"},
     {"agent", keel_agent_main, NULL},
     {"worker", keel_worker_main, NULL},
 };

@@ -21,12 +21,21 @@ void keel_artifact_hash(const void *data, size_t bytes, char out[KEEL_ARTIFACT_H
 
 /* ---- opening ---- */
 
+/* A pipe, for instance, may never end. */
+static enum keel_status want_file(const char *path)
+{
+    if (!keel_path_exists(path) || keel_path_is_file(path))
+        return KEEL_OK;
+    return keel_fail(KEEL_CORRUPT, "%s: is no file; make the artifacts anew (keel board build)", path);
+}
+
 /* Is the manifest the text that was written? */
 static enum keel_status check_sum(const char *folder, const char *text, size_t bytes)
 {
     char path[KEEL_PATH_BYTES], hash[KEEL_ARTIFACT_HEX_BYTES], wanted[KEEL_ARTIFACT_HEX_BYTES + 32], *sum;
     size_t sum_bytes;
     KEEL_TRY(keel_path_join(path, folder, "manifest.sum"));
+    KEEL_TRY(want_file(path));
     KEEL_TRY(keel_file_read(path, sizeof wanted, &sum, &sum_bytes));
     keel_artifact_hash(text, bytes, hash);
     snprintf(wanted, sizeof wanted, "%s  manifest.json\n", hash);
@@ -44,6 +53,7 @@ static enum keel_status read_manifest(struct keel_artifacts *artifacts)
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     KEEL_TRY(keel_path_join(path, artifacts->folder, "manifest.json"));
+    KEEL_TRY(want_file(path));
     KEEL_TRY(keel_file_read(path, KEEL_ARTIFACT_MANIFEST_BYTES_MAX, &text, &bytes));
     enum keel_status status = check_sum(artifacts->folder, text, bytes);
     if (status == KEEL_OK)
@@ -85,6 +95,7 @@ static enum keel_status read_file(const struct keel_artifacts *artifacts,
     char path[KEEL_PATH_BYTES], hash[KEEL_ARTIFACT_HEX_BYTES], *data;
     size_t bytes;
     KEEL_TRY(keel_path_join(path, artifacts->folder, file->name));
+    KEEL_TRY(want_file(path));
     KEEL_TRY(keel_file_read(path, KEEL_ARTIFACT_FILE_BYTES_MAX, &data, &bytes));
     keel_artifact_hash(data, bytes, hash);
     if (bytes != file->bytes || strcmp(hash, file->hash) != 0) {

@@ -59,6 +59,22 @@ static int tell(const struct keel_command *command, const char *folder, const st
     return 0;
 }
 
+static int tell_sources(const struct keel_command *command, const char *folder)
+{
+    if (command->json) {
+        struct keel_json json = {.out = stdout};
+        keel_json_open(&json, NULL, '{');
+        keel_json_text(&json, "sources", folder);
+        keel_json_close(&json, '}');
+        putchar('\n');
+    } else {
+        printf("%s: the sources; sources.json says what to compile with which options, and "
+               "boards/bringup/FORMATS.md what the manifest of the binaries says\n",
+               folder);
+    }
+    return 0;
+}
+
 static int make(const struct keel_command *command, const struct keel_artifact_making *making)
 {
     struct keel_artifact_made made;
@@ -196,7 +212,7 @@ static int build_board(const struct keel_command *command, struct keel_board_fil
     if (status != KEEL_OK)
         return keel_board_report(status);
     if (own->sources != NULL)
-        return 0;
+        return tell_sources(command, folder);
     return file->build_with[0] != '\0' ? compile_apart(command, &making) : make(command, &making);
 }
 
@@ -209,6 +225,8 @@ static int build(const struct keel_command *command)
     } * work;
     if (command->operand_count != 1)
         return keel_board_wrong_use("build wants one board or device", "");
+    if (own->sources != NULL && own->out != NULL)
+        return keel_board_wrong_use("--sources makes no artifacts that --out could name; leave one out", "");
     if (own->target != NULL)
         return compile(command);
     if (keel_alloc(1, sizeof *work, &work) != KEEL_OK)

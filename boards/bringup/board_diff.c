@@ -136,6 +136,13 @@ static void compare(struct diff *diff)
         if (same != NULL)
             compare_check(diff, same, check);
     }
+    for (size_t i = 0; i < json_array_size(before); i++) {
+        const json_t *check = json_array_get(before, i);
+        const char *id = text_of(check, "id");
+        if (id[0] != '\0' && find(after, "id", id) == NULL)
+            add(diff, id, false, "%s was %s, and is not checked any more", text_of(check, "name"),
+                text_of(check, "verdict"));
+    }
     if (diff->compared == 0)
         add(diff, "checks", true, "the two records have no check in common");
 }

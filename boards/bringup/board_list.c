@@ -41,6 +41,15 @@ static const char *board_of(const struct keel_device_info *info, struct keel_boa
     return *out_found ? file->id : status == KEEL_OK ? "" : keel_detail();
 }
 
+/* Board files that cannot be read are of no device. */
+static enum keel_status print_unreadable(void *context, const char *folder)
+{
+    struct keel_board_file *file = context;
+    if (keel_board_file_read(folder, file) != KEEL_OK)
+        printf("%-12s %s\n", "board file", keel_detail());
+    return KEEL_OK;
+}
+
 /* ---- for people ---- */
 
 static void print_bytes(uint64_t bytes)
@@ -88,6 +97,7 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
         passed = 0;
         printf("%-12s %s\n", label(&devices[i]), devices[i].passed_over);
     }
+    (void)keel_board_folders(print_unreadable, file); /* what stops it stands beside each device */
     keel_quarantine_print();
     printf("\nOpenCL loader: %s\n", loader[0] != '\0' ? loader : "none");
 }

@@ -75,6 +75,8 @@ static int run(const struct keel_command *command)
     else
         snprintf(path, sizeof path, "%s", own->out);
     if (status == KEEL_OK)
+        status = keel_command_may_write(path);
+    if (status == KEEL_OK)
         status = keel_check_session(&options, own->level, !command->json, &report);
     if (status != KEEL_OK)
         return keel_board_report(status);

@@ -4,10 +4,14 @@
 #include "check_runner.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/json.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORT_FD = 3 }; /* of a check's process: the first descriptor that is kept */
+enum {
+    REPORT_FD = 3,            /* of a check's process: the first descriptor that is kept */
+    SECONDS_MAX = 366 * 86400 /* a year: longer is a slip of the finger */
+};
 
 struct own {
     const char *level, *run, *peer, *junit, *html;
@@ -26,6 +30,24 @@ static void print_list(void)
         const struct keel_check *check = keel_check_at(i);
         printf("%-5s %-20s %s\n", check->id, check->name, check->claim);
     }
+}
+
+static void print_list_json(void)
+{
+    struct keel_json json = {.out = stdout};
+    keel_json_open(&json, NULL, '{');
+    keel_json_open(&json, "checks", '[');
+    for (uint32_t i = 0; i < keel_check_count(); i++) {
+        const struct keel_check *check = keel_check_at(i);
+        keel_json_open(&json, NULL, '{');
+        keel_json_text(&json, "id", check->id);
+        keel_json_text(&json, "name", check->name);
+        keel_json_text(&json, "claim", check->claim);
+        keel_json_close(&json, '}');
+    }
+    keel_json_close(&json, ']');
+    keel_json_close(&json, '}');
+    putchar('\n');
 }
 
 static enum keel_status write_files(const struct own *own, const struct keel_check_report *report)
@@ -68,9 +90,13 @@ static int run(const struct keel_command *command)
     if (own->run != NULL)
         return keel_check_child(own->run, &options, REPORT_FD);
     if (own->list) {
-        print_list();
+        (command->json ? print_list_json : print_list)();
         return 0;
     }
+    if (own->seconds > SECONDS_MAX || own->timeout_s > SECONDS_MAX)
+        return keel_board_wrong_use("--seconds and --timeout take a year at most, 31622400", "");
+    if (own->junit != NULL && own->html != NULL && strcmp(own->junit, own->html) == 0)
+        return keel_board_wrong_use("--junit and --html name the same file: ", own->html);
     return check(command, own, &options);
 }
 

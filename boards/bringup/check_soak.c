@@ -31,16 +31,19 @@ static void check_golden(struct keel_check_run *run)
     struct keel_rig rig = {0};
     if (!keel_check_able(run, keel_rig_open(keel_check_options(run)->board, &rig), "the board"))
         return;
+    enum keel_status status;
     do {
         char what[64];
         snprintf(what, sizeof what, "round %" PRIu64 " of golden operations", rounds + 1);
         keel_check_progress(run, (keel_now_ns() - since_ns) / KEEL_NS_PER_S, seconds, what);
-        if (!keel_check_ok(run, keel_rig_goldens(&rig, deadline_of(run)), what))
+        status = keel_rig_goldens(&rig, deadline_of(run));
+        if (!keel_check_ok(run, status, what))
             break;
         rounds++;
     } while (keel_now_ns() < until_ns);
     keel_check_note(run, "%" PRIu64 " rounds of %" PRIu32 " golden operations", rounds, keel_golden_count());
-    keel_rig_close(&rig);
+    if (status != KEEL_TIMEOUT) /* what still computes keeps its memory to the end of this process */
+        keel_rig_close(&rig);
 }
 
 /* ---- 6.2 --------------------------------------------------------------------------------------------------

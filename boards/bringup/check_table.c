@@ -76,7 +76,11 @@ enum keel_status keel_check_select(const char *words, bool selected[KEEL_CHECKS_
     if (words[0] == '\0' || strlen(words) >= sizeof text)
         return keel_fail(KEEL_INVALID, "`%.20s` is no choice of checks; write 0-5, or 0,2,4.1", words);
     memcpy(text, words, strlen(words) + 1);
-    for (char *word = strtok_r(text, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest))
+    for (char *word = text; word != NULL; word = rest) {
+        rest = strchr(word, ',');
+        if (rest != NULL)
+            *rest++ = '\0';
         KEEL_TRY(select_word(word, selected));
+    }
     return KEEL_OK;
 }

@@ -286,6 +286,7 @@ struct listing {
     const char *folder;
     struct keel_quarantine *out;
     uint32_t capacity, count;
+    enum keel_status damaged; /* of a file that is no record; the others are listed all the same */
 };
 
 static enum keel_status list_file(void *context, const char *name)
@@ -298,8 +299,11 @@ static enum keel_status list_file(void *context, const char *name)
         return keel_fail(KEEL_LIMIT, "%s: more than %u boards are quarantined", listing->folder,
                          listing->capacity);
     KEEL_TRY(keel_path_join(path, listing->folder, name));
-    KEEL_TRY(read_record(path, &listing->out[listing->count]));
-    listing->count++;
+    enum keel_status status = read_record(path, &listing->out[listing->count]);
+    if (status == KEEL_OK)
+        listing->count++;
+    else
+        listing->damaged = status;
     return KEEL_OK;
 }
 
@@ -308,10 +312,11 @@ enum keel_status keel_quarantine_list(struct keel_quarantine *out, uint32_t capa
     char folder[KEEL_PATH_BYTES];
     struct listing listing = {.folder = folder, .out = out, .capacity = capacity};
     KEEL_TRY(keel_quarantine_folder(folder));
+    enum keel_status status = KEEL_OK;
     if (keel_path_exists(folder))
-        KEEL_TRY(keel_dir_list(folder, list_file, &listing));
+        status = keel_dir_list(folder, list_file, &listing);
     *out_count = listing.count;
-    return KEEL_OK;
+    return status == KEEL_OK ? listing.damaged : status;
 }
 
 static enum keel_status end_quarantine(const struct keel_quarantine *record)
@@ -367,9 +372,9 @@ enum keel_status keel_quarantine_release(const char *selector)
     const struct keel_quarantine *record = NULL;
     uint32_t count = 0;
     KEEL_TRY(keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records));
-    enum keel_status status = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
-    if (status == KEEL_OK)
-        status = pick(records, count, selector, &record);
+    enum keel_status listed = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
+    enum keel_status status =
+        count > 0 || listed == KEEL_OK ? pick(records, count, selector, &record) : listed;
     if (status == KEEL_OK)
         status = end_quarantine(record);
     keel_free(records);

@@ -14,7 +14,7 @@ void keel_quarantine_print(void)
         status = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
     if (status != KEEL_OK)
         printf("\nQuarantine cannot be read: %s\n", keel_detail());
-    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         const struct keel_quarantine *record = &records[i];
         if (i == 0)
             printf("\nQuarantined: no run takes them before `keel board release SELECTOR`\n");

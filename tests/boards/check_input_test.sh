@@ -99,8 +99,15 @@ platform = Portable*
 [waivers]
 9.9 = nobody knows until 2099-01-01
 END
+KEEL_BOARDS=$root/key try list
+expect "a board file that cannot be read, in the list" 0 "board.conf:4: unknown key limits.memroy_bytes"
 try check "$root/waiver/a/one" --level 0.2
 expect "a waiver of no check" 3 "waives 9.9, and there is no such check"
+
+mkdir "$root/artifact/a/one/artifacts" && mkfifo "$root/artifact/a/one/artifacts/manifest.sum"
+echo '{}' >"$root/artifact/a/one/artifacts/manifest.json"
+try check "$root/artifact/a/one" --level 2.1 --timeout 20
+expect "a pipe among the artifacts is not waited for" 1 "fail          2.1" "manifest.sum: is no file"
 
 # ---- a driver that dies, and one that hangs ----
 mkdir "$root/dies" "$root/hangs"
@@ -118,9 +125,23 @@ expect "a driver that hangs" 1 "fail          0.1" "hangs: no answer within 2 s 
 # ---- wrong use ----
 try check --level 9;                    expect "a level that is none" 2 "\`9\`"
 try check --level 0-5,gelden;           expect "a check that is none" 2 "\`gelden\` is no level"
+for levels in "" , 0, ,0 0,,1; do
+    try check --level "$levels";        expect "levels '$levels'" 2 "keel board: " "is no"
+done
+try check --seconds 18446744073709551615 --level 6.1; expect "a soak without end" 2 "a year at most"
+try check --timeout 18446744074 --level 0.1; expect "a limit without end" 2 "a year at most"
+try frob --help;                        expect "help for what is none" 2 "unknown command frob"
+try build pocl:0 --sources "$root/src" --out "$root/out"; expect "sources and artifacts at once" 2 "leave one out"
+try build pocl:0 --sources "$root/src"; expect "where the sources are is told" 0 "$root/src: the sources"
 try check --frob;                       expect "an unknown option" 2 "unknown option --frob"
 try check a b;                          expect "one word too many" 2 "one word too many: b"
 try check --level 0.1 --html "$root/no/x.html"; expect "a page in no folder" 3 "no/x.html"
+try check --level 0.1 --junit "$root"; expect "a report that is a folder" 1 "$root: " "Is a directory"
+try check --level 0.1 --junit "$root/x" --html "$root/x"; expect "two reports in one file" 2 "name the same file"
+try record pocl:0 --level 0.1 --out "$root/no/r.json"; expect "a record in no folder" 3 "$root/no/r.json: "
+try record nosuch:7 --level 0.2 --out "$root/not.json"
+[ -e "$root/not.json" ] && code=empty
+expect "what is not recorded leaves no file" 3 "not recorded"
 try frob;                               expect "an unknown command" 2 "unknown command frob"
 try init "../x/y" --unmeasured;         expect "a board's name that is a path" 2 "VENDOR/BOARD"
 try diff;                               expect "diff of nothing" 2 "wants a board"
@@ -146,6 +167,8 @@ sed 's/"name":"copy_gbs","unit":"GB\/s","less_is_better":false,"value":[0-9.]*,"
     "$root/a.json" >"$root/c.json"
 try diff "$root/a.json" "$root/c.json"; expect "a rate that fell is worse" 1 "worse  copy_gbs" "is 0.001 GB/s"
 try diff "$root/c.json" "$root/a.json"; expect "a rate that rose is not" 0 "other  copy_gbs" "1 changed, 0 for the worse"
+sed 's/"id":"0.3"/"id":"0.9"/' "$root/a.json" >"$root/b.json"
+try diff "$root/b.json" "$root/a.json"; expect "a check that is gone is a change" 0 "other  0.9" "1 changed"
 try diff "$root/boards/acme/cpu" --quick --tolerance 1000
 expect "a board is what its record says" 0 "0 for the worse"
 

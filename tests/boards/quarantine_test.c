@@ -186,6 +186,19 @@ START_TEST(a_file_that_cannot_be_read_is_no_board_that_is_trusted)
 }
 END_TEST
 
+START_TEST(a_file_that_cannot_be_read_hides_no_other)
+{
+    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", NULL));
+    ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", &record));
+    ck_ok(keel_file_replace(record.path, "{}", 2, 0644));
+    ck_status(keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count), KEEL_CORRUPT);
+    ck_assert_uint_eq(count, 1);
+    ck_assert_str_eq(records[0].selector, "acme:1");
+    ck_ok(keel_quarantine_release("acme:1"));
+    ck_status(keel_quarantine_release("acme:0"), KEEL_CORRUPT);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
@@ -199,6 +212,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_file_of_an_older_version_keeps_its_board_out);
     tcase_add_loop_test(tc, a_card_is_what_its_driver_answers, 0, ANSWERS);
     tcase_add_test(tc, a_file_that_cannot_be_read_is_no_board_that_is_trusted);
+    tcase_add_test(tc, a_file_that_cannot_be_read_hides_no_other);
 }
 
 KEEL_TEST_MAIN("quarantine", cases, 20)

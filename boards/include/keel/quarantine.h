@@ -46,7 +46,8 @@ enum keel_status keel_quarantine_find(const struct keel_device_info *info, struc
  * keel_quarantine_find says. */
 enum keel_status keel_quarantine_admit(const struct keel_device_info *info);
 
-/* All files of the folder, by name; LIMIT when there are more than `capacity`. */
+/* All files of the folder, by name; LIMIT when there are more than `capacity`. With CORRUPT, for a file that
+ * is no record, *out has all the others. */
 enum keel_status keel_quarantine_list(struct keel_quarantine *out, uint32_t capacity, uint32_t *out_count);
 
 /* End the quarantine of the board of this host that had that selector when it was found out, or whose file

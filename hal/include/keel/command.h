@@ -74,6 +74,6 @@ int keel_command_report(const struct keel_command_set *set, enum keel_status sta
 
 /* Replace a file that the user named, but for a device or a pipe, which is written into. */
 enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);
-enum keel_status keel_command_may_write(const char *path); /* tells it beforehand; makes an empty file */
+enum keel_status keel_command_may_write(const char *path); /* tells it beforehand; leaves nothing */
 
 #endif
