@@ -92,10 +92,6 @@ static enum keel_status not_taken(const struct opencl_device *device, const stru
 static enum keel_status from_binary(struct opencl_device *device, const struct keel_module *module,
                                     const struct keel_code *code, cl_program *out)
 {
-    if (code->size == 0)
-        return keel_fail(KEEL_CORRUPT,
-                         "%s: the binary of module %s is empty; make it again: keel board build",
-                         device->head.info.selector, module->name);
     cl_int error, taken = CL_SUCCESS;
     const unsigned char *bytes = code->bytes;
     size_t size = code->size;
@@ -208,20 +204,38 @@ static void append_image(struct opencl_device *device, struct opencl_image *imag
     *end = image;
 }
 
+/* The compiler loads nothing: the oldest image goes only for one that was built. */
+static enum keel_status load_source(struct opencl_device *device, const struct keel_module *module,
+                                    const char *options, cl_program *out)
+{
+    KEEL_TRY(from_source(device, module, options, true, out));
+    enum keel_status status = make_room(device);
+    if (status != KEEL_OK)
+        clReleaseProgram(*out);
+    return status;
+}
+
+/* Such code may be on the board before the driver says that it takes it, so the oldest image goes first. */
+static enum keel_status load_code(struct opencl_device *device, const struct keel_module *module,
+                                  const struct keel_code *code, cl_program *out)
+{
+    if (code->form == KEEL_CODE_BINARY && code->size == 0)
+        return keel_fail(KEEL_CORRUPT,
+                         "%s: the binary of module %s is empty; make it again: keel board build",
+                         device->head.info.selector, module->name);
+    KEEL_TRY(make_room(device));
+    return code->form == KEEL_CODE_BINARY ? from_binary(device, module, code, out)
+                                          : from_builtins(device, module, code, out);
+}
+
 static enum keel_status load_image(struct opencl_device *device, const struct keel_module *module,
                                    const char *options, const struct keel_code *code,
                                    struct opencl_image **out)
 {
-    KEEL_TRY(make_room(device));
     struct opencl_image *image = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *image, &image));
-    enum keel_status status;
-    if (code == NULL)
-        status = from_source(device, module, options, true, &image->native);
-    else if (code->form == KEEL_CODE_BINARY)
-        status = from_binary(device, module, code, &image->native);
-    else
-        status = from_builtins(device, module, code, &image->native);
+    enum keel_status status = code == NULL ? load_source(device, module, options, &image->native)
+                                           : load_code(device, module, code, &image->native);
     if (status != KEEL_OK) {
         keel_free(image);
         return status;

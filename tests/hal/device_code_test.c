@@ -449,6 +449,27 @@ START_TEST(an_image_takes_anothers_place_only_when_idle)
 }
 END_TEST
 
+/* A source that does not build, and a binary of no bytes. */
+START_TEST(an_image_stays_where_the_next_one_cannot_be_had)
+{
+    static const struct keel_module broken = {
+        "broken", "kernel void add(global uint *x, uint y) { x = y +; }", add_table, 1};
+    struct keel_program *none = NULL;
+    open_with(&(struct keel_device_options){.code = &provider, .image_limit = 1});
+    struct built add = build_of(&add_module);
+    ck_status(keel_program_create(device, &broken, NULL, &none), KEEL_UNSUPPORTED);
+    ck_ok(launch(add.kernel, 7, &groups_of_8));
+    ck_status(keel_program_create(device, &times_module, NULL, &none), KEEL_BUSY);
+    ck_assert_uint_eq(last_item(), 7);
+    shelve(1, &times_module, "", 0, 22);
+    ck_status(keel_program_create(device, &times_module, NULL, &none), KEEL_CORRUPT);
+    ck_ok(launch(add.kernel, 2, &groups_of_8));
+    ck_assert_uint_eq(last_item(), 9);
+    drop(&add);
+    close_all();
+}
+END_TEST
+
 START_TEST(a_list_of_an_image_that_is_gone_is_refused)
 {
     fill_shelf();
@@ -597,6 +618,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, modules_of_one_image_are_one_native_program);
     tcase_add_test(tc, a_linked_image_takes_a_place_like_any_other);
     tcase_add_test(tc, an_image_takes_anothers_place_only_when_idle);
+    tcase_add_test(tc, an_image_stays_where_the_next_one_cannot_be_had);
     tcase_add_test(tc, a_list_of_an_image_that_is_gone_is_refused);
     tcase_add_test(tc, a_launch_is_not_refused_for_an_image_that_stays);
     tcase_add_test(tc, the_oldest_image_goes_first);

@@ -295,8 +295,9 @@ void keel_device_use_code(struct keel_device *device, const struct keel_code_pro
  * ("-DTILE_M=12"); the backend adds none that change arithmetic. UNSUPPORTED with the first lines of the
  * build log as detail, or that there is no code in a form that the device takes. On a device of image_limit
  * an image that is not loaded takes the place of the one that was loaded first, once nothing runs: BUSY while
- * a queue has commands since its last keel_queue_finish. Kernels of an image that is gone are refused by
- * name; a program that is created anew brings it back. */
+ * a queue has commands since its last keel_queue_finish. It goes when a source was built, and when the driver
+ * is given a binary or built-in kernels, also where it then refuses them: by then the board may be empty.
+ * Kernels of an image that is gone are refused by name; a program that is created anew brings it back. */
 enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
                                      const char *options, struct keel_program **out);
 void keel_program_destroy(struct keel_program *program);
