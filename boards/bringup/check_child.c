@@ -4,6 +4,7 @@
  * died. The device is closed after the verdict is told, so that a driver which hangs there hangs alone. */
 #include "board_file.h"
 #include "check_runner.h"
+#include "rig.h"
 #include <keel/clock.h>
 #include <keel/json.h>
 #include <keel/memory.h>
@@ -20,6 +21,7 @@ struct keel_check_run {
     struct keel_kernels *kernels;
     enum keel_verdict verdict;
     char reason[KEEL_CHECK_TEXT_BYTES];
+    bool told; /* which board it is */
 };
 
 const struct keel_check_options *keel_check_options(const struct keel_check_run *run)
@@ -207,6 +209,7 @@ static enum keel_status tell_board(struct keel_check_run *run)
     keel_json_text(&json, "folder", file->folder);
     said(run, &json);
     keel_free(file);
+    run->told = true;
     return KEEL_OK;
 }
 
@@ -267,12 +270,16 @@ int keel_check_child(const char *id, const struct keel_check_options *options, i
     run.deadline_ns =
         keel_deadline_after_ns(limit_s * KEEL_NS_PER_S / 10 * 9); /* before the runner gives up */
     run.check->run(&run);
+    if (!run.told)
+        (void)tell_board(&run); /* levels 6 and 8 leave the board to other processes; the report names it */
     struct keel_json json = say(&run, "verdict");
     keel_json_text(&json, "verdict", keel_verdict_name(run.verdict));
     keel_json_text(&json, "reason", run.reason);
     said(&run, &json);
-    if (run.kernels != NULL)
-        keel_kernels_destroy(run.kernels);
-    keel_board_close(run.board);
+    if (run.board == NULL || !keel_rig_hangs(keel_board_device(run.board))) {
+        if (run.kernels != NULL)
+            keel_kernels_destroy(run.kernels);
+        keel_board_close(run.board);
+    }
     return fclose(run.out) == 0 ? 0 : 1;
 }

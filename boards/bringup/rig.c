@@ -1,6 +1,7 @@
 /* rig.c - a board, its kernels, a queue, and golden operations on them. */
 #include "rig.h"
 #include <inttypes.h>
+#include <keel/health.h>
 
 enum keel_status keel_rig_open(const char *board, struct keel_rig *out)
 {
@@ -20,8 +21,17 @@ enum keel_status keel_rig_open(const char *board, struct keel_rig *out)
     return status;
 }
 
+bool keel_rig_hangs(struct keel_device *device)
+{
+    struct keel_health_report report;
+    keel_device_health(device, &report);
+    return report.health == KEEL_HEALTH_SUSPECT || report.health == KEEL_HEALTH_HUNG;
+}
+
 void keel_rig_close(struct keel_rig *rig)
 {
+    if (rig->device != NULL && keel_rig_hangs(rig->device))
+        *rig = (struct keel_rig){0};
     if (rig->queue != NULL)
         keel_queue_destroy(rig->queue);
     keel_kernels_destroy(rig->kernels);

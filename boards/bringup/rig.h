@@ -17,7 +17,11 @@ struct keel_rig {
 
 /* Open a board by name. After a failure *out is all NULL. */
 enum keel_status keel_rig_open(const char *board, struct keel_rig *out);
-void keel_rig_close(struct keel_rig *rig); /* what is NULL in it is passed over */
+/* What is NULL in it is passed over. What hangs is left, open and with its memory, to the end of the process.
+ */
+void keel_rig_close(struct keel_rig *rig);
+/* Do commands of the device still run after a wait for them? Then nothing of it may be destroyed. */
+bool keel_rig_hangs(struct keel_device *device);
 /* Another queue in place of one that failed. */
 enum keel_status keel_rig_renew(struct keel_rig *rig);
 

@@ -46,7 +46,7 @@ LINE
     ) >"$folder/out" 2>&1
     got_code=$? got=$(verdicts "$folder/out")
     count=$(grep -c '^\(pass\|fail\|could-not-run\|waived\) ' "$folder/out")
-    if [ "$got_code" = "$code" ] && [ "$got" = "$wanted" ] && grep -q -e "$said" "$folder/out" && [ "$count" -gt 0 -o "$code" = 2 ]; then
+    if [ "$got_code" = "$code" ] && [ "$got" = "$wanted" ] && grep -q -e "$said" "$folder/out" && ! grep -q 'assertion failed' "$folder/out" && [ "$count" -gt 0 -o "$code" = 2 ]; then
         echo "right $name" && return
     fi
     echo "WRONG $name: exit code $got_code, wanted $code; verdicts: ${got:-all pass}, wanted: ${wanted:-all pass}; said: \"$said\""
