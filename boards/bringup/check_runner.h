@@ -37,6 +37,11 @@ bool keel_check_within(double value, double limit, bool less_is_better);
 /* Lay a waiver over a verdict: today and until as YYYY-MM-DD. An expired one changes the reason alone. */
 void keel_check_waive(struct keel_check_result *result, const char *today);
 
+/* Loss and weights of each step of a run, in a line each: what two runs are compared by. `metrics` is the
+ * text of its metrics.jsonl; *out is given back with keel_free. CORRUPT when it has not the bits of `steps`
+ * steps. */
+enum keel_status keel_check_bits(const char *metrics, uint32_t steps, char **out);
+
 /* The process of one check: tells what it finds on descriptor `fd`. Returns the process exit code. */
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd);
 /* A line of that, put into the result. False: not understood. */

@@ -3,6 +3,7 @@
  * 6.1 runs all golden operations again and again. 6.2 trains a small model again and again, each run in a
  * process of its own (`keel run`), and wants in every step the bits that the host has. */
 #include "board_check.h"
+#include "check_runner.h"
 #include "check_tables.h"
 #include "rig.h"
 #include <inttypes.h>
@@ -112,20 +113,13 @@ static enum keel_status quote_log(enum keel_status status, const char *log_path)
     return status;
 }
 
-/* Step, loss and weights of each step, in a line each, heap: what two runs are compared by. */
 static enum keel_status read_bits(const char *out, char **bits)
 {
-    char path[KEEL_PATH_BYTES], *text, *rest, *line;
-    size_t bytes, used = 0;
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
     KEEL_TRY(keel_path_join(path, out, "metrics.jsonl"));
     KEEL_TRY(keel_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    enum keel_status status = keel_alloc(bytes + 1, 1, bits);
-    rest = text;
-    while (status == KEEL_OK && (line = strsep(&rest, "\n")) != NULL) {
-        const char *loss = strstr(line, "\"loss_bits\":\""), *digest = strstr(line, "\"digest\":\"");
-        if (loss != NULL && digest != NULL)
-            used += (size_t)snprintf(*bits + used, bytes + 1 - used, "%.8s %.16s\n", loss + 13, digest + 10);
-    }
+    enum keel_status status = keel_check_bits(text, STEPS, bits);
     keel_free(text);
     return status;
 }

@@ -1,7 +1,9 @@
 /* check_verdict.c - what is pure about verdicts: their names, waivers, the exit code, and reading what a
  * check's process says. Nothing here asks the machine for anything. */
 #include "check_runner.h"
+#include <inttypes.h>
 #include <jansson.h>
+#include <keel/memory.h>
 #include <math.h>
 #include <string.h>
 
@@ -46,6 +48,41 @@ void keel_check_waive(struct keel_check_result *result, const char *today)
     size_t length = strlen(result->reason);
     snprintf(result->reason + length, sizeof result->reason - length, " (its waiver ended on %s)",
              result->waiver_until);
+}
+
+/* ---- what a run of training did ---- */
+
+enum { LOSS_DIGITS = 8, DIGEST_DIGITS = 16, BITS_BYTES = LOSS_DIGITS + 1 + DIGEST_DIGITS + 1 };
+
+/* The hexadecimal digits of `key` in a line, all of them or NULL. */
+static const char *digits_of(const char *line, size_t line_bytes, const char *key, size_t digits)
+{
+    const char *at = memmem(line, line_bytes, key, strlen(key));
+    if (at == NULL)
+        return NULL;
+    at += strlen(key);
+    return strspn(at, "0123456789abcdef") == digits ? at : NULL;
+}
+
+enum keel_status keel_check_bits(const char *metrics, uint32_t steps, char **out)
+{
+    uint32_t lines = 0;
+    char *bits;
+    KEEL_TRY(keel_alloc((uint64_t)steps * BITS_BYTES + 1, 1, &bits));
+    while (*metrics != '\0') {
+        const size_t bytes = strcspn(metrics, "\n");
+        const char *loss = digits_of(metrics, bytes, "\"loss_bits\":\"", LOSS_DIGITS);
+        const char *digest = digits_of(metrics, bytes, "\"digest\":\"", DIGEST_DIGITS);
+        if (loss != NULL && digest != NULL && lines++ < steps)
+            snprintf(bits + (size_t)(lines - 1) * BITS_BYTES, BITS_BYTES + 1, "%.8s %.16s\n", loss, digest);
+        metrics += bytes + (metrics[bytes] == '\n');
+    }
+    if (lines == steps) {
+        *out = bits;
+        return KEEL_OK;
+    }
+    keel_free(bits);
+    return keel_fail(KEEL_CORRUPT, "a run of %" PRIu32 " steps tells the bits of %" PRIu32, steps, lines);
 }
 
 /* ---- what a process says ---- */

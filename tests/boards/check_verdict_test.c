@@ -2,6 +2,7 @@
  * a check's process says. */
 #include "check_runner.h"
 #include "harness.h"
+#include <keel/memory.h>
 #include <math.h>
 #include <string.h>
 
@@ -179,6 +180,26 @@ START_TEST(what_a_process_cannot_say_is_not_taken)
 }
 END_TEST
 
+START_TEST(two_runs_that_tell_nothing_are_not_alike)
+{
+    static const char first[] = "{\"step\":1,\"loss_bits\":\"4084528f\",\"digest\":\"2faea6f86b320b84\"}\n";
+    static const char second[] = "{\"step\":2,\"loss_bits\":\"4083c5d6\",\"digest\":\"c10eb390dbb39a9f\"}";
+    char text[256], *bits = NULL;
+    ck_status(keel_check_bits("", 1, &bits), KEEL_CORRUPT);
+    ck_status(keel_check_bits("{\"step\":1}\n", 1, &bits), KEEL_CORRUPT);
+    ck_status(keel_check_bits("{\"loss_bits\":\"4084\",\"digest\":\"2faea6f86b320b84\"}\n", 1, &bits),
+              KEEL_CORRUPT);
+    ck_status(keel_check_bits("{\"loss_bits\":\"4084528f\"}\n{\"digest\":\"2faea6f86b320b84\"}\n", 1, &bits),
+              KEEL_CORRUPT);
+    ck_status(keel_check_bits(first, 2, &bits), KEEL_CORRUPT);
+    snprintf(text, sizeof text, "%s%s", first, second);
+    ck_status(keel_check_bits(text, 1, &bits), KEEL_CORRUPT);
+    ck_ok(keel_check_bits(text, 2, &bits));
+    ck_assert_str_eq(bits, "4084528f 2faea6f86b320b84\n4083c5d6 c10eb390dbb39a9f\n");
+    keel_free(bits);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, NULL);
@@ -191,6 +212,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, checks_have_ids_of_their_own_in_order_of_level_and_need_earlier_ones);
     tcase_add_test(tc, what_a_process_says_is_kept);
     tcase_add_test(tc, what_a_process_cannot_say_is_not_taken);
+    tcase_add_test(tc, two_runs_that_tell_nothing_are_not_alike);
 }
 
 KEEL_TEST_MAIN("check verdict", cases, 60)
