@@ -39,6 +39,7 @@ boards_SRC += bringup/memcheck.c
 boards_SRC += bringup/quarantine.c
 boards_SRC += bringup/quarantine_cmd.c
 boards_SRC += bringup/rig.c
+boards_SRC += bringup/tune_trial.c
 
 # The layer that plays other boards in tests (boards/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC += emulated/layer.c

@@ -16,12 +16,20 @@ KEEL_BOARDS=$scratch "$keel" board tune pocl:0 --seconds 1 >"$scratch/out" 2>&1
 [ $? -eq 3 ] && grep -q -- '--out FILE' "$scratch/out"
 verdict "a device without a folder is told what to do"
 
-mkdir -p "$scratch/roots/test/board"
-printf '[board]\nname = test\n[match]\nplatform = Portable*\n[kernels]\nlaunch.group_items = 1\n' \
-    >"$scratch/roots/test/board/board.conf"
-export KEEL_BOARDS="$scratch/roots"
-"$keel" board tune pocl:0 --seconds 1 --json >"$scratch/out" 2>&1
-verdict "a board is tuned within its time"
+# All tunables but one are set, so that the search is over soon.
+conf() { # conf MORE: board.conf of test/board
+    mkdir -p "$scratch/roots/test/board"
+    rm -f "$scratch/roots/test/board/tune.conf"
+    printf '[board]\nname = test\n[match]\nplatform = Portable*\n%b[kernels]\ncanon.by_lane = 0\nlaunch.group_items = 1
+launch.item_elements = 4096\ngemm.depth = 384\ngemm.rows = 256\nattention.block = 64\n' "$1" \
+        >"$scratch/roots/test/board/board.conf"
+}
+conf ''
+export KEEL_BOARDS="$scratch/roots" POCL_DEVICES=basic
+"$keel" board tune test/board --seconds 100 --json >"$scratch/out" 2>"$scratch/err"
+verdict "a board is tuned: $(cat "$scratch/err")"
+grep -q '"settings"' "$scratch/out"
+verdict "it says what it found"
 grep -q '^driver = ' "$scratch/roots/test/board/tune.conf" && grep -q '^\[kernels\]' "$scratch/roots/test/board/tune.conf"
 verdict "tune.conf in its folder says the driver"
 ! grep -q 'launch.group_items' "$scratch/roots/test/board/tune.conf"
@@ -30,5 +38,25 @@ echo 'gemm.deph = 3' >>"$scratch/roots/test/board/tune.conf"
 "$keel" board check test/board --level 0 >"$scratch/out" 2>&1
 grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out"
 verdict "tune.conf is read when the board is opened, and its mistakes are named"
+
+# nothing is written where nothing was measured: could-not-run is told with the reason, and soon
+says() { # says CLAIM WORDS: of a search that measures nothing
+    began=$(date +%s)
+    timeout 100 "$keel" board tune test/board --seconds 4 >"$scratch/out" 2>&1
+    [ $? -eq 3 ] && grep -q "$2" "$scratch/out" && ! [ -e "$scratch/roots/test/board/tune.conf" ] && [ $(($(date +%s) - began)) -lt 60 ]
+    verdict "$1: $(cat "$scratch/out")"
+}
+conf '[code]\nform = artifacts\n'
+says "a board that takes only artifacts" "keel board build"
+conf ''
+if [ -z "${SAN:-}" ]; then # a crash that a sanitizer catches is another exit
+    export OPENCL_LAYERS="$(dirname "$keel")/libkeel-emulated.so" EMULATED_BOARD=plain EMULATED_MEMORY=128m EMULATED_BUFFER=32m
+    EMULATED_FAULTS=crash:launch=3 says "a value that kills the driver" "groups_per_unit.*died of signal 11"
+    EMULATED_FAULTS=block:launch=3 says "a value that never ends" "not done in time"
+    # it dies in some processes only: what the others found is kept
+    EMULATED_FAULTS="crash:launch=3,once=$scratch/sick" "$keel" board tune test/board --seconds 100 >"$scratch/out" 2>&1 &&
+        grep -q 'died of signal' "$scratch/out" && [ -e "$scratch/roots/test/board/tune.conf" ]
+    verdict "what was measured outlives a value that kills the driver: $(cat "$scratch/out")"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
