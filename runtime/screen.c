@@ -63,7 +63,7 @@ static enum keel_status run_case(struct keel_screen *screen, uint32_t index, con
 {
     struct keel_golden golden = keel_golden_get(index);
     struct keel_golden_result result = {0};
-    char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES];
+    char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES], what[256];
     uint64_t deadline_ns = keel_deadline_after_ns(screen->config.limit_ns);
     enum keel_status status =
         keel_golden_run(screen->config.kernels, screen->queue, index, deadline_ns, &result);
@@ -72,13 +72,8 @@ static enum keel_status run_case(struct keel_screen *screen, uint32_t index, con
     KEEL_TRY(status);
     if (result.matches && result.intact)
         return KEEL_OK;
-    if (!result.intact)
-        snprintf(evidence, sizeof evidence, "golden operation %s wrote to byte %" PRId64 " of %s",
-                 golden.name, result.hit_offset_bytes, result.hit_buffer);
-    else
-        snprintf(evidence, sizeof evidence,
-                 "golden operation %s has hash %016" PRIx64 ", and %016" PRIx64 " is right", golden.name,
-                 result.hash, result.expected);
+    keel_golden_describe(&result, what, sizeof what);
+    snprintf(evidence, sizeof evidence, "golden operation %s %s", golden.name, what);
     return quarantine(screen->config.device, where, evidence);
 }
 

@@ -47,9 +47,10 @@ static void golden_bits(struct keel_check_run *run)
     for (uint32_t i = 0; i < keel_golden_count() && golden_one(&goldens, i, &result); i++) {
         if (result.matches)
             continue;
+        char what[256];
+        keel_golden_describe(&result, what, sizeof what);
         if (goldens.wrong++ < KEEL_CHECK_NOTES_MAX)
-            keel_check_note(run, "%s gives %016" PRIx64 ", not %016" PRIx64, keel_golden_get(i).name,
-                            result.hash, result.expected);
+            keel_check_note(run, "%s %s", keel_golden_get(i).name, what);
     }
     if (goldens.wrong > 0)
         keel_check_fail(run, "%" PRIu32 " of %" PRIu32 " golden operations give other bits", goldens.wrong,
@@ -64,9 +65,11 @@ static void sentinels(struct keel_check_run *run)
     if (!goldens_begin(&goldens, run))
         return;
     for (uint32_t i = 0; i < keel_golden_count() && golden_one(&goldens, i, &result); i++)
-        if (!result.intact)
-            keel_check_fail(run, "%s wrote where it may not: buffer %s at byte %" PRId64,
-                            keel_golden_get(i).name, result.hit_buffer, result.hit_offset_bytes);
+        if (!result.intact) {
+            char what[256];
+            keel_golden_describe(&result, what, sizeof what);
+            keel_check_fail(run, "%s %s", keel_golden_get(i).name, what);
+        }
     keel_queue_destroy(goldens.queue);
 }
 

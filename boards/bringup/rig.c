@@ -1,6 +1,5 @@
 /* rig.c - a board, its kernels, a queue, and golden operations on them. */
 #include "rig.h"
-#include <inttypes.h>
 #include <keel/health.h>
 
 enum keel_status keel_rig_open(const char *board, struct keel_rig *out)
@@ -50,14 +49,12 @@ enum keel_status keel_rig_golden(struct keel_rig *rig, uint32_t index, uint64_t 
 {
     struct keel_golden golden = keel_golden_get(index);
     struct keel_golden_result result = {0};
+    char what[256];
     KEEL_TRY(keel_golden_run(rig->kernels, rig->queue, index, deadline_ns, &result));
-    if (!result.intact)
-        return keel_fail(KEEL_MISMATCH, "%s wrote to byte %" PRId64 " of %s", golden.name,
-                         result.hit_offset_bytes, result.hit_buffer);
-    if (!result.matches)
-        return keel_fail(KEEL_MISMATCH, "%s has hash %016" PRIx64 ", and %016" PRIx64 " is right",
-                         golden.name, result.hash, result.expected);
-    return KEEL_OK;
+    if (result.matches && result.intact)
+        return KEEL_OK;
+    keel_golden_describe(&result, what, sizeof what);
+    return keel_fail(KEEL_MISMATCH, "%s %s", golden.name, what);
 }
 
 enum keel_status keel_rig_goldens(struct keel_rig *rig, uint64_t deadline_ns)

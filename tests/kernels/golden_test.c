@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/health.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -248,6 +249,35 @@ START_TEST(a_write_beyond_a_buffer_is_named)
 }
 END_TEST
 
+/* An input or a result whose bit flips on its way to the host, once: no kernel did it. */
+START_TEST(a_read_that_is_wrong_once_is_the_transfer_and_not_the_operation)
+{
+    struct rig rig = rig_open("pocl:0", NULL, 0);
+    struct keel_golden_result result;
+    char what[256], plan[32];
+    bool inputs = false, results = false;
+    for (uint32_t read = 1; read <= 3; read++) { /* a, b, c of 1 x 1, behind guards of 256 bytes */
+        snprintf(plan, sizeof plan, "flip:read=%u,bit=2053", read);
+        ck_ok(keel_device_inject(rig.device, plan));
+        ck_ok(keel_golden_run(rig.kernels, rig.queue, 0, keel_deadline_after_ns(LIMIT_NS), &result));
+        ck_assert(!result.matches || !result.intact);
+        ck_assert(result.transfer);
+        keel_golden_describe(&result, what, sizeof what);
+        ck_assert_msg(strstr(what, "the transfer from the board") != NULL, "%s", what);
+        inputs |= !result.intact;
+        results |= !result.matches;
+    }
+    ck_assert(inputs && results);
+    ck_ok(keel_device_inject(rig.device, "flip:read=*,bit=2053")); /* a wire that is always bad is not told */
+    ck_ok(keel_golden_run(rig.kernels, rig.queue, 0, keel_deadline_after_ns(LIMIT_NS), &result));
+    ck_assert(!result.transfer);
+    ck_ok(keel_device_inject(rig.device, NULL));
+    ck_ok(keel_golden_run(rig.kernels, rig.queue, 0, keel_deadline_after_ns(LIMIT_NS), &result));
+    ck_assert(result.matches && result.intact && !result.transfer);
+    rig_close(&rig);
+}
+END_TEST
+
 /* ---- for oclgrind_test.sh ---- */
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
@@ -280,6 +310,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, every_kernel_is_launched_by_the_cases);
     tcase_add_test(tc, names_are_unique_and_each_operation_has_three_shapes);
     tcase_add_test(tc, a_write_beyond_a_buffer_is_named);
+    tcase_add_test(tc, a_read_that_is_wrong_once_is_the_transfer_and_not_the_operation);
 }
 
 KEEL_TEST_MAIN("golden", cases, LIMIT_S)

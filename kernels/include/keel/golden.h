@@ -39,6 +39,8 @@ struct keel_golden_result {
     const char *hit_buffer; /* where not intact: the first buffer that was hit (static string), */
     int64_t
         hit_offset_bytes; /* and the first byte: negative or beyond its end in the guards, else in an input */
+    bool
+        transfer; /* not right as above, and all is when it is read again: the read was wrong, not the rest */
 };
 
 /* Run one case and look at what it left. Blocks until deadline_ns (keel/clock.h), for the build of the
@@ -47,6 +49,10 @@ struct keel_golden_result {
  * says. A device that gave an error is to be left to its own process, which ends. */
 enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                  uint64_t deadline_ns, struct keel_golden_result *out);
+
+/* What was wrong, to stand behind the name of the case: "has byte 138 of a changed, which it may not write",
+ * "has hash ..., and ... is right", or that it was the transfer. Cut to out_bytes. */
+void keel_golden_describe(const struct keel_golden_result *result, char *out, size_t out_bytes);
 
 /* Launch every kernel once, at every local size that is in use, whatever the results: so that drivers
  * which compile at the first launch have done so (and put native code into keel_program_binary). All cases
