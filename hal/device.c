@@ -161,13 +161,22 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
     return KEEL_OK;
 }
 
+/* Memory of a device that does not answer is kept by who cannot know whether it is still written to. */
+static bool may_keep_memory(struct keel_device *device)
+{
+    struct keel_health_report report;
+    keel_device_health(device, &report);
+    return report.health >= KEEL_HEALTH_HUNG;
+}
+
 void keel_device_close(struct keel_device *device)
 {
     if (device == NULL)
         return;
-    KEEL_ASSERT(atomic_load(&device->live_bytes) == 0); /* children go before parents */
-    if (atomic_load(&device->left_behind))
-        return; /* the driver may still call back into it */
+    bool empty = atomic_load(&device->live_bytes) == 0;
+    KEEL_ASSERT(empty || may_keep_memory(device)); /* children go before parents */
+    if (!empty || atomic_load(&device->left_behind))
+        return; /* the driver may still call back into it, or write there */
     keel_device_trace_stop(device);
     device->ops->close(device);
 }

@@ -185,23 +185,26 @@ static bool waits(const struct golden_run *run)
     return report.health != KEEL_HEALTH_HUNG && report.health != KEEL_HEALTH_LOST;
 }
 
-/* Launches between the two transfers. Whatever fails, the queue is waited for, so that only a queue that
- * still runs (TIMEOUT) may still touch the memory of the run. */
-static enum keel_status execute(const struct golden_run *run, struct keel_queue *queue, uint64_t deadline_ns)
+/* Launches between the two transfers. Whatever fails, the queue is waited for; *out_runs: it may still touch
+ * the memory of the run, for it was in vain, or the device is not waited for. */
+static enum keel_status execute(const struct golden_run *run, struct keel_queue *queue, uint64_t deadline_ns,
+                                bool *out_runs)
 {
     enum keel_status status = transfer(run, queue, false);
     if (status == KEEL_OK)
         status = keel_launch_list_run(&run->list, queue);
     if (status == KEEL_OK)
         status = transfer(run, queue, true);
-    if (status != KEEL_OK) {
-        char why[KEEL_DETAIL_BYTES];
-        snprintf(why, sizeof why, "%s", keel_detail());
-        const bool runs = keel_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT || !waits(run);
-        keel_detail_set(why);
-        return runs ? KEEL_TIMEOUT : status;
+    if (status == KEEL_OK) {
+        status = keel_queue_finish(queue, deadline_ns);
+        *out_runs = status == KEEL_TIMEOUT || (status != KEEL_OK && !waits(run));
+        return status;
     }
-    return keel_queue_finish(queue, deadline_ns);
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%s", keel_detail());
+    *out_runs = keel_queue_finish(queue, deadline_ns) == KEEL_TIMEOUT || !waits(run);
+    keel_detail_set(why);
+    return status;
 }
 
 /* ---- what came of it ---- */
@@ -275,16 +278,17 @@ static enum keel_status run_case(struct keel_kernels *kernels, struct keel_queue
 {
     KEEL_ASSERT(index < golden_case_count);
     struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
+    bool runs = false;
     enum keel_status status = build(&run, &golden_cases[index]);
     for (uint32_t i = 0; i < run.list.count && instead != NULL; i++)
         run.list.items[i].kernel = instead;
     if (status == KEEL_OK)
-        status = execute(&run, queue, deadline_ns);
+        status = execute(&run, queue, deadline_ns, &runs);
     if (status == KEEL_OK)
         *out = judge(&run, golden_cases[index].expected);
     if (status == KEEL_OK && !(out->matches && out->intact))
         status = judge_again(&run, queue, deadline_ns, out);
-    if (status != KEEL_TIMEOUT)
+    if (!runs && status != KEEL_TIMEOUT)
         run_fini(&run);
     return status;
 }

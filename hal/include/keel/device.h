@@ -151,6 +151,8 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
 /* What keel_device_open would open, without doing so: errors as there. */
 enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
                                     struct keel_device_info *out);
+/* All children have been destroyed, but for what was kept because it may still be written to: a device that
+ * hangs or is gone (keel/health.h) is then left behind, until the process ends. NULL is accepted. */
 void keel_device_close(struct keel_device *device);
 const struct keel_device_info *keel_device_info(const struct keel_device *device);
 

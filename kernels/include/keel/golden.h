@@ -45,8 +45,9 @@ struct keel_golden_result {
 
 /* Run one case and look at what it left. Blocks until deadline_ns (keel/clock.h), for the build of the
  * kernels has been done before. OK says only that it ran: look at matches and intact. Errors: TIMEOUT (the
- * device still runs: what it may still write to is kept, lost to this process); NO_MEMORY; what the device
- * says. A device that gave an error is to be left to its own process, which ends. */
+ * device still runs); NO_MEMORY; what the device says. What a device that runs, hangs or is gone may still
+ * write to is kept, lost to this process. A device that gave an error is to be left to its own process, which
+ * ends. */
 enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                  uint64_t deadline_ns, struct keel_golden_result *out);
 
