@@ -154,6 +154,8 @@ static enum keel_status read_record(const char *path, json_t **out)
     char *text = NULL;
     size_t bytes = 0;
     json_error_t error;
+    if (!keel_path_exists(path))
+        return keel_fail(KEEL_NOT_FOUND, "%s: no such record; make one with keel board record", path);
     KEEL_TRY(keel_file_read(path, RECORD_BYTES_MAX, &text, &bytes));
     *out = json_loadb(text, bytes, 0, &error);
     keel_free(text);

@@ -215,6 +215,8 @@ enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct
     KEEL_TRY(keel_path_join(path, file->folder, "tune.conf"));
     if (!keel_path_exists(path))
         return KEEL_OK;
+    if (!keel_path_is_file(path)) /* a pipe may never end */
+        return keel_fail(KEEL_INVALID, "%s: is no file; remove it, and make one with keel board tune", path);
     struct tuning *tuning;
     KEEL_TRY(keel_alloc(1, sizeof *tuning, &tuning));
     enum keel_status status = keel_ini_read(&tune_table, path, tuning);

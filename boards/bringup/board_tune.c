@@ -189,6 +189,7 @@ static enum keel_status tune_board(const struct keel_command *command, struct tu
     else
         snprintf(path, sizeof path, "%s", own->out);
     KEEL_TRY(take_given(tuner));
+    KEEL_TRY(keel_command_may_write(path));
     KEEL_TRY(search(tuner));
     KEEL_TRY(write_file(tuner, path));
     tell(command, tuner, path);
@@ -205,6 +206,8 @@ static int tune(const struct keel_command *command)
         return keel_board_wrong_use("tune wants one board", "");
     if (own->trial)
         return keel_trial_main(command->operands[0]);
+    if (own->seconds > KEEL_BOARD_SECONDS_MAX)
+        return keel_board_wrong_use("--seconds takes a year at most, 31622400", "");
     if (keel_alloc(1, sizeof *tuner, &tuner) != KEEL_OK)
         return keel_board_report(KEEL_NO_MEMORY);
     tuner->board = command->operands[0];

@@ -260,6 +260,18 @@ struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
     return run->kernels;
 }
 
+/* What still computes, and what a check gave up that is done since, keeps its memory to the end of this
+ * process. */
+static void close_board(struct keel_check_run *run)
+{
+    if (run->board == NULL || keel_rig_hangs(keel_board_device(run->board)))
+        return;
+    if (run->kernels != NULL)
+        keel_kernels_destroy(run->kernels);
+    if (run->verdict == KEEL_VERDICT_PASS || keel_device_stats(keel_board_device(run->board)).live_bytes == 0)
+        keel_board_close(run->board);
+}
+
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd)
 {
     struct keel_check_run run = {.check = keel_check_find(id), .options = options, .out = fdopen(fd, "w")};
@@ -276,10 +288,6 @@ int keel_check_child(const char *id, const struct keel_check_options *options, i
     keel_json_text(&json, "verdict", keel_verdict_name(run.verdict));
     keel_json_text(&json, "reason", run.reason);
     said(&run, &json);
-    if (run.board == NULL || !keel_rig_hangs(keel_board_device(run.board))) {
-        if (run.kernels != NULL)
-            keel_kernels_destroy(run.kernels);
-        keel_board_close(run.board);
-    }
+    close_board(&run);
     return fclose(run.out) == 0 ? 0 : 1;
 }

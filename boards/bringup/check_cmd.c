@@ -8,10 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    REPORT_FD = 3,            /* of a check's process: the first descriptor that is kept */
-    SECONDS_MAX = 366 * 86400 /* a year: longer is a slip of the finger */
-};
+enum { REPORT_FD = 3 }; /* of a check's process: the first descriptor that is kept */
 
 struct own {
     const char *level, *run, *peer, *junit, *html;
@@ -93,7 +90,7 @@ static int run(const struct keel_command *command)
         (command->json ? print_list_json : print_list)();
         return 0;
     }
-    if (own->seconds > SECONDS_MAX || own->timeout_s > SECONDS_MAX)
+    if (own->seconds > KEEL_BOARD_SECONDS_MAX || own->timeout_s > KEEL_BOARD_SECONDS_MAX)
         return keel_board_wrong_use("--seconds and --timeout take a year at most, 31622400", "");
     if (own->junit != NULL && own->html != NULL && strcmp(own->junit, own->html) == 0)
         return keel_board_wrong_use("--junit and --html name the same file: ", own->html);

@@ -203,7 +203,7 @@ static void write_head(FILE *out, const struct keel_check_report *report)
     fprintf(out, "</title>\n<style>%s</style>\n<h1>", style);
     keel_check_escape(out, name);
     fprintf(out, ": <span class='%s'>%s</span></h1>\n<p>", overall, overall);
-    keel_check_escape(out, board->selector[0] != '\0' ? board->selector : "no check opened the board");
+    keel_check_escape(out, board->selector[0] != '\0' ? board->selector : report->options.board);
     fputs("; ", out);
     keel_check_escape(out, board->platform);
     fputs("; ", out);

@@ -95,7 +95,7 @@ void keel_check_print_summary(const struct keel_check_report *report, FILE *out)
     if (board->selector[0] != '\0')
         fprintf(out, "\n%s: %s; %s; %s\n", board->selector, board->name, board->platform, board->version);
     else
-        fprintf(out, "\n%s: no check opened it\n", report->options.board);
+        fprintf(out, "\n%s\n", report->options.board);
     fprintf(out,
             "%" PRIu32 " pass, %" PRIu32 " fail, %" PRIu32 " could not run, %" PRIu32 " waived; %.1f s\n",
             report->verdicts[KEEL_VERDICT_PASS], report->verdicts[KEEL_VERDICT_FAIL],

@@ -129,10 +129,18 @@ for levels in "" , 0, ,0 0,,1; do
     try check --level "$levels";        expect "levels '$levels'" 2 "keel board: " "is no"
 done
 try check --seconds 18446744073709551615 --level 6.1; expect "a soak without end" 2 "a year at most"
+try tune pocl:0 --seconds 18446744074 --out "$root/tune"; expect "a search without end" 2 "a year at most"
+try tune pocl:0 --out "$root/no/tune.conf"; expect "a tuning in no folder is told before the search" 3 "$root/no/tune.conf: "
 try check --timeout 18446744074 --level 0.1; expect "a limit without end" 2 "a year at most"
 try frob --help;                        expect "help for what is none" 2 "unknown command frob"
 try build pocl:0 --sources "$root/src" --out "$root/out"; expect "sources and artifacts at once" 2 "leave one out"
 try build pocl:0 --sources "$root/src"; expect "where the sources are is told" 0 "$root/src: the sources"
+KEEL_DEVICE_FAULTS='slow:launch=*,ms=50' try check pocl:0 --level 4.1 --timeout 6
+expect "a board that is too slow is given up" 1 "still ran after" "0 pass, 1 fail"
+grep -q 'assertion failed' "$root/log" && code=134
+expect "what is given up is not torn down" 1 "fail          4.1"
+try check pocl:0 --level 6.1 --seconds 2 --timeout 1
+expect "a soak that is given up" 1 "round 1 of golden operations: "
 try check --frob;                       expect "an unknown option" 2 "unknown option --frob"
 try check a b;                          expect "one word too many" 2 "one word too many: b"
 try check --level 0.1 --html "$root/no/x.html"; expect "a page in no folder" 3 "no/x.html"
@@ -147,7 +155,8 @@ try init "../x/y" --unmeasured;         expect "a board's name that is a path" 2
 try diff;                               expect "diff of nothing" 2 "wants a board"
 echo '{"checks":3}' >"$root/no.json"
 try diff "$root/no.json" "$root/no.json"; expect "diff of what is no record" 4 "no.json"
-try diff "$root/none.json" "$root/none.json"; expect "diff of a file that is not there" 3 "none.json"
+try diff "$root/none.json" "$root/none.json"
+expect "diff of a file that is not there" 3 "none.json" "make one with keel board record"
 
 # ---- a folder from nothing: drafted, found, checked, recorded, compared ----
 try init acme/cpu --device pocl:0 --root "$root/boards" --unmeasured
