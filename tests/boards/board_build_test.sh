@@ -1,5 +1,6 @@
 #!/bin/sh
-# keel board build: where artifacts may go, and what they never take the place of.
+# keel board build: where artifacts may go, and what they never take the place of. keel board tune: what needs other
+# code cannot be measured on a board that takes only artifacts.
 set -u
 build=$(realpath "${BUILD:-build}") || exit 1
 scratch=$(mktemp -d) || exit 1
@@ -16,6 +17,14 @@ export KEEL_BOARDS="$boards" OPENCL_LAYERS="$build/libkeel-emulated.so" EMULATED
 verdict "a folder that is not there is made, for a board that another device compiles for too: $(tail -n 1 log)"
 [ "$(ls new/a)" = b ]
 verdict "nothing is left beside it: $(ls new/a)"
+mkdir -p boards/emulated/fpga
+cp "$boards/emulated/fpga/board.conf" boards/emulated/fpga/
+printf '\n[kernels]\nlaunch.group_items = 1\nlaunch.item_elements = 4096\ngemm.groups_per_unit = 1\n' \
+    >>boards/emulated/fpga/board.conf # of these the code knows nothing
+ln -s "$scratch/new/a/b" boards/emulated/fpga/artifacts
+KEEL_BOARDS=$scratch/boards "$build/keel" board tune emulated/fpga --seconds 4 >log 2>&1
+[ $? -eq 3 ] && grep -q 'nothing of module' log && ! [ -e boards/emulated/fpga/tune.conf ]
+verdict "what was not measured is told, and no empty tune.conf is written: $(tail -n 1 log)"
 mkdir step-100.0
 echo '{"format": "keel-snapshot", "step": 100}' >step-100.0/manifest.json
 echo weights >step-100.0/rank-0.keel

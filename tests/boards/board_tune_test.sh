@@ -47,7 +47,7 @@ says() { # says CLAIM WORDS: of a search that measures nothing
     verdict "$1: $(cat "$scratch/out")"
 }
 conf '[code]\nform = artifacts\n'
-says "a board that takes only artifacts" "keel board build"
+says "a board whose artifacts are missing" "keel board build"
 conf ''
 if [ -z "${SAN:-}" ]; then # a crash that a sanitizer catches is another exit
     export OPENCL_LAYERS="$(dirname "$keel")/libkeel-emulated.so" EMULATED_BOARD=plain EMULATED_MEMORY=128m EMULATED_BUFFER=32m
