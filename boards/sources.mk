@@ -32,6 +32,7 @@ boards_SRC += bringup/check_api.c
 boards_SRC += bringup/check_code.c
 boards_SRC += bringup/check_numerics.c
 boards_SRC += bringup/check_speed.c
+boards_SRC += bringup/clpeak.c
 boards_SRC += bringup/ini.c
 boards_SRC += bringup/member.c
 boards_SRC += bringup/member_main.c

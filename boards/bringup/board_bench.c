@@ -1,9 +1,11 @@
 /* board_bench.c - `keel board bench`: how fast a board is, beside what a plain kernel reaches.
  *
- * The figures are those of level 5 (check_speed.c), which measures peaks as clpeak does: a chain of
- * multiply-adds, and a read of memory. Kernels with Keel's own order of arithmetic stand beside them. */
+ * The figures are those of level 5 (check_speed.c), which counts peaks as clpeak does: chains of
+ * multiply-adds, and a read of memory; clpeak itself is run where it is installed (clpeak.c). Kernels with
+ * Keel's own order of arithmetic stand beside them. */
 #include "board_kinds.h"
 #include "check_reports.h"
+#include "clpeak.h"
 #include <string.h>
 
 struct own {
@@ -58,6 +60,12 @@ static void print_table(const struct keel_check_report *report)
     print_row(report, "peak_read_gbs", "plain kernel that reads memory", NULL);
     print_row(report, "gemm_gflops", "product, float32, canonical", "peak_gflops");
     print_row(report, "peak_gflops", "plain kernel of multiply-adds", NULL);
+    print_row(report, "clpeak_memory_gbs", "clpeak: memory", NULL);
+    print_row(report, "clpeak_gflops", "clpeak: single precision", NULL);
+    for (uint32_t i = 0; i < report->done; i++)
+        for (uint32_t k = 0; k < report->results[i].note_count; k++)
+            if (strncmp(report->results[i].notes[k], "clpeak", strlen("clpeak")) == 0)
+                printf("%s\n", report->results[i].notes[k]);
 }
 
 static int run(const struct keel_command *command)
@@ -69,6 +77,7 @@ static int run(const struct keel_command *command)
     enum keel_status status = keel_check_session(&options, "0.2,2.1,5", false, &report);
     if (status != KEEL_OK)
         return keel_board_report(status);
+    keel_clpeak_add(&report);
     if (command->json) {
         keel_check_print_json(&report, stdout);
     } else {
@@ -95,7 +104,8 @@ const struct keel_command_kind keel_board_bench = {
     .summary = "how fast launches, copies, memory and products are, beside what a plain kernel reaches",
     .details =
         "Medians of repeats that are measured in turns; `middle` is the width that holds half of them.\n"
-        "Peaks are measured as clpeak does. Exit code 1: a limit of the board file is not reached.\n",
+        "Peaks are counted as clpeak does, whose own figures stand beside them where it is installed.\n"
+        " Exit code 1: a limit of the board file is not reached.\n",
     .examples = "  keel board bench\n"
                 "  keel board bench pocl:0 --json | jq '.checks[].figures[] | {name, value, unit}'\n",
     .options = options,

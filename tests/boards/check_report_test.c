@@ -1,6 +1,7 @@
 /* check_report_test.c - a report says the same as JSON, as JUnit and as a page, whatever boards put into
  * their texts. */
 #include "check_reports.h"
+#include "clpeak.h"
 #include "harness.h"
 #include <jansson.h>
 #include <keel/file.h>
@@ -138,8 +139,31 @@ START_TEST(page_stands_alone_has_plots_and_runs_nothing)
 }
 END_TEST
 
+START_TEST(of_clpeaks_output_the_most_of_the_right_device_is_read)
+{
+    static const char text[] = "\nPlatform: Acme\n  Device: One\n    Driver version  : 3 (Linux x64)\n"
+                               "    Clock frequency : 2000 MHz\n\n    Global memory bandwidth (GBPS)\n"
+                               "      float   : 4.25\n      float2  : 13.5\n      float16 : 8.5\n\n"
+                               "    Single-precision compute (GFLOPS)\n      float   : 0.5\n"
+                               "      float16 : 10.5\n\n  Device: One more\n"
+                               "    Single-precision compute (GFLOPS)\n      float16 : 99\n\n"
+                               "Platform: Other\n  Device: One\n    Global memory bandwidth (GBPS)\n"
+                               "      float : 77";
+    struct keel_clpeak found = keel_clpeak_read(text, "Acme", "One");
+    ck_assert(found.gflops > 10.4 && found.gflops < 10.6);
+    ck_assert(found.memory_gbs > 13.4 && found.memory_gbs < 13.6);
+    found = keel_clpeak_read(text, "Other", "One");
+    ck_assert(found.gflops <= 0 && found.memory_gbs > 76);
+    found = keel_clpeak_read("sh: 1: exec: clpeak: not found", "Acme", "One");
+    ck_assert(found.gflops <= 0 && found.memory_gbs <= 0);
+    found = keel_clpeak_read("Platform: Acme\n  Device: One", "Acme", "One");
+    ck_assert(found.gflops <= 0);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, of_clpeaks_output_the_most_of_the_right_device_is_read);
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_add_test(tc, json_has_every_verdict_and_what_lies_beneath_a_waiver);
     tcase_add_test(tc, junit_has_an_element_of_its_own_for_each_verdict);
