@@ -5,6 +5,7 @@
 #include "device_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <stdio.h>
 
 #define TRACED_QUEUE_END_NS (2 * KEEL_NS_PER_S)
 
@@ -42,9 +43,12 @@ void keel_queue_destroy(struct keel_queue *queue)
         return;
     struct keel_device *device = queue->device;
     bool busy = queue->busy;
+    char why[KEEL_DETAIL_BYTES]; /* it is destroyed after a failure, whose words stay */
+    snprintf(why, sizeof why, "%s", keel_detail());
     if (device->trace != NULL)
         end_in_trace(queue);
     device->ops->queue_destroy(queue);
+    keel_detail_set(why);
     if (busy)
         atomic_fetch_sub(&device->busy_queues, 1);
 }

@@ -602,10 +602,13 @@ START_TEST(what_hangs_is_left_behind_and_not_waited_for)
 {
     struct board board = open_board("pocl:0", NULL);
     struct keel_event *event = run_on(&board, rounds_for(&board, 6 * KEEL_NS_PER_S));
+    char why[KEEL_DETAIL_BYTES];
     check_in_time(event, NULL);
+    snprintf(why, sizeof why, "%s", keel_detail());
     keel_event_destroy(event);
     uint64_t began_ns = keel_now_ns();
     close_board(&board);
+    ck_assert_str_eq(keel_detail(), why); /* what is told of it is the first wait, not the last */
     ck_assert_uint_le(keel_now_ns() - began_ns, 2 * KEEL_NS_PER_S); /* the kernel runs on for longer */
 }
 END_TEST
