@@ -229,7 +229,7 @@ END_TEST
 
 static enum keel_status count_beside(void *context, const char *name)
 {
-    *(uint32_t *)context += strncmp(name, strrchr(folder, '/') + 1, strlen(strrchr(folder, '/') + 1)) == 0;
+    *(uint32_t *)context += strstr(name, strrchr(folder, '/') + 1) == name;
     return KEEL_OK;
 }
 
