@@ -1,6 +1,7 @@
 /* device_code_test.c - code in every form: from a provider or from source, images that programs share and
  * that take each other's place, groups that are fixed. On PoCL, with calls of the compiler counted in front
  * of it, and built-in kernels put there. */
+#define CL_TARGET_OPENCL_VERSION 120
 #include "device_backend.h"
 #include "harness.h"
 #include <CL/cl.h>

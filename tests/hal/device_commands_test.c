@@ -1,5 +1,6 @@
 /* device_commands_test.c - command lists: checked once, replayed often, with nothing set and nothing
  * allocated; on the host device, on both devices of PoCL and on rusticl. */
+#define CL_TARGET_OPENCL_VERSION 120
 #include "harness.h"
 #include "malloc_count.h"
 #include <CL/cl.h>

@@ -1,5 +1,6 @@
 /* device_memory_test.c - buffers in each kind of memory and in banks, on the host device and on both devices
  * of PoCL; what a driver is told of them is looked at in front of it. */
+#define CL_TARGET_OPENCL_VERSION 120
 #include "harness.h"
 #include <CL/cl.h>
 #include <dlfcn.h>
