@@ -288,7 +288,7 @@ static enum keel_status run_case(struct keel_kernels *kernels, struct keel_queue
         *out = judge(&run, golden_cases[index].expected);
     if (status == KEEL_OK && !(out->matches && out->intact))
         status = judge_again(&run, queue, deadline_ns, out);
-    if (!runs && status != KEEL_TIMEOUT)
+    if (!runs && (status == KEEL_OK || (status != KEEL_TIMEOUT && waits(&run))))
         run_fini(&run);
     return status;
 }

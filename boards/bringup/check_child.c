@@ -264,7 +264,7 @@ struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
  * process. */
 static void close_board(struct keel_check_run *run)
 {
-    if (run->board == NULL || keel_rig_hangs(keel_board_device(run->board)))
+    if (run->board == NULL || keel_rig_is_left(keel_board_device(run->board)))
         return;
     if (run->kernels != NULL)
         keel_kernels_destroy(run->kernels);

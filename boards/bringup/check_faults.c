@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { HANG_MS = 1000, LATE_PERCENT = 10, RESERVE_S = 5, WORK_MS = 100, FLIPS = 12 };
+enum { LONG_MS = 2000, LONG_WAIT_MS = 200 };
 
 static uint64_t deadline_of(const struct keel_check_run *run)
 {
@@ -66,10 +67,164 @@ static void expect_others_go_on(struct keel_check_run *run)
     keel_rig_close(&host);
 }
 
+/* A hang that is put in never meets the driver; this kernel does, and ends: one item, a chain of products. */
+static void host_long(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    uint64_t *out = arguments[0], x = out[0] | 1;
+    for (uint64_t i = 0; i < *(const uint64_t *)arguments[1]; i++)
+        x = x * UINT64_C(6364136223846793005) + i;
+    out[0] = x;
+}
+
+static const struct keel_module_kernel long_kernels[] = {{"keel_check_long", host_long}};
+static const struct keel_module long_module = {
+    .name = "check_long",
+    .source =
+        "kernel void keel_check_long(global ulong *out, ulong rounds)\n"
+        "{ ulong x = out[0] | 1; for (ulong i = 0; i < rounds; i++) x = x * 6364136223846793005UL + i;\n"
+        "  out[0] = x; }\n",
+    .kernels = long_kernels,
+    .kernel_count = 1};
+
+struct long_run {
+    struct keel_queue *queue;
+    struct keel_program *program;
+    struct keel_kernel *kernel;
+    struct keel_buffer *buffer;
+};
+
+static void long_end(struct long_run *job)
+{
+    if (job->buffer != NULL)
+        keel_buffer_destroy(job->buffer);
+    if (job->kernel != NULL)
+        keel_kernel_destroy(job->kernel);
+    keel_program_destroy(job->program);
+    keel_queue_destroy(job->queue);
+}
+
+static enum keel_status long_begin(struct keel_device *device, struct long_run *job)
+{
+    KEEL_TRY(keel_program_create(device, &long_module, "", &job->program));
+    KEEL_TRY(keel_kernel_create(job->program, "keel_check_long", &job->kernel));
+    KEEL_TRY(keel_buffer_create(device, sizeof(uint64_t), &job->buffer));
+    return keel_queue_create(device, &job->queue);
+}
+
+static enum keel_status long_launch(const struct long_run *job, uint64_t rounds,
+                                    struct keel_event **out_event)
+{
+    const struct keel_arg args[] = {{.kind = KEEL_ARG_BUFFER, .as.buffer = job->buffer},
+                                    {.kind = KEEL_ARG_U64, .as.u64 = rounds}};
+    const struct keel_range range = {.global = {1, 1, 1}, .local = {1, 1, 1}};
+    return keel_queue_launch(job->queue, job->kernel, args, 2, &range, NULL, out_event);
+}
+
+/* How many rounds take LONG_MS; 0 after a verdict, or where no number that is tried is long enough. */
+static uint64_t rounds_of(struct keel_check_run *run, const struct long_run *job)
+{
+    for (uint64_t rounds = 1 << 16; rounds <= UINT64_C(1) << 40; rounds *= 4) {
+        uint64_t since_ns = keel_now_ns();
+        enum keel_status status = long_launch(job, rounds, NULL);
+        if (status == KEEL_OK)
+            status = keel_queue_finish(job->queue, deadline_of(run));
+        if (!keel_check_ok(run, status, "a longer and longer kernel"))
+            return 0;
+        uint64_t took_ns = keel_now_ns() - since_ns;
+        if (took_ns >= LONG_MS * KEEL_NS_PER_MS / 10)
+            return rounds * (LONG_MS * KEEL_NS_PER_MS / took_ns + 1);
+    }
+    return 0;
+}
+
+enum { CALL_LAUNCH, CALL_FLUSH, CALL_WAIT, CALL_FINISH, CALLS };
+
+/* What each call took beside the kernel, which runs on behind them; then the kernel's end is waited for. */
+static bool time_calls(struct keel_check_run *run, const struct long_run *job, uint64_t rounds,
+                       uint64_t took_ns[CALLS], uint64_t *whole_ns)
+{
+    const uint64_t limit_ns = LONG_WAIT_MS * KEEL_NS_PER_MS;
+    struct keel_event *event = NULL;
+    uint64_t at_ns[CALLS + 1] = {keel_now_ns()};
+    enum keel_status status = long_launch(job, rounds, &event), ended;
+    if (!keel_check_ok(run, status, "a launch of a long kernel"))
+        return false;
+    at_ns[1] = keel_now_ns();
+    status = keel_queue_flush(job->queue);
+    at_ns[2] = keel_now_ns();
+    ended = keel_event_wait(event, at_ns[2] + limit_ns);
+    at_ns[3] = keel_now_ns();
+    if (status == KEEL_OK && (ended == KEEL_OK || ended == KEEL_TIMEOUT))
+        ended = keel_queue_finish(job->queue, at_ns[3] + limit_ns);
+    at_ns[4] = keel_now_ns();
+    if (status == KEEL_OK && ended == KEEL_TIMEOUT)
+        ended = keel_queue_finish(job->queue, deadline_of(run));
+    *whole_ns = keel_now_ns() - at_ns[0];
+    for (int i = 0; i < CALLS; i++)
+        took_ns[i] = at_ns[i + 1] - at_ns[i];
+    keel_event_destroy(event);
+    return keel_check_ok(run, status, "a flush behind a long kernel") &&
+           keel_check_ok(run, ended, "the end of a long kernel");
+}
+
+/* A wait or a finish that is not back at its deadline breaks keel/device.h, and fails. A launch or a flush
+ * that holds its caller is allowed there, for no query tells such drivers and the agent's watchdog ends what
+ * hangs in them; but no deadline of a call means anything on such a board, so it is said with the figure. */
+static void judge_calls(struct keel_check_run *run, const uint64_t took_ns[CALLS], uint64_t whole_ns)
+{
+    static const char *const names[CALLS] = {"launch", "flush", "wait", "finish"};
+    for (int i = 0; i < CALLS; i++) {
+        const uint64_t took_ms = took_ns[i] / KEEL_NS_PER_MS, whole_ms = whole_ns / KEEL_NS_PER_MS;
+        if (took_ns[i] < whole_ns / 2)
+            continue;
+        if (i == CALL_WAIT || i == CALL_FINISH)
+            keel_check_fail(run,
+                            "a %s of %d ms came back after %" PRIu64 " ms, beside a kernel of %" PRIu64 " ms",
+                            names[i], LONG_WAIT_MS, took_ms, whole_ms);
+        else
+            keel_check_note(
+                run,
+                "the driver runs kernels inside the %s: one of %" PRIu64 " ms held its caller for "
+                "%" PRIu64 " ms, which no deadline ends; a kernel that never ends is found by the "
+                "agent alone",
+                names[i], whole_ms, took_ms);
+    }
+    keel_check_note(run,
+                    "beside a kernel of %" PRIu64 " ms: launch %" PRIu64 ", flush %" PRIu64 ", wait %" PRIu64
+                    " and finish %" PRIu64 " ms, these two asked for %d",
+                    whole_ns / KEEL_NS_PER_MS, took_ns[CALL_LAUNCH] / KEEL_NS_PER_MS,
+                    took_ns[CALL_FLUSH] / KEEL_NS_PER_MS, took_ns[CALL_WAIT] / KEEL_NS_PER_MS,
+                    took_ns[CALL_FINISH] / KEEL_NS_PER_MS, LONG_WAIT_MS);
+}
+
+static void really_long(struct keel_check_run *run, struct keel_rig *rig)
+{
+    struct long_run job = {0};
+    uint64_t took_ns[CALLS], whole_ns = 0;
+    keel_check_progress(run, 0, 0, "a kernel that really takes long");
+    enum keel_status status = long_begin(rig->device, &job);
+    if (status == KEEL_UNSUPPORTED) {
+        keel_check_note(run,
+                        "no long kernel for it, since it compiles none: how the driver's own calls wait is "
+                        "not tried");
+    } else if (keel_check_ok(run, status, "a long kernel")) {
+        uint64_t rounds = rounds_of(run, &job);
+        if (rounds == 0 && !keel_check_failed(run))
+            keel_check_note(run, "no kernel takes long here: how the driver's own calls wait is not tried");
+        if (rounds > 0 && time_calls(run, &job, rounds, took_ns, &whole_ns))
+            judge_calls(run, took_ns, whole_ns);
+    }
+    if (!keel_rig_is_left(rig->device))
+        long_end(&job);
+}
+
 static void hang(struct keel_check_run *run, struct keel_rig *rig)
 {
     const uint64_t limit_ns = HANG_MS * KEEL_NS_PER_MS;
-    if (!keel_check_ok(run, keel_device_inject(rig->device, "hang:launch=1"), "a hang put in"))
+    really_long(run, rig);
+    if (keel_check_failed(run) ||
+        !keel_check_ok(run, keel_device_inject(rig->device, "hang:launch=1"), "a hang put in"))
         return;
     keel_check_progress(run, 0, 0, "waiting for a launch that never ends");
     uint64_t since_ns = keel_now_ns();

@@ -20,16 +20,17 @@ enum keel_status keel_rig_open(const char *board, struct keel_rig *out)
     return status;
 }
 
-bool keel_rig_hangs(struct keel_device *device)
+bool keel_rig_is_left(struct keel_device *device)
 {
     struct keel_health_report report;
     keel_device_health(device, &report);
-    return report.health == KEEL_HEALTH_SUSPECT || report.health == KEEL_HEALTH_HUNG;
+    return report.health == KEEL_HEALTH_SUSPECT || report.health == KEEL_HEALTH_HUNG ||
+           report.health == KEEL_HEALTH_LOST;
 }
 
 void keel_rig_close(struct keel_rig *rig)
 {
-    if (rig->device != NULL && keel_rig_hangs(rig->device))
+    if (rig->device != NULL && keel_rig_is_left(rig->device))
         *rig = (struct keel_rig){0};
     if (rig->queue != NULL)
         keel_queue_destroy(rig->queue);

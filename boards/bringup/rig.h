@@ -17,11 +17,11 @@ struct keel_rig {
 
 /* Open a board by name. After a failure *out is all NULL. */
 enum keel_status keel_rig_open(const char *board, struct keel_rig *out);
-/* What is NULL in it is passed over. What hangs is left, open and with its memory, to the end of the process.
- */
+/* What is NULL in it is passed over. A device that hangs or is gone is left, open and with the memory that
+ * its commands may still use, to the end of the process. */
 void keel_rig_close(struct keel_rig *rig);
-/* Do commands of the device still run after a wait for them? Then nothing of it may be destroyed. */
-bool keel_rig_hangs(struct keel_device *device);
+/* Does the device hang, or is it gone? Its commands were not waited for then, and keep their memory. */
+bool keel_rig_is_left(struct keel_device *device);
 /* Another queue in place of one that failed. */
 enum keel_status keel_rig_renew(struct keel_rig *rig);
 
