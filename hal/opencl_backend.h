@@ -19,6 +19,7 @@ struct opencl_device {
     cl_context context;
     struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
     struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
+    struct opencl_buffer *kept;    /* new ones that the driver never zeroed, and may yet; as zero_queue */
     struct keel_mutex image_lock;  /* held while one is built or loaded; then place_lock */
     struct keel_mutex place_lock;  /* a leaf: held while it is decided whether an image goes */
     struct opencl_image *images;   /* the first one loaded first; guarded by image_lock */
@@ -27,7 +28,8 @@ struct opencl_device {
 struct opencl_buffer {
     struct keel_buffer head;
     cl_mem mem;
-    void *memory; /* of KEEL_MEMORY_SHARED, owned; else NULL */
+    struct opencl_buffer *next; /* in the device's kept */
+    void *memory;               /* of KEEL_MEMORY_SHARED, owned; else NULL */
 };
 
 struct opencl_event;

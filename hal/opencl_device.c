@@ -149,10 +149,15 @@ static enum keel_status buffer_create(struct keel_device *device, const struct k
     buffer->head.bytes = options->bytes;
     keel_mutex_lock(&own->zero_lock);
     status = zero(own, buffer);
-    keel_mutex_unlock(&own->zero_lock);
-    if (status == KEEL_TIMEOUT) /* buffer and queue stay, and so the device */
+    if (status == KEEL_TIMEOUT) { /* buffer and queue stay, and so the device */
         atomic_store(&device->left_behind, true);
-    else if (status != KEEL_OK)
+        buffer->next = own->kept;
+        own->kept = buffer;
+    }
+    keel_mutex_unlock(&own->zero_lock);
+    if (status == KEEL_TIMEOUT)
+        return status;
+    if (status != KEEL_OK)
         buffer_destroy(&buffer->head);
     else
         *out = &buffer->head;

@@ -4,6 +4,7 @@
 #include <keel/clock.h>
 #include <keel/health.h>
 #include <keel/memory.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,7 @@ struct piece {
 };
 
 struct memcheck {
+    struct memcheck *next; /* in kept */
     struct keel_device *device;
     const struct keel_memcheck_options *options;
     struct keel_memcheck_result *result;
@@ -326,6 +328,9 @@ static enum keel_status run_passes(struct memcheck *check)
     return KEEL_OK;
 }
 
+/* What devices that were left alone may yet write into. */
+static _Atomic(struct memcheck *) kept;
+
 /* After its queue is destroyed: a device that nobody waited for may yet write what it was told to read. */
 static bool still_runs(struct keel_device *device)
 {
@@ -354,10 +359,12 @@ enum keel_status keel_memcheck_run(struct keel_device *device, const struct keel
         keel_kernel_destroy(check->kernel);
     if (check->program != NULL)
         keel_program_destroy(check->program);
-    if (!still_runs(device)) {
-        keel_free(check->chunk);
-        keel_free(check->report);
+    if (still_runs(device)) {
+        check->next = atomic_exchange(&kept, check);
+        return status;
     }
+    keel_free(check->chunk);
+    keel_free(check->report);
     keel_free(check);
     return status;
 }
