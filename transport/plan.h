@@ -13,7 +13,7 @@
 struct keel_group;
 struct keel_operation;
 
-enum { KEEL_NONE = UINT32_MAX };
+#define KEEL_NONE UINT32_MAX
 
 struct keel_plan {
     struct keel_plan *next; /* lock: newest first */

@@ -45,7 +45,8 @@ bool keel_record_name_parse(const char *name, struct keel_record_name *out)
 {
     const char *at = name;
     return take_number(&at, '-', &out->pid) && take_number(&at, '-', &out->start_ticks) &&
-           take_number(&at, '.', &out->number) && strcmp(at, KEEL_RECORD_SUFFIX + 1) == 0;
+           take_number(&at, '.', &out->number) &&
+           strcmp(at, &KEEL_RECORD_SUFFIX[1]) == 0; /* without the dot */
 }
 
 /* ---- the bound on old ones ---- */

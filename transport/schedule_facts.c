@@ -4,7 +4,7 @@
  * same wish, on every rank. */
 #include "schedule_build.h"
 
-enum { MIXED = UINT32_MAX };
+#define MIXED UINT32_MAX
 
 bool keel_is_power_of_two(uint32_t count)
 {

@@ -8,7 +8,7 @@
 
 #include <keel/memory.h>
 
-enum { NONE = UINT32_MAX };
+#define NONE UINT32_MAX
 
 struct linker {
     struct keel_schedule *schedule;

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIM_NOBODY = UINT32_MAX };
+#define SIM_NOBODY UINT32_MAX
 
 /* Check's own assertions write a line each, also when they hold. */
 #define sim_check_msg(condition, ...)                                                                        \
