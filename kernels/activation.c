@@ -20,14 +20,6 @@ static const struct activation *find(enum keel_activation_kind kind)
     return NULL;
 }
 
-static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_list *list, const char *name,
-                               uint64_t count, const struct keel_arg *args, uint32_t arg_count)
-{
-    uint32_t block = keel_kernels_item_elements(kernels);
-    struct keel_range range = keel_kernels_range(kernels, (count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_activation, name, &range, args, arg_count);
-}
-
 enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct keel_activation *op,
                                     struct keel_launch_list *list)
 {
@@ -42,7 +34,8 @@ enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct k
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch(kernels, list, of->kernel, op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_activation, of->kernel, op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const struct keel_activation_grad *op,
@@ -61,7 +54,8 @@ enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const str
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch(kernels, list, of->grad_kernel, op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_activation, of->grad_kernel, op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_swiglu(struct keel_kernels *kernels, const struct keel_swiglu *op,
@@ -77,7 +71,8 @@ enum keel_status keel_op_swiglu(struct keel_kernels *kernels, const struct keel_
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch(kernels, list, "keel_swiglu", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_activation, "keel_swiglu", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_swiglu_grad(struct keel_kernels *kernels, const struct keel_swiglu_grad *op,
@@ -99,5 +94,6 @@ enum keel_status keel_op_swiglu_grad(struct keel_kernels *kernels, const struct 
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch(kernels, list, "keel_swiglu_grad", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_activation, "keel_swiglu_grad", op->count,
+                                    args, KEEL_ARG_COUNT(args));
 }

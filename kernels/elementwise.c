@@ -2,15 +2,6 @@
  * elementwise.cl. */
 #include "kernels_internal.h"
 
-static enum keel_status launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,
-                                    const char *name, uint64_t count, const struct keel_arg *args,
-                                    uint32_t arg_count)
-{
-    uint32_t block = keel_kernels_item_elements(kernels);
-    struct keel_range range = keel_kernels_range(kernels, (count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_elementwise, name, &range, args, arg_count);
-}
-
 enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add *op,
                              struct keel_launch_list *list)
 {
@@ -24,7 +15,8 @@ enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch_flat(kernels, list, "keel_add", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_add", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_gelu *op,
@@ -38,7 +30,8 @@ enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_ge
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch_flat(kernels, list, "keel_gelu", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_gelu", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_gelu_grad(struct keel_kernels *kernels, const struct keel_gelu_grad *op,
@@ -54,7 +47,8 @@ enum keel_status keel_op_gelu_grad(struct keel_kernels *kernels, const struct ke
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch_flat(kernels, list, "keel_gelu_grad", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_gelu_grad", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_fill(struct keel_kernels *kernels, const struct keel_fill *op,
@@ -67,7 +61,8 @@ enum keel_status keel_op_fill(struct keel_kernels *kernels, const struct keel_fi
         keel_arg_f32(op->value),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch_flat(kernels, list, "keel_fill", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_fill", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_copy(struct keel_kernels *kernels, const struct keel_copy *op,
@@ -81,5 +76,6 @@ enum keel_status keel_op_copy(struct keel_kernels *kernels, const struct keel_co
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return launch_flat(kernels, list, "keel_copy", op->count, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_copy", op->count, args,
+                                    KEEL_ARG_COUNT(args));
 }

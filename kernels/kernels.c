@@ -182,6 +182,15 @@ uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)
     return kernels->tuned[KEEL_TUNABLE_ITEM_ELEMENTS];
 }
 
+enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                          enum keel_module_id module, const char *name, uint64_t count,
+                                          const struct keel_arg *args, uint32_t arg_count)
+{
+    uint32_t block = keel_kernels_item_elements(kernels);
+    struct keel_range range = keel_kernels_range(kernels, (count + block - 1) / block);
+    return keel_kernels_launch(kernels, list, module, name, &range, args, arg_count);
+}
+
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes)
 {

@@ -94,6 +94,11 @@ struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_
 /* How many consecutive elements (a multiple of KEEL_LANES) one work-item of an element-wise kernel takes. */
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels);
 
+/* Launch a kernel over `count` elements, keel_kernels_item_elements (its last argument) to a work-item. */
+enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                          enum keel_module_id module, const char *name, uint64_t count,
+                                          const struct keel_arg *args, uint32_t arg_count);
+
 /* INVALID, naming the operation, unless `buffer` is there and holds at least `bytes`. */
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes);
