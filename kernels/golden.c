@@ -1,6 +1,6 @@
 /* golden.c - runs golden cases: operands with guards around them, launches, what came of it.
  *
- * Owns the memory of a run. Leaves to golden_cases.c which cases there are. */
+ * Owns the memory of a run. Leaves to golden_NAME.c which cases there are. */
 #include "golden_internal.h"
 
 #include <inttypes.h>
@@ -156,6 +156,24 @@ static void run_fini(struct golden_run *run)
     }
 }
 
+struct keel_buffer *golden_control(struct golden_run *run, float max_norm)
+{
+    const struct keel_control block = {
+        .seed_lo = 0x243f6a88U,
+        .seed_hi = 0x85a308d3U,
+        .step = 13,
+        .microbatch = 5,
+        .learning_rate = 0x1.3a92a3p-10F,
+        .beta1 = 0x1.cccccdp-1F,
+        .beta2 = 0x1.fbe76cp-1F,
+        .bias1 = keel_adam_bias(0x1.cccccdp-1F, 14),
+        .bias2 = keel_adam_bias(0x1.fbe76cp-1F, 14),
+        .epsilon = 0x1.5798eep-27F,
+        .max_norm = max_norm,
+    };
+    return golden_bytes(run, "control", GOLDEN_INPUT, &block, sizeof block);
+}
+
 static enum keel_status build(struct golden_run *run, const struct golden_case *golden)
 {
     run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
@@ -271,21 +289,37 @@ static uint64_t guard_bytes_on(const struct keel_kernels *kernels, uint64_t leas
     return align > 1 ? (least + align - 1) / align * align : least;
 }
 
+static const struct golden_family *const families[] = {
+#define FAMILY_ADDRESS(name) &golden_##name,
+    GOLDEN_FAMILIES(FAMILY_ADDRESS)
+#undef FAMILY_ADDRESS
+};
+enum { FAMILIES = sizeof families / sizeof families[0] };
+
+static const struct golden_case *find_case(uint32_t index)
+{
+    uint32_t family = 0;
+    for (; family < FAMILIES && index >= families[family]->count; family++)
+        index -= families[family]->count;
+    KEEL_ASSERT(family < FAMILIES);
+    return &families[family]->cases[index];
+}
+
 /* `instead` NULL: the kernels that the case launches. */
 static enum keel_status run_case(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                  uint64_t guard_bytes, struct keel_kernel *instead, uint64_t deadline_ns,
                                  struct keel_golden_result *out)
 {
-    KEEL_ASSERT(index < golden_case_count);
+    const struct golden_case *golden = find_case(index);
     struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
     bool runs = false;
-    enum keel_status status = build(&run, &golden_cases[index]);
+    enum keel_status status = build(&run, golden);
     for (uint32_t i = 0; i < run.list.count && instead != NULL; i++)
         run.list.items[i].kernel = instead;
     if (status == KEEL_OK)
         status = execute(&run, queue, deadline_ns, &runs);
     if (status == KEEL_OK)
-        *out = judge(&run, golden_cases[index].expected);
+        *out = judge(&run, golden->expected);
     if (status == KEEL_OK && !(out->matches && out->intact))
         status = judge_again(&run, queue, deadline_ns, out);
     if (!runs && (status == KEEL_OK || (status != KEEL_TIMEOUT && waits(&run))))
@@ -311,7 +345,7 @@ bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct 
 {
     struct golden_run run = {.kernels = kernels};
     bool found = false;
-    if (build(&run, &golden_cases[index]) == KEEL_OK)
+    if (build(&run, find_case(index)) == KEEL_OK)
         for (uint32_t i = 0; i < run.list.count; i++)
             found = found || run.list.items[i].kernel == kernel;
     run_fini(&run);
@@ -322,13 +356,15 @@ bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct 
 
 uint32_t keel_golden_count(void)
 {
-    return golden_case_count;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < FAMILIES; i++)
+        count += families[i]->count;
+    return count;
 }
 
 struct keel_golden keel_golden_get(uint32_t index)
 {
-    KEEL_ASSERT(index < golden_case_count);
-    const struct golden_case *golden = &golden_cases[index];
+    const struct golden_case *golden = find_case(index);
     struct golden_run run = {.measuring = true};
     uint64_t bytes = 0;
     (void)build(&run, golden); /* measuring cannot fail */
@@ -372,7 +408,7 @@ enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue
 enum keel_status keel_golden_warm(struct keel_kernels *kernels, struct keel_queue *queue,
                                   uint64_t deadline_ns)
 {
-    for (uint32_t i = 0; i < golden_case_count; i++) {
+    for (uint32_t i = 0; i < keel_golden_count(); i++) {
         struct keel_golden_result ignored;
         KEEL_TRY(keel_golden_run(kernels, queue, i, deadline_ns, &ignored));
     }

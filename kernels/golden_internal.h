@@ -49,8 +49,23 @@ struct golden_case {
     uint32_t shape[GOLDEN_SHAPE_MAX]; /* as `build` reads it */
     uint64_t expected;
 };
-extern const struct golden_case golden_cases[];
-extern const uint32_t golden_case_count;
+/* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
+ * one: a line here. Cases are numbered through all families in this order. */
+#define GOLDEN_FAMILIES(X) X(core)
+struct golden_family {
+    const struct golden_case *cases;
+    uint32_t count;
+};
+#define GOLDEN_EXTERN(name) extern const struct golden_family golden_##name;
+GOLDEN_FAMILIES(GOLDEN_EXTERN)
+#undef GOLDEN_EXTERN
+
+/* A row: the function that builds it, which is also its operation's name, its module, the rest of its name,
+ * its hash, its shape. */
+#define GOLDEN_CASE(op, module, name, hash, ...)                                                             \
+    {                                                                                                        \
+#op "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__ }, UINT64_C(hash)                          \
+    }
 
 /* One more operand; NULL while measuring, and after an error. `count` floats in [low, high), */
 struct keel_buffer *golden_floats(struct golden_run *run, const char *name, enum golden_role role,
@@ -63,6 +78,18 @@ struct keel_buffer *golden_bytes(struct golden_run *run, const char *name, enum 
                                  const void *data, uint64_t bytes);
 struct keel_buffer *golden_written(struct golden_run *run, const char *name, enum golden_role role,
                                    uint64_t bytes);
+
+/* Floats in [-1, 1) that are read; floats to be written; scratch; a control block with all fields set. */
+#define GOLDEN_FLOATS(run, name, count) golden_floats(run, name, GOLDEN_INPUT, count, -1.0F, 1.0F)
+static inline struct keel_buffer *golden_output(struct golden_run *run, const char *name, uint64_t count)
+{
+    return golden_written(run, name, GOLDEN_OUTPUT, count * sizeof(float));
+}
+static inline struct keel_buffer *golden_scratch(struct golden_run *run, const char *name, uint64_t bytes)
+{
+    return golden_written(run, name, GOLDEN_SCRATCH, bytes);
+}
+struct keel_buffer *golden_control(struct golden_run *run, float max_norm);
 
 static inline bool golden_ready(const struct golden_run *run)
 {

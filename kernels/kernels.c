@@ -18,6 +18,7 @@ struct built_module {
 struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
+    bool native;
     uint32_t tuned[KEEL_TUNABLE_COUNT];
     struct built_module modules[KEEL_MODULE_COUNT];
 };
@@ -53,6 +54,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     struct keel_kernels *kernels;
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
+    kernels->native = options->native;
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     enum keel_status status =
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
@@ -88,6 +90,11 @@ void keel_kernels_destroy(struct keel_kernels *kernels)
 struct keel_device *keel_kernels_device(const struct keel_kernels *kernels)
 {
     return kernels->device;
+}
+
+bool keel_kernels_native(const struct keel_kernels *kernels)
+{
+    return kernels->native;
 }
 
 const char *keel_kernels_module_name(enum keel_module_id module)

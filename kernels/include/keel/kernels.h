@@ -42,6 +42,8 @@ struct keel_setting {
 
 /* All zero: as keel_kernels_create. */
 struct keel_kernels_options {
+    bool native; /* where a variant of an operation is faster on this device, take it: within the tolerance
+                    that is stated where it is made. Else all is canonical: the same bits on every device. */
     const struct keel_setting
         *settings; /* instead of the defaults; borrowed for the call. INVALID names what
                       is no tunable, or none of its values; LIMIT what the device has not. */
@@ -54,6 +56,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out);
 void keel_kernels_destroy(struct keel_kernels *kernels);
+bool keel_kernels_native(const struct keel_kernels *kernels);
 /* The value of a tunable that these kernels were built with. */
 uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunable_index);
 

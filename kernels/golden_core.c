@@ -1,38 +1,9 @@
-/* golden_cases.c - which golden cases there are: for every operation its shapes, and the hash of each.
+/* golden_core.c - golden cases of what a GPT needs: for every operation its shapes, and the hash of each.
  *
  * The shapes are odd on purpose - tails, edges, more than one block - and small, so that a simulator gets
  * through all of them in minutes. To add a case: a row, whose hash tests/kernels/golden_test.c prints when
  * it is wrong. To change a hash on purpose is to change the bits of a release: see README.md. */
 #include "golden_internal.h"
-
-#define INPUT(run, name, count) golden_floats(run, name, GOLDEN_INPUT, count, -1.0F, 1.0F)
-
-static struct keel_buffer *output(struct golden_run *run, const char *name, uint64_t count)
-{
-    return golden_written(run, name, GOLDEN_OUTPUT, count * sizeof(float));
-}
-static struct keel_buffer *scratch(struct golden_run *run, const char *name, uint64_t bytes)
-{
-    return golden_written(run, name, GOLDEN_SCRATCH, bytes);
-}
-
-static struct keel_buffer *control(struct golden_run *run, float max_norm)
-{
-    const struct keel_control block = {
-        .seed_lo = 0x243f6a88U,
-        .seed_hi = 0x85a308d3U,
-        .step = 13,
-        .microbatch = 5,
-        .learning_rate = 0x1.3a92a3p-10F,
-        .beta1 = 0x1.cccccdp-1F,
-        .beta2 = 0x1.fbe76cp-1F,
-        .bias1 = keel_adam_bias(0x1.cccccdp-1F, 14),
-        .bias2 = keel_adam_bias(0x1.fbe76cp-1F, 14),
-        .epsilon = 0x1.5798eep-27F,
-        .max_norm = max_norm,
-    };
-    return golden_bytes(run, "control", GOLDEN_INPUT, &block, sizeof block);
-}
 
 /* ---- matrix product: m, n, k, batch, flags, extra elements to each row as it is stored ---- */
 
@@ -51,11 +22,11 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
     op.stride_a = (uint64_t)op.lda * (ta ? k : m);
     op.stride_b = (uint64_t)op.ldb * (tb ? n : k);
     op.stride_c = (uint64_t)op.ldc * m;
-    op.a = INPUT(run, "a", batch * op.stride_a);
-    op.b = INPUT(run, "b", batch * op.stride_b);
+    op.a = GOLDEN_FLOATS(run, "a", batch * op.stride_a);
+    op.b = GOLDEN_FLOATS(run, "b", batch * op.stride_b);
     op.c = golden_floats(run, "c", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
     if (flags & BIAS)
-        op.bias = INPUT(run, "bias", n);
+        op.bias = GOLDEN_FLOATS(run, "bias", n);
     if (flags & GELU)
         op.pre = golden_floats(run, "pre", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_gemm(run->kernels, &op, &run->list) : KEEL_OK;
@@ -71,9 +42,9 @@ static enum keel_status gemm_check(struct golden_run *run, const uint32_t *shape
     op.stride_a = (uint64_t)op.m * op.k;
     op.stride_b = (uint64_t)op.k * op.n;
     op.stride_c = (uint64_t)op.m * op.n;
-    op.a = INPUT(run, "a", op.batch * op.stride_a);
-    op.b = INPUT(run, "b", op.batch * op.stride_b);
-    op.c = output(run, "c", op.batch * op.stride_c);
+    op.a = GOLDEN_FLOATS(run, "a", op.batch * op.stride_a);
+    op.b = GOLDEN_FLOATS(run, "b", op.batch * op.stride_b);
+    op.c = golden_output(run, "c", op.batch * op.stride_c);
     op.checksums = golden_written(run, "checksums", GOLDEN_OUTPUT, keel_gemm_checksum_bytes(&op));
     const struct keel_gemm_check check = {
         .product = &op, .report = golden_bytes(run, "report", GOLDEN_UPDATED, begun, sizeof begun)};
@@ -92,7 +63,7 @@ enum { BETA = 1, RESIDUAL = 2, RMS = 4 };
 static enum keel_status bias_grad(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_bias_grad op = {.rows = shape[0], .n = shape[1]};
-    op.x = INPUT(run, "x", (uint64_t)op.rows * op.n);
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.rows * op.n);
     op.out = golden_floats(run, "out", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_bias_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
@@ -102,13 +73,13 @@ static enum keel_status layernorm(struct golden_run *run, const uint32_t *shape)
     struct keel_layernorm op = {.rows = shape[0], .n = shape[1], .epsilon = 0x1.4f8b58p-17F};
     const uint64_t count = (uint64_t)op.rows * op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
-    op.gamma = INPUT(run, "gamma", op.n);
+    op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
     if (shape[2] & BETA)
-        op.beta = INPUT(run, "beta", op.n);
-    op.y = output(run, "y", count);
+        op.beta = GOLDEN_FLOATS(run, "beta", op.n);
+    op.y = golden_output(run, "y", count);
     if (!(shape[2] & RMS))
-        op.mean = output(run, "mean", op.rows);
-    op.rstd = output(run, "rstd", op.rows);
+        op.mean = golden_output(run, "mean", op.rows);
+    op.rstd = golden_output(run, "rstd", op.rows);
     return golden_ready(run) ? keel_op_layernorm(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -117,14 +88,14 @@ static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *s
     struct keel_layernorm_grad op = {.rows = shape[0], .n = shape[1]};
     const uint64_t count = (uint64_t)op.rows * op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
-    op.gamma = INPUT(run, "gamma", op.n);
+    op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
     if (!(shape[2] & RMS))
         op.mean = golden_floats(run, "mean", GOLDEN_INPUT, op.rows, 0.5F, 1.5F);
     op.rstd = golden_floats(run, "rstd", GOLDEN_INPUT, op.rows, 0.3F, 0.6F);
-    op.dy = INPUT(run, "dy", count);
+    op.dy = GOLDEN_FLOATS(run, "dy", count);
     if (shape[2] & RESIDUAL)
-        op.residual = INPUT(run, "residual", count);
-    op.dx = output(run, "dx", count);
+        op.residual = GOLDEN_FLOATS(run, "residual", count);
+    op.dx = golden_output(run, "dx", count);
     op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
     if (shape[2] & BETA)
         op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
@@ -137,7 +108,7 @@ static enum keel_status gelu(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_gelu op = {.count = shape[0]};
     op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -8.0F, 8.0F);
-    op.y = output(run, "y", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_gelu(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -145,8 +116,8 @@ static enum keel_status gelu_grad(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_gelu_grad op = {.count = shape[0]};
     op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -8.0F, 8.0F);
-    op.dy = INPUT(run, "dy", op.count);
-    op.dx = output(run, "dx", op.count);
+    op.dy = GOLDEN_FLOATS(run, "dy", op.count);
+    op.dx = golden_output(run, "dx", op.count);
     return golden_ready(run) ? keel_op_gelu_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -155,7 +126,7 @@ static enum keel_status activation(struct golden_run *run, const uint32_t *shape
 {
     struct keel_activation op = {.count = shape[0], .kind = (enum keel_activation_kind)shape[1]};
     op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -8.0F, 8.0F);
-    op.y = output(run, "y", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_activation(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -163,8 +134,8 @@ static enum keel_status activation_grad(struct golden_run *run, const uint32_t *
 {
     struct keel_activation_grad op = {.count = shape[0], .kind = (enum keel_activation_kind)shape[1]};
     op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -8.0F, 8.0F);
-    op.dy = INPUT(run, "dy", op.count);
-    op.dx = output(run, "dx", op.count);
+    op.dy = GOLDEN_FLOATS(run, "dy", op.count);
+    op.dx = golden_output(run, "dx", op.count);
     return golden_ready(run) ? keel_op_activation_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -172,8 +143,8 @@ static enum keel_status swiglu(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_swiglu op = {.count = shape[0]};
     op.a = golden_floats(run, "a", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
-    op.b = INPUT(run, "b", op.count);
-    op.y = output(run, "y", op.count);
+    op.b = GOLDEN_FLOATS(run, "b", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_swiglu(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -181,10 +152,10 @@ static enum keel_status swiglu_grad(struct golden_run *run, const uint32_t *shap
 {
     struct keel_swiglu_grad op = {.count = shape[0]};
     op.a = golden_floats(run, "a", GOLDEN_INPUT, op.count, -12.0F, 12.0F);
-    op.b = INPUT(run, "b", op.count);
-    op.dy = INPUT(run, "dy", op.count);
-    op.da = output(run, "da", op.count);
-    op.db = output(run, "db", op.count);
+    op.b = GOLDEN_FLOATS(run, "b", op.count);
+    op.dy = GOLDEN_FLOATS(run, "dy", op.count);
+    op.da = golden_output(run, "da", op.count);
+    op.db = golden_output(run, "db", op.count);
     return golden_ready(run) ? keel_op_swiglu_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -194,14 +165,14 @@ static enum keel_status add(struct golden_run *run, const uint32_t *shape)
     const float range = shape[1] ? 0x1p-127F : 1.0F; /* of denormals: kept, and not flushed */
     op.a = golden_floats(run, "a", GOLDEN_INPUT, op.count, -range, range);
     op.b = golden_floats(run, "b", GOLDEN_INPUT, op.count, -range, range);
-    op.y = output(run, "y", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_add(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 static enum keel_status fill(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_fill op = {.count = shape[0], .value = 0x1.99999ap-4F};
-    op.y = output(run, "y", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_fill(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -209,7 +180,7 @@ static enum keel_status copy(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_copy op = {.count = shape[0]};
     op.x = golden_bits(run, "x", op.count * sizeof(float));
-    op.y = output(run, "y", op.count);
+    op.y = golden_output(run, "y", op.count);
     return golden_ready(run) ? keel_op_copy(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -217,19 +188,19 @@ static enum keel_status copy(struct golden_run *run, const uint32_t *shape)
 static enum keel_status dropout(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_dropout op = {.count = shape[0], .rate = (float)shape[1] * 0x1.47ae14p-7F, .stream = 3};
-    op.x = INPUT(run, "x", op.count);
+    op.x = GOLDEN_FLOATS(run, "x", op.count);
     if (shape[2])
-        op.base = INPUT(run, "base", op.count);
-    op.y = output(run, "y", op.count);
-    op.control = control(run, 0.0F);
+        op.base = GOLDEN_FLOATS(run, "base", op.count);
+    op.y = golden_output(run, "y", op.count);
+    op.control = golden_control(run, 0.0F);
     return golden_ready(run) ? keel_op_dropout(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 static enum keel_status normal(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_normal op = {.count = shape[0], .deviation = 0x1.47ae14p-6F, .stream = 11};
-    op.y = output(run, "y", op.count);
-    op.control = control(run, 0.0F);
+    op.y = golden_output(run, "y", op.count);
+    op.control = golden_control(run, 0.0F);
     return golden_ready(run) ? keel_op_normal(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -249,7 +220,7 @@ static enum keel_status digest(struct golden_run *run, const uint32_t *shape)
     struct keel_digest op = {.count = shape[0], .first_element = shape[1]};
     op.x = golden_bits(run, "x", op.count * sizeof(float));
     op.digest = golden_bytes(run, "digest", GOLDEN_UPDATED, &begun, sizeof begun);
-    op.scratch = scratch(run, "scratch", keel_digest_scratch_bytes(op.count));
+    op.scratch = golden_scratch(run, "scratch", keel_digest_scratch_bytes(op.count));
     return golden_ready(run) ? keel_op_digest(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -261,10 +232,10 @@ static enum keel_status embedding(struct golden_run *run, const uint32_t *shape)
     struct keel_embedding op = {.batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
     const uint64_t rows = (uint64_t)op.batch * op.tokens;
     op.ids = golden_ids(run, "ids", rows, op.vocab);
-    op.table = INPUT(run, "table", (uint64_t)op.vocab * op.width);
+    op.table = GOLDEN_FLOATS(run, "table", (uint64_t)op.vocab * op.width);
     if (shape[4])
-        op.positions = INPUT(run, "positions", (uint64_t)op.tokens * op.width);
-    op.y = output(run, "y", rows * op.width);
+        op.positions = GOLDEN_FLOATS(run, "positions", (uint64_t)op.tokens * op.width);
+    op.y = golden_output(run, "y", rows * op.width);
     return golden_ready(run) ? keel_op_embedding(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -274,7 +245,7 @@ static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *s
         .batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
     const uint64_t rows = (uint64_t)op.batch * op.tokens;
     op.ids = golden_ids(run, "ids", rows, op.vocab);
-    op.dy = INPUT(run, "dy", rows * op.width);
+    op.dy = GOLDEN_FLOATS(run, "dy", rows * op.width);
     op.dtable = golden_floats(run, "dtable", GOLDEN_UPDATED, (uint64_t)op.vocab * op.width, -1.0F, 1.0F);
     if (shape[4])
         op.dpositions =
@@ -291,10 +262,10 @@ static struct keel_attention attention_operands(struct golden_run *run, const ui
     op.dropout_rate = (float)shape[4] * 0x1.47ae14p-7F;
     op.stream = 7;
     op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * rows * op.head_width, -2.0F, 2.0F);
-    op.out = output(run, "out", rows * op.head_width);
-    op.stats = output(run, "stats", 2 * rows);
+    op.out = golden_output(run, "out", rows * op.head_width);
+    op.stats = golden_output(run, "stats", 2 * rows);
     if (shape[4])
-        op.control = control(run, 0.0F);
+        op.control = golden_control(run, 0.0F);
     return op;
 }
 
@@ -309,9 +280,10 @@ static enum keel_status attention_grad(struct golden_run *run, const uint32_t *s
 {
     struct keel_attention_grad op = {.forward = attention_operands(run, shape)};
     const uint64_t count = (uint64_t)shape[0] * shape[1] * shape[2] * shape[3];
-    op.dout = INPUT(run, "dout", count);
-    op.dqkv = output(run, "dqkv", 3 * count);
-    op.forward.workspace = scratch(run, "workspace", keel_attention_grad_workspace_bytes(run->kernels, &op));
+    op.dout = GOLDEN_FLOATS(run, "dout", count);
+    op.dqkv = golden_output(run, "dqkv", 3 * count);
+    op.forward.workspace =
+        golden_scratch(run, "workspace", keel_attention_grad_workspace_bytes(run->kernels, &op));
     if (!golden_ready(run))
         return KEEL_OK;
     KEEL_TRY(keel_op_attention(run->kernels, &op.forward, &run->list));
@@ -325,10 +297,10 @@ static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *sh
     const uint64_t count = (uint64_t)op.rows * op.vocab;
     op.logits = golden_floats(run, "logits", GOLDEN_INPUT, count, -9.0F, 9.0F);
     op.targets = golden_ids(run, "targets", op.rows, op.vocab);
-    op.row_loss = scratch(run, "row_loss", op.rows * sizeof(float));
+    op.row_loss = golden_scratch(run, "row_loss", op.rows * sizeof(float));
     op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
     if (shape[2])
-        op.dlogits = output(run, "dlogits", count);
+        op.dlogits = golden_output(run, "dlogits", count);
     return golden_ready(run) ? keel_op_cross_entropy(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -338,10 +310,10 @@ static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
     struct keel_loss op = {.count = shape[0], .kind = (enum keel_loss_kind)shape[1], .scale = 0x1.1c71c8p-4F};
     op.x = golden_floats(run, "x", GOLDEN_INPUT, op.count, -9.0F, 9.0F);
     op.targets = golden_floats(run, "targets", GOLDEN_INPUT, op.count, 0.0F, 1.0F);
-    op.scratch = scratch(run, "scratch", keel_loss_scratch_bytes(op.count));
+    op.scratch = golden_scratch(run, "scratch", keel_loss_scratch_bytes(op.count));
     op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
     if (shape[2])
-        op.dx = output(run, "dx", op.count);
+        op.dx = golden_output(run, "dx", op.count);
     return golden_ready(run) ? keel_op_loss(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -351,10 +323,10 @@ static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
 static enum keel_status norm(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_norm op = {.count = shape[0]};
-    op.x = INPUT(run, "x", op.count);
-    op.scratch = scratch(run, "scratch", keel_norm_scratch_bytes(op.count));
-    op.norm = output(run, "norm", 2);
-    op.control = control(run, shape[1] ? 0.25F : 0.0F);
+    op.x = GOLDEN_FLOATS(run, "x", op.count);
+    op.scratch = golden_scratch(run, "scratch", keel_norm_scratch_bytes(op.count));
+    op.norm = golden_output(run, "norm", 2);
+    op.control = golden_control(run, shape[1] ? 0.25F : 0.0F);
     return golden_ready(run) ? keel_op_norm(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -364,11 +336,11 @@ static enum keel_status adamw(struct golden_run *run, const uint32_t *shape)
     const float norms[2] = {3.0F, shape[1] ? 0.0F : 0x1.555556p-2F};
     struct keel_adamw op = {.count = shape[0], .weight_decay = 0x1.99999ap-4F};
     op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -1.0F, 1.0F);
-    op.grad = INPUT(run, "grad", op.count);
+    op.grad = GOLDEN_FLOATS(run, "grad", op.count);
     op.m = golden_floats(run, "m", GOLDEN_UPDATED, op.count, -0.5F, 0.5F);
     op.v = golden_floats(run, "v", GOLDEN_UPDATED, op.count, 0.0F, 0.25F);
     op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norms, sizeof norms);
-    op.control = control(run, 0.0F);
+    op.control = golden_control(run, 0.0F);
     return golden_ready(run) ? keel_op_adamw(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -376,130 +348,126 @@ static enum keel_status adamw(struct golden_run *run, const uint32_t *shape)
 
 /* 70001 rows: some drivers end a kernel, without a word, after 65535 turns of its loops (Mesa's llvmpipe). */
 
-#define CASE(op, module, name, hash, ...)                                                                    \
-    {                                                                                                        \
-#op "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__ }, UINT64_C(hash)                          \
-    }
-
-const struct golden_case golden_cases[] = {
-    CASE(gemm, gemm, "1x1x1-nn", 0xcbd45a9662aaa5b4, 1, 1, 1, 1, 0, 0),
-    CASE(gemm, gemm, "13x48x300-nn", 0x741f896de632e36a, 13, 48, 300, 1, 0, 0),
-    CASE(gemm, gemm, "67x97x41-tn-accumulate", 0xc09d9920eddcb48e, 67, 97, 41, 1, TA | ACCUMULATE, 0),
-    CASE(gemm, gemm, "33x101x37-nt-bias-gelu", 0x7205a51951a92243, 33, 101, 37, 1, TB | BIAS | GELU, 0),
-    CASE(gemm, gemm, "9x50x70-tt-bias-padded", 0xfe0262e97fa12857, 9, 50, 70, 1, TA | TB | BIAS, 3),
-    CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
-    CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
-    CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),
-    CASE(bias_grad, layernorm, "7x67", 0x181556db386f1de8, 7, 67),
-    CASE(bias_grad, layernorm, "33x130", 0x6c8b31d35edc76aa, 33, 130),
-    CASE(gemm_check, gemm, "1x1x1", 0x9fe3b154e7fe9502, 1, 1, 1, 1, 1),
-    CASE(gemm_check, gemm, "19x97x5", 0x803f9c7aeed93cb8, 19, 97, 5, 1, 97),
-    CASE(gemm_check, gemm, "2*9x48x3", 0x6badb29bc5627d97, 9, 48, 3, 2, 0),
-    CASE(layernorm, layernorm, "1x3", 0x239b79095b42bab0, 1, 3, BETA),
-    CASE(layernorm, layernorm, "5x67-beta", 0x4c667e1c8a960edf, 5, 67, BETA),
-    CASE(layernorm, layernorm, "3x128", 0xc94bb84893245513, 3, 128, 0),
-    CASE(layernorm_grad, layernorm, "1x3-beta", 0xac1590cd523b96f6, 1, 3, BETA),
-    CASE(layernorm_grad, layernorm, "5x67-beta-residual", 0xecff277985741973, 5, 67, BETA | RESIDUAL),
-    CASE(layernorm_grad, layernorm, "3x130", 0x6ae7e3b41158dfdc, 3, 130, 0),
-    CASE(layernorm, layernorm, "rms-1x1", 0x2f9e6ffbe074cfd6, 1, 1, RMS),
-    CASE(layernorm, layernorm, "rms-5x67", 0x67f249a50c913c97, 5, 67, RMS),
-    CASE(layernorm, layernorm, "rms-3x130", 0xac52d7737ffa370f, 3, 130, RMS),
-    CASE(layernorm_grad, layernorm, "rms-1x1", 0x72a2f7c96fbeb278, 1, 1, RMS),
-    CASE(layernorm_grad, layernorm, "rms-5x67", 0x748276b79f807420, 5, 67, RMS | RESIDUAL),
-    CASE(layernorm_grad, layernorm, "rms-3x130", 0x84bdca52b7de93a8, 3, 130, RMS),
-    CASE(gelu, elementwise, "1", 0xd01eea2223e28ede, 1),
-    CASE(gelu, elementwise, "67", 0x15f0b74a166365d0, 67),
-    CASE(gelu, elementwise, "4115", 0x3ef5a13cfbf693e0, 4115),
-    CASE(gelu_grad, elementwise, "1", 0x5d29cb812fee41e3, 1),
-    CASE(gelu_grad, elementwise, "67", 0xb519beb216bc83e3, 67),
-    CASE(gelu_grad, elementwise, "4115", 0x668b9e877269a397, 4115),
-    CASE(activation, activation, "relu-1", 0x833cdc3066905648, 1, KEEL_RELU),
-    CASE(activation, activation, "relu-67", 0x74eb825bc2a0b5f4, 67, KEEL_RELU),
-    CASE(activation, activation, "relu-4115", 0x3b95c756bfb4d7f0, 4115, KEEL_RELU),
-    CASE(activation_grad, activation, "relu-1", 0x4d25767f9dce13f5, 1, KEEL_RELU),
-    CASE(activation_grad, activation, "relu-67", 0xeeb765175563fa18, 67, KEEL_RELU),
-    CASE(activation_grad, activation, "relu-4115", 0xec75519a3a5458b6, 4115, KEEL_RELU),
-    CASE(activation, activation, "tanh-1", 0x6ab43dc821592092, 1, KEEL_TANH),
-    CASE(activation, activation, "tanh-67", 0x4de1c6c42a1d4503, 67, KEEL_TANH),
-    CASE(activation, activation, "tanh-4115", 0xff39f94788c995d0, 4115, KEEL_TANH),
-    CASE(activation_grad, activation, "tanh-1", 0xb2cc0a6f8b7003da, 1, KEEL_TANH),
-    CASE(activation_grad, activation, "tanh-67", 0xe32e0f6909f142d8, 67, KEEL_TANH),
-    CASE(activation_grad, activation, "tanh-4115", 0x694bd04482a648a2, 4115, KEEL_TANH),
-    CASE(activation, activation, "sigmoid-1", 0x8fc747b2e46cc9f6, 1, KEEL_SIGMOID),
-    CASE(activation, activation, "sigmoid-67", 0x86a568715bbfff55, 67, KEEL_SIGMOID),
-    CASE(activation, activation, "sigmoid-4115", 0x8be73f83477b9db3, 4115, KEEL_SIGMOID),
-    CASE(activation_grad, activation, "sigmoid-1", 0x0ad39d42bb966aef, 1, KEEL_SIGMOID),
-    CASE(activation_grad, activation, "sigmoid-67", 0x62d7f4aaf0563717, 67, KEEL_SIGMOID),
-    CASE(activation_grad, activation, "sigmoid-4115", 0x012117dcd77068c4, 4115, KEEL_SIGMOID),
-    CASE(activation, activation, "silu-1", 0xac727feb6843f21c, 1, KEEL_SILU),
-    CASE(activation, activation, "silu-67", 0x476f29b680b0574e, 67, KEEL_SILU),
-    CASE(activation, activation, "silu-4115", 0xd3cb324b93c6e9e2, 4115, KEEL_SILU),
-    CASE(activation_grad, activation, "silu-1", 0xaaafca0c6dabd28e, 1, KEEL_SILU),
-    CASE(activation_grad, activation, "silu-67", 0xf68b266e3291797c, 67, KEEL_SILU),
-    CASE(activation_grad, activation, "silu-4115", 0x976d026ce8069a27, 4115, KEEL_SILU),
-    CASE(swiglu, activation, "1", 0x25bf927b4f9a1774, 1),
-    CASE(swiglu, activation, "67", 0x937a6fe909f9c27f, 67),
-    CASE(swiglu, activation, "4115", 0xb32a4bbc8987f7d5, 4115),
-    CASE(swiglu_grad, activation, "1", 0x34909ed80914872d, 1),
-    CASE(swiglu_grad, activation, "67", 0xacc7bf0f34e2f1c4, 67),
-    CASE(swiglu_grad, activation, "4115", 0x33340435fb87b50b, 4115),
-    CASE(add, elementwise, "1", 0xecbc934cac6730af, 1),
-    CASE(add, elementwise, "67-denormals", 0x5f789efcd5af55c1, 67, 1),
-    CASE(add, elementwise, "67", 0x0dae1483fca0fa86, 67),
-    CASE(add, elementwise, "4115", 0x14d242a3b2f03be0, 4115),
-    CASE(fill, elementwise, "1", 0x848a69dce2401057, 1),
-    CASE(fill, elementwise, "67", 0x9f52fb1a84b8ef2b, 67),
-    CASE(fill, elementwise, "4115", 0xa32013802aa47a4b, 4115),
-    CASE(copy, elementwise, "1", 0x1889596b70a0ef86, 1),
-    CASE(copy, elementwise, "67", 0x6db023dc30a630ab, 67),
-    CASE(copy, elementwise, "4115", 0xbfeee2824f11af89, 4115),
-    CASE(dropout, dropout, "1", 0x4d25767f9dce13f5, 1, 50, 0),
-    CASE(dropout, dropout, "67-base", 0xcf3a57d754296cec, 67, 30, 1),
-    CASE(dropout, dropout, "4173", 0x9b1172d69b033a28, 4173, 10, 0),
-    CASE(normal, normal, "1", 0x1228b875457c2035, 1),
-    CASE(normal, normal, "67", 0x1a7fd50bd20a400f, 67),
-    CASE(normal, normal, "4173", 0x1c65ab9106295dd6, 4173),
-    CASE(cast, cast, "1-f32-bf16", 0x08cb5d07b56d33a7, 1, KEEL_F32, KEEL_BF16),
-    CASE(cast, cast, "67-f32-bf16", 0x77cc428f6614cd63, 67, KEEL_F32, KEEL_BF16),
-    CASE(cast, cast, "4115-f32-bf16", 0x2a8b526b79a9f925, 4115, KEEL_F32, KEEL_BF16),
-    CASE(cast, cast, "1-f32-f16", 0x0831cc07b4ea3079, 1, KEEL_F32, KEEL_F16),
-    CASE(cast, cast, "67-f32-f16", 0xb001d447ca93a076, 67, KEEL_F32, KEEL_F16),
-    CASE(cast, cast, "4115-f32-f16", 0xff169f8b3f8632ca, 4115, KEEL_F32, KEEL_F16),
-    CASE(cast, cast, "1-bf16-f32", 0x4c22e07f9cf21f3f, 1, KEEL_BF16, KEEL_F32),
-    CASE(cast, cast, "67-bf16-f32", 0xfff9d1a51b7fe198, 67, KEEL_BF16, KEEL_F32),
-    CASE(cast, cast, "4115-bf16-f32", 0x8b901454f630cb99, 4115, KEEL_BF16, KEEL_F32),
-    CASE(cast, cast, "1-f16-f32", 0x4b030e7f9bfe7a06, 1, KEEL_F16, KEEL_F32),
-    CASE(cast, cast, "67-f16-f32", 0xf4b121a08acf1bcb, 67, KEEL_F16, KEEL_F32),
-    CASE(cast, cast, "4115-f16-f32", 0x32cc2aac703f93d1, 4115, KEEL_F16, KEEL_F32),
-    CASE(digest, digest, "1", 0x18c67258bfaf2732, 1, 0),
-    CASE(digest, digest, "67-from-1001", 0x6f4505c23a09ddbb, 67, 1001),
-    CASE(digest, digest, "8205", 0xc8ec4c08175bfb85, 8205, 0),
-    CASE(embedding, embedding, "1x1x1", 0x68275689b9909bdb, 1, 1, 1, 1, 1),
-    CASE(embedding, embedding, "2x5x67", 0xbc29297d6400c735, 2, 5, 67, 11, 1),
-    CASE(embedding, embedding, "3x7x130", 0x5554395c470ad498, 3, 7, 130, 5, 0),
-    CASE(embedding_grad, embedding, "1x1x1", 0x241c2ad1356ec0af, 1, 1, 1, 1, 1),
-    CASE(embedding_grad, embedding, "2x5x67", 0xac78c0dd5c1fab11, 2, 5, 67, 11, 1),
-    CASE(embedding_grad, embedding, "3x7x130", 0xfa364c86b8d41002, 3, 7, 130, 5, 0),
-    CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
-    CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
-    CASE(attention, attention, "1x67x1x8", 0x3fa8c0a2f5762df6, 1, 67, 1, 8, 0),
-    CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
-    CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
-    CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
-    CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
-    CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
-    CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
-    CASE(loss, loss, "bce-1", 0x6f77e01fdea31eaa, 1, KEEL_LOSS_BCE, 1),
-    CASE(loss, loss, "bce-67", 0xa4cc9d3079446905, 67, KEEL_LOSS_BCE, 0),
-    CASE(loss, loss, "bce-4115", 0x6e704e0205740b4c, 4115, KEEL_LOSS_BCE, 1),
-    CASE(loss, loss, "mse-1", 0xd4b3d1814bf370e2, 1, KEEL_LOSS_MSE, 1),
-    CASE(loss, loss, "mse-67", 0x9129a0781c91b154, 67, KEEL_LOSS_MSE, 0),
-    CASE(loss, loss, "mse-4115", 0x5ae7f2a520f7f56b, 4115, KEEL_LOSS_MSE, 1),
-    CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0),
-    CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1),
-    CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1),
-    CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
-    CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, 1),
-    CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),
+static const struct golden_case cases[] = {
+    GOLDEN_CASE(gemm, gemm, "1x1x1-nn", 0xcbd45a9662aaa5b4, 1, 1, 1, 1, 0, 0),
+    GOLDEN_CASE(gemm, gemm, "13x48x300-nn", 0x741f896de632e36a, 13, 48, 300, 1, 0, 0),
+    GOLDEN_CASE(gemm, gemm, "67x97x41-tn-accumulate", 0xc09d9920eddcb48e, 67, 97, 41, 1, TA | ACCUMULATE, 0),
+    GOLDEN_CASE(gemm, gemm, "33x101x37-nt-bias-gelu", 0x7205a51951a92243, 33, 101, 37, 1, TB | BIAS | GELU,
+                0),
+    GOLDEN_CASE(gemm, gemm, "9x50x70-tt-bias-padded", 0xfe0262e97fa12857, 9, 50, 70, 1, TA | TB | BIAS, 3),
+    GOLDEN_CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
+    GOLDEN_CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
+    GOLDEN_CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),
+    GOLDEN_CASE(bias_grad, layernorm, "7x67", 0x181556db386f1de8, 7, 67),
+    GOLDEN_CASE(bias_grad, layernorm, "33x130", 0x6c8b31d35edc76aa, 33, 130),
+    GOLDEN_CASE(gemm_check, gemm, "1x1x1", 0x9fe3b154e7fe9502, 1, 1, 1, 1, 1),
+    GOLDEN_CASE(gemm_check, gemm, "19x97x5", 0x803f9c7aeed93cb8, 19, 97, 5, 1, 97),
+    GOLDEN_CASE(gemm_check, gemm, "2*9x48x3", 0x6badb29bc5627d97, 9, 48, 3, 2, 0),
+    GOLDEN_CASE(layernorm, layernorm, "1x3", 0x239b79095b42bab0, 1, 3, BETA),
+    GOLDEN_CASE(layernorm, layernorm, "5x67-beta", 0x4c667e1c8a960edf, 5, 67, BETA),
+    GOLDEN_CASE(layernorm, layernorm, "3x128", 0xc94bb84893245513, 3, 128, 0),
+    GOLDEN_CASE(layernorm_grad, layernorm, "1x3-beta", 0xac1590cd523b96f6, 1, 3, BETA),
+    GOLDEN_CASE(layernorm_grad, layernorm, "5x67-beta-residual", 0xecff277985741973, 5, 67, BETA | RESIDUAL),
+    GOLDEN_CASE(layernorm_grad, layernorm, "3x130", 0x6ae7e3b41158dfdc, 3, 130, 0),
+    GOLDEN_CASE(layernorm, layernorm, "rms-1x1", 0x2f9e6ffbe074cfd6, 1, 1, RMS),
+    GOLDEN_CASE(layernorm, layernorm, "rms-5x67", 0x67f249a50c913c97, 5, 67, RMS),
+    GOLDEN_CASE(layernorm, layernorm, "rms-3x130", 0xac52d7737ffa370f, 3, 130, RMS),
+    GOLDEN_CASE(layernorm_grad, layernorm, "rms-1x1", 0x72a2f7c96fbeb278, 1, 1, RMS),
+    GOLDEN_CASE(layernorm_grad, layernorm, "rms-5x67", 0x748276b79f807420, 5, 67, RMS | RESIDUAL),
+    GOLDEN_CASE(layernorm_grad, layernorm, "rms-3x130", 0x84bdca52b7de93a8, 3, 130, RMS),
+    GOLDEN_CASE(gelu, elementwise, "1", 0xd01eea2223e28ede, 1),
+    GOLDEN_CASE(gelu, elementwise, "67", 0x15f0b74a166365d0, 67),
+    GOLDEN_CASE(gelu, elementwise, "4115", 0x3ef5a13cfbf693e0, 4115),
+    GOLDEN_CASE(gelu_grad, elementwise, "1", 0x5d29cb812fee41e3, 1),
+    GOLDEN_CASE(gelu_grad, elementwise, "67", 0xb519beb216bc83e3, 67),
+    GOLDEN_CASE(gelu_grad, elementwise, "4115", 0x668b9e877269a397, 4115),
+    GOLDEN_CASE(activation, activation, "relu-1", 0x833cdc3066905648, 1, KEEL_RELU),
+    GOLDEN_CASE(activation, activation, "relu-67", 0x74eb825bc2a0b5f4, 67, KEEL_RELU),
+    GOLDEN_CASE(activation, activation, "relu-4115", 0x3b95c756bfb4d7f0, 4115, KEEL_RELU),
+    GOLDEN_CASE(activation_grad, activation, "relu-1", 0x4d25767f9dce13f5, 1, KEEL_RELU),
+    GOLDEN_CASE(activation_grad, activation, "relu-67", 0xeeb765175563fa18, 67, KEEL_RELU),
+    GOLDEN_CASE(activation_grad, activation, "relu-4115", 0xec75519a3a5458b6, 4115, KEEL_RELU),
+    GOLDEN_CASE(activation, activation, "tanh-1", 0x6ab43dc821592092, 1, KEEL_TANH),
+    GOLDEN_CASE(activation, activation, "tanh-67", 0x4de1c6c42a1d4503, 67, KEEL_TANH),
+    GOLDEN_CASE(activation, activation, "tanh-4115", 0xff39f94788c995d0, 4115, KEEL_TANH),
+    GOLDEN_CASE(activation_grad, activation, "tanh-1", 0xb2cc0a6f8b7003da, 1, KEEL_TANH),
+    GOLDEN_CASE(activation_grad, activation, "tanh-67", 0xe32e0f6909f142d8, 67, KEEL_TANH),
+    GOLDEN_CASE(activation_grad, activation, "tanh-4115", 0x694bd04482a648a2, 4115, KEEL_TANH),
+    GOLDEN_CASE(activation, activation, "sigmoid-1", 0x8fc747b2e46cc9f6, 1, KEEL_SIGMOID),
+    GOLDEN_CASE(activation, activation, "sigmoid-67", 0x86a568715bbfff55, 67, KEEL_SIGMOID),
+    GOLDEN_CASE(activation, activation, "sigmoid-4115", 0x8be73f83477b9db3, 4115, KEEL_SIGMOID),
+    GOLDEN_CASE(activation_grad, activation, "sigmoid-1", 0x0ad39d42bb966aef, 1, KEEL_SIGMOID),
+    GOLDEN_CASE(activation_grad, activation, "sigmoid-67", 0x62d7f4aaf0563717, 67, KEEL_SIGMOID),
+    GOLDEN_CASE(activation_grad, activation, "sigmoid-4115", 0x012117dcd77068c4, 4115, KEEL_SIGMOID),
+    GOLDEN_CASE(activation, activation, "silu-1", 0xac727feb6843f21c, 1, KEEL_SILU),
+    GOLDEN_CASE(activation, activation, "silu-67", 0x476f29b680b0574e, 67, KEEL_SILU),
+    GOLDEN_CASE(activation, activation, "silu-4115", 0xd3cb324b93c6e9e2, 4115, KEEL_SILU),
+    GOLDEN_CASE(activation_grad, activation, "silu-1", 0xaaafca0c6dabd28e, 1, KEEL_SILU),
+    GOLDEN_CASE(activation_grad, activation, "silu-67", 0xf68b266e3291797c, 67, KEEL_SILU),
+    GOLDEN_CASE(activation_grad, activation, "silu-4115", 0x976d026ce8069a27, 4115, KEEL_SILU),
+    GOLDEN_CASE(swiglu, activation, "1", 0x25bf927b4f9a1774, 1),
+    GOLDEN_CASE(swiglu, activation, "67", 0x937a6fe909f9c27f, 67),
+    GOLDEN_CASE(swiglu, activation, "4115", 0xb32a4bbc8987f7d5, 4115),
+    GOLDEN_CASE(swiglu_grad, activation, "1", 0x34909ed80914872d, 1),
+    GOLDEN_CASE(swiglu_grad, activation, "67", 0xacc7bf0f34e2f1c4, 67),
+    GOLDEN_CASE(swiglu_grad, activation, "4115", 0x33340435fb87b50b, 4115),
+    GOLDEN_CASE(add, elementwise, "1", 0xecbc934cac6730af, 1),
+    GOLDEN_CASE(add, elementwise, "67-denormals", 0x5f789efcd5af55c1, 67, 1),
+    GOLDEN_CASE(add, elementwise, "67", 0x0dae1483fca0fa86, 67),
+    GOLDEN_CASE(add, elementwise, "4115", 0x14d242a3b2f03be0, 4115),
+    GOLDEN_CASE(fill, elementwise, "1", 0x848a69dce2401057, 1),
+    GOLDEN_CASE(fill, elementwise, "67", 0x9f52fb1a84b8ef2b, 67),
+    GOLDEN_CASE(fill, elementwise, "4115", 0xa32013802aa47a4b, 4115),
+    GOLDEN_CASE(copy, elementwise, "1", 0x1889596b70a0ef86, 1),
+    GOLDEN_CASE(copy, elementwise, "67", 0x6db023dc30a630ab, 67),
+    GOLDEN_CASE(copy, elementwise, "4115", 0xbfeee2824f11af89, 4115),
+    GOLDEN_CASE(dropout, dropout, "1", 0x4d25767f9dce13f5, 1, 50, 0),
+    GOLDEN_CASE(dropout, dropout, "67-base", 0xcf3a57d754296cec, 67, 30, 1),
+    GOLDEN_CASE(dropout, dropout, "4173", 0x9b1172d69b033a28, 4173, 10, 0),
+    GOLDEN_CASE(normal, normal, "1", 0x1228b875457c2035, 1),
+    GOLDEN_CASE(normal, normal, "67", 0x1a7fd50bd20a400f, 67),
+    GOLDEN_CASE(normal, normal, "4173", 0x1c65ab9106295dd6, 4173),
+    GOLDEN_CASE(cast, cast, "1-f32-bf16", 0x08cb5d07b56d33a7, 1, KEEL_F32, KEEL_BF16),
+    GOLDEN_CASE(cast, cast, "67-f32-bf16", 0x77cc428f6614cd63, 67, KEEL_F32, KEEL_BF16),
+    GOLDEN_CASE(cast, cast, "4115-f32-bf16", 0x2a8b526b79a9f925, 4115, KEEL_F32, KEEL_BF16),
+    GOLDEN_CASE(cast, cast, "1-f32-f16", 0x0831cc07b4ea3079, 1, KEEL_F32, KEEL_F16),
+    GOLDEN_CASE(cast, cast, "67-f32-f16", 0xb001d447ca93a076, 67, KEEL_F32, KEEL_F16),
+    GOLDEN_CASE(cast, cast, "4115-f32-f16", 0xff169f8b3f8632ca, 4115, KEEL_F32, KEEL_F16),
+    GOLDEN_CASE(cast, cast, "1-bf16-f32", 0x4c22e07f9cf21f3f, 1, KEEL_BF16, KEEL_F32),
+    GOLDEN_CASE(cast, cast, "67-bf16-f32", 0xfff9d1a51b7fe198, 67, KEEL_BF16, KEEL_F32),
+    GOLDEN_CASE(cast, cast, "4115-bf16-f32", 0x8b901454f630cb99, 4115, KEEL_BF16, KEEL_F32),
+    GOLDEN_CASE(cast, cast, "1-f16-f32", 0x4b030e7f9bfe7a06, 1, KEEL_F16, KEEL_F32),
+    GOLDEN_CASE(cast, cast, "67-f16-f32", 0xf4b121a08acf1bcb, 67, KEEL_F16, KEEL_F32),
+    GOLDEN_CASE(cast, cast, "4115-f16-f32", 0x32cc2aac703f93d1, 4115, KEEL_F16, KEEL_F32),
+    GOLDEN_CASE(digest, digest, "1", 0x18c67258bfaf2732, 1, 0),
+    GOLDEN_CASE(digest, digest, "67-from-1001", 0x6f4505c23a09ddbb, 67, 1001),
+    GOLDEN_CASE(digest, digest, "8205", 0xc8ec4c08175bfb85, 8205, 0),
+    GOLDEN_CASE(embedding, embedding, "1x1x1", 0x68275689b9909bdb, 1, 1, 1, 1, 1),
+    GOLDEN_CASE(embedding, embedding, "2x5x67", 0xbc29297d6400c735, 2, 5, 67, 11, 1),
+    GOLDEN_CASE(embedding, embedding, "3x7x130", 0x5554395c470ad498, 3, 7, 130, 5, 0),
+    GOLDEN_CASE(embedding_grad, embedding, "1x1x1", 0x241c2ad1356ec0af, 1, 1, 1, 1, 1),
+    GOLDEN_CASE(embedding_grad, embedding, "2x5x67", 0xac78c0dd5c1fab11, 2, 5, 67, 11, 1),
+    GOLDEN_CASE(embedding_grad, embedding, "3x7x130", 0xfa364c86b8d41002, 3, 7, 130, 5, 0),
+    GOLDEN_CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
+    GOLDEN_CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
+    GOLDEN_CASE(attention, attention, "1x67x1x8", 0x3fa8c0a2f5762df6, 1, 67, 1, 8, 0),
+    GOLDEN_CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
+    GOLDEN_CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
+    GOLDEN_CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
+    GOLDEN_CASE(loss, loss, "bce-1", 0x6f77e01fdea31eaa, 1, KEEL_LOSS_BCE, 1),
+    GOLDEN_CASE(loss, loss, "bce-67", 0xa4cc9d3079446905, 67, KEEL_LOSS_BCE, 0),
+    GOLDEN_CASE(loss, loss, "bce-4115", 0x6e704e0205740b4c, 4115, KEEL_LOSS_BCE, 1),
+    GOLDEN_CASE(loss, loss, "mse-1", 0xd4b3d1814bf370e2, 1, KEEL_LOSS_MSE, 1),
+    GOLDEN_CASE(loss, loss, "mse-67", 0x9129a0781c91b154, 67, KEEL_LOSS_MSE, 0),
+    GOLDEN_CASE(loss, loss, "mse-4115", 0x5ae7f2a520f7f56b, 4115, KEEL_LOSS_MSE, 1),
+    GOLDEN_CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0),
+    GOLDEN_CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1),
+    GOLDEN_CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1),
+    GOLDEN_CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
+    GOLDEN_CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, 1),
+    GOLDEN_CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),
 };
-const uint32_t golden_case_count = (uint32_t)(sizeof golden_cases / sizeof golden_cases[0]);
+const struct golden_family golden_core = {cases, sizeof cases / sizeof cases[0]};
