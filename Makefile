@@ -89,11 +89,13 @@ $(addprefix $(BUILD)/obj/ckpt/,deflate_block.o deflate_decode.o deflate_encode.o
   CFLAGS_ALL += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize-coverage=trace-cmp)
 
 # OpenCL sources become byte arrays, so that the binary needs no files beside it. Every .cl is preceded
-# by the canonical arithmetic that all share.
-$(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $(addprefix kernels/,$(kernels_CL_COMMON))
+# by the canonical arithmetic that all share, and by what kernels_CL_NAME names.
+cl_before = $(addprefix kernels/,$(kernels_CL_COMMON) $(kernels_CL_$(1)))
+.SECONDEXPANSION:
+$(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $$(call cl_before,$$*)
 	@mkdir -p $(@D)
 	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $* $*; \
-	   cat $(addprefix kernels/,$(kernels_CL_COMMON)) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
+	   cat $(call cl_before,$*) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
 	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
 # The board check's own kernels are of integers, and stand alone.
 $(BUILD)/gen/boards/%.cl.c: boards/%.cl

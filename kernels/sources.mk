@@ -1,6 +1,8 @@
 # What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
 kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
 	canon_scalar.h canon_math.h canon_random.h canon_lane.h canon_tree.h
+# And before some: kernels_CL_NAME, before NAME.cl.
+kernels_CL_gemm := gemm_tile.h
 # One a line, so that lines are added without touching others.
 kernels_CL += elementwise.cl
 kernels_CL += activation.cl
