@@ -51,6 +51,8 @@ enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **o
 {
     char *text;
     size_t bytes;
+    if (job->kind != KEEL_MODEL_GPT)
+        return keel_fail(KEEL_UNSUPPORTED, "model.kind: this build trains gpt alone");
     if (keel_path_exists(job->path) && !keel_path_is_file(job->path))
         return keel_fail(KEEL_INVALID,
                          "data.path = %s: no regular file (every worker reads it anew); name a text file",

@@ -22,97 +22,128 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 #define STEP_MAX     4294967295.0
 #define BYTES_MAX    1e15
 
-/* The mark is whether the bits of the run depend on the key: then it is part of the job's identity. */
+/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity; LATER,
+ * of keys that came after the first release, only where it differs from its default. */
+enum { FREE, BITS, BITS_LATER };
+
 static const struct keel_ini_key keys[] = {
-    {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, false,
+    {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, FREE,
      "name of the run and of its snapshots"},
-    {"job", "seed", KEEL_INI_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, true,
+    {"job", "seed", KEEL_INI_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, BITS,
      "seed of weights, data order, dropout"},
-    {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical", true,
+    {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical", BITS,
      "canonical: the same bits on every board"},
-    {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, true,
+    {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
-    {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, 256, NULL, true, "transformer blocks"},
-    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, true, "attention heads"},
-    {"model", "width", KEEL_INI_U32, FIELD(width), "128", 1, 65536, NULL, true, "embedding width"},
-    {"model", "block", KEEL_INI_U32, FIELD(block), "64", 1, 65536, NULL, true, "tokens of context"},
-    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, true,
-     "vocabulary; 0: what the data needs. Larger sizes train on the same data"},
-    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, true, "dropout rate"},
-    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, true, "bias in products and norms"},
-    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, true,
+    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS_LATER,
+     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
+    {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, 256, NULL, BITS,
+     "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
+    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS, "attention heads"},
+    {"model", "width", KEEL_INI_U32, FIELD(width), "128", 1, 65536, NULL, BITS,
+     "embedding width; resnet: channels of the first stage"},
+    {"model", "block", KEEL_INI_U32, FIELD(block), "64", 1, 65536, NULL, BITS, "tokens of context"},
+    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS,
+     "vocabulary, or classes; 0: what the data needs. Larger sizes train on the same data"},
+    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS, "dropout rate"},
+    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS, "bias in products and norms"},
+    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS,
      "output uses the embedding table"},
-    {"data", "path", KEEL_INI_TEXT, FIELD(path), "build/data/english.txt", 1, 0, NULL, false,
-     "text file to train on"},
-    {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", true,
+    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, 5, NULL, BITS_LATER,
+     "resnet: stages, each with twice the channels and half the height and width of the one before"},
+    {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS_LATER,
+     "resnet begins with: small: 3x3 convolution; large: 7x7 by stride 2 and a max pool"},
+    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS_LATER,
+     "moe: experts of every second block"},
+    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, 64, NULL, BITS_LATER,
+     "moe: tokens that an expert takes, over its fair share"},
+    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS_LATER,
+     "moe: weight of the loss that spreads tokens over experts"},
+    {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS_LATER,
+     "dlrm: features that are numbers"},
+    {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS_LATER,
+     "dlrm: features that are categories, each with an embedding table"},
+    {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS_LATER,
+     "dlrm: rows of a table"},
+    {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS_LATER,
+     "dlrm: categories of a feature in one sample, at most"},
+    {"data", "path", KEEL_INI_TEXT, FIELD(path), "build/data/english.txt", 1, 0, NULL, FREE,
+     "text file to train on; resnet: directory of IDX files; dlrm: not read"},
+    {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS,
      "char: the bytes that occur in the text; byte: all 256"},
-    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, true,
+    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS,
      "share at the end of the text kept for validation"},
-    {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 1, STEP_MAX, NULL, false,
+    {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS_LATER,
+     "dlrm: samples of the synthetic training set"},
+    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS_LATER,
+     "mirror every second training image, drawn by sample and pass"},
+    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS_LATER,
+     "move training images by up to so many pixels, likewise"},
+    {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 1, STEP_MAX, NULL, FREE,
      "optimizer steps of the run"},
-    {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, 65536, NULL, true,
+    {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, 65536, NULL, BITS,
      "microbatches per shard and step"},
-    {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, true, "sequences per microbatch"},
-    {"train", "lr", KEEL_INI_FLOAT, FIELD(learning_rate), "1e-3", 0, 10, NULL, true, "highest learning rate"},
-    {"train", "min_lr", KEEL_INI_FLOAT, FIELD(min_learning_rate), "1e-4", 0, 10, NULL, true,
+    {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, BITS, "samples per microbatch"},
+    {"train", "lr", KEEL_INI_FLOAT, FIELD(learning_rate), "1e-3", 0, 10, NULL, BITS, "highest learning rate"},
+    {"train", "min_lr", KEEL_INI_FLOAT, FIELD(min_learning_rate), "1e-4", 0, 10, NULL, BITS,
      "learning rate at the end of the decay"},
-    {"train", "warmup_steps", KEEL_INI_U64, FIELD(warmup_steps), "20", 0, STEP_MAX, NULL, true,
+    {"train", "warmup_steps", KEEL_INI_U64, FIELD(warmup_steps), "20", 0, STEP_MAX, NULL, BITS,
      "linear warm-up"},
-    {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, true,
+    {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, BITS,
      "cosine decay ends here; 0: at train.steps"},
-    {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, true, "AdamW"},
-    {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, true, "AdamW"},
-    {"train", "eps", KEEL_INI_FLOAT, FIELD(epsilon), "1e-8", 1e-20, 1, NULL, true, "AdamW"},
-    {"train", "weight_decay", KEEL_INI_FLOAT, FIELD(weight_decay), "0.1", 0, 10, NULL, true,
+    {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, BITS, "AdamW"},
+    {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, BITS, "AdamW"},
+    {"train", "eps", KEEL_INI_FLOAT, FIELD(epsilon), "1e-8", 1e-20, 1, NULL, BITS, "AdamW"},
+    {"train", "weight_decay", KEEL_INI_FLOAT, FIELD(weight_decay), "0.1", 0, 10, NULL, BITS,
      "AdamW, matrices only"},
-    {"train", "clip", KEEL_INI_FLOAT, FIELD(clip), "1", 0, 1e6, NULL, true, "gradient norm limit; 0: none"},
-    {"train", "eval_every", KEEL_INI_U64, FIELD(eval_every), "50", 0, STEP_MAX, NULL, false,
+    {"train", "clip", KEEL_INI_FLOAT, FIELD(clip), "1", 0, 1e6, NULL, BITS, "gradient norm limit; 0: none"},
+    {"train", "eval_every", KEEL_INI_U64, FIELD(eval_every), "50", 0, STEP_MAX, NULL, FREE,
      "validation loss every so many steps; 0: never"},
-    {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, false,
+    {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, FREE,
      "microbatches of one validation"},
-    {"train", "check_products", KEEL_INI_BOOL, FIELD(check_products), "false", 0, 0, NULL, false,
+    {"train", "check_products", KEEL_INI_BOOL, FIELD(check_products), "false", 0, 0, NULL, FREE,
      "notice when the memory of a board changes the result of a product, before it is trained on"},
-    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, false,
+    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, FREE,
      "tokens of text to generate when the run ends"},
-    {"train", "screen_every", KEEL_INI_U64, FIELD(screen_every), "0", 0, STEP_MAX, NULL, false,
+    {"train", "screen_every", KEEL_INI_U64, FIELD(screen_every), "0", 0, STEP_MAX, NULL, FREE,
      "test each board by a golden operation every so many steps, and by all of them at first; 0: never"},
-    {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, false,
+    {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, FREE,
      "snapshot every so many steps; 0: never"},
-    {"snapshot", "codec", KEEL_INI_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes|delta", false,
+    {"snapshot", "codec", KEEL_INI_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes|delta", FREE,
      "raw; planes: compressed byte planes; delta: those of the change since the snapshot before"},
-    {"snapshot", "keep", KEEL_INI_U32, FIELD(snapshot_keep), "3", 2, 1000, NULL, false,
+    {"snapshot", "keep", KEEL_INI_U32, FIELD(snapshot_keep), "3", 2, 1000, NULL, FREE,
      "newest committed snapshots that stay, and what they need"},
-    {"snapshot", "keep_every", KEEL_INI_U64, FIELD(snapshot_keep_every), "0", 0, STEP_MAX, NULL, false,
+    {"snapshot", "keep_every", KEEL_INI_U64, FIELD(snapshot_keep_every), "0", 0, STEP_MAX, NULL, FREE,
      "and those of a step that is a multiple of it; 0: none"},
-    {"snapshot", "keep_within_s", KEEL_INI_DOUBLE, FIELD(snapshot_keep_within_s), "0", 0, 1e9, NULL, false,
+    {"snapshot", "keep_within_s", KEEL_INI_DOUBLE, FIELD(snapshot_keep_within_s), "0", 0, 1e9, NULL, FREE,
      "and those younger than so many seconds"},
     {"snapshot", "bandwidth_bytes_s", KEEL_INI_U64, FIELD(snapshot_bandwidth_bytes_s), "0", 0, BYTES_MAX,
-     NULL, false, "most that each rank writes per second, 65536 at least; 0: no cap"},
-    {"snapshot", "arena_bytes", KEEL_INI_U64, FIELD(snapshot_arena_bytes), "0", 0, BYTES_MAX, NULL, false,
+     NULL, FREE, "most that each rank writes per second, 65536 at least; 0: no cap"},
+    {"snapshot", "arena_bytes", KEEL_INI_U64, FIELD(snapshot_arena_bytes), "0", 0, BYTES_MAX, NULL, FREE,
      "memory of each rank for what is captured and not written yet; 0: its whole state"},
-    {"snapshot", "background", KEEL_INI_BOOL, FIELD(snapshot_background), "true", 0, 0, NULL, false,
+    {"snapshot", "background", KEEL_INI_BOOL, FIELD(snapshot_background), "true", 0, 0, NULL, FREE,
      "encode and write only when nobody else wants the processor and the disk"},
-    {"snapshot", "retry", KEEL_INI_U32, FIELD(snapshot_retry), "3", 0, 100, NULL, false,
+    {"snapshot", "retry", KEEL_INI_U32, FIELD(snapshot_retry), "3", 0, 100, NULL, FREE,
      "how often a write that failed is tried again, and then the snapshot, at the next steps"},
-    {"snapshot", "key_file", KEEL_INI_TEXT, FIELD(snapshot_key_file), "", 0, 0, NULL, false,
+    {"snapshot", "key_file", KEEL_INI_TEXT, FIELD(snapshot_key_file), "", 0, 0, NULL, FREE,
      "file of the key that seals snapshots, which only its owner may read; empty: not sealed"},
-    {"snapshot", "allow_nonfinite", KEEL_INI_BOOL, FIELD(snapshot_allow_nonfinite), "false", 0, 0, NULL,
-     false, "commit a snapshot although it holds NaN or infinity"},
-    {"cluster", "ranks", KEEL_INI_U32, FIELD(ranks), "1", 1, RANKS_MAX, NULL, false,
+    {"snapshot", "allow_nonfinite", KEEL_INI_BOOL, FIELD(snapshot_allow_nonfinite), "false", 0, 0, NULL, FREE,
+     "commit a snapshot although it holds NaN or infinity"},
+    {"cluster", "ranks", KEEL_INI_U32, FIELD(ranks), "1", 1, RANKS_MAX, NULL, FREE,
      "workers that carry shards"},
-    {"cluster", "nodes", KEEL_INI_U32, FIELD(nodes), "0", 0, RANKS_MAX - 1, NULL, false,
+    {"cluster", "nodes", KEEL_INI_U32, FIELD(nodes), "0", 0, RANKS_MAX - 1, NULL, FREE,
      "nodes that the ranks are spread over; 0: one per rank"},
-    {"cluster", "spares", KEEL_INI_U32, FIELD(spares), "0", 0, 16, NULL, false,
+    {"cluster", "spares", KEEL_INI_U32, FIELD(spares), "0", 0, 16, NULL, FREE,
      "warm spare nodes of one worker each"},
-    {"cluster", "timeout_s", KEEL_INI_DOUBLE, FIELD(timeout_s), "5", 0.2, 3600, NULL, false,
+    {"cluster", "timeout_s", KEEL_INI_DOUBLE, FIELD(timeout_s), "5", 0.2, 3600, NULL, FREE,
      "silence after which a peer is lost; every other timeout follows from it"},
-    {"cluster", "device", KEEL_INI_TEXT, FIELD(device), "auto", 1, 0, NULL, false,
+    {"cluster", "device", KEEL_INI_TEXT, FIELD(device), "auto", 1, 0, NULL, FREE,
      "device or board of each worker, as `keel board list` names them"},
-    {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, false,
+    {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, FREE,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
-    {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, false,
+    {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, FREE,
      "encrypt and authenticate bulk data between hosts too, not only what controls them"},
-    {"cluster", "respawn", KEEL_INI_BOOL, FIELD(respawn), "true", 0, 0, NULL, false,
+    {"cluster", "respawn", KEEL_INI_BOOL, FIELD(respawn), "true", 0, 0, NULL, FREE,
      "start nodes that died again, to join as spares or to grow back"},
 };
 static const struct keel_ini_table table = {
@@ -129,10 +160,65 @@ static enum keel_status check_name(const char *name)
     return KEEL_OK;
 }
 
+enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
+enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
+
+/* Keys that say something to some models only. */
+static const struct {
+    const char *section, *name;
+    unsigned kinds;
+} parts[] = {
+    {"model", "heads", TEXT},    {"model", "block", TEXT},       {"model", "vocab", TEXT | RESNET},
+    {"model", "dropout", TEXT},  {"model", "bias", TEXT},        {"model", "tied", TEXT},
+    {"model", "stages", RESNET}, {"model", "stem", RESNET},      {"model", "experts", MOE},
+    {"model", "capacity", MOE},  {"model", "balance", MOE},      {"model", "dense", DLRM},
+    {"model", "tables", DLRM},   {"model", "categories", DLRM},  {"model", "bag", DLRM},
+    {"data", "vocab", TEXT},     {"data", "val_fraction", TEXT}, {"data", "samples", DLRM},
+    {"data", "flip", RESNET},    {"data", "shift", RESNET},      {"train", "sample", GPT | MOE},
+};
+
+/* What no file said, as a file would have it. */
+static bool is_default(const struct keel_ini_key *key, const struct keel_job *job)
+{
+    struct keel_job other;
+    char value[KEEL_INI_VALUE_BYTES], initial[KEEL_INI_VALUE_BYTES];
+    keel_ini_defaults(&table, &other);
+    keel_ini_format(key, job, value);
+    keel_ini_format(key, &other, initial);
+    return strcmp(value, initial) == 0;
+}
+
+static enum keel_status check_part(const struct keel_job *job, const struct keel_ini_key *key, unsigned kinds)
+{
+    if ((kinds & 1U << job->kind) != 0 || is_default(key, job))
+        return KEEL_OK;
+    char value[KEEL_INI_VALUE_BYTES];
+    keel_ini_format(key, job, value);
+    return keel_fail(KEEL_INVALID,
+                     "%s.%s = %s says nothing to the model of this job (model.kind): leave it out, or name "
+                     "the kind that it is meant for",
+                     key->section, key->name, value);
+}
+
+static bool needs_attention(const struct keel_job *job)
+{
+    return (TEXT & 1U << job->kind) != 0;
+}
+
+static enum keel_status check_kind(const struct keel_job *job)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        for (size_t k = 0; k < table.key_count; k++)
+            if (strcmp(keys[k].section, parts[i].section) == 0 && strcmp(keys[k].name, parts[i].name) == 0)
+                KEEL_TRY(check_part(job, &keys[k], parts[i].kinds));
+    return KEEL_OK;
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
-    if (job->width % job->heads != 0)
+    KEEL_TRY(check_kind(job));
+    if (needs_attention(job) && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,
                          job->heads);
     if (job->ranks > job->shards)
@@ -201,7 +287,7 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; i < table.key_count; i++) {
-        if (!keys[i].marked)
+        if (keys[i].mark == FREE || (keys[i].mark == BITS_LATER && is_default(&keys[i], job)))
             continue;
         keel_ini_format(&keys[i], job, value);
         int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);

@@ -86,6 +86,11 @@ static const struct bad bad[] = {
     {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
     {"[job]\nname = a/b\n", NULL, "job.name"},
     {"[job]\nnumerics = native\n", NULL, "one of canonical"},
+    {"[model]\nkind = lstm\n", NULL, "one of gpt|resnet|bert|moe|dlrm"},
+    {"[model]\nexperts = 4\n", NULL, "model.experts = 4 says nothing to the model of this job"},
+    {"[model]\nkind = resnet\nheads = 2\n", NULL, "model.heads = 2 says nothing"},
+    {"[model]\nkind = bert\n[train]\nsample = 9\n", NULL, "train.sample = 9 says nothing"},
+    {"[model]\nkind = dlrm\n[data]\nflip = true\n", NULL, "data.flip = true says nothing"},
     {"nonsense\n", NULL, ":1:"},
     {"", "train.steps", "section.key=value"},
     {"", "train.stepz=3", "nearest known key is train.steps"},
@@ -177,6 +182,26 @@ START_TEST(identity_follows_what_the_bits_depend_on)
 }
 END_TEST
 
+/* As they were when runs were first begun: a key that is added must not make those runs strangers. */
+START_TEST(identities_of_runs_that_were_begun_long_ago_stay)
+{
+    struct keel_job job;
+    char identity[KEEL_IDENTITY_BYTES];
+    ck_ok(load("", NULL, &job));
+    keel_job_identity(&job, 1, identity);
+    ck_assert_str_eq(identity, "0764284c8245bf02c1ae6b61b4fb35d4936f6a27834eb37dd34738c058028cdf");
+    ck_ok(load("[job]\nname = demo\n[model]\nkind = gpt\nwidth = 64\ndropout = 0.1\ntied = no\n"
+               "[data]\nvocab = byte\n[train]\nlr = 0.002\nbatch = 16\n",
+               NULL, &job));
+    keel_job_identity(&job, 2, identity);
+    ck_assert_str_eq(identity, "edca5216e1fab0376f161633600b11feed3045e432e1b20c4b8aace6ad1433bc");
+    job.kind = KEEL_MODEL_MOE;
+    char other[KEEL_IDENTITY_BYTES];
+    keel_job_identity(&job, 2, other);
+    ck_assert_str_ne(identity, other);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, an_empty_file_gives_the_defaults);
@@ -190,6 +215,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
+    tcase_add_test(tc, identities_of_runs_that_were_begun_long_ago_stay);
 }
 
 KEEL_TEST_MAIN("job", cases, 10)

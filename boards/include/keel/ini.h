@@ -37,7 +37,7 @@ struct keel_ini_key {
     const char *initial;
     double minimum, maximum;
     const char *choices; /* KEEL_INI_CHOICE: "first|second" */
-    bool marked;         /* for the table's owner: ini.c does not look at it */
+    unsigned mark;       /* for the table's owner: ini.c does not look at it */
     const char *help;
 };
 

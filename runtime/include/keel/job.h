@@ -17,6 +17,16 @@ enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128 };
 
 enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
 
+enum keel_model_kind {
+    KEEL_MODEL_GPT,
+    KEEL_MODEL_RESNET,
+    KEEL_MODEL_BERT,
+    KEEL_MODEL_MOE,
+    KEEL_MODEL_DLRM,
+    KEEL_MODEL_KIND_COUNT
+};
+enum keel_stem_kind { KEEL_STEM_SMALL, KEEL_STEM_LARGE };
+
 struct keel_job {
     /* [job] */
     char name[KEEL_JOB_NAME_BYTES];
@@ -24,14 +34,23 @@ struct keel_job {
     uint32_t numerics; /* 0: canonical, the only one yet */
     uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
     /* [model] */
+    uint32_t kind; /* enum keel_model_kind */
     uint32_t layers, heads, width, block;
     uint32_t vocab; /* 0: taken from the data; set for random-data benches */
     float dropout;
     bool bias, tied;
+    uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
+    uint32_t experts;            /* moe */
+    float capacity, balance;     /* moe: places of an expert over its fair share; weight of the loss */
+    uint32_t dense, tables, bag; /* dlrm: features, embedding tables, ids of each in a sample at most */
+    uint32_t categories;         /* dlrm: rows of a table */
     /* [data] */
     char path[KEEL_PATH_BYTES];
     uint32_t vocab_kind; /* enum keel_vocab_kind */
     float val_fraction;
+    uint64_t samples; /* dlrm: that the teacher labels for training */
+    bool flip;        /* images: every second one mirrored, by sample and pass */
+    uint32_t shift;   /* images: moved by so many pixels at most */
     /* [train] */
     uint64_t steps;
     uint32_t microbatches; /* per shard and step */
@@ -76,7 +95,8 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
 
 /* What the bits of the run depend on (model, data contents, train, seed, shards; not ranks, not
- * snapshots), as 64 hex digits. data_digest: XXH3-64 of the text. */
+ * snapshots), as 64 hex digits. A key that came to the table after the first release counts only where it
+ * differs from its default, so that runs begun before it go on. data_digest: of keel_data_digest. */
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
 
 /* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
