@@ -49,6 +49,9 @@ static enum keel_status check_shape(const struct keel_gemm *op)
         return keel_fail(KEEL_INVALID,
                          "gemm: %u x %u x %u: rows of %u, %u, %u do not fit lda %u, ldb %u, ldc %u", op->m,
                          op->n, op->k, a_columns, b_columns, op->n, op->lda, op->ldb, op->ldc);
+    if (op->chain && op->accumulate)
+        return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: chain and accumulate would both add C: take one",
+                         op->m, op->n, op->k);
     return KEEL_OK;
 }
 
@@ -91,7 +94,8 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
     KEEL_TRY(check_buffers(op));
     uint32_t flags = (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
                      (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
-                     (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U);
+                     (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U) |
+                     (op->chain ? GEMM_CHAIN : 0U);
     uint32_t row_block = choose_row_block(kernels, op);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),

@@ -1,6 +1,6 @@
 /* gemm.cl - C = op(A) op(B), with bias, accumulation and GELU at the end.
  *
- *     s = fma(a_0, b_0, 0); s = fma(a_i, b_i, s), i ascending to k - 1
+ *     s = fma(a_0, b_0, 0); s = fma(a_i, b_i, s), i ascending to k - 1; with CHAIN begun at C, not 0
  *     s = s + bias[n]          (BIAS)
  *     s = C + s                (ACCUMULATE)
  *     pre = s; s = gelu(s)     (PRE)
@@ -23,7 +23,7 @@
 #define KEEL_GEMM_ROWS  64
 #endif
 enum { DEPTH = KEEL_GEMM_DEPTH, ROWS_MAX = KEEL_GEMM_ROWS };
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, CHECKSUM = 32 }; /* of `flags`, with those of gemm_tile.h */
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, CHECKSUM = 32, CHAIN = 64 }; /* of `flags`, with those of gemm_tile.h */
 
 /* Up to 8 rows, step_i apart; past the end the last one stands in. */
 static void multiply_rows(__global const float *a, uint step_i, uint step_p, uint rows,
@@ -50,6 +50,9 @@ __kernel void keel_gemm(__global const float *a, __global const float *b, __glob
     a += batch * stride_a + (ulong)i * step_i;
     b += batch * stride_b + j * b_step_j;
 
+    if (flags & CHAIN)
+        for (uint r = 0; r < rows; r += TILE_ROWS)
+            tile_begin(c + corner + (ulong)r * ldc, rows - r, columns, ldc, sums + r * TILE_COLUMNS);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
         __global const float *from = b + p * b_step_p;
@@ -61,7 +64,7 @@ __kernel void keel_gemm(__global const float *a, __global const float *b, __glob
             panel_rows(from, ldb, depth, panel);
         for (uint r = 0; r < rows; r += TILE_ROWS)
             multiply_rows(a + (ulong)r * step_i + (ulong)p * step_p, step_i, step_p, rows - r, panel, depth,
-                          p == 0, sums + r * TILE_COLUMNS);
+                          p == 0 && !(flags & CHAIN), sums + r * TILE_COLUMNS);
     }
     const ulong tiles_down = (m + TILE_ROWS - 1) / TILE_ROWS;
     for (uint r = 0; r < rows; r += TILE_ROWS) {

@@ -51,6 +51,9 @@ KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t 
     float sums[BLOCK_ROWS][BLOCK_COLUMNS] = {{0}};
     float panel[BLOCK_DEPTH][BLOCK_COLUMNS];
     uint32_t rows = smaller(BLOCK_ROWS, g->m - i0), columns = smaller(BLOCK_COLUMNS, g->n - j0);
+    if (g->flags & GEMM_CHAIN)
+        for (uint32_t i = 0; i < rows; i++)
+            memcpy(sums[i], g->c + (uint64_t)(i0 + i) * g->ldc + j0, columns * sizeof(float));
     for (uint32_t p0 = 0; p0 < g->k; p0 += BLOCK_DEPTH) {
         uint32_t depth = smaller(BLOCK_DEPTH, g->k - p0);
         copy_panel(g, p0, depth, j0, columns, panel);

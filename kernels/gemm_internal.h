@@ -9,7 +9,8 @@ enum {
     GEMM_ACCUMULATE = 4,
     GEMM_BIAS = 8,
     GEMM_PRE = 16,
-    GEMM_CHECKSUM = 32
+    GEMM_CHECKSUM = 32,
+    GEMM_CHAIN = 64
 };
 /* A tile of C: what a checksum covers. */
 enum { GEMM_TILE_ROWS = 8, GEMM_TILE_COLUMNS = 48, GEMM_CHECKSUM_TURN = 5 };

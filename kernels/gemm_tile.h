@@ -125,6 +125,14 @@ static void tile_multiply(__global const float *const a[TILE_ROWS], uint step, _
 #endif
 }
 
+/* Sums that begin with C, not zero; what lies outside of it repeats its last row and column. */
+static void tile_begin(__global const float *c, uint rows, uint columns, uint ldc, __local float *sums)
+{
+    for (uint r = 0; r < TILE_ROWS; r++)
+        for (uint j = 0; j < TILE_COLUMNS; j++)
+            sums[r * TILE_COLUMNS + j] = c[(ulong)min(r, rows - 1) * ldc + min(j, columns - 1)];
+}
+
 /* The checksum of a tile of 8 x 48 elements: down each column h = rotate(h, 5) + bits, from 0; then the sum
  * over columns j of h_j (2j + 1), all modulo 2^32. Each step is a bijection of h, and so is a product with an
  * odd number: whatever changes in one column of a tile, by any number of bits, changes the checksum. */

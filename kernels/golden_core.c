@@ -7,7 +7,7 @@
 
 /* ---- matrix product: m, n, k, batch, flags, extra elements to each row as it is stored ---- */
 
-enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16 };
+enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16, CHAIN = 32 };
 
 static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 {
@@ -16,6 +16,7 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
     const bool ta = (flags & TA) != 0, tb = (flags & TB) != 0;
     struct keel_gemm op = {.m = m, .n = n, .k = k, .batch = batch, .transpose_a = ta, .transpose_b = tb};
     op.accumulate = (flags & ACCUMULATE) != 0;
+    op.chain = (flags & CHAIN) != 0;
     op.lda = (ta ? m : k) + pad;
     op.ldb = (tb ? k : n) + pad;
     op.ldc = n + pad;
@@ -355,6 +356,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(gemm, gemm, "33x101x37-nt-bias-gelu", 0x7205a51951a92243, 33, 101, 37, 1, TB | BIAS | GELU,
                 0),
     GOLDEN_CASE(gemm, gemm, "9x50x70-tt-bias-padded", 0xfe0262e97fa12857, 9, 50, 70, 1, TA | TB | BIAS, 3),
+    GOLDEN_CASE(gemm, gemm, "17x50x300-nn-chain", 0x556ecf30bca02202, 17, 50, 300, 1, CHAIN, 2),
     GOLDEN_CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
     GOLDEN_CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
     GOLDEN_CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),

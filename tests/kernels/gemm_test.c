@@ -222,6 +222,39 @@ START_TEST(the_number_of_rows_changes_no_bit)
 }
 END_TEST
 
+/* k in three pieces, each but the first begun at C, is the product of the whole k: bias and GELU with the
+ * last. */
+START_TEST(a_chain_over_pieces_of_k_has_the_bits_of_one)
+{
+    static const uint32_t cuts[] = {0, 1, 260, 300};
+    rig_open();
+    for (int d = 0; d < RIG_DEVICES; d++) {
+        struct product p = product_init(&(struct shape){21, 100, 300, 1, 0}, true, false, BIAS | PRE);
+        float *whole = rig_numbers(0, p.c_count), *parts = rig_numbers(0, p.c_count),
+              *pre = rig_numbers(0, p.c_count);
+        product_run(&p, &rig[d], false, whole, pre);
+        for (int i = 0; i < 3; i++) {
+            struct product piece = p;
+            piece.op.k = cuts[i + 1] - cuts[i];
+            piece.op.chain = i > 0;
+            piece.bias = piece.pre = i == 2;
+            piece.a += cuts[i] * p.op.lda;
+            piece.b += cuts[i] * p.op.ldb;
+            piece.a_count -= cuts[i] * p.op.lda;
+            piece.b_count -= cuts[i] * p.op.ldb;
+            product_run(&piece, &rig[d], false, parts, pre);
+            memcpy(p.c, parts, p.c_count * sizeof(float));
+        }
+        rig_same_bits("three pieces of k", d, parts, whole, p.c_count);
+        free(whole);
+        free(parts);
+        free(pre);
+        product_fini(&p);
+    }
+    rig_close();
+}
+END_TEST
+
 START_TEST(small_local_memory_changes_no_bit)
 {
     rig_open();
@@ -268,6 +301,10 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     op.m = 11; /* A and C too small */
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
+    op.chain = op.accumulate = true;
+    op.m = 10;
+    ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
     op.bias = rig_buffer(on, NULL, 9 * sizeof(float));
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
     ck_assert_uint_eq(list.count, 0);
@@ -281,6 +318,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_shape_has_the_stated_chain_on_every_device);
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
+    tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
 }

@@ -123,10 +123,13 @@ float keel_random_normal(const struct keel_control *control, uint32_t stream, ui
 /* C[b] = op(A[b]) op(B[b]) for b in [0, batch): op(A) is m x k, op(B) is k x n, C is m x n.
  * Element order: s = fma(a_0, b_0, 0), then s = fma(a_i, b_i, s) for i ascending; then bias:
  * s = s + bias[n]; then, if `accumulate`, s = C_old + s; then, if pre != NULL, pre = s and
- * C = gelu(s). Strides in elements. lda is the row length of A as it is stored. */
+ * C = gelu(s). Strides in elements. lda is the row length of A as it is stored.
+ * `chain` begins with s = C_old instead of 0 (without `accumulate`): so k may be cut into pieces, each a
+ * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
+ * is without `chain`, and only the last has bias and pre. */
 struct keel_gemm {
     uint32_t m, n, k, batch;
-    bool transpose_a, transpose_b, accumulate;
+    bool transpose_a, transpose_b, accumulate, chain;
     uint32_t lda, ldb, ldc;
     uint64_t stride_a, stride_b, stride_c;
     struct keel_buffer *a, *b, *c;
