@@ -2,6 +2,8 @@
  * arithmetic is in attention.cl. */
 #include "kernels_internal.h"
 
+#include <keel/attention_ops.h>
+
 enum {
     LANES = 16,           /* queries, or keys, of a group */
     WIDTH_MAX_SMALL = 64, /* WIDTH_MAX of attention.cl where local memory is small, */

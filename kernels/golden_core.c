@@ -254,43 +254,6 @@ static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *s
     return golden_ready(run) ? keel_op_embedding_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped */
-static struct keel_attention attention_operands(struct golden_run *run, const uint32_t *shape)
-{
-    struct keel_attention op = {
-        .batch = shape[0], .tokens = shape[1], .heads = shape[2], .head_width = shape[3]};
-    const uint64_t rows = (uint64_t)op.batch * op.tokens * op.heads;
-    op.dropout_rate = (float)shape[4] * 0x1.47ae14p-7F;
-    op.stream = 7;
-    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * rows * op.head_width, -2.0F, 2.0F);
-    op.out = golden_output(run, "out", rows * op.head_width);
-    op.stats = golden_output(run, "stats", 2 * rows);
-    if (shape[4])
-        op.control = golden_control(run, 0.0F);
-    return op;
-}
-
-static enum keel_status attention(struct golden_run *run, const uint32_t *shape)
-{
-    const struct keel_attention op = attention_operands(run, shape);
-    return golden_ready(run) ? keel_op_attention(run->kernels, &op, &run->list) : KEEL_OK;
-}
-
-/* The gradient after its forward pass, which it needs. */
-static enum keel_status attention_grad(struct golden_run *run, const uint32_t *shape)
-{
-    struct keel_attention_grad op = {.forward = attention_operands(run, shape)};
-    const uint64_t count = (uint64_t)shape[0] * shape[1] * shape[2] * shape[3];
-    op.dout = GOLDEN_FLOATS(run, "dout", count);
-    op.dqkv = golden_output(run, "dqkv", 3 * count);
-    op.forward.workspace =
-        golden_scratch(run, "workspace", keel_attention_grad_workspace_bytes(run->kernels, &op));
-    if (!golden_ready(run))
-        return KEEL_OK;
-    KEEL_TRY(keel_op_attention(run->kernels, &op.forward, &run->list));
-    return keel_op_attention_grad(run->kernels, &op, &run->list);
-}
-
 /* rows, vocabulary, with gradient */
 static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *shape)
 {
@@ -450,12 +413,6 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(embedding_grad, embedding, "1x1x1", 0x241c2ad1356ec0af, 1, 1, 1, 1, 1),
     GOLDEN_CASE(embedding_grad, embedding, "2x5x67", 0xac78c0dd5c1fab11, 2, 5, 67, 11, 1),
     GOLDEN_CASE(embedding_grad, embedding, "3x7x130", 0xfa364c86b8d41002, 3, 7, 130, 5, 0),
-    GOLDEN_CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
-    GOLDEN_CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
-    GOLDEN_CASE(attention, attention, "1x67x1x8", 0x3fa8c0a2f5762df6, 1, 67, 1, 8, 0),
-    GOLDEN_CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
-    GOLDEN_CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
-    GOLDEN_CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
     GOLDEN_CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),

@@ -22,6 +22,7 @@ kernels_SRC += kernels.c
 kernels_SRC += canon.c
 kernels_SRC += golden.c
 kernels_SRC += golden_core.c
+kernels_SRC += golden_attention.c
 kernels_SRC += tunables.c
 kernels_SRC += activation.c
 kernels_SRC += activation_host.c

@@ -5,6 +5,7 @@
 #include "emit.h"
 #include "ops.h"
 
+#include <keel/attention_ops.h>
 #include <stddef.h>
 
 static const float layernorm_epsilon = 1e-5F; /* as in the published GPT-2 */

@@ -5,6 +5,7 @@
  * a board whose hashes differ. */
 #include "check_tables.h"
 #include <inttypes.h>
+#include <keel/attention_ops.h>
 #include <keel/clock.h>
 #include <keel/golden.h>
 #include <math.h>

@@ -7,6 +7,7 @@
 #include "tune_trial.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <keel/attention_ops.h>
 #include <keel/board.h>
 #include <keel/clock.h>
 #include <keel/golden.h>

@@ -3,6 +3,7 @@
 #include "device_rig.h"
 #include "kernels_internal.h"
 #include <float.h>
+#include <keel/attention_ops.h>
 #include <math.h>
 
 struct shape {

@@ -305,32 +305,6 @@ struct keel_embedding_grad {
 enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel_embedding_grad *,
                                         struct keel_launch_list *);
 
-/* Causal self-attention (Vaswani et al. 2017). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v
- * one after the other in each row, heads contiguous in each. out is [batch, tokens, heads *
- * head_width]. stats is [batch, heads, tokens, 2]: the row maximum and the sum of exponentials, kept
- * for backward. Dropout (rate, stream, control) acts on the probabilities; rate 0: control may be
- * NULL. Per row i: scores j = 0..i by ascending fma over the head, scaled by 1/sqrt(head_width); max;
- * e_j = exp(s_j - max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum.
- * (Exact rules: attention.cl.) */
-struct keel_attention {
-    uint32_t batch, tokens, heads, head_width;
-    float dropout_rate;
-    uint32_t stream;
-    struct keel_buffer *qkv, *out, *stats, *control;
-    struct keel_buffer *workspace; /* keel_attention_workspace_bytes, may be NULL when 0 */
-};
-uint64_t keel_attention_workspace_bytes(const struct keel_kernels *, const struct keel_attention *);
-enum keel_status keel_op_attention(struct keel_kernels *, const struct keel_attention *,
-                                   struct keel_launch_list *);
-/* dqkv (overwritten, layout of qkv) from dout; recomputes probabilities from qkv and stats. */
-struct keel_attention_grad {
-    struct keel_attention forward; /* the same descriptor; out is read */
-    struct keel_buffer *dout, *dqkv;
-};
-uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const struct keel_attention_grad *);
-enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel_attention_grad *,
-                                        struct keel_launch_list *);
-
 /* Mean cross-entropy over rows of softmax(logits[rows x vocab]) against targets[rows]:
  * loss[0] += scale * (sum of row losses in the fixed tree). When dlogits is not NULL it gets
  * (softmax - onehot) * scale and may alias logits. row_loss is scratch of `rows`. */
