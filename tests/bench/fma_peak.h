@@ -54,6 +54,12 @@ static void fma_close(struct fma_bench *bench)
         keel_program_destroy(bench->program);
 }
 
+/* FLOPs of one measurement. */
+static double fma_flops(const struct fma_bench *bench)
+{
+    return 2.0 * FMA_CHAINS * FMA_LANES * FMA_ROUNDS * (double)bench->items;
+}
+
 /* FLOP/s now; 0 on the host device. About 20 ms at 1 TFLOP/s. */
 static enum keel_status fma_measure(struct fma_bench *bench, double *out_flops)
 {
@@ -69,7 +75,7 @@ static enum keel_status fma_measure(struct fma_bench *bench, double *out_flops)
     KEEL_TRY(keel_queue_launch(bench->queue, bench->kernel, args, 4, &range, NULL, NULL));
     KEEL_TRY(keel_queue_finish(bench->queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
     double seconds = (double)(keel_now_ns() - since) * 1e-9;
-    *out_flops = 2.0 * FMA_CHAINS * FMA_LANES * FMA_ROUNDS * (double)bench->items / seconds;
+    *out_flops = fma_flops(bench) / seconds;
     return KEEL_OK;
 }
 
