@@ -308,6 +308,17 @@ static enum keel_status adamw(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_adamw(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* count; whether the step was refused */
+static enum keel_status statistic(struct golden_run *run, const uint32_t *shape)
+{
+    const float norm[2] = {3.0F, shape[1] == 0 ? 1.0F : 0.0F};
+    struct keel_statistic op = {.count = shape[0], .momentum = 0x1.99999ap-4F};
+    op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -2.0F, 2.0F);
+    op.mean = GOLDEN_FLOATS(run, "mean", op.count);
+    op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norm, sizeof norm);
+    return golden_ready(run) ? keel_op_statistic(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 /* ---- the table ---- */
 
 /* 70001 rows: some drivers end a kernel, without a word, after 65535 turns of its loops (Mesa's llvmpipe). */
@@ -428,5 +439,8 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
     GOLDEN_CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, 1),
     GOLDEN_CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),
+    GOLDEN_CASE(statistic, optimizer, "1", 0x44580633ca3f5418, 1, 0),
+    GOLDEN_CASE(statistic, optimizer, "67-refused", 0xf52c47c3c0a5bd84, 67, 1),
+    GOLDEN_CASE(statistic, optimizer, "4115", 0xbbf1c90506d75f55, 4115, 0),
 };
 const struct golden_family golden_core = {cases, sizeof cases / sizeof cases[0]};

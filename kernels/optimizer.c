@@ -1,4 +1,4 @@
-/* optimizer.c - the norm of a gradient and AdamW: descriptors to launches. The kernels are in
+/* optimizer.c - the norm of a gradient AdamW and statistics: descriptors to launches. The kernels are in
  * optimizer.cl. */
 #include "kernels_internal.h"
 
@@ -90,5 +90,21 @@ enum keel_status keel_op_adamw(struct keel_kernels *kernels, const struct keel_a
     };
     struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_adamw", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_statistic(struct keel_kernels *kernels, const struct keel_statistic *op,
+                                   struct keel_launch_list *list)
+{
+    const uint64_t bytes = op->count * sizeof(float);
+    KEEL_TRY(keel_check_buffer("statistic", "w", op->w, bytes));
+    KEEL_TRY(keel_check_buffer("statistic", "mean", op->mean, bytes));
+    KEEL_TRY(keel_check_buffer("statistic", "norm", op->norm, 2 * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->w),  keel_arg_buffer(op->mean),  keel_arg_buffer(op->norm),
+        keel_arg_u64(op->count), keel_arg_f32(op->momentum),
+    };
+    struct keel_range range = keel_kernels_range(kernels, op->count);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_statistic", &range, args,
                                KEEL_ARG_COUNT(args));
 }

@@ -11,6 +11,7 @@
  *        u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)
  *        w = fma(-learning_rate, fma(weight_decay, w, u), w)
  *     When norm[1] is 0 the step was refused: w, m and v stay as they are.
+ * statistic: w = fma(momentum, mean - w, w), unless norm[1] is 0
  *
  * Shapes: flat arrays of `count`. Division and square root are the canonical ones; flush makes denormals
  * zero, so that moments that fade cost no more than others. The tree is that of canon_tree.h. Tunable:
@@ -79,4 +80,12 @@ __kernel void keel_adamw(__global float *w, __global const float *grad, __global
         canon_store(second, v + i, n);
         canon_store(x, w + i, n);
     }
+}
+
+__kernel void keel_statistic(__global float *w, __global const float *mean, __global const float *norm,
+                             ulong count, float momentum)
+{
+    const ulong i = get_global_id(0);
+    if (i < count && norm[1] != 0.0f)
+        w[i] = fma(momentum, mean[i] - w[i], w[i]);
 }

@@ -71,11 +71,20 @@ KEEL_HOST_KERNEL static void host_adamw(void *const *arguments, const struct kee
     }
 }
 
+KEEL_HOST_KERNEL static void host_statistic(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    float *w = arguments[0];
+    const float *mean = arguments[1], *norm = arguments[2], momentum = *(const float *)arguments[4];
+    uint64_t count = norm[1] == 0.0f ? 0 : u64_at(arguments, 3);
+    for (uint64_t i = 0; i < count; i++)
+        w[i] = canon_fma(momentum, mean[i] - w[i], w[i]);
+}
+
 static const struct keel_module_kernel optimizer_kernels[] = {
-    {"keel_block_squares", host_block_squares},
-    {"keel_block_sums", host_block_sums},
-    {"keel_norm_finish", host_norm_finish},
-    {"keel_adamw", host_adamw},
+    {"keel_block_squares", host_block_squares}, {"keel_block_sums", host_block_sums},
+    {"keel_norm_finish", host_norm_finish},     {"keel_adamw", host_adamw},
+    {"keel_statistic", host_statistic},
 };
 
 const struct keel_module keel_module_optimizer = {

@@ -1,4 +1,8 @@
-/* emit.h - what the emit rows of the operations work with (pass_emit.c). */
+/* emit.h - what the emit rows of the operations work with: nodes become launches through the doors of
+ * kernels.
+ *
+ * An emit function fills the kernel's descriptor from the node's shapes, which were checked when the node was
+ * added. While `measure` is set it only says how much workspace it needs. */
 #ifndef KEEL_RUNTIME_EMIT_H
 #define KEEL_RUNTIME_EMIT_H
 
@@ -11,7 +15,7 @@ struct keel_emit {
     struct keel_buffer *const *buffer; /* by value: where it lies */
     struct keel_buffer *control;
     struct keel_buffer *workspace;
-    float scale;                        /* of the loss */
+    uint32_t microbatches;              /* of the whole step: the mean is over all of them */
     bool measure;                       /* only find workspace_bytes, append nothing */
     uint64_t workspace_bytes;           /* the most that a node needs */
     struct keel_launch_list *list;      /* where launches go */
@@ -19,7 +23,54 @@ struct keel_emit {
     uint32_t node;                      /* number of the one that is emitted */
 };
 
-/* Append the launches of one node. */
-enum keel_status keel_emit_node(struct keel_emit *emit, const struct keel_ir_node *node);
+/* NULL for an absent value. */
+static inline struct keel_buffer *buffer_of(const struct keel_emit *emit, keel_value value)
+{
+    return value == 0 ? NULL : emit->buffer[value];
+}
+
+static inline const struct keel_shape *shape_of(const struct keel_emit *emit, keel_value value)
+{
+    return &emit->graph->values[value].shape;
+}
+
+static inline uint64_t count_of(const struct keel_emit *emit, keel_value value)
+{
+    return keel_shape_count(shape_of(emit, value));
+}
+
+/* The last dimension, and how many rows of it there are. */
+static inline uint32_t width_of(const struct keel_emit *emit, keel_value value)
+{
+    const struct keel_shape *shape = shape_of(emit, value);
+    return (uint32_t)shape->size[shape->dims - 1];
+}
+static inline uint32_t rows_of(const struct keel_emit *emit, keel_value value)
+{
+    return (uint32_t)(count_of(emit, value) / width_of(emit, value));
+}
+
+/* Memory for one node's launches, shared by all nodes in order: emit->workspace. */
+static inline void need_workspace(struct keel_emit *emit, uint64_t bytes)
+{
+    if (bytes > emit->workspace_bytes)
+        emit->workspace_bytes = bytes;
+}
+
+/* 1 / microbatches of the step: what a mean over the step takes of this microbatch's. */
+static inline float share_of_step(const struct keel_emit *emit)
+{
+    return (float)(1.0 / emit->microbatches);
+}
+
+/* By what a loss over `rows` rows is multiplied, so that the sum over the step is the weighted mean. */
+static inline float scale_of_loss(const struct keel_emit *emit, const struct keel_ir_node *node,
+                                  uint64_t rows)
+{
+    return (float)((double)node->attributes.loss.weight / ((double)rows * emit->microbatches));
+}
+
+/* A product: fills in batch, ldc, the workspace and the checksums; or measures. (graph_dense.c) */
+enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gemm);
 
 #endif

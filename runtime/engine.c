@@ -56,7 +56,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     KEEL_TRY(keel_alloc(1, sizeof *engine, (void *)&engine));
     engine->device = config->device;
     engine->kernels = config->kernels;
-    engine->loss_scale = config->loss_scale;
+    engine->microbatches = config->microbatches != 0 ? config->microbatches : 1;
     engine->training = config->training;
     engine->check_products = config->check_products;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
@@ -78,12 +78,20 @@ static void destroy_slices(struct keel_buffer **slices, uint32_t count)
     keel_free(slices);
 }
 
+static void destroy_inputs(struct keel_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->input_count; i++) {
+        keel_free((void *)(uintptr_t)engine->inputs[i].facts.name);
+        if (engine->inputs[i].slice != NULL)
+            keel_buffer_destroy(engine->inputs[i].slice);
+    }
+    keel_free(engine->inputs);
+}
+
 static void destroy_buffers(struct keel_engine *engine)
 {
     struct keel_buffer *buffers[] = {/* slices first */
                                      engine->control,
-                                     engine->ids,
-                                     engine->targets,
                                      engine->feed,
                                      engine->arena,
                                      engine->workspace,
@@ -118,6 +126,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     keel_product_checks_fini(&engine->checks);
     destroy_slices(engine->weights, engine->layout.param_count);
     destroy_slices(engine->gradients, engine->layout.param_count);
+    destroy_inputs(engine);
     destroy_buffers(engine);
     keel_layout_fini(&engine->layout);
     keel_free(engine->inits);
@@ -137,6 +146,17 @@ const struct keel_engine_param *keel_engine_param(const struct keel_engine *engi
 {
     KEEL_ASSERT(index < engine->layout.param_count);
     return &engine->layout.params[index];
+}
+
+uint32_t keel_engine_input_count(const struct keel_engine *engine)
+{
+    return engine->input_count;
+}
+
+const struct keel_engine_input *keel_engine_input(const struct keel_engine *engine, uint32_t index)
+{
+    KEEL_ASSERT(index < engine->input_count);
+    return &engine->inputs[index].facts;
 }
 
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which)
@@ -182,7 +202,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
                                    .commands_update = engine->update.norm.count + engine->update.adamw.count +
                                                       engine->update.digest.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
-        out->parameters += engine->layout.params[i].count;
+        out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
     out->flops_per_microbatch = keel_graph_flops(program->graph);
     for (uint32_t i = 0; i < engine->train.list_count; i++)

@@ -72,12 +72,14 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(keel_pass_autodiff(train->graph));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
+    if (engine->layout.trained_params == 0)
+        return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
     if (engine->training)
         KEEL_TRY(finish_passes(config, train, "train", 0));
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
-    return finish_passes(config, eval, "eval", eval->graph->logits);
+    return finish_passes(config, eval, "eval", eval->graph->output);
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------
@@ -90,35 +92,37 @@ static enum keel_status make_buffer(struct keel_engine *engine, uint64_t bytes, 
     return KEEL_OK;
 }
 
-/* The two inputs: "ids" and "targets", int32, of one shape. */
+/* Inputs by order of declaration, each at a place of its own behind the control block. */
 static enum keel_status find_inputs(struct keel_engine *engine, const struct keel_graph *graph)
 {
-    uint32_t inputs = 0;
+    uint32_t count = 0;
+    for (keel_value value = 1; value < graph->value_count; value++)
+        count += graph->values[value].kind == KEEL_VALUE_INPUT ? 1 : 0;
+    KEEL_TRY(keel_alloc(count == 0 ? 1 : count, sizeof *engine->inputs, (void *)&engine->inputs));
+    engine->feed_bytes = KEEL_PLACE_BYTES;
     for (keel_value value = 1; value < graph->value_count; value++) {
         const struct keel_ir_value *v = &graph->values[value];
         if (v->kind != KEEL_VALUE_INPUT)
             continue;
-        uint64_t bytes = keel_value_bytes(graph, value);
-        bool known = strcmp(v->name, "ids") == 0 || strcmp(v->name, "targets") == 0;
-        if (!known || v->dtype != KEEL_I32 || (engine->ids_bytes != 0 && engine->ids_bytes != bytes))
-            return keel_fail(KEEL_INVALID, "input %s: the engine feeds int32 ids and targets of one shape",
-                             v->name);
-        engine->ids_bytes = bytes;
-        inputs++;
+        struct keel_feed_input *input = &engine->inputs[engine->input_count];
+        char *name = NULL;
+        KEEL_TRY(keel_strdup(v->name, &name));
+        engine->input_count++;
+        input->facts = (struct keel_engine_input){
+            .name = name, .dtype = v->dtype, .shape = v->shape, .bytes = keel_value_bytes(graph, value)};
+        input->offset = keel_round_up(engine->feed_bytes, KEEL_PLACE_BYTES);
+        engine->feed_bytes = input->offset + input->facts.bytes;
     }
-    if (inputs != 2)
-        return keel_fail(KEEL_INVALID, "the graph has %u inputs; the engine feeds ids and targets", inputs);
     return KEEL_OK;
 }
 
 static enum keel_status make_feed(struct keel_engine *engine)
 {
-    uint64_t stride = keel_round_up(engine->ids_bytes, KEEL_PLACE_BYTES);
-    engine->feed_bytes = KEEL_PLACE_BYTES + stride + engine->ids_bytes;
     KEEL_TRY(make_buffer(engine, engine->feed_bytes, &engine->feed));
-    KEEL_TRY(keel_buffer_slice(engine->feed, 0, sizeof(struct keel_control), &engine->control));
-    KEEL_TRY(keel_buffer_slice(engine->feed, KEEL_PLACE_BYTES, engine->ids_bytes, &engine->ids));
-    return keel_buffer_slice(engine->feed, KEEL_PLACE_BYTES + stride, engine->ids_bytes, &engine->targets);
+    for (uint32_t i = 0; i < engine->input_count; i++)
+        KEEL_TRY(keel_buffer_slice(engine->feed, engine->inputs[i].offset, engine->inputs[i].facts.bytes,
+                                   &engine->inputs[i].slice));
+    return keel_buffer_slice(engine->feed, 0, sizeof(struct keel_control), &engine->control);
 }
 
 static enum keel_status slice_params(struct keel_engine *engine, struct keel_buffer *flat,
@@ -135,7 +139,7 @@ static enum keel_status slice_params(struct keel_engine *engine, struct keel_buf
 
 static uint64_t scratch_bytes(const struct keel_engine *engine)
 {
-    uint64_t bytes = engine->training ? keel_norm_scratch_bytes(engine->layout.flat_count) : 0;
+    uint64_t bytes = engine->training ? keel_norm_scratch_bytes(engine->layout.trained_count) : 0;
     for (uint32_t i = 0; i < engine->layout.param_count; i++) {
         uint64_t needed = keel_digest_scratch_bytes(engine->layout.params[i].count);
         bytes = needed > bytes ? needed : bytes;
@@ -183,6 +187,7 @@ static enum keel_status bind_values(struct keel_engine *engine, struct keel_prog
                 KEEL_TRY(keel_buffer_slice(engine->arena, program->plan.offset[value],
                                            keel_value_bytes(graph, value), &program->buffers[value]));
         }
+    uint32_t inputs = 0;
     for (keel_value value = 1; value < graph->value_count; value++) {
         const struct keel_ir_value *v = &graph->values[value];
         if (v->kind == KEEL_VALUE_PARAM)
@@ -190,7 +195,7 @@ static enum keel_status bind_values(struct keel_engine *engine, struct keel_prog
         else if (v->kind == KEEL_VALUE_GRADIENT)
             program->buffers[value] = engine->gradients[v->param];
         else if (v->kind == KEEL_VALUE_INPUT)
-            program->buffers[value] = strcmp(v->name, "ids") == 0 ? engine->ids : engine->targets;
+            program->buffers[value] = engine->inputs[inputs++].slice;
         else if (v->kind == KEEL_VALUE_LOSS)
             program->buffers[value] = loss;
     }
@@ -216,6 +221,12 @@ static void find_bucket_nodes(const struct keel_layout *layout, const struct kee
     }
 }
 
+static enum keel_status emit_node(struct keel_emit *emit)
+{
+    const struct keel_ir_node *node = &emit->graph->nodes[emit->node];
+    return keel_op_row(node->op)->emit(emit, node);
+}
+
 /* Append nodes to the program's lists; list b ends where bucket b is final. */
 static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *program,
                                    const uint32_t *bucket_nodes)
@@ -228,7 +239,7 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *
         emit->node = n;
         if (emit->checks != NULL)
             KEEL_TRY(keel_product_checks_emit(emit->checks, emit->kernels, n, emit->list));
-        KEEL_TRY(keel_emit_node(emit, &program->graph->nodes[n]));
+        KEEL_TRY(emit_node(emit));
     }
     return emit->checks != NULL
                ? keel_product_checks_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
@@ -238,14 +249,13 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *
 static struct keel_emit emitter(struct keel_engine *engine, struct keel_program *program)
 {
     bool train = program == &engine->train;
-    uint64_t rows = engine->ids_bytes / sizeof(int32_t);
     return (struct keel_emit){.graph = program->graph,
                               .kernels = engine->kernels,
                               .buffer = program->buffers,
                               .control = engine->control,
                               .workspace = engine->workspace,
                               .checks = train && engine->check_products ? &engine->checks : NULL,
-                              .scale = train ? engine->loss_scale : 1.0F / (float)rows};
+                              .microbatches = train ? engine->microbatches : 1};
 }
 
 static enum keel_status measure(struct keel_engine *engine, struct keel_program *program, uint64_t *bytes)
@@ -253,7 +263,7 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_program 
     struct keel_emit emit = emitter(engine, program);
     emit.measure = true;
     for (emit.node = 0; emit.node < program->graph->node_count; emit.node++)
-        KEEL_TRY(keel_emit_node(&emit, &program->graph->nodes[emit.node]));
+        KEEL_TRY(emit_node(&emit));
     *bytes = emit.workspace_bytes > *bytes ? emit.workspace_bytes : *bytes;
     return KEEL_OK;
 }
@@ -294,8 +304,11 @@ static enum keel_status emit_update(struct keel_engine *engine)
     KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
     KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
     KEEL_TRY(keel_launch_list_seal(&engine->update.zero, engine->kernels));
-    struct keel_norm norm = {.count = engine->layout.flat_count,
-                             .x = engine->flat[KEEL_FLAT_GRADIENTS],
+    uint64_t trained = engine->layout.trained_count;
+    KEEL_TRY(keel_buffer_slice(engine->flat[KEEL_FLAT_GRADIENTS], 0, trained * sizeof(float),
+                               &engine->update.trained));
+    struct keel_norm norm = {.count = trained,
+                             .x = engine->update.trained,
                              .scratch = engine->scratch,
                              .norm = engine->norm,
                              .control = engine->control};
@@ -342,26 +355,45 @@ void keel_program_fini(struct keel_program *program)
     *program = (struct keel_program){.graph = NULL};
 }
 
-/* ---- AdamW
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the update ------------------------------------------------------------------------------------------
+ */
 
-/* One launch list entry for the parameters order[begin .. end), which are alike in decay and adjacent. */
-static enum keel_status append_adamw(struct keel_engine *engine, uint32_t begin, uint32_t end,
-                                     float weight_decay)
+/* The flat buffers from order[begin] up to order[end], as slices by enum keel_engine_flat. */
+static enum keel_status slice_run(struct keel_engine *engine, uint32_t begin, uint32_t end, uint64_t *count,
+                                  struct keel_buffer ***out)
 {
     const struct keel_layout *layout = &engine->layout;
     uint64_t first = layout->params[layout->order[begin]].offset;
     uint64_t past =
         end == layout->param_count ? layout->flat_count : layout->params[layout->order[end]].offset;
-    struct keel_buffer **slices = &engine->update.slices[engine->update.slice_count];
+    *out = &engine->update.slices[engine->update.slice_count];
+    *count = past - first;
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++) {
-        KEEL_TRY(keel_buffer_slice(engine->flat[i], first * sizeof(float), (past - first) * sizeof(float),
-                                   &slices[i]));
+        KEEL_TRY(
+            keel_buffer_slice(engine->flat[i], first * sizeof(float), *count * sizeof(float), &(*out)[i]));
         engine->update.slice_count++;
     }
-    struct keel_adamw adamw = {.count = past - first,
-                               .weight_decay =
-                                   layout->params[layout->order[begin]].decay ? weight_decay : 0.0F,
+    return KEEL_OK;
+}
+
+/* One launch for the parameters order[begin .. end), which are updated alike and adjacent. */
+static enum keel_status append_update(struct keel_engine *engine, uint32_t begin, uint32_t end,
+                                      float weight_decay)
+{
+    uint32_t number = engine->layout.order[begin];
+    uint64_t count = 0;
+    struct keel_buffer **slices = NULL;
+    KEEL_TRY(slice_run(engine, begin, end, &count, &slices));
+    if (engine->inits[number].statistic) {
+        struct keel_statistic statistic = {.count = count,
+                                           .momentum = engine->inits[number].momentum,
+                                           .w = slices[KEEL_FLAT_WEIGHTS],
+                                           .mean = slices[KEEL_FLAT_GRADIENTS],
+                                           .norm = engine->norm};
+        return keel_op_statistic(engine->kernels, &statistic, &engine->update.adamw);
+    }
+    struct keel_adamw adamw = {.count = count,
+                               .weight_decay = engine->inits[number].decay ? weight_decay : 0.0F,
                                .w = slices[KEEL_FLAT_WEIGHTS],
                                .grad = slices[KEEL_FLAT_GRADIENTS],
                                .m = slices[KEEL_FLAT_M],
@@ -371,7 +403,13 @@ static enum keel_status append_adamw(struct keel_engine *engine, uint32_t begin,
     return keel_op_adamw(engine->kernels, &adamw, &engine->update.adamw);
 }
 
-static void drop_adamw(struct keel_update_lists *update)
+static bool updated_alike(const struct keel_ir_param *a, const struct keel_ir_param *b)
+{
+    bool same_momentum = !(a->momentum < b->momentum) && !(a->momentum > b->momentum);
+    return a->decay == b->decay && a->statistic == b->statistic && same_momentum;
+}
+
+static void drop_update(struct keel_update_lists *update)
 {
     keel_launch_list_fini(&update->adamw);
     for (uint32_t i = 0; i < update->slice_count; i++)
@@ -381,19 +419,18 @@ static void drop_adamw(struct keel_update_lists *update)
     update->slice_count = 0;
 }
 
-enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weight_decay)
+enum keel_status keel_engine_build_update(struct keel_engine *engine, float weight_decay)
 {
     const struct keel_layout *layout = &engine->layout;
-    drop_adamw(&engine->update);
+    drop_update(&engine->update);
     KEEL_TRY(keel_alloc((size_t)layout->param_count * KEEL_FLAT_COUNT, sizeof(struct keel_buffer *),
                         (void *)&engine->update.slices));
     uint32_t begin = 0;
     for (uint32_t i = 1; i <= layout->param_count; i++) {
-        bool alike = i < layout->param_count &&
-                     layout->params[layout->order[i]].decay == layout->params[layout->order[begin]].decay;
-        if (alike)
+        if (i < layout->param_count &&
+            updated_alike(&engine->inits[layout->order[i]], &engine->inits[layout->order[begin]]))
             continue;
-        KEEL_TRY(append_adamw(engine, begin, i, weight_decay));
+        KEEL_TRY(append_update(engine, begin, i, weight_decay));
         begin = i;
     }
     engine->update.weight_decay = weight_decay;
@@ -402,7 +439,9 @@ enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weigh
 
 void keel_update_lists_fini(struct keel_update_lists *update)
 {
-    drop_adamw(update);
+    drop_update(update);
+    if (update->trained != NULL)
+        keel_buffer_destroy(update->trained);
     keel_launch_list_fini(&update->zero);
     keel_launch_list_fini(&update->norm);
     keel_launch_list_fini(&update->digest);

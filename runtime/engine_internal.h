@@ -27,7 +27,9 @@ struct keel_layout {
     struct keel_engine_bucket *buckets;
     uint32_t *bucket_end; /* by bucket: how many parameters of `order` lie before its end */
     uint32_t param_count, bucket_count;
-    uint64_t flat_count; /* elements */
+    uint32_t trained_params; /* of `order`: statistics lie behind them */
+    uint64_t flat_count;     /* elements */
+    uint64_t trained_count;  /* of which are trained, gaps included */
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
@@ -50,12 +52,20 @@ struct keel_program {
 struct keel_update_lists {
     struct keel_launch_list zero, norm, adamw, digest;
     float weight_decay;          /* that `adamw` was built with */
-    struct keel_buffer **slices; /* four a run of parameters alike in decay */
+    struct keel_buffer **slices; /* four a run of parameters that are updated alike */
     uint32_t slice_count;
+    struct keel_buffer *trained; /* slice of the gradients that the norm is of */
+};
+
+/* One input of the graph, by order of declaration. */
+struct keel_feed_input {
+    struct keel_engine_input facts; /* the name is owned */
+    uint64_t offset;                /* bytes into the feed */
+    struct keel_buffer *slice;
 };
 
 struct keel_slot {
-    uint8_t *host;            /* control, ids, targets as the device wants them; of one block */
+    uint8_t *host;            /* control and inputs as the device wants them; of one block */
     struct keel_event *event; /* of its newest write */
 };
 
@@ -65,7 +75,7 @@ struct keel_engine {
     struct keel_device *device;   /* borrowed */
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
-    float loss_scale;
+    uint32_t microbatches; /* of the whole step */
     uint64_t slot_wait_ns;
     bool training, check_products;
 
@@ -79,11 +89,13 @@ struct keel_engine {
     struct keel_buffer **weights;   /* slices by parameter number */
     struct keel_buffer **gradients; /* likewise */
     struct keel_buffer *arena, *workspace, *scratch;
-    struct keel_buffer *feed; /* control, ids, targets: one write a microbatch */
-    struct keel_buffer *control, *ids, *targets;
+    struct keel_buffer *feed;    /* control and inputs: one write a microbatch */
+    struct keel_buffer *control; /* a slice of it */
+    struct keel_feed_input *inputs;
+    uint32_t input_count;
     struct keel_buffer *loss, *eval_loss, *norm, *digest;
     uint64_t planned_bytes;
-    uint64_t ids_bytes, feed_bytes; /* ids and targets are equally large */
+    uint64_t feed_bytes;
 
     uint8_t *staging; /* of all slots */
     struct keel_slot slots[KEEL_ENGINE_SLOTS];
@@ -100,8 +112,8 @@ struct keel_engine {
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config);
 void keel_program_fini(struct keel_program *program);
 
-/* (Re)build the AdamW list for a weight decay. */
-enum keel_status keel_engine_build_adamw(struct keel_engine *engine, float weight_decay);
+/* (Re)build the list of the update, for a weight decay: AdamW, and statistics behind it. */
+enum keel_status keel_engine_build_update(struct keel_engine *engine, float weight_decay);
 void keel_update_lists_fini(struct keel_update_lists *update);
 
 /* ---- profile ------------------------------------------------------------------------------------------- */

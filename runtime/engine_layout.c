@@ -1,8 +1,8 @@
 /* engine_layout.c - where parameters lie in the flat buffers, and which ranges become final together.
  *
- * Order: by the node of the backward pass that adds last to the gradient, then by number. Alignment:
- * KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the model alone, and ranks on unlike
- * boards can exchange whole buckets. */
+ * Order: trained parameters, then statistics; among them by the node of the backward pass that adds last to
+ * the gradient, then by number. Alignment: KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the
+ * model alone, and ranks on unlike boards can exchange whole buckets. */
 #include "engine_internal.h"
 
 #include <keel/memory.h>
@@ -12,12 +12,15 @@ static const uint64_t default_bucket_bytes = UINT64_C(4) << 20;
 
 struct completion {
     uint32_t node, number;
+    bool statistic;
 };
 
 static int compare_completions(const void *a, const void *b)
 {
     const struct completion *x = a;
     const struct completion *y = b;
+    if (x->statistic != y->statistic)
+        return y->statistic ? -1 : 1;
     if (x->node != y->node)
         return x->node < y->node ? -1 : 1;
     return x->number < y->number ? -1 : x->number > y->number;
@@ -27,7 +30,8 @@ static int compare_completions(const void *a, const void *b)
 static void find_completions(const struct keel_graph *graph, struct completion *out)
 {
     for (uint32_t i = 0; i < graph->param_count; i++)
-        out[i] = (struct completion){.node = UINT32_MAX, .number = i};
+        out[i] =
+            (struct completion){.node = UINT32_MAX, .number = i, .statistic = graph->params[i].statistic};
     for (uint32_t n = 0; n < graph->node_count; n++)
         for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
             keel_value value = graph->nodes[n].out[i];
@@ -52,7 +56,12 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->offset = offset;
         param->count = keel_shape_count(shape);
         param->decay = graph->params[number].decay;
+        param->statistic = graph->params[number].statistic;
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
+        if (param->statistic)
+            continue;
+        layout->trained_params = i + 1;
+        layout->trained_count = offset;
     }
     layout->flat_count = offset;
 }

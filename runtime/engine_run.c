@@ -40,13 +40,14 @@ static enum keel_status feed_batch(struct keel_engine *engine, const struct keel
                                    .seed_hi = (uint32_t)(batch->seed >> 32),
                                    .step = batch->step,
                                    .microbatch = batch->microbatch};
-    uint8_t *targets = slot->host + engine->feed_bytes - engine->ids_bytes;
     memcpy(slot->host, &control, sizeof control);
-    memcpy(slot->host + KEEL_PLACE_BYTES, batch->ids, engine->ids_bytes);
-    if (batch->targets != NULL)
-        memcpy(targets, batch->targets, engine->ids_bytes);
-    else
-        memset(targets, 0, engine->ids_bytes);
+    for (uint32_t i = 0; i < engine->input_count; i++) {
+        const struct keel_feed_input *input = &engine->inputs[i];
+        if (batch->inputs[i] != NULL)
+            memcpy(slot->host + input->offset, batch->inputs[i], input->facts.bytes);
+        else
+            memset(slot->host + input->offset, 0, input->facts.bytes);
+    }
     return keel_queue_write(engine->queue, engine->feed, 0, slot->host, engine->feed_bytes, NULL,
                             &slot->event);
 }
@@ -110,7 +111,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                                    .epsilon = update->epsilon,
                                    .max_norm = update->clip};
     if (engine->update.adamw.count == 0 || engine->update.weight_decay != update->weight_decay)
-        KEEL_TRY(keel_engine_build_adamw(engine, update->weight_decay));
+        KEEL_TRY(keel_engine_build_update(engine, update->weight_decay));
     KEEL_TRY(feed_control(engine, &control));
     KEEL_TRY(run_list(engine, &engine->update.norm));
     KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,
@@ -150,19 +151,21 @@ enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_
     return KEEL_OK;
 }
 
-enum keel_status keel_engine_logits(struct keel_engine *engine, const struct keel_engine_batch *batch,
-                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, float *out)
+enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out)
 {
-    keel_value logits = engine->eval.graph->logits;
-    struct keel_shape shape = keel_graph_shape(engine->eval.graph, logits);
-    uint64_t vocab = shape.size[shape.dims - 1];
-    uint64_t all_rows = keel_shape_count(&shape) / vocab;
+    const struct keel_graph *graph = engine->eval.graph;
+    if (graph->output == 0)
+        return keel_fail(KEEL_INVALID, "output: the graph has none; say keel_graph_output");
+    struct keel_shape shape = keel_graph_shape(graph, graph->output);
+    uint64_t all_rows = keel_shape_count(&shape) / shape.size[shape.dims - 1];
+    uint64_t row_bytes = keel_value_bytes(graph, graph->output) / all_rows;
     if (first_row >= all_rows || rows > all_rows - first_row)
-        return keel_fail(KEEL_INVALID, "logits: rows %u to %u of %llu", first_row, first_row + rows,
+        return keel_fail(KEEL_INVALID, "output: rows %u to %u of %llu", first_row, first_row + rows,
                          (unsigned long long)all_rows);
     KEEL_TRY(enqueue_eval(engine, batch));
-    KEEL_TRY(keel_queue_read(engine->queue, engine->eval.buffers[logits], first_row * vocab * sizeof(float),
-                             out, rows * vocab * sizeof(float), NULL, NULL));
+    KEEL_TRY(keel_queue_read(engine->queue, engine->eval.buffers[graph->output], first_row * row_bytes, out,
+                             rows * row_bytes, NULL, NULL));
     return keel_queue_finish(engine->queue, deadline_ns);
 }
 

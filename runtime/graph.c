@@ -14,8 +14,7 @@
 /* ---- life ------------------------------------------------------------------------------------------------
  */
 
-/* Keep the first error of a graph, with its detail. */
-static void keep_error(struct keel_graph *graph, enum keel_status status)
+void keel_graph_refuse(struct keel_graph *graph, enum keel_status status)
 {
     if (graph->status != KEEL_OK || status == KEEL_OK)
         return;
@@ -128,9 +127,9 @@ uint64_t keel_value_bytes(const struct keel_graph *graph, keel_value value)
 }
 
 /* Every dimension 1 to 2^32 - 1, and fewer than 2^40 elements (an element's place in a digest). */
-static enum keel_status check_shape(const char *name, const struct keel_shape *shape)
+static enum keel_status check_shape(const char *name, uint32_t dims_min, const struct keel_shape *shape)
 {
-    bool fits = shape->dims >= 1 && shape->dims <= KEEL_DIMS_MAX;
+    bool fits = shape->dims >= dims_min && shape->dims <= KEEL_DIMS_MAX;
     uint64_t count = 1;
     for (uint32_t i = 0; fits && i < shape->dims; i++) {
         fits = shape->size[i] > 0 && shape->size[i] <= UINT32_MAX &&
@@ -151,10 +150,10 @@ keel_value keel_graph_value(struct keel_graph *graph, const char *name, enum kee
         return 0;
     enum keel_status status = grow((void *)&graph->values, graph->value_count, &graph->value_capacity,
                                    sizeof *graph->values, KEEL_GRAPH_ITEMS_MAX, "values");
-    if (status == KEEL_OK && kind != KEEL_VALUE_TEMP)
-        status = check_shape(name, &shape);
+    if (status == KEEL_OK)
+        status = check_shape(name, kind == KEEL_VALUE_TEMP ? 0 : 1, &shape);
     if (status != KEEL_OK) {
-        keep_error(graph, status);
+        keel_graph_refuse(graph, status);
         return 0;
     }
     struct keel_ir_value *value = &graph->values[graph->value_count];
@@ -176,23 +175,36 @@ keel_value keel_graph_param(struct keel_graph *graph, const struct keel_param_sp
     for (uint32_t i = 0; i < graph->param_count; i++) {
         if (strcmp(graph->params[i].name, spec->name) != 0)
             continue;
-        keep_error(graph, keel_fail(KEEL_INVALID, "there are two parameters called %s", spec->name));
+        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "there are two parameters called %s", spec->name));
         return 0;
     }
     if (strlen(spec->name) >= KEEL_VALUE_NAME_BYTES) {
-        keep_error(graph, keel_fail(KEEL_LIMIT, "%s: the name is too long", spec->name));
+        keel_graph_refuse(graph, keel_fail(KEEL_LIMIT, "%s: the name is too long", spec->name));
+        return 0;
+    }
+    bool momentum = spec->momentum > 0.0F && spec->momentum <= 1.0F;
+    if (spec->statistic ? !momentum || spec->decay || spec->deviation > 0.0F : spec->momentum != 0.0F) {
+        keel_graph_refuse(graph,
+                          keel_fail(KEEL_INVALID,
+                                    "%s: a statistic has a momentum in (0, 1], a constant to begin with and "
+                                    "no decay; a trained parameter no momentum",
+                                    spec->name));
         return 0;
     }
     enum keel_status status = grow((void *)&graph->params, graph->param_count, &graph->param_capacity,
                                    sizeof *graph->params, KEEL_GRAPH_PARAMS_MAX, "parameters");
-    keep_error(graph, status);
+    keel_graph_refuse(graph, status);
     keel_value value =
         keel_graph_value(graph, spec->name, KEEL_F32, KEEL_VALUE_PARAM, spec->shape, graph->param_count);
     if (value == 0)
         return 0;
     struct keel_ir_param *param = &graph->params[graph->param_count++];
-    *param = (struct keel_ir_param){
-        .value = value, .deviation = spec->deviation, .fill = spec->fill, .decay = spec->decay};
+    *param = (struct keel_ir_param){.value = value,
+                                    .deviation = spec->deviation,
+                                    .fill = spec->fill,
+                                    .decay = spec->decay,
+                                    .statistic = spec->statistic,
+                                    .momentum = spec->momentum};
     snprintf(param->name, sizeof param->name, "%s", spec->name);
     return value;
 }
@@ -212,7 +224,7 @@ static enum keel_status make_results(struct keel_graph *graph, struct keel_ir_no
                                      const struct keel_node_request *request, const struct keel_shape *shapes,
                                      const struct keel_spec *specs)
 {
-    static const char *const suffix[KEEL_NODE_OUT_MAX] = {"", ".1", ".2"};
+    static const char *const suffix[KEEL_NODE_OUT_MAX] = {"", ".1", ".2", ".3"};
     struct keel_op_results results = keel_op_results(request->op);
     uint32_t wanted = (results.all & ~results.optional) | (request->outputs & results.all);
     for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
@@ -220,7 +232,8 @@ static enum keel_status make_results(struct keel_graph *graph, struct keel_ir_no
             continue;
         char name[KEEL_VALUE_NAME_BYTES];
         snprintf(name, sizeof name, "%s.%u%s", keel_op_row(request->op)->name, graph->node_count, suffix[i]);
-        node->out[i] = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_TEMP, shapes[i], 0);
+        enum keel_dtype dtype = (results.integer >> i & 1U) != 0 ? KEEL_I32 : KEEL_F32;
+        node->out[i] = keel_graph_value(graph, name, dtype, KEEL_VALUE_TEMP, shapes[i], 0);
         if (node->out[i] == 0)
             return graph->status;
         graph->values[node->out[i]].spec = specs[i];
@@ -243,7 +256,7 @@ keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_requ
         status = keel_op_infer(graph, &node, shapes, specs);
     if (status == KEEL_OK)
         status = make_results(graph, &node, request, shapes, specs);
-    keep_error(graph, status);
+    keel_graph_refuse(graph, status);
     if (graph->status != KEEL_OK)
         return 0;
     graph->nodes[graph->node_count++] = node;
@@ -259,81 +272,21 @@ void keel_graph_compact(struct keel_graph *graph)
     graph->node_count = kept;
 }
 
-/* ---- the operations, as a model writes them ------------------------------------------------------------ */
-
-keel_value keel_graph_embedding(struct keel_graph *graph, keel_value ids, keel_value table,
-                                keel_value positions)
-{
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_EMBEDDING, .in = {ids, table, positions}});
-}
-
-keel_value keel_graph_linear(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias)
-{
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_LINEAR, .in = {x, weight, bias}});
-}
-
-keel_value keel_graph_linear_transposed(struct keel_graph *graph, keel_value x, keel_value table)
-{
-    return keel_graph_node(graph,
-                           &(struct keel_node_request){.op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table}});
-}
-
-keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta)
-{
-    return keel_graph_node(graph,
-                           &(struct keel_node_request){.op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta}});
-}
-
-keel_value keel_graph_gelu(struct keel_graph *graph, keel_value x)
-{
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_GELU, .in = {x}});
-}
-
-/* The rate, checked, and a random stream of its own. */
-static struct keel_attributes random_attributes(struct keel_graph *graph, const char *name, float rate)
+struct keel_attributes keel_graph_random(struct keel_graph *graph, const char *name, float rate)
 {
     if (!(rate >= 0.0F && rate < 1.0F))
-        keep_error(graph, keel_fail(KEEL_INVALID, "%s: dropout %g is not in [0, 1)", name, (double)rate));
+        keel_graph_refuse(graph,
+                          keel_fail(KEEL_INVALID, "%s: dropout %g is not in [0, 1)", name, (double)rate));
     uint32_t stream = rate > 0.0F ? KEEL_STREAM_DROPOUT + graph->stream_count++ : 0;
     return (struct keel_attributes){.rate = rate, .stream = stream};
 }
 
-keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv, uint32_t heads, float dropout)
+void keel_graph_output(struct keel_graph *graph, keel_value value)
 {
-    struct keel_attributes attributes = random_attributes(graph, "attention", dropout);
-    attributes.heads = heads;
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes});
-}
-
-keel_value keel_graph_dropout(struct keel_graph *graph, keel_value x, float rate)
-{
-    struct keel_attributes attributes = random_attributes(graph, "dropout", rate);
-    if (attributes.stream == 0)
-        return graph->status == KEEL_OK ? x : 0;
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT, .in = {x}, .attributes = attributes});
-}
-
-keel_value keel_graph_add(struct keel_graph *graph, keel_value a, keel_value b)
-{
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_ADD, .in = {a, b}});
-}
-
-keel_value keel_graph_cross_entropy(struct keel_graph *graph, keel_value logits, keel_value targets)
-{
-    if (graph->loss != 0)
-        keep_error(graph, keel_fail(KEEL_INVALID, "cross_entropy: the graph has a loss already"));
-    keel_value loss = keel_graph_value(graph, "loss", KEEL_F32, KEEL_VALUE_LOSS,
-                                       (struct keel_shape){.dims = 1, .size = {1}}, 0);
-    keel_graph_node(graph, &(struct keel_node_request){
-                               .op = KEEL_OP_CROSS_ENTROPY, .in = {logits, targets}, .into = {0, loss}});
-    if (graph->status != KEEL_OK)
-        return 0;
-    graph->logits = logits;
-    graph->loss = loss;
-    return loss;
+    bool made = value != 0 && value < graph->value_count && graph->values[value].kind == KEEL_VALUE_TEMP;
+    if (!made)
+        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "output: only what an operation makes can be read"));
+    graph->output = value;
 }
 
 /* ---- dump ------------------------------------------------------------------------------------------------
@@ -392,8 +345,10 @@ static void put_node(struct text *text, const struct keel_graph *graph, const st
         comma = ", ";
     }
     put(text, ") rule %s", op->rule);
-    if (node->attributes.heads != 0)
-        put(text, " heads=%u", node->attributes.heads);
+    char attributes[128] = "";
+    if (op->describe != NULL)
+        op->describe(node, attributes, sizeof attributes);
+    put(text, "%s", attributes);
     if (node->attributes.rate > 0.0F)
         put(text, " rate=%g stream=%u", (double)node->attributes.rate, node->attributes.stream);
     put(text, " flops=%llu bytes=%llu\n", (unsigned long long)keel_op_flops(graph, node),

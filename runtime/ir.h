@@ -12,8 +12,8 @@
 enum {
     KEEL_GRAPH_ITEMS_MAX = 1 << 16, /* values, and nodes */
     KEEL_GRAPH_PARAMS_MAX = 1 << 12,
-    KEEL_NODE_IN_MAX = 6,
-    KEEL_NODE_OUT_MAX = 3,
+    KEEL_NODE_IN_MAX = 8,
+    KEEL_NODE_OUT_MAX = 4,
     KEEL_STREAM_DROPOUT = 1 << 16 /* random streams below are the parameters' */
 };
 
@@ -41,11 +41,19 @@ struct keel_ir_value {
     uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
 };
 
-/* What an operation needs besides its operands; unused fields are 0. */
+/* What an operation needs besides its operands; unused fields are 0. The union has one member a family. */
 struct keel_attributes {
-    uint32_t heads;  /* letter H of the index rules */
-    uint32_t stream; /* random stream */
-    float rate;      /* dropout */
+    float rate;      /* of dropout, wherever there is one: pass_inference makes it 0 */
+    uint32_t stream; /* random stream of that dropout */
+    union {
+        struct {
+            uint32_t heads; /* letter H of the index rules */
+        } attention;
+        struct {
+            float weight; /* of this loss among several */
+        } loss;
+        enum keel_activation_kind activation;
+    };
 };
 
 struct keel_ir_node {
@@ -60,7 +68,8 @@ struct keel_ir_param {
     keel_value value;
     keel_value gradient; /* 0 until autodiff */
     float deviation, fill;
-    bool decay;
+    float momentum; /* of a statistic */
+    bool decay, statistic;
 };
 
 struct keel_graph {
@@ -71,7 +80,8 @@ struct keel_graph {
     uint32_t node_count, node_capacity;
     uint32_t param_count, param_capacity;
     uint32_t stream_count;
-    keel_value logits, loss; /* marked by keel_graph_cross_entropy */
+    keel_value output;       /* what keel_engine_output reads, or 0 */
+    keel_value loss;         /* the accumulator that all losses add to, or 0 */
     enum keel_status status; /* the first error */
     char detail[KEEL_DETAIL_BYTES];
 };
@@ -93,6 +103,12 @@ struct keel_node_request {
     uint32_t outputs;
 };
 keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_request *request);
+
+/* Keep the first error of a graph, with its detail. */
+void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
+
+/* The attributes of dropout: the rate, checked, and a random stream of its own. `name`: of the operation. */
+struct keel_attributes keel_graph_random(struct keel_graph *graph, const char *name, float rate);
 
 /* Drop nodes whose op is KEEL_OP_NONE, keeping the order of the rest. */
 void keel_graph_compact(struct keel_graph *graph);
@@ -122,7 +138,7 @@ struct keel_memory_plan {
 };
 struct keel_memory_options {
     uint64_t align_bytes; /* a power of two */
-    keel_value keep;      /* stays until the end (logits), or 0 */
+    keel_value keep;      /* stays until the end (the output), or 0 */
     bool reuse;           /* false: every value has a place of its own */
 };
 enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct keel_memory_options *options,

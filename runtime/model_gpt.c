@@ -61,7 +61,8 @@ static keel_value block(struct model *model, uint32_t number, keel_value x)
     keel_value y = norm(model, name, x);
     snprintf(name, sizeof name, "h.%u.attn.c_attn", number);
     y = linear(model, name, y, width, 3 * width, deviation);
-    y = keel_graph_attention(graph, y, config->heads, config->dropout);
+    y = keel_graph_attention(
+        graph, y, &(struct keel_attention_spec){.heads = config->heads, .dropout = config->dropout});
     snprintf(name, sizeof name, "h.%u.attn.c_proj", number);
     y = linear(model, name, y, width, width, model->residual_deviation);
     x = keel_graph_add(graph, x, keel_graph_dropout(graph, y, config->dropout));

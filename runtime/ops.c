@@ -1,370 +1,116 @@
-/* ops.c - the table of operations and what is derived from its index rules.
+/* ops.c - the table of operations, one row each.
  *
- * Promises that a node which passes keel_op_infer has operands whose shapes and types fit each other, so
- * that later passes need not look again. Leaves what a gradient is to pass_autodiff.c and how a node
- * becomes launches to pass_emit.c. */
+ * Owns nothing else: what follows from an index rule is in ops_rule.c; what a row's functions do, in the file
+ * of its family. */
 #include "ops.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const struct keel_op table[KEEL_OP_COUNT] = {
-    [KEEL_OP_NONE] = {"none", "->", "", "", NULL, NULL},
-    [KEEL_OP_EMBEDDING] = {"embedding", "#bt,vn,tn?->btn", NULL, "", keel_grad_embedding,
-                           keel_emit_embedding},
+    [KEEL_OP_NONE] = {.name = "none", .rule = "->", .work = "", .in_place = ""},
+
+    /* ---- graph_dense.c ---- */
     /* The second result is the input of GELU, kept for backward; only keel_pass_fuse asks for it. */
-    [KEEL_OP_LINEAR] = {"linear", "*k,kn,n?->*n,*n?", NULL, "", keel_grad_linear, keel_emit_linear},
-    [KEEL_OP_LINEAR_TRANSPOSED] = {"linear_transposed", "*k,nk->*n", NULL, "", keel_grad_linear_transposed,
-                                   keel_emit_linear_transposed},
+    [KEEL_OP_LINEAR] = {.name = "linear",
+                        .rule = "*k,kn,n?->*n,*n?",
+                        .in_place = "",
+                        .grad = keel_grad_linear,
+                        .emit = keel_emit_linear},
+    [KEEL_OP_LINEAR_DX] = {.name = "linear_dx",
+                           .rule = "*n,kn->*k",
+                           .in_place = "",
+                           .emit = keel_emit_linear_dx},
+    [KEEL_OP_LINEAR_DW] = {.name = "linear_dw",
+                           .rule = "*k,*n->+kn",
+                           .in_place = "",
+                           .emit = keel_emit_linear_dw},
+    [KEEL_OP_LINEAR_TRANSPOSED] = {.name = "linear_transposed",
+                                   .rule = "*k,nk->*n",
+                                   .in_place = "",
+                                   .grad = keel_grad_linear_transposed,
+                                   .emit = keel_emit_linear_transposed},
+    [KEEL_OP_TRANSPOSED_DX] = {.name = "transposed_dx",
+                               .rule = "*n,nk->*k",
+                               .in_place = "",
+                               .emit = keel_emit_transposed_dx},
+    [KEEL_OP_TRANSPOSED_DW] = {.name = "transposed_dw",
+                               .rule = "*k,*n->+nk",
+                               .in_place = "",
+                               .emit = keel_emit_transposed_dw},
+    [KEEL_OP_BIAS_GRAD] = {.name = "bias_grad",
+                           .rule = "*n->+n",
+                           .in_place = "",
+                           .emit = keel_emit_bias_grad},
     /* Results: y, mean, 1 / deviation. */
-    [KEEL_OP_LAYERNORM] = {"layernorm", "*n,n,n?->*n,*,*", NULL, "", keel_grad_layernorm,
-                           keel_emit_layernorm},
-    [KEEL_OP_GELU] = {"gelu", "*->*", NULL, "", keel_grad_gelu, keel_emit_gelu},
-    /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
-    [KEEL_OP_ATTENTION] = {"attention", "bt3w->btw,bHt2", "4bttw", "", keel_grad_attention,
-                           keel_emit_attention},
-    /* Operands: x, and what the result is added to. */
-    [KEEL_OP_DROPOUT] = {"dropout", "*,*?->*", NULL, "0001", keel_grad_dropout, keel_emit_dropout},
-    [KEEL_OP_ADD] = {"add", "*,*->*", NULL, "0001", keel_grad_add, keel_emit_add},
-    /* Results: loss of each row, sum of losses, gradient of the logits. */
-    [KEEL_OP_CROSS_ENTROPY] = {"cross_entropy", "*v,#*->*,+1,*v?", NULL, "20", keel_grad_cross_entropy,
-                               keel_emit_cross_entropy},
-    [KEEL_OP_EMBEDDING_GRAD] = {"embedding_grad", "#bt,btn->+vn,+tn?", NULL, "", NULL,
-                                keel_emit_embedding_grad},
-    [KEEL_OP_LINEAR_DX] = {"linear_dx", "*n,kn->*k", NULL, "", NULL, keel_emit_linear_dx},
-    [KEEL_OP_LINEAR_DW] = {"linear_dw", "*k,*n->+kn", NULL, "", NULL, keel_emit_linear_dw},
-    [KEEL_OP_TRANSPOSED_DX] = {"transposed_dx", "*n,nk->*k", NULL, "", NULL, keel_emit_transposed_dx},
-    [KEEL_OP_TRANSPOSED_DW] = {"transposed_dw", "*k,*n->+nk", NULL, "", NULL, keel_emit_transposed_dw},
-    [KEEL_OP_BIAS_GRAD] = {"bias_grad", "*n->+n", NULL, "", NULL, keel_emit_bias_grad},
+    [KEEL_OP_LAYERNORM] = {.name = "layernorm",
+                           .rule = "*n,n,n?->*n,*,*",
+                           .in_place = "",
+                           .grad = keel_grad_layernorm,
+                           .emit = keel_emit_layernorm},
     /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
-    [KEEL_OP_LAYERNORM_GRAD] = {"layernorm_grad", "*n,n,*,*,*n,*n?->*n,+n,+n?", NULL, "05", NULL,
-                                keel_emit_layernorm_grad},
-    [KEEL_OP_GELU_GRAD] = {"gelu_grad", "*,*->*", NULL, "01", NULL, keel_emit_gelu_grad},
+    [KEEL_OP_LAYERNORM_GRAD] = {.name = "layernorm_grad",
+                                .rule = "*n,n,*,*,*n,*n?->*n,+n,+n?",
+                                .in_place = "05",
+                                .emit = keel_emit_layernorm_grad},
+    [KEEL_OP_GELU] =
+        {.name = "gelu", .rule = "*->*", .in_place = "", .grad = keel_grad_gelu, .emit = keel_emit_gelu},
+    [KEEL_OP_GELU_GRAD] = {.name = "gelu_grad",
+                           .rule = "*,*->*",
+                           .in_place = "01",
+                           .emit = keel_emit_gelu_grad},
+    /* Operands: x, and what the result is added to. */
+    [KEEL_OP_DROPOUT] = {.name = "dropout",
+                         .rule = "*,*?->*",
+                         .in_place = "0001",
+                         .grad = keel_grad_dropout,
+                         .emit = keel_emit_dropout},
+    [KEEL_OP_ADD] =
+        {.name = "add", .rule = "*,*->*", .in_place = "0001", .grad = keel_grad_add, .emit = keel_emit_add},
+    /* Into the gradient of a parameter. */
+    [KEEL_OP_ACCUMULATE] = {.name = "accumulate",
+                            .rule = "*->+*",
+                            .in_place = "",
+                            .emit = keel_emit_accumulate},
+
+    /* ---- graph_loss.c: results are the loss, and the gradient of operand 0 if asked for ---- */
+    [KEEL_OP_CROSS_ENTROPY] = {.name = "cross_entropy",
+                               .rule = "*v,#*->+1,*v?",
+                               .in_place = "10",
+                               .describe = keel_describe_loss,
+                               .grad = keel_grad_loss,
+                               .emit = keel_emit_cross_entropy},
+
+    /* ---- graph_attention.c ---- */
+    /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
+    [KEEL_OP_ATTENTION] = {.name = "attention",
+                           .rule = "bt3w->btw,bHt2",
+                           .work = "4bttw",
+                           .in_place = "",
+                           .letters = keel_letters_attention,
+                           .describe = keel_describe_attention,
+                           .grad = keel_grad_attention,
+                           .emit = keel_emit_attention},
     /* Operands: qkv, out, row maximum and sum, dout. Four products; the recomputed one is not counted. */
-    [KEEL_OP_ATTENTION_GRAD] = {"attention_grad", "bt3w,btw,bHt2,btw->bt3w", "8bttw", "", NULL,
-                                keel_emit_attention_grad},
+    [KEEL_OP_ATTENTION_GRAD] = {.name = "attention_grad",
+                                .rule = "bt3w,btw,bHt2,btw->bt3w",
+                                .work = "8bttw",
+                                .in_place = "",
+                                .letters = keel_letters_attention,
+                                .describe = keel_describe_attention,
+                                .emit = keel_emit_attention_grad},
+
+    /* ---- graph_table.c ---- */
+    [KEEL_OP_EMBEDDING] = {.name = "embedding",
+                           .rule = "#bt,vn,tn?->btn",
+                           .in_place = "",
+                           .grad = keel_grad_embedding,
+                           .emit = keel_emit_embedding},
+    [KEEL_OP_EMBEDDING_GRAD] = {.name = "embedding_grad",
+                                .rule = "#bt,btn->+vn,+tn?",
+                                .in_place = "",
+                                .emit = keel_emit_embedding_grad},
 };
 
 const struct keel_op *keel_op_row(uint32_t op)
 {
     KEEL_ASSERT(op < KEEL_OP_COUNT);
     return &table[op];
-}
-
-/* ---- reading a rule ---------------------------------------------------------------------------------- */
-
-enum { STAR = '*', LETTERS = 128 };
-
-struct dimension {
-    uint32_t factor;
-    char letter; /* 0: the constant `factor` */
-};
-struct operand {
-    struct dimension dimension[KEEL_DIMS_MAX];
-    uint32_t count;
-    bool star, integer, accumulator, optional;
-};
-struct rule {
-    struct operand in[KEEL_NODE_IN_MAX];
-    struct operand out[KEEL_NODE_OUT_MAX];
-    uint32_t in_count, out_count;
-};
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-/* One operand, up to ',' or "->" or the end; returns where it stops. */
-static const char *read_operand(const char *text, struct operand *out)
-{
-    *out = (struct operand){.count = 0};
-    for (; *text != '\0' && *text != ',' && *text != '-'; text++) {
-        if (*text == '#') {
-            out->integer = true;
-        } else if (*text == '+') {
-            out->accumulator = true;
-        } else if (*text == '?') {
-            out->optional = true;
-        } else if (*text == '*') {
-            out->star = true;
-        } else {
-            KEEL_ASSERT(out->count < KEEL_DIMS_MAX);
-            struct dimension *dimension = &out->dimension[out->count++];
-            bool digit = *text >= '0' && *text <= '9';
-            dimension->factor = digit ? (uint32_t)(*text - '0') : 1;
-            if (digit && is_letter(text[1]))
-                text++;
-            dimension->letter = '\0';
-            if (is_letter(*text))
-                dimension->letter = *text;
-        }
-    }
-    return text;
-}
-
-static void read_rule(uint32_t op, struct rule *out)
-{
-    const char *text = table[op].rule;
-    *out = (struct rule){.in_count = 0};
-    while (*text != '\0' && *text != '-') {
-        KEEL_ASSERT(out->in_count < KEEL_NODE_IN_MAX);
-        text = read_operand(text, &out->in[out->in_count++]);
-        text += *text == ',';
-    }
-    for (text += 2; *text != '\0'; text += *text == ',') {
-        KEEL_ASSERT(out->out_count < KEEL_NODE_OUT_MAX);
-        text = read_operand(text, &out->out[out->out_count++]);
-    }
-}
-
-struct keel_op_results keel_op_results(uint32_t op)
-{
-    struct rule rule;
-    read_rule(op, &rule);
-    struct keel_op_results results = {0, 0, 0};
-    for (uint32_t i = 0; i < rule.out_count; i++) {
-        results.all |= 1U << i;
-        results.optional |= rule.out[i].optional ? 1U << i : 0;
-        results.accumulated |= rule.out[i].accumulator ? 1U << i : 0;
-    }
-    return results;
-}
-
-/* ---- fitting operands to a rule ------------------------------------------------------------------------ */
-
-/* What the letters stand for, as found so far; size 0 is not yet found. */
-struct binding {
-    uint64_t size[LETTERS];
-    uint8_t axis[LETTERS];
-    struct keel_shape star;
-    uint8_t star_axis[KEEL_DIMS_MAX];
-    bool star_found, partial;
-};
-
-static size_t print_shape(char *out, size_t bytes, const struct keel_shape *shape)
-{
-    size_t used = 0;
-    for (uint32_t i = 0; i < shape->dims && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%llu", i == 0 ? "[" : ",",
-                                 (unsigned long long)shape->size[i]);
-    if (used < bytes)
-        used += (size_t)snprintf(out + used, bytes - used, shape->dims == 0 ? "[]" : "]");
-    return used < bytes ? used : bytes;
-}
-
-/* INVALID: "linear([4,8,16], [17,48]): k is 16 and 17; the rule is ..." */
-static enum keel_status misfit(const struct keel_graph *graph, const struct keel_ir_node *node,
-                               const char *what)
-{
-    char shapes[256] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX + KEEL_NODE_OUT_MAX; i++) {
-        keel_value value = i < KEEL_NODE_IN_MAX ? node->in[i] : node->out[i - KEEL_NODE_IN_MAX];
-        if (value == 0 || used + 3 > sizeof shapes)
-            continue;
-        if (used > 0)
-            used += (size_t)snprintf(shapes + used, sizeof shapes - used, ", ");
-        used += print_shape(shapes + used, sizeof shapes - used, &graph->values[value].shape);
-    }
-    return keel_fail(KEEL_INVALID, "%s(%s): %s; the rule is %s", table[node->op].name, shapes, what,
-                     table[node->op].rule);
-}
-
-static const char *bind_star(struct binding *binding, const struct keel_ir_value *value, uint32_t dims,
-                             char *text, size_t bytes)
-{
-    if (!binding->star_found) {
-        binding->star_found = true;
-        binding->star = value->shape;
-        binding->star.dims = dims;
-        memcpy(binding->star_axis, value->spec.axis, sizeof binding->star_axis);
-        return NULL;
-    }
-    bool same = binding->star.dims == dims;
-    for (uint32_t i = 0; same && i < dims; i++)
-        same = binding->star.size[i] == value->shape.size[i];
-    if (same)
-        return NULL;
-    snprintf(text, bytes, "leading dimensions differ");
-    return text;
-}
-
-/* What is wrong, or NULL. */
-static const char *bind(struct binding *binding, const struct operand *operand,
-                        const struct keel_ir_value *value, char *text, size_t bytes)
-{
-    if ((value->dtype == KEEL_I32) != operand->integer) {
-        snprintf(text, bytes, "%s must be %s", value->name, operand->integer ? "int32" : "float32");
-        return text;
-    }
-    uint32_t dims = value->shape.dims;
-    if (dims < operand->count || (dims > operand->count && !operand->star)) {
-        snprintf(text, bytes, "%s has %u dimensions", value->name, dims);
-        return text;
-    }
-    uint32_t leading = dims - operand->count;
-    if (operand->star) {
-        const char *wrong = bind_star(binding, value, leading, text, bytes);
-        if (wrong != NULL)
-            return wrong;
-    }
-    for (uint32_t i = 0; i < operand->count; i++) {
-        const struct dimension *dimension = &operand->dimension[i];
-        uint64_t size = value->shape.size[leading + i];
-        size_t letter = (size_t)dimension->letter;
-        uint64_t known = letter == 0 ? 1 : binding->size[letter];
-        if (size % dimension->factor != 0) {
-            snprintf(text, bytes, "%llu is no multiple of %u", (unsigned long long)size, dimension->factor);
-            return text;
-        }
-        if (known != 0 && known * dimension->factor != size) {
-            snprintf(text, bytes, "%c is %llu and %llu",
-                     letter == 0 ? '0' + (int)dimension->factor : (int)letter, (unsigned long long)known,
-                     (unsigned long long)(size / dimension->factor));
-            return text;
-        }
-        binding->size[letter] = size / dimension->factor;
-        if (value->spec.axis[leading + i] != 0)
-            binding->axis[letter] = value->spec.axis[leading + i];
-    }
-    binding->partial = binding->partial || (value->spec.partial && !operand->accumulator);
-    return NULL;
-}
-
-static enum keel_status bind_operands(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                      const struct rule *rule, struct binding *binding)
-{
-    char text[128];
-    binding->size['H'] = node->attributes.heads;
-    for (uint32_t i = 0; i < rule->in_count + rule->out_count; i++) {
-        bool result = i >= rule->in_count;
-        const struct operand *operand = result ? &rule->out[i - rule->in_count] : &rule->in[i];
-        if (result && !operand->accumulator)
-            continue;
-        keel_value value = result ? node->out[i - rule->in_count] : node->in[i];
-        if (value == 0 && operand->optional)
-            continue;
-        if (value == 0 || value >= graph->value_count)
-            return misfit(graph, node, "an operand is missing");
-        const char *wrong = bind(binding, operand, &graph->values[value], text, sizeof text);
-        if (wrong != NULL)
-            return misfit(graph, node, wrong);
-    }
-    /* A head must be a whole number of columns. */
-    uint64_t heads = binding->size['H'];
-    if (strchr(table[node->op].rule, 'H') != NULL && (heads == 0 || binding->size['w'] % heads != 0))
-        return misfit(graph, node, "the width is no multiple of the heads");
-    return KEEL_OK;
-}
-
-static void infer_result(const struct binding *binding, const struct operand *operand,
-                         struct keel_shape *shape, struct keel_spec *spec)
-{
-    uint32_t dims = 0;
-    *shape = (struct keel_shape){.dims = 0};
-    *spec = (struct keel_spec){.partial = binding->partial};
-    bool kept[LETTERS] = {false};
-    for (uint32_t i = 0; operand->star && i < binding->star.dims; i++, dims++) {
-        shape->size[dims] = binding->star.size[i];
-        spec->axis[dims] = binding->star_axis[i];
-    }
-    for (uint32_t i = 0; i < operand->count; i++, dims++) {
-        size_t letter = (size_t)operand->dimension[i].letter;
-        shape->size[dims] = operand->dimension[i].factor * (letter == 0 ? 1 : binding->size[letter]);
-        spec->axis[dims] = binding->axis[letter];
-        kept[letter] = true;
-    }
-    shape->dims = dims;
-    /* What is summed over a split index leaves each device with a summand. */
-    for (uint32_t letter = 0; letter < LETTERS; letter++)
-        spec->partial = spec->partial || (binding->axis[letter] != 0 && !kept[letter]);
-    for (uint32_t i = 0; !operand->star && i < binding->star.dims; i++)
-        spec->partial = spec->partial || binding->star_axis[i] != 0;
-}
-
-enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel_ir_node *node,
-                               struct keel_shape shapes[KEEL_NODE_OUT_MAX],
-                               struct keel_spec specs[KEEL_NODE_OUT_MAX])
-{
-    struct rule rule;
-    struct binding binding = {.star_found = false};
-    read_rule(node->op, &rule);
-    KEEL_TRY(bind_operands(graph, node, &rule, &binding));
-    for (uint32_t i = 0; i < rule.out_count; i++) {
-        if (rule.out[i].star && rule.out[i].count + binding.star.dims > KEEL_DIMS_MAX)
-            return misfit(graph, node, "a result has too many dimensions");
-        infer_result(&binding, &rule.out[i], &shapes[i], &specs[i]);
-    }
-    return KEEL_OK;
-}
-
-/* ---- cost ---------------------------------------------------------------------------------------------- */
-
-/* In how many float operands each letter stands ('*' included), and whether a result has it. */
-static bool contracts(const struct rule *rule, bool present[LETTERS])
-{
-    uint32_t uses[LETTERS] = {0};
-    bool kept[LETTERS] = {false};
-    for (uint32_t i = 0; i < rule->in_count; i++) {
-        const struct operand *operand = &rule->in[i];
-        for (uint32_t d = 0; d < operand->count && !operand->integer; d++)
-            uses[(size_t)operand->dimension[d].letter]++;
-        uses[STAR] += operand->star && !operand->integer ? 1 : 0;
-    }
-    for (uint32_t i = 0; i < rule->out_count; i++) {
-        for (uint32_t d = 0; d < rule->out[i].count; d++)
-            kept[(size_t)rule->out[i].dimension[d].letter] = true;
-        kept[STAR] = kept[STAR] || rule->out[i].star;
-    }
-    bool found = false;
-    for (uint32_t letter = 1; letter < LETTERS; letter++) {
-        present[letter] = uses[letter] > 0 || kept[letter];
-        found = found || (uses[letter] > 1 && !kept[letter]);
-    }
-    return found;
-}
-
-uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node *node)
-{
-    struct rule rule;
-    struct binding binding = {.star_found = false};
-    bool present[LETTERS] = {false};
-    read_rule(node->op, &rule);
-    if (bind_operands(graph, node, &rule, &binding) != KEEL_OK)
-        return 0;
-    const char *work = table[node->op].work;
-    if (work == NULL && !contracts(&rule, present))
-        return 0;
-    binding.size[STAR] = keel_shape_count(&binding.star);
-    uint64_t flops = 1;
-    if (work == NULL) {
-        flops = 2;
-        for (uint32_t letter = 1; letter < LETTERS; letter++)
-            flops *= present[letter] ? binding.size[letter] : 1;
-        return flops;
-    }
-    for (; *work != '\0'; work++)
-        flops *= *work >= '0' && *work <= '9' ? (uint64_t)(*work - '0') : binding.size[(size_t)*work];
-    return flops;
-}
-
-uint64_t keel_op_bytes(const struct keel_graph *graph, const struct keel_ir_node *node)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
-        bytes += node->in[i] == 0 ? 0 : keel_value_bytes(graph, node->in[i]);
-    uint32_t accumulated = keel_op_results(node->op).accumulated;
-    for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
-        if (node->out[i] != 0)
-            bytes += keel_value_bytes(graph, node->out[i]) * ((accumulated >> i & 1U) != 0 ? 2 : 1);
-    return bytes;
-}
-
-uint64_t keel_graph_flops(const struct keel_graph *graph)
-{
-    uint64_t flops = 0;
-    for (uint32_t i = 0; i < graph->node_count; i++)
-        flops += keel_op_flops(graph, &graph->nodes[i]);
-    return flops;
 }

@@ -3,42 +3,52 @@
  *
  * An index rule is "operand,operand->result,result", each a row of dimensions:
  *   k      a letter: one dimension; equal letters have equal sizes
- *   H      an upper-case letter: an attribute (H is heads)
+ *   H      an upper-case letter: a size that the row's `letters` works out from the attributes; a result that
+ *          is to have none of a dimension gives it the size 0
  *   3w     three times the size of w        2      just two (when no letter follows)
  *   *      all leading dimensions, however many (at the front)
- * `#` before an operand: int32 indices, else float32. `+` before a result: an accumulator, given by the
+ *   ~      any shape: `letters` checks it
+ * `#` before an operand or a result: int32, else floats. `+` before a result: an accumulator, given by the
  * caller and added to. `?` after either: may be absent. */
 #ifndef KEEL_RUNTIME_OPS_H
 #define KEEL_RUNTIME_OPS_H
 
 #include "ir.h"
 
-/* Rows of the table. What stands behind the first nine is made by autodiff only. */
+/* Rows of the table, by family: each family's builder functions, gradients and launches are in one file. */
 enum keel_op_id {
     KEEL_OP_NONE,
-    KEEL_OP_EMBEDDING,
-    KEEL_OP_LINEAR,
-    KEEL_OP_LINEAR_TRANSPOSED,
-    KEEL_OP_LAYERNORM,
-    KEEL_OP_GELU,
-    KEEL_OP_ATTENTION,
-    KEEL_OP_DROPOUT,
-    KEEL_OP_ADD,
-    KEEL_OP_CROSS_ENTROPY,
-    KEEL_OP_EMBEDDING_GRAD,
+
+    KEEL_OP_LINEAR, /* graph_dense.c */
     KEEL_OP_LINEAR_DX,
     KEEL_OP_LINEAR_DW,
+    KEEL_OP_LINEAR_TRANSPOSED,
     KEEL_OP_TRANSPOSED_DX,
     KEEL_OP_TRANSPOSED_DW,
     KEEL_OP_BIAS_GRAD,
+    KEEL_OP_LAYERNORM,
     KEEL_OP_LAYERNORM_GRAD,
+    KEEL_OP_GELU,
     KEEL_OP_GELU_GRAD,
+    KEEL_OP_DROPOUT,
+    KEEL_OP_ADD,
+    KEEL_OP_ACCUMULATE,
+
+    KEEL_OP_CROSS_ENTROPY, /* graph_loss.c */
+
+    KEEL_OP_ATTENTION, /* graph_attention.c */
     KEEL_OP_ATTENTION_GRAD,
+
+    KEEL_OP_EMBEDDING, /* graph_table.c */
+    KEEL_OP_EMBEDDING_GRAD,
+
     KEEL_OP_COUNT
 };
 
-struct keel_autodiff; /* pass_autodiff.c */
-struct keel_emit;     /* pass_emit.c */
+struct keel_autodiff; /* autodiff.h */
+struct keel_emit;     /* emit.h */
+
+enum { KEEL_LETTERS = 128 };
 
 struct keel_op {
     const char *name;
@@ -46,6 +56,14 @@ struct keel_op {
     const char *work;     /* FLOPs as a product of the rule's letters ("4bttw"), or NULL: 2 x all letters when
                              the rule contracts two operands, else 0 */
     const char *in_place; /* pairs "result operand" of digits: may share memory, first choice first */
+    /* Gives the upper-case letters of the rule their sizes, from the attributes, the operands and the sizes
+     * of the other letters (which are known by now), and checks what the rule cannot say. False: what is
+     * wrong stands in `why`; the caller puts the operation's name and shapes before it. NULL: nothing to do.
+     */
+    bool (*letters)(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                    char *why, size_t why_bytes);
+    /* The attributes as text for the dump (" heads=4"); NULL: there are none, but dropout. */
+    void (*describe)(const struct keel_ir_node *, char *text, size_t text_bytes);
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
 };
@@ -57,9 +75,9 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
                                struct keel_shape shapes[KEEL_NODE_OUT_MAX],
                                struct keel_spec specs[KEEL_NODE_OUT_MAX]);
 
-/* Results that the rule has, those that may be absent, and those that are accumulators, as bit sets. */
+/* Results that the rule has, those that may be absent, that are accumulators, that are int32: bit sets. */
 struct keel_op_results {
-    uint32_t all, optional, accumulated;
+    uint32_t all, optional, accumulated, integer;
 };
 struct keel_op_results keel_op_results(uint32_t op);
 
@@ -68,34 +86,44 @@ uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node
 uint64_t keel_op_bytes(const struct keel_graph *graph, const struct keel_ir_node *node);
 uint64_t keel_graph_flops(const struct keel_graph *graph);
 
-/* Gradients (pass_autodiff.c) and launches (pass_emit.c) of the rows. */
-void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
+/* ---- graph_dense.c ---- */
 void keel_grad_linear(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_linear_transposed(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_layernorm(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_gelu(struct keel_autodiff *, const struct keel_ir_node *);
-void keel_grad_attention(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_dropout(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_add(struct keel_autodiff *, const struct keel_ir_node *);
-void keel_grad_cross_entropy(struct keel_autodiff *, const struct keel_ir_node *);
-
-enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_linear(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_linear_transposed(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_layernorm(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_gelu(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_attention(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_dropout(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_add(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
-enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_linear_dx(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_linear_dw(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_linear_transposed(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_transposed_dx(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_transposed_dw(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_bias_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_layernorm(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_layernorm_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_gelu(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_gelu_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_dropout(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_add(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_accumulate(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_loss.c ---- */
+void keel_grad_loss(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_describe_loss(const struct keel_ir_node *, char *text, size_t text_bytes);
+enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_attention.c ---- */
+bool keel_letters_attention(const struct keel_graph *, const struct keel_ir_node *,
+                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+void keel_describe_attention(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_attention(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_attention(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_table.c ---- */
+void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
 
 #endif

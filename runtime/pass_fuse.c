@@ -139,8 +139,8 @@ enum keel_status keel_pass_inference(struct keel_graph *graph)
             for (uint32_t k = 0; k < KEEL_NODE_IN_MAX; k++)
                 if (graph->nodes[n].in[k] == node->out[0])
                     graph->nodes[n].in[k] = node->in[0];
-        if (graph->logits == node->out[0])
-            graph->logits = node->in[0];
+        if (graph->output == node->out[0])
+            graph->output = node->in[0];
         node->op = KEEL_OP_NONE;
     }
     keel_graph_compact(graph);

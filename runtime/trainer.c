@@ -28,13 +28,12 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                   .dropout = job->dropout,
                                   .bias = job->bias,
                                   .tied = job->tied};
-    double rows = (double)job->batch * job->block * job->microbatches * job->shards;
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
     struct keel_engine_config config = {.device = trainer->device,
                                         .kernels = trainer->kernels,
                                         .graph = graph,
-                                        .loss_scale = (float)(1.0 / rows),
+                                        .microbatches = job->microbatches * job->shards,
                                         .training = true,
                                         .check_products = job->check_products,
                                         .slot_wait_ns = trainer->stall_ns};
@@ -177,7 +176,8 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
     const struct keel_job *job = trainer->job;
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
     keel_data_train_batch(trainer->data, 0, 0, 1, trainer->ids, trainer->targets);
-    struct keel_engine_batch batch = {.ids = trainer->ids, .targets = trainer->targets, .seed = job->seed};
+    struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
+                                      .seed = job->seed};
     struct keel_engine_update request = {.beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
     struct keel_engine_updated updated;
     float loss;
@@ -285,8 +285,7 @@ static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t ste
         uint32_t number = shard * job->microbatches + m;
         keel_data_train_batch(trainer->data, step, number, job->shards * job->microbatches, trainer->ids,
                               trainer->targets);
-        struct keel_engine_batch batch = {.ids = trainer->ids,
-                                          .targets = trainer->targets,
+        struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
                                           .seed = job->seed,
                                           .step = (uint32_t)step,
                                           .microbatch = number};

@@ -27,8 +27,8 @@ enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, boo
             *has = false;
             return KEEL_OK;
         }
-        struct keel_engine_batch batch = {
-            .ids = trainer->ids, .targets = trainer->targets, .seed = job->seed};
+        struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
+                                          .seed = job->seed};
         float loss;
         KEEL_TRY(keel_engine_eval(trainer->engine, &batch, keel_deadline_after_ns(trainer->stall_ns), &loss));
         sum += loss;
@@ -64,11 +64,10 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
                                    float uniform, float *logits, uint32_t vocab, int32_t *out)
 {
     memset(trainer->ids, 0, (size_t)trainer->job->batch * trainer->job->block * sizeof(int32_t));
-    memset(trainer->targets, 0, (size_t)trainer->job->batch * trainer->job->block * sizeof(int32_t));
     memcpy(trainer->ids, window, length * sizeof(int32_t));
-    struct keel_engine_batch batch = {
-        .ids = trainer->ids, .targets = trainer->targets, .seed = trainer->job->seed};
-    KEEL_TRY(keel_engine_logits(trainer->engine, &batch, length - 1, 1,
+    struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, NULL},
+                                      .seed = trainer->job->seed};
+    KEEL_TRY(keel_engine_output(trainer->engine, &batch, length - 1, 1,
                                 keel_deadline_after_ns(trainer->stall_ns), logits));
     /* Only tokens that the text has: a padded vocabulary has no bytes behind the rest. */
     *out = (int32_t)draw(logits, keel_data_vocab(trainer->data), uniform, logits + vocab);

@@ -77,7 +77,8 @@ static double median(double *values, uint32_t count)
 
 static enum keel_status step(struct keel_engine *engine, const int32_t *tokens, uint32_t number)
 {
-    struct keel_engine_batch batch = {.ids = tokens, .targets = tokens + 1, .seed = 1, .step = number};
+    struct keel_engine_batch batch = {
+        .inputs = (const void *[]){tokens, tokens + 1}, .seed = 1, .step = number};
     struct keel_engine_update update = {.learning_rate = 1e-4F,
                                         .beta1 = 0.9F,
                                         .beta2 = 0.95F,
@@ -141,11 +142,8 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
     struct keel_graph *graph = NULL;
     struct keel_engine *engine = NULL;
     KEEL_TRY(keel_graph_create(&graph));
-    struct keel_engine_config config = {.device = device,
-                                        .kernels = kernels,
-                                        .graph = graph,
-                                        .loss_scale = 1.0F / (float)(shape->gpt.batch * shape->gpt.block),
-                                        .training = true};
+    struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = graph, .training = true};
     enum keel_status status = keel_model_gpt(graph, &shape->gpt);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &engine);

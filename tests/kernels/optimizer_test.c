@@ -133,6 +133,34 @@ START_TEST(norm_and_adamw_are_near_the_truth)
 }
 END_TEST
 
+START_TEST(a_statistic_follows_the_mean_and_stays_when_a_step_is_refused)
+{
+    enum { COUNT = 1003 };
+    for (int refused = 0; refused < 2; refused++) {
+        struct rig *rig = rig_shared(RIG_HOST);
+        const float norm[2] = {1.0f, refused == 0 ? 1.0f : 0.0f};
+        struct keel_statistic op = {.count = COUNT,
+                                    .momentum = 0.1f,
+                                    .w = rig_random(rig, COUNT, 1, -2.0f, 2.0f),
+                                    .mean = rig_random(rig, COUNT, 2, -2.0f, 2.0f),
+                                    .norm = rig_bytes(rig, norm, sizeof norm)};
+        ck_ok(keel_op_statistic(rig->kernels, &op, &rig->list));
+        rig_run(rig);
+        const float *w = rig_result(rig, op.w, COUNT * 4);
+        float *w0 = random_floats(COUNT, 1, -2.0f, 2.0f), *mean = random_floats(COUNT, 2, -2.0f, 2.0f);
+        for (int i = 0; i < COUNT; i++) {
+            double moved = (double)w0[i] + (double)op.momentum * ((double)mean[i] - (double)w0[i]);
+            if (refused == 0)
+                ck_assert_double_eq_tol((double)w[i], moved, 2.5e-7);
+            else
+                ck_assert(w[i] == w0[i]);
+        }
+        free(w0);
+        free(mean);
+    }
+}
+END_TEST
+
 START_TEST(clipping_acts_only_above_the_limit)
 {
     const float values[4] = {0.6f, 0.0f, 0.8f, 0.0f};
@@ -216,6 +244,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, norm_and_adamw_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, a_norm_of_three_levels_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, norm_and_adamw_are_near_the_truth);
+    tcase_add_test(tc, a_statistic_follows_the_mean_and_stays_when_a_step_is_refused);
     tcase_add_test(tc, clipping_acts_only_above_the_limit);
     tcase_add_loop_test(tc, a_gradient_that_is_not_finite_changes_no_weight, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, a_digest_does_not_depend_on_the_split, 0, RIG_DEVICES + 1);

@@ -36,8 +36,6 @@ static void engine_rig_open(struct engine_rig *rig, const char *selector, struct
     options.device = rig->device;
     options.kernels = rig->kernels;
     options.graph = graph;
-    if (!(options.loss_scale > 0.0F))
-        options.loss_scale = 1.0F / (float)rig->rows;
     ck_ok(keel_engine_create(&options, &rig->engine));
     keel_graph_destroy(graph);
 }
@@ -54,10 +52,13 @@ static void engine_rig_close(struct engine_rig *rig)
 enum { TOKENS_MAX = 4096 };
 struct tokens {
     int32_t ids[TOKENS_MAX], targets[TOKENS_MAX];
+    const void *inputs[2]; /* both, as the engine takes them */
 };
 static void fill_tokens(const struct engine_rig *rig, uint32_t number, struct tokens *out)
 {
     ck_assert_uint_le(rig->rows, TOKENS_MAX);
+    out->inputs[0] = out->ids;
+    out->inputs[1] = out->targets;
     for (uint32_t i = 0; i < rig->rows; i++) {
         out->ids[i] = (int32_t)((i * 7 + number * 13 + i * i) % rig->gpt.vocab);
         out->targets[i] = (int32_t)((i * 5 + number * 3 + 1) % rig->gpt.vocab);
@@ -67,7 +68,7 @@ static void fill_tokens(const struct engine_rig *rig, uint32_t number, struct to
 static struct keel_engine_batch batch_of(const struct tokens *tokens, uint32_t step, uint32_t microbatch)
 {
     return (struct keel_engine_batch){
-        .ids = tokens->ids, .targets = tokens->targets, .seed = 42, .step = step, .microbatch = microbatch};
+        .inputs = tokens->inputs, .seed = 42, .step = step, .microbatch = microbatch};
 }
 
 static void read_floats(struct engine_rig *rig, struct keel_buffer *buffer, uint64_t first, float *out,

@@ -98,7 +98,7 @@ START_TEST(operands_of_the_wrong_kind_are_refused)
             keel_graph_linear_transposed(graph, x, 0);
             break;
         case 3:
-            keel_graph_attention(graph, x, 3, 0.0F);
+            keel_graph_attention(graph, x, &(struct keel_attention_spec){.heads = 3});
             break;
         case 4:
             keel_graph_dropout(graph, x, 1.0F);
@@ -107,7 +107,8 @@ START_TEST(operands_of_the_wrong_kind_are_refused)
             weight(graph, "w", 5, 12);
             break;
         default:
-            keel_graph_attention(graph, keel_graph_linear_transposed(graph, x, w), 1, 0.0F);
+            keel_graph_attention(graph, keel_graph_linear_transposed(graph, x, w),
+                                 &(struct keel_attention_spec){.heads = 1});
         }
         ck_status(keel_graph_status(graph), KEEL_INVALID);
         ck_assert_msg(strstr(keel_detail(), cases[i].text) != NULL, "%s lacks %s", keel_detail(),
@@ -134,7 +135,7 @@ START_TEST(shapes_follow_from_the_index_rules)
     expect_shape(graph, x, (struct keel_shape){3, {2, 3, 8}});
     keel_value qkv = keel_graph_linear(graph, x, weight(graph, "qkv", 8, 24), 0);
     expect_shape(graph, qkv, (struct keel_shape){3, {2, 3, 24}});
-    keel_value out = keel_graph_attention(graph, qkv, 4, 0.0F);
+    keel_value out = keel_graph_attention(graph, qkv, &(struct keel_attention_spec){.heads = 4});
     expect_shape(graph, out, (struct keel_shape){3, {2, 3, 8}});
     expect_shape(graph, graph->nodes[graph->node_count - 1].out[1], (struct keel_shape){4, {2, 4, 3, 2}});
     keel_value flat = floats(graph, "flat", (struct keel_shape){2, {5, 8}});
@@ -419,7 +420,7 @@ START_TEST(no_two_living_values_share_memory)
         if ((variant & 4) != 0)
             ck_ok(keel_pass_fuse(graph));
         struct keel_memory_options options = {
-            .align_bytes = 256, .reuse = true, .keep = (variant & 2) != 0 ? 0 : graph->logits};
+            .align_bytes = 256, .reuse = true, .keep = (variant & 2) != 0 ? 0 : graph->output};
         struct keel_memory_plan plan;
         ck_ok(keel_pass_memory(graph, &options, &plan));
         expect_no_overlap(graph, &plan, options.keep);

@@ -351,6 +351,15 @@ struct keel_adamw {
 };
 enum keel_status keel_op_adamw(struct keel_kernels *, const struct keel_adamw *, struct keel_launch_list *);
 
+/* What follows a mean instead of a gradient: w = w + momentum (mean - w); nothing when norm[1] is 0. */
+struct keel_statistic {
+    uint64_t count;
+    float momentum;
+    struct keel_buffer *w, *mean, *norm;
+};
+enum keel_status keel_op_statistic(struct keel_kernels *, const struct keel_statistic *,
+                                   struct keel_launch_list *);
+
 /* digest[0] (uint64) += sum over i, modulo 2^64, of mix(bits(x_i), first_element + i): order-free, so
  * any split of a tensor gives the same sum. digest must be zeroed before the first tensor. */
 struct keel_digest {

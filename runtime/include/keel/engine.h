@@ -6,9 +6,9 @@
  * It knows nothing of ranks, networks or snapshots.
  *
  * Flat buffers. Parameters lie in one flat device buffer, in the order in which the backward pass
- * finishes their gradients; gradients, Adam's m and v have the same layout. Gaps for alignment are
- * zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at one point of
- * the backward pass.
+ * finishes their gradients, statistics last; gradients, Adam's m and v have the same layout. Gaps for
+ * alignment are zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at one
+ * point of the backward pass.
  *
  * One thread at a time per engine. */
 #ifndef KEEL_ENGINE_H
@@ -25,7 +25,8 @@ struct keel_engine_config {
     struct keel_device *device;     /* borrowed */
     struct keel_kernels *kernels;   /* borrowed */
     const struct keel_graph *graph; /* the model's forward graph with its loss; borrowed during create */
-    float loss_scale;               /* 1 / rows of the whole step: gradients add up to the mean */
+    uint32_t microbatches;          /* of the whole step, over all shards: losses and gradients add up to the
+                                       mean over them; 0 is 1 */
     uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
     bool training;                  /* false: eval alone, no gradients, no optimizer state */
     bool check_products; /* training: notice when the result of a product changes after it was computed */
@@ -40,7 +41,7 @@ struct keel_engine_config {
  * the order in which the norm is summed, is the same on every device. */
 enum { KEEL_FLAT_ALIGN = 1024, KEEL_ENGINE_SLOTS = 16 };
 
-/* INVALID: the graph has an error, no loss, or other inputs than int32 "ids" and "targets". UNSUPPORTED: the
+/* INVALID: the graph has an error, no loss or no trained parameter. UNSUPPORTED: the
  * device needs a coarser alignment than KEEL_FLAT_ALIGN. NO_MEMORY names what does not fit. Blocks while
  * buffers are zeroed. */
 enum keel_status keel_engine_create(const struct keel_engine_config *config, struct keel_engine **out);
@@ -55,6 +56,7 @@ struct keel_engine_param {
     uint64_t offset; /* first element in the flat buffers */
     uint64_t count;  /* elements */
     bool decay;      /* weight decay applies (matrices) */
+    bool statistic;  /* not trained: follows a mean (keel_param_spec) */
 };
 /* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
@@ -81,9 +83,18 @@ struct keel_queue *keel_engine_queue(struct keel_engine *engine);
 
 /* ---- running; all enqueue and return unless said otherwise ---- */
 
+/* What the graph is fed with: its inputs in the order in which they were declared. */
+struct keel_engine_input {
+    const char *name; /* lives as long as the engine */
+    enum keel_dtype dtype;
+    struct keel_shape shape;
+    uint64_t bytes;
+};
+uint32_t keel_engine_input_count(const struct keel_engine *engine);
+const struct keel_engine_input *keel_engine_input(const struct keel_engine *engine, uint32_t index);
+
 struct keel_engine_batch {
-    const int32_t *ids;     /* [batch, tokens] of the graph's inputs; copied before return */
-    const int32_t *targets; /* likewise */
+    const void *const *inputs; /* by number, each of its bytes; NULL for zeros. Copied before return. */
     uint64_t seed;
     uint32_t step, microbatch;
 };
@@ -125,10 +136,11 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
 /* Mean loss of one batch, dropout off; blocks. */
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                   uint64_t deadline_ns, float *out_loss);
-/* Logits of one batch: `rows` x vocab floats from row `first_row` of the flattened [batch * tokens];
- * blocks. For sampling; targets may be NULL. After TIMEOUT `out` must live as long as the engine. */
-enum keel_status keel_engine_logits(struct keel_engine *engine, const struct keel_engine_batch *batch,
-                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, float *out);
+/* What the graph's output is for one batch, dropout off: `rows` rows of its last dimension from row
+ * `first_row` of its flattened others, floats or int32 as the value is; blocks. INVALID: no output, or rows
+ * that it has not. After TIMEOUT `out` must live as long as the engine. */
+enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out);
 
 /* Digest of the weights as they are; blocks. */
 enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out);
@@ -136,7 +148,7 @@ enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadlin
 /* ---- facts for reports and tests ---- */
 
 struct keel_engine_facts {
-    uint64_t parameters;           /* elements that are trained */
+    uint64_t parameters;           /* elements that are trained: no statistics */
     uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
     uint64_t activation_bytes;     /* of which the arena */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */

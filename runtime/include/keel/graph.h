@@ -26,15 +26,20 @@ enum keel_status keel_graph_create(struct keel_graph **out);
 void keel_graph_destroy(struct keel_graph *graph);
 enum keel_status keel_graph_status(const struct keel_graph *graph); /* first error; detail set again */
 
-/* Inputs of a microbatch (ids, targets: KEEL_I32). */
+/* What is fed with each microbatch, in this order: KEEL_I32 (ids, classes) or KEEL_F32. */
 keel_value keel_graph_input(struct keel_graph *, const char *name, enum keel_dtype, struct keel_shape);
 
-/* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. */
+/* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. Or a statistic, which
+ * is no gradient's business: operations add to its accumulator the mean over the step of what they see, and
+ * the update does w += momentum * (mean - w). It lies behind all trained tensors, is in no norm, and takes
+ * part in sums, digests and snapshots like them. */
 struct keel_param_spec {
     const char *name;
     struct keel_shape shape;
     float deviation, fill;
     bool decay;
+    bool statistic;
+    float momentum; /* of a statistic: (0, 1]; 0 otherwise */
 };
 keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *);
 
@@ -44,11 +49,21 @@ keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weigh
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
 keel_value keel_graph_gelu(struct keel_graph *, keel_value x);
-keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, uint32_t heads, float dropout);
+/* Self-attention over qkv [batch, tokens, 3 width], causal. */
+struct keel_attention_spec {
+    uint32_t heads;
+    float dropout; /* on the probabilities */
+};
+keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
 keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
-/* Scalar mean cross-entropy; also marks `logits` as an output. */
+
+/* Losses: each is a mean, and all add to one sum, which they return. The first of these also makes its first
+ * operand the output, unless there is one. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
+
+/* What keel_engine_output reads: one value, made by an operation. */
+void keel_graph_output(struct keel_graph *, keel_value);
 
 struct keel_shape keel_graph_shape(const struct keel_graph *, keel_value);
 /* The graph as text, one node a line. */

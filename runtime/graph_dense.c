@@ -1,56 +1,126 @@
-/* pass_emit.c - emit: nodes become launches, through the doors of kernels.h.
- *
- * One function per row of the operation table, which fills the kernel's descriptor from the node's shapes.
- * Owns nothing; the shapes were checked when the node was added. */
+/* graph_dense.c - products, norms, activations, additions: builder functions, gradients, launches. */
+#include "autodiff.h"
 #include "emit.h"
-#include "ops.h"
-
-#include <keel/attention_ops.h>
-#include <stddef.h>
 
 static const float layernorm_epsilon = 1e-5F; /* as in the published GPT-2 */
 
-static struct keel_buffer *buffer_of(const struct keel_emit *emit, keel_value value)
+/* ---- builder ------------------------------------------------------------------------------------------- */
+
+keel_value keel_graph_linear(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias)
 {
-    return value == 0 ? NULL : emit->buffer[value];
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_LINEAR, .in = {x, weight, bias}});
 }
 
-static const struct keel_shape *shape_of(const struct keel_emit *emit, keel_value value)
+keel_value keel_graph_linear_transposed(struct keel_graph *graph, keel_value x, keel_value table)
 {
-    return &emit->graph->values[value].shape;
+    return keel_graph_node(graph,
+                           &(struct keel_node_request){.op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table}});
 }
 
-static uint64_t count_of(const struct keel_emit *emit, keel_value value)
+keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta)
 {
-    return keel_shape_count(shape_of(emit, value));
+    return keel_graph_node(graph,
+                           &(struct keel_node_request){.op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta}});
 }
 
-/* The last dimension, and how many rows of it there are. */
-static uint32_t width_of(const struct keel_emit *emit, keel_value value)
+keel_value keel_graph_gelu(struct keel_graph *graph, keel_value x)
 {
-    const struct keel_shape *shape = shape_of(emit, value);
-    return (uint32_t)shape->size[shape->dims - 1];
-}
-static uint32_t rows_of(const struct keel_emit *emit, keel_value value)
-{
-    return (uint32_t)(count_of(emit, value) / width_of(emit, value));
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_GELU, .in = {x}});
 }
 
-static void need_workspace(struct keel_emit *emit, uint64_t bytes)
+keel_value keel_graph_dropout(struct keel_graph *graph, keel_value x, float rate)
 {
-    if (bytes > emit->workspace_bytes)
-        emit->workspace_bytes = bytes;
+    struct keel_attributes attributes = keel_graph_random(graph, "dropout", rate);
+    if (attributes.stream == 0)
+        return graph->status == KEEL_OK ? x : 0;
+    return keel_graph_node(
+        graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT, .in = {x}, .attributes = attributes});
 }
 
-enum keel_status keel_emit_node(struct keel_emit *emit, const struct keel_ir_node *node)
+keel_value keel_graph_add(struct keel_graph *graph, keel_value a, keel_value b)
 {
-    return keel_op_row(node->op)->emit(emit, node);
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_ADD, .in = {a, b}});
 }
 
-/* ---- products
- * ---------------------------------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------------------------------------- */
 
-static enum keel_status product(struct keel_emit *emit, struct keel_gemm *gemm)
+/* A product with a parameter: the parameter's gradient first, so that it is final sooner. */
+static void product_gradient(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t dw,
+                             uint32_t dx)
+{
+    keel_value x = node->in[0];
+    keel_value weight = node->in[1];
+    keel_value dy = arrived(autodiff, node->out[0]);
+    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, node->in[2]))
+        return;
+    keel_graph_node(autodiff->graph, &(struct keel_node_request){
+                                         .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)}});
+    if (node->in[2] != 0)
+        keel_graph_node(autodiff->graph,
+                        &(struct keel_node_request){.op = KEEL_OP_BIAS_GRAD,
+                                                    .in = {dy},
+                                                    .into = {accumulator(autodiff, node->in[2])}});
+    if (wanted(autodiff, x))
+        keel_gradient_add(
+            autodiff, x,
+            keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = dx, .in = {dy, weight}}));
+}
+
+void keel_grad_linear(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    product_gradient(autodiff, node, KEEL_OP_LINEAR_DW, KEEL_OP_LINEAR_DX);
+}
+
+void keel_grad_linear_transposed(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    product_gradient(autodiff, node, KEEL_OP_TRANSPOSED_DW, KEEL_OP_TRANSPOSED_DX);
+}
+
+void keel_grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_value gamma = node->in[1];
+    keel_value beta = node->in[2];
+    if (!keel_gradient_param(autodiff, node, gamma) || !keel_gradient_param(autodiff, node, beta))
+        return;
+    keel_value dx = keel_graph_node(
+        autodiff->graph,
+        &(struct keel_node_request){
+            .op = KEEL_OP_LAYERNORM_GRAD,
+            .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
+            .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)}});
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(autodiff, node->in[0], dx);
+}
+
+void keel_grad_gelu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_gradient_add(
+        autodiff, node->in[0],
+        keel_graph_node(autodiff->graph,
+                        &(struct keel_node_request){.op = KEEL_OP_GELU_GRAD,
+                                                    .in = {node->in[0], arrived(autodiff, node->out[0])}}));
+}
+
+/* The same mask on the gradient. */
+void keel_grad_dropout(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_gradient_add(
+        autodiff, node->in[0],
+        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT,
+                                                                     .in = {arrived(autodiff, node->out[0])},
+                                                                     .attributes = node->attributes}));
+}
+
+void keel_grad_add(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    for (uint32_t i = 0; i < 2; i++)
+        if (wanted(autodiff, node->in[i]))
+            keel_gradient_add(autodiff, node->in[i], arrived(autodiff, node->out[0]));
+}
+
+/* ---- launches: products -------------------------------------------------------------------------------- */
+
+enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gemm)
 {
     gemm->batch = 1;
     gemm->ldc = gemm->n;
@@ -79,7 +149,7 @@ enum keel_status keel_emit_linear(struct keel_emit *emit, const struct keel_ir_n
                              .c = buffer_of(emit, node->out[0]),
                              .bias = buffer_of(emit, node->in[2]),
                              .pre = buffer_of(emit, node->out[1])};
-    return product(emit, &gemm);
+    return keel_emit_product(emit, &gemm);
 }
 
 enum keel_status keel_emit_linear_transposed(struct keel_emit *emit, const struct keel_ir_node *node)
@@ -94,7 +164,7 @@ enum keel_status keel_emit_linear_transposed(struct keel_emit *emit, const struc
                              .a = buffer_of(emit, node->in[0]),
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0])};
-    return product(emit, &gemm);
+    return keel_emit_product(emit, &gemm);
 }
 
 /* dx = dy weight^T */
@@ -110,7 +180,7 @@ enum keel_status keel_emit_linear_dx(struct keel_emit *emit, const struct keel_i
                              .a = buffer_of(emit, node->in[0]),
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0])};
-    return product(emit, &gemm);
+    return keel_emit_product(emit, &gemm);
 }
 
 /* dx = dy table */
@@ -126,7 +196,7 @@ enum keel_status keel_emit_transposed_dx(struct keel_emit *emit, const struct ke
                              .a = buffer_of(emit, node->in[0]),
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0])};
-    return product(emit, &gemm);
+    return keel_emit_product(emit, &gemm);
 }
 
 /* out += left^T right, both with one row per token. */
@@ -145,7 +215,7 @@ static enum keel_status weight_gradient(struct keel_emit *emit, keel_value left,
                              .a = buffer_of(emit, left),
                              .b = buffer_of(emit, right),
                              .c = buffer_of(emit, out)};
-    return product(emit, &gemm);
+    return keel_emit_product(emit, &gemm);
 }
 
 enum keel_status keel_emit_linear_dw(struct keel_emit *emit, const struct keel_ir_node *node)
@@ -167,8 +237,8 @@ enum keel_status keel_emit_bias_grad(struct keel_emit *emit, const struct keel_i
     return emit->measure ? KEEL_OK : keel_op_bias_grad(emit->kernels, &op, emit->list);
 }
 
-/* ---- rows and elements
- * --------------------------------------------------------------------------------------- */
+/* ---- launches: rows and elements ------------------------------------------------------------------------
+ */
 
 enum keel_status keel_emit_layernorm(struct keel_emit *emit, const struct keel_ir_node *node)
 {
@@ -238,84 +308,10 @@ enum keel_status keel_emit_add(struct keel_emit *emit, const struct keel_ir_node
     return emit->measure ? KEEL_OK : keel_op_add(emit->kernels, &op, emit->list);
 }
 
-/* ---- the two ends and the middle of a transformer
- * ------------------------------------------------------------- */
-
-enum keel_status keel_emit_embedding(struct keel_emit *emit, const struct keel_ir_node *node)
+enum keel_status keel_emit_accumulate(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    const struct keel_shape *y = shape_of(emit, node->out[0]);
-    struct keel_embedding op = {.batch = (uint32_t)y->size[0],
-                                .tokens = (uint32_t)y->size[1],
-                                .width = (uint32_t)y->size[2],
-                                .vocab = rows_of(emit, node->in[1]),
-                                .ids = buffer_of(emit, node->in[0]),
-                                .table = buffer_of(emit, node->in[1]),
-                                .positions = buffer_of(emit, node->in[2]),
-                                .y = buffer_of(emit, node->out[0])};
-    return emit->measure ? KEEL_OK : keel_op_embedding(emit->kernels, &op, emit->list);
-}
-
-enum keel_status keel_emit_embedding_grad(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    const struct keel_shape *dy = shape_of(emit, node->in[1]);
-    struct keel_embedding_grad op = {.batch = (uint32_t)dy->size[0],
-                                     .tokens = (uint32_t)dy->size[1],
-                                     .width = (uint32_t)dy->size[2],
-                                     .vocab = rows_of(emit, node->out[0]),
-                                     .ids = buffer_of(emit, node->in[0]),
-                                     .dy = buffer_of(emit, node->in[1]),
-                                     .dtable = buffer_of(emit, node->out[0]),
-                                     .dpositions = buffer_of(emit, node->out[1])};
-    return emit->measure ? KEEL_OK : keel_op_embedding_grad(emit->kernels, &op, emit->list);
-}
-
-/* The descriptor that both directions share. */
-static struct keel_attention attention(const struct keel_emit *emit, const struct keel_ir_node *node,
-                                       keel_value qkv, keel_value out, keel_value stats)
-{
-    const struct keel_shape *shape = shape_of(emit, out);
-    return (struct keel_attention){.batch = (uint32_t)shape->size[0],
-                                   .tokens = (uint32_t)shape->size[1],
-                                   .heads = node->attributes.heads,
-                                   .head_width = (uint32_t)shape->size[2] / node->attributes.heads,
-                                   .dropout_rate = node->attributes.rate,
-                                   .stream = node->attributes.stream,
-                                   .qkv = buffer_of(emit, qkv),
-                                   .out = buffer_of(emit, out),
-                                   .stats = buffer_of(emit, stats),
-                                   .control = emit->control,
-                                   .workspace = emit->workspace};
-}
-
-enum keel_status keel_emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_attention op = attention(emit, node, node->in[0], node->out[0], node->out[1]);
-    if (!emit->measure)
-        return keel_op_attention(emit->kernels, &op, emit->list);
-    need_workspace(emit, keel_attention_workspace_bytes(emit->kernels, &op));
-    return KEEL_OK;
-}
-
-enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_attention_grad op = {.forward = attention(emit, node, node->in[0], node->in[1], node->in[2]),
-                                     .dout = buffer_of(emit, node->in[3]),
-                                     .dqkv = buffer_of(emit, node->out[0])};
-    if (!emit->measure)
-        return keel_op_attention_grad(emit->kernels, &op, emit->list);
-    need_workspace(emit, keel_attention_grad_workspace_bytes(emit->kernels, &op));
-    return KEEL_OK;
-}
-
-enum keel_status keel_emit_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_cross_entropy op = {.rows = rows_of(emit, node->in[0]),
-                                    .vocab = width_of(emit, node->in[0]),
-                                    .scale = emit->scale,
-                                    .logits = buffer_of(emit, node->in[0]),
-                                    .targets = buffer_of(emit, node->in[1]),
-                                    .row_loss = buffer_of(emit, node->out[0]),
-                                    .loss = buffer_of(emit, node->out[1]),
-                                    .dlogits = buffer_of(emit, node->out[2])};
-    return emit->measure ? KEEL_OK : keel_op_cross_entropy(emit->kernels, &op, emit->list);
+    struct keel_buffer *sum = buffer_of(emit, node->out[0]);
+    struct keel_add op = {
+        .count = count_of(emit, node->in[0]), .a = sum, .b = buffer_of(emit, node->in[0]), .y = sum};
+    return emit->measure ? KEEL_OK : keel_op_add(emit->kernels, &op, emit->list);
 }

@@ -1,0 +1,50 @@
+/* autodiff.h - what the gradient function of a row works with.
+ *
+ * It is called with a forward node at which a gradient has arrived, and appends the nodes that hand it on:
+ * first what parameters get, so that they are final early, then what other operands get. */
+#ifndef KEEL_RUNTIME_AUTODIFF_H
+#define KEEL_RUNTIME_AUTODIFF_H
+
+#include "ops.h"
+
+struct keel_autodiff {
+    struct keel_graph *graph;
+    keel_value *gradient; /* by value: its gradient so far, or 0 */
+    bool *wanted;         /* by value: a trained parameter stands behind it */
+    uint32_t count;       /* forward values */
+    uint32_t node;        /* number of the forward node */
+};
+
+/* The gradient that has arrived at a result of a node; 0 for one that nobody uses. */
+static inline keel_value arrived(const struct keel_autodiff *autodiff, keel_value value)
+{
+    return autodiff->gradient[value];
+}
+
+/* The accumulator of a parameter (a statistic has one too); 0 when `value` is absent or no parameter. */
+static inline keel_value accumulator(const struct keel_autodiff *autodiff, keel_value value)
+{
+    const struct keel_graph *graph = autodiff->graph;
+    if (value == 0 || graph->values[value].kind != KEEL_VALUE_PARAM)
+        return 0;
+    return graph->params[graph->values[value].param].gradient;
+}
+
+/* Whether anybody needs the gradient of `value`. */
+static inline bool wanted(const struct keel_autodiff *autodiff, keel_value value)
+{
+    return value != 0 && autodiff->wanted[value];
+}
+
+/* Another summand of the gradient of `value`; into its accumulator when it is a parameter. */
+void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand);
+
+/* Operands that must be parameters, because their gradients are accumulators of the kernel: false, and the
+ * graph refuses, when `value` is none. Absent is fine. */
+bool keel_gradient_param(struct keel_autodiff *autodiff, const struct keel_ir_node *node, keel_value value);
+
+/* Ask the forward node itself for its optional result `out`, of the shape of its operand 0: a gradient that
+ * it has at hand. */
+keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t out);
+
+#endif

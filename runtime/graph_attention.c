@@ -1,0 +1,83 @@
+/* graph_attention.c - attention: builder function, gradient, launches. */
+#include "autodiff.h"
+#include "emit.h"
+
+#include <keel/attention_ops.h>
+
+#include <stdio.h>
+
+keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
+                                const struct keel_attention_spec *spec)
+{
+    struct keel_attributes attributes = keel_graph_random(graph, "attention", spec->dropout);
+    attributes.attention.heads = spec->heads;
+    return keel_graph_node(
+        graph, &(struct keel_node_request){.op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes});
+}
+
+/* A head must be a whole number of columns. */
+bool keel_letters_attention(const struct keel_graph *graph, const struct keel_ir_node *node,
+                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph;
+    uint32_t heads = node->attributes.attention.heads;
+    size['H'] = heads;
+    if (heads != 0 && size['w'] % heads == 0)
+        return true;
+    snprintf(why, why_bytes, "the width %llu is no multiple of the heads, which are %u",
+             (unsigned long long)size['w'], heads);
+    return false;
+}
+
+void keel_describe_attention(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, " heads=%u", node->attributes.attention.heads);
+}
+
+void keel_grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_gradient_add(autodiff, node->in[0],
+                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
+                                                           .op = KEEL_OP_ATTENTION_GRAD,
+                                                           .in = {node->in[0], node->out[0], node->out[1],
+                                                                  arrived(autodiff, node->out[0])},
+                                                           .attributes = node->attributes}));
+}
+
+/* The descriptor that both directions share. */
+static struct keel_attention attention(const struct keel_emit *emit, const struct keel_ir_node *node,
+                                       keel_value qkv, keel_value out, keel_value stats)
+{
+    const struct keel_shape *shape = shape_of(emit, out);
+    return (struct keel_attention){.batch = (uint32_t)shape->size[0],
+                                   .tokens = (uint32_t)shape->size[1],
+                                   .heads = node->attributes.attention.heads,
+                                   .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
+                                   .dropout_rate = node->attributes.rate,
+                                   .stream = node->attributes.stream,
+                                   .qkv = buffer_of(emit, qkv),
+                                   .out = buffer_of(emit, out),
+                                   .stats = buffer_of(emit, stats),
+                                   .control = emit->control,
+                                   .workspace = emit->workspace};
+}
+
+enum keel_status keel_emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_attention op = attention(emit, node, node->in[0], node->out[0], node->out[1]);
+    if (!emit->measure)
+        return keel_op_attention(emit->kernels, &op, emit->list);
+    need_workspace(emit, keel_attention_workspace_bytes(emit->kernels, &op));
+    return KEEL_OK;
+}
+
+enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_attention_grad op = {.forward = attention(emit, node, node->in[0], node->in[1], node->in[2]),
+                                     .dout = buffer_of(emit, node->in[3]),
+                                     .dqkv = buffer_of(emit, node->out[0])};
+    if (!emit->measure)
+        return keel_op_attention_grad(emit->kernels, &op, emit->list);
+    need_workspace(emit, keel_attention_grad_workspace_bytes(emit->kernels, &op));
+    return KEEL_OK;
+}
