@@ -1,5 +1,7 @@
-/* elementwise.c - add, GELU and its gradient, fill, copy: descriptors to launches. The kernels are in
- * elementwise.cl. */
+/* elementwise.c - add, multiply, GELU and its gradient, fill, copy: descriptors to launches. The kernels are
+ * in elementwise.cl. */
+#include <keel/shape_ops.h>
+
 #include "kernels_internal.h"
 
 enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add *op,
@@ -16,6 +18,25 @@ enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
     return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_add", op->count, args,
+                                    KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_multiply(struct keel_kernels *kernels, const struct keel_multiply *op,
+                                  struct keel_launch_list *list)
+{
+    if (op->count == 0)
+        return keel_fail(KEEL_INVALID, "multiply: no elements");
+    KEEL_TRY(keel_check_buffer("multiply", "a", op->a, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("multiply", "b", op->b, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("multiply", "y", op->y, op->count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->a),
+        keel_arg_buffer(op->b),
+        keel_arg_buffer(op->y),
+        keel_arg_u64(op->count),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_multiply", op->count, args,
                                     KEEL_ARG_COUNT(args));
 }
 

@@ -1,6 +1,7 @@
 /* elementwise.cl - operations where element i of the result depends on element i of the arguments.
  *
  *     add        y = a + b
+ *     multiply   y = a * b
  *     gelu       y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (canon_gelu)
  *     gelu_grad  dx = dy * gelu'(x)                                      (canon_gelu_slope)
  *     fill       y = value
@@ -21,6 +22,16 @@ __kernel void keel_add(__global const float *a, __global const float *b, __globa
         vstore16(vload16(0, a + i) + vload16(0, b + i), 0, y + i);
     for (; i < end; i++)
         y[i] = a[i] + b[i];
+}
+
+__kernel void keel_multiply(__global const float *a, __global const float *b, __global float *y, ulong count,
+                            uint block)
+{
+    SPAN(i, end)
+    for (; i + 16 <= end; i += 16)
+        vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i);
+    for (; i < end; i++)
+        y[i] = a[i] * b[i];
 }
 
 __kernel void keel_gelu(__global const float *x, __global float *y, ulong count, uint block)

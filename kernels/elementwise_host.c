@@ -16,6 +16,16 @@ static void host_add(void *const *arguments, const struct keel_range *range)
         y[i] = a[i] + b[i];
 }
 
+static void host_multiply(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *a = arguments[0], *b = arguments[1];
+    float *y = arguments[2];
+    uint64_t count = *(const uint64_t *)arguments[3];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = a[i] * b[i];
+}
+
 KEEL_HOST_KERNEL static void host_gelu(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -54,7 +64,8 @@ static void host_copy(void *const *arguments, const struct keel_range *range)
 }
 
 static const struct keel_module_kernel elementwise_kernels[] = {
-    {"keel_add", host_add},   {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad},
+    {"keel_add", host_add},   {"keel_multiply", host_multiply},
+    {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad},
     {"keel_fill", host_fill}, {"keel_copy", host_copy},
 };
 

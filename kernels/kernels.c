@@ -189,6 +189,12 @@ uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)
     return kernels->tuned[KEEL_TUNABLE_ITEM_ELEMENTS];
 }
 
+uint32_t keel_kernels_item_rows(const struct keel_kernels *kernels, uint32_t n)
+{
+    const uint32_t elements = keel_kernels_item_elements(kernels);
+    return n < elements ? elements / n : 1;
+}
+
 enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,
                                           enum keel_module_id module, const char *name, uint64_t count,
                                           const struct keel_arg *args, uint32_t arg_count)

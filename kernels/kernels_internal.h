@@ -23,7 +23,9 @@
     X(cast)                                                                                                  \
     X(embedding)                                                                                             \
     X(cross_entropy)                                                                                         \
-    X(loss)
+    X(loss)                                                                                                  \
+    X(shape)                                                                                                 \
+    X(row)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
@@ -93,6 +95,10 @@ enum keel_status keel_kernels_launch(struct keel_kernels *kernels, struct keel_l
 struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_t items);
 /* How many consecutive elements (a multiple of KEEL_LANES) one work-item of an element-wise kernel takes. */
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels);
+
+/* How many rows of n one work-item takes, where a row is a unit of work: so many that they have about as many
+ * elements. */
+uint32_t keel_kernels_item_rows(const struct keel_kernels *kernels, uint32_t n);
 
 /* Launch a kernel over `count` elements, keel_kernels_item_elements (its last argument) to a work-item. */
 enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,

@@ -17,6 +17,8 @@ kernels_CL += cast.cl
 kernels_CL += embedding.cl
 kernels_CL += cross_entropy.cl
 kernels_CL += loss.cl
+kernels_CL += shape.cl
+kernels_CL += row.cl
 
 kernels_SRC += kernels.c
 kernels_SRC += canon.c
@@ -50,3 +52,8 @@ kernels_SRC += cross_entropy.c
 kernels_SRC += cross_entropy_host.c
 kernels_SRC += loss.c
 kernels_SRC += loss_host.c
+kernels_SRC += shape.c
+kernels_SRC += shape_host.c
+kernels_SRC += row.c
+kernels_SRC += row_host.c
+kernels_SRC += golden_table.c

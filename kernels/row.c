@@ -1,0 +1,114 @@
+/* row.c - operations along the last dimension: descriptors to launches. The kernels are in row.cl. */
+#include <keel/shape_ops.h>
+
+#include "kernels_internal.h"
+
+static enum keel_status check_rows(const char *name, uint32_t rows, uint32_t n)
+{
+    if (rows == 0 || n == 0 || n > INT32_MAX)
+        return keel_fail(KEEL_INVALID, "%s: %u rows of %u", name, rows, n);
+    return KEEL_OK;
+}
+
+static enum keel_status launch(struct keel_kernels *kernels, const char *kernel, uint32_t rows,
+                               const struct keel_arg *args, uint32_t arg_count, struct keel_launch_list *list)
+{
+    const uint32_t item_rows = args[arg_count - 1].as.u32;
+    const struct keel_range range = keel_kernels_range(kernels, ((uint64_t)rows + item_rows - 1) / item_rows);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_row, kernel, &range, args, arg_count);
+}
+
+enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel_softmax *op,
+                                 struct keel_launch_list *list)
+{
+    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    KEEL_TRY(check_rows("softmax", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("softmax", "x", op->x, bytes));
+    KEEL_TRY(keel_check_buffer("softmax", "y", op->y, bytes));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->y),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
+    };
+    return launch(kernels, "keel_softmax", op->rows, args, KEEL_ARG_COUNT(args), list);
+}
+
+enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct keel_softmax_grad *op,
+                                      struct keel_launch_list *list)
+{
+    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    KEEL_TRY(check_rows("softmax_grad", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("softmax_grad", "y", op->y, bytes));
+    KEEL_TRY(keel_check_buffer("softmax_grad", "dy", op->dy, bytes));
+    KEEL_TRY(keel_check_buffer("softmax_grad", "dx", op->dx, bytes));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->y), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
+        keel_arg_u32(op->rows), keel_arg_u32(op->n),     keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
+    };
+    return launch(kernels, "keel_softmax_grad", op->rows, args, KEEL_ARG_COUNT(args), list);
+}
+
+static enum keel_status check_top_k(const char *name, uint32_t rows, uint32_t n, uint32_t k)
+{
+    KEEL_TRY(check_rows(name, rows, n));
+    return k == 0 || k > n ? keel_fail(KEEL_INVALID, "%s: %u of rows of %u", name, k, n) : KEEL_OK;
+}
+
+enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_top_k *op,
+                               struct keel_launch_list *list)
+{
+    const uint64_t taken_bytes = (uint64_t)op->rows * op->k * sizeof(float);
+    KEEL_TRY(check_top_k("top_k", op->rows, op->n, op->k));
+    KEEL_TRY(keel_check_buffer("top_k", "x", op->x, (uint64_t)op->rows * op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("top_k", "indices", op->indices, taken_bytes));
+    if (op->values != NULL)
+        KEEL_TRY(keel_check_buffer("top_k", "values", op->values, taken_bytes));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->values != NULL ? op->values : op->indices),
+        keel_arg_buffer(op->indices),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+        keel_arg_u32(op->k),
+        keel_arg_u32(op->values != NULL),
+        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
+    };
+    return launch(kernels, "keel_top_k", op->rows, args, KEEL_ARG_COUNT(args), list);
+}
+
+enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct keel_top_k_grad *op,
+                                    struct keel_launch_list *list)
+{
+    const uint64_t taken_bytes = (uint64_t)op->rows * op->k * sizeof(float);
+    KEEL_TRY(check_top_k("top_k_grad", op->rows, op->n, op->k));
+    KEEL_TRY(keel_check_buffer("top_k_grad", "indices", op->indices, taken_bytes));
+    KEEL_TRY(keel_check_buffer("top_k_grad", "dvalues", op->dvalues, taken_bytes));
+    KEEL_TRY(keel_check_buffer("top_k_grad", "dx", op->dx, (uint64_t)op->rows * op->n * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->indices),
+        keel_arg_buffer(op->dvalues),
+        keel_arg_buffer(op->dx),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),
+        keel_arg_u32(op->k),
+        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
+    };
+    return launch(kernels, "keel_top_k_grad", op->rows, args, KEEL_ARG_COUNT(args), list);
+}
+
+enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_cumsum *op,
+                                struct keel_launch_list *list)
+{
+    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    KEEL_TRY(check_rows("cumsum", op->rows, op->n));
+    KEEL_TRY(keel_check_buffer("cumsum", "x", op->x, bytes));
+    KEEL_TRY(keel_check_buffer("cumsum", "y", op->y, bytes));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),    keel_arg_buffer(op->y),
+        keel_arg_u32(op->rows),    keel_arg_u32(op->n),
+        keel_arg_u32(op->reverse), keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
+    };
+    return launch(kernels, "keel_cumsum", op->rows, args, KEEL_ARG_COUNT(args), list);
+}

@@ -1,0 +1,149 @@
+/* row.cl - operations along the last dimension: softmax, top-k, cumulative sum.
+ *
+ *     softmax       m = max(x); e_j = exp(x_j - m); s = sum(e); y_j = e_j * (1 / s)
+ *     softmax_grad  d = sum(y_j * dy_j); dx_j = y_j * (dy_j - d)
+ *     top_k         the k largest, largest first, of equal ones the lower index first
+ *     top_k_grad    dx = 0; dx[indices_j] += dvalues_j, j ascending
+ *     cumsum        y_j = y_(j-1) + x_j; reverse: y_j = y_(j+1) + x_j
+ *
+ * Shapes: x, y, dx, dy [rows, n]; values, indices [rows, k]. Sums are the tree of canon_tree.h, but for
+ * cumsum, a chain. A work-item takes item_rows rows, so that short rows share what a group costs; no bit
+ * depends on it. */
+
+#define ROWS(row)                                                                                            \
+    const ulong first = (ulong)get_global_id(0) * item_rows;                                                 \
+    const ulong last = min(first + item_rows, (ulong)rows);                                                  \
+    for (ulong row = first; row < last; row++)
+
+/* max of a run; NaN are passed over here and come back through the sum. */
+static inline float row_max(__global const float *x, uint n)
+{
+    float16 m = (float16)(x[0]);
+    uint i = 0;
+    for (; i + 16 <= n; i += 16) {
+        float16 v = vload16(0, x + i);
+        m = v > m ? v : m;
+    }
+    float r = canon_fold_max(m);
+    for (; i < n; i++)
+        r = x[i] > r ? x[i] : r;
+    return r;
+}
+
+__kernel void keel_softmax(__global const float *x, __global float *y, uint rows, uint n, uint item_rows)
+{
+    ROWS(row)
+    {
+        __global const float *from = x + row * n;
+        __global float *to = y + row * n;
+        const float m = row_max(from, n);
+        float16 lanes = (float16)(0.0f);
+        for (uint i = 0; i < n; i += 16) {
+            float16 e = canon_exp_x16(canon_load(from + i, n - i) - m);
+            if (n - i < 16)
+                e = canon_mask(e, n - i);
+            lanes += e;
+            canon_store(e, to + i, n - i);
+        }
+        const float share = canon_divide(1.0f, canon_fold(lanes));
+        for (uint i = 0; i < n; i += 16)
+            canon_store(canon_load(to + i, n - i) * share, to + i, n - i);
+    }
+}
+
+__kernel void keel_softmax_grad(__global const float *y, __global const float *dy, __global float *dx,
+                                uint rows, uint n, uint item_rows)
+{
+    ROWS(row)
+    {
+        __global const float *p = y + row * n, *g = dy + row * n;
+        __global float *to = dx + row * n;
+        float16 lanes = (float16)(0.0f);
+        for (uint i = 0; i < n; i += 16)
+            lanes += canon_load(p + i, n - i) * canon_load(g + i, n - i);
+        const float d = canon_fold(lanes);
+        for (uint i = 0; i < n; i += 16)
+            canon_store(canon_load(p + i, n - i) * (canon_load(g + i, n - i) - d), to + i, n - i);
+    }
+}
+
+/* Integers in the order of the floats: -0 is +0, and every NaN is above all. */
+static inline int order_of(float x)
+{
+    const uint bits = as_uint(x);
+    const int size = (int)(bits & 0x7fffffffu);
+    return size > 0x7f800000 ? 0x7fffffff : bits >> 31 ? -size : size;
+}
+static inline int16 order_of_x16(float16 x)
+{
+    const int16 bits = as_int16(x), size = bits & (int16)(0x7fffffff);
+    return select(select(size, -size, bits < 0), (int16)(0x7fffffff), size > (int16)(0x7f800000));
+}
+
+/* Puts j where it belongs among the `filled` best so far, and drops the last of k when they are full. */
+static inline uint insert(__global const float *x, __global int *best, uint filled, uint k, uint j)
+{
+    const int key = order_of(x[j]);
+    uint at = filled < k ? filled : k - 1;
+    for (; at > 0 && order_of(x[best[at - 1]]) < key; at--)
+        best[at] = best[at - 1];
+    best[at] = (int)j;
+    return filled < k ? filled + 1 : k;
+}
+
+__kernel void keel_top_k(__global const float *x, __global float *values, __global int *indices, uint rows,
+                         uint n, uint k, uint has_values, uint item_rows)
+{
+    ROWS(row)
+    {
+        __global const float *from = x + row * n;
+        __global int *best = indices + row * k;
+        uint filled = 0;
+        int least = 0; /* of the best, once there are k */
+        for (uint i = 0; i < n; i += 16) {
+            if (filled == k && i + 16 <= n && !any(order_of_x16(vload16(0, from + i)) > (int16)(least)))
+                continue;
+            for (uint j = i; j < min(i + 16, n); j++) {
+                if (filled == k && order_of(from[j]) <= least)
+                    continue;
+                filled = insert(from, best, filled, k, j);
+                least = order_of(from[best[filled - 1]]);
+            }
+        }
+        for (uint j = 0; has_values && j < k; j++)
+            values[row * k + j] = from[best[j]];
+    }
+}
+
+__kernel void keel_top_k_grad(__global const int *indices, __global const float *dvalues, __global float *dx,
+                              uint rows, uint n, uint k, uint item_rows)
+{
+    ROWS(row)
+    {
+        __global float *to = dx + row * n;
+        for (uint i = 0; i < n; i += 16)
+            canon_store((float16)(0.0f), to + i, n - i);
+        for (uint j = 0; j < k; j++) {
+            const int at = indices[row * k + j];
+            if ((uint)at < n)
+                to[at] = to[at] + dvalues[row * k + j];
+        }
+    }
+}
+
+__kernel void keel_cumsum(__global const float *x, __global float *y, uint rows, uint n, uint reverse,
+                          uint item_rows)
+{
+    ROWS(row)
+    {
+        const ulong from = row * n + (reverse ? n - 1 : 0);
+        const long step = reverse ? -1 : 1;
+        float s = x[from];
+        y[from] = s;
+        for (uint i = 1; i < n; i++) {
+            const ulong at = from + (ulong)(step * (long)i);
+            s = s + x[at];
+            y[at] = s;
+        }
+    }
+}
