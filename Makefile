@@ -201,7 +201,7 @@ lint-deps:
 bench-deps:
 	@sh tests/setup/deps.sh bench
 data: deps
-	@sh tests/setup/data.sh build/data/english.txt
+	@sh tests/setup/data.sh build/data
 demo: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data
 	@BUILD=$(BUILD) sh tests/demo/demo.sh

@@ -1,33 +1,55 @@
-/* data.h - text in, token batches out, by number.
+/* data.h - samples in, batches out, by number.
  *
- * The loader has no state: sample g of the run is a keyed permutation of the window numbers, so step,
- * microbatch and seed say all, on any rank, after any resume. Read-only after open; any thread. */
+ * One door, a reader for each kind of model (data_text.c, data_images.c, data_teacher.c). The loader has no
+ * state: sample g of the run is a keyed permutation of the numbers of what there is, and what is drawn for it
+ * (masks, mirrored images) is drawn by g too, so step, microbatch and seed say all, on any rank, after any
+ * resume. What validation reads is fixed, and never trained on. Read-only after open; any thread. */
 #ifndef KEEL_DATA_H
 #define KEEL_DATA_H
 
+#include <keel/graph.h>
 #include <keel/job.h>
 
 struct keel_data;
 
-/* Load job->path whole. NOT_FOUND; INVALID when the text is too short for the block, or empty. */
+/* Read all that the job's model trains on. NOT_FOUND; INVALID names the file and what is wrong with it: a
+ * text shorter than the block, an IDX file that is foreign, cut short or of another count than its labels, a
+ * label out of range, a pixel that is no number. */
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out);
 void keel_data_close(struct keel_data *data);
 
-uint32_t keel_data_vocab(const struct keel_data *data);
-uint64_t keel_data_digest(const struct keel_data *data); /* XXH3-64 of the file */
-uint64_t keel_data_train_tokens(const struct keel_data *data);
+/* The tensors of a microbatch, in the order in which the model declares them. */
+enum { KEEL_DATA_INPUTS_MAX = 4 };
+struct keel_data_input {
+    const char *name;
+    enum keel_dtype dtype;
+    struct keel_shape shape; /* of a whole microbatch */
+    uint64_t bytes;
+};
+uint32_t keel_data_input_count(const struct keel_data *data);
+const struct keel_data_input *keel_data_input(const struct keel_data *data, uint32_t index);
 
-/* Microbatch number `microbatch` of step `step`: ids and targets of [batch, block]. The samples of a
- * step are numbered through all microbatches of all shards (`per_step`). */
+uint32_t keel_data_vocab(const struct keel_data *data);  /* different tokens, or classes; 0: no such thing */
+uint64_t keel_data_digest(const struct keel_data *data); /* XXH3-64 of the files */
+uint64_t keel_data_train_samples(const struct keel_data *data);
+uint32_t keel_data_sample_tokens(const struct keel_data *data); /* 1 where a sample is not of tokens */
+
+/* Microbatch number `microbatch` of step `step` into inputs[i], of keel_data_input(i)->bytes. The samples of
+ * a step are numbered through all microbatches of all shards (`per_step`). */
 void keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
-                           uint32_t per_step, int32_t *ids, int32_t *targets);
+                           uint32_t per_step, void *const *inputs);
 
-/* Batch `index` of `count` validation batches, evenly spread; always the same. False when the job keeps
- * no validation text long enough. */
-bool keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count, int32_t *ids,
-                         int32_t *targets);
+/* Batch `index` of `count` validation batches, evenly spread; always the same. False when there is nothing to
+ * validate with. */
+bool keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count, void *const *inputs);
 
-/* Byte of a token, and token of a byte (0 when the byte does not occur). */
+/* Which of the batch just filled a row of logits (`classes` of them, row `row`) gets right; 1 or 0. Only
+ * where keel_data_has_accuracy: one row a sample. */
+bool keel_data_has_accuracy(const struct keel_data *data);
+bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint32_t row, const float *logits,
+                        uint32_t classes);
+
+/* Of texts: byte of a token, and token of a byte (0 when the byte does not occur). */
 uint8_t keel_data_byte(const struct keel_data *data, uint32_t token);
 uint32_t keel_data_token(const struct keel_data *data, uint8_t byte);
 

@@ -8,6 +8,7 @@
  * Overlap. Each bucket of the last shard gets an event; as it completes, the bucket is read to the host
  * and its reduction begins while the device goes on with the backward pass. */
 #include "drill.h"
+#include "model.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -18,16 +19,6 @@
 static enum keel_status build_engine(struct keel_trainer *trainer)
 {
     const struct keel_job *job = trainer->job;
-    uint32_t vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(trainer->data);
-    struct keel_gpt_config gpt = {.layers = job->layers,
-                                  .heads = job->heads,
-                                  .width = job->width,
-                                  .block = job->block,
-                                  .vocab = vocab,
-                                  .batch = job->batch,
-                                  .dropout = job->dropout,
-                                  .bias = job->bias,
-                                  .tied = job->tied};
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
     struct keel_engine_config config = {.device = trainer->device,
@@ -37,7 +28,7 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .training = true,
                                         .check_products = job->check_products,
                                         .slot_wait_ns = trainer->stall_ns};
-    enum keel_status status = keel_model_gpt(graph, &gpt);
+    enum keel_status status = keel_model_build(graph, job, trainer->data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &trainer->engine);
     keel_graph_destroy(graph);
@@ -57,9 +48,9 @@ static enum keel_status slice_buckets(struct keel_trainer *trainer, struct keel_
 
 static enum keel_status allocate(struct keel_trainer *trainer)
 {
-    size_t buckets = trainer->bucket_count, tokens = (size_t)trainer->job->batch * trainer->job->block;
-    KEEL_TRY(keel_alloc(tokens, sizeof(int32_t), &trainer->ids));
-    KEEL_TRY(keel_alloc(tokens, sizeof(int32_t), &trainer->targets));
+    size_t buckets = trainer->bucket_count;
+    for (uint32_t i = 0; i < keel_data_input_count(trainer->data); i++)
+        KEEL_TRY(keel_alloc(keel_data_input(trainer->data, i)->bytes, 1, &trainer->inputs[i]));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
@@ -143,8 +134,8 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     keel_free(trainer->operations);
     keel_free(trainer->records);
     keel_transport_free(trainer->result);
-    keel_free(trainer->ids);
-    keel_free(trainer->targets);
+    for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
+        keel_free(trainer->inputs[i]);
     keel_free(trainer);
 }
 
@@ -175,9 +166,8 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
 {
     const struct keel_job *job = trainer->job;
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
-    keel_data_train_batch(trainer->data, 0, 0, 1, trainer->ids, trainer->targets);
-    struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
-                                      .seed = job->seed};
+    keel_data_train_batch(trainer->data, 0, 0, 1, trainer->inputs);
+    struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
     struct keel_engine_update request = {.beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
     struct keel_engine_updated updated;
     float loss;
@@ -283,9 +273,8 @@ static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t ste
     KEEL_TRY(keel_engine_zero(trainer->engine));
     for (uint32_t m = 0; m < job->microbatches; m++) {
         uint32_t number = shard * job->microbatches + m;
-        keel_data_train_batch(trainer->data, step, number, job->shards * job->microbatches, trainer->ids,
-                              trainer->targets);
-        struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
+        keel_data_train_batch(trainer->data, step, number, job->shards * job->microbatches, trainer->inputs);
+        struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer),
                                           .seed = job->seed,
                                           .step = (uint32_t)step,
                                           .microbatch = number};

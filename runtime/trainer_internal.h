@@ -34,7 +34,7 @@ struct keel_trainer {
     uint64_t flat_count;
     uint32_t bucket_count;
     struct keel_buffer **gradient_slices; /* per bucket */
-    int32_t *ids, *targets;               /* one microbatch */
+    void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
 
     struct keel_slot slots[KEEL_HOLD_NODES_MAX];
     struct keel_tree_hold hold;
@@ -53,6 +53,12 @@ struct keel_trainer {
     struct keel_operation **operations; /* bucket_count + 2: loss, commit record */
     struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
 };
+
+/* As a batch takes them. */
+static inline const void *const *keel_trainer_inputs(const struct keel_trainer *trainer)
+{
+    return (const void *const *)trainer->inputs;
+}
 
 static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)
 {

@@ -23,12 +23,11 @@ enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, boo
     const struct keel_job *job = trainer->job;
     float sum = 0;
     for (uint32_t i = 0; i < job->eval_batches; i++) {
-        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->ids, trainer->targets)) {
+        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs)) {
             *has = false;
             return KEEL_OK;
         }
-        struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, trainer->targets},
-                                          .seed = job->seed};
+        struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
         float loss;
         KEEL_TRY(keel_engine_eval(trainer->engine, &batch, keel_deadline_after_ns(trainer->stall_ns), &loss));
         sum += loss;
@@ -63,9 +62,9 @@ static uint32_t draw(const float *logits, uint32_t count, float uniform, float *
 static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *window, uint32_t length,
                                    float uniform, float *logits, uint32_t vocab, int32_t *out)
 {
-    memset(trainer->ids, 0, (size_t)trainer->job->batch * trainer->job->block * sizeof(int32_t));
-    memcpy(trainer->ids, window, length * sizeof(int32_t));
-    struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->ids, NULL},
+    memset(trainer->inputs[0], 0, keel_data_input(trainer->data, 0)->bytes);
+    memcpy(trainer->inputs[0], window, length * sizeof(int32_t));
+    struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->inputs[0], NULL},
                                       .seed = trainer->job->seed};
     KEEL_TRY(keel_engine_output(trainer->engine, &batch, length - 1, 1,
                                 keel_deadline_after_ns(trainer->stall_ns), logits));

@@ -40,7 +40,8 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
                                          const struct keel_trainer_result *result, uint64_t now_ns)
 {
     const struct keel_job *job = &worker->job;
-    uint64_t tokens = (uint64_t)job->batch * job->block * job->microbatches * job->shards;
+    uint64_t tokens =
+        (uint64_t)job->batch * keel_data_sample_tokens(worker->data) * job->microbatches * job->shards;
     struct keel_step_record record = {.step = worker->next_step + 1,
                                       .loss_bits = bits_of(result->loss),
                                       .grad_norm_bits = bits_of(result->grad_norm),

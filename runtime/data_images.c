@@ -1,0 +1,215 @@
+/* data_images.c - labelled images from a directory of four IDX files, named as those of MNIST and
+ * Fashion-MNIST (Xiao et al. 2017): train-images-idx3-ubyte, train-labels-idx1-ubyte, and t10k-... to
+ * validate with.
+ *
+ * Images are [height, width] or [height, width, channels]. When the job says so, an image that is trained on
+ * is mirrored or moved, with zeros where nothing was, drawn anew each time it comes. */
+#include "data_reader.h"
+#include "idx.h"
+#include <keel/memory.h>
+#include <math.h>
+#include <stdio.h>
+#include <xxhash.h>
+
+enum { TRAIN, VAL, SETS, AUGMENT_STREAM = 3 };
+
+struct set {
+    char *image_bytes, *label_bytes; /* owned */
+    struct keel_idx images, labels;
+};
+struct images {
+    struct set sets[SETS];
+    uint32_t height, width, channels;
+    uint32_t shift;
+    bool flip;
+};
+
+static const char *const names[SETS][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
+                                           {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
+
+/* ---- reading --------------------------------------------------------------------------------------------
+ */
+
+static enum keel_status read_idx(struct keel_data *data, const char *directory, const char *name,
+                                 char **out_bytes, struct keel_idx *out)
+{
+    char path[KEEL_PATH_BYTES];
+    size_t bytes;
+    KEEL_TRY(keel_path_join(path, directory, name));
+    enum keel_status status = keel_file_read(path, (size_t)1 << KEEL_BYTES_MAX_LOG2, out_bytes, &bytes);
+    if (status == KEEL_NOT_FOUND)
+        return keel_fail(status,
+                         "data.path = %s: no file %s there; name a directory of four IDX files, or run `make "
+                         "data` for Fashion-MNIST in build/data/fashion",
+                         directory, name);
+    if (status != KEEL_OK)
+        return status;
+    data->digest = XXH3_64bits_withSeed(*out_bytes, bytes, data->digest);
+    return keel_idx_parse(*out_bytes, bytes, path, out);
+}
+
+static enum keel_status check_pixels(const struct keel_idx *images, const char *directory, const char *name)
+{
+    if (images->dims < 3)
+        return keel_fail(KEEL_INVALID, "%s/%s: %u dimensions; images have 3, or 4 with channels", directory,
+                         name, images->dims);
+    for (uint64_t i = 0; images->type == KEEL_IDX_F32 && i < images->count; i++)
+        if (!isfinite(keel_idx_number(images, i)))
+            return keel_fail(KEEL_INVALID,
+                             "%s/%s: element %llu is no finite number: nothing could be trained on it; mend "
+                             "the file",
+                             directory, name, (unsigned long long)i);
+    return KEEL_OK;
+}
+
+static enum keel_status check_labels(const struct set *set, const char *directory, const char *const name[2])
+{
+    if (set->labels.dims != 1 || set->labels.type != KEEL_IDX_U8)
+        return keel_fail(KEEL_INVALID, "%s/%s: labels are one byte each, in one dimension", directory,
+                         name[1]);
+    if (set->labels.size[0] != set->images.size[0])
+        return keel_fail(KEEL_INVALID,
+                         "%s: %s has %u images, %s %u labels; put files together that belong "
+                         "together",
+                         directory, name[0], set->images.size[0], name[1], set->labels.size[0]);
+    return KEEL_OK;
+}
+
+static enum keel_status check_classes(const struct set *set, uint32_t classes, const char *directory,
+                                      const char *name)
+{
+    for (uint32_t i = 0; i < set->labels.size[0]; i++)
+        if (set->labels.elements[i] >= classes)
+            return keel_fail(
+                KEEL_INVALID,
+                "%s/%s: label %u of image %u is out of range: there are %u classes (model.vocab, "
+                "or the highest label for training); mend the file",
+                directory, name, set->labels.elements[i], i, classes);
+    return KEEL_OK;
+}
+
+static enum keel_status read_set(struct keel_data *data, const struct keel_job *job, struct set *set,
+                                 const char *const name[2])
+{
+    KEEL_TRY(read_idx(data, job->path, name[0], &set->image_bytes, &set->images));
+    KEEL_TRY(read_idx(data, job->path, name[1], &set->label_bytes, &set->labels));
+    KEEL_TRY(check_pixels(&set->images, job->path, name[0]));
+    return check_labels(set, job->path, name);
+}
+
+static uint32_t highest_label(const struct keel_idx *labels)
+{
+    uint32_t highest = 0;
+    for (uint32_t i = 0; i < labels->size[0]; i++)
+        highest = labels->elements[i] > highest ? labels->elements[i] : highest;
+    return highest;
+}
+
+static enum keel_status check_sets(const struct images *images, const struct keel_job *job, uint32_t classes)
+{
+    const struct keel_idx *train = &images->sets[TRAIN].images, *val = &images->sets[VAL].images;
+    for (uint32_t d = 1; d < KEEL_IDX_DIMS_MAX; d++)
+        if (train->size[d] != val->size[d])
+            return keel_fail(KEEL_INVALID,
+                             "%s: images are %ux%ux%u for training and %ux%ux%u for validation; put files "
+                             "together that belong together",
+                             job->path, train->size[1], train->size[2], train->size[3], val->size[1],
+                             val->size[2], val->size[3]);
+    if (job->shift >= train->size[1] || job->shift >= train->size[2])
+        return keel_fail(KEEL_INVALID, "data.shift = %u moves images of %ux%u out of sight; use less",
+                         job->shift, train->size[1], train->size[2]);
+    for (int s = 0; s < SETS; s++)
+        KEEL_TRY(check_classes(&images->sets[s], classes, job->path, names[s][1]));
+    return KEEL_OK;
+}
+
+static enum keel_status open_images(struct keel_data *data, const struct keel_job *job)
+{
+    struct images *images;
+    KEEL_TRY(keel_alloc(1, sizeof *images, &images));
+    data->own = images;
+    for (int s = 0; s < SETS; s++)
+        KEEL_TRY(read_set(data, job, &images->sets[s], names[s]));
+    const struct keel_idx *train = &images->sets[TRAIN].images;
+    data->vocab = job->vocab != 0 ? job->vocab : highest_label(&images->sets[TRAIN].labels) + 1;
+    KEEL_TRY(check_sets(images, job, data->vocab));
+    images->height = train->size[1];
+    images->width = train->size[2];
+    images->channels = train->size[3];
+    images->shift = job->shift;
+    images->flip = job->flip;
+    data->train_count = train->size[0];
+    data->val_count = images->sets[VAL].images.size[0];
+    const uint64_t sizes[3] = {images->height, images->width, images->channels};
+    keel_data_add_input(data, "images", KEEL_F32, 1, 3, sizes);
+    keel_data_add_input(data, "labels", KEEL_I32, 1, 0, sizes);
+    return KEEL_OK;
+}
+
+static void close_images(struct keel_data *data)
+{
+    struct images *images = data->own;
+    for (int s = 0; images != NULL && s < SETS; s++) {
+        keel_free(images->sets[s].image_bytes);
+        keel_free(images->sets[s].label_bytes);
+    }
+    keel_free(images);
+}
+
+/* ---- batches --------------------------------------------------------------------------------------------
+ */
+
+struct view {
+    bool mirrored;
+    int32_t down, right; /* moved by */
+};
+
+static struct view draw_view(const struct keel_data *data, const struct images *images,
+                             const struct keel_sample *sample)
+{
+    struct view view = {.mirrored = false};
+    if (sample->validation)
+        return view;
+    uint64_t key = keel_data_draw(data->seed, AUGMENT_STREAM, sample->number);
+    uint32_t ways = 2 * images->shift + 1;
+    view.mirrored = images->flip && (keel_data_draw(key, 0, 0) >> 63) != 0;
+    view.down = (int32_t)keel_data_below(keel_data_draw(key, 0, 1), ways) - (int32_t)images->shift;
+    view.right = (int32_t)keel_data_below(keel_data_draw(key, 0, 2), ways) - (int32_t)images->shift;
+    return view;
+}
+
+static void copy_image(const struct images *images, const struct keel_idx *from, uint64_t item,
+                       struct view view, float *out)
+{
+    int32_t height = (int32_t)images->height, width = (int32_t)images->width;
+    uint64_t first = item * images->height * images->width * images->channels;
+    for (int32_t y = 0; y < height; y++)
+        for (int32_t x = 0; x < width; x++) {
+            int32_t at_y = y - view.down, at_x = x - view.right;
+            bool inside = at_y >= 0 && at_y < height && at_x >= 0 && at_x < width;
+            at_x = view.mirrored ? width - 1 - at_x : at_x;
+            for (uint32_t c = 0; c < images->channels; c++)
+                *out++ = inside ? keel_idx_number(
+                                      from, first + (uint64_t)(at_y * width + at_x) * images->channels + c)
+                                : 0.0f;
+        }
+}
+
+static void fill_image(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
+                       void *const *inputs)
+{
+    const struct images *images = data->own;
+    const struct set *set = &images->sets[sample->validation ? VAL : TRAIN];
+    uint64_t elements = (uint64_t)images->height * images->width * images->channels;
+    copy_image(images, &set->images, sample->item, draw_view(data, images, sample),
+               (float *)inputs[0] + slot * elements);
+    ((int32_t *)inputs[1])[slot] = set->labels.elements[sample->item];
+}
+
+static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
+{
+    return keel_data_highest(logits, classes) == (uint32_t)((const int32_t *)inputs[1])[row];
+}
+
+const struct keel_reader keel_image_reader = {
+    .open = open_images, .close = close_images, .fill = fill_image, .is_right = is_right};

@@ -1,0 +1,51 @@
+/* data_reader.h - what a reader gives and gets behind data.h. */
+#ifndef KEEL_DATA_READER_H
+#define KEEL_DATA_READER_H
+
+#include "data.h"
+
+enum { KEEL_BYTES_MAX_LOG2 = 34 }; /* of one file */
+
+/* One sample of the run. */
+struct keel_sample {
+    uint64_t item;   /* below train_count, or below val_count */
+    uint64_t number; /* of the run: what is drawn for it is drawn by this */
+    bool validation; /* nothing but what the task itself wants is drawn */
+};
+
+struct keel_reader {
+    /* Fill in data's counts, inputs, vocab, digest and `own`; on failure close is called. */
+    enum keel_status (*open)(struct keel_data *data, const struct keel_job *job);
+    void (*close)(struct keel_data *data);
+    /* Write the sample into place `slot` of the batch. */
+    void (*fill)(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
+                 void *const *inputs);
+    /* Whether a row of logits is right; NULL: there is no such thing as accuracy. */
+    bool (*is_right)(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
+};
+
+struct keel_data {
+    const struct keel_reader *reader;
+    uint64_t seed, digest;
+    uint64_t train_count, val_count; /* samples that there are */
+    uint32_t batch, vocab, sample_tokens;
+    uint32_t input_count;
+    struct keel_data_input inputs[KEEL_DATA_INPUTS_MAX];
+    void *own; /* the reader's */
+};
+
+extern const struct keel_reader keel_text_reader, keel_masked_reader, keel_image_reader, keel_teacher_reader;
+
+/* Declare the next input: its shape gets the batch, times `per_sample` rows, in front. */
+void keel_data_add_input(struct keel_data *data, const char *name, enum keel_dtype dtype, uint32_t per_sample,
+                         uint32_t dims, const uint64_t *sizes);
+
+/* 64 bits by a key, a number and an index: SplitMix64's finalizer over a counter (Steele et al. 2014). */
+uint64_t keel_data_draw(uint64_t key, uint64_t number, uint64_t index);
+/* Below `count`, from 32 of them (Lemire's multiplication; the bias is below count / 2^32). */
+uint32_t keel_data_below(uint64_t draw, uint32_t count);
+
+/* Where a logit is the highest, the first of equals. */
+uint32_t keel_data_highest(const float *logits, uint32_t classes);
+
+#endif

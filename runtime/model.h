@@ -1,0 +1,11 @@
+/* model.h - from a job and its data to the graph of the model. */
+#ifndef KEEL_MODEL_H
+#define KEEL_MODEL_H
+
+#include "data.h"
+
+/* Build the forward graph and its loss; its inputs are those of `data`, in that order. */
+enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
+                                  const struct keel_data *data);
+
+#endif
