@@ -151,22 +151,52 @@ enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_
     return KEEL_OK;
 }
 
-enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
-                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out)
+struct keel_shape keel_engine_output_shape(const struct keel_engine *engine)
 {
     const struct keel_graph *graph = engine->eval.graph;
-    if (graph->output == 0)
-        return keel_fail(KEEL_INVALID, "output: the graph has none; say keel_graph_output");
+    return graph->output != 0 ? keel_graph_shape(graph, graph->output) : (struct keel_shape){.dims = 0};
+}
+
+static enum keel_status read_output(struct keel_engine *engine, uint32_t first_row, uint32_t rows,
+                                    uint64_t deadline_ns, void *out)
+{
+    const struct keel_graph *graph = engine->eval.graph;
     struct keel_shape shape = keel_graph_shape(graph, graph->output);
-    uint64_t all_rows = keel_shape_count(&shape) / shape.size[shape.dims - 1];
-    uint64_t row_bytes = keel_value_bytes(graph, graph->output) / all_rows;
-    if (first_row >= all_rows || rows > all_rows - first_row)
-        return keel_fail(KEEL_INVALID, "output: rows %u to %u of %llu", first_row, first_row + rows,
-                         (unsigned long long)all_rows);
-    KEEL_TRY(enqueue_eval(engine, batch));
+    uint64_t row_bytes =
+        keel_value_bytes(graph, graph->output) / keel_shape_count(&shape) * shape.size[shape.dims - 1];
     KEEL_TRY(keel_queue_read(engine->queue, engine->eval.buffers[graph->output], first_row * row_bytes, out,
                              rows * row_bytes, NULL, NULL));
     return keel_queue_finish(engine->queue, deadline_ns);
+}
+
+static enum keel_status check_rows(const struct keel_engine *engine, uint32_t first_row, uint32_t rows)
+{
+    struct keel_shape shape = keel_engine_output_shape(engine);
+    if (shape.dims == 0)
+        return keel_fail(KEEL_INVALID, "output: the graph has none; say keel_graph_output");
+    uint64_t all_rows = keel_shape_count(&shape) / shape.size[shape.dims - 1];
+    if (first_row >= all_rows || rows > all_rows - first_row)
+        return keel_fail(KEEL_INVALID, "output: rows %u to %u of %llu", first_row, first_row + rows,
+                         (unsigned long long)all_rows);
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
+                                    uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out)
+{
+    KEEL_TRY(check_rows(engine, first_row, rows));
+    KEEL_TRY(enqueue_eval(engine, batch));
+    return read_output(engine, first_row, rows, deadline_ns, out);
+}
+
+enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint64_t deadline_ns, void *out)
+{
+    KEEL_TRY(check_rows(engine, 0, 1));
+    struct keel_shape shape = keel_engine_output_shape(engine);
+    uint64_t rows = 1;
+    for (uint32_t d = 0; d + 1 < shape.dims; d++)
+        rows *= shape.size[d];
+    return read_output(engine, 0, (uint32_t)rows, deadline_ns, out);
 }
 
 enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out)

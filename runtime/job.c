@@ -200,7 +200,7 @@ static enum keel_status check_part(const struct keel_job *job, const struct keel
                      key->section, key->name, value);
 }
 
-static bool needs_attention(const struct keel_job *job)
+static bool is_text(const struct keel_job *job)
 {
     return (TEXT & 1U << job->kind) != 0;
 }
@@ -218,7 +218,7 @@ static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
     KEEL_TRY(check_kind(job));
-    if (needs_attention(job) && job->width % job->heads != 0)
+    if (is_text(job) && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,
                          job->heads);
     if (job->ranks > job->shards)
@@ -265,6 +265,11 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
 const char *keel_job_key_file(const struct keel_job *job)
 {
     return job->snapshot_key_file[0] != '\0' ? job->snapshot_key_file : NULL;
+}
+
+const char *keel_job_unit(const struct keel_job *job)
+{
+    return is_text(job) ? "tokens" : "samples";
 }
 
 void keel_job_print_keys(FILE *out)

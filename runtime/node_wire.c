@@ -7,7 +7,7 @@
 #include "wire_bytes.h"
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x314e454b) /* "KEN1": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x324e454b) /* "KEN2": the digit is the version */
 
 _Static_assert(17 + 64 + 136 + KEEL_WORKERS_PER_NODE * 80 + KEEL_WIRE_DETAIL_BYTES < KEEL_MESSAGE_BYTES,
                "a status fits");
@@ -100,6 +100,8 @@ static void flow_record(struct flow *f, struct keel_step_record *record)
     flow_u32(f, &record->learning_rate_bits);
     flow_u32(f, &record->val_loss_bits);
     flow_u32(f, &record->has_val_loss);
+    flow_u32(f, &record->val_accuracy_bits);
+    flow_u32(f, &record->has_val_accuracy);
     flow_u64(f, &record->tokens);
     flow_u64(f, &record->epoch);
     flow_u64(f, &record->digest);

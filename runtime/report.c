@@ -14,13 +14,15 @@
 enum { POINTS_MAX = 1000, WIDTH = 860, HEIGHT = 260, LEFT = 70, RIGHT = 10, TOP = 12, BOTTOM = 30 };
 
 struct point {
-    double step, loss, val_loss, rate; /* val_loss NaN where not evaluated; rate: tokens/s */
+    double step, loss, rate;       /* rate: tokens or samples a second */
+    double val_loss, val_accuracy; /* NaN where not evaluated */
 };
 
 struct report {
     struct point *points;
     uint64_t count, capacity;
-    double last_tokens;
+    const char *unit;                  /* what the run counts */
+    double last_tokens, last_accuracy; /* NaN: of no model that classifies */
     char last_digest[24];
     uint64_t events_skipped; /* lines that could not be read */
     json_t *events;          /* array of what the page shows */
@@ -29,6 +31,11 @@ struct report {
 static double number(const json_t *line, const char *key)
 {
     return json_number_value(json_object_get(line, key));
+}
+
+static double number_or_nan(const json_t *line, const char *key)
+{
+    return json_object_get(line, key) != NULL ? number(line, key) : NAN;
 }
 
 static enum keel_status take_metric(void *context, const json_t *line, uint64_t row)
@@ -40,13 +47,16 @@ static enum keel_status take_metric(void *context, const json_t *line, uint64_t 
         KEEL_TRY(keel_realloc(&report->points, report->capacity, more, sizeof *report->points));
         report->capacity = more;
     }
-    const json_t *val = json_object_get(line, "val_loss");
-    double spent = number(line, "seconds"), tokens = number(line, "tokens");
+    report->unit = json_object_get(line, "samples") != NULL ? "samples" : "tokens";
+    double spent = number(line, "seconds"), tokens = number(line, report->unit);
+    double accuracy = number_or_nan(line, "val_accuracy");
+    report->last_accuracy = isnan(accuracy) ? report->last_accuracy : accuracy;
     const char *digest = json_string_value(json_object_get(line, "digest"));
     report->points[report->count++] =
         (struct point){.step = number(line, "step"),
                        .loss = number(line, "loss"),
-                       .val_loss = val != NULL ? json_number_value(val) : NAN,
+                       .val_loss = number_or_nan(line, "val_loss"),
+                       .val_accuracy = accuracy,
                        .rate = spent > 0 ? (tokens - report->last_tokens) / spent : 0};
     report->last_tokens = tokens;
     snprintf(report->last_digest, sizeof report->last_digest, "%s", digest != NULL ? digest : "");
@@ -91,6 +101,11 @@ static double val_loss_of(const struct point *point)
     return point->val_loss;
 }
 
+static double val_accuracy_of(const struct point *point)
+{
+    return point->val_accuracy;
+}
+
 static double rate_of(const struct point *point)
 {
     return point->rate;
@@ -126,7 +141,8 @@ static void draw_frame(FILE *out, const struct axes *axes, const char *title)
 static void draw_curve(FILE *out, const struct report *report, const struct axes *axes,
                        double (*value)(const struct point *), const char *class)
 {
-    uint64_t stride = value == val_loss_of ? 1 : report->count / POINTS_MAX + 1;
+    bool every = value == val_loss_of || value == val_accuracy_of; /* few */
+    uint64_t stride = every ? 1 : report->count / POINTS_MAX + 1;
     fprintf(out, "<polyline class=\"%s\" points=\"", class);
     for (uint64_t i = 0; i < report->count; i += stride)
         if (isfinite(value(&report->points[i])))
@@ -277,14 +293,21 @@ static void put_page(FILE *out, const struct report *report, const char *directo
     fputs(page_head, out);
     fputs("<h1>Run in ", out);
     put_escaped(out, directory);
-    fprintf(out, "</h1>\n<p>%.0f steps committed, loss %.4f, weights %s, %.0f tokens.</p>\n", last->step,
-            last->loss, report->last_digest, report->last_tokens);
-    fputs("<p class=\"key\"><span style=\"color:#1f5fa8\">training loss, tokens/s</span>"
+    fprintf(out, "</h1>\n<p>%.0f steps committed, loss %.4f, weights %s, %.0f %s", last->step, last->loss,
+            report->last_digest, report->last_tokens, report->unit);
+    if (!isnan(report->last_accuracy))
+        fprintf(out, ", validation accuracy %.4f", report->last_accuracy);
+    fputs(".</p>\n", out);
+    fputs("<p class=\"key\"><span style=\"color:#1f5fa8\">training loss, speed</span>"
           "<span style=\"color:#c8621b\">validation loss</span>"
           "<span style=\"color:#b3261e\">a loss of ranks, or a resume</span></p>\n",
           out);
     draw(out, report, "Loss by step", loss_of, true);
-    draw(out, report, "Tokens per second by step", rate_of, false);
+    if (!isnan(report->last_accuracy))
+        draw(out, report, "Validation accuracy by step", val_accuracy_of, false);
+    draw(out, report,
+         strcmp(report->unit, "samples") == 0 ? "Samples per second by step" : "Tokens per second by step",
+         rate_of, false);
     put_recoveries(out, report);
     put_events(out, report);
     if (report->events_skipped > 0)
@@ -323,7 +346,7 @@ static enum keel_status write_page(const struct report *report, const char *dire
 
 enum keel_status keel_report_write(const char *directory)
 {
-    struct report report = {.events = json_array()};
+    struct report report = {.events = json_array(), .last_accuracy = NAN};
     enum keel_status status = read_run(&report, directory);
     if (status == KEEL_OK)
         status = write_page(&report, directory);

@@ -143,7 +143,7 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     return remember(output, seen);
 }
 
-static json_t *metric_of(const struct keel_step_record *record)
+static json_t *metric_of(const struct keel_job *job, const struct keel_step_record *record)
 {
     char loss_bits[16], digest[24];
     snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, record->loss_bits);
@@ -152,11 +152,13 @@ static json_t *metric_of(const struct keel_step_record *record)
         "{s:I, s:f, s:s, s:f, s:f, s:I, s:f, s:I, s:s, s:f, s:f}", "step", (json_int_t)record->step, "loss",
         (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
         (double)float_of(record->grad_norm_bits), "lr", (double)float_of(record->learning_rate_bits),
-        "tokens", (json_int_t)record->tokens, "seconds", seconds(record->duration_ns), "view",
+        keel_job_unit(job), (json_int_t)record->tokens, "seconds", seconds(record->duration_ns), "view",
         (json_int_t)record->epoch, "digest", digest, "exposed_comm_s", seconds(record->exposed_comm_ns),
         "snapshot_stall_s", seconds(record->snapshot_stall_ns));
     if (line != NULL && record->has_val_loss)
         json_object_set_new(line, "val_loss", json_real((double)float_of(record->val_loss_bits)));
+    if (line != NULL && record->has_val_accuracy)
+        json_object_set_new(line, "val_accuracy", json_real((double)float_of(record->val_accuracy_bits)));
     return line;
 }
 
@@ -238,19 +240,22 @@ static void draw_bar(struct keel_output *output)
     double left = output->steps_now > 0 ? elapsed / (double)output->steps_now * (double)(steps - r->step) : 0;
     char line[256];
     snprintf(line, sizeof line,
-             "[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  snapshot %" PRIu64 "  view %" PRIu64
+             "[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f %s/s  snapshot %" PRIu64 "  view %" PRIu64
              " (%u ranks)  %.0f s left",
-             bar, r->step, steps, (double)float_of(r->loss_bits), rate, output->last_snapshot, output->epoch,
-             output->members, left);
+             bar, r->step, steps, (double)float_of(r->loss_bits), rate, keel_job_unit(output->job),
+             output->last_snapshot, output->epoch, output->members, left);
     printf("\r\033[K%.*s", columns() - 1, line); /* a bar that wraps cannot be drawn over */
     fflush(stdout);
 }
 
 static void tell_progress(struct keel_output *output, const struct keel_step_record *record)
 {
+    char accuracy[32] = "";
+    if (record->has_val_accuracy)
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f", (double)float_of(record->val_accuracy_bits));
     if (record->has_val_loss)
-        say(output, "step %" PRIu64 "  loss %.4f  validation %.4f", record->step,
-            (double)float_of(record->loss_bits), (double)float_of(record->val_loss_bits));
+        say(output, "step %" PRIu64 "  loss %.4f  validation %.4f%s", record->step,
+            (double)float_of(record->loss_bits), (double)float_of(record->val_loss_bits), accuracy);
     if (output->terminal)
         draw_bar(output);
 }
@@ -321,7 +326,7 @@ static void on_step(void *context, const struct keel_step_record *record)
         if (record->step > last_step(output) + 1)
             tell_hole(output, last_step(output) + 1, record->step - 1);
         if (remember(output, seen) == KEEL_OK)
-            keel_jsonl_write(output->metrics, metric_of(record));
+            keel_jsonl_write(output->metrics, metric_of(output->job, record));
     }
     if (output->steps_now++ == 0) {
         output->first_step_ns = keel_now_ns();

@@ -46,11 +46,27 @@ static enum keel_status slice_buckets(struct keel_trainer *trainer, struct keel_
     return KEEL_OK;
 }
 
+/* What a batch is read into, and where its logits go. The model was made for this data. */
+static enum keel_status allocate_batch(struct keel_trainer *trainer)
+{
+    uint32_t inputs = keel_data_input_count(trainer->data);
+    KEEL_ASSERT(keel_engine_input_count(trainer->engine) == inputs);
+    for (uint32_t i = 0; i < inputs; i++) {
+        const struct keel_data_input *input = keel_data_input(trainer->data, i);
+        KEEL_ASSERT(keel_engine_input(trainer->engine, i)->bytes == input->bytes);
+        KEEL_TRY(keel_alloc(input->bytes, 1, &trainer->inputs[i]));
+    }
+    if (!keel_data_has_accuracy(trainer->data))
+        return KEEL_OK;
+    struct keel_shape shape = keel_engine_output_shape(trainer->engine);
+    KEEL_ASSERT(shape.dims == 2 && shape.size[0] == trainer->job->batch);
+    return keel_alloc(shape.size[0] * shape.size[1], sizeof(float), &trainer->logits);
+}
+
 static enum keel_status allocate(struct keel_trainer *trainer)
 {
     size_t buckets = trainer->bucket_count;
-    for (uint32_t i = 0; i < keel_data_input_count(trainer->data); i++)
-        KEEL_TRY(keel_alloc(keel_data_input(trainer->data, i)->bytes, 1, &trainer->inputs[i]));
+    KEEL_TRY(allocate_batch(trainer));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
@@ -136,6 +152,7 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     keel_transport_free(trainer->result);
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(trainer->inputs[i]);
+    keel_free(trainer->logits);
     keel_free(trainer);
 }
 

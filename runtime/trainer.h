@@ -87,8 +87,14 @@ enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct kee
 /* Forget the nodes of an unfinished step (the state was replaced). */
 void keel_trainer_drop(struct keel_trainer *trainer);
 
-/* Mean loss over the job's validation batches; false in *has when there is no validation text. */
-enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, bool *has);
+/* Over the job's validation batches. */
+struct keel_trainer_scores {
+    bool has_loss,
+        has_accuracy; /* no loss: nothing is kept for validation; accuracy: of models that classify */
+    float loss;       /* mean */
+    float accuracy;   /* share of samples that the highest logit gets right */
+};
+enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_trainer_scores *out);
 
 /* Learning rate of a step: linear warm-up, then cosine to min_lr at decay_steps. */
 float keel_learning_rate(const struct keel_job *job, uint64_t step);

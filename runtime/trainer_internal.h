@@ -35,6 +35,7 @@ struct keel_trainer {
     uint32_t bucket_count;
     struct keel_buffer **gradient_slices; /* per bucket */
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
+    float *logits;                        /* of one batch; NULL: accuracy is not asked for */
 
     struct keel_slot slots[KEEL_HOLD_NODES_MAX];
     struct keel_tree_hold hold;

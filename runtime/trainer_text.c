@@ -1,4 +1,4 @@
-/* trainer_text.c - learning rate, validation loss and generated text. */
+/* trainer_text.c - learning rate, validation and generated text. */
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -18,23 +18,40 @@ float keel_learning_rate(const struct keel_job *job, uint64_t step)
     return job->min_learning_rate + share * (job->learning_rate - job->min_learning_rate);
 }
 
-enum keel_status keel_trainer_eval(struct keel_trainer *trainer, float *out, bool *has)
+static enum keel_status count_right(struct keel_trainer *trainer, uint64_t *right)
+{
+    struct keel_shape shape = keel_engine_output_shape(trainer->engine);
+    uint32_t classes = (uint32_t)shape.size[shape.dims - 1];
+    KEEL_TRY(
+        keel_engine_evaluated(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), trainer->logits));
+    for (uint32_t row = 0; row < trainer->job->batch; row++)
+        *right += keel_data_is_right(trainer->data, trainer->inputs, row,
+                                     trainer->logits + (size_t)row * classes, classes);
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_trainer_scores *out)
 {
     const struct keel_job *job = trainer->job;
     float sum = 0;
+    uint64_t right = 0;
+    *out = (struct keel_trainer_scores){.has_loss = false};
     for (uint32_t i = 0; i < job->eval_batches; i++) {
-        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs)) {
-            *has = false;
+        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs))
             return KEEL_OK;
-        }
         struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
         float loss;
         KEEL_TRY(keel_engine_eval(trainer->engine, &batch, keel_deadline_after_ns(trainer->stall_ns), &loss));
+        if (trainer->logits != NULL)
+            KEEL_TRY(count_right(trainer, &right));
         sum += loss;
         atomic_fetch_add(trainer->progress, 1);
     }
-    *out = sum / (float)job->eval_batches;
-    *has = true;
+    *out = (struct keel_trainer_scores){
+        .has_loss = true,
+        .loss = sum / (float)job->eval_batches,
+        .has_accuracy = trainer->logits != NULL,
+        .accuracy = (float)((double)right / ((double)job->eval_batches * (double)job->batch))};
     return KEEL_OK;
 }
 

@@ -70,11 +70,12 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
         job->eval_every > 0 && (worker->next_step % job->eval_every == 0 || worker->next_step == job->steps);
     if (!due)
         return KEEL_OK;
-    float loss;
-    bool has;
-    KEEL_TRY(keel_trainer_eval(worker->trainer, &loss, &has));
-    record->has_val_loss = has;
-    record->val_loss_bits = has ? bits_of(loss) : 0;
+    struct keel_trainer_scores scores;
+    KEEL_TRY(keel_trainer_eval(worker->trainer, &scores));
+    record->has_val_loss = scores.has_loss;
+    record->val_loss_bits = bits_of(scores.loss);
+    record->has_val_accuracy = scores.has_accuracy;
+    record->val_accuracy_bits = bits_of(scores.accuracy);
     return KEEL_OK;
 }
 

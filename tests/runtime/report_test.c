@@ -128,6 +128,25 @@ START_TEST(the_page_shows_curves_and_incidents_and_escapes_text)
 }
 END_TEST
 
+START_TEST(a_model_that_classifies_has_a_curve_of_accuracy_and_counts_samples)
+{
+    make_directory();
+    write_file("metrics.jsonl", "{\"step\":1,\"loss\":4.0,\"seconds\":0.5,\"samples\":100,\"val_loss\":3,"
+                                "\"val_accuracy\":0.25}\n"
+                                "{\"step\":2,\"loss\":3.0,\"seconds\":0.5,\"samples\":200}\n");
+    write_file("events.jsonl", "{\"event\":\"start\",\"wall_ns\":1000000000}\n");
+    ck_ok(keel_report_write(directory));
+    char *text;
+    size_t bytes;
+    ck_ok(keel_file_read(in_directory("report.html"), 1 << 20, &text, &bytes));
+    ck_assert(strstr(text, "200 samples, validation accuracy 0.2500.") != NULL);
+    ck_assert(strstr(text, "Validation accuracy by step") != NULL);
+    ck_assert(strstr(text, "Samples per second") != NULL);
+    keel_free(text);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 START_TEST(a_run_without_steps_has_no_page)
 {
     make_directory();
@@ -144,6 +163,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_full_disk_tears_no_line_and_loses_none);
     tcase_add_test(tc, a_line_that_is_no_json_is_named);
     tcase_add_test(tc, the_page_shows_curves_and_incidents_and_escapes_text);
+    tcase_add_test(tc, a_model_that_classifies_has_a_curve_of_accuracy_and_counts_samples);
     tcase_add_test(tc, a_run_without_steps_has_no_page);
 }
 

@@ -142,6 +142,12 @@ enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_
 enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                     uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out);
 
+/* The same of the batch that keel_engine_eval was given last, while nothing else was enqueued since; all
+ * rows. */
+enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint64_t deadline_ns, void *out);
+/* The output's shape; no dimensions when there is none. */
+struct keel_shape keel_engine_output_shape(const struct keel_engine *engine);
+
 /* Digest of the weights as they are; blocks. */
 enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out);
 

@@ -102,6 +102,9 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
 /* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
 const char *keel_job_key_file(const struct keel_job *job);
 
+/* What a run counts: "tokens" of text, else "samples". */
+const char *keel_job_unit(const struct keel_job *job);
+
 /* The table of keys for --help. */
 void keel_job_print_keys(FILE *out);
 

@@ -59,9 +59,10 @@ struct keel_step_record {
     uint64_t step;
     uint32_t loss_bits, grad_norm_bits, learning_rate_bits;
     uint32_t val_loss_bits, has_val_loss;
-    uint64_t tokens; /* consumed since the beginning of the run */
-    uint64_t epoch;  /* of the view in which this rank committed it */
-    uint64_t digest; /* of all weights after the step */
+    uint32_t val_accuracy_bits, has_val_accuracy; /* of models that classify */
+    uint64_t tokens;                              /* consumed since the beginning of the run */
+    uint64_t epoch;                               /* of the view in which this rank committed it */
+    uint64_t digest;                              /* of all weights after the step */
     /* Where the time went, on the rank that reports. */
     uint64_t duration_ns;       /* from the commit before to this one */
     uint64_t exposed_comm_ns;   /* waiting for peers with nothing to compute */
