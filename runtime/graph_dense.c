@@ -2,7 +2,9 @@
 #include "autodiff.h"
 #include "emit.h"
 
-static const float layernorm_epsilon = 1e-5F; /* as in the published GPT-2 */
+#include <stdio.h>
+
+static const float norm_epsilon = 1e-5F; /* as in the published GPT-2 */
 
 /* ---- builder ------------------------------------------------------------------------------------------- */
 
@@ -21,6 +23,24 @@ keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_val
 {
     return keel_graph_node(graph,
                            &(struct keel_node_request){.op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta}});
+}
+
+keel_value keel_graph_rms_norm(struct keel_graph *graph, keel_value x, keel_value gamma)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_RMS_NORM, .in = {x, gamma}});
+}
+
+keel_value keel_graph_activation(struct keel_graph *graph, keel_value x, enum keel_activation_kind kind)
+{
+    if ((unsigned)kind >= KEEL_ACTIVATION_COUNT)
+        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "activation: there is no kind %d", (int)kind));
+    return keel_graph_node(graph, &(struct keel_node_request){
+                                      .op = KEEL_OP_ACTIVATION, .in = {x}, .attributes.activation = kind});
+}
+
+keel_value keel_graph_swiglu(struct keel_graph *graph, keel_value a, keel_value b)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_SWIGLU, .in = {a, b}});
 }
 
 keel_value keel_graph_gelu(struct keel_graph *graph, keel_value x)
@@ -90,6 +110,53 @@ void keel_grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_no
             .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)}});
     if (wanted(autodiff, node->in[0]))
         keel_gradient_add(autodiff, node->in[0], dx);
+}
+
+void keel_grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_value gamma = node->in[1];
+    if (!keel_gradient_param(autodiff, node, gamma))
+        return;
+    keel_value dx = keel_graph_node(
+        autodiff->graph,
+        &(struct keel_node_request){.op = KEEL_OP_RMS_NORM_GRAD,
+                                    .in = {node->in[0], gamma, node->out[1], arrived(autodiff, node->out[0])},
+                                    .into = {0, accumulator(autodiff, gamma)}});
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(autodiff, node->in[0], dx);
+}
+
+void keel_describe_activation(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    static const char *const kinds[KEEL_ACTIVATION_COUNT] = {
+        [KEEL_RELU] = "relu", [KEEL_TANH] = "tanh", [KEEL_SIGMOID] = "sigmoid", [KEEL_SILU] = "silu"};
+    snprintf(text, text_bytes, " kind=%s", kinds[node->attributes.activation]);
+}
+
+/* ReLU's result is positive where its operand is: the operand need not be kept. */
+void keel_grad_activation(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_value seen = node->attributes.activation == KEEL_RELU ? node->out[0] : node->in[0];
+    keel_gradient_add(autodiff, node->in[0],
+                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
+                                                           .op = KEEL_OP_ACTIVATION_GRAD,
+                                                           .in = {seen, arrived(autodiff, node->out[0])},
+                                                           .attributes = node->attributes}));
+}
+
+void keel_grad_swiglu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_value da = keel_graph_node(
+        autodiff->graph,
+        &(struct keel_node_request){.op = KEEL_OP_SWIGLU_GRAD,
+                                    .in = {node->in[0], node->in[1], arrived(autodiff, node->out[0])}});
+    if (da == 0)
+        return;
+    keel_value db = autodiff->graph->nodes[autodiff->graph->node_count - 1].out[1];
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(autodiff, node->in[0], da);
+    if (wanted(autodiff, node->in[1]))
+        keel_gradient_add(autodiff, node->in[1], db);
 }
 
 void keel_grad_gelu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
@@ -244,7 +311,7 @@ enum keel_status keel_emit_layernorm(struct keel_emit *emit, const struct keel_i
 {
     struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
                                 .n = width_of(emit, node->in[0]),
-                                .epsilon = layernorm_epsilon,
+                                .epsilon = norm_epsilon,
                                 .x = buffer_of(emit, node->in[0]),
                                 .gamma = buffer_of(emit, node->in[1]),
                                 .beta = buffer_of(emit, node->in[2]),
@@ -268,6 +335,71 @@ enum keel_status keel_emit_layernorm_grad(struct keel_emit *emit, const struct k
                                      .dgamma = buffer_of(emit, node->out[1]),
                                      .dbeta = buffer_of(emit, node->out[2])};
     return emit->measure ? KEEL_OK : keel_op_layernorm_grad(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_rms_norm(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
+                                .n = width_of(emit, node->in[0]),
+                                .epsilon = norm_epsilon,
+                                .x = buffer_of(emit, node->in[0]),
+                                .gamma = buffer_of(emit, node->in[1]),
+                                .y = buffer_of(emit, node->out[0]),
+                                .rstd = buffer_of(emit, node->out[1])};
+    return emit->measure ? KEEL_OK : keel_op_layernorm(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_rms_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_layernorm_grad op = {.rows = rows_of(emit, node->in[0]),
+                                     .n = width_of(emit, node->in[0]),
+                                     .x = buffer_of(emit, node->in[0]),
+                                     .gamma = buffer_of(emit, node->in[1]),
+                                     .rstd = buffer_of(emit, node->in[2]),
+                                     .dy = buffer_of(emit, node->in[3]),
+                                     .residual = buffer_of(emit, node->in[4]),
+                                     .dx = buffer_of(emit, node->out[0]),
+                                     .dgamma = buffer_of(emit, node->out[1])};
+    return emit->measure ? KEEL_OK : keel_op_layernorm_grad(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_activation(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_activation op = {.count = count_of(emit, node->in[0]),
+                                 .kind = node->attributes.activation,
+                                 .x = buffer_of(emit, node->in[0]),
+                                 .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_activation(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_activation_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_activation_grad op = {.count = count_of(emit, node->in[0]),
+                                      .kind = node->attributes.activation,
+                                      .x = buffer_of(emit, node->in[0]),
+                                      .dy = buffer_of(emit, node->in[1]),
+                                      .dx = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_activation_grad(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_swiglu(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_swiglu op = {.count = count_of(emit, node->in[0]),
+                             .a = buffer_of(emit, node->in[0]),
+                             .b = buffer_of(emit, node->in[1]),
+                             .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_swiglu(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_swiglu_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    struct keel_swiglu_grad op = {.count = count_of(emit, node->in[0]),
+                                  .a = buffer_of(emit, node->in[0]),
+                                  .b = buffer_of(emit, node->in[1]),
+                                  .dy = buffer_of(emit, node->in[2]),
+                                  .da = buffer_of(emit, node->out[0]),
+                                  .db = buffer_of(emit, node->out[1])};
+    return emit->measure ? KEEL_OK : keel_op_swiglu_grad(emit->kernels, &op, emit->list);
 }
 
 enum keel_status keel_emit_gelu(struct keel_emit *emit, const struct keel_ir_node *node)

@@ -29,6 +29,22 @@ keel_value keel_graph_cross_entropy(struct keel_graph *graph, keel_value logits,
                                                        .attributes.loss.weight = 1.0F});
 }
 
+keel_value keel_graph_bce(struct keel_graph *graph, keel_value logits, keel_value targets)
+{
+    if (graph->output == 0)
+        graph->output = logits;
+    return add_loss(graph, &(struct keel_node_request){
+                               .op = KEEL_OP_BCE, .in = {logits, targets}, .attributes.loss.weight = 1.0F});
+}
+
+keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value targets)
+{
+    if (graph->output == 0)
+        graph->output = x;
+    return add_loss(graph, &(struct keel_node_request){
+                               .op = KEEL_OP_MSE, .in = {x, targets}, .attributes.loss.weight = 1.0F});
+}
+
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
 /* The forward node makes it. */
@@ -59,4 +75,19 @@ enum keel_status keel_emit_cross_entropy(struct keel_emit *emit, const struct ke
                                     .dlogits = buffer_of(emit, node->out[1])};
     need_workspace(emit, rows * sizeof(float));
     return emit->measure ? KEEL_OK : keel_op_cross_entropy(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_loss(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    uint64_t count = count_of(emit, node->in[0]);
+    struct keel_loss op = {.count = count,
+                           .kind = node->op == KEEL_OP_BCE ? KEEL_LOSS_BCE : KEEL_LOSS_MSE,
+                           .scale = scale_of_loss(emit, node, count),
+                           .x = buffer_of(emit, node->in[0]),
+                           .targets = buffer_of(emit, node->in[1]),
+                           .scratch = emit->workspace,
+                           .loss = buffer_of(emit, node->out[0]),
+                           .dx = buffer_of(emit, node->out[1])};
+    need_workspace(emit, keel_loss_scratch_bytes(count));
+    return emit->measure ? KEEL_OK : keel_op_loss(emit->kernels, &op, emit->list);
 }

@@ -28,13 +28,21 @@ enum keel_op_id {
     KEEL_OP_BIAS_GRAD,
     KEEL_OP_LAYERNORM,
     KEEL_OP_LAYERNORM_GRAD,
+    KEEL_OP_RMS_NORM,
+    KEEL_OP_RMS_NORM_GRAD,
     KEEL_OP_GELU,
     KEEL_OP_GELU_GRAD,
+    KEEL_OP_ACTIVATION,
+    KEEL_OP_ACTIVATION_GRAD,
+    KEEL_OP_SWIGLU,
+    KEEL_OP_SWIGLU_GRAD,
     KEEL_OP_DROPOUT,
     KEEL_OP_ADD,
     KEEL_OP_ACCUMULATE,
 
     KEEL_OP_CROSS_ENTROPY, /* graph_loss.c */
+    KEEL_OP_BCE,
+    KEEL_OP_MSE,
 
     KEEL_OP_ATTENTION, /* graph_attention.c */
     KEEL_OP_ATTENTION_GRAD,
@@ -53,9 +61,10 @@ enum { KEEL_LETTERS = 128 };
 struct keel_op {
     const char *name;
     const char *rule;
-    const char *work;     /* FLOPs as a product of the rule's letters ("4bttw"), or NULL: 2 x all letters when
-                             the rule contracts two operands, else 0 */
-    const char *in_place; /* pairs "result operand" of digits: may share memory, first choice first */
+    const char *work; /* FLOPs as a product of the rule's letters ("4bttw"), or NULL: 2 x all letters when
+                         the rule contracts two operands, else 0 */
+    const char
+        *in_place; /* pairs "result operand" of digits: may share memory, first choice first; NULL: none */
     /* Gives the upper-case letters of the rule their sizes, from the attributes, the operands and the sizes
      * of the other letters (which are known by now), and checks what the rule cannot say. False: what is
      * wrong stands in `why`; the caller puts the operation's name and shapes before it. NULL: nothing to do.
@@ -90,6 +99,10 @@ uint64_t keel_graph_flops(const struct keel_graph *graph);
 void keel_grad_linear(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_linear_transposed(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_layernorm(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_rms_norm(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_describe_activation(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_activation(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_swiglu(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_gelu(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_dropout(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_add(struct keel_autodiff *, const struct keel_ir_node *);
@@ -102,6 +115,12 @@ enum keel_status keel_emit_transposed_dw(struct keel_emit *, const struct keel_i
 enum keel_status keel_emit_bias_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_layernorm(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_layernorm_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_rms_norm(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_rms_norm_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_activation(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_activation_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_swiglu(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_swiglu_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_gelu(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_gelu_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_dropout(struct keel_emit *, const struct keel_ir_node *);
@@ -112,6 +131,7 @@ enum keel_status keel_emit_accumulate(struct keel_emit *, const struct keel_ir_n
 void keel_grad_loss(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_describe_loss(const struct keel_ir_node *, char *text, size_t text_bytes);
 enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_loss(struct keel_emit *, const struct keel_ir_node *);
 
 /* ---- graph_attention.c ---- */
 bool keel_letters_attention(const struct keel_graph *, const struct keel_ir_node *,

@@ -88,21 +88,24 @@ static bool fuse_dropout(struct keel_graph *graph, const struct links *links, st
     return false;
 }
 
-/* dx = layernorm_grad(...); s = dx + r  becomes  s = layernorm_grad(..., r), where the gradient stood: it
- * adds to accumulators, whose order must stay. So r must be there by then. */
-static void fuse_layernorm_grad(struct keel_graph *graph, struct links *links, struct keel_ir_node *add)
+/* dx = layernorm_grad(...); s = dx + r  becomes  s = layernorm_grad(..., r), or rms_norm_grad, where the
+ * gradient stood: it adds to accumulators, whose order must stay. So r must be there by then. */
+static void fuse_norm_grad(struct keel_graph *graph, struct links *links, struct keel_ir_node *add)
 {
     for (uint32_t i = 0; i < 2; i++) {
         keel_value dx = add->in[i];
         keel_value bypass = add->in[1 - i];
-        if (!made_by(graph, links, dx, KEEL_OP_LAYERNORM_GRAD) || links->uses[dx] != 1 || dx == bypass)
+        bool layer = made_by(graph, links, dx, KEEL_OP_LAYERNORM_GRAD);
+        if (!(layer || made_by(graph, links, dx, KEEL_OP_RMS_NORM_GRAD)) || links->uses[dx] != 1 ||
+            dx == bypass)
             continue;
         uint32_t maker = links->maker[dx];
         struct keel_ir_node *grad = &graph->nodes[maker];
+        keel_value *residual = &grad->in[layer ? 5 : 4];
         bool there = links->maker[bypass] == NOBODY || links->maker[bypass] < maker;
-        if (grad->in[5] != 0 || !there)
+        if (*residual != 0 || !there)
             continue;
-        grad->in[5] = bypass;
+        *residual = bypass;
         grad->out[0] = add->out[0];
         links->maker[add->out[0]] = maker;
         add->op = KEEL_OP_NONE;
@@ -119,7 +122,7 @@ enum keel_status keel_pass_fuse(struct keel_graph *graph)
         if (node->op == KEEL_OP_GELU)
             fuse_gelu(graph, &links, node);
         if (node->op == KEEL_OP_ADD && !fuse_dropout(graph, &links, node))
-            fuse_layernorm_grad(graph, &links, node);
+            fuse_norm_grad(graph, &links, node);
     }
     links_fini(&links);
     keel_graph_compact(graph);

@@ -46,18 +46,18 @@ static void share_in_place(const struct keel_graph *graph, struct place *places,
 {
     for (uint32_t n = 0; n < graph->node_count; n++) {
         const struct keel_ir_node *node = &graph->nodes[n];
-        for (const char *pair = keel_op_row(node->op)->in_place; *pair != '\0'; pair += 2) {
+        const char *pair = keel_op_row(node->op)->in_place;
+        for (; pair != NULL && *pair != '\0'; pair += 2) {
             keel_value result = node->out[pair[0] - '0'];
             keel_value operand = node->in[pair[1] - '0'];
-            if (result == 0 || operand == 0 || storage[result] != result)
-                continue;
+            if (result == 0 || operand == 0 || storage[result] != result || places[result].last == n)
+                continue; /* one that nobody reads would leave its place free for the next pair */
             struct place *place = &places[storage[operand]];
             if (place->value == 0 || place->last != n || place->bytes != places[result].bytes)
                 continue;
             place->last = places[result].last;
             places[result].value = 0;
             storage[result] = storage[operand];
-            break;
         }
     }
 }

@@ -372,7 +372,7 @@ END_TEST
 static bool may_share(const struct keel_graph *graph, uint32_t n, keel_value result, keel_value operand)
 {
     const struct keel_ir_node *node = &graph->nodes[n];
-    for (const char *pair = keel_op_row(node->op)->in_place; *pair != '\0'; pair += 2)
+    for (const char *pair = keel_op_row(node->op)->in_place; pair != NULL && *pair != '\0'; pair += 2)
         if (node->out[pair[0] - '0'] == result && node->in[pair[1] - '0'] == operand)
             return true;
     return false;

@@ -48,7 +48,10 @@ keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value 
 keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
+keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gamma);
 keel_value keel_graph_gelu(struct keel_graph *, keel_value x);
+keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
+keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
 /* Self-attention over qkv [batch, tokens, 3 width], causal. */
 struct keel_attention_spec {
     uint32_t heads;
@@ -61,6 +64,8 @@ keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
 /* Losses: each is a mean, and all add to one sum, which they return. The first of these also makes its first
  * operand the output, unless there is one. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
+keel_value keel_graph_bce(struct keel_graph *, keel_value logits, keel_value targets); /* targets: floats */
+keel_value keel_graph_mse(struct keel_graph *, keel_value x, keel_value targets);      /* of x's shape */
 
 /* What keel_engine_output reads: one value, made by an operation. */
 void keel_graph_output(struct keel_graph *, keel_value);
