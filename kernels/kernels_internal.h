@@ -25,7 +25,10 @@
     X(cross_entropy)                                                                                         \
     X(loss)                                                                                                  \
     X(shape)                                                                                                 \
-    X(row)
+    X(row)                                                                                                   \
+    X(conv)                                                                                                  \
+    X(batch_norm)                                                                                            \
+    X(pool)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,

@@ -1,0 +1,192 @@
+/* conv.c - convolution and its gradients: checks, and which kernel does it. The kernels are in conv.cl; those of
+ * one tap, no padding and stride 1 are products of matrices, and go to keel_op_gemm. */
+#include "kernels_internal.h"
+
+#include <keel/image_ops.h>
+
+enum { PIXELS_MAX = INT32_MAX };
+
+static uint64_t padded(const struct keel_conv_shape *s, int axis)
+{
+    return (axis == 0 ? s->height : s->width) + 2 * (uint64_t)s->pad[axis];
+}
+static uint64_t reach(const struct keel_conv_shape *s, int axis)
+{
+    return (uint64_t)s->dilation[axis] * (s->kernel[axis] - 1) + 1;
+}
+
+uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis)
+{
+    return (uint32_t)((padded(shape, axis) - reach(shape, axis)) / shape->stride[axis]) + 1;
+}
+
+static enum keel_status refuse(const char *op, const struct keel_conv_shape *s, const char *why)
+{
+    return keel_fail(KEEL_INVALID,
+                     "%s: [%u, %u, %u, %u] by [%u, %u, %u / %u, %u], stride %u x %u, padding %u x %u, dilation "
+                     "%u x %u: %s",
+                     op, s->batch, s->height, s->width, s->channels, s->kernel[0], s->kernel[1], s->channels,
+                     s->groups, s->out_channels, s->stride[0], s->stride[1], s->pad[0], s->pad[1],
+                     s->dilation[0], s->dilation[1], why);
+}
+
+enum keel_status keel_conv_check(const char *op, const struct keel_conv_shape *s)
+{
+    if (s->batch == 0 || s->height == 0 || s->width == 0 || s->channels == 0 || s->out_channels == 0 ||
+        s->kernel[0] == 0 || s->kernel[1] == 0)
+        return refuse(op, s, "nothing to compute");
+    if (s->stride[0] == 0 || s->stride[1] == 0 || s->dilation[0] == 0 || s->dilation[1] == 0)
+        return refuse(op, s, "strides and dilations are 1 or more");
+    if (s->groups == 0 || s->channels % s->groups != 0 || s->out_channels % s->groups != 0)
+        return refuse(op, s, "the groups do not divide the channels");
+    if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
+        padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
+        return refuse(op, s, "more than 2^31 pixels");
+    if ((uint64_t)s->kernel[0] * s->kernel[1] > PIXELS_MAX / s->channels)
+        return refuse(op, s, "more than 2^31 weights to an output");
+    if (reach(s, 0) > padded(s, 0) || reach(s, 1) > padded(s, 1))
+        return refuse(op, s, "the kernel is larger than the padded image");
+    return KEEL_OK;
+}
+
+static uint64_t in_bytes(const struct keel_conv_shape *s)
+{
+    return (uint64_t)s->batch * s->height * s->width * s->channels * sizeof(float);
+}
+static uint32_t out_pixels(const struct keel_conv_shape *s)
+{
+    return s->batch * keel_conv_out(s, 0) * keel_conv_out(s, 1);
+}
+static uint64_t out_bytes(const struct keel_conv_shape *s)
+{
+    return (uint64_t)out_pixels(s) * s->out_channels * sizeof(float);
+}
+static uint32_t weight_rows(const struct keel_conv_shape *s)
+{
+    return s->kernel[0] * s->kernel[1] * (s->channels / s->groups);
+}
+static uint64_t weight_bytes(const struct keel_conv_shape *s)
+{
+    return (uint64_t)weight_rows(s) * s->out_channels * sizeof(float);
+}
+
+/* A product of matrices as it is: pixels by channels. */
+static bool is_product(const struct keel_conv_shape *s)
+{
+    return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->pad[0] == 0 &&
+           s->pad[1] == 0 && s->groups == 1;
+}
+
+enum { CONV_ARGS = 21 };
+/* The arguments of all kernels: a, b and `bias` are read, c is written. */
+static void fill_args(struct keel_arg args[CONV_ARGS], const struct keel_conv_shape *s, struct keel_buffer *a,
+                      struct keel_buffer *b, struct keel_buffer *bias, struct keel_buffer *c)
+{
+    const uint32_t geometry[] = {s->batch,     s->height,      s->width,           s->channels,
+                                 s->out_channels, s->kernel[0], s->kernel[1],      s->stride[0],
+                                 s->stride[1], s->pad[0],      s->pad[1],          s->dilation[0],
+                                 s->dilation[1], s->groups,    keel_conv_out(s, 0), keel_conv_out(s, 1)};
+    args[0] = keel_arg_buffer(a);
+    args[1] = keel_arg_buffer(b);
+    args[2] = keel_arg_buffer(bias != NULL ? bias : a);
+    args[3] = keel_arg_buffer(c);
+    for (int i = 0; i < 16; i++)
+        args[4 + i] = keel_arg_u32(geometry[i]);
+    args[20] = keel_arg_u32(bias != NULL);
+}
+
+/* `rows` by lanes of `columns`. */
+static enum keel_status launch_plain(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                     const char *name, uint32_t rows, uint32_t columns,
+                                     const struct keel_arg *args)
+{
+    struct keel_range range = keel_kernels_range(kernels, rows);
+    range.global[1] = (columns + KEEL_LANES - 1) / KEEL_LANES;
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_conv, name, &range, args, CONV_ARGS);
+}
+
+enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_conv2d *op,
+                                struct keel_launch_list *list)
+{
+    const struct keel_conv_shape *s = &op->shape;
+    KEEL_TRY(keel_conv_check("conv2d", s));
+    KEEL_TRY(keel_check_buffer("conv2d", "x", op->x, in_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d", "weight", op->weight, weight_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d", "y", op->y, out_bytes(s)));
+    if (op->bias != NULL)
+        KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, s->out_channels * sizeof(float)));
+    if (is_product(s))
+        return keel_op_gemm(kernels,
+                            &(struct keel_gemm){.m = out_pixels(s),
+                                                .n = s->out_channels,
+                                                .k = s->channels,
+                                                .batch = 1,
+                                                .lda = s->channels,
+                                                .ldb = s->out_channels,
+                                                .ldc = s->out_channels,
+                                                .a = op->x,
+                                                .b = op->weight,
+                                                .c = op->y,
+                                                .bias = op->bias},
+                            list);
+    struct keel_arg args[CONV_ARGS];
+    fill_args(args, s, op->x, op->weight, op->bias, op->y);
+    return launch_plain(kernels, list, "keel_conv2d_plain", s->batch * keel_conv_out(s, 0), s->out_channels,
+                        args);
+}
+
+enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels, const struct keel_conv2d_grad_data *op,
+                                          struct keel_launch_list *list)
+{
+    const struct keel_conv_shape *s = &op->shape;
+    KEEL_TRY(keel_conv_check("conv2d_grad_data", s));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dy", op->dy, out_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "weight", op->weight, weight_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dx", op->dx, in_bytes(s)));
+    if (is_product(s))
+        return keel_op_gemm(kernels,
+                            &(struct keel_gemm){.m = out_pixels(s),
+                                                .n = s->channels,
+                                                .k = s->out_channels,
+                                                .batch = 1,
+                                                .transpose_b = true,
+                                                .lda = s->out_channels,
+                                                .ldb = s->out_channels,
+                                                .ldc = s->channels,
+                                                .a = op->dy,
+                                                .b = op->weight,
+                                                .c = op->dx},
+                            list);
+    struct keel_arg args[CONV_ARGS];
+    fill_args(args, s, op->dy, op->weight, NULL, op->dx);
+    return launch_plain(kernels, list, "keel_conv2d_grad_data_plain", s->batch * s->height, s->channels, args);
+}
+
+enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
+                                            const struct keel_conv2d_grad_weight *op,
+                                            struct keel_launch_list *list)
+{
+    const struct keel_conv_shape *s = &op->shape;
+    KEEL_TRY(keel_conv_check("conv2d_grad_weight", s));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "x", op->x, in_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dy", op->dy, out_bytes(s)));
+    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dweight", op->dweight, weight_bytes(s)));
+    if (is_product(s))
+        return keel_op_gemm(kernels,
+                            &(struct keel_gemm){.m = s->channels,
+                                                .n = s->out_channels,
+                                                .k = out_pixels(s),
+                                                .batch = 1,
+                                                .transpose_a = true,
+                                                .accumulate = true,
+                                                .lda = s->channels,
+                                                .ldb = s->out_channels,
+                                                .ldc = s->out_channels,
+                                                .a = op->x,
+                                                .b = op->dy,
+                                                .c = op->dweight},
+                            list);
+    struct keel_arg args[CONV_ARGS];
+    fill_args(args, s, op->x, op->dy, NULL, op->dweight);
+    return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels, args);
+}

@@ -1,0 +1,242 @@
+/* golden_image.c - the golden cases of image_ops.h: what they need, and the hashes that they must have. */
+#include "golden_internal.h"
+
+#include <keel/image_ops.h>
+
+/* Kernels, strides, paddings and dilations are digits, down and across: 32 is 3 down, 2 across. GROUPED: the
+ * groups are as many as the channels say. */
+enum { BIAS = 1, RELU = 1, RESIDUAL = 2, STATISTICS = 4 };
+
+static void pair(uint32_t out[2], uint32_t digits)
+{
+    out[0] = digits / 10;
+    out[1] = digits % 10;
+}
+
+/* batch * 10000 + height * 100 + width, channels, outputs, kernel, stride, padding * 100 + dilation, groups, flags */
+static struct keel_conv_shape conv_shape(const uint32_t *shape)
+{
+    struct keel_conv_shape s = {.batch = shape[0] / 10000,
+                                .height = shape[0] / 100 % 100,
+                                .width = shape[0] % 100,
+                                .channels = shape[1],
+                                .out_channels = shape[2],
+                                .groups = shape[6]};
+    pair(s.kernel, shape[3]);
+    pair(s.stride, shape[4]);
+    pair(s.pad, shape[5] / 100);
+    pair(s.dilation, shape[5] % 100);
+    return s;
+}
+static uint64_t image(const struct keel_conv_shape *s)
+{
+    return (uint64_t)s->batch * s->height * s->width * s->channels;
+}
+static uint64_t result(const struct keel_conv_shape *s)
+{
+    return (uint64_t)s->batch * keel_conv_out(s, 0) * keel_conv_out(s, 1) * s->out_channels;
+}
+static uint64_t weights(const struct keel_conv_shape *s)
+{
+    return (uint64_t)s->kernel[0] * s->kernel[1] * (s->channels / s->groups) * s->out_channels;
+}
+
+static enum keel_status conv2d(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_conv2d op = {.shape = conv_shape(shape)};
+    op.x = GOLDEN_FLOATS(run, "x", image(&op.shape));
+    op.weight = GOLDEN_FLOATS(run, "weight", weights(&op.shape));
+    if (shape[7] & BIAS)
+        op.bias = GOLDEN_FLOATS(run, "bias", op.shape.out_channels);
+    op.y = golden_output(run, "y", result(&op.shape));
+    return golden_ready(run) ? keel_op_conv2d(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status conv2d_grad_data(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_conv2d_grad_data op = {.shape = conv_shape(shape)};
+    op.dy = GOLDEN_FLOATS(run, "dy", result(&op.shape));
+    op.weight = GOLDEN_FLOATS(run, "weight", weights(&op.shape));
+    op.dx = golden_output(run, "dx", image(&op.shape));
+    return golden_ready(run) ? keel_op_conv2d_grad_data(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status conv2d_grad_weight(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_conv2d_grad_weight op = {.shape = conv_shape(shape)};
+    op.x = GOLDEN_FLOATS(run, "x", image(&op.shape));
+    op.dy = GOLDEN_FLOATS(run, "dy", result(&op.shape));
+    op.dweight = golden_floats(run, "dweight", GOLDEN_UPDATED, weights(&op.shape), -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_conv2d_grad_weight(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, channels, flags */
+static enum keel_status batch_norm(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_batch_norm op = {.rows = shape[0], .n = shape[1], .epsilon = 0x1.4f8b59p-17F, .scale = 0.25F};
+    const uint64_t count = (uint64_t)op.rows * op.n;
+    op.relu = (shape[2] & RELU) != 0;
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 4.0F);
+    op.gamma = golden_floats(run, "gamma", GOLDEN_INPUT, op.n, 0.5F, 1.5F);
+    op.beta = GOLDEN_FLOATS(run, "beta", op.n);
+    if (shape[2] & RESIDUAL)
+        op.residual = GOLDEN_FLOATS(run, "residual", count);
+    if (shape[2] & STATISTICS) {
+        op.running_mean = golden_floats(run, "running_mean", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+        op.running_variance = golden_floats(run, "running_variance", GOLDEN_UPDATED, op.n, 0.0F, 1.0F);
+    }
+    op.y = golden_output(run, "y", count);
+    op.mean = golden_output(run, "mean", op.n);
+    op.rstd = golden_output(run, "rstd", op.n);
+    op.scratch = golden_scratch(run, "scratch", keel_batch_norm_scratch_bytes(op.rows, op.n));
+    return golden_ready(run) ? keel_op_batch_norm(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status batch_norm_eval(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_batch_norm_eval op = {.rows = shape[0], .n = shape[1], .epsilon = 0x1.4f8b59p-17F};
+    const uint64_t count = (uint64_t)op.rows * op.n;
+    op.relu = (shape[2] & RELU) != 0;
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 4.0F);
+    op.gamma = golden_floats(run, "gamma", GOLDEN_INPUT, op.n, 0.5F, 1.5F);
+    op.beta = GOLDEN_FLOATS(run, "beta", op.n);
+    if (shape[2] & RESIDUAL)
+        op.residual = GOLDEN_FLOATS(run, "residual", count);
+    op.mean = GOLDEN_FLOATS(run, "mean", op.n);
+    op.variance = golden_floats(run, "variance", GOLDEN_INPUT, op.n, 0.0F, 3.0F);
+    op.y = golden_output(run, "y", count);
+    return golden_ready(run) ? keel_op_batch_norm_eval(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status batch_norm_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_batch_norm_grad op = {.rows = shape[0], .n = shape[1]};
+    const uint64_t count = (uint64_t)op.rows * op.n;
+    op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 4.0F);
+    op.gamma = golden_floats(run, "gamma", GOLDEN_INPUT, op.n, 0.5F, 1.5F);
+    op.mean = GOLDEN_FLOATS(run, "mean", op.n);
+    op.rstd = golden_floats(run, "rstd", GOLDEN_INPUT, op.n, 0.25F, 2.0F);
+    op.dy = GOLDEN_FLOATS(run, "dy", count);
+    if (shape[2] & RELU)
+        op.relu_y = GOLDEN_FLOATS(run, "relu_y", count);
+    if (shape[2] & RESIDUAL)
+        op.dresidual = golden_output(run, "dresidual", count);
+    op.dx = golden_output(run, "dx", count);
+    op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    op.scratch = golden_scratch(run, "scratch", keel_batch_norm_scratch_bytes(op.rows, op.n));
+    return golden_ready(run) ? keel_op_batch_norm_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* batch, height, width, channels, kernel, stride, padding */
+static struct keel_pool_shape pool_shape(const uint32_t *shape)
+{
+    struct keel_pool_shape s = {
+        .batch = shape[0], .height = shape[1], .width = shape[2], .channels = shape[3]};
+    pair(s.kernel, shape[4]);
+    pair(s.stride, shape[5]);
+    pair(s.pad, shape[6]);
+    return s;
+}
+static uint64_t pixels(const struct keel_pool_shape *s)
+{
+    return (uint64_t)s->batch * s->height * s->width * s->channels;
+}
+static uint64_t windows(const struct keel_pool_shape *s)
+{
+    return (uint64_t)s->batch * keel_pool_out(s, 0) * keel_pool_out(s, 1) * s->channels;
+}
+
+/* The gradient after its forward pass, which finds the taps. */
+static enum keel_status max_pool(struct golden_run *run, const uint32_t *shape)
+{
+    const struct keel_pool_shape s = pool_shape(shape);
+    struct keel_max_pool op = {.shape = s};
+    op.x = GOLDEN_FLOATS(run, "x", pixels(&s));
+    op.y = golden_output(run, "y", windows(&s));
+    op.taps = golden_output(run, "taps", windows(&s));
+    struct keel_max_pool_grad grad = {.shape = s, .taps = op.taps};
+    grad.dy = GOLDEN_FLOATS(run, "dy", windows(&s));
+    grad.dx = golden_output(run, "dx", pixels(&s));
+    if (!golden_ready(run))
+        return KEEL_OK;
+    KEEL_TRY(keel_op_max_pool(run->kernels, &op, &run->list));
+    return keel_op_max_pool_grad(run->kernels, &grad, &run->list);
+}
+
+static enum keel_status avg_pool(struct golden_run *run, const uint32_t *shape)
+{
+    const struct keel_pool_shape s = pool_shape(shape);
+    struct keel_avg_pool op = {.shape = s};
+    op.x = GOLDEN_FLOATS(run, "x", pixels(&s));
+    op.y = golden_output(run, "y", windows(&s));
+    struct keel_avg_pool_grad grad = {.shape = s};
+    grad.dy = GOLDEN_FLOATS(run, "dy", windows(&s));
+    grad.dx = golden_output(run, "dx", pixels(&s));
+    if (!golden_ready(run))
+        return KEEL_OK;
+    KEEL_TRY(keel_op_avg_pool(run->kernels, &op, &run->list));
+    return keel_op_avg_pool_grad(run->kernels, &grad, &run->list);
+}
+
+/* batch, pixels, channels */
+static enum keel_status global_avg_pool(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_global_avg_pool op = {.batch = shape[0], .pixels = shape[1], .channels = shape[2]};
+    struct keel_global_avg_pool_grad grad = {.batch = shape[0], .pixels = shape[1], .channels = shape[2]};
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)shape[0] * shape[1] * shape[2]);
+    op.y = golden_output(run, "y", (uint64_t)shape[0] * shape[2]);
+    grad.dy = GOLDEN_FLOATS(run, "dy", (uint64_t)shape[0] * shape[2]);
+    grad.dx = golden_output(run, "dx", (uint64_t)shape[0] * shape[1] * shape[2]);
+    if (!golden_ready(run))
+        return KEEL_OK;
+    KEEL_TRY(keel_op_global_avg_pool(run->kernels, &op, &run->list));
+    return keel_op_global_avg_pool_grad(run->kernels, &grad, &run->list);
+}
+
+static const struct golden_case cases[] = {
+    GOLDEN_CASE(conv2d, conv, "1-of-1", 0x1, 10101, 1, 1, 11, 11, 1111, 1, 0),
+    GOLDEN_CASE(conv2d, conv, "2*7x6x5-67-bias", 0x1, 20706, 5, 67, 33, 12, 1111, 1, BIAS),
+    GOLDEN_CASE(conv2d, conv, "9x11x19-33-dilated", 0x1, 10911, 19, 33, 32, 21, 2112, 1, 0),
+    GOLDEN_CASE(conv2d, conv, "8x8x3-13-large", 0x1, 10808, 3, 13, 77, 22, 3311, 1, BIAS),
+    GOLDEN_CASE(conv2d, conv, "2*5x5x19-depthwise", 0x1, 20505, 19, 19, 33, 11, 1111, 19, BIAS),
+    GOLDEN_CASE(conv2d, conv, "5x6x6-9-groups", 0x1, 10506, 6, 9, 33, 11, 1111, 3, 0),
+    GOLDEN_CASE(conv2d, conv, "4x5x34-66-groups", 0x1, 10405, 34, 66, 32, 11, 1111, 2, 0),
+    GOLDEN_CASE(conv2d, conv, "2*3x5x17-7-product", 0x1, 20305, 17, 7, 11, 11, 11, 1, BIAS),
+    GOLDEN_CASE(conv2d_grad_data, conv, "1-of-1", 0x1, 10101, 1, 1, 11, 11, 1111, 1, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "2*7x6x67-5", 0x1, 20706, 67, 5, 33, 12, 1111, 1, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "9x11x33-19-dilated", 0x1, 10911, 33, 19, 32, 21, 2112, 1, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "8x8x3-13-large", 0x1, 10808, 3, 13, 77, 22, 3311, 1, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "2*5x5x19-depthwise", 0x1, 20505, 19, 19, 33, 11, 1111, 19, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "5x6x6-9-groups", 0x1, 10506, 6, 9, 33, 11, 1111, 3, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "4x5x34-66-groups", 0x1, 10405, 34, 66, 32, 11, 1111, 2, 0),
+    GOLDEN_CASE(conv2d_grad_data, conv, "2*3x5x17-7-product", 0x1, 20305, 17, 7, 11, 11, 11, 1, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "1-of-1", 0x1, 10101, 1, 1, 11, 11, 1111, 1, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "2*7x6x5-67", 0x1, 20706, 5, 67, 33, 12, 1111, 1, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "9x11x19-33-dilated", 0x1, 10911, 19, 33, 32, 21, 2112, 1, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "8x8x3-13-large", 0x1, 10808, 3, 13, 77, 22, 3311, 1, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "2*5x5x19-depthwise", 0x1, 20505, 19, 19, 33, 11, 1111, 19, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "5x6x6-9-groups", 0x1, 10506, 6, 9, 33, 11, 1111, 3, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "4x5x34-66-groups", 0x1, 10405, 34, 66, 32, 11, 1111, 2, 0),
+    GOLDEN_CASE(conv2d_grad_weight, conv, "2*3x5x17-7-product", 0x1, 20305, 17, 7, 11, 11, 11, 1, 0),
+    GOLDEN_CASE(batch_norm, batch_norm, "1x1", 0x1, 1, 1, STATISTICS),
+    GOLDEN_CASE(batch_norm, batch_norm, "67x5-relu", 0x1, 67, 5, RELU),
+    GOLDEN_CASE(batch_norm, batch_norm, "131x83-residual-relu", 0x1, 131, 83, STATISTICS | RELU | RESIDUAL),
+    GOLDEN_CASE(batch_norm, batch_norm, "64x67-residual", 0x1, 64, 67, RESIDUAL),
+    GOLDEN_CASE(batch_norm_eval, batch_norm, "1x1", 0x1, 1, 1, 0),
+    GOLDEN_CASE(batch_norm_eval, batch_norm, "67x5-relu", 0x1, 67, 5, RELU),
+    GOLDEN_CASE(batch_norm_eval, batch_norm, "131x83-residual-relu", 0x1, 131, 83, RELU | RESIDUAL),
+    GOLDEN_CASE(batch_norm_grad, batch_norm, "1x1", 0x1, 1, 1, 0),
+    GOLDEN_CASE(batch_norm_grad, batch_norm, "67x5-relu", 0x1, 67, 5, RELU),
+    GOLDEN_CASE(batch_norm_grad, batch_norm, "131x83-residual-relu", 0x1, 131, 83, RELU | RESIDUAL),
+    GOLDEN_CASE(max_pool, pool, "1x1x1x1", 0x1, 1, 1, 1, 1, 11, 11, 0),
+    GOLDEN_CASE(max_pool, pool, "2x7x5x19-padded", 0x1, 2, 7, 5, 19, 33, 22, 11),
+    GOLDEN_CASE(max_pool, pool, "1x5x8x33", 0x1, 1, 5, 8, 33, 23, 12, 2),
+    GOLDEN_CASE(avg_pool, pool, "1x1x1x1", 0x1, 1, 1, 1, 1, 11, 11, 0),
+    GOLDEN_CASE(avg_pool, pool, "2x7x5x19-padded", 0x1, 2, 7, 5, 19, 33, 22, 11),
+    GOLDEN_CASE(avg_pool, pool, "1x5x8x33", 0x1, 1, 5, 8, 33, 23, 12, 2),
+    GOLDEN_CASE(global_avg_pool, pool, "1x1x1", 0x1, 1, 1, 1),
+    GOLDEN_CASE(global_avg_pool, pool, "2x49x67", 0x1, 2, 49, 67),
+    GOLDEN_CASE(global_avg_pool, pool, "3x7x33", 0x1, 3, 7, 33),
+};
+const struct golden_family golden_image = {cases, sizeof cases / sizeof cases[0]};
