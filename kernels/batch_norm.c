@@ -72,8 +72,8 @@ static enum keel_status launch_statistics(struct keel_kernels *kernels, const st
         keel_arg_u32(running),
     };
     range = columns_range(kernels, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_statistics", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_statistics", &range,
+                               args, KEEL_ARG_COUNT(args));
 }
 
 /* op->variance is rstd already unless VARIANCE is in the flags. */
@@ -83,16 +83,11 @@ static enum keel_status launch_apply(struct keel_kernels *kernels, const struct 
     flags |= (op->residual != NULL ? (uint32_t)BATCH_NORM_RESIDUAL : 0U) |
              (op->relu ? (uint32_t)BATCH_NORM_RELU : 0U);
     const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->mean),
-        keel_arg_buffer(op->variance),
-        keel_arg_buffer(op->gamma),
-        keel_arg_buffer(op->beta),
-        keel_arg_buffer(op->residual != NULL ? op->residual : op->x),
-        keel_arg_buffer(op->y),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_f32(op->epsilon),
+        keel_arg_buffer(op->x),        keel_arg_buffer(op->mean),
+        keel_arg_buffer(op->variance), keel_arg_buffer(op->gamma),
+        keel_arg_buffer(op->beta),     keel_arg_buffer(op->residual != NULL ? op->residual : op->x),
+        keel_arg_buffer(op->y),        keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),           keel_arg_f32(op->epsilon),
         keel_arg_u32(flags),
     };
     const struct keel_range range = blocks_range(kernels, op->rows, op->n);
@@ -173,9 +168,9 @@ static enum keel_status launch_grad_sums(struct keel_kernels *kernels, const str
                                          struct keel_buffer *y, uint32_t flags, struct keel_launch_list *list)
 {
     const struct keel_arg block_args[] = {
-        keel_arg_buffer(op->x), keel_arg_buffer(op->mean),    keel_arg_buffer(op->rstd), keel_arg_buffer(op->dy),
-        keel_arg_buffer(y),     keel_arg_buffer(op->scratch), keel_arg_u32(op->rows),    keel_arg_u32(op->n),
-        keel_arg_u32(flags),
+        keel_arg_buffer(op->x),  keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
+        keel_arg_buffer(op->dy), keel_arg_buffer(y),        keel_arg_buffer(op->scratch),
+        keel_arg_u32(op->rows),  keel_arg_u32(op->n),       keel_arg_u32(flags),
     };
     struct keel_range range = blocks_range(kernels, op->rows, op->n);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_blocks", &range,
@@ -183,8 +178,8 @@ static enum keel_status launch_grad_sums(struct keel_kernels *kernels, const str
     const struct keel_arg args[] = {keel_arg_buffer(op->scratch), keel_arg_buffer(op->dgamma),
                                     keel_arg_buffer(op->dbeta), keel_arg_u32(op->rows), keel_arg_u32(op->n)};
     range = columns_range(kernels, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_sums", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_sums", &range,
+                               args, KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_batch_norm_grad(struct keel_kernels *kernels, const struct keel_batch_norm_grad *op,
@@ -210,6 +205,6 @@ enum keel_status keel_op_batch_norm_grad(struct keel_kernels *kernels, const str
         keel_arg_u32(flags),
     };
     const struct keel_range range = blocks_range(kernels, op->rows, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_apply", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_apply", &range,
+                               args, KEEL_ARG_COUNT(args));
 }

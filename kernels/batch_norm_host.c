@@ -154,12 +154,9 @@ KEEL_HOST_KERNEL static void host_grad_apply(void *const *arguments, const struc
 }
 
 static const struct keel_module_kernel batch_norm_kernels[] = {
-    {"keel_batch_norm_blocks", host_blocks},
-    {"keel_batch_norm_statistics", host_statistics},
-    {"keel_batch_norm_apply", host_apply},
-    {"keel_batch_norm_grad_blocks", host_grad_blocks},
-    {"keel_batch_norm_grad_sums", host_grad_sums},
-    {"keel_batch_norm_grad_apply", host_grad_apply},
+    {"keel_batch_norm_blocks", host_blocks},       {"keel_batch_norm_statistics", host_statistics},
+    {"keel_batch_norm_apply", host_apply},         {"keel_batch_norm_grad_blocks", host_grad_blocks},
+    {"keel_batch_norm_grad_sums", host_grad_sums}, {"keel_batch_norm_grad_apply", host_grad_apply},
 };
 
 const struct keel_module keel_module_batch_norm = {

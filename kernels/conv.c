@@ -1,5 +1,5 @@
-/* conv.c - convolution and its gradients: checks, and which kernel does it. The kernels are in conv.cl; those of
- * one tap, no padding and stride 1 are products of matrices, and go to keel_op_gemm. */
+/* conv.c - convolution and its gradients: checks, and which kernel does it. The kernels are in conv.cl; those
+ * of one tap, no padding and stride 1 are products of matrices, and go to keel_op_gemm. */
 #include "kernels_internal.h"
 
 #include <keel/image_ops.h>
@@ -22,12 +22,13 @@ uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis)
 
 static enum keel_status refuse(const char *op, const struct keel_conv_shape *s, const char *why)
 {
-    return keel_fail(KEEL_INVALID,
-                     "%s: [%u, %u, %u, %u] by [%u, %u, %u / %u, %u], stride %u x %u, padding %u x %u, dilation "
-                     "%u x %u: %s",
-                     op, s->batch, s->height, s->width, s->channels, s->kernel[0], s->kernel[1], s->channels,
-                     s->groups, s->out_channels, s->stride[0], s->stride[1], s->pad[0], s->pad[1],
-                     s->dilation[0], s->dilation[1], why);
+    return keel_fail(
+        KEEL_INVALID,
+        "%s: [%u, %u, %u, %u] by [%u, %u, %u / %u, %u], stride %u x %u, padding %u x %u, dilation "
+        "%u x %u: %s",
+        op, s->batch, s->height, s->width, s->channels, s->kernel[0], s->kernel[1], s->channels, s->groups,
+        s->out_channels, s->stride[0], s->stride[1], s->pad[0], s->pad[1], s->dilation[0], s->dilation[1],
+        why);
 }
 
 enum keel_status keel_conv_check(const char *op, const struct keel_conv_shape *s)
@@ -73,8 +74,8 @@ static uint64_t weight_bytes(const struct keel_conv_shape *s)
 /* A product of matrices as it is: pixels by channels. */
 static bool is_product(const struct keel_conv_shape *s)
 {
-    return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->pad[0] == 0 &&
-           s->pad[1] == 0 && s->groups == 1;
+    return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 &&
+           s->pad[0] == 0 && s->pad[1] == 0 && s->groups == 1;
 }
 
 enum { CONV_ARGS = 21 };
@@ -82,10 +83,11 @@ enum { CONV_ARGS = 21 };
 static void fill_args(struct keel_arg args[CONV_ARGS], const struct keel_conv_shape *s, struct keel_buffer *a,
                       struct keel_buffer *b, struct keel_buffer *bias, struct keel_buffer *c)
 {
-    const uint32_t geometry[] = {s->batch,     s->height,      s->width,           s->channels,
-                                 s->out_channels, s->kernel[0], s->kernel[1],      s->stride[0],
-                                 s->stride[1], s->pad[0],      s->pad[1],          s->dilation[0],
-                                 s->dilation[1], s->groups,    keel_conv_out(s, 0), keel_conv_out(s, 1)};
+    const uint32_t geometry[] = {
+        s->batch,           s->height,      s->width,       s->channels,  s->out_channels,
+        s->kernel[0],       s->kernel[1],   s->stride[0],   s->stride[1], s->pad[0],
+        s->pad[1],          s->dilation[0], s->dilation[1], s->groups,    keel_conv_out(s, 0),
+        keel_conv_out(s, 1)};
     args[0] = keel_arg_buffer(a);
     args[1] = keel_arg_buffer(b);
     args[2] = keel_arg_buffer(bias != NULL ? bias : a);
@@ -135,7 +137,8 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
                         args);
 }
 
-enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels, const struct keel_conv2d_grad_data *op,
+enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
+                                          const struct keel_conv2d_grad_data *op,
                                           struct keel_launch_list *list)
 {
     const struct keel_conv_shape *s = &op->shape;
@@ -159,7 +162,8 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels, const st
                             list);
     struct keel_arg args[CONV_ARGS];
     fill_args(args, s, op->dy, op->weight, NULL, op->dx);
-    return launch_plain(kernels, list, "keel_conv2d_grad_data_plain", s->batch * s->height, s->channels, args);
+    return launch_plain(kernels, list, "keel_conv2d_grad_data_plain", s->batch * s->height, s->channels,
+                        args);
 }
 
 enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
@@ -188,5 +192,6 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
                             list);
     struct keel_arg args[CONV_ARGS];
     fill_args(args, s, op->x, op->dy, NULL, op->dweight);
-    return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels, args);
+    return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels,
+                        args);
 }

@@ -5,7 +5,8 @@
  *     grad_weight  s = fma(x, dy, s) over batch, p, q; dw = dw + s
  *
  * Shapes: x, dx [batch, height, width, channels]; y, dy [batch, out_h, out_w, out_channels]; w, dw [kernel_h,
- * kernel_w, channels / groups, out_channels]. A pixel outside of the image, or of dy, counts as 0.
+ * kernel_w, channels / groups, out_channels]. A pixel outside of the image, or of dy, counts as 0. Each s ends with
+ * + 0 (canon_plus_zero), so that a device that skips those, or begins with a product, agrees.
  *
  * The plain kernels: a work-item takes one row of an image, or one row of dw, and 16 neighbouring channels in
  * the lanes. For groups of few channels: depthwise reads whole vectors.
@@ -54,6 +55,7 @@ __kernel void keel_conv2d_plain(__global const float *x, __global const float *w
                     from += out_channels;
                 }
             }
+        s = canon_plus_zero_x16(s);
         if (has_bias)
             s = s + canon_load(bias + o, n);
         canon_store(s, y + ((ulong)row * out_w + q) * out_channels + o, n);
@@ -99,7 +101,7 @@ __kernel void keel_conv2d_grad_data_plain(__global const float *dy, __global con
                             s);
                 }
             }
-        canon_store(s, dx + ((ulong)row * width + v) * channels + c, n);
+        canon_store(canon_plus_zero_x16(s), dx + ((ulong)row * width + v) * channels + c, n);
     }
 }
 
@@ -127,5 +129,5 @@ __kernel void keel_conv2d_grad_weight_plain(__global const float *x, __global co
                 dy += out_channels;
             }
     dw += (ulong)row * out_channels + o;
-    canon_store(canon_load(dw, n) + s, dw, n);
+    canon_store(canon_load(dw, n) + canon_plus_zero_x16(s), dw, n);
 }

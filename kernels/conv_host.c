@@ -5,8 +5,8 @@
 extern const char keel_cl_conv[];
 
 struct geometry {
-    uint32_t batch, height, width, channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w,
-        dilation_h, dilation_w, groups, out_h, out_w;
+    uint32_t batch, height, width, channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h,
+        pad_w, dilation_h, dilation_w, groups, out_h, out_w;
 };
 
 static struct geometry read_geometry(void *const *arguments)
@@ -19,10 +19,11 @@ static struct geometry read_geometry(void *const *arguments)
 }
 
 /* The pixel that tap (i, j) of output (p, q) sees; NULL: padding. */
-static inline const float *pixel_of(const struct geometry *g, const float *x, uint32_t b, uint32_t p, uint32_t q,
-                                    uint32_t i, uint32_t j)
+static inline const float *pixel_of(const struct geometry *g, const float *x, uint32_t b, uint32_t p,
+                                    uint32_t q, uint32_t i, uint32_t j)
 {
-    const uint32_t u = p * g->stride_h + i * g->dilation_h - g->pad_h; /* above the image: larger than height */
+    const uint32_t u =
+        p * g->stride_h + i * g->dilation_h - g->pad_h; /* above the image: larger than height */
     const uint32_t v = q * g->stride_w + j * g->dilation_w - g->pad_w;
     if (u >= g->height || v >= g->width)
         return NULL;
@@ -30,8 +31,8 @@ static inline const float *pixel_of(const struct geometry *g, const float *x, ui
 }
 
 /* All outputs of one pixel. */
-static inline void forward_pixel(const struct geometry *g, const float *x, const float *w, uint32_t b, uint32_t p,
-                                 uint32_t q, float *y)
+static inline void forward_pixel(const struct geometry *g, const float *x, const float *w, uint32_t b,
+                                 uint32_t p, uint32_t q, float *y)
 {
     const uint32_t in = g->channels / g->groups, out = g->out_channels / g->groups;
     for (uint32_t o = 0; o < g->out_channels; o++)
@@ -56,8 +57,8 @@ KEEL_HOST_KERNEL static void host_forward(void *const *arguments, const struct k
         for (uint32_t p = 0; p < g.out_h; p++)
             for (uint32_t q = 0; q < g.out_w; q++, y += g.out_channels) {
                 forward_pixel(&g, x, w, b, p, q, y);
-                for (uint32_t o = 0; has_bias && o < g.out_channels; o++)
-                    y[o] = y[o] + bias[o];
+                for (uint32_t o = 0; o < g.out_channels; o++)
+                    y[o] = has_bias ? canon_plus_zero(y[o]) + bias[o] : canon_plus_zero(y[o]);
             }
 }
 
@@ -67,12 +68,13 @@ struct reach {
     bool inside;
     uint32_t at;
 };
-static inline struct reach reach_of(uint32_t pixel, uint32_t pad, uint32_t tap, uint32_t stride, uint32_t size)
+static inline struct reach reach_of(uint32_t pixel, uint32_t pad, uint32_t tap, uint32_t stride,
+                                    uint32_t size)
 {
     const int64_t distance = (int64_t)pixel + pad - tap;
     const int64_t at = distance / stride;
-    return (struct reach){
-        distance % stride == 0, distance >= 0 && at < size, distance >= 0 ? (uint32_t)at : 0};
+    return (struct reach){distance % stride == 0, distance >= 0 && at < size,
+                          distance >= 0 ? (uint32_t)at : 0};
 }
 
 static inline void grad_data_pixel(const struct geometry *g, const float *dy, const float *w, uint32_t u,
@@ -87,14 +89,16 @@ static inline void grad_data_pixel(const struct geometry *g, const float *dy, co
             const struct reach q = reach_of(v, g->pad_w, j * g->dilation_w, g->stride_w, g->out_w);
             if (!p.counts || !q.counts)
                 continue;
-            const float *at = p.inside && q.inside ? dy + ((uint64_t)p.at * g->out_w + q.at) * g->out_channels
-                                                   : NULL;
+            const float *at =
+                p.inside && q.inside ? dy + ((uint64_t)p.at * g->out_w + q.at) * g->out_channels : NULL;
             const float *from = w + (uint64_t)(i * g->kernel_w + j) * in * g->out_channels;
             for (uint32_t c = 0; c < g->channels; c++)
                 for (uint32_t o = c / in * out; o < c / in * out + out; o++)
                     dx[c] = canon_fma(at != NULL ? at[o] : 0.0F,
                                       from[(uint64_t)(c % in) * g->out_channels + o], dx[c]);
         }
+    for (uint32_t c = 0; c < g->channels; c++)
+        dx[c] = canon_plus_zero(dx[c]);
 }
 
 KEEL_HOST_KERNEL static void host_grad_data(void *const *arguments, const struct keel_range *range)
@@ -127,7 +131,7 @@ KEEL_HOST_KERNEL static void host_grad_weight(void *const *arguments, const stru
                         const float *pixel = pixel_of(&g, x, b, p, q, tap / g.kernel_w, tap % g.kernel_w);
                         s = canon_fma(pixel != NULL ? pixel[c] : 0.0F, *dy, s);
                     }
-            *dw = *dw + s;
+            *dw = *dw + canon_plus_zero(s);
         }
 }
 

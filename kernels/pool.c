@@ -17,8 +17,9 @@ uint32_t keel_pool_out(const struct keel_pool_shape *shape, int axis)
 
 static enum keel_status refuse(const char *op, const struct keel_pool_shape *s, const char *why)
 {
-    return keel_fail(KEEL_INVALID, "%s: [%u, %u, %u, %u] in windows of %u x %u, stride %u x %u, padding %u x %u: %s",
-                     op, s->batch, s->height, s->width, s->channels, s->kernel[0], s->kernel[1], s->stride[0],
+    return keel_fail(KEEL_INVALID,
+                     "%s: [%u, %u, %u, %u] in windows of %u x %u, stride %u x %u, padding %u x %u: %s", op,
+                     s->batch, s->height, s->width, s->channels, s->kernel[0], s->kernel[1], s->stride[0],
                      s->stride[1], s->pad[0], s->pad[1], why);
 }
 
@@ -78,15 +79,15 @@ static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_
     };
     const struct keel_range range =
         keel_kernels_range(kernels, (uint64_t)s->batch * (pool->grad ? s->height : out_h));
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_pool, pool->kernel, &range, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_pool, pool->kernel, &range, args,
+                               KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_max_pool(struct keel_kernels *kernels, const struct keel_max_pool *op,
                                   struct keel_launch_list *list)
 {
-    return launch(
-        kernels, list, &op->shape,
-        &(struct pool){"max_pool", "keel_max_pool", "x", "y", op->x, op->y, op->taps, false, true});
+    return launch(kernels, list, &op->shape,
+                  &(struct pool){"max_pool", "keel_max_pool", "x", "y", op->x, op->y, op->taps, false, true});
 }
 enum keel_status keel_op_max_pool_grad(struct keel_kernels *kernels, const struct keel_max_pool_grad *op,
                                        struct keel_launch_list *list)
@@ -120,8 +121,11 @@ static enum keel_status launch_global(struct keel_kernels *kernels, struct keel_
     KEEL_TRY(keel_check_buffer(name, grad ? "dx" : "x", op->x, op->pixels * out_bytes));
     KEEL_TRY(keel_check_buffer(name, grad ? "dy" : "y", op->y, out_bytes));
     const struct keel_arg args[] = {
-        keel_arg_buffer(grad ? op->y : op->x), keel_arg_buffer(grad ? op->x : op->y), keel_arg_u32(op->batch),
-        keel_arg_u32(op->pixels),              keel_arg_u32(op->channels),
+        keel_arg_buffer(grad ? op->y : op->x),
+        keel_arg_buffer(grad ? op->x : op->y),
+        keel_arg_u32(op->batch),
+        keel_arg_u32(op->pixels),
+        keel_arg_u32(op->channels),
     };
     struct keel_range range = keel_kernels_range(kernels, op->batch);
     range.global[1] = ((uint64_t)op->channels + KEEL_LANES - 1) / KEEL_LANES;

@@ -5,7 +5,8 @@
 extern const char keel_cl_pool[];
 
 struct geometry {
-    uint32_t batch, height, width, channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h, out_w;
+    uint32_t batch, height, width, channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h,
+        out_w;
 };
 
 static struct geometry read_geometry(void *const *arguments)
@@ -17,8 +18,8 @@ static struct geometry read_geometry(void *const *arguments)
 }
 
 /* The value that tap (i, j) of window (p, q) of image b sees in channel c; NULL: padding. */
-static inline const float *value_of(const struct geometry *g, const float *x, const uint32_t at[4], uint32_t i,
-                                    uint32_t j)
+static inline const float *value_of(const struct geometry *g, const float *x, const uint32_t at[4],
+                                    uint32_t i, uint32_t j)
 {
     const uint32_t u = at[1] * g->stride_h + i - g->pad_h, v = at[2] * g->stride_w + j - g->pad_w;
     if (u >= g->height || v >= g->width)
@@ -153,9 +154,9 @@ static void host_global_grad(void *const *arguments, const struct keel_range *ra
 }
 
 static const struct keel_module_kernel pool_kernels[] = {
-    {"keel_max_pool", host_max_pool},         {"keel_max_pool_grad", host_max_pool_grad},
-    {"keel_avg_pool", host_avg_pool},         {"keel_avg_pool_grad", host_avg_pool_grad},
-    {"keel_global_avg_pool", host_global},    {"keel_global_avg_pool_grad", host_global_grad},
+    {"keel_max_pool", host_max_pool},      {"keel_max_pool_grad", host_max_pool_grad},
+    {"keel_avg_pool", host_avg_pool},      {"keel_avg_pool_grad", host_avg_pool_grad},
+    {"keel_global_avg_pool", host_global}, {"keel_global_avg_pool_grad", host_global_grad},
 };
 
 const struct keel_module keel_module_pool = {

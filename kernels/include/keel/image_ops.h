@@ -1,7 +1,7 @@
 /* image_ops.h - operations on images: convolution, batch norm, pools, and their gradients.
  *
- * Images are [batch, height, width, channels] (NHWC), float32, dense. As in kernels.h: each descriptor says in
- * which order it adds, its function appends launches to a list, buffers are borrowed and outlive the list,
+ * Images are [batch, height, width, channels] (NHWC), float32, dense. As in kernels.h: each descriptor says
+ * in which order it adds, its function appends launches to a list, buffers are borrowed and outlive the list,
  * nothing is thread-safe per keel_kernels. Errors: INVALID with the operation's name and the shapes, for the
  * caller to correct; NO_MEMORY. */
 #ifndef KEEL_IMAGE_OPS_H
@@ -9,7 +9,8 @@
 
 #include <keel/kernels.h>
 
-/* ---- convolution ---------------------------------------------------------------------------------------- */
+/* ---- convolution ----------------------------------------------------------------------------------------
+ */
 
 /* [0] is down (height), [1] is across (width). Weights are [kernel[0], kernel[1], channels / groups,
  * out_channels]: outputs g * out_channels / groups and on see the channels g * channels / groups and on. */
@@ -18,17 +19,19 @@ struct keel_conv_shape {
     uint32_t kernel[2], stride[2], pad[2], dilation[2]; /* all but pad at least 1 */
     uint32_t groups;
 };
-/* Height (axis 0) or width (axis 1) of the output: (size + 2 pad - dilation (kernel - 1) - 1) / stride + 1, of a
- * shape that keel_conv_check lets pass. */
+/* Height (axis 0) or width (axis 1) of the output: (size + 2 pad - dilation (kernel - 1) - 1) / stride + 1,
+ * of a shape that keel_conv_check lets pass. */
 uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
 /* OK, or INVALID: what makes no sense, named after `op`: nothing to compute, a stride, dilation or number of
  * groups of 0, groups that do not divide the channels, a kernel larger than the padded image, more than 2^31
  * pixels. Any thread. */
 enum keel_status keel_conv_check(const char *op, const struct keel_conv_shape *shape);
 
-/* y[b, p, q, o] = sum of x[b, p stride + i dilation - pad, q ..., c] w[i, j, c, o] + bias[o]: s = fma(x, w, s) over
- * i, j, c of the group ascending, from +0, where pixels of the padding count as x = 0; then y = s + bias, bias
- * NULL: y = s. The implicit product of matrices of Chellapilla et al. 2006: nothing is unfolded in memory. */
+/* y[b, p, q, o] = sum of x[b, p stride + i dilation - pad, q ..., c] w[i, j, c, o] + bias[o]: s = fma(x, w,
+ * s) over i, j, c of the group ascending, from +0, where pixels of the padding count as x = 0; then s = s + 0
+ * and y = s + bias, bias NULL: y = s. (One tap, stride 1, no padding, one group: the product of keel_op_gemm,
+ * without + 0; so for the gradients.) The implicit product of matrices of Chellapilla et al. 2006: nothing is
+ * unfolded in memory. */
 struct keel_conv2d {
     struct keel_conv_shape shape;
     struct keel_buffer *x, *weight, *bias, *y;
@@ -36,8 +39,8 @@ struct keel_conv2d {
 enum keel_status keel_op_conv2d(struct keel_kernels *, const struct keel_conv2d *, struct keel_launch_list *);
 
 /* dx, overwritten: s = fma(dy, w, s) from +0 over i, j, o of the group ascending. Only the taps i, j with
- * (pixel + pad - tap dilation) a multiple of the stride are in the sum; of those, where the position lies outside
- * of dy, dy counts as 0. */
+ * (pixel + pad - tap dilation) a multiple of the stride are in the sum; of those, where the position lies
+ * outside of dy, dy counts as 0; then dx = s + 0. */
 struct keel_conv2d_grad_data {
     struct keel_conv_shape shape;
     struct keel_buffer *dy, *weight, *dx;
@@ -46,7 +49,7 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *, const struct ke
                                           struct keel_launch_list *);
 
 /* dweight += s: s = fma(x, dy, s) over batch, p, q ascending from +0, pixels of the padding with x = 0; then
- * dweight = dweight + s. The gradient of the bias is keel_op_bias_grad of batch p q rows. */
+ * dweight = dweight + (s + 0). The gradient of the bias is keel_op_bias_grad of batch p q rows. */
 struct keel_conv2d_grad_weight {
     struct keel_conv_shape shape;
     struct keel_buffer *x, *dy, *dweight;
@@ -54,18 +57,20 @@ struct keel_conv2d_grad_weight {
 enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *, const struct keel_conv2d_grad_weight *,
                                             struct keel_launch_list *);
 
-/* ---- batch norm (Ioffe and Szegedy 2015) ---------------------------------------------------------------- */
+/* ---- batch norm (Ioffe and Szegedy 2015) ----------------------------------------------------------------
+ */
 
-/* Sums down a channel go by blocks of KEEL_NORM_ROWS rows: within a block rows ascend from +0, then the sums of
- * blocks ascend from +0. Of each block the sum s and, about its own mean s / rows, the sum q of squares (fma);
- * then (Chan, Golub, LeVeque 1983) mean = sum(s) / n, and the squares about it are the sum over blocks of
- * fma(rows d, d, q) with d = s / rows - mean. Variance: that / n; unbiased: that / max(n - 1, 1). */
+/* Sums down a channel go by blocks of KEEL_NORM_ROWS rows: within a block rows ascend from +0, then the sums
+ * of blocks ascend from +0. Of each block the sum s and, about its own mean s / rows, the sum q of squares
+ * (fma); then (Chan, Golub, LeVeque 1983) mean = sum(s) / n, and the squares about it are the sum over blocks
+ * of fma(rows d, d, q) with d = s / rows - mean. Variance: that / n; unbiased: that / max(n - 1, 1). */
 enum { KEEL_NORM_ROWS = 64 };
 
 /* Training form: t = (x - mean) * rstd with rstd = 1 / sqrt(variance + epsilon), z = fma(t, gamma, beta);
- * z = z + residual, when there is one; y = z <= 0 ? 0 : z, with relu: as the separate operations round. `rows`
- * is batch * height * width, n the channels; mean, rstd [n] are kept for the gradient. y may alias x or residual.
- * Statistics, when not NULL: running_mean[n] += mean * scale, running_variance[n] += unbiased * scale. */
+ * z = z + residual, when there is one; y = z <= 0 ? 0 : z, with relu: as the separate operations round.
+ * `rows` is batch * height * width, n the channels; mean, rstd [n] are kept for the gradient. y may alias x
+ * or residual. Statistics, when not NULL: running_mean[n] += mean * scale, running_variance[n] += unbiased *
+ * scale. */
 struct keel_batch_norm {
     uint32_t rows, n;
     float epsilon, scale;
@@ -78,8 +83,8 @@ uint64_t keel_batch_norm_scratch_bytes(uint32_t rows, uint32_t n);
 enum keel_status keel_op_batch_norm(struct keel_kernels *, const struct keel_batch_norm *,
                                     struct keel_launch_list *);
 
-/* The form after training: mean and variance are given ([n] each), rstd = 1 / sqrt(variance + epsilon); the rest as
- * above. y may alias x or residual. */
+/* The form after training: mean and variance are given ([n] each), rstd = 1 / sqrt(variance + epsilon); the
+ * rest as above. y may alias x or residual. */
 struct keel_batch_norm_eval {
     uint32_t rows, n;
     float epsilon;
@@ -89,9 +94,9 @@ struct keel_batch_norm_eval {
 enum keel_status keel_op_batch_norm_eval(struct keel_kernels *, const struct keel_batch_norm_eval *,
                                          struct keel_launch_list *);
 
-/* Of the training form. g = dy, or with relu_y (the y of a form with relu) 0 where not relu_y > 0. a = sum(g), b =
- * sum of fma(g, t, s), by blocks; dbeta += a, dgamma += b; dx = fma(-t, b / n, g - a / n) * (gamma * rstd).
- * dresidual, when not NULL, gets g; it may alias dy, and so may dx, not both. */
+/* Of the training form. g = dy, or with relu_y (the y of a form with relu) 0 where not relu_y > 0. a =
+ * sum(g), b = sum of fma(g, t, s), by blocks; dbeta += a, dgamma += b; dx = fma(-t, b / n, g - a / n) *
+ * (gamma * rstd). dresidual, when not NULL, gets g; it may alias dy, and so may dx, not both. */
 struct keel_batch_norm_grad {
     uint32_t rows, n;
     struct keel_buffer *x, *gamma, *mean, *rstd, *dy, *relu_y, *dx, *dresidual, *dgamma, *dbeta;
@@ -100,7 +105,8 @@ struct keel_batch_norm_grad {
 enum keel_status keel_op_batch_norm_grad(struct keel_kernels *, const struct keel_batch_norm_grad *,
                                          struct keel_launch_list *);
 
-/* ---- pools ---------------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------------------
+ */
 
 struct keel_pool_shape {
     uint32_t batch, height, width, channels;
@@ -134,7 +140,8 @@ struct keel_avg_pool {
 };
 enum keel_status keel_op_avg_pool(struct keel_kernels *, const struct keel_avg_pool *,
                                   struct keel_launch_list *);
-/* dx, overwritten: the sum from +0 of dy over the windows of the pixel, p then q ascending, over the count. */
+/* dx, overwritten: the sum from +0 of dy over the windows of the pixel, p then q ascending, over the count.
+ */
 struct keel_avg_pool_grad {
     struct keel_pool_shape shape;
     struct keel_buffer *dy, *dx;
@@ -142,8 +149,8 @@ struct keel_avg_pool_grad {
 enum keel_status keel_op_avg_pool_grad(struct keel_kernels *, const struct keel_avg_pool_grad *,
                                        struct keel_launch_list *);
 
-/* y[b, c] = the sum of x[b, :, c] over `pixels` rows, ascending from +0, over pixels; dx[b, :, c] = dy[b, c] /
- * pixels. */
+/* y[b, c] = the sum of x[b, :, c] over `pixels` rows, ascending from +0, over pixels; dx[b, :, c] = dy[b, c]
+ * / pixels. */
 struct keel_global_avg_pool {
     uint32_t batch, pixels, channels;
     struct keel_buffer *x, *y;
