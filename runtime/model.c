@@ -1,5 +1,6 @@
 /* model.c - see model.h: which model a job asks for, and with what sizes. */
 #include "model.h"
+#include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
 static uint32_t vocab_of(const struct keel_job *job, const struct keel_data *data)

@@ -8,6 +8,7 @@
 
 #include <keel/engine.h>
 #include <keel/memory.h>
+#include <keel/models.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

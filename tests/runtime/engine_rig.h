@@ -7,6 +7,7 @@
 #include <keel/clock.h>
 #include <keel/engine.h>
 #include <keel/memory.h>
+#include <keel/models.h>
 #include <string.h>
 
 static uint64_t soon(void)

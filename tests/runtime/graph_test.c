@@ -5,6 +5,7 @@
 
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <keel/models.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -74,15 +74,4 @@ struct keel_shape keel_graph_shape(const struct keel_graph *, keel_value);
 /* The graph as text, one node a line. */
 enum keel_status keel_graph_dump(const struct keel_graph *, const char *path);
 
-/* ---- models ---- */
-
-struct keel_gpt_config {
-    uint32_t layers, heads, width, block, vocab, batch;
-    float dropout;
-    bool bias, tied;
-};
-/* GPT-2 (Radford et al. 2019): pre-norm, learned positions, 4x MLP; weights normal(0, 0.02), residual
- * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block]. */
-enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config);
-
 #endif

@@ -1,0 +1,19 @@
+/* models.h - models written with the builder of graph.h, each a forward graph with its loss.
+ *
+ * Parameters bear the names of the published weights where there are any. Sizes of 0, or that do not fit
+ * together, are INVALID by name. The graph is built once; all of these may be called on any thread. */
+#ifndef KEEL_MODELS_H
+#define KEEL_MODELS_H
+
+#include <keel/graph.h>
+
+struct keel_gpt_config {
+    uint32_t layers, heads, width, block, vocab, batch;
+    float dropout;
+    bool bias, tied;
+};
+/* GPT-2 (Radford et al. 2019): pre-norm, learned positions, 4x MLP; weights normal(0, 0.02), residual
+ * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block]. */
+enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config);
+
+#endif

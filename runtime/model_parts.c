@@ -1,0 +1,47 @@
+/* model_parts.c - see model_parts.h. */
+#include "model_parts.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+struct keel_part_name keel_part_name(const char *format, ...)
+{
+    struct keel_part_name name;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name.text, sizeof name.text, format, arguments);
+    va_end(arguments);
+    return name;
+}
+
+keel_value keel_part_matrix(struct keel_graph *graph, const char *name, struct keel_shape shape,
+                            float deviation)
+{
+    return keel_graph_param(graph, &(struct keel_param_spec){
+                                       .name = name, .shape = shape, .deviation = deviation, .decay = true});
+}
+
+keel_value keel_part_vector(struct keel_graph *graph, const char *name, uint64_t size, float fill)
+{
+    return keel_graph_param(graph,
+                            &(struct keel_param_spec){.name = name, .shape = {1, {size}}, .fill = fill});
+}
+
+keel_value keel_part_layernorm(struct keel_graph *graph, const char *prefix, keel_value x, uint64_t width,
+                               bool bias)
+{
+    keel_value gamma = keel_part_vector(graph, keel_part_name("%s.weight", prefix).text, width, 1.0F);
+    keel_value beta = bias ? keel_part_vector(graph, keel_part_name("%s.bias", prefix).text, width, 0.0F) : 0;
+    return keel_graph_layernorm(graph, x, gamma, beta);
+}
+
+keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_value x,
+                            const struct keel_part_linear *sizes)
+{
+    struct keel_shape shape = {2, {sizes->in, sizes->out}};
+    keel_value weight =
+        keel_part_matrix(graph, keel_part_name("%s.weight", prefix).text, shape, sizes->deviation);
+    keel_value bias =
+        sizes->bias ? keel_part_vector(graph, keel_part_name("%s.bias", prefix).text, sizes->out, 0.0F) : 0;
+    return keel_graph_linear(graph, x, weight, bias);
+}

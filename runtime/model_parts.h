@@ -1,0 +1,45 @@
+/* model_parts.h - what the models have in common: parameters by name, and layers of two or three of them. */
+#ifndef KEEL_MODEL_PARTS_H
+#define KEEL_MODEL_PARTS_H
+
+#include <keel/models.h>
+
+/* A name by printf's rules, cut at KEEL_VALUE_NAME_BYTES. */
+struct keel_part_name {
+    char text[KEEL_VALUE_NAME_BYTES];
+};
+struct keel_part_name keel_part_name(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Weights that decay: normal(0, deviation). */
+keel_value keel_part_matrix(struct keel_graph *graph, const char *name, struct keel_shape shape,
+                            float deviation);
+/* A vector that does not: all `fill`. */
+keel_value keel_part_vector(struct keel_graph *graph, const char *name, uint64_t size, float fill);
+
+/* PREFIX.weight and, with `bias`, PREFIX.bias, each of `width`. */
+keel_value keel_part_layernorm(struct keel_graph *graph, const char *prefix, keel_value x, uint64_t width,
+                               bool bias);
+/* PREFIX.weight [in, out] and, with `bias`, PREFIX.bias. */
+struct keel_part_linear {
+    uint64_t in, out;
+    float deviation;
+    bool bias;
+};
+keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_value x,
+                            const struct keel_part_linear *sizes);
+
+/* The deviation that the GPT and BERT papers use. */
+#define KEEL_PART_DEVIATION 0.02F
+
+/* ---- model_gpt.c ---- */
+
+/* GPT-2 whose perceptron of a block may be another: `mlp` gets the normed values [batch, tokens, width] of
+ * block `number` and returns what is added; NULL, or a return of 0, is for GPT-2's own. */
+struct keel_gpt_variant {
+    keel_value (*mlp)(void *context, struct keel_graph *graph, uint32_t number, keel_value x);
+    void *context;
+};
+enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_config *config,
+                                const struct keel_gpt_variant *variant);
+
+#endif
