@@ -2,7 +2,8 @@
  * OpenCL C.
  *
  * canon_math.h is one text read at two widths. In a .cl file the Makefile puts before the kernels:
- *     canon_wide.h    canon_math.h  canon_random.h    the text for float16: canon_exp_x16, ...
+ *     canon_wide.h    canon_math.h  canon_random.h    the text for float16: canon_exp_x16, ...; behind the
+ *                                                     first canon_vector.h: how they are loaded and stored
  *     canon_scalar.h  canon_math.h  canon_random.h    the text for float:   canon_exp, ...
  *     canon_lane.h                                    or the first by the second, where vectors are costly
  *     canon_tree.h                                    the shape of sums

@@ -1,5 +1,5 @@
 # What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
-kernels_CL_COMMON := canon_wide.h canon_math.h canon_random.h \
+kernels_CL_COMMON := canon_wide.h canon_vector.h canon_math.h canon_random.h \
 	canon_scalar.h canon_math.h canon_random.h canon_lane.h canon_tree.h
 # And before some: kernels_CL_NAME, before NAME.cl.
 kernels_CL_gemm := gemm_tile.h

@@ -16,6 +16,7 @@
 #include "bandwidth.h"
 #include "fma_peak.h"
 
+#include <keel/attention_ops.h>
 #include <keel/kernels.h>
 #include <keel/memory.h>
 #include <stdio.h>

@@ -44,6 +44,17 @@ static const struct shape shapes[] = {
       .tied = true},
      5,
      0.15},
+    {"gpt2-124m-1024",
+     {.layers = 12,
+      .heads = 12,
+      .width = 768,
+      .block = 1024,
+      .batch = 4,
+      .vocab = 50257,
+      .bias = true,
+      .tied = true},
+     2,
+     0.0},
 };
 
 static uint64_t soon(void)

@@ -1,0 +1,32 @@
+/* canon_vector.h - sixteen floats, or words, of memory as one instruction (OpenCL C only).
+ *
+ * A driver's own vload16 and vstore16 may be made of four of four, which compilers put together again for
+ * some loads and no stores (PoCL 3.1): four entries in the queue of stores for one line. A pointer to a
+ * vector that is aligned like its element says the same as vload16, and comes out as one access. */
+#if KEEL_BY_LANE == 0
+#define CANON_VECTOR_LOAD(space, type)                                                                       \
+    static inline type##16 __attribute__((overloadable)) canon_vector_load(space const type *p)              \
+    {                                                                                                        \
+        return *(space const canon_##type##_vector *)p;                                                      \
+    }
+#define CANON_VECTOR(space, type)                                                                            \
+    CANON_VECTOR_LOAD(space, type)                                                                           \
+    static inline void __attribute__((overloadable)) canon_vector_store(type##16 v, space type *p)           \
+    {                                                                                                        \
+        *(space canon_##type##_vector *)p = v;                                                               \
+    }
+#define CANON_VECTOR_OF(type)                                                                                \
+    typedef type##16 canon_##type##_vector __attribute__((aligned(sizeof(type))));                           \
+    CANON_VECTOR_LOAD(__constant, type)                                                                      \
+    CANON_VECTOR(__global, type)                                                                             \
+    CANON_VECTOR(__local, type)                                                                              \
+    CANON_VECTOR(__private, type)
+CANON_VECTOR_OF(float)
+CANON_VECTOR_OF(int)
+CANON_VECTOR_OF(uint)
+CANON_VECTOR_OF(ushort)
+#undef vload16
+#undef vstore16
+#define vload16(i, p)     canon_vector_load((p) + 16 * (i))
+#define vstore16(v, i, p) canon_vector_store((v), (p) + 16 * (i))
+#endif
