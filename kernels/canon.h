@@ -10,6 +10,8 @@
 
 #include "canon_tree.h"
 
+#include "canon_half.h"
+
 /* Put before a host kernel that multiplies and adds in one: it is built twice, and the loader takes the
  * build whose fma is an instruction where the processor has it; the other calls the library, with the
  * same bits. Sanitizers start too late for a loader's choice. */

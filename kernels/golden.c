@@ -170,6 +170,9 @@ struct keel_buffer *golden_control(struct golden_run *run, float max_norm)
         .bias2 = keel_adam_bias(0x1.fbe76cp-1F, 14),
         .epsilon = 0x1.5798eep-27F,
         .max_norm = max_norm,
+        .momentum = 0x1.cccccdp-1F,
+        .weight_decay = 0x1.99999ap-4F,
+        .trust = 0x1.0624dep-10F,
     };
     return golden_bytes(run, "control", GOLDEN_INPUT, &block, sizeof block);
 }

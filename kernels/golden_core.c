@@ -281,44 +281,6 @@ static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_loss(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* ---- optimizer ---- */
-
-/* count, whether the gradient is clipped */
-static enum keel_status norm(struct golden_run *run, const uint32_t *shape)
-{
-    struct keel_norm op = {.count = shape[0]};
-    op.x = GOLDEN_FLOATS(run, "x", op.count);
-    op.scratch = golden_scratch(run, "scratch", keel_norm_scratch_bytes(op.count));
-    op.norm = golden_output(run, "norm", 2);
-    op.control = golden_control(run, shape[1] ? 0.25F : 0.0F);
-    return golden_ready(run) ? keel_op_norm(run->kernels, &op, &run->list) : KEEL_OK;
-}
-
-/* count, whether the step was refused */
-static enum keel_status adamw(struct golden_run *run, const uint32_t *shape)
-{
-    const float norms[2] = {3.0F, shape[1] ? 0.0F : 0x1.555556p-2F};
-    struct keel_adamw op = {.count = shape[0], .weight_decay = 0x1.99999ap-4F};
-    op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -1.0F, 1.0F);
-    op.grad = GOLDEN_FLOATS(run, "grad", op.count);
-    op.m = golden_floats(run, "m", GOLDEN_UPDATED, op.count, -0.5F, 0.5F);
-    op.v = golden_floats(run, "v", GOLDEN_UPDATED, op.count, 0.0F, 0.25F);
-    op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norms, sizeof norms);
-    op.control = golden_control(run, 0.0F);
-    return golden_ready(run) ? keel_op_adamw(run->kernels, &op, &run->list) : KEEL_OK;
-}
-
-/* count; whether the step was refused */
-static enum keel_status statistic(struct golden_run *run, const uint32_t *shape)
-{
-    const float norm[2] = {3.0F, shape[1] == 0 ? 1.0F : 0.0F};
-    struct keel_statistic op = {.count = shape[0], .momentum = 0x1.99999ap-4F};
-    op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -2.0F, 2.0F);
-    op.mean = GOLDEN_FLOATS(run, "mean", op.count);
-    op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norm, sizeof norm);
-    return golden_ready(run) ? keel_op_statistic(run->kernels, &op, &run->list) : KEEL_OK;
-}
-
 /* ---- the table ---- */
 
 /* 70001 rows: some drivers end a kernel, without a word, after 65535 turns of its loops (Mesa's llvmpipe). */
@@ -433,14 +395,5 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(loss, loss, "mse-1", 0xd4b3d1814bf370e2, 1, KEEL_LOSS_MSE, 1),
     GOLDEN_CASE(loss, loss, "mse-67", 0x9129a0781c91b154, 67, KEEL_LOSS_MSE, 0),
     GOLDEN_CASE(loss, loss, "mse-4115", 0x5ae7f2a520f7f56b, 4115, KEEL_LOSS_MSE, 1),
-    GOLDEN_CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0),
-    GOLDEN_CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1),
-    GOLDEN_CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1),
-    GOLDEN_CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
-    GOLDEN_CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, 1),
-    GOLDEN_CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),
-    GOLDEN_CASE(statistic, optimizer, "1", 0x44580633ca3f5418, 1, 0),
-    GOLDEN_CASE(statistic, optimizer, "67-refused", 0xf52c47c3c0a5bd84, 67, 1),
-    GOLDEN_CASE(statistic, optimizer, "4115", 0xbbf1c90506d75f55, 4115, 0),
 };
 const struct golden_family golden_core = {cases, sizeof cases / sizeof cases[0]};

@@ -51,7 +51,7 @@ struct golden_case {
 };
 /* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
  * one: a line here. Cases are numbered through all families in this order. */
-#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image)
+#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer)
 struct golden_family {
     const struct golden_case *cases;
     uint32_t count;

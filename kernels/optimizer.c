@@ -1,6 +1,9 @@
-/* optimizer.c - the norm of a gradient AdamW and statistics: descriptors to launches. The kernels are in
- * optimizer.cl. */
+/* optimizer.c - the norm of a gradient, the loss scale, the update: descriptors to launches. The kernels are
+ * in optimizer.cl. */
 #include "kernels_internal.h"
+
+#include <keel/optimizer_ops.h>
+#include <string.h>
 
 /* How many blocks a run of `count` is cut in. */
 static uint64_t blocks_of(uint64_t count)
@@ -49,8 +52,10 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
         return keel_fail(KEEL_INVALID, "norm: no elements");
     KEEL_TRY(keel_check_buffer("norm", "x", op->x, op->count * sizeof(float)));
     KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->count)));
-    KEEL_TRY(keel_check_buffer("norm", "norm", op->norm, 2 * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("norm", "norm", op->norm, (op->loss_scale != NULL ? 3 : 2) * sizeof(float)));
     KEEL_TRY(keel_check_buffer("norm", "control", op->control, sizeof(struct keel_control)));
+    if (op->loss_scale != NULL)
+        KEEL_TRY(keel_check_buffer("norm", "loss_scale", op->loss_scale, sizeof(float)));
     const struct keel_arg leaf_args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->scratch),
@@ -66,45 +71,157 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
         keel_arg_u64(last),
         keel_arg_buffer(op->control),
         keel_arg_buffer(op->norm),
+        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->norm),
+        keel_arg_u32(op->loss_scale != NULL),
     };
     range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range, finish_args,
                                KEEL_ARG_COUNT(finish_args));
 }
 
-enum keel_status keel_op_adamw(struct keel_kernels *kernels, const struct keel_adamw *op,
-                               struct keel_launch_list *list)
+enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct keel_loss_scale *op,
+                                    struct keel_launch_list *list)
 {
-    const uint64_t bytes = op->count * sizeof(float);
-    KEEL_TRY(keel_check_buffer("adamw", "w", op->w, bytes));
-    KEEL_TRY(keel_check_buffer("adamw", "grad", op->grad, bytes));
-    KEEL_TRY(keel_check_buffer("adamw", "m", op->m, bytes));
-    KEEL_TRY(keel_check_buffer("adamw", "v", op->v, bytes));
-    KEEL_TRY(keel_check_buffer("adamw", "norm", op->norm, 2 * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("adamw", "control", op->control, sizeof(struct keel_control)));
-    uint32_t block = keel_kernels_item_elements(kernels);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->w),  keel_arg_buffer(op->grad), keel_arg_buffer(op->m),
-        keel_arg_buffer(op->v),  keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
-        keel_arg_u64(op->count), keel_arg_u32(block),       keel_arg_f32(op->weight_decay),
-    };
-    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_adamw", &range, args,
+    KEEL_TRY(keel_check_buffer("loss_scale", "state", op->state, sizeof(float)));
+    KEEL_TRY(keel_check_buffer("loss_scale", "norm", op->norm, 2 * sizeof(float)));
+    const struct keel_arg args[] = {keel_arg_buffer(op->state), keel_arg_buffer(op->norm)};
+    struct keel_range range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_loss_scale", &range, args,
                                KEEL_ARG_COUNT(args));
 }
 
-enum keel_status keel_op_statistic(struct keel_kernels *kernels, const struct keel_statistic *op,
-                                   struct keel_launch_list *list)
+/* ---- the update ---- */
+
+enum { SLOT_WORDS = 2 * 256 }; /* of optimizer.cl */
+
+bool keel_optimizer_has_v(enum keel_optimizer optimizer)
+{
+    return optimizer != KEEL_OPTIMIZER_SGD && optimizer != KEEL_OPTIMIZER_LARS;
+}
+
+static bool has_trust(enum keel_optimizer optimizer)
+{
+    return optimizer == KEEL_OPTIMIZER_LARS || optimizer == KEEL_OPTIMIZER_LAMB;
+}
+
+uint64_t keel_update_page_count(uint64_t count)
+{
+    return count / KEEL_UPDATE_PAGE + (count % KEEL_UPDATE_PAGE != 0);
+}
+
+/* Slots of the digest; then the ratio of each tensor and two sums a page. */
+uint64_t keel_update_scratch_bytes(const struct keel_update *op)
+{
+    uint64_t words = SLOT_WORDS;
+    if (has_trust(op->optimizer))
+        words += op->tensor_count + 2 * keel_update_page_count(op->count);
+    return words * sizeof(uint32_t);
+}
+
+enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors, uint32_t tensor_count,
+                                        uint64_t count, uint32_t *pages)
+{
+    memset(pages, 0xff, keel_update_page_count(count) * sizeof *pages);
+    for (uint32_t t = 0; t < tensor_count; t++) {
+        const struct keel_update_tensor *tensor = &tensors[t];
+        const uint64_t first = tensor->offset / KEEL_UPDATE_PAGE;
+        bool fits = tensor->offset % KEEL_UPDATE_PAGE == 0 && tensor->count > 0 && tensor->offset < count &&
+                    tensor->count <= count - tensor->offset && tensor->kind < KEEL_TENSOR_KIND_COUNT;
+        for (uint64_t p = 0; fits && p < keel_update_page_count(tensor->count); p++) {
+            fits = pages[first + p] == UINT32_MAX;
+            pages[first + p] = t;
+        }
+        if (!fits)
+            return keel_fail(
+                KEEL_INVALID,
+                "update: tensor %u, %llu elements at %llu of %llu, begins within a page, overlaps "
+                "another or does not fit",
+                t, (unsigned long long)tensor->count, (unsigned long long)tensor->offset,
+                (unsigned long long)count);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status check_update(const struct keel_update *op)
 {
     const uint64_t bytes = op->count * sizeof(float);
-    KEEL_TRY(keel_check_buffer("statistic", "w", op->w, bytes));
-    KEEL_TRY(keel_check_buffer("statistic", "mean", op->mean, bytes));
-    KEEL_TRY(keel_check_buffer("statistic", "norm", op->norm, 2 * sizeof(float)));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->w),  keel_arg_buffer(op->mean),  keel_arg_buffer(op->norm),
-        keel_arg_u64(op->count), keel_arg_f32(op->momentum),
+    if ((unsigned)op->optimizer >= KEEL_OPTIMIZER_COUNT)
+        return keel_fail(KEEL_INVALID, "update: no optimizer has number %u", (unsigned)op->optimizer);
+    if (op->count == 0 || op->tensor_count == 0)
+        return keel_fail(KEEL_INVALID, "update: %u tensors in %llu elements", op->tensor_count,
+                         (unsigned long long)op->count);
+    if (op->half != NULL && op->half_type != KEEL_BF16 && op->half_type != KEEL_F16)
+        return keel_fail(KEEL_INVALID, "update: element type %d is none of 16 bits", (int)op->half_type);
+    KEEL_TRY(keel_check_buffer("update", "w", op->w, bytes));
+    KEEL_TRY(keel_check_buffer("update", "grad", op->grad, bytes));
+    KEEL_TRY(keel_check_buffer("update", "m", op->m, bytes));
+    if (keel_optimizer_has_v(op->optimizer))
+        KEEL_TRY(keel_check_buffer("update", "v", op->v, bytes));
+    KEEL_TRY(keel_check_buffer("update", "norm", op->norm, 2 * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("update", "control", op->control, sizeof(struct keel_control)));
+    KEEL_TRY(keel_check_buffer("update", "tensors", op->tensors,
+                               op->tensor_count * sizeof(struct keel_update_tensor)));
+    KEEL_TRY(keel_check_buffer("update", "pages", op->pages,
+                               keel_update_page_count(op->count) * sizeof(uint32_t)));
+    if (op->half != NULL)
+        KEEL_TRY(keel_check_buffer("update", "half", op->half, op->count * sizeof(uint16_t)));
+    KEEL_TRY(keel_check_buffer("update", "digest", op->digest, sizeof(uint64_t)));
+    return keel_check_buffer("update", "scratch", op->scratch, keel_update_scratch_bytes(op));
+}
+
+static enum keel_status launch_trust(struct keel_kernels *kernels, const struct keel_update *op,
+                                     struct keel_launch_list *list)
+{
+    const uint64_t page_count = keel_update_page_count(op->count);
+    const struct keel_arg block_args[] = {
+        keel_arg_buffer(op->w),         keel_arg_buffer(op->grad),
+        keel_arg_buffer(op->m),         keel_arg_buffer(op->v != NULL ? op->v : op->m),
+        keel_arg_buffer(op->norm),      keel_arg_buffer(op->control),
+        keel_arg_buffer(op->tensors),   keel_arg_buffer(op->pages),
+        keel_arg_buffer(op->scratch),   keel_arg_u64(page_count),
+        keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
     };
-    struct keel_range range = keel_kernels_range(kernels, op->count);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_statistic", &range, args,
-                               KEEL_ARG_COUNT(args));
+    struct keel_range range = keel_kernels_range(kernels, page_count);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_blocks", &range,
+                                 block_args, KEEL_ARG_COUNT(block_args)));
+    const struct keel_arg ratio_args[] = {
+        keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch), keel_arg_buffer(op->norm),
+        keel_arg_buffer(op->control), keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count),
+        keel_arg_u32(op->optimizer),
+    };
+    range = keel_kernels_range(kernels, op->tensor_count);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_ratios", &range, ratio_args,
+                               KEEL_ARG_COUNT(ratio_args));
+}
+
+enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_update *op,
+                                struct keel_launch_list *list)
+{
+    KEEL_TRY(check_update(op));
+    if (has_trust(op->optimizer))
+        KEEL_TRY(launch_trust(kernels, op, list));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->w),
+        keel_arg_buffer(op->grad),
+        keel_arg_buffer(op->m),
+        keel_arg_buffer(op->v != NULL ? op->v : op->m),
+        keel_arg_buffer(op->norm),
+        keel_arg_buffer(op->control),
+        keel_arg_buffer(op->tensors),
+        keel_arg_buffer(op->pages),
+        keel_arg_buffer(op->scratch), /* as ratios, and as slots */
+        keel_arg_buffer(op->scratch),
+        keel_arg_buffer(op->half != NULL ? op->half : op->w),
+        keel_arg_u64(op->count),
+        keel_arg_u32(op->optimizer),
+        keel_arg_u32(op->nesterov),
+        keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
+        keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    KEEL_TRY(keel_kernels_launch_flat(kernels, list, KEEL_MODULE_optimizer, "keel_update", op->count, args,
+                                      KEEL_ARG_COUNT(args)));
+    const struct keel_arg digest_args[] = {keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)};
+    struct keel_range range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_update_digest", &range,
+                               digest_args, KEEL_ARG_COUNT(digest_args));
 }

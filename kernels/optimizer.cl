@@ -1,23 +1,33 @@
-/* optimizer.cl - the norm of a gradient, and AdamW (Loshchilov and Hutter 2019).
+/* optimizer.cl - the norm of a gradient, the loss scale, and the update of all weights.
  *
  * norm:  block_squares  scratch[b] = sum of x^2 over block b of 4096 elements, by fma in 16 lanes
  *        block_sums     the same for a run of sums, without squares, until one is left
- *        norm_finish    norm[0] = sqrt(sum), norm[1] = 1, or max_norm / norm[0] where that is less than
- *                       1, or 0 when norm[0] is not finite
- * adamw, with g the clipped gradient and all in this order:
+ *        norm_finish    norm[0] = sqrt(sum) / scale, norm[1] = 1 / scale, or less: max_norm / norm[0] / scale, or 0
+ *                       when norm[0] is not finite; norm[2] = scale, a power of two (1: no division)
+ *
+ * update, one element: x the weight, d the decay (0 for a plain tensor), all in this order:
  *        g = grad * norm[1]
+ *   Adam, AdamW, LAMB     (Adam: g = fma(d, x, g) first, and d = 0 from there on)
  *        m = flush(fma(beta1, m, (1 - beta1) * g))
  *        v = flush(fma(beta2, v, ((1 - beta2) * g) * g))
  *        u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)
- *        w = fma(-learning_rate, fma(weight_decay, w, u), w)
- *     When norm[1] is 0 the step was refused: w, m and v stay as they are.
- * statistic: w = fma(momentum, mean - w, w), unless norm[1] is 0
+ *        x = fma(-rate, fma(d, x, u), x)             LAMB: x = fma(-(rate * ratio), fma(d, x, u), x)
+ *   SGD  g = fma(d, x, g);  m = flush(fma(momentum, m, g))
+ *        x = fma(-rate, m, x)                        Nesterov: x = fma(-rate, fma(momentum, m, g), x)
+ *   LARS m = flush(fma(momentum, m, (rate * ratio) * fma(d, x, g)));  x = x - m
+ *   statistic  x = fma(momentum of the tensor, grad - x, x)
+ *     When norm[1] is 0 the step was refused: x, m and v stay as they are.
+ * trust, before the update: for each block of 4096 elements of a tensor the sums of squares of x and of g (LARS) or
+ *     fma(d, x, u) (LAMB, whose m and v are made here), by fma in 16 lanes; then the tree over the blocks of each
+ *     tensor. LARS: ratio = (trust * |w|) / fma(d, |w|, |g|). LAMB: |w| / |s|.
  *
- * Shapes: flat arrays of `count`. Division and square root are the canonical ones; flush makes denormals
- * zero, so that moments that fade cost no more than others. The tree is that of canon_tree.h. Tunable:
- * block of adamw, elements per work-item (a multiple of 16), changes no bit.
+ * Shapes: flat arrays of `count`, in pages of 1024 elements of one tensor each. Division and square root are the
+ * canonical ones; flush makes denormals zero, so that moments that fade cost no more than others. The tree is that
+ * of canon_tree.h. The digest (digest.cl) is an integer sum, in any order: 256 slots of two words take what the
+ * work-items find, by 32-bit atomic additions with carry, and update_digest empties them. Tunable: block, elements
+ * per work-item (a multiple of 16), changes no bit.
  * control: struct keel_control as floats, 4 learning_rate, 5 beta1, 6 beta2, 7 bias1, 8 bias2,
- * 9 epsilon, 10 max_norm. */
+ * 9 epsilon, 10 max_norm, 11 momentum, 12 weight_decay, 13 trust. */
 
 __kernel void keel_block_squares(__global const float *x, __global float *scratch, ulong count)
 {
@@ -47,45 +57,276 @@ __kernel void keel_block_sums(__global float *scratch, ulong from, ulong to, ulo
             canon_sum_run(scratch + from + start, (uint)min(count - start, (ulong)4096));
 }
 
+/* The power of two at or below x > 0. */
+static inline float power_of_two(float x)
+{
+    return as_float(as_uint(x) & 0x7f800000u);
+}
+
 __kernel void keel_norm_finish(__global const float *scratch, ulong last, __global const float *control,
-                               __global float *norm)
+                               __global float *norm, __global const float *loss_scale, uint has_scale)
 {
     if (get_global_id(0) != 0)
         return;
-    const float value = canon_sqrt(scratch[last]), max_norm = control[10];
+    float value = canon_sqrt(scratch[last]), unscale = 1.0f;
+    const float max_norm = control[10];
+    if (has_scale) {
+        const float scale = power_of_two(loss_scale[0]);
+        unscale = as_float(0x7f000000u - as_uint(scale));
+        value = value * unscale;
+        norm[2] = scale;
+    }
     float factor = max_norm > 0.0f && value > max_norm ? canon_divide(max_norm, value) : 1.0f;
     norm[0] = value;
-    norm[1] = (as_uint(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor;
+    norm[1] = (as_uint(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor * unscale;
 }
 
-__kernel void keel_adamw(__global float *w, __global const float *grad, __global float *m, __global float *v,
-                         __global const float *norm, __global const float *control, ulong count, uint block,
-                         float weight_decay)
+/* 2^12 is a 2048th of a power of two, in the bits of a float. */
+__kernel void keel_loss_scale(__global uint *state, __global const float *norm)
 {
-    const float factor = norm[1];
-    const float rate = control[4], beta1 = control[5], beta2 = control[6], epsilon = control[9];
-    const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
-    const float scale1 = canon_divide(1.0f, control[7]), scale2 = canon_divide(1.0f, control[8]);
-    ulong i = (ulong)get_global_id(0) * block;
-    const ulong end = factor == 0.0f ? i : min(i + block, count);
-    for (; i < end; i += 16) {
-        const uint n = (uint)min(end - i, (ulong)16);
-        float16 g = canon_load(grad + i, n) * factor;
-        float16 first = canon_load(m + i, n), second = canon_load(v + i, n), x = canon_load(w + i, n);
-        first = canon_flush_x16(fma((float16)(beta1), first, rest1 * g));
-        second = canon_flush_x16(fma((float16)(beta2), second, (rest2 * g) * g));
-        float16 u = canon_divide_x16(first * scale1, canon_sqrt_x16(second * scale2) + epsilon);
-        x = fma((float16)(-rate), fma((float16)(weight_decay), x, u), x);
+    if (get_global_id(0) != 0)
+        return;
+    const uint bits = state[0], least = 127u << 23, most = 151u << 23;
+    const uint halved = (bits & 0x7f800000u) - (1u << 23);
+    state[0] = norm[1] == 0.0f ? max(halved, least) : min(bits + (1u << 12), most);
+}
+
+/* ---- the update ---- */
+
+#define ADAMW 0u
+#define ADAM  1u
+#define SGD   2u
+#define LARS  3u
+#define LAMB  4u
+
+#define DECAY     1u
+#define STATISTIC 2u
+#define NOBODY    0xffffffffu
+#define PAGE      1024
+
+/* Scratch: slots of the digest, ratios by tensor, sums of squares of weights and of steps by page. */
+#define SLOT_WORDS 512
+
+struct tensor {
+    ulong offset, count, first;
+    uint kind;
+    float momentum;
+};
+
+struct rates {
+    float factor, rate, beta1, beta2, rest1, rest2, scale1, scale2, epsilon, momentum, decay, ratio;
+    uint optimizer, nesterov;
+};
+
+static inline struct rates read_rates(__global const float *norm, __global const float *control, uint optimizer,
+                                      uint nesterov)
+{
+    struct rates r;
+    r.factor = norm[1];
+    r.rate = control[4], r.beta1 = control[5], r.beta2 = control[6], r.epsilon = control[9];
+    r.rest1 = 1.0f - r.beta1, r.rest2 = 1.0f - r.beta2;
+    r.scale1 = r.scale2 = 0.0f;
+    if (optimizer != SGD && optimizer != LARS) {
+        r.scale1 = canon_divide(1.0f, control[7]);
+        r.scale2 = canon_divide(1.0f, control[8]);
+    }
+    r.momentum = control[11], r.decay = control[12], r.ratio = 1.0f;
+    r.optimizer = optimizer, r.nesterov = nesterov;
+    return r;
+}
+
+static inline void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
+{
+    *m = canon_flush_x16(fma((float16)(r->beta1), *m, r->rest1 * g));
+    *v = canon_flush_x16(fma((float16)(r->beta2), *v, (r->rest2 * g) * g));
+}
+static inline float16 direction(const struct rates *r, float16 m, float16 v)
+{
+    return canon_divide_x16(m * r->scale1, canon_sqrt_x16(v * r->scale2) + r->epsilon);
+}
+
+/* The new weights of n elements at i; moments are written. */
+static inline float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
+                                ulong i, uint n)
+{
+    float16 first = canon_load(m + i, n), second = canon_load(v + i, n);
+    if (r->optimizer != LAMB) {
+        if (r->optimizer == ADAM)
+            g = fma((float16)(r->decay), x, g);
+        take_moments(r, g, &first, &second);
         canon_store(first, m + i, n);
         canon_store(second, v + i, n);
-        canon_store(x, w + i, n);
     }
+    const float16 u = direction(r, first, second);
+    const float decay = r->optimizer == ADAM ? 0.0f : r->decay;
+    return fma((float16)(-(r->rate * r->ratio)), fma((float16)(decay), x, u), x);
+}
+static inline float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
+{
+    const float16 old = canon_load(m + i, n);
+    g = fma((float16)(r->decay), x, g);
+    const float16 pushed = r->optimizer == LARS ? (r->rate * r->ratio) * g : g;
+    const float16 now = canon_flush_x16(fma((float16)(r->momentum), old, pushed));
+    canon_store(now, m + i, n);
+    if (r->optimizer == LARS)
+        return x - now;
+    return fma((float16)(-r->rate), r->nesterov ? fma((float16)(r->momentum), now, g) : now, x);
 }
 
-__kernel void keel_statistic(__global float *w, __global const float *mean, __global const float *norm,
-                             ulong count, float momentum)
+static inline ulong8 mix(ulong8 z)
 {
-    const ulong i = get_global_id(0);
-    if (i < count && norm[1] != 0.0f)
-        w[i] = fma(momentum, mean[i] - w[i], w[i]);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9UL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebUL;
+    return z ^ (z >> 31);
+}
+/* Of n <= 16 words, the first of which is number `first`. */
+static inline ulong8 mix_words(uint16 words, ulong first, uint n)
+{
+    const ulong golden = 0x9e3779b97f4a7c15UL;
+    const ulong8 lane = (ulong8)(0, 1, 2, 3, 4, 5, 6, 7), zero = (ulong8)(0);
+    const ulong8 index = ((ulong8)(first) + lane) * golden;
+    const ulong8 low = mix(convert_ulong8(words.lo) + index);
+    const ulong8 high = mix(convert_ulong8(words.hi) + (index + (ulong8)(8 * golden)));
+    if (n >= 16)
+        return low + high;
+    return (lane < (ulong8)(n) ? low : zero) + (lane + 8UL < (ulong8)(n) ? high : zero);
+}
+
+static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
+{
+    const ulong4 a = sums.lo + sums.hi;
+    const ulong sum = a.s0 + a.s1 + a.s2 + a.s3;
+    const uint slot = ((uint)get_global_id(0) & 255u) * 2, low = (uint)sum;
+    const uint old = atomic_add(slots + slot, low);
+    atomic_add(slots + slot + 1, (uint)(sum >> 32) + (old + low < old ? 1u : 0u));
+}
+
+__kernel void keel_update(__global float *w, __global const float *grad, __global float *m, __global float *v,
+                          __global const float *norm, __global const float *control,
+                          __global const struct tensor *tensors, __global const uint *pages,
+                          __global const float *scratch, volatile __global uint *slots, __global ushort *half_copy,
+                          ulong count, uint optimizer, uint nesterov, uint half_type, uint block)
+{
+    struct rates r = read_rates(norm, control, optimizer, nesterov);
+    const bool refused = r.factor == 0.0f, trust = optimizer == LARS || optimizer == LAMB;
+    ulong8 sums = (ulong8)(0);
+    ulong i = (ulong)get_global_id(0) * block;
+    const ulong end = min(i + block, count);
+    while (i < end) {
+        const ulong page = i / PAGE, next = min(end, (page + 1) * PAGE);
+        const uint number = pages[page];
+        if (number == NOBODY) {
+            i = next;
+            continue;
+        }
+        const struct tensor t = tensors[number];
+        const ulong stop = min(next, t.offset + t.count);
+        const bool trained = t.kind <= DECAY && !refused, statistic = t.kind == STATISTIC && !refused;
+        r.decay = t.kind == DECAY ? control[12] : 0.0f;
+        r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
+        for (; i < stop; i += 16) {
+            const uint n = (uint)min(stop - i, (ulong)16);
+            float16 x = canon_load(w + i, n);
+            if (trained) {
+                const float16 g = canon_load(grad + i, n) * r.factor;
+                x = optimizer == SGD || optimizer == LARS ? momentum_step(&r, x, g, m, i, n)
+                                                          : adam_step(&r, x, g, m, v, i, n);
+                canon_store(x, w + i, n);
+            } else if (statistic) {
+                x = fma((float16)(t.momentum), canon_load(grad + i, n) - x, x);
+                canon_store(x, w + i, n);
+            }
+            const uint16 words = as_uint16(x);
+            if (half_type == 1)
+                canon_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
+            if (half_type == 2)
+                canon_store_halves(canon_to_f16_x16(words), half_copy + i, n);
+            sums += mix_words(words, t.first + (i - t.offset), n);
+        }
+        i = next;
+    }
+    add_to_slot(slots, sums);
+}
+
+__kernel void keel_update_digest(__global uint *slots, __global ulong *digest)
+{
+    if (get_global_id(0) != 0)
+        return;
+    ulong sum = 0;
+    for (uint s = 0; s < SLOT_WORDS; s += 2) {
+        sum += slots[s] + ((ulong)slots[s + 1] << 32);
+        slots[s] = slots[s + 1] = 0;
+    }
+    digest[0] = sum;
+}
+
+/* ---- trust ratios ---- */
+
+/* A work-item takes a block of 4096 elements of a tensor, begun at its page; sums lie at pages. */
+__kernel void keel_trust_blocks(__global const float *w, __global const float *grad, __global float *m,
+                                __global float *v, __global const float *norm, __global const float *control,
+                                __global const struct tensor *tensors, __global const uint *pages,
+                                __global float *scratch, ulong page_count, uint tensor_count, uint optimizer)
+{
+    const ulong page = get_global_id(0);
+    __global float *sums = scratch + SLOT_WORDS + tensor_count;
+    if (page >= page_count || pages[page] == NOBODY)
+        return;
+    const struct tensor t = tensors[pages[page]];
+    const ulong within = page * PAGE - t.offset;
+    struct rates r = read_rates(norm, control, optimizer, 0);
+    if (within % 4096 != 0 || t.kind > DECAY || r.factor == 0.0f)
+        return;
+    r.decay = t.kind == DECAY ? r.decay : 0.0f;
+    const ulong end = t.offset + min(within + 4096, t.count);
+    float16 of_weights = (float16)(0.0f), of_steps = (float16)(0.0f);
+    for (ulong i = t.offset + within; i < end; i += 16) {
+        const uint n = (uint)min(end - i, (ulong)16);
+        const float16 x = canon_load(w + i, n), g = canon_load(grad + i, n) * r.factor;
+        float16 s = g;
+        if (optimizer == LAMB) {
+            float16 first = canon_load(m + i, n), second = canon_load(v + i, n);
+            take_moments(&r, g, &first, &second);
+            canon_store(first, m + i, n);
+            canon_store(second, v + i, n);
+            s = canon_mask(fma((float16)(r.decay), x, direction(&r, first, second)), n);
+        }
+        of_weights = fma(x, x, of_weights);
+        of_steps = fma(s, s, of_steps);
+    }
+    sums[t.offset / PAGE + within / 4096] = canon_fold(of_weights);
+    sums[page_count + t.offset / PAGE + within / 4096] = canon_fold(of_steps);
+}
+
+/* The square root of a tree whose leaves are the `count` sums at s, in place: block b lies behind what is read. */
+static inline float tree_root(__global float *s, ulong count)
+{
+    while (count > 1) {
+        ulong blocks = 0;
+        for (ulong from = 0; from < count; from += 4096)
+            s[blocks++] = canon_sum_run(s + from, (uint)min(count - from, (ulong)4096));
+        count = blocks;
+    }
+    return canon_sqrt(s[0]);
+}
+
+__kernel void keel_trust_ratios(__global const struct tensor *tensors, __global float *scratch,
+                                __global const float *norm, __global const float *control, ulong page_count,
+                                uint tensor_count, uint optimizer)
+{
+    __global float *ratios = scratch + SLOT_WORDS, *sums = ratios + tensor_count;
+    const uint number = (uint)get_global_id(0);
+    if (number >= tensor_count)
+        return;
+    const struct tensor t = tensors[number];
+    ratios[number] = 1.0f;
+    if (t.kind != DECAY || norm[1] == 0.0f)
+        return;
+    const ulong blocks = (t.count + 4095) / 4096;
+    const float of_weights = tree_root(sums + t.offset / PAGE, blocks);
+    const float of_steps = tree_root(sums + page_count + t.offset / PAGE, blocks);
+    if (of_weights > 0.0f && of_steps > 0.0f)
+        ratios[number] = optimizer == LAMB ? canon_divide(of_weights, of_steps)
+                                           : canon_divide(control[13] * of_weights,
+                                                          fma(control[12], of_weights, of_steps));
 }

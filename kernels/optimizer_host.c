@@ -2,6 +2,8 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
+#include <keel/optimizer_ops.h>
+
 extern const char keel_cl_optimizer[];
 
 static uint64_t u64_at(void *const *arguments, int index)
@@ -40,51 +42,263 @@ static void host_block_sums(void *const *arguments, const struct keel_range *ran
         to[start / KEEL_BLOCK_ELEMENTS] = canon_sum_run(from + start, block_length(start, count));
 }
 
+static uint32_t u32_at(void *const *arguments, int index)
+{
+    return *(const uint32_t *)arguments[index];
+}
+
 static void host_norm_finish(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *scratch = arguments[0];
     const struct keel_control *control = arguments[2];
-    float *norm = arguments[3];
-    const float value = canon_sqrt(scratch[u64_at(arguments, 1)]), max_norm = control->max_norm;
+    float *norm = arguments[3], unscale = 1.0F;
+    float value = canon_sqrt(scratch[u64_at(arguments, 1)]);
+    const float max_norm = control->max_norm;
+    if (u32_at(arguments, 5) != 0) {
+        const uint32_t scale = *(const uint32_t *)arguments[4] & 0x7f800000U;
+        unscale = canon_as_real(0x7f000000U - scale);
+        value = value * unscale;
+        norm[2] = canon_as_real(scale);
+    }
     float factor = max_norm > 0.0f && value > max_norm ? canon_divide(max_norm, value) : 1.0f;
     norm[0] = value;
-    norm[1] = (canon_as_bits(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor;
+    norm[1] = (canon_as_bits(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor * unscale;
 }
 
-KEEL_HOST_KERNEL static void host_adamw(void *const *arguments, const struct keel_range *range)
+static void host_loss_scale(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
-    float *w = arguments[0], *m = arguments[2], *v = arguments[3];
-    const float *grad = arguments[1], *norm = arguments[4];
-    const struct keel_control *control = arguments[5];
-    const float factor = norm[1], weight_decay = *(const float *)arguments[8];
-    const float rest1 = 1.0f - control->beta1, rest2 = 1.0f - control->beta2;
-    const float scale1 = canon_divide(1.0f, control->bias1), scale2 = canon_divide(1.0f, control->bias2);
-    uint64_t count = factor == 0.0f ? 0 : u64_at(arguments, 6);
-    for (uint64_t i = 0; i < count; i++) {
-        float g = grad[i] * factor;
-        m[i] = canon_flush(canon_fma(control->beta1, m[i], rest1 * g));
-        v[i] = canon_flush(canon_fma(control->beta2, v[i], (rest2 * g) * g));
-        float u = canon_divide(m[i] * scale1, canon_sqrt(v[i] * scale2) + control->epsilon);
-        w[i] = canon_fma(-control->learning_rate, canon_fma(weight_decay, w[i], u), w[i]);
+    uint32_t *state = arguments[0];
+    const float *norm = arguments[1];
+    const uint32_t least = 127U << 23, most = 151U << 23;
+    const uint32_t halved = (*state & 0x7f800000U) - (1U << 23), more = *state + (1U << 12);
+    if (norm[1] == 0.0F)
+        *state = halved > least ? halved : least;
+    else
+        *state = more < most ? more : most;
+}
+
+/* ---- the update ---- */
+
+enum { SLOT_WORDS = 512 };
+
+struct rates {
+    float factor, rate, beta1, beta2, rest1, rest2, scale1, scale2, epsilon, momentum, decay, ratio;
+    enum keel_optimizer optimizer;
+    bool nesterov;
+};
+
+static struct rates read_rates(const float *norm, const struct keel_control *control, uint32_t optimizer)
+{
+    struct rates r = {.factor = norm[1],
+                      .rate = control->learning_rate,
+                      .beta1 = control->beta1,
+                      .beta2 = control->beta2,
+                      .rest1 = 1.0F - control->beta1,
+                      .rest2 = 1.0F - control->beta2,
+                      .epsilon = control->epsilon,
+                      .momentum = control->momentum,
+                      .ratio = 1.0F,
+                      .optimizer = (enum keel_optimizer)optimizer};
+    if (keel_optimizer_has_v(r.optimizer)) {
+        r.scale1 = canon_divide(1.0F, control->bias1);
+        r.scale2 = canon_divide(1.0F, control->bias2);
+    }
+    return r;
+}
+
+static inline void take_moments(const struct rates *r, float g, float *m, float *v)
+{
+    *m = canon_flush(canon_fma(r->beta1, *m, r->rest1 * g));
+    *v = canon_flush(canon_fma(r->beta2, *v, (r->rest2 * g) * g));
+}
+static inline float direction(const struct rates *r, float m, float v)
+{
+    return canon_divide(m * r->scale1, canon_sqrt(v * r->scale2) + r->epsilon);
+}
+static inline float adam_step(const struct rates *r, float x, float g, float *m, float *v)
+{
+    const bool adam = r->optimizer == KEEL_OPTIMIZER_ADAM;
+    if (adam)
+        g = canon_fma(r->decay, x, g);
+    if (r->optimizer != KEEL_OPTIMIZER_LAMB)
+        take_moments(r, g, m, v);
+    return canon_fma(-(r->rate * r->ratio), canon_fma(adam ? 0.0F : r->decay, x, direction(r, *m, *v)), x);
+}
+static inline float momentum_step(const struct rates *r, float x, float g, float *m)
+{
+    g = canon_fma(r->decay, x, g);
+    const bool lars = r->optimizer == KEEL_OPTIMIZER_LARS;
+    *m = canon_flush(canon_fma(r->momentum, *m, lars ? (r->rate * r->ratio) * g : g));
+    if (lars)
+        return x - *m;
+    return canon_fma(-r->rate, r->nesterov ? canon_fma(r->momentum, *m, g) : *m, x);
+}
+
+/* The flat buffers of one update. */
+struct flats {
+    float *w, *m, *v;
+    const float *grad;
+    uint16_t *half;
+    uint32_t half_type;
+};
+
+static inline void update_tensor(const struct flats *flats, const struct keel_update_tensor *tensor,
+                                 const struct rates *r)
+{
+    const bool momentum = !keel_optimizer_has_v(r->optimizer);
+    for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
+        float x = flats->w[i];
+        const float g = flats->grad[i];
+        if (tensor->kind <= KEEL_TENSOR_DECAY && r->factor != 0.0F)
+            x = momentum ? momentum_step(r, x, g * r->factor, &flats->m[i])
+                         : adam_step(r, x, g * r->factor, &flats->m[i], &flats->v[i]);
+        if (tensor->kind == KEEL_TENSOR_STATISTIC && r->factor != 0.0F)
+            x = canon_fma(tensor->momentum, g - x, x);
+        flats->w[i] = x;
+        if (flats->half_type == KEEL_BF16)
+            flats->half[i] = (uint16_t)canon_to_bf16(canon_as_bits(x));
+        if (flats->half_type == KEEL_F16)
+            flats->half[i] = (uint16_t)canon_to_f16(canon_as_bits(x));
     }
 }
 
-KEEL_HOST_KERNEL static void host_statistic(void *const *arguments, const struct keel_range *range)
+/* All tensors, one after the other: a tensor is met at its first page. */
+KEEL_HOST_KERNEL static void host_update(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
-    float *w = arguments[0];
-    const float *mean = arguments[1], *norm = arguments[2], momentum = *(const float *)arguments[4];
-    uint64_t count = norm[1] == 0.0f ? 0 : u64_at(arguments, 3);
-    for (uint64_t i = 0; i < count; i++)
-        w[i] = canon_fma(momentum, mean[i] - w[i], w[i]);
+    const struct flats flats = {.w = arguments[0],
+                                .grad = arguments[1],
+                                .m = arguments[2],
+                                .v = arguments[3],
+                                .half = arguments[10],
+                                .half_type = u32_at(arguments, 14)};
+    const struct keel_control *control = arguments[5];
+    const struct keel_update_tensor *tensors = arguments[6];
+    const uint32_t *pages = arguments[7];
+    const float *ratios = (const float *)arguments[8] + SLOT_WORDS;
+    uint32_t *slots = arguments[9];
+    struct rates r = read_rates(arguments[4], control, u32_at(arguments, 12));
+    r.nesterov = u32_at(arguments, 13) != 0;
+    uint64_t sum = slots[0] + ((uint64_t)slots[1] << 32);
+    for (uint64_t p = 0; p < keel_update_page_count(u64_at(arguments, 11)); p++) {
+        const struct keel_update_tensor *tensor = &tensors[pages[p]];
+        if (pages[p] == UINT32_MAX || tensor->offset != p * KEEL_UPDATE_PAGE)
+            continue;
+        const bool trust = r.optimizer == KEEL_OPTIMIZER_LARS || r.optimizer == KEEL_OPTIMIZER_LAMB;
+        r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
+        r.ratio = trust ? ratios[pages[p]] : 1.0F;
+        update_tensor(&flats, tensor, &r);
+        sum += keel_digest_host(flats.w + tensor->offset, tensor->count, tensor->first_element);
+    }
+    slots[0] = (uint32_t)sum;
+    slots[1] = (uint32_t)(sum >> 32);
+}
+
+static void host_update_digest(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    uint32_t *slots = arguments[0];
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < SLOT_WORDS; s += 2) {
+        sum += slots[s] + ((uint64_t)slots[s + 1] << 32);
+        slots[s] = slots[s + 1] = 0;
+    }
+    *(uint64_t *)arguments[1] = sum;
+}
+
+/* ---- trust ratios ---- */
+
+/* One block of a tensor, `length` elements at flat element i. */
+static inline void trust_block(void *const *arguments, const struct rates *r, uint64_t i, uint32_t length,
+                               float *of_weights, float *of_steps)
+{
+    const float *w = (const float *)arguments[0] + i, *grad = (const float *)arguments[1] + i;
+    float *m = (float *)arguments[2] + i, *v = (float *)arguments[3] + i;
+    float weights[KEEL_LANES] = {0}, steps[KEEL_LANES] = {0};
+    for (uint32_t e = 0; e < length; e++) {
+        const float x = w[e];
+        float s = grad[e] * r->factor;
+        if (r->optimizer == KEEL_OPTIMIZER_LAMB) {
+            take_moments(r, s, &m[e], &v[e]);
+            s = canon_fma(r->decay, x, direction(r, m[e], v[e]));
+        }
+        weights[e % KEEL_LANES] = canon_fma(x, x, weights[e % KEEL_LANES]);
+        steps[e % KEEL_LANES] = canon_fma(s, s, steps[e % KEEL_LANES]);
+    }
+    *of_weights = canon_fold(weights);
+    *of_steps = canon_fold(steps);
+}
+
+KEEL_HOST_KERNEL static void host_trust_blocks(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const struct keel_control *control = arguments[5];
+    const struct keel_update_tensor *tensors = arguments[6];
+    const uint32_t *pages = arguments[7];
+    const uint64_t page_count = u64_at(arguments, 9);
+    float *sums = (float *)arguments[8] + SLOT_WORDS + u32_at(arguments, 10);
+    struct rates r = read_rates(arguments[4], control, u32_at(arguments, 11));
+    for (uint64_t p = 0; p < page_count && r.factor != 0.0F; p++) {
+        const struct keel_update_tensor *tensor = &tensors[pages[p]];
+        if (pages[p] == UINT32_MAX || tensor->offset != p * KEEL_UPDATE_PAGE ||
+            tensor->kind > KEEL_TENSOR_DECAY)
+            continue;
+        r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
+        for (uint64_t start = 0; start < tensor->count; start += KEEL_BLOCK_ELEMENTS) {
+            const uint64_t at = p + start / KEEL_BLOCK_ELEMENTS;
+            trust_block(arguments, &r, tensor->offset + start, block_length(start, tensor->count), &sums[at],
+                        &sums[page_count + at]);
+        }
+    }
+}
+
+static float tree_root(float *sums, uint64_t count)
+{
+    while (count > 1) {
+        uint64_t blocks = 0;
+        for (uint64_t from = 0; from < count; from += KEEL_BLOCK_ELEMENTS)
+            sums[blocks++] = canon_sum_run(sums + from, block_length(from, count));
+        count = blocks;
+    }
+    return canon_sqrt(sums[0]);
+}
+
+static void host_trust_ratios(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const struct keel_update_tensor *tensors = arguments[0];
+    const float *norm = arguments[2];
+    const struct keel_control *control = arguments[3];
+    const uint64_t page_count = u64_at(arguments, 4);
+    const uint32_t tensor_count = u32_at(arguments, 5);
+    float *ratios = (float *)arguments[1] + SLOT_WORDS, *sums = ratios + tensor_count;
+    for (uint32_t t = 0; t < tensor_count; t++) {
+        ratios[t] = 1.0F;
+        if (tensors[t].kind != KEEL_TENSOR_DECAY || norm[1] == 0.0F)
+            continue;
+        const uint64_t at = tensors[t].offset / KEEL_UPDATE_PAGE;
+        const uint64_t blocks = (tensors[t].count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS;
+        const float weights = tree_root(sums + at, blocks), steps = tree_root(sums + page_count + at, blocks);
+        if (!(weights > 0.0F && steps > 0.0F))
+            continue;
+        ratios[t] =
+            u32_at(arguments, 6) == KEEL_OPTIMIZER_LAMB
+                ? canon_divide(weights, steps)
+                : canon_divide(control->trust * weights, canon_fma(control->weight_decay, weights, steps));
+    }
 }
 
 static const struct keel_module_kernel optimizer_kernels[] = {
-    {"keel_block_squares", host_block_squares}, {"keel_block_sums", host_block_sums},
-    {"keel_norm_finish", host_norm_finish},     {"keel_adamw", host_adamw},
-    {"keel_statistic", host_statistic},
+    {"keel_block_squares", host_block_squares},
+    {"keel_block_sums", host_block_sums},
+    {"keel_norm_finish", host_norm_finish},
+    {"keel_loss_scale", host_loss_scale},
+    {"keel_update", host_update},
+    {"keel_update_digest", host_update_digest},
+    {"keel_trust_blocks", host_trust_blocks},
+    {"keel_trust_ratios", host_trust_ratios},
 };
 
 const struct keel_module keel_module_optimizer = {

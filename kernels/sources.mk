@@ -3,6 +3,8 @@ kernels_CL_COMMON := canon_wide.h canon_vector.h canon_math.h canon_random.h \
 	canon_scalar.h canon_math.h canon_random.h canon_lane.h canon_tree.h
 # And before some: kernels_CL_NAME, before NAME.cl.
 kernels_CL_gemm := gemm_tile.h
+kernels_CL_cast := canon_half.h
+kernels_CL_optimizer := canon_half.h
 # One a line, so that lines are added without touching others.
 kernels_CL += elementwise.cl
 kernels_CL += activation.cl
@@ -28,6 +30,7 @@ kernels_SRC += canon.c
 kernels_SRC += golden.c
 kernels_SRC += golden_core.c
 kernels_SRC += golden_attention.c
+kernels_SRC += golden_optimizer.c
 kernels_SRC += tunables.c
 kernels_SRC += activation.c
 kernels_SRC += activation_host.c

@@ -57,6 +57,8 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->device = config->device;
     engine->kernels = config->kernels;
     engine->microbatches = config->microbatches != 0 ? config->microbatches : 1;
+    engine->optimizer = config->optimizer;
+    engine->nesterov = config->nesterov;
     engine->training = config->training;
     engine->check_products = config->check_products;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
@@ -196,11 +198,10 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
 
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
 {
-    *out =
-        (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
-                                   .activation_bytes = keel_buffer_bytes(engine->arena),
-                                   .commands_update = engine->update.norm.count + engine->update.adamw.count +
-                                                      engine->update.digest.count};
+    *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
+                                      .activation_bytes = keel_buffer_bytes(engine->arena),
+                                      .commands_update =
+                                          engine->update.norm.count + engine->update.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_program *program = engine->training ? &engine->train : &engine->eval;

@@ -2,7 +2,7 @@
  *
  * Train: autodiff, fuse, plan-memory, emit. Eval: inference, fuse, plan-memory, emit. Both programs share
  * the arena and the workspace, since the queue runs them in order. All device memory of an engine is made
- * here, and counted. Leaves the meaning of the passes to their files. */
+ * here, and counted. Leaves the meaning of the passes to their files, and the update to engine_update.c. */
 #include "emit.h"
 #include "engine_internal.h"
 #include "ops.h"
@@ -85,7 +85,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
 /* ---- buffers ---------------------------------------------------------------------------------------------
  */
 
-static enum keel_status make_buffer(struct keel_engine *engine, uint64_t bytes, struct keel_buffer **out)
+enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes, struct keel_buffer **out)
 {
     KEEL_TRY(keel_buffer_create(engine->device, bytes, out));
     engine->planned_bytes += bytes;
@@ -118,7 +118,7 @@ static enum keel_status find_inputs(struct keel_engine *engine, const struct kee
 
 static enum keel_status make_feed(struct keel_engine *engine)
 {
-    KEEL_TRY(make_buffer(engine, engine->feed_bytes, &engine->feed));
+    KEEL_TRY(keel_engine_make_buffer(engine, engine->feed_bytes, &engine->feed));
     for (uint32_t i = 0; i < engine->input_count; i++)
         KEEL_TRY(keel_buffer_slice(engine->feed, engine->inputs[i].offset, engine->inputs[i].facts.bytes,
                                    &engine->inputs[i].slice));
@@ -154,16 +154,17 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     if (engine->train.plan.arena_bytes > arena_bytes)
         arena_bytes = engine->train.plan.arena_bytes;
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
-        if (engine->training || i == KEEL_FLAT_WEIGHTS)
-            KEEL_TRY(make_buffer(engine, flat_bytes, &engine->flat[i]));
-    KEEL_TRY(make_buffer(engine, arena_bytes, &engine->arena));
+        if (engine->training ? i != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
+                             : i == KEEL_FLAT_WEIGHTS)
+            KEEL_TRY(keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
+    KEEL_TRY(keel_engine_make_buffer(engine, arena_bytes, &engine->arena));
     KEEL_TRY(make_feed(engine));
-    KEEL_TRY(make_buffer(engine, sizeof(float), &engine->loss));
-    KEEL_TRY(make_buffer(engine, sizeof(float), &engine->eval_loss));
-    KEEL_TRY(make_buffer(engine, 2 * sizeof(float), &engine->norm));
-    KEEL_TRY(make_buffer(engine, sizeof(uint64_t), &engine->digest));
+    KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->loss));
+    KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->eval_loss));
+    KEEL_TRY(keel_engine_make_buffer(engine, 3 * sizeof(float), &engine->norm));
+    KEEL_TRY(keel_engine_make_buffer(engine, sizeof(uint64_t), &engine->digest));
     if (scratch_bytes(engine) > 0)
-        KEEL_TRY(make_buffer(engine, scratch_bytes(engine), &engine->scratch));
+        KEEL_TRY(keel_engine_make_buffer(engine, scratch_bytes(engine), &engine->scratch));
     KEEL_TRY(slice_params(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
     return engine->training ? slice_params(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
                             : KEEL_OK;
@@ -285,37 +286,6 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_pro
     return status;
 }
 
-static enum keel_status emit_update(struct keel_engine *engine)
-{
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        struct keel_digest digest = {.count = engine->layout.params[i].count,
-                                     .first_element = (uint64_t)i << 40,
-                                     .x = engine->weights[i],
-                                     .digest = engine->digest,
-                                     .scratch = engine->scratch};
-        KEEL_TRY(keel_op_digest(engine->kernels, &digest, &engine->update.digest));
-    }
-    KEEL_TRY(keel_launch_list_seal(&engine->update.digest, engine->kernels));
-    if (!engine->training)
-        return KEEL_OK;
-    /* By kernels: drivers of CPUs fill with one thread. */
-    struct keel_fill gradients = {.count = engine->layout.flat_count, .y = engine->flat[KEEL_FLAT_GRADIENTS]};
-    struct keel_fill loss = {.count = 1, .y = engine->loss};
-    KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
-    KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
-    KEEL_TRY(keel_launch_list_seal(&engine->update.zero, engine->kernels));
-    uint64_t trained = engine->layout.trained_count;
-    KEEL_TRY(keel_buffer_slice(engine->flat[KEEL_FLAT_GRADIENTS], 0, trained * sizeof(float),
-                               &engine->update.trained));
-    struct keel_norm norm = {.count = trained,
-                             .x = engine->update.trained,
-                             .scratch = engine->scratch,
-                             .norm = engine->norm,
-                             .control = engine->control};
-    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &engine->update.norm));
-    return keel_launch_list_seal(&engine->update.norm, engine->kernels);
-}
-
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
 {
     KEEL_TRY(check_passes(config->passes_off));
@@ -331,13 +301,13 @@ enum keel_status keel_engine_compile(struct keel_engine *engine, const struct ke
     if (engine->training)
         KEEL_TRY(measure(engine, &engine->train, &workspace_bytes));
     if (workspace_bytes > 0)
-        KEEL_TRY(make_buffer(engine, workspace_bytes, &engine->workspace));
+        KEEL_TRY(keel_engine_make_buffer(engine, workspace_bytes, &engine->workspace));
     KEEL_TRY(
         keel_product_checks_make(&engine->checks, engine->device, engine->queue, &engine->planned_bytes));
     KEEL_TRY(emit_program(engine, &engine->eval));
     if (engine->training)
         KEEL_TRY(emit_program(engine, &engine->train));
-    return emit_update(engine);
+    return keel_engine_emit_update(engine);
 }
 
 void keel_program_fini(struct keel_program *program)
@@ -353,96 +323,4 @@ void keel_program_fini(struct keel_program *program)
     keel_memory_plan_fini(&program->plan);
     keel_graph_destroy(program->graph);
     *program = (struct keel_program){.graph = NULL};
-}
-
-/* ---- the update ------------------------------------------------------------------------------------------
- */
-
-/* The flat buffers from order[begin] up to order[end], as slices by enum keel_engine_flat. */
-static enum keel_status slice_run(struct keel_engine *engine, uint32_t begin, uint32_t end, uint64_t *count,
-                                  struct keel_buffer ***out)
-{
-    const struct keel_layout *layout = &engine->layout;
-    uint64_t first = layout->params[layout->order[begin]].offset;
-    uint64_t past =
-        end == layout->param_count ? layout->flat_count : layout->params[layout->order[end]].offset;
-    *out = &engine->update.slices[engine->update.slice_count];
-    *count = past - first;
-    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++) {
-        KEEL_TRY(
-            keel_buffer_slice(engine->flat[i], first * sizeof(float), *count * sizeof(float), &(*out)[i]));
-        engine->update.slice_count++;
-    }
-    return KEEL_OK;
-}
-
-/* One launch for the parameters order[begin .. end), which are updated alike and adjacent. */
-static enum keel_status append_update(struct keel_engine *engine, uint32_t begin, uint32_t end,
-                                      float weight_decay)
-{
-    uint32_t number = engine->layout.order[begin];
-    uint64_t count = 0;
-    struct keel_buffer **slices = NULL;
-    KEEL_TRY(slice_run(engine, begin, end, &count, &slices));
-    if (engine->inits[number].statistic) {
-        struct keel_statistic statistic = {.count = count,
-                                           .momentum = engine->inits[number].momentum,
-                                           .w = slices[KEEL_FLAT_WEIGHTS],
-                                           .mean = slices[KEEL_FLAT_GRADIENTS],
-                                           .norm = engine->norm};
-        return keel_op_statistic(engine->kernels, &statistic, &engine->update.adamw);
-    }
-    struct keel_adamw adamw = {.count = count,
-                               .weight_decay = engine->inits[number].decay ? weight_decay : 0.0F,
-                               .w = slices[KEEL_FLAT_WEIGHTS],
-                               .grad = slices[KEEL_FLAT_GRADIENTS],
-                               .m = slices[KEEL_FLAT_M],
-                               .v = slices[KEEL_FLAT_V],
-                               .norm = engine->norm,
-                               .control = engine->control};
-    return keel_op_adamw(engine->kernels, &adamw, &engine->update.adamw);
-}
-
-static bool updated_alike(const struct keel_ir_param *a, const struct keel_ir_param *b)
-{
-    bool same_momentum = !(a->momentum < b->momentum) && !(a->momentum > b->momentum);
-    return a->decay == b->decay && a->statistic == b->statistic && same_momentum;
-}
-
-static void drop_update(struct keel_update_lists *update)
-{
-    keel_launch_list_fini(&update->adamw);
-    for (uint32_t i = 0; i < update->slice_count; i++)
-        keel_buffer_destroy(update->slices[i]);
-    keel_free(update->slices);
-    update->slices = NULL;
-    update->slice_count = 0;
-}
-
-enum keel_status keel_engine_build_update(struct keel_engine *engine, float weight_decay)
-{
-    const struct keel_layout *layout = &engine->layout;
-    drop_update(&engine->update);
-    KEEL_TRY(keel_alloc((size_t)layout->param_count * KEEL_FLAT_COUNT, sizeof(struct keel_buffer *),
-                        (void *)&engine->update.slices));
-    uint32_t begin = 0;
-    for (uint32_t i = 1; i <= layout->param_count; i++) {
-        if (i < layout->param_count &&
-            updated_alike(&engine->inits[layout->order[i]], &engine->inits[layout->order[begin]]))
-            continue;
-        KEEL_TRY(append_update(engine, begin, i, weight_decay));
-        begin = i;
-    }
-    engine->update.weight_decay = weight_decay;
-    return keel_launch_list_seal(&engine->update.adamw, engine->kernels);
-}
-
-void keel_update_lists_fini(struct keel_update_lists *update)
-{
-    drop_update(update);
-    if (update->trained != NULL)
-        keel_buffer_destroy(update->trained);
-    keel_launch_list_fini(&update->zero);
-    keel_launch_list_fini(&update->norm);
-    keel_launch_list_fini(&update->digest);
 }

@@ -3,6 +3,7 @@
  * engine.c         life, parameters, facts
  * engine_layout.c  where parameters lie, and buckets
  * engine_compile.c graph -> passes -> buffers -> lists
+ * engine_update.c  zeroing, norm, update, digest
  * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
@@ -13,6 +14,7 @@
 #include "product_check.h"
 
 #include <keel/engine.h>
+#include <keel/optimizer_ops.h>
 
 enum {
     KEEL_PLACE_BYTES = KEEL_FLAT_ALIGN * 4, /* alignment of every slice */
@@ -47,14 +49,11 @@ struct keel_program {
     uint32_t list_count; /* 1, or one a bucket and the rest */
 };
 
-/* What is not of the graph: zeroing, and the update in three lists (the host looks at the norm after the
- * first). */
+/* What is not of the graph: zeroing, and the update in two lists (the host looks at the norm after the
+ * first). `digest` is for weights that came from elsewhere. */
 struct keel_update_lists {
-    struct keel_launch_list zero, norm, adamw, digest;
-    float weight_decay;          /* that `adamw` was built with */
-    struct keel_buffer **slices; /* four a run of parameters that are updated alike */
-    uint32_t slice_count;
-    struct keel_buffer *trained; /* slice of the gradients that the norm is of */
+    struct keel_launch_list zero, norm, update, digest;
+    struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
 };
 
 /* One input of the graph, by order of declaration. */
@@ -76,6 +75,8 @@ struct keel_engine {
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
     uint32_t microbatches; /* of the whole step */
+    enum keel_optimizer optimizer;
+    bool nesterov;
     uint64_t slot_wait_ns;
     bool training, check_products;
 
@@ -101,7 +102,7 @@ struct keel_engine {
     struct keel_slot slots[KEEL_ENGINE_SLOTS];
     uint32_t next_slot;
     struct { /* where blocking reads land: must live until the queue has ended */
-        float norm[2];
+        float norm[3];
         float loss;
         uint64_t digest;
     } landing;
@@ -112,8 +113,12 @@ struct keel_engine {
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config);
 void keel_program_fini(struct keel_program *program);
 
-/* (Re)build the list of the update, for a weight decay: AdamW, and statistics behind it. */
-enum keel_status keel_engine_build_update(struct keel_engine *engine, float weight_decay);
+/* A buffer that is counted; the caller owns it. */
+enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes,
+                                         struct keel_buffer **out);
+
+/* The lists of engine->update; all other buffers are there. */
+enum keel_status keel_engine_emit_update(struct keel_engine *engine);
 void keel_update_lists_fini(struct keel_update_lists *update);
 
 /* ---- profile ------------------------------------------------------------------------------------------- */

@@ -90,12 +90,17 @@ enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadlin
     return keel_product_checks_judge(&engine->checks);
 }
 
+static enum keel_status read_digest(struct keel_engine *engine)
+{
+    return keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t), NULL,
+                           NULL);
+}
+
 static enum keel_status enqueue_digest(struct keel_engine *engine)
 {
     KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
     KEEL_TRY(run_list(engine, &engine->update.digest));
-    return keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t), NULL,
-                           NULL);
+    return read_digest(engine);
 }
 
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
@@ -109,9 +114,10 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                                    .bias1 = keel_adam_bias(update->beta1, update->step + 1),
                                    .bias2 = keel_adam_bias(update->beta2, update->step + 1),
                                    .epsilon = update->epsilon,
-                                   .max_norm = update->clip};
-    if (engine->update.adamw.count == 0 || engine->update.weight_decay != update->weight_decay)
-        KEEL_TRY(keel_engine_build_update(engine, update->weight_decay));
+                                   .max_norm = update->clip,
+                                   .momentum = update->momentum,
+                                   .weight_decay = update->weight_decay,
+                                   .trust = update->trust};
     KEEL_TRY(feed_control(engine, &control));
     KEEL_TRY(run_list(engine, &engine->update.norm));
     KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,
@@ -123,8 +129,8 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                          "step %u: the norm of the gradients is %g, the weights were left as they are; lower "
                          "train.lr, set train.clip, or warm up longer, in a new --out",
                          update->step + 1, (double)norm);
-    KEEL_TRY(run_list(engine, &engine->update.adamw));
-    KEEL_TRY(enqueue_digest(engine));
+    KEEL_TRY(run_list(engine, &engine->update.update));
+    KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     *out = (struct keel_engine_updated){.grad_norm = norm, .digest = engine->landing.digest};
     return KEEL_OK;

@@ -13,6 +13,7 @@ runtime_SRC += engine_init.c
 runtime_SRC += engine_layout.c
 runtime_SRC += engine_profile.c
 runtime_SRC += engine_run.c
+runtime_SRC += engine_update.c
 runtime_SRC += graph.c
 runtime_SRC += graph_attention.c
 runtime_SRC += graph_dense.c

@@ -19,6 +19,7 @@
 #include <keel/attention_ops.h>
 #include <keel/kernels.h>
 #include <keel/memory.h>
+#include <keel/optimizer_ops.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,12 +221,20 @@ static enum keel_status build_norm(const struct row *row, struct keel_launch_lis
     return keel_op_norm(kernels, &op, list);
 }
 
-static enum keel_status build_adamw(const struct row *row, struct keel_launch_list *list, struct work *work)
+/* One tensor: all pages are number 0. */
+static enum keel_status build_update(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
-    struct keel_adamw op = {.count = row->rows * row->n, .weight_decay = 0.1f, .control = control};
+    static struct keel_update_tensor tensor = {.kind = KEEL_TENSOR_DECAY};
+    struct keel_update op = {.count = row->rows * row->n, .tensor_count = 1, .control = control};
+    tensor.count = op.count;
     op.w = pool[0], op.grad = pool[1], op.m = pool[2], op.v = pool[3], op.norm = small[2];
-    *work = moves(STREAM_AXPY, row, 28, OPS_SQRT + OPS_DIVIDE + 18);
-    return keel_op_adamw(kernels, &op, list);
+    op.tensors = small[0], op.pages = pool[4], op.scratch = small[1], op.digest = small[3];
+    const uint64_t page_bytes = keel_update_page_count(op.count) * sizeof(uint32_t);
+    KEEL_TRY(keel_queue_write(queue, op.tensors, 0, &tensor, sizeof tensor, NULL, NULL));
+    KEEL_TRY(keel_queue_fill(queue, op.pages, 0, page_bytes, 0, NULL, NULL));
+    KEEL_TRY(keel_queue_fill(queue, op.scratch, 0, keel_update_scratch_bytes(&op), 0, NULL, NULL));
+    *work = moves(STREAM_AXPY, row, 28, OPS_SQRT + OPS_DIVIDE + 18 + 32);
+    return keel_op_update(kernels, &op, list);
 }
 
 static enum keel_status build_digest(const struct row *row, struct keel_launch_list *list, struct work *work)
@@ -342,7 +351,7 @@ static const struct row table[] = {
     {"bce", build_bce, 32, MI, 0, 0},
     {"mse", build_mse, 32, MI, 0, 0},
     {"norm", build_norm, 32, MI, 0, 0},
-    {"adamw", build_adamw, 32, MI, 0, 0},
+    {"update (AdamW, digest)", build_update, 32, MI, 0, 0},
     {"digest", build_digest, 32, MI, 0, 0},
     {"cast to bf16", build_to_bf16, 32, MI, 0, 0},
     {"cast to f16", build_to_f16, 32, MI, 0, 0},

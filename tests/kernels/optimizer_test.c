@@ -1,7 +1,9 @@
-/* optimizer_test.c - norm, clipping, AdamW and the digest of what they leave. */
+/* optimizer_test.c - norm, clipping, loss scale, the update of each optimizer, and the digest of what it
+ * leaves. */
 #include "op_fixture.h"
 
 #include <keel/memory.h>
+#include <keel/optimizer_ops.h>
 
 static const uint64_t counts[] = {1, 17, 4096, 4097, 65537, 300007};
 enum { COUNTS = sizeof counts / sizeof counts[0] };
@@ -13,7 +15,10 @@ static struct keel_control control_of(uint32_t step)
                                    .beta1 = 0.9f,
                                    .beta2 = 0.95f,
                                    .epsilon = 1e-8f,
-                                   .max_norm = 1.0f};
+                                   .max_norm = 1.0f,
+                                   .momentum = 0.9f,
+                                   .weight_decay = 0.1f,
+                                   .trust = 0.02f};
     control.bias1 = keel_adam_bias(control.beta1, step + 1);
     control.bias2 = keel_adam_bias(control.beta2, step + 1);
     return control;
@@ -21,29 +26,50 @@ static struct keel_control control_of(uint32_t step)
 
 struct state {
     struct keel_norm norm;
-    struct keel_adamw adamw;
+    struct keel_update update;
 };
 
-static struct state build(struct rig *rig, uint64_t count, const struct keel_control *control)
+/* Norm and update of these tensors in flat buffers of `count`. */
+static struct state build_tensors(struct rig *rig, uint64_t count, const struct keel_update_tensor *tensors,
+                                  uint32_t tensor_count, const struct keel_control *control,
+                                  struct keel_update update)
 {
+    uint32_t *pages;
+    ck_ok(keel_alloc(keel_update_page_count(count), sizeof *pages, &pages));
+    ck_ok(keel_update_find_pages(tensors, tensor_count, count, pages));
     struct state s = {
         .norm = {.count = count,
                  .x = rig_random(rig, count, 1, -0.1f, 0.1f),
                  .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(count)),
-                 .norm = rig_bytes(rig, NULL, 8),
+                 .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
                  .control = rig_bytes(rig, control, sizeof *control)},
+        .update = update,
     };
-    s.adamw = (struct keel_adamw){.count = count,
-                                  .weight_decay = 0.1f,
-                                  .w = rig_random(rig, count, 2, -1.0f, 1.0f),
-                                  .grad = s.norm.x,
-                                  .m = rig_random(rig, count, 3, -0.1f, 0.1f),
-                                  .v = rig_random(rig, count, 4, 0.0f, 0.01f),
-                                  .norm = s.norm.norm,
-                                  .control = s.norm.control};
+    s.update.count = count;
+    s.update.tensor_count = tensor_count;
+    s.update.w = rig_random(rig, count, 2, -1.0f, 1.0f);
+    s.update.grad = s.norm.x;
+    s.update.m = rig_random(rig, count, 3, -0.1f, 0.1f);
+    s.update.v = rig_random(rig, count, 4, 0.0f, 0.01f);
+    s.update.norm = s.norm.norm;
+    s.update.control = s.norm.control;
+    s.update.tensors = rig_bytes(rig, tensors, tensor_count * sizeof *tensors);
+    s.update.pages = rig_bytes(rig, pages, keel_update_page_count(count) * sizeof *pages);
+    s.update.digest = rig_bytes(rig, NULL, sizeof(uint64_t));
+    s.update.scratch = rig_bytes(rig, NULL, keel_update_scratch_bytes(&s.update));
+    if (update.half_type != KEEL_F32)
+        s.update.half = rig_bytes(rig, NULL, count * sizeof(uint16_t));
+    keel_free(pages);
     ck_ok(keel_op_norm(rig->kernels, &s.norm, &rig->list));
-    ck_ok(keel_op_adamw(rig->kernels, &s.adamw, &rig->list));
+    ck_ok(keel_op_update(rig->kernels, &s.update, &rig->list));
     return s;
+}
+
+/* AdamW of one matrix. */
+static struct state build(struct rig *rig, uint64_t count, const struct keel_control *control)
+{
+    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY};
+    return build_tensors(rig, count, &tensor, 1, control, (struct keel_update){.nesterov = false});
 }
 
 static void adamw_body(struct rig *rig, const void *shape)
@@ -54,9 +80,9 @@ static void adamw_body(struct rig *rig, const void *shape)
     rig_run(rig);
     rig_run(rig); /* a list is replayed */
     rig_result(rig, s.norm.norm, 8);
-    rig_result(rig, s.adamw.w, count * 4);
-    rig_result(rig, s.adamw.m, count * 4);
-    rig_result(rig, s.adamw.v, count * 4);
+    rig_result(rig, s.update.w, count * 4);
+    rig_result(rig, s.update.m, count * 4);
+    rig_result(rig, s.update.v, count * 4);
 }
 
 START_TEST(norm_and_adamw_give_the_same_bits)
@@ -81,7 +107,7 @@ static void big_norm_body(struct rig *rig, const void *shape)
     struct keel_norm op = {.count = count,
                            .x = rig_bytes(rig, x, count * 4),
                            .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(count)),
-                           .norm = rig_bytes(rig, NULL, 8),
+                           .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
                            .control = rig_bytes(rig, &control, sizeof control)};
     keel_free(x);
     ck_ok(keel_op_norm(rig->kernels, &op, &rig->list));
@@ -104,8 +130,8 @@ START_TEST(norm_and_adamw_are_near_the_truth)
     const struct keel_control control = control_of(3);
     struct state s = build(rig, COUNT, &control);
     rig_run(rig);
-    const float *norm = rig_result(rig, s.norm.norm, 8), *w = rig_result(rig, s.adamw.w, COUNT * 4);
-    const float *m = rig_result(rig, s.adamw.m, COUNT * 4), *v = rig_result(rig, s.adamw.v, COUNT * 4);
+    const float *norm = rig_result(rig, s.norm.norm, 8), *w = rig_result(rig, s.update.w, COUNT * 4);
+    const float *m = rig_result(rig, s.update.m, COUNT * 4), *v = rig_result(rig, s.update.v, COUNT * 4);
     float *grad = random_floats(COUNT, 1, -0.1f, 0.1f), *w0 = random_floats(COUNT, 2, -1.0f, 1.0f);
     float *m0 = random_floats(COUNT, 3, -0.1f, 0.1f), *v0 = random_floats(COUNT, 4, 0.0f, 0.01f);
     static double tw[COUNT], tm[COUNT], tv[COUNT];
@@ -119,7 +145,7 @@ START_TEST(norm_and_adamw_are_near_the_truth)
         tv[i] = b2 * (double)v0[i] + (1 - b2) * g * g;
         double u = tm[i] / (1 - pow(b1, 4)) / (sqrt(tv[i] / (1 - pow(b2, 4))) + (double)control.epsilon);
         tw[i] = (double)w0[i] -
-                (double)control.learning_rate * (u + (double)s.adamw.weight_decay * (double)w0[i]);
+                (double)control.learning_rate * (u + (double)control.weight_decay * (double)w0[i]);
     }
     ck_assert_double_le(fabs((double)norm[0] / sqrt(squares) - 1.0), 4e-7);
     ck_assert_double_le(fabs((double)norm[1] / clip - 1.0), 4e-7);
@@ -130,34 +156,6 @@ START_TEST(norm_and_adamw_are_near_the_truth)
     free(w0);
     free(m0);
     free(v0);
-}
-END_TEST
-
-START_TEST(a_statistic_follows_the_mean_and_stays_when_a_step_is_refused)
-{
-    enum { COUNT = 1003 };
-    for (int refused = 0; refused < 2; refused++) {
-        struct rig *rig = rig_shared(RIG_HOST);
-        const float norm[2] = {1.0f, refused == 0 ? 1.0f : 0.0f};
-        struct keel_statistic op = {.count = COUNT,
-                                    .momentum = 0.1f,
-                                    .w = rig_random(rig, COUNT, 1, -2.0f, 2.0f),
-                                    .mean = rig_random(rig, COUNT, 2, -2.0f, 2.0f),
-                                    .norm = rig_bytes(rig, norm, sizeof norm)};
-        ck_ok(keel_op_statistic(rig->kernels, &op, &rig->list));
-        rig_run(rig);
-        const float *w = rig_result(rig, op.w, COUNT * 4);
-        float *w0 = random_floats(COUNT, 1, -2.0f, 2.0f), *mean = random_floats(COUNT, 2, -2.0f, 2.0f);
-        for (int i = 0; i < COUNT; i++) {
-            double moved = (double)w0[i] + (double)op.momentum * ((double)mean[i] - (double)w0[i]);
-            if (refused == 0)
-                ck_assert_double_eq_tol((double)w[i], moved, 2.5e-7);
-            else
-                ck_assert(w[i] == w0[i]);
-        }
-        free(w0);
-        free(mean);
-    }
 }
 END_TEST
 
@@ -174,7 +172,7 @@ START_TEST(clipping_acts_only_above_the_limit)
         struct keel_norm op = {.count = 4,
                                .x = rig_bytes(rig, values, sizeof values),
                                .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(4)),
-                               .norm = rig_bytes(rig, NULL, 8),
+                               .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
                                .control = rig_bytes(rig, &control, sizeof control)};
         ck_ok(keel_op_norm(rig->kernels, &op, &rig->list));
         rig_run(rig);
@@ -194,12 +192,261 @@ START_TEST(a_gradient_that_is_not_finite_changes_no_weight)
         struct state s = build(rig, 100, &control);
         ck_ok(keel_queue_write(rig->queue, s.norm.x, 40, &bad[i], 4, NULL, NULL));
         rig_run(rig);
-        const float *norm = rig_result(rig, s.norm.norm, 8), *w = rig_result(rig, s.adamw.w, 400);
+        const float *norm = rig_result(rig, s.norm.norm, 8), *w = rig_result(rig, s.update.w, 400);
         float *w0 = random_floats(100, 2, -1.0f, 1.0f);
         ck_assert(!isfinite(norm[0]) && norm[1] == 0.0f);
         ck_assert_mem_eq(w, w0, 400);
         free(w0);
     }
+}
+END_TEST
+
+/* ---- every optimizer, against double ---- */
+
+/* Two matrices, a bias, a statistic and a parameter that is kept, with gaps between them. */
+enum { FLAT = 16 * 1024 + 700, TENSORS = 5 };
+static const struct keel_update_tensor tensors_of_test[TENSORS] = {
+    {.offset = 0, .count = 9001, .first_element = UINT64_C(3) << 40, .kind = KEEL_TENSOR_DECAY},
+    {.offset = 9 * 1024, .count = 67, .first_element = UINT64_C(1) << 40, .kind = KEEL_TENSOR_PLAIN},
+    {.offset = 10 * 1024, .count = 5003, .first_element = 0, .kind = KEEL_TENSOR_DECAY},
+    {.offset = 15 * 1024, .count = 1, .first_element = UINT64_C(9) << 40, .kind = KEEL_TENSOR_KEPT},
+    {.offset = 16 * 1024,
+     .count = 700,
+     .first_element = UINT64_C(5) << 40,
+     .kind = KEEL_TENSOR_STATISTIC,
+     .momentum = 0.1f},
+};
+static const struct variant {
+    const char *name;
+    enum keel_optimizer optimizer;
+    bool nesterov;
+    enum keel_dtype half_type;
+} variants[] = {
+    {"adamw", KEEL_OPTIMIZER_ADAMW, false, KEEL_BF16}, {"adam", KEEL_OPTIMIZER_ADAM, false, KEEL_F16},
+    {"sgd", KEEL_OPTIMIZER_SGD, false, KEEL_F32},      {"nesterov", KEEL_OPTIMIZER_SGD, true, KEEL_F32},
+    {"lars", KEEL_OPTIMIZER_LARS, false, KEEL_BF16},   {"lamb", KEEL_OPTIMIZER_LAMB, false, KEEL_F16}};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+static struct state build_variant(struct rig *rig, const struct variant *variant,
+                                  const struct keel_control *control)
+{
+    return build_tensors(rig, FLAT, tensors_of_test, TENSORS, control,
+                         (struct keel_update){.optimizer = variant->optimizer,
+                                              .nesterov = variant->nesterov,
+                                              .half_type = variant->half_type});
+}
+
+static void variant_body(struct rig *rig, const void *shape)
+{
+    const struct keel_control control = control_of(3);
+    struct state s = build_variant(rig, shape, &control);
+    rig_run(rig);
+    rig_run(rig); /* a list is replayed */
+    rig_result(rig, s.update.w, FLAT * 4);
+    rig_result(rig, s.update.m, FLAT * 4);
+    rig_result(rig, s.update.v, FLAT * 4);
+    rig_result(rig, s.update.digest, 8);
+    if (s.update.half != NULL)
+        rig_result(rig, s.update.half, FLAT * 2);
+}
+
+START_TEST(every_optimizer_gives_the_same_bits)
+{
+    for (int v = 0; v < VARIANTS; v++)
+        same_bits((enum rig_kind)_i, variants[v].name, variant_body, &variants[v]);
+}
+END_TEST
+
+static double square_root_of_squares(const double *x, uint64_t count)
+{
+    double sum = 0.0;
+    for (uint64_t i = 0; i < count; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Three passes over a tensor: direction, ratio, step. */
+static void true_step(const struct variant *variant, const struct keel_update_tensor *tensor, double clip,
+                      double *w, const double *grad, double *m, double *v)
+{
+    static double step[FLAT];
+    const struct keel_control c = control_of(3);
+    const double rate = (double)c.learning_rate, b1 = (double)c.beta1, b2 = (double)c.beta2,
+                 mu = (double)c.momentum;
+    const double decay = tensor->kind == KEEL_TENSOR_DECAY ? (double)c.weight_decay : 0.0;
+    const enum keel_optimizer optimizer = variant->optimizer;
+    const double w_norm = square_root_of_squares(w, tensor->count);
+    const double g_norm = clip * square_root_of_squares(grad, tensor->count);
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        double g = grad[i] * clip;
+        if (!keel_optimizer_has_v(optimizer)) {
+            step[i] = g + decay * w[i];
+            continue;
+        }
+        if (optimizer == KEEL_OPTIMIZER_ADAM)
+            g += decay * w[i];
+        m[i] = b1 * m[i] + (1 - b1) * g;
+        v[i] = b2 * v[i] + (1 - b2) * g * g;
+        step[i] = m[i] / (1 - pow(b1, 4)) / (sqrt(v[i] / (1 - pow(b2, 4))) + (double)c.epsilon);
+        if (optimizer != KEEL_OPTIMIZER_ADAM)
+            step[i] += decay * w[i];
+    }
+    double ratio = 1.0;
+    if (tensor->kind == KEEL_TENSOR_DECAY && optimizer == KEEL_OPTIMIZER_LARS)
+        ratio = (double)c.trust * w_norm / (g_norm + decay * w_norm);
+    if (tensor->kind == KEEL_TENSOR_DECAY && optimizer == KEEL_OPTIMIZER_LAMB)
+        ratio = w_norm / square_root_of_squares(step, tensor->count);
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        if (!keel_optimizer_has_v(optimizer)) {
+            m[i] = mu * m[i] + (optimizer == KEEL_OPTIMIZER_LARS ? rate * ratio : 1.0) * step[i];
+            step[i] = variant->nesterov ? step[i] + mu * m[i] : m[i];
+        }
+        w[i] -= optimizer == KEEL_OPTIMIZER_LARS ? step[i] : rate * ratio * step[i];
+    }
+}
+
+static double *doubles(uint32_t seed, float low, float high)
+{
+    float *x = random_floats(FLAT, seed, low, high);
+    double *out = malloc(FLAT * sizeof *out);
+    ck_assert_ptr_nonnull(out);
+    for (uint64_t i = 0; i < FLAT; i++)
+        out[i] = (double)x[i];
+    free(x);
+    return out;
+}
+
+/* Gaps and the parameter that is kept do not move; floats follow doubles within 1e-6 of the largest. */
+START_TEST(every_optimizer_is_near_the_truth)
+{
+    const struct variant *variant = &variants[_i];
+    struct rig *rig = rig_shared(RIG_HOST);
+    const struct keel_control control = control_of(3);
+    struct state s = build_variant(rig, variant, &control);
+    rig_run(rig);
+    double *w = doubles(2, -1.0f, 1.0f), *g = doubles(1, -0.1f, 0.1f), *m = doubles(3, -0.1f, 0.1f);
+    double *v = doubles(4, 0.0f, 0.01f);
+    const double norm = square_root_of_squares(g, FLAT), clip = norm > 1.0 ? 1.0 / norm : 1.0;
+    for (int t = 0; t < TENSORS; t++) {
+        const struct keel_update_tensor *tensor = &tensors_of_test[t];
+        const uint64_t at = tensor->offset;
+        if (tensor->kind <= KEEL_TENSOR_DECAY)
+            true_step(variant, tensor, clip, w + at, g + at, m + at, v + at);
+        for (uint64_t i = at; tensor->kind == KEEL_TENSOR_STATISTIC && i < at + tensor->count; i++)
+            w[i] += (double)tensor->momentum * (g[i] - w[i]);
+    }
+    ck_assert_double_le(relative_error(rig_result(rig, s.update.w, FLAT * 4), w, FLAT), 1e-6);
+    ck_assert_double_le(relative_error(rig_result(rig, s.update.m, FLAT * 4), m, FLAT), 1e-6);
+    ck_assert_double_le(relative_error(rig_result(rig, s.update.v, FLAT * 4), v, FLAT), 1e-6);
+    free(w);
+    free(g);
+    free(m);
+    free(v);
+}
+END_TEST
+
+/* The one pass leaves what separate passes would: the digest of keel_op_digest, the copy of keel_op_cast. */
+START_TEST(one_pass_leaves_the_digest_and_the_copy_of_separate_ones)
+{
+    for (int v = 0; v < VARIANTS; v++) {
+        struct rig *rig = rig_shared((enum rig_kind)_i);
+        const struct keel_control control = control_of(3);
+        struct state s = build_variant(rig, &variants[v], &control);
+        struct keel_buffer *cast = rig_bytes(rig, NULL, FLAT * 2);
+        const struct keel_cast op = {
+            .count = FLAT, .from = KEEL_F32, .to = variants[v].half_type, .x = s.update.w, .y = cast};
+        if (s.update.half != NULL)
+            ck_ok(keel_op_cast(rig->kernels, &op, &rig->list));
+        for (int replay = 0; replay < 2; replay++) {
+            rig_run(rig);
+            const float *w = rig_result(rig, s.update.w, FLAT * 4);
+            const uint64_t *digest = rig_result(rig, s.update.digest, 8);
+            uint64_t truth = 0;
+            for (int t = 0; t < TENSORS; t++)
+                truth += keel_digest_host(w + tensors_of_test[t].offset, tensors_of_test[t].count,
+                                          tensors_of_test[t].first_element);
+            ck_assert_uint_eq(*digest, truth);
+        }
+        if (s.update.half == NULL)
+            continue;
+        const uint16_t *half = rig_result(rig, s.update.half, FLAT * 2),
+                       *wanted = rig_result(rig, cast, FLAT * 2);
+        for (int t = 0; t < TENSORS; t++)
+            ck_assert_mem_eq(half + tensors_of_test[t].offset, wanted + tensors_of_test[t].offset,
+                             tensors_of_test[t].count * 2);
+    }
+}
+END_TEST
+
+START_TEST(a_tensor_that_does_not_fit_is_refused)
+{
+    uint32_t pages[4];
+    const struct keel_update_tensor bad[] = {{.offset = 16, .count = 5},
+                                             {.offset = 1024, .count = 0},
+                                             {.offset = 2048, .count = 1025},
+                                             {.offset = 4096, .count = 1},
+                                             {.offset = 0, .count = 1, .kind = KEEL_TENSOR_KIND_COUNT}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_status(keel_update_find_pages(&bad[i], 1, 3072, pages), KEEL_INVALID);
+    const struct keel_update_tensor overlap[] = {{.offset = 0, .count = 1025}, {.offset = 1024, .count = 3}};
+    ck_status(keel_update_find_pages(overlap, 2, 3072, pages), KEEL_INVALID);
+}
+END_TEST
+
+/* ---- loss scale ---- */
+
+/* Gradients 2^15 times too large, as a scaled loss makes them, give the norm and the weights of the others.
+ */
+START_TEST(a_scaled_gradient_gives_the_weights_of_the_gradient)
+{
+    const float scale = 0x1.8p+15F; /* 2^15 and half of the good steps to the next */
+    float *grad = random_floats(5003, 1, -0.1f, 0.1f);
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const struct keel_control control = control_of(3);
+    struct state plain = build(rig, 5003, &control);
+    rig_run(rig);
+    float norm[2];
+    memcpy(norm, rig_result(rig, plain.norm.norm, 3 * sizeof(float)), sizeof norm);
+    float *w = malloc(5003 * 4);
+    ck_assert_ptr_nonnull(w);
+    memcpy(w, rig_result(rig, plain.update.w, 5003 * 4), 5003 * 4);
+    rig_clear(rig);
+    for (int i = 0; i < 5003; i++)
+        grad[i] *= 0x1p15F;
+    struct state scaled = build(rig, 5003, &control);
+    keel_launch_list_fini(&rig->list);
+    scaled.norm.loss_scale = rig_bytes(rig, &scale, sizeof scale);
+    ck_ok(keel_op_norm(rig->kernels, &scaled.norm, &rig->list));
+    ck_ok(keel_op_update(rig->kernels, &scaled.update, &rig->list));
+    ck_ok(keel_queue_write(rig->queue, scaled.norm.x, 0, grad, 5003 * 4, NULL, NULL));
+    rig_run(rig);
+    const float *got = rig_result(rig, scaled.norm.norm, 3 * sizeof(float));
+    ck_assert(got[0] == norm[0] && got[1] == norm[1] * 0x1p-15F && got[2] == 0x1p15F);
+    ck_assert_mem_eq(rig_result(rig, scaled.update.w, 5003 * 4), w, 5003 * 4);
+    free(w);
+    free(grad);
+}
+END_TEST
+
+START_TEST(a_refused_step_halves_the_scale_and_2048_good_ones_double_it)
+{
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const float begun = 65536.0f, good[3] = {1.0f, 1.0f, 65536.0f}, bad[3] = {INFINITY, 0.0f, 65536.0f};
+    struct keel_loss_scale op = {.state = rig_bytes(rig, &begun, 4),
+                                 .norm = rig_bytes(rig, good, sizeof good)};
+    ck_ok(keel_op_loss_scale(rig->kernels, &op, &rig->list));
+    for (int i = 0; i < 2047; i++)
+        ck_ok(keel_launch_list_run(&rig->list, rig->queue));
+    ck_assert_float_eq(*(float *)rig_result(rig, op.state, 4), 65536.0f * (2.0f - 0x1p-11f));
+    rig_run(rig);
+    ck_assert_float_eq(*(float *)rig_result(rig, op.state, 4), 131072.0f);
+    rig_run(rig);
+    ck_ok(keel_queue_write(rig->queue, op.norm, 0, bad, sizeof bad, NULL, NULL));
+    rig_run(rig); /* forgets the good step */
+    ck_assert_float_eq(*(float *)rig_result(rig, op.state, 4), 65536.0f);
+    for (int i = 0; i < 20; i++)
+        rig_run(rig);
+    ck_assert_float_eq(*(float *)rig_result(rig, op.state, 4), 1.0f);
 }
 END_TEST
 
@@ -244,9 +491,14 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, norm_and_adamw_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, a_norm_of_three_levels_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, norm_and_adamw_are_near_the_truth);
-    tcase_add_test(tc, a_statistic_follows_the_mean_and_stays_when_a_step_is_refused);
     tcase_add_test(tc, clipping_acts_only_above_the_limit);
     tcase_add_loop_test(tc, a_gradient_that_is_not_finite_changes_no_weight, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, every_optimizer_gives_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, every_optimizer_is_near_the_truth, 0, VARIANTS);
+    tcase_add_loop_test(tc, one_pass_leaves_the_digest_and_the_copy_of_separate_ones, 0, RIG_DEVICES + 1);
+    tcase_add_test(tc, a_tensor_that_does_not_fit_is_refused);
+    tcase_add_loop_test(tc, a_scaled_gradient_gives_the_weights_of_the_gradient, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, a_refused_step_halves_the_scale_and_2048_good_ones_double_it, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, a_digest_does_not_depend_on_the_split, 0, RIG_DEVICES + 1);
 }
 

@@ -104,7 +104,10 @@ struct keel_control {
     float bias1, bias2; /* 1 - beta^t, computed by keel_adam_bias */
     float epsilon;
     float max_norm; /* gradient clipping, 0: none */
-    float reserved[5];
+    float momentum; /* SGD, LARS */
+    float weight_decay;
+    float trust; /* LARS */
+    float reserved[2];
 };
 _Static_assert(sizeof(struct keel_control) == 64, "control block is 64 bytes");
 
@@ -329,36 +332,7 @@ struct keel_loss {
 uint64_t keel_loss_scratch_bytes(uint64_t count);
 enum keel_status keel_op_loss(struct keel_kernels *, const struct keel_loss *, struct keel_launch_list *);
 
-/* ---- optimizer ---------------------------------------------------------------------------------- */
-
-/* norm[0] = sqrt(sum of squares of x[count]), in the fixed tree; scratch has
- * keel_norm_scratch_bytes(count). Then norm[1] = factor that clips to control.max_norm:
- * 1 when max_norm is 0 or norm <= max_norm, else max_norm / norm. A NaN or Inf norm gives factor 0
- * in norm[1], so that the caller can refuse the step. */
-struct keel_norm {
-    uint64_t count;
-    struct keel_buffer *x, *scratch, *norm, *control;
-};
-uint64_t keel_norm_scratch_bytes(uint64_t count);
-enum keel_status keel_op_norm(struct keel_kernels *, const struct keel_norm *, struct keel_launch_list *);
-
-/* AdamW (Loshchilov and Hutter 2019): g = grad * norm[1]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g g;
- * w = w - lr (m / bias1 / (sqrt(v / bias2) + eps) + decay w). Exact order: adamw.cl. */
-struct keel_adamw {
-    uint64_t count;
-    float weight_decay;
-    struct keel_buffer *w, *grad, *m, *v, *norm, *control;
-};
-enum keel_status keel_op_adamw(struct keel_kernels *, const struct keel_adamw *, struct keel_launch_list *);
-
-/* What follows a mean instead of a gradient: w = w + momentum (mean - w); nothing when norm[1] is 0. */
-struct keel_statistic {
-    uint64_t count;
-    float momentum;
-    struct keel_buffer *w, *mean, *norm;
-};
-enum keel_status keel_op_statistic(struct keel_kernels *, const struct keel_statistic *,
-                                   struct keel_launch_list *);
+/* ---- digest ------------------------------------------------------------------------------------ */
 
 /* digest[0] (uint64) += sum over i, modulo 2^64, of mix(bits(x_i), first_element + i): order-free, so
  * any split of a tensor gives the same sum. digest must be zeroed before the first tensor. */

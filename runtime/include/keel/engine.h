@@ -1,14 +1,14 @@
 /* engine.h - a compiled training step on one device: graph -> passes -> command lists -> replay.
  *
  * Given a model built with graph.h, the engine differentiates, fuses, plans memory and emits three
- * command lists (train: forward + backward of one microbatch; eval: forward; update: norm, clip,
- * AdamW, digest) and replays them. No allocation, on host or device, after the first replay of each.
- * It knows nothing of ranks, networks or snapshots.
+ * command lists (train: forward + backward of one microbatch; eval: forward; update: norm, then
+ * clip, optimizer and digest) and replays them. No allocation, on host or device, after the first replay of
+ * each. It knows nothing of ranks, networks or snapshots.
  *
  * Flat buffers. Parameters lie in one flat device buffer, in the order in which the backward pass
- * finishes their gradients, statistics last; gradients, Adam's m and v have the same layout. Gaps for
- * alignment are zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at one
- * point of the backward pass.
+ * finishes their gradients, statistics last; gradients and the optimizer's m and v have the same layout. Gaps
+ * for alignment are zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at
+ * one point of the backward pass.
  *
  * One thread at a time per engine. */
 #ifndef KEEL_ENGINE_H
@@ -17,6 +17,7 @@
 #include <keel/device.h>
 #include <keel/graph.h>
 #include <keel/kernels.h>
+#include <keel/optimizer_ops.h>
 #include <keel/status.h>
 
 struct keel_engine;
@@ -28,7 +29,9 @@ struct keel_engine_config {
     uint32_t microbatches;          /* of the whole step, over all shards: losses and gradients add up to the
                                        mean over them; 0 is 1 */
     uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
-    bool training;                  /* false: eval alone, no gradients, no optimizer state */
+    enum keel_optimizer optimizer;
+    bool nesterov;       /* SGD */
+    bool training;       /* false: eval alone, no gradients, no optimizer state */
     bool check_products; /* training: notice when the result of a product changes after it was computed */
     const char *dump_directory; /* graph after each pass as text, or NULL */
     const char *passes_off;     /* NULL, or passes to leave out: "fuse", "plan-memory", "fuse,plan-memory";
@@ -63,7 +66,7 @@ uint32_t keel_engine_param_count(const struct keel_engine *engine);
 const struct keel_engine_param *keel_engine_param(const struct keel_engine *engine, uint32_t index);
 
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
-/* NULL for all but the weights when the engine does not train. */
+/* NULL for all but the weights when the engine does not train, and for V where the optimizer has none. */
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
 uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
 
@@ -120,7 +123,7 @@ enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadlin
 struct keel_buffer *keel_engine_loss(struct keel_engine *engine);
 
 struct keel_engine_update {
-    float learning_rate, beta1, beta2, epsilon, weight_decay, clip;
+    float learning_rate, beta1, beta2, epsilon, momentum, weight_decay, trust, clip;
     uint32_t step; /* from 0; bias correction uses step + 1 */
 };
 struct keel_engine_updated {
@@ -128,8 +131,8 @@ struct keel_engine_updated {
     uint64_t digest; /* of all weights after the update: position of an element = its parameter's number
                         and its index, so gaps and layout do not matter */
 };
-/* Norm, clip, AdamW, digest; blocks until done. DIVERGED when the norm is not finite (nothing
- * is changed then). After TIMEOUT the update may still happen: end the worker. */
+/* Norm, then clip, update and digest in one pass; blocks until done. DIVERGED when the norm is not finite
+ * (nothing is changed then). After TIMEOUT the update may still happen: end the worker. */
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
                                     uint64_t deadline_ns, struct keel_engine_updated *out);
 
@@ -158,7 +161,7 @@ struct keel_engine_facts {
     uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
     uint64_t activation_bytes;     /* of which the arena */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
-    uint32_t commands_train, commands_eval, commands_update; /* the last complete after the first update */
+    uint32_t commands_train, commands_eval, commands_update;
 };
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out);
 

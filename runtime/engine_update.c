@@ -1,0 +1,136 @@
+/* engine_update.c - what is not of the graph: zeroing, norm, update, digest.
+ *
+ * Owns the lists of keel_update_lists and what the update is told of the parameters. One launch updates all
+ * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
+#include "engine_internal.h"
+
+#include <keel/clock.h>
+#include <keel/memory.h>
+
+static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S;
+
+_Static_assert(KEEL_FLAT_ALIGN % KEEL_UPDATE_PAGE == 0, "a parameter begins with a page of the update");
+
+/* Where an element stands in the digest: whatever the layout. */
+static uint64_t digest_place(uint32_t number)
+{
+    return (uint64_t)number << 40;
+}
+
+static void describe_params(const struct keel_engine *engine, struct keel_update_tensor *out)
+{
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        const struct keel_engine_param *param = &engine->layout.params[i];
+        enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
+        out[i] = (struct keel_update_tensor){.offset = param->offset,
+                                             .count = param->count,
+                                             .first_element = digest_place(i),
+                                             .kind = param->statistic ? KEEL_TENSOR_STATISTIC : kind,
+                                             .momentum = engine->train.graph->params[i].momentum};
+    }
+}
+
+/* With room for what goes to the device, which must stay until it is there. */
+static enum keel_status upload_tables(struct keel_engine *engine, struct keel_update_tensor *tensors,
+                                      uint32_t *pages)
+{
+    struct keel_update_lists *update = &engine->update;
+    const uint32_t count = engine->layout.param_count;
+    const uint64_t page_bytes = keel_update_page_count(engine->layout.flat_count) * sizeof *pages;
+    describe_params(engine, tensors);
+    KEEL_TRY(keel_update_find_pages(tensors, count, engine->layout.flat_count, pages));
+    KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof *tensors, &update->tensors));
+    KEEL_TRY(keel_engine_make_buffer(engine, page_bytes, &update->pages));
+    KEEL_TRY(
+        keel_queue_write(engine->queue, update->tensors, 0, tensors, count * sizeof *tensors, NULL, NULL));
+    KEEL_TRY(keel_queue_write(engine->queue, update->pages, 0, pages, page_bytes, NULL, NULL));
+    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+}
+
+static enum keel_status make_tables(struct keel_engine *engine)
+{
+    struct keel_update_tensor *tensors = NULL;
+    uint32_t *pages = NULL;
+    enum keel_status status = keel_alloc(engine->layout.param_count, sizeof *tensors, (void *)&tensors);
+    if (status == KEEL_OK)
+        status = keel_alloc(keel_update_page_count(engine->layout.flat_count), sizeof *pages, (void *)&pages);
+    if (status == KEEL_OK)
+        status = upload_tables(engine, tensors, pages);
+    keel_free(pages);
+    keel_free(tensors);
+    return status;
+}
+
+static enum keel_status emit_digest(struct keel_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
+        struct keel_digest digest = {.count = engine->layout.params[i].count,
+                                     .first_element = digest_place(i),
+                                     .x = engine->weights[i],
+                                     .digest = engine->digest,
+                                     .scratch = engine->scratch};
+        KEEL_TRY(keel_op_digest(engine->kernels, &digest, &engine->update.digest));
+    }
+    return keel_launch_list_seal(&engine->update.digest, engine->kernels);
+}
+
+/* By kernels: drivers of CPUs fill with one thread. */
+static enum keel_status emit_zero(struct keel_engine *engine)
+{
+    struct keel_fill gradients = {.count = engine->layout.flat_count, .y = engine->flat[KEEL_FLAT_GRADIENTS]};
+    struct keel_fill loss = {.count = 1, .y = engine->loss};
+    KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
+    KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
+    return keel_launch_list_seal(&engine->update.zero, engine->kernels);
+}
+
+static enum keel_status emit_norm(struct keel_engine *engine)
+{
+    struct keel_norm norm = {.count = engine->layout.trained_count,
+                             .x = engine->flat[KEEL_FLAT_GRADIENTS],
+                             .scratch = engine->scratch,
+                             .norm = engine->norm,
+                             .control = engine->control};
+    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &engine->update.norm));
+    return keel_launch_list_seal(&engine->update.norm, engine->kernels);
+}
+
+enum keel_status keel_engine_emit_update(struct keel_engine *engine)
+{
+    struct keel_update_lists *update = &engine->update;
+    KEEL_TRY(emit_digest(engine));
+    if (!engine->training)
+        return KEEL_OK;
+    KEEL_TRY(emit_zero(engine));
+    KEEL_TRY(emit_norm(engine));
+    KEEL_TRY(make_tables(engine));
+    struct keel_update op = {.optimizer = engine->optimizer,
+                             .nesterov = engine->nesterov,
+                             .count = engine->layout.flat_count,
+                             .tensor_count = engine->layout.param_count,
+                             .w = engine->flat[KEEL_FLAT_WEIGHTS],
+                             .grad = engine->flat[KEEL_FLAT_GRADIENTS],
+                             .m = engine->flat[KEEL_FLAT_M],
+                             .v = engine->flat[KEEL_FLAT_V],
+                             .norm = engine->norm,
+                             .control = engine->control,
+                             .tensors = update->tensors,
+                             .pages = update->pages,
+                             .digest = engine->digest};
+    KEEL_TRY(keel_engine_make_buffer(engine, keel_update_scratch_bytes(&op), &update->scratch));
+    op.scratch = update->scratch;
+    KEEL_TRY(keel_op_update(engine->kernels, &op, &update->update));
+    return keel_launch_list_seal(&update->update, engine->kernels);
+}
+
+void keel_update_lists_fini(struct keel_update_lists *update)
+{
+    struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch};
+    keel_launch_list_fini(&update->zero);
+    keel_launch_list_fini(&update->norm);
+    keel_launch_list_fini(&update->update);
+    keel_launch_list_fini(&update->digest);
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+        if (buffers[i] != NULL)
+            keel_buffer_destroy(buffers[i]);
+}
