@@ -1,0 +1,163 @@
+"""Loss and gradients of models by PyTorch, from the weights and the batch in a directory that torch_gradient_test.c
+wrote; compared with those that lie beside them. Written from the papers; shares nothing with Keel but the names
+and layouts of tensors: matrices [in, out], convolutions [height, width, in, out], images [n, h, w, c]."""
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+
+LIMIT = 1e-4
+
+
+def load(directory):
+    roles = {}
+    with open(directory + "/index") as index, open(directory + "/data", "rb") as data:
+        for line in index:
+            role, name, dtype, *sizes = line.split()
+            sizes = [int(size) for size in sizes]
+            raw = bytearray(data.read(4 * math.prod(sizes)))
+            tensor = torch.frombuffer(raw, dtype=torch.int32 if dtype == "i32" else torch.float32)
+            roles.setdefault(role, {})[name] = tensor.reshape(sizes).clone()
+    return roles
+
+
+def linear(w, prefix, x):
+    y = x @ w[prefix + ".weight"]
+    return y + w[prefix + ".bias"] if prefix + ".bias" in w else y
+
+
+def norm(w, prefix, x):
+    return F.layer_norm(x, x.shape[-1:], w[prefix + ".weight"], w.get(prefix + ".bias"), 1e-5)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def attention(qkv, heads, causal):
+    b, t, three = qkv.shape
+    q, k, v = (part.reshape(b, t, heads, -1).transpose(1, 2) for part in qkv.split(three // 3, -1))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, three // 3)
+
+
+def gpt(w, inputs, heads):
+    ids, targets = inputs["ids"].long(), inputs["targets"].long()
+    x = w["wte.weight"][ids] + w["wpe.weight"]
+    block = 0
+    while f"h.{block}.ln_1.weight" in w:
+        h = f"h.{block}."
+        y = attention(linear(w, h + "attn.c_attn", norm(w, h + "ln_1", x)), heads, True)
+        x = x + linear(w, h + "attn.c_proj", y)
+        y = gelu(linear(w, h + "mlp.c_fc", norm(w, h + "ln_2", x)))
+        x = x + linear(w, h + "mlp.c_proj", y)
+        block += 1
+    logits = norm(w, "ln_f", x) @ w.get("lm_head.weight", w["wte.weight"]).t()
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), {}
+
+
+def bert(w, inputs, heads):
+    ids, positions, targets = (inputs[k].long() for k in ("ids", "positions", "targets"))
+    e = "bert.embeddings."
+    x = w[e + "word_embeddings.weight"][ids] + w[e + "position_embeddings.weight"]
+    x = norm(w, e + "LayerNorm", x)
+    layer = 0
+    while f"bert.encoder.layer.{layer}.output.dense.weight" in w:
+        p = f"bert.encoder.layer.{layer}."
+        y = attention(linear(w, p + "attention.self.qkv", x), heads, False)
+        x = norm(w, p + "attention.output.LayerNorm", x + linear(w, p + "attention.output.dense", y))
+        y = linear(w, p + "output.dense", gelu(linear(w, p + "intermediate.dense", x)))
+        x = norm(w, p + "output.LayerNorm", x + y)
+        layer += 1
+    x = x.flatten(0, 1)[positions.flatten()]
+    x = norm(w, "cls.predictions.transform.LayerNorm", gelu(linear(w, "cls.predictions.transform.dense", x)))
+    if "cls.predictions.decoder.weight" in w:
+        logits = linear(w, "cls.predictions.decoder", x)
+    else:
+        logits = x @ w[e + "word_embeddings.weight"].t()
+    return F.cross_entropy(logits, targets.flatten()), {}
+
+
+def resnet(w, inputs, _):
+    seen = {}
+
+    def conv(prefix, x, stride):
+        kernel = w[prefix + ".weight"]
+        return F.conv2d(x, kernel.permute(3, 2, 0, 1), stride=stride, padding=kernel.shape[0] // 2)
+
+    def batch_norm(prefix, x):
+        mean = x.mean((0, 2, 3))
+        variance = x.var((0, 2, 3), unbiased=False)
+        count = x.numel() / x.shape[1]
+        seen[prefix + ".running_mean"] = mean.detach()
+        seen[prefix + ".running_var"] = (variance * (count / (count - 1))).detach()
+        y = (x - mean[:, None, None]) / torch.sqrt(variance[:, None, None] + 1e-5)
+        return y * w[prefix + ".weight"][:, None, None] + w[prefix + ".bias"][:, None, None]
+
+    x = inputs["images"].permute(0, 3, 1, 2)
+    large = w["conv1.weight"].shape[0] == 7
+    x = F.relu(batch_norm("bn1", conv("conv1", x, 2 if large else 1)))
+    if large:
+        x = F.max_pool2d(x, 3, 2, 1)
+    stage = 1
+    while f"layer{stage}.0.conv1.weight" in w:
+        number = 0
+        while f"layer{stage}.{number}.conv1.weight" in w:
+            p = f"layer{stage}.{number}."
+            stride = 2 if stage > 1 and number == 0 else 1
+            y = F.relu(batch_norm(p + "bn1", conv(p + "conv1", x, stride)))
+            y = batch_norm(p + "bn2", conv(p + "conv2", y, 1))
+            if p + "downsample.0.weight" in w:
+                x = batch_norm(p + "downsample.1", conv(p + "downsample.0", x, stride))
+            x = F.relu(x + y)
+            number += 1
+        stage += 1
+    logits = linear(w, "fc", x.mean((2, 3)))
+    return F.cross_entropy(logits, inputs["labels"].long()), seen
+
+
+def dlrm(w, inputs, _):
+    def perceptron(prefix, x):
+        number = 0
+        while f"{prefix}.{number}.weight" in w:
+            x = linear(w, f"{prefix}.{number}", x if number == 0 else F.relu(x))
+            number += 1
+        return x
+
+    dense = F.relu(perceptron("bot_l", inputs["dense"]))
+    batch, width = dense.shape
+    ids = inputs["ids"].long()
+    there = (ids >= 0).float()
+    bags = (w["emb_l.weight"][ids.clamp(min=0)] * there[..., None]).sum(1).reshape(batch, -1, width)
+    vectors = torch.cat([dense[:, None], bags], 1)
+    products = vectors @ vectors.transpose(1, 2)
+    i, j = torch.tril_indices(vectors.shape[1], vectors.shape[1], -1)
+    logits = perceptron("top_l", torch.cat([dense, products[:, i, j]], 1))
+    return F.binary_cross_entropy_with_logits(logits, inputs["labels"]), {}
+
+
+def main():
+    model, directory, heads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    torch.manual_seed(0)
+    roles = load(directory)
+    weights = {name: tensor.requires_grad_() for name, tensor in roles["weight"].items()}
+    loss, seen = globals()[model](weights, roles["input"], heads)
+    loss.backward()
+    expected = {"loss": loss.detach().reshape(1), **seen}
+    expected.update((name, tensor.grad) for name, tensor in weights.items())
+    worst, bad = (0.0, ""), 0
+    for name, got in [*roles["loss"].items(), *roles["gradient"].items()]:
+        error = float((got - expected[name]).double().norm() / expected[name].double().norm())
+        worst = max(worst, (error, name))
+        if not error <= LIMIT:
+            bad += 1
+            print(f"{model}: {name}: differs by {error:.3g} of its norm, {LIMIT:g} is allowed")
+    print(f"note: {model} against PyTorch {torch.__version__}: {len(roles['gradient'])} tensors, "
+          f"largest difference {worst[0]:.2g} of its norm ({worst[1]}), loss {float(loss.detach()):.6f}")
+    return 1 if bad else 0
+
+
+sys.exit(main())
