@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <keel/ini.h>
 #include <keel/job.h>
+#include <keel/optimizer_ops.h>
 #include <sodium.h>
 #include <stddef.h>
 #include <string.h>
@@ -15,6 +16,10 @@ enum {
     BANDWIDTH_MIN = 65536 /* bytes a second */
 };
 
+_Static_assert((int)KEEL_OPTIMIZER_ADAMW == 0 && (int)KEEL_OPTIMIZER_ADAM == 1 &&
+                   (int)KEEL_OPTIMIZER_SGD == 2 && (int)KEEL_OPTIMIZER_LARS == 3 &&
+                   (int)KEEL_OPTIMIZER_LAMB == 4,
+               "the choices of train.optimizer");
 _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)KEEL_CODEC_DELTA == 2,
                "the choices of snapshot.codec");
 
@@ -31,8 +36,8 @@ static const struct keel_ini_key keys[] = {
      "name of the run and of its snapshots"},
     {"job", "seed", KEEL_INI_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, BITS,
      "seed of weights, data order, dropout"},
-    {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical", BITS,
-     "canonical: the same bits on every board"},
+    {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical|native", BITS,
+     "canonical: the same bits on every board; native: where a board is faster otherwise, as it is"},
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS_LATER,
@@ -91,11 +96,18 @@ static const struct keel_ini_key keys[] = {
      "linear warm-up"},
     {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, BITS,
      "cosine decay ends here; 0: at train.steps"},
-    {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, BITS, "AdamW"},
-    {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, BITS, "AdamW"},
-    {"train", "eps", KEEL_INI_FLOAT, FIELD(epsilon), "1e-8", 1e-20, 1, NULL, BITS, "AdamW"},
+    {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb",
+     BITS_LATER, "sgd and lars: with momentum; lars and lamb: for very large batches"},
+    {"train", "momentum", KEEL_INI_FLOAT, FIELD(momentum), "0.9", 0, 0.9999, NULL, BITS_LATER, "SGD, LARS"},
+    {"train", "nesterov", KEEL_INI_BOOL, FIELD(nesterov), "false", 0, 0, NULL, BITS_LATER,
+     "SGD: look ahead along the momentum"},
+    {"train", "trust", KEEL_INI_FLOAT, FIELD(trust), "0.001", 1e-9, 1, NULL, BITS_LATER,
+     "LARS: share of a matrix's norm that a step moves at lr 1"},
+    {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, BITS, "Adam, AdamW, LAMB"},
+    {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, BITS, "Adam, AdamW, LAMB"},
+    {"train", "eps", KEEL_INI_FLOAT, FIELD(epsilon), "1e-8", 1e-20, 1, NULL, BITS, "Adam, AdamW, LAMB"},
     {"train", "weight_decay", KEEL_INI_FLOAT, FIELD(weight_decay), "0.1", 0, 10, NULL, BITS,
-     "AdamW, matrices only"},
+     "of matrices only"},
     {"train", "clip", KEEL_INI_FLOAT, FIELD(clip), "1", 0, 1e6, NULL, BITS, "gradient norm limit; 0: none"},
     {"train", "eval_every", KEEL_INI_U64, FIELD(eval_every), "50", 0, STEP_MAX, NULL, FREE,
      "validation loss every so many steps; 0: never"},
@@ -238,6 +250,8 @@ static enum keel_status check_job(const struct keel_job *job)
     if (job->min_learning_rate > job->learning_rate)
         return keel_fail(KEEL_INVALID, "train.min_lr = %g is above train.lr = %g",
                          (double)job->min_learning_rate, (double)job->learning_rate);
+    if (job->nesterov && job->optimizer != KEEL_OPTIMIZER_SGD)
+        return keel_fail(KEEL_INVALID, "train.nesterov = true belongs to train.optimizer = sgd");
     return KEEL_OK;
 }
 

@@ -25,6 +25,8 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .kernels = trainer->kernels,
                                         .graph = graph,
                                         .microbatches = job->microbatches * job->shards,
+                                        .optimizer = (enum keel_optimizer)job->optimizer,
+                                        .nesterov = job->nesterov,
                                         .training = true,
                                         .check_products = job->check_products,
                                         .slot_wait_ns = trainer->stall_ns};
@@ -77,8 +79,11 @@ static enum keel_status allocate(struct keel_trainer *trainer)
 
 static enum keel_status build(struct keel_trainer *trainer, const struct keel_kernels_options *kernels)
 {
-    KEEL_TRY(kernels != NULL ? keel_kernels_create_with(trainer->device, kernels, &trainer->kernels)
-                             : keel_kernels_create(trainer->device, &trainer->kernels));
+    struct keel_kernels_options options = {.native = false};
+    if (kernels != NULL)
+        options = *kernels;
+    options.native = options.native || trainer->job->numerics != 0;
+    KEEL_TRY(keel_kernels_create_with(trainer->device, &options, &trainer->kernels));
     KEEL_TRY(build_engine(trainer));
     KEEL_TRY(keel_queue_create(trainer->device, &trainer->copy_queue));
     trainer->flat_count = keel_engine_flat_count(trainer->engine);
@@ -540,7 +545,9 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
                                          .beta1 = job->beta1,
                                          .beta2 = job->beta2,
                                          .epsilon = job->epsilon,
+                                         .momentum = job->momentum,
                                          .weight_decay = job->weight_decay,
+                                         .trust = job->trust,
                                          .clip = job->clip,
                                          .step = (uint32_t)step->step};
     struct keel_engine_updated updated;

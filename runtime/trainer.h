@@ -104,9 +104,10 @@ enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t toke
 
 /* ---- state: weights and optimizer, for healing and snapshots ---- */
 
-/* The whole state in one line of bytes: weights, m, v, each of flat_bytes. */
+/* The whole state in one line of bytes: weights, m, and v where the optimizer has one, each of flat_bytes. */
 uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer);
-/* Copy a range out or in; blocks. The range lies within one of the three. */
+uint64_t keel_trainer_part_bytes(const struct keel_trainer *trainer); /* of each of them */
+/* Copy a range out or in; blocks. The range lies within one of them. */
 enum keel_status keel_trainer_read_state(struct keel_trainer *trainer, struct keel_queue *queue,
                                          uint64_t offset_bytes, uint64_t bytes, void *out);
 enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t offset_bytes, uint64_t bytes,

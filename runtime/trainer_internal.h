@@ -8,7 +8,7 @@
 #include <keel/node.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
-enum { KEEL_LOSS_FLOATS = 64, KEEL_STATE_PARTS = 3 };
+enum { KEEL_LOSS_FLOATS = 64, KEEL_STATE_PARTS_MAX = 3 };
 
 struct keel_slot {
     struct keel_buffer *buffer;   /* flat gradients, then the loss; NULL until first needed */

@@ -5,20 +5,33 @@
 #include <stdio.h>
 #include <string.h>
 
-static const enum keel_engine_flat state_flats[KEEL_STATE_PARTS] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M,
-                                                                    KEEL_FLAT_V};
-/* Weights keep their own names, so that other tools find them; the optimizer's tensors get a prefix. */
-static const char *const state_prefixes[KEEL_STATE_PARTS] = {"", "adam.m/", "adam.v/"};
+static const enum keel_engine_flat state_flats[KEEL_STATE_PARTS_MAX] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M,
+                                                                        KEEL_FLAT_V};
+
+/* Weights, m, and v where the optimizer has one: state that nobody reads is neither kept nor sent. */
+static uint32_t state_parts(const struct keel_trainer *trainer)
+{
+    return keel_optimizer_has_v((enum keel_optimizer)trainer->job->optimizer) ? 3 : 2;
+}
+
+/* Weights keep their own names, so that other tools find them; the optimizer's tensors get a prefix, which is
+ * that of Adam for all: so what one optimizer has trained, or what was imported, another can go on from. */
+static const char *const state_prefixes[KEEL_STATE_PARTS_MAX] = {"", "adam.m/", "adam.v/"};
+
+uint64_t keel_trainer_part_bytes(const struct keel_trainer *trainer)
+{
+    return keel_flat_bytes(trainer);
+}
 
 uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer)
 {
-    return KEEL_STATE_PARTS * keel_flat_bytes(trainer);
+    return state_parts(trainer) * keel_flat_bytes(trainer);
 }
 
 static struct keel_buffer *part_of(struct keel_trainer *trainer, uint64_t *offset_bytes, uint64_t bytes)
 {
     uint64_t flat_bytes = keel_flat_bytes(trainer), part = *offset_bytes / flat_bytes;
-    KEEL_ASSERT(part < KEEL_STATE_PARTS);
+    KEEL_ASSERT(part < state_parts(trainer));
     *offset_bytes -= part * flat_bytes;
     KEEL_ASSERT(*offset_bytes + bytes <= flat_bytes);
     return keel_engine_flat(trainer->engine, state_flats[part]);
@@ -65,21 +78,22 @@ enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32
                                       uint32_t rank_count, struct keel_region **out_regions,
                                       uint64_t **out_place, uint32_t *out_count)
 {
-    uint32_t params = keel_engine_param_count(trainer->engine), count = 0;
+    const uint32_t params = keel_engine_param_count(trainer->engine), parts = state_parts(trainer);
+    uint32_t count = 0;
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < params; i++)
-        total += KEEL_STATE_PARTS * keel_engine_param(trainer->engine, i)->count * sizeof(float);
+        total += parts * keel_engine_param(trainer->engine, i)->count * sizeof(float);
     uint64_t first = total / rank_count * position;
     uint64_t end = position + 1 == rank_count ? total : total / rank_count * (position + 1);
     struct keel_region *regions;
     uint64_t *place;
-    KEEL_TRY(keel_alloc((size_t)params * KEEL_STATE_PARTS, sizeof *regions, &regions));
-    enum keel_status status = keel_alloc((size_t)params * KEEL_STATE_PARTS, sizeof *place, &place);
+    KEEL_TRY(keel_alloc((size_t)params * parts, sizeof *regions, &regions));
+    enum keel_status status = keel_alloc((size_t)params * parts, sizeof *place, &place);
     if (status != KEEL_OK) {
         keel_free(regions);
         return status;
     }
-    for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++) {
+    for (uint32_t part = 0; part < parts; part++) {
         for (uint32_t i = 0; i < params; i++) {
             const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
             uint64_t rows = param->shape[0], row_bytes = param->count / rows * sizeof(float);
@@ -136,7 +150,7 @@ enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_sna
     enum keel_status status = keel_alloc(keel_engine_param_count(trainer->engine), sizeof *loads, &loads);
     if (status == KEEL_OK)
         status = keel_alloc(trainer->flat_count, sizeof *values, &values);
-    for (uint32_t part = 0; part < KEEL_STATE_PARTS && status == KEEL_OK; part++)
+    for (uint32_t part = 0; part < state_parts(trainer) && status == KEEL_OK; part++)
         status = load_part(trainer, snapshot, part, loads, values);
     keel_free(values);
     keel_free(loads);

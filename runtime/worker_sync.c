@@ -136,7 +136,7 @@ static enum keel_status initialize(struct keel_worker *worker)
 
 static uint64_t chunk_bytes(const struct keel_worker *worker, uint64_t offset)
 {
-    uint64_t part = keel_trainer_state_bytes(worker->trainer) / 3, left = part - offset % part;
+    uint64_t part = keel_trainer_part_bytes(worker->trainer), left = part - offset % part;
     return left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
 }
 

@@ -2,6 +2,7 @@
 #include "harness.h"
 #include "worker_internal.h"
 #include <keel/job.h>
+#include <keel/optimizer_ops.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -84,8 +85,9 @@ static const struct bad bad[] = {
     {"[cluster]\nseal_payload = sometimes\n", NULL, "true or false"},
     {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
     {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
+    {"[train]\nnesterov = true\n", NULL, "belongs to train.optimizer = sgd"},
     {"[job]\nname = a/b\n", NULL, "job.name"},
-    {"[job]\nnumerics = native\n", NULL, "one of canonical"},
+    {"[job]\nnumerics = fast\n", NULL, "one of canonical|native"},
     {"[model]\nkind = lstm\n", NULL, "one of gpt|resnet|bert|moe|dlrm"},
     {"[model]\nexperts = 4\n", NULL, "model.experts = 4 says nothing to the model of this job"},
     {"[model]\nkind = resnet\nheads = 2\n", NULL, "model.heads = 2 says nothing"},
@@ -195,9 +197,15 @@ START_TEST(identities_of_runs_that_were_begun_long_ago_stay)
                NULL, &job));
     keel_job_identity(&job, 2, identity);
     ck_assert_str_eq(identity, "edca5216e1fab0376f161633600b11feed3045e432e1b20c4b8aace6ad1433bc");
+    ck_assert_uint_eq(job.optimizer, KEEL_OPTIMIZER_ADAMW);
     job.kind = KEEL_MODEL_MOE;
     char other[KEEL_IDENTITY_BYTES];
     keel_job_identity(&job, 2, other);
+    ck_assert_str_ne(identity, other);
+    ck_ok(load("", NULL, &job));
+    keel_job_identity(&job, 1, identity);
+    job.optimizer = KEEL_OPTIMIZER_LAMB;
+    keel_job_identity(&job, 1, other);
     ck_assert_str_ne(identity, other);
 }
 END_TEST

@@ -19,7 +19,7 @@ struct rig {
     atomic_uint_fast64_t progress;
 };
 
-static void set_up(struct rig *rig, uint32_t shards)
+static void set_up_with(struct rig *rig, uint32_t shards, enum keel_optimizer optimizer)
 {
     *rig = (struct rig){.directory = "/tmp/keel-trainer-XXXXXX"};
     ck_assert_ptr_nonnull(mkdtemp(rig->directory));
@@ -40,6 +40,9 @@ static void set_up(struct rig *rig, uint32_t shards)
                                  .min_learning_rate = 1e-3f,
                                  .warmup_steps = 10,
                                  .decay_steps = 100,
+                                 .optimizer = optimizer,
+                                 .momentum = 0.9f,
+                                 .trust = 0.2f,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.99f,
                                  .epsilon = 1e-8f,
@@ -60,6 +63,11 @@ static void set_up(struct rig *rig, uint32_t shards)
                                          .progress = &rig->progress};
     ck_ok(keel_trainer_create(&config, &rig->trainer));
     ck_ok(keel_trainer_initialize(rig->trainer));
+}
+
+static void set_up(struct rig *rig, uint32_t shards)
+{
+    set_up_with(rig, shards, KEEL_OPTIMIZER_ADAMW);
 }
 
 static void tear_down(struct rig *rig)
@@ -109,14 +117,59 @@ START_TEST(a_step_learns_and_its_digest_is_that_of_the_weights)
 }
 END_TEST
 
+/* Rates that suit each. */
+static const struct {
+    enum keel_optimizer optimizer;
+    float learning_rate;
+} trained_by[] = {{KEEL_OPTIMIZER_ADAMW, 1e-2f},
+                  {KEEL_OPTIMIZER_ADAM, 1e-2f},
+                  {KEEL_OPTIMIZER_SGD, 5e-2f},
+                  {KEEL_OPTIMIZER_LARS, 0.3f},
+                  {KEEL_OPTIMIZER_LAMB, 5e-2f}};
+enum { OPTIMIZERS = sizeof trained_by / sizeof trained_by[0] };
+
+static void copy_state(struct keel_trainer *from, struct keel_trainer *to)
+{
+    const uint64_t part = keel_trainer_part_bytes(from);
+    void *bytes;
+    ck_ok(keel_alloc(part, 1, (uint8_t **)&bytes));
+    for (uint64_t at = 0; at < keel_trainer_state_bytes(from); at += part) {
+        ck_ok(keel_trainer_read_state(from, keel_engine_queue(keel_trainer_engine(from)), at, part, bytes));
+        ck_ok(keel_trainer_write_state(to, at, part, bytes));
+    }
+    keel_free(bytes);
+}
+
+/* The state is all that a replacement needs: it goes on with the same bits. */
+START_TEST(every_optimizer_learns_and_its_state_is_whole)
+{
+    struct rig rig, other;
+    set_up_with(&rig, 2, trained_by[_i].optimizer);
+    set_up_with(&other, 2, trained_by[_i].optimizer);
+    rig.job.learning_rate = other.job.learning_rate = trained_by[_i].learning_rate;
+    float first = run_step(&rig, 0).loss;
+    for (uint64_t step = 1; step < 40; step++)
+        run_step(&rig, step);
+    copy_state(rig.trainer, other.trainer);
+    uint64_t digest;
+    ck_ok(keel_trainer_digest(other.trainer, &digest));
+    struct keel_trainer_result last = run_step(&rig, 40), same = run_step(&other, 40);
+    ck_assert_float_lt(last.loss, first - 0.3f);
+    ck_assert_uint_eq(last.digest, same.digest);
+    tear_down(&rig);
+    tear_down(&other);
+}
+END_TEST
+
 START_TEST(ranks_write_every_byte_of_the_state_once)
 {
     struct rig rig;
-    set_up(&rig, 1);
+    const uint64_t parts = keel_optimizer_has_v(trained_by[_i].optimizer) ? 3 : 2;
+    set_up_with(&rig, 1, trained_by[_i].optimizer);
     uint64_t bytes = keel_trainer_state_bytes(rig.trainer), wanted = 0;
     struct keel_engine *engine = keel_trainer_engine(rig.trainer);
     for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
-        wanted += 3 * keel_engine_param(engine, i)->count * sizeof(float);
+        wanted += parts * keel_engine_param(engine, i)->count * sizeof(float);
     uint8_t *seen;
     ck_ok(keel_alloc(bytes, 1, &seen));
     for (uint32_t ranks = 1; ranks <= 9; ranks++) {
@@ -246,7 +299,8 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, nothing_is_allocated_after_the_first_step);
     tcase_add_test(tc, a_step_learns_and_its_digest_is_that_of_the_weights);
-    tcase_add_test(tc, ranks_write_every_byte_of_the_state_once);
+    tcase_add_loop_test(tc, every_optimizer_learns_and_its_state_is_whole, 0, OPTIMIZERS);
+    tcase_add_loop_test(tc, ranks_write_every_byte_of_the_state_once, 0, OPTIMIZERS);
     tcase_add_test(tc, a_snapshot_of_three_ranks_gives_one_rank_the_same_future);
     tcase_add_test(tc, rates_warm_up_and_decay);
     tcase_add_test(tc, text_is_drawn_by_the_seed_alone);

@@ -31,7 +31,7 @@ struct keel_job {
     /* [job] */
     char name[KEEL_JOB_NAME_BYTES];
     uint64_t seed;
-    uint32_t numerics; /* 0: canonical, the only one yet */
+    uint32_t numerics; /* 0: canonical, 1: native */
     uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
     /* [model] */
     uint32_t kind; /* enum keel_model_kind */
@@ -57,6 +57,9 @@ struct keel_job {
     uint32_t batch;        /* sequences per microbatch */
     float learning_rate, min_learning_rate;
     uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps */
+    uint32_t optimizer;                 /* enum keel_optimizer */
+    float momentum, trust;
+    bool nesterov;
     float beta1, beta2, epsilon, weight_decay, clip;
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
