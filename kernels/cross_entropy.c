@@ -10,7 +10,6 @@ static enum keel_status check(const struct keel_cross_entropy *op)
     KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, op->vocab * row_bytes));
     KEEL_TRY(keel_check_buffer("cross_entropy", "targets", op->targets, op->rows * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, row_bytes));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
     if (op->dlogits != NULL)
         KEEL_TRY(keel_check_buffer("cross_entropy", "dlogits", op->dlogits, op->vocab * row_bytes));
     return KEEL_OK;
@@ -29,13 +28,28 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
     struct keel_range range = keel_kernels_range(kernels, op->rows);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
                                  row_args, KEEL_ARG_COUNT(row_args)));
-    const struct keel_arg loss_args[] = {
+    if (op->loss == NULL)
+        return KEEL_OK;
+    const struct keel_cross_entropy_sum sum = {
+        .rows = op->rows, .scale = op->scale, .row_loss = op->row_loss, .loss = op->loss};
+    return keel_op_cross_entropy_sum(kernels, &sum, list);
+}
+
+enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *kernels,
+                                           const struct keel_cross_entropy_sum *op,
+                                           struct keel_launch_list *list)
+{
+    if (op->rows == 0)
+        return keel_fail(KEEL_INVALID, "cross_entropy: 0 rows");
+    KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, op->rows * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
+    const struct keel_arg args[] = {
         keel_arg_buffer(op->row_loss),
         keel_arg_buffer(op->loss),
         keel_arg_u32(op->rows),
         keel_arg_f32(op->scale),
     };
-    range = keel_kernels_range(kernels, 1);
+    const struct keel_range range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_loss", &range,
-                               loss_args, KEEL_ARG_COUNT(loss_args));
+                               args, KEEL_ARG_COUNT(args));
 }

@@ -9,10 +9,24 @@
 #include "ir.h"
 #include "product_check.h"
 
+/* Where a value lies: in a buffer that is no slice. */
+struct keel_place {
+    struct keel_buffer *whole;
+    uint64_t offset;
+};
+
+/* Slices that launches use beside the values' own; owned by the program. */
+struct keel_parts {
+    struct keel_buffer **items;
+    uint32_t count, capacity;
+};
+
 struct keel_emit {
     const struct keel_graph *graph;
     struct keel_kernels *kernels;
     struct keel_buffer *const *buffer; /* by value: where it lies */
+    const struct keel_place *place;    /* by value */
+    struct keel_parts *parts;
     struct keel_buffer *control;
     struct keel_buffer *workspace;
     uint32_t microbatches;              /* of the whole step: the mean is over all of them */
@@ -49,6 +63,13 @@ static inline uint32_t rows_of(const struct keel_emit *emit, keel_value value)
 {
     return (uint32_t)(count_of(emit, value) / width_of(emit, value));
 }
+
+/* `bytes` of a value from `offset` on, which is a multiple of KEEL_PART_ALIGN, as a buffer of their own; not
+ * while measuring. (emit.c) */
+enum { KEEL_PART_ALIGN = 4096 };
+enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64_t offset, uint64_t bytes,
+                                struct keel_buffer **out);
+void keel_parts_fini(struct keel_parts *parts);
 
 /* Memory for one node's launches, shared by all nodes in order: emit->workspace. */
 static inline void need_workspace(struct keel_emit *emit, uint64_t bytes)

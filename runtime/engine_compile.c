@@ -3,7 +3,6 @@
  * Train: autodiff, fuse, plan-memory, emit. Eval: inference, fuse, plan-memory, emit. Both programs share
  * the arena and the workspace, since the queue runs them in order. All device memory of an engine is made
  * here, and counted. Leaves the meaning of the passes to their files, and the update to engine_update.c. */
-#include "emit.h"
 #include "engine_internal.h"
 #include "ops.h"
 
@@ -15,26 +14,42 @@
 /* ---- passes ----------------------------------------------------------------------------------------------
  */
 
-/* INVALID when passes_off names something else than passes. */
-static enum keel_status check_passes(const char *off)
+/* What may be left out. A fusion is a pass of its own here; "fuse" is all of them. */
+static const struct {
+    const char *name;
+    uint32_t fusions;
+} passes[] = {
+    {"fuse", KEEL_FUSE_ALL},       {"fuse-gelu", KEEL_FUSE_GELU}, {"fuse-dropout", KEEL_FUSE_DROPOUT},
+    {"fuse-norm", KEEL_FUSE_NORM}, {"fuse-loss", KEEL_FUSE_LOSS}, {"plan-memory", 0}};
+
+/* Leave out one of `passes`, whose name is the first `length` characters of `off`. */
+static enum keel_status leave_out(const char *off, size_t length, uint32_t *fusions, bool *reuse)
 {
-    static const char *const known[] = {"fuse", "plan-memory"};
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
+        if (strlen(passes[i].name) != length || strncmp(passes[i].name, off, length) != 0)
+            continue;
+        *fusions &= ~passes[i].fusions;
+        *reuse = *reuse && passes[i].fusions != 0;
+        return KEEL_OK;
+    }
+    return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse, nor a fusion, nor plan-memory", off);
+}
+
+/* What is left of the passes; INVALID when something else is to be left out. */
+static enum keel_status choose_passes(const struct keel_engine_config *config, uint32_t *fusions, bool *reuse)
+{
+    *fusions = KEEL_FUSE_ALL;
+    *reuse = true;
+    if (config->check_products)
+        *fusions &= ~(uint32_t)KEEL_FUSE_LOSS; /* the checks know one product a node */
+    const char *off = config->passes_off;
     while (off != NULL && *off != '\0') {
         size_t length = strcspn(off, ",");
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            found = found || (strlen(known[i]) == length && strncmp(known[i], off, length) == 0);
-        if (!found)
-            return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse nor plan-memory", off);
+        KEEL_TRY(leave_out(off, length, fusions, reuse));
         off += length;
         off += *off == ',';
     }
     return KEEL_OK;
-}
-
-static bool pass_on(const struct keel_engine_config *config, const char *name)
-{
-    return config->passes_off == NULL || strstr(config->passes_off, name) == NULL;
 }
 
 static enum keel_status dump(const struct keel_engine_config *config, const struct keel_program *program,
@@ -54,11 +69,12 @@ static enum keel_status dump(const struct keel_engine_config *config, const stru
 static enum keel_status finish_passes(const struct keel_engine_config *config, struct keel_program *program,
                                       const char *name, keel_value keep)
 {
-    if (pass_on(config, "fuse"))
-        KEEL_TRY(keel_pass_fuse(program->graph));
+    uint32_t fusions = 0;
+    bool reuse = true;
+    KEEL_TRY(choose_passes(config, &fusions, &reuse));
+    KEEL_TRY(keel_pass_fuse(program->graph, fusions));
     KEEL_TRY(dump(config, program, name, 2, "fuse"));
-    struct keel_memory_options options = {
-        .align_bytes = KEEL_PLACE_BYTES, .keep = keep, .reuse = pass_on(config, "plan-memory")};
+    struct keel_memory_options options = {.align_bytes = KEEL_PLACE_BYTES, .keep = keep, .reuse = reuse};
     KEEL_TRY(keel_pass_memory(program->graph, &options, &program->plan));
     return dump(config, program, name, 3, "plan-memory");
 }
@@ -170,36 +186,52 @@ static enum keel_status make_buffers(struct keel_engine *engine)
                             : KEEL_OK;
 }
 
-/* The buffer of each value of a program; values that share a place share the slice. */
+/* Where a value that no node makes lies, and its buffer. `inputs` counts those so far. */
+static void bind_given(struct keel_engine *engine, struct keel_program *program, keel_value value,
+                       struct keel_buffer *loss, uint32_t *inputs)
+{
+    const struct keel_ir_value *v = &program->graph->values[value];
+    struct keel_place *place = &program->places[value];
+    struct keel_buffer **buffer = &program->buffers[value];
+    if (v->kind == KEEL_VALUE_INPUT) {
+        const struct keel_feed_input *input = &engine->inputs[(*inputs)++];
+        *place = (struct keel_place){.whole = engine->feed, .offset = input->offset};
+        *buffer = input->slice;
+    } else if (v->kind == KEEL_VALUE_LOSS) {
+        *place = (struct keel_place){.whole = loss};
+        *buffer = loss;
+    } else if (v->kind != KEEL_VALUE_TEMP) {
+        bool weight = v->kind == KEEL_VALUE_PARAM;
+        place->whole = engine->flat[weight ? KEEL_FLAT_WEIGHTS : KEEL_FLAT_GRADIENTS];
+        place->offset = engine->layout.params[v->param].offset * sizeof(float);
+        *buffer = weight ? engine->weights[v->param] : engine->gradients[v->param];
+    }
+}
+
+/* Place and buffer of each value of a program; values that share a place share the slice. */
 static enum keel_status bind_values(struct keel_engine *engine, struct keel_program *program,
                                     struct keel_buffer *loss)
 {
     const struct keel_graph *graph = program->graph;
+    KEEL_TRY(keel_alloc(graph->value_count, sizeof *program->places, (void *)&program->places));
     KEEL_TRY(keel_alloc(graph->value_count, sizeof(struct keel_buffer *), (void *)&program->buffers));
+    uint32_t inputs = 0;
+    for (keel_value value = 1; value < graph->value_count; value++)
+        bind_given(engine, program, value, loss, &inputs);
     for (uint32_t n = 0; n < graph->node_count; n++)
         for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
             keel_value value = graph->nodes[n].out[i];
             if (value == 0 || graph->values[value].kind != KEEL_VALUE_TEMP)
                 continue;
             keel_value storage = program->plan.storage[value];
+            program->places[value] =
+                (struct keel_place){.whole = engine->arena, .offset = program->plan.offset[value]};
             if (storage != value)
                 program->buffers[value] = program->buffers[storage];
             else
                 KEEL_TRY(keel_buffer_slice(engine->arena, program->plan.offset[value],
                                            keel_value_bytes(graph, value), &program->buffers[value]));
         }
-    uint32_t inputs = 0;
-    for (keel_value value = 1; value < graph->value_count; value++) {
-        const struct keel_ir_value *v = &graph->values[value];
-        if (v->kind == KEEL_VALUE_PARAM)
-            program->buffers[value] = engine->weights[v->param];
-        else if (v->kind == KEEL_VALUE_GRADIENT)
-            program->buffers[value] = engine->gradients[v->param];
-        else if (v->kind == KEEL_VALUE_INPUT)
-            program->buffers[value] = engine->inputs[inputs++].slice;
-        else if (v->kind == KEEL_VALUE_LOSS)
-            program->buffers[value] = loss;
-    }
     return KEEL_OK;
 }
 
@@ -253,6 +285,8 @@ static struct keel_emit emitter(struct keel_engine *engine, struct keel_program 
     return (struct keel_emit){.graph = program->graph,
                               .kernels = engine->kernels,
                               .buffer = program->buffers,
+                              .place = program->places,
+                              .parts = &program->parts,
                               .control = engine->control,
                               .workspace = engine->workspace,
                               .checks = train && engine->check_products ? &engine->checks : NULL,
@@ -288,7 +322,6 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_pro
 
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
 {
-    KEEL_TRY(check_passes(config->passes_off));
     KEEL_TRY(keel_graph_status(config->graph));
     KEEL_TRY(find_inputs(engine, config->graph));
     KEEL_TRY(run_passes(engine, config));
@@ -319,7 +352,9 @@ void keel_program_fini(struct keel_program *program)
         if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
             program->buffers[value] != NULL)
             keel_buffer_destroy(program->buffers[value]);
+    keel_parts_fini(&program->parts);
     keel_free(program->buffers);
+    keel_free(program->places);
     keel_memory_plan_fini(&program->plan);
     keel_graph_destroy(program->graph);
     *program = (struct keel_program){.graph = NULL};

@@ -10,6 +10,7 @@
 #ifndef KEEL_RUNTIME_ENGINE_INTERNAL_H
 #define KEEL_RUNTIME_ENGINE_INTERNAL_H
 
+#include "emit.h"
 #include "ir.h"
 #include "product_check.h"
 
@@ -44,7 +45,9 @@ void keel_layout_fini(struct keel_layout *layout);
 struct keel_program {
     struct keel_graph *graph; /* after the passes */
     struct keel_memory_plan plan;
-    struct keel_buffer **buffers; /* by value */
+    struct keel_place *places;    /* by value */
+    struct keel_buffer **buffers; /* by value: slices of their places */
+    struct keel_parts parts;
     struct keel_launch_list *lists;
     uint32_t list_count; /* 1, or one a bucket and the rest */
 };

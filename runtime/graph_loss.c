@@ -5,6 +5,7 @@
 #include "autodiff.h"
 #include "emit.h"
 
+#include <keel/memory.h>
 #include <stdio.h>
 
 /* ---- builder ------------------------------------------------------------------------------------------- */
@@ -75,6 +76,119 @@ enum keel_status keel_emit_cross_entropy(struct keel_emit *emit, const struct ke
                                     .dlogits = buffer_of(emit, node->out[1])};
     need_workspace(emit, rows * sizeof(float));
     return emit->measure ? KEEL_OK : keel_op_cross_entropy(emit->kernels, &op, emit->list);
+}
+
+/* What linear_cross_entropy needs beside its operands, in floats: each region begins at a part. */
+struct regions {
+    uint64_t gradient; /* of the table, as the chain over the rows stands; at 0 */
+    uint64_t logits;   /* of a chunk, begins here */
+    uint64_t row_loss; /* of all rows, begins here */
+    uint64_t end;
+};
+
+static struct regions find_regions(uint64_t rows, uint64_t n, uint64_t k)
+{
+    const uint64_t align = KEEL_PART_ALIGN / sizeof(float);
+    struct regions regions = {.gradient = 0};
+    regions.logits = keel_round_up(n * k, align);
+    regions.row_loss = keel_round_up(regions.logits + KEEL_LOSS_CHUNK_ROWS * n, align);
+    regions.end = regions.row_loss + rows;
+    return regions;
+}
+
+bool keel_letters_linear_cross_entropy(const struct keel_graph *graph, const struct keel_ir_node *node,
+                                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    uint64_t rows = keel_shape_count(&graph->values[node->in[0]].shape) / size['k'];
+    size['S'] = find_regions(rows, size['n'], size['k']).end;
+    if (size['S'] <= UINT32_MAX)
+        return true;
+    snprintf(why, why_bytes, "more than 2^32 - 1 elements of scratch");
+    return false;
+}
+
+/* One chunk of rows: logits, their losses and gradient, and what the gradient gives to table and x. */
+static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_node *node, uint32_t first,
+                                   uint32_t rows)
+{
+    uint32_t k = width_of(emit, node->in[0]);
+    uint32_t n = rows_of(emit, node->in[1]);
+    struct regions regions = find_regions(rows_of(emit, node->in[0]), n, k);
+    uint64_t row_bytes = k * sizeof(float);
+    struct keel_buffer *x = NULL, *targets = NULL, *logits = NULL, *row_loss = NULL, *sum = NULL, *dx = NULL;
+    if (!emit->measure) {
+        KEEL_TRY(keel_emit_part(emit, node->in[0], first * row_bytes, rows * row_bytes, &x));
+        KEEL_TRY(keel_emit_part(emit, node->in[2], first * sizeof(float), rows * sizeof(float), &targets));
+        KEEL_TRY(keel_emit_part(emit, node->out[2], 0, (uint64_t)n * row_bytes, &sum));
+        KEEL_TRY(keel_emit_part(emit, node->out[2], regions.logits * sizeof(float),
+                                (uint64_t)rows * n * sizeof(float), &logits));
+        KEEL_TRY(keel_emit_part(emit, node->out[2], (regions.row_loss + first) * sizeof(float),
+                                rows * sizeof(float), &row_loss));
+        if (node->out[3] != 0)
+            KEEL_TRY(keel_emit_part(emit, node->out[3], first * row_bytes, rows * row_bytes, &dx));
+    }
+    struct keel_gemm forward = {.m = rows,
+                                .n = n,
+                                .k = k,
+                                .lda = k,
+                                .ldb = k,
+                                .transpose_b = true,
+                                .a = x,
+                                .b = buffer_of(emit, node->in[1]),
+                                .c = logits};
+    struct keel_cross_entropy loss = {.rows = rows,
+                                      .vocab = n,
+                                      .scale = scale_of_loss(emit, node, rows_of(emit, node->in[0])),
+                                      .logits = logits,
+                                      .targets = targets,
+                                      .row_loss = row_loss,
+                                      .dlogits = logits};
+    struct keel_gemm weights = {.m = n,
+                                .n = k,
+                                .k = rows,
+                                .lda = n,
+                                .ldb = k,
+                                .transpose_a = true,
+                                .chain = first > 0,
+                                .a = logits,
+                                .b = x,
+                                .c = sum};
+    struct keel_gemm back = {.m = rows,
+                             .n = k,
+                             .k = n,
+                             .lda = n,
+                             .ldb = k,
+                             .a = logits,
+                             .b = buffer_of(emit, node->in[1]),
+                             .c = dx};
+    KEEL_TRY(keel_emit_product(emit, &forward));
+    if (!emit->measure)
+        KEEL_TRY(keel_op_cross_entropy(emit->kernels, &loss, emit->list));
+    KEEL_TRY(keel_emit_product(emit, &weights));
+    return node->out[3] != 0 ? keel_emit_product(emit, &back) : KEEL_OK;
+}
+
+enum keel_status keel_emit_linear_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    uint32_t rows = rows_of(emit, node->in[0]);
+    uint32_t n = rows_of(emit, node->in[1]);
+    uint32_t k = width_of(emit, node->in[0]);
+    KEEL_ASSERT(emit->checks == NULL); /* one product a node is what they can tell */
+    for (uint32_t first = 0; first < rows; first += KEEL_LOSS_CHUNK_ROWS) {
+        uint32_t left = rows - first;
+        KEEL_TRY(emit_chunk(emit, node, first, left < KEEL_LOSS_CHUNK_ROWS ? left : KEEL_LOSS_CHUNK_ROWS));
+    }
+    if (emit->measure)
+        return KEEL_OK;
+    struct keel_buffer *gradient = buffer_of(emit, node->out[1]);
+    struct keel_cross_entropy_sum sum = {
+        .rows = rows, .scale = scale_of_loss(emit, node, rows), .loss = buffer_of(emit, node->out[0])};
+    struct keel_add add = {.count = (uint64_t)n * k, .a = gradient, .y = gradient};
+    KEEL_TRY(keel_emit_part(emit, node->out[2], find_regions(rows, n, k).row_loss * sizeof(float),
+                            rows * sizeof(float), &sum.row_loss));
+    KEEL_TRY(keel_emit_part(emit, node->out[2], 0, add.count * sizeof(float), &add.b));
+    KEEL_TRY(keel_op_cross_entropy_sum(emit->kernels, &sum, emit->list));
+    return keel_op_add(emit->kernels, &add, emit->list);
 }
 
 enum keel_status keel_emit_loss(struct keel_emit *emit, const struct keel_ir_node *node)

@@ -125,9 +125,16 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph);
 /* inference: take dropout out. */
 enum keel_status keel_pass_inference(struct keel_graph *graph);
 
-/* fuse: GELU into the product before it, dropout and the addition after it, the gradient of a
- * normalization and the addition of the gradient that by-passes it. Same bits. */
-enum keel_status keel_pass_fuse(struct keel_graph *graph);
+/* fuse: those of the fusions that are asked for. Same bits, whichever. */
+enum keel_fusions {
+    KEEL_FUSE_GELU = 1,    /* into the product before it */
+    KEEL_FUSE_DROPOUT = 2, /* the addition after it into dropout */
+    KEEL_FUSE_NORM = 4,    /* the gradient that by-passes a norm into the norm's */
+    KEEL_FUSE_LOSS = 8, /* the product that makes many rows of logits, their loss and gradients, in chunks of
+                           rows */
+    KEEL_FUSE_ALL = 15
+};
+enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions);
 
 /* plan-memory: a place in the arena for each TEMP value. */
 struct keel_memory_plan {

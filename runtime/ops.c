@@ -89,6 +89,15 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                .describe = keel_describe_loss,
                                .grad = keel_grad_loss,
                                .emit = keel_emit_cross_entropy},
+    /* linear_transposed, cross_entropy and both gradients, some rows at a time, so that never all logits are
+     * there; made by keel_pass_fuse. Operands: x, table, targets. Results: loss, gradient of the table,
+     * scratch, gradient of x. */
+    [KEEL_OP_LINEAR_CROSS_ENTROPY] = {.name = "linear_cross_entropy",
+                                      .rule = "*k,nk,#*->+1,+nk,S,*k?",
+                                      .work = "6*nk",
+                                      .letters = keel_letters_linear_cross_entropy,
+                                      .describe = keel_describe_loss,
+                                      .emit = keel_emit_linear_cross_entropy},
     [KEEL_OP_BCE] = {.name = "bce",
                      .rule = "*,*->+1,*?",
                      .in_place = "10",

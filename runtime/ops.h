@@ -41,6 +41,7 @@ enum keel_op_id {
     KEEL_OP_ACCUMULATE,
 
     KEEL_OP_CROSS_ENTROPY, /* graph_loss.c */
+    KEEL_OP_LINEAR_CROSS_ENTROPY,
     KEEL_OP_BCE,
     KEEL_OP_MSE,
 
@@ -128,9 +129,13 @@ enum keel_status keel_emit_add(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_accumulate(struct keel_emit *, const struct keel_ir_node *);
 
 /* ---- graph_loss.c ---- */
+enum { KEEL_LOSS_CHUNK_ROWS = 1024 }; /* of linear_cross_entropy: rows of logits that are there at a time */
 void keel_grad_loss(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_describe_loss(const struct keel_ir_node *, char *text, size_t text_bytes);
 enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
+bool keel_letters_linear_cross_entropy(const struct keel_graph *, const struct keel_ir_node *,
+                                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+enum keel_status keel_emit_linear_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_loss(struct keel_emit *, const struct keel_ir_node *);
 
 /* ---- graph_attention.c ---- */

@@ -113,20 +113,98 @@ static void fuse_norm_grad(struct keel_graph *graph, struct links *links, struct
     }
 }
 
-enum keel_status keel_pass_fuse(struct keel_graph *graph)
+/* What becomes one linear_cross_entropy: numbers of nodes. */
+struct loss_parts {
+    uint32_t product, loss, weights, back; /* back: NOBODY when nobody wants the gradient of x */
+};
+
+/* The product and the gradients around a cross_entropy, if the logits are seen by nobody else. */
+static bool find_loss_parts(const struct keel_graph *graph, const struct links *links, uint32_t loss,
+                            struct loss_parts *out)
+{
+    const struct keel_ir_node *node = &graph->nodes[loss];
+    keel_value logits = node->in[0], dlogits = node->out[1];
+    if (dlogits == 0 || links->uses[logits] != 1 || !made_by(graph, links, logits, KEEL_OP_LINEAR_TRANSPOSED))
+        return false;
+    *out =
+        (struct loss_parts){.product = links->maker[logits], .loss = loss, .weights = NOBODY, .back = NOBODY};
+    uint32_t readers = 0;
+    for (uint32_t n = loss + 1; n < graph->node_count; n++) {
+        const struct keel_ir_node *reader = &graph->nodes[n];
+        if (reader->op == KEEL_OP_TRANSPOSED_DW && reader->in[1] == dlogits)
+            out->weights = n, readers++;
+        if (reader->op == KEEL_OP_TRANSPOSED_DX && reader->in[0] == dlogits)
+            out->back = n, readers++;
+    }
+    return out->weights != NOBODY && readers == links->uses[dlogits];
+}
+
+/* Whether a node from `first` to `last`, other than the parts, adds to `value`. */
+static bool others_add(const struct keel_graph *graph, const struct loss_parts *parts, uint32_t last,
+                       keel_value value)
+{
+    for (uint32_t n = parts->product; n <= last; n++)
+        for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++)
+            if (graph->nodes[n].out[k] == value && n != parts->loss && n != parts->weights)
+                return true;
+    return false;
+}
+
+/* All logits at once are large: taken in chunks of rows they are not, when there are more rows than a chunk
+ * has and the scratch gradient of the table counts for. Stands where the last of its parts stood. */
+static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *links, uint32_t loss)
+{
+    struct loss_parts parts;
+    if (!find_loss_parts(graph, links, loss, &parts))
+        return KEEL_OK;
+    const struct keel_ir_node *product = &graph->nodes[parts.product];
+    struct keel_shape x = keel_graph_shape(graph, product->in[0]);
+    uint64_t width = x.size[x.dims - 1];
+    uint32_t last = parts.weights > parts.back || parts.back == NOBODY ? parts.weights : parts.back;
+    keel_value dtable = graph->nodes[parts.weights].out[0];
+    if (keel_shape_count(&x) / width <= KEEL_LOSS_CHUNK_ROWS + width ||
+        others_add(graph, &parts, last, dtable) || others_add(graph, &parts, last, graph->loss))
+        return KEEL_OK;
+    struct keel_shape shapes[KEEL_NODE_OUT_MAX];
+    struct keel_spec specs[KEEL_NODE_OUT_MAX];
+    struct keel_ir_node node = {.op = KEEL_OP_LINEAR_CROSS_ENTROPY,
+                                .in = {product->in[0], product->in[1], graph->nodes[loss].in[1]},
+                                .out = {graph->loss, dtable},
+                                .attributes = graph->nodes[loss].attributes};
+    if (keel_op_infer(graph, &node, shapes, specs) != KEEL_OK)
+        return KEEL_OK; /* larger than its scratch can be: stays as it is */
+    node.out[2] =
+        keel_graph_value(graph, "linear_cross_entropy.scratch", KEEL_F32, KEEL_VALUE_TEMP, shapes[2], 0);
+    node.out[3] = parts.back == NOBODY ? 0 : graph->nodes[parts.back].out[0];
+    graph->nodes[parts.product].op = graph->nodes[parts.loss].op = graph->nodes[parts.weights].op =
+        KEEL_OP_NONE;
+    if (parts.back != NOBODY)
+        graph->nodes[parts.back].op = KEEL_OP_NONE;
+    graph->nodes[last] = node;
+    return graph->status;
+}
+
+enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions)
 {
     struct links links;
     KEEL_TRY(links_init(&links, graph));
     for (uint32_t i = 0; i < graph->node_count; i++) {
         struct keel_ir_node *node = &graph->nodes[i];
-        if (node->op == KEEL_OP_GELU)
+        if (node->op == KEEL_OP_GELU && (fusions & KEEL_FUSE_GELU) != 0)
             fuse_gelu(graph, &links, node);
-        if (node->op == KEEL_OP_ADD && !fuse_dropout(graph, &links, node))
+        if (node->op != KEEL_OP_ADD ||
+            ((fusions & KEEL_FUSE_DROPOUT) != 0 && fuse_dropout(graph, &links, node)))
+            continue;
+        if ((fusions & KEEL_FUSE_NORM) != 0)
             fuse_norm_grad(graph, &links, node);
     }
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < graph->node_count && status == KEEL_OK; i++)
+        if (graph->nodes[i].op == KEEL_OP_CROSS_ENTROPY && (fusions & KEEL_FUSE_LOSS) != 0)
+            status = fuse_loss(graph, &links, i);
     links_fini(&links);
     keel_graph_compact(graph);
-    return KEEL_OK;
+    return status;
 }
 
 enum keel_status keel_pass_inference(struct keel_graph *graph)

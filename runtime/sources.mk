@@ -7,6 +7,7 @@ runtime_SRC += data_images.c
 runtime_SRC += data_teacher.c
 runtime_SRC += data_text.c
 runtime_SRC += drill.c
+runtime_SRC += emit.c
 runtime_SRC += engine.c
 runtime_SRC += engine_compile.c
 runtime_SRC += engine_init.c

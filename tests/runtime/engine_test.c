@@ -150,6 +150,38 @@ START_TEST(switching_passes_off_leaves_the_bits)
 }
 END_TEST
 
+/* 2,100 rows: two chunks of logits and a rest, of two microbatches that add to the same gradient. */
+START_TEST(logits_taken_in_chunks_of_rows_leave_the_bits_and_take_less_memory)
+{
+    struct keel_gpt_config gpt = {
+        .layers = 1, .heads = 2, .width = 18, .block = 140, .vocab = 501, .batch = 15, .dropout = 0.2F};
+    setenv("POCL_DEVICES", "pthread", 1);
+    for (int tied = 0; tied < 2; tied++) {
+        gpt.tied = tied != 0;
+        struct engine_rig rig;
+        uint64_t bytes[2];
+        for (int i = 0; i < 2; i++) {
+            struct keel_engine_facts facts;
+            engine_rig_open(
+                &rig, "host", gpt,
+                (struct keel_engine_config){.training = true, .passes_off = i == 0 ? NULL : "fuse"});
+            keel_engine_facts(rig.engine, &facts);
+            bytes[i] = facts.activation_bytes;
+            engine_rig_close(&rig);
+        }
+        ck_assert_uint_lt(bytes[0] + UINT64_C(900) * gpt.vocab * sizeof(float), bytes[1]);
+        struct step_result whole[STEPS];
+        struct step_result chunks[STEPS];
+        trace("pocl", gpt, "fuse", whole);
+        trace("pocl", gpt, NULL, chunks);
+        expect_same(whole, chunks, "chunks");
+        if (tied != 0)
+            trace("host", gpt, NULL, chunks);
+        expect_same(whole, chunks, "chunks on the host");
+    }
+}
+END_TEST
+
 /* ---- learning ---------------------------------------------------------------------------------------------
  */
 
@@ -698,6 +730,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, five_steps_have_the_host_s_bits_on_one_thread_of_pocl);
     tcase_add_test(tc, five_steps_have_the_host_s_bits_on_pocl_basic);
     tcase_add_test(tc, switching_passes_off_leaves_the_bits);
+    tcase_add_test(tc, logits_taken_in_chunks_of_rows_leave_the_bits_and_take_less_memory);
     tcase_add_test(tc, the_first_loss_is_the_logarithm_of_the_vocabulary);
     tcase_add_test(tc, first_weights_are_the_generator_s_numbers_however_many_threads_draw);
     tcase_add_test(tc, a_tiny_batch_is_learnt_by_heart);

@@ -187,7 +187,7 @@ START_TEST(flops_of_gpt_equal_the_closed_formula)
         ck_assert_uint_eq(keel_graph_flops(graph), forward);
         ck_ok(keel_pass_autodiff(graph));
         ck_assert_uint_eq(keel_graph_flops(graph), 3 * forward);
-        ck_ok(keel_pass_fuse(graph));
+        ck_ok(keel_pass_fuse(graph, KEEL_FUSE_ALL));
         ck_assert_uint_eq(keel_graph_flops(graph), 3 * forward);
         keel_graph_destroy(graph);
     }
@@ -339,7 +339,7 @@ START_TEST(fusion_leaves_no_separate_gelu_and_addition_and_keeps_the_order_of_gr
         keel_value after[128];
         uint32_t count = accumulations(graph, before, 128);
         ck_assert_uint_eq(count_ops(graph, KEEL_OP_ADD), 8); /* two a layer, forward and backward */
-        ck_ok(keel_pass_fuse(graph));
+        ck_ok(keel_pass_fuse(graph, KEEL_FUSE_ALL));
         expect_valid_order(graph);
         ck_assert_uint_eq(accumulations(graph, after, 128), count);
         ck_assert_int_eq(memcmp(before, after, count * sizeof *before), 0);
@@ -419,7 +419,7 @@ START_TEST(no_two_living_values_share_memory)
         config.dropout = (variant & 1) != 0 ? 0.1F : 0.0F;
         struct keel_graph *graph = (variant & 2) != 0 ? trained(config) : gpt(config);
         if ((variant & 4) != 0)
-            ck_ok(keel_pass_fuse(graph));
+            ck_ok(keel_pass_fuse(graph, KEEL_FUSE_ALL));
         struct keel_memory_options options = {
             .align_bytes = 256, .reuse = true, .keep = (variant & 2) != 0 ? 0 : graph->output};
         struct keel_memory_plan plan;
@@ -442,7 +442,7 @@ START_TEST(reuse_needs_little_more_than_the_floor_and_far_less_than_no_reuse)
                                                                 .batch = 4,
                                                                 .bias = true,
                                                                 .tied = true});
-    ck_ok(keel_pass_fuse(graph));
+    ck_ok(keel_pass_fuse(graph, KEEL_FUSE_ALL));
     struct keel_memory_plan tight;
     struct keel_memory_plan loose;
     ck_ok(keel_pass_memory(graph, &(struct keel_memory_options){.align_bytes = 4096, .reuse = true}, &tight));

@@ -310,7 +310,9 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel
 
 /* Mean cross-entropy over rows of softmax(logits[rows x vocab]) against targets[rows]:
  * loss[0] += scale * (sum of row losses in the fixed tree). When dlogits is not NULL it gets
- * (softmax - onehot) * scale and may alias logits. row_loss is scratch of `rows`. */
+ * (softmax - onehot) * scale and may alias logits. row_loss is scratch of `rows`. Rows may be taken in
+ * pieces, with the bits of one: loss NULL leaves the losses of these rows in row_loss;
+ * keel_op_cross_entropy_sum adds all of them at the end, and uses row_loss up. */
 struct keel_cross_entropy {
     uint32_t rows, vocab;
     float scale; /* usually 1 / (rows of the whole step) */
@@ -318,6 +320,13 @@ struct keel_cross_entropy {
 };
 enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_cross_entropy *,
                                        struct keel_launch_list *);
+struct keel_cross_entropy_sum {
+    uint32_t rows; /* of all pieces */
+    float scale;
+    struct keel_buffer *row_loss, *loss;
+};
+enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *, const struct keel_cross_entropy_sum *,
+                                           struct keel_launch_list *);
 
 /* A loss of each value against its target: loss[0] += scale * (sum over all in the fixed tree). When dx is
  * not NULL it gets the gradient times scale. BCE: x is a logit, the target a probability, l = max(x, 0) - x t

@@ -1,0 +1,29 @@
+/* emit.c - parts of values, for operations that are launched in pieces. */
+#include "emit.h"
+
+#include <keel/memory.h>
+
+enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64_t offset, uint64_t bytes,
+                                struct keel_buffer **out)
+{
+    struct keel_parts *parts = emit->parts;
+    KEEL_ASSERT(!emit->measure && offset % KEEL_PART_ALIGN == 0);
+    if (parts->count == parts->capacity) {
+        uint32_t capacity = parts->capacity == 0 ? 32 : parts->capacity * 2;
+        KEEL_TRY(
+            keel_realloc((void *)&parts->items, parts->capacity, capacity, sizeof(struct keel_buffer *)));
+        parts->capacity = capacity;
+    }
+    const struct keel_place *place = &emit->place[value];
+    KEEL_TRY(keel_buffer_slice(place->whole, place->offset + offset, bytes, &parts->items[parts->count]));
+    *out = parts->items[parts->count++];
+    return KEEL_OK;
+}
+
+void keel_parts_fini(struct keel_parts *parts)
+{
+    for (uint32_t i = 0; i < parts->count; i++)
+        keel_buffer_destroy(parts->items[i]);
+    keel_free(parts->items);
+    *parts = (struct keel_parts){.count = 0};
+}
