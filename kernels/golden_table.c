@@ -1,5 +1,6 @@
 /* golden_table.c - golden cases of what moves and picks elements: shapes, rows, tables, experts. */
 #include <keel/shape_ops.h>
+#include <keel/table_ops.h>
 
 #include "golden_internal.h"
 
@@ -119,6 +120,123 @@ static enum keel_status cumsum(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_cumsum(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* ---- tables ---- */
+
+/* Ids of which some are absent: in [-1, below]. */
+static struct keel_buffer *some_ids(struct golden_run *run, const char *name, uint64_t count, uint32_t below)
+{
+    int32_t ids[4200];
+    uint32_t word = (uint32_t)count * 77 + below;
+    KEEL_ASSERT(count <= sizeof ids / sizeof ids[0]);
+    for (uint64_t i = 0; i < count; i++) {
+        word = word * 1664525U + 1013904223U;
+        ids[i] = (int32_t)((word >> 8) % (below + 2)) - 1;
+    }
+    return golden_bytes(run, name, GOLDEN_INPUT, ids, count * sizeof ids[0]);
+}
+
+/* rows, n, count */
+static enum keel_status gather(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_gather op = {.rows = shape[0], .n = shape[1], .count = shape[2]};
+    op.ids = some_ids(run, "ids", op.count, op.rows);
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.rows * op.n);
+    op.y = golden_output(run, "y", (uint64_t)op.count * op.n);
+    return golden_ready(run) ? keel_op_gather(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, n, count, ids to a row of x */
+static enum keel_status scatter_add(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_scatter_add op = {.rows = shape[0], .n = shape[1], .count = shape[2], .per = shape[3]};
+    op.ids = some_ids(run, "ids", op.count, op.rows);
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)(op.count / op.per) * op.n);
+    op.table = golden_floats(run, "table", GOLDEN_UPDATED, (uint64_t)op.rows * op.n, -1.0F, 1.0F);
+    op.workspace = golden_scratch(run, "workspace", keel_sort_workspace_bytes(op.count));
+    return golden_ready(run) ? keel_op_scatter_add(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* bags, ids in each, rows, n, with weights */
+static enum keel_status embedding_bag(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_embedding_bag op = {.bags = shape[0], .size = shape[1], .rows = shape[2], .n = shape[3]};
+    op.ids = some_ids(run, "ids", (uint64_t)op.bags * op.size, op.rows);
+    op.table = GOLDEN_FLOATS(run, "table", (uint64_t)op.rows * op.n);
+    if (shape[4])
+        op.weights = GOLDEN_FLOATS(run, "weights", (uint64_t)op.bags * op.size);
+    op.y = golden_output(run, "y", (uint64_t)op.bags * op.n);
+    return golden_ready(run) ? keel_op_embedding_bag(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* batch, rows of a sample, n */
+static enum keel_status pairwise_dot(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_pairwise_dot op = {.batch = shape[0], .f = shape[1], .n = shape[2]};
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.batch * op.f * op.n);
+    op.y = golden_output(run, "y", (uint64_t)op.batch * op.f * (op.f - 1) / 2);
+    return golden_ready(run) ? keel_op_pairwise_dot(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+static enum keel_status pairwise_dot_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_pairwise_dot_grad op = {.batch = shape[0], .f = shape[1], .n = shape[2]};
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.batch * op.f * op.n);
+    op.dy = GOLDEN_FLOATS(run, "dy", (uint64_t)op.batch * op.f * (op.f - 1) / 2);
+    op.dx = golden_output(run, "dx", (uint64_t)op.batch * op.f * op.n);
+    return golden_ready(run) ? keel_op_pairwise_dot_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* ---- experts ---- */
+
+/* rows, n, k, experts, capacity */
+static enum keel_status dispatch(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_dispatch op = {
+        .rows = shape[0], .n = shape[1], .k = shape[2], .experts = shape[3], .capacity = shape[4]};
+    const uint32_t places = keel_dispatch_rows(op.rows, op.k, op.experts, op.capacity);
+    op.choice = some_ids(run, "choice", (uint64_t)op.rows * op.k, op.experts);
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.rows * op.n);
+    op.sorted = golden_output(run, "sorted", (uint64_t)places * op.n);
+    op.offsets = golden_output(run, "offsets", op.experts + 1);
+    op.place = golden_output(run, "place", (uint64_t)op.rows * op.k);
+    op.workspace = golden_scratch(run, "workspace", keel_dispatch_workspace_bytes(&op));
+    return golden_ready(run) ? keel_op_dispatch(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, n, k, places: every second place is taken, in turn, as far as they go */
+static enum keel_status combine_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_combine_grad op = {.rows = shape[0], .n = shape[1], .k = shape[2], .places = shape[3]};
+    const uint64_t count = (uint64_t)op.rows * op.k;
+    int32_t place[1024];
+    KEEL_ASSERT(count <= sizeof place / sizeof place[0]);
+    for (uint32_t i = 0; i < count; i++)
+        place[i] = (i * 7) % count * 2 < op.places ? (int32_t)((i * 7) % count * 2) : -1;
+    op.place = golden_bytes(run, "place", GOLDEN_INPUT, place, count * sizeof place[0]);
+    op.y = GOLDEN_FLOATS(run, "y", (uint64_t)op.places * op.n);
+    op.weights = GOLDEN_FLOATS(run, "weights", count);
+    op.dout = GOLDEN_FLOATS(run, "dout", (uint64_t)op.rows * op.n);
+    op.dy = golden_output(run, "dy", (uint64_t)op.places * op.n);
+    op.dweights = golden_output(run, "dweights", count);
+    op.workspace = golden_scratch(run, "workspace", (uint64_t)op.places * sizeof(int32_t));
+    return golden_ready(run) ? keel_op_combine_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, experts, k, whether there is a gradient */
+static enum keel_status balance_loss(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_balance_loss op = {
+        .rows = shape[0], .experts = shape[1], .k = shape[2], .scale = 0x1.47ae14p-7F};
+    op.probabilities =
+        golden_floats(run, "probabilities", GOLDEN_INPUT, (uint64_t)op.rows * op.experts, 0.0F, 1.0F);
+    op.choice = some_ids(run, "choice", (uint64_t)op.rows * op.k, op.experts);
+    op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
+    if (shape[3])
+        op.dprobabilities = golden_output(run, "dprobabilities", (uint64_t)op.rows * op.experts);
+    op.scratch = golden_scratch(run, "scratch", 2 * (uint64_t)op.experts * sizeof(float));
+    return golden_ready(run) ? keel_op_balance_loss(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 /* ---- the table ---- */
 
 static const struct golden_case cases[] = {
@@ -155,5 +273,31 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(cumsum, row, "1x1", 0x08eab8ad6907b6a3, 1, 1, 0),
     GOLDEN_CASE(cumsum, row, "7x67", 0x605231e98d0da23c, 7, 67, 0),
     GOLDEN_CASE(cumsum, row, "3x331-reverse", 0x91df318f81838d09, 3, 331, 1),
+    GOLDEN_CASE(gather, table, "1x1-1", 0x4d25767f9dce13f5, 1, 1, 1),
+    GOLDEN_CASE(gather, table, "11x67-31", 0xa24c383a7c7e3cf9, 11, 67, 31),
+    GOLDEN_CASE(gather, table, "331x3-131", 0x2e848246bf747f9c, 331, 3, 131),
+    GOLDEN_CASE(scatter_add, table, "1x1-1", 0x4b6b70ce9edde04c, 1, 1, 1, 1),
+    GOLDEN_CASE(scatter_add, table, "11x67-62-by-2", 0xfb47905a65e6b059, 11, 67, 62, 2),
+    GOLDEN_CASE(scatter_add, table, "331x130-131", 0xfb05f2309fc02944, 331, 130, 131, 1),
+    GOLDEN_CASE(scatter_add, table, "70001x1-4122-by-9", 0x4d68d0a23fb6d9ae, 70001, 1, 4122, 9),
+    GOLDEN_CASE(embedding_bag, table, "1x1-1x1", 0x4d25767f9dce13f5, 1, 1, 1, 1, 0),
+    GOLDEN_CASE(embedding_bag, table, "7x5-11x67", 0x7c47dc19368986e7, 7, 5, 11, 67, 0),
+    GOLDEN_CASE(embedding_bag, table, "31x3-5x130-weights", 0x1febfb6f926208a3, 31, 3, 5, 130, 1),
+    GOLDEN_CASE(pairwise_dot, table, "1x2x1", 0xbaededcb80f91389, 1, 2, 1),
+    GOLDEN_CASE(pairwise_dot, table, "3x7x17", 0xd8bcb06920ca3ffd, 3, 7, 17),
+    GOLDEN_CASE(pairwise_dot, table, "2x27x16", 0xa526f86452e453a9, 2, 27, 16),
+    GOLDEN_CASE(pairwise_dot_grad, table, "1x2x1", 0xd97615bef4f0b1bd, 1, 2, 1),
+    GOLDEN_CASE(pairwise_dot_grad, table, "3x7x67", 0x46ba944691b67ee2, 3, 7, 67),
+    GOLDEN_CASE(pairwise_dot_grad, table, "2x27x16", 0x5ac28ac04ecb9aa8, 2, 27, 16),
+    GOLDEN_CASE(dispatch, expert, "1x1-1-of-1", 0x434cd856a3b177c1, 1, 1, 1, 1, 1),
+    GOLDEN_CASE(dispatch, expert, "67x5-1-of-4-by-13", 0x81270878c2f71696, 67, 5, 1, 4, 13),
+    GOLDEN_CASE(dispatch, expert, "131x17-2-of-5-by-131", 0xb73376224151d912, 131, 17, 2, 5, 131),
+    GOLDEN_CASE(dispatch, expert, "97x3-3-of-301-by-1", 0x141269ac23be1cb1, 97, 3, 3, 301, 1),
+    GOLDEN_CASE(combine_grad, expert, "1x1-1-1", 0x800fbe5e61492621, 1, 1, 1, 1),
+    GOLDEN_CASE(combine_grad, expert, "13x67-2-31", 0xc93b6431dd8a755a, 13, 67, 2, 31),
+    GOLDEN_CASE(combine_grad, expert, "67x5-3-401", 0x51a51f6ab6755f7b, 67, 5, 3, 401),
+    GOLDEN_CASE(balance_loss, expert, "1x1-1", 0xa76577418279f0a9, 1, 1, 1, 1),
+    GOLDEN_CASE(balance_loss, expert, "67x5-1", 0x8653b94d1a90b79a, 67, 5, 1, 1),
+    GOLDEN_CASE(balance_loss, expert, "131x19-2-loss-alone", 0x54ed751c718ba88d, 131, 19, 2, 0),
 };
 const struct golden_family golden_table = {cases, sizeof cases / sizeof cases[0]};

@@ -28,7 +28,9 @@
     X(row)                                                                                                   \
     X(conv)                                                                                                  \
     X(batch_norm)                                                                                            \
-    X(pool)
+    X(pool)                                                                                                  \
+    X(table)                                                                                                 \
+    X(expert)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
