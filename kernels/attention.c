@@ -1,13 +1,16 @@
-/* attention.c - causal self-attention and its gradient: checks, and descriptors to launches. The
+/* attention.c - self-attention and its gradient: checks, and descriptors to launches. The
  * arithmetic is in attention.cl. */
 #include "kernels_internal.h"
 
 #include <keel/attention_ops.h>
 
 enum {
-    LANES = 16,           /* queries, or keys, of a group */
-    WIDTH_MAX_SMALL = 64, /* WIDTH_MAX of attention.cl where local memory is small, */
-    WIDTH_MAX_LARGE = 256 /* and where it is not */
+    LANES_SMALL = 16, /* LANES and WIDTH_MAX of attention.cl where local memory is small, */
+    LANES_LARGE = 32, /* and where it is not */
+    WIDTH_MAX_SMALL = 64,
+    WIDTH_MAX_LARGE = 256,
+    WANT_QUERIES = 1, /* for keel_attention_grad */
+    WANT_KEYS = 2
 };
 
 static enum keel_status check_shape(const struct keel_kernels *kernels, const struct keel_attention *op)
@@ -52,23 +55,26 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
     return KEEL_OK;
 }
 
-static struct keel_range block_range(const struct keel_attention *op)
+/* Blocks of queries, or of keys. */
+static struct keel_range block_range(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
-    uint32_t blocks = op->tokens / LANES + (op->tokens % LANES != 0);
+    const uint32_t lanes = keel_device_large_local(keel_kernels_info(kernels)) ? LANES_LARGE : LANES_SMALL;
+    const uint32_t blocks = op->tokens / lanes + (op->tokens % lanes != 0);
     return (struct keel_range){.global = {blocks, op->heads, op->batch}, .local = {1, 1, 1}};
 }
 
-/* The scalars that all three kernels end with. */
-enum { SCALAR_COUNT = 7 };
+/* The scalars that the kernels end with. */
+enum { SCALAR_COUNT = 8 };
 static void set_scalars(const struct keel_attention *op, struct keel_arg args[SCALAR_COUNT])
 {
     args[0] = keel_arg_u32(op->tokens);
     args[1] = keel_arg_u32(op->heads);
     args[2] = keel_arg_u32(op->head_width);
-    args[3] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
-    args[4] = keel_arg_f32(op->dropout_rate);
-    args[5] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
-    args[6] = keel_arg_u32(op->stream);
+    args[3] = keel_arg_u32(!op->bidirectional);
+    args[4] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
+    args[5] = keel_arg_f32(op->dropout_rate);
+    args[6] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
+    args[7] = keel_arg_u32(op->stream);
 }
 
 /* Not read where there is no dropout. */
@@ -95,7 +101,7 @@ enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct ke
         control_arg(op),
     };
     set_scalars(op, args + 4);
-    struct keel_range range = block_range(op);
+    struct keel_range range = block_range(kernels, op);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention", &range, args,
                                KEEL_ARG_COUNT(args));
 }
@@ -107,6 +113,47 @@ uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
     return rows_bytes(&op->forward); /* 1 / sum, and dout . out, of each row */
 }
 
+static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                                    struct keel_launch_list *list)
+{
+    const struct keel_attention *forward = &op->forward;
+    const struct keel_arg args[] = {
+        keel_arg_buffer(forward->out),       keel_arg_buffer(forward->stats), keel_arg_buffer(op->dout),
+        keel_arg_buffer(forward->workspace), keel_arg_u32(forward->tokens),   keel_arg_u32(forward->heads),
+        keel_arg_u32(forward->head_width),
+    };
+    const struct keel_range range = block_range(kernels, forward);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+/* Whether a group for each head keeps the device as busy, at 5 products a head, as a group for each block of
+ * queries and then of keys, at 3 and 4. */
+static bool heads_suffice(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    const uint64_t units = keel_kernels_info(kernels)->compute_units,
+                   groups = (uint64_t)op->batch * op->heads;
+    const uint64_t turns = units == 0 ? groups : (groups + units - 1) / units;
+    return 5 * turns * units <= 7 * groups;
+}
+
+static enum keel_status launch_grad(struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                                    uint32_t want, struct keel_launch_list *list)
+{
+    const struct keel_attention *forward = &op->forward;
+    struct keel_arg args[6 + SCALAR_COUNT + 1] = {
+        keel_arg_buffer(forward->qkv), keel_arg_buffer(forward->stats),     control_arg(forward),
+        keel_arg_buffer(op->dout),     keel_arg_buffer(forward->workspace), keel_arg_buffer(op->dqkv),
+    };
+    set_scalars(forward, args + 6);
+    args[6 + SCALAR_COUNT] = keel_arg_u32(want);
+    struct keel_range range = block_range(kernels, forward);
+    if (want == (WANT_QUERIES | WANT_KEYS))
+        range.global[0] = 1;
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_grad", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
 enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const struct keel_attention_grad *op,
                                         struct keel_launch_list *list)
 {
@@ -115,21 +162,9 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
     KEEL_TRY(keel_check_buffer("attention_grad", "dout", op->dout, tokens_bytes(forward)));
     KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, 3 * tokens_bytes(forward)));
     KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace, rows_bytes(forward)));
-    struct keel_range range = block_range(forward);
-    struct keel_arg query_args[7 + SCALAR_COUNT] = {
-        keel_arg_buffer(forward->qkv),       keel_arg_buffer(forward->out),
-        keel_arg_buffer(forward->stats),     control_arg(forward),
-        keel_arg_buffer(op->dout),           keel_arg_buffer(op->dqkv),
-        keel_arg_buffer(forward->workspace),
-    };
-    set_scalars(forward, query_args + 7);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_grad_query", &range,
-                                 query_args, KEEL_ARG_COUNT(query_args)));
-    struct keel_arg key_args[6 + SCALAR_COUNT] = {
-        keel_arg_buffer(forward->qkv), keel_arg_buffer(forward->stats),     control_arg(forward),
-        keel_arg_buffer(op->dout),     keel_arg_buffer(forward->workspace), keel_arg_buffer(op->dqkv),
-    };
-    set_scalars(forward, key_args + 6);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_grad_key", &range,
-                               key_args, KEEL_ARG_COUNT(key_args));
+    KEEL_TRY(launch_rows(kernels, op, list));
+    if (heads_suffice(kernels, forward))
+        return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
+    KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));
+    return launch_grad(kernels, op, WANT_KEYS, list);
 }

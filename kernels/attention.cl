@@ -1,6 +1,7 @@
-/* attention.cl - causal self-attention of one head at a time, and its gradient.
+/* attention.cl - self-attention of one head at a time, and its gradient.
  *
- * q, k, v, o, g (= dout) are rows of head_width floats of query i or key j, j <= i:
+ * q, k, v, o, g (= dout) are rows of head_width floats of query i or key j. A causal query sees the keys
+ * j <= i, a bidirectional one all:
  *
  *     s_ij   = (fma over d ascending of q_i[d] k_j[d], from 0) * scale
  *     max_i  = largest s_ij, + 0                  sum_i = sum of e_ij, j ascending from 0
@@ -22,19 +23,26 @@
  * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], out and dout [batch, tokens, heads,
  * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2].
  *
- * Work-items are alone in their groups and own 16 queries (or keys) of a head, one to a lane. `lanes`
- * arrays are [head_width][16]. BLOCK keys (or queries) are taken at a time, which only bounds the local
- * memory: every chain goes on unchanged from block to block. Where more than one block is needed the
- * forward pass computes its scores twice. Tunables (tunables.c): BLOCK, KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
+ * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a
+ * time, one to a lane. `lanes` arrays are [head_width][LANES]. BLOCK keys (or queries) are taken at a time:
+ * every chain goes on unchanged from block to block. Forward, the scores of the first KEPT keys wait in local
+ * memory until the largest is known, those of others are computed again. Nothing else grows with the length.
+ * Tunables (tunables.c): BLOCK, KEPT, KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
 
 #ifndef KEEL_ATTENTION_BLOCK
 #define KEEL_ATTENTION_BLOCK 64
+#define KEEL_ATTENTION_KEPT  64
 #endif
 #ifdef KEEL_LARGE_LOCAL
-enum { BLOCK = KEEL_ATTENTION_BLOCK, WIDTH_MAX = 256 };
+#define WIDE(x) x /* what concerns the second vector of a block */
+enum { VECTORS = 2, WIDTH_MAX = 256 };
 #else
-enum { BLOCK = KEEL_ATTENTION_BLOCK, WIDTH_MAX = 64 };
+#define WIDE(x)
+enum { VECTORS = 1, WIDTH_MAX = 64 };
 #endif
+enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
+enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
+enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */
 
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define EACH_8(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
@@ -75,60 +83,135 @@ static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
     return drop->rate == 0.0f ? x : kept ? x * drop->keep_scale : (float16)(0.0f);
 }
 
-/* lanes[d][l] = row first + l, the last row of all again where there are fewer than 16. */
+/* ---- rows to lanes and back ---- */
+
+#if KEEL_BY_LANE < 2
+#define INTERLEAVE(x, y, h)                                                                                  \
+    (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
+              y.h.s5, x.h.s6, y.h.s6, x.h.s7, y.h.s7)
+#define SHUFFLE_PAIR(t0, t1, x, y)                                                                           \
+    float16 t0 = INTERLEAVE(x, y, lo);                                                                       \
+    float16 t1 = INTERLEAVE(x, y, hi);
+#define SHUFFLE(t, s)                                                                                        \
+    SHUFFLE_PAIR(t##0, t##1, s##0, s##8)                                                                     \
+    SHUFFLE_PAIR(t##2, t##3, s##1, s##9)                                                                     \
+    SHUFFLE_PAIR(t##4, t##5, s##2, s##a)                                                                     \
+    SHUFFLE_PAIR(t##6, t##7, s##3, s##b)                                                                     \
+    SHUFFLE_PAIR(t##8, t##9, s##4, s##c)                                                                     \
+    SHUFFLE_PAIR(t##a, t##b, s##5, s##d)                                                                     \
+    SHUFFLE_PAIR(t##c, t##d, s##6, s##e)                                                                     \
+    SHUFFLE_PAIR(t##e, t##f, s##7, s##f)
+#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
+#define TRANSPOSE                                                                                            \
+    SHUFFLE(w, v)                                                                                            \
+    SHUFFLE(x, w)                                                                                            \
+    SHUFFLE(y, x)                                                                                            \
+    SHUFFLE(z, y)
+#define LOAD_ROW(r)   float16 v##r = vload16(0, rows + min(first + 0x##r, last) * step);
+#define STORE_LANE(r) vstore16(z##r, 0, lanes + (0x##r) * LANES);
+#define LOAD_LANE(r)  float16 v##r = vload16(0, lanes + (0x##r) * LANES);
+#define STORE_ROW(r)                                                                                         \
+    if (first + 0x##r <= last)                                                                               \
+        vstore16(z##r, 0, rows + (first + 0x##r) * step);
+
+static void turn_rows(__global const float *rows, ulong step, uint first, uint last, __local float *lanes)
+{
+    EACH_16(LOAD_ROW)
+    TRANSPOSE
+    EACH_16(STORE_LANE)
+}
+
+static void turn_lanes(__local const float *lanes, __global float *rows, ulong step, uint first, uint last)
+{
+    EACH_16(LOAD_LANE)
+    TRANSPOSE
+    EACH_16(STORE_ROW)
+}
+#endif
+
+/* How much of a row goes by blocks of 16. */
+static uint whole_of(uint width)
+{
+    return KEEL_BY_LANE < 2 ? width & ~15u : 0;
+}
+
+/* lanes[d][l] = row first + l, the last row of all again where there are fewer than LANES. */
 static void load_lanes(__global const float *rows, ulong step, uint first, uint last, uint width,
                        __local float *lanes)
 {
-    for (uint l = 0; l < 16; l++) {
+    const uint whole = whole_of(width);
+#if KEEL_BY_LANE < 2
+    for (uint l = 0; l < LANES; l += 16)
+        for (uint d = 0; d < whole; d += 16)
+            turn_rows(rows + d, step, first + l, last, lanes + d * LANES + l);
+#endif
+    for (uint l = 0; l < LANES && whole < width; l++) {
         __global const float *row = rows + min(first + l, last) * step;
-        for (uint d = 0; d < width; d++)
-            lanes[d * 16 + l] = row[d];
+        for (uint d = whole; d < width; d++)
+            lanes[d * LANES + l] = row[d];
     }
 }
 
 static void store_lanes(__local const float *lanes, uint width, __global float *rows, ulong step, uint first,
                         uint last)
 {
-    for (uint l = 0; l < 16 && first + l <= last; l++)
-        for (uint d = 0; d < width; d++)
-            rows[(first + l) * step + d] = lanes[d * 16 + l];
+    const uint whole = whole_of(width);
+#if KEEL_BY_LANE < 2
+    for (uint l = 0; l < LANES; l += 16)
+        for (uint d = 0; d < whole; d += 16)
+            turn_lanes(lanes + d * LANES + l, rows + d, step, first + l, last);
+#endif
+    for (uint l = 0; l < LANES && first + l <= last && whole < width; l++)
+        for (uint d = whole; d < width; d++)
+            rows[(first + l) * step + d] = lanes[d * LANES + l];
 }
 
 static void zero_lanes(__local float *lanes, uint width)
 {
-    for (uint d = 0; d < width; d++)
-        vstore16((float16)(0.0f), d, lanes);
+    for (uint i = 0; i < width * VECTORS; i++)
+        vstore16((float16)(0.0f), i, lanes);
 }
 
 /* lanes = lanes * factor + 0. */
 static void scale_lanes(__local float *lanes, uint width, float factor)
 {
-    for (uint d = 0; d < width; d++)
-        vstore16(canon_plus_zero_x16(vload16(d, lanes) * factor), d, lanes);
+    for (uint i = 0; i < width * VECTORS; i++)
+        vstore16(canon_plus_zero_x16(vload16(i, lanes) * factor), i, lanes);
 }
+
+/* ---- products ---- */
 
 #define DOT_BEGIN(r)                                                                                         \
     __global const float *x##r = rows + min(i + r, count - 1) * step;                                        \
-    float16 s##r = (float16)(0.0f);
-#define DOT_FMA(r) s##r = fma((float16)(x##r[d]), y, s##r);
-#define DOT_END(r) vstore16(s##r, i + r, out);
+    float16 s##r = (float16)(0.0f);                                                                          \
+    WIDE(float16 t##r = (float16)(0.0f);)
+#define DOT_FMA(r)                                                                                           \
+    {                                                                                                        \
+        const float16 x = (float16)(x##r[d]);                                                                \
+        s##r = fma(x, y, s##r);                                                                              \
+        WIDE(t##r = fma(x, z, t##r);)                                                                        \
+    }
+#define DOT_END(r)                                                                                           \
+    vstore16(s##r, (i + r) * VECTORS, out);                                                                  \
+    WIDE(vstore16(t##r, (i + r) * VECTORS + 1, out);)
 /* out[i][l] = chain over d of rows[i][d] lanes[d][l]; writes up to 7 rows past count, within BLOCK. */
 static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
                      __local const float *lanes, __local float *out)
 {
 #if KEEL_BY_LANE >= 2
-    for (uint i = 0; i < count; i++) {
-        __global const float *x = rows + i * step;
+    for (uint i = 0; i < count * VECTORS; i++) {
+        __global const float *x = rows + i / VECTORS * step;
         float16 s = (float16)(0.0f);
         for (uint d = 0; d < width; d++)
-            s = canon_wide_fma((float16)(x[d]), vload16(d, lanes), s);
+            s = canon_wide_fma((float16)(x[d]), vload16(d * VECTORS + i % VECTORS, lanes), s);
         vstore16(s, i, out);
     }
 #else
     for (uint i = 0; i < count; i += 8) {
         EACH_8(DOT_BEGIN)
         for (uint d = 0; d < width; d++) {
-            float16 y = vload16(d, lanes);
+            const float16 y = vload16(d * VECTORS, lanes);
+            WIDE(const float16 z = vload16(d * VECTORS + 1, lanes);)
             EACH_8(DOT_FMA)
         }
         EACH_8(DOT_END)
@@ -136,203 +219,341 @@ static void dot_rows(__global const float *rows, ulong step, uint count, uint wi
 #endif
 }
 
-#define SUM_BEGIN(r) float16 s##r = vload16(d + r, lanes);
-#define SUM_FMA(r)   s##r = fma((float16)(x[r]), w, s##r);
-#define SUM_END(r)   vstore16(s##r, d + r, lanes);
+#define SUM_BEGIN(r)                                                                                         \
+    float16 s##r = vload16((d + r) * VECTORS, lanes);                                                        \
+    WIDE(float16 t##r = vload16((d + r) * VECTORS + 1, lanes);)
+#define SUM_FMA(r)                                                                                           \
+    {                                                                                                        \
+        const float16 a = (float16)(x[r]);                                                                   \
+        s##r = fma(a, y, s##r);                                                                              \
+        WIDE(t##r = fma(a, z, t##r);)                                                                        \
+    }
+#define SUM_END(r)                                                                                           \
+    vstore16(s##r, (d + r) * VECTORS, lanes);                                                                \
+    WIDE(vstore16(t##r, (d + r) * VECTORS + 1, lanes);)
+#define SUM_LOOP(EACH)                                                                                       \
+    {                                                                                                        \
+        __global const float *x = rows + d;                                                                  \
+        EACH(SUM_BEGIN)                                                                                      \
+        for (uint i = 0; i < count; i++, x += step) {                                                        \
+            const float16 y = vload16(i * VECTORS, weights);                                                 \
+            WIDE(const float16 z = vload16(i * VECTORS + 1, weights);)                                       \
+            EACH(SUM_FMA)                                                                                    \
+        }                                                                                                    \
+        EACH(SUM_END)                                                                                        \
+    }
+#define EACH_1(X) X(0)
 /* lanes[d][l] = chain over i of weights[i][l] rows[i][d], going on from what lanes holds. */
 static void sum_rows(__global const float *rows, ulong step, uint count, uint width,
                      __local const float *weights, __local float *lanes)
 {
 #if KEEL_BY_LANE >= 2
-    for (uint d = 0; d < width; d++) {
-        float16 s = vload16(d, lanes);
+    for (uint at = 0; at < width * VECTORS; at++) {
+        float16 s = vload16(at, lanes);
         for (uint i = 0; i < count; i++)
-            s = canon_wide_fma((float16)(rows[i * step + d]), vload16(i, weights), s);
-        vstore16(s, d, lanes);
+            s = canon_wide_fma((float16)(rows[i * step + at / VECTORS]),
+                               vload16(i * VECTORS + at % VECTORS, weights), s);
+        vstore16(s, at, lanes);
     }
 #else
     uint d = 0;
-    for (; d + 8 <= width; d += 8) {
-        __global const float *x = rows + d;
-        EACH_8(SUM_BEGIN)
-        for (uint i = 0; i < count; i++, x += step) {
-            float16 w = vload16(i, weights);
-            EACH_8(SUM_FMA)
-        }
-        EACH_8(SUM_END)
-    }
-    for (; d < width; d++) {
-        __global const float *x = rows + d;
-        SUM_BEGIN(0)
-        for (uint i = 0; i < count; i++, x += step) {
-            float16 w = vload16(i, weights);
-            SUM_FMA(0)
-        }
-        SUM_END(0)
-    }
+    for (; d + 8 <= width; d += 8)
+        SUM_LOOP(EACH_8)
+    for (; d < width; d++)
+        SUM_LOOP(EACH_1)
 #endif
 }
 
-__kernel void keel_attention(__global const float *qkv, __global float *out, __global float *stats,
-                             __global const uint *control, uint tokens, uint heads, uint width, float scale,
-                             float rate, float keep_scale, uint stream)
+#define ADD_BEGIN(r)                                                                                         \
+    float16 s##r = vload16(r * VECTORS, tile);                                                               \
+    WIDE(float16 t##r = vload16(r * VECTORS + 1, tile);)
+#define ADD_FMA(r)                                                                                           \
+    {                                                                                                        \
+        const float16 a = (float16)(weights[r * LANES + j]);                                                 \
+        s##r = fma(a, y, s##r);                                                                              \
+        WIDE(t##r = fma(a, z, t##r);)                                                                        \
+    }
+#define ADD_END(r)                                                                                           \
+    vstore16(s##r, r * VECTORS, tile);                                                                       \
+    WIDE(vstore16(t##r, r * VECTORS + 1, tile);)
+/* tile[r][l] = chain over j of weights[r][j] rows[j][l], going on from what the tile holds: 8 x LANES, of
+ * which `high` rows matter. */
+static void add_tile(__local const float *weights, __local const float *rows, uint pitch, uint count,
+                     uint high, __local float *tile)
 {
-    __local float q[WIDTH_MAX * 16];
-    __local float sums[WIDTH_MAX * 16];
-    __local float scores[BLOCK * 16];
-    const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
+#if KEEL_BY_LANE >= 2
+    for (uint at = 0; at < high * VECTORS; at++) {
+        float16 s = vload16(at, tile);
+        for (uint j = 0; j < count; j++)
+            s = canon_wide_fma((float16)(weights[at / VECTORS * LANES + j]),
+                               vload16(at % VECTORS, rows + j * pitch), s);
+        vstore16(s, at, tile);
+    }
+#else
+    EACH_8(ADD_BEGIN)
+    for (uint j = 0; j < count; j++, rows += pitch) {
+        const float16 y = vload16(0, rows);
+        WIDE(const float16 z = vload16(1, rows);)
+        EACH_8(ADD_FMA)
+    }
+    EACH_8(ADD_END)
+#endif
+}
+
+/* What of n floats belongs to vector v of them, for canon_load and canon_store. */
+static uint rest_of(uint n, uint v)
+{
+    return n > 16 * v ? n - 16 * v : 0;
+}
+
+/* rows[i][d] = chain over j of weights[i][j] keys[j][d], going on from what rows holds, or from 0. */
+static void add_rows(__local const float *weights, uint count, __local const float *keys, uint key_count,
+                     uint width, bool begin, __global float *rows, ulong step, __local float *tile)
+{
+    const uint pitch = (width + LANES - 1) / LANES * LANES;
+    for (uint i = 0; i < count; i += 8) {
+        const uint high = min(8u, count - i);
+        for (uint d = 0; d < width; d += LANES) {
+            __global float *corner = rows + i * step + d;
+            for (uint at = 0; at < 8 * VECTORS; at++) {
+                const uint v = at % VECTORS;
+                vstore16(begin || at >= high * VECTORS ? (float16)(0.0f)
+                               : canon_load(corner + at / VECTORS * step + v * 16, rest_of(width - d, v)),
+                         at, tile);
+            }
+            add_tile(weights + i * LANES, keys + d, pitch, key_count, high, tile);
+            for (uint at = 0; at < high * VECTORS; at++) {
+                const uint v = at % VECTORS;
+                canon_store(vload16(at, tile), corner + at / VECTORS * step + v * 16, rest_of(width - d, v));
+            }
+        }
+    }
+}
+
+/* rows[j][d] of a block of keys, with zeros behind each row to a whole number of LANES. */
+static void copy_rows(__global const float *rows, ulong step, uint count, uint width, __local float *copy)
+{
+    for (uint j = 0; j < count; j++)
+        for (uint d = 0; d < width; d += LANES, copy += LANES)
+            for (uint v = 0; v < VECTORS; v++)
+                vstore16(canon_load(rows + j * step + d + v * 16, rest_of(width - d, v)), v, copy);
+}
+
+/* rows = rows * factor + 0. */
+static void scale_rows(__global float *rows, ulong step, uint count, uint width, float factor)
+{
+    for (uint i = 0; i < count; i++, rows += step)
+        for (uint d = 0; d < width; d += 16)
+            canon_store(canon_plus_zero_x16(canon_load(rows + d, width - d) * factor), rows + d, width - d);
+}
+
+/* ---- forward ---- */
+
+/* A block of scores becomes scores * scale, and `largest` the largest of each query's. */
+static void scale_scores(__local float *scores, uint count, float scale, bool masked, int first_key,
+                         int16 query, uint v, float16 *largest)
+{
+    float16 most = *largest;
+    for (uint j = 0; j < count; j++) {
+        float16 s = vload16(j * VECTORS + v, scores) * scale;
+        vstore16(s, j * VECTORS + v, scores);
+        const int16 above = s > most;
+        most = (masked ? above & (query >= first_key + (int)j) : above) ? s : most;
+    }
+    *largest = most;
+}
+
+/* A block of scores becomes exponentials, those that dropout keeps; `sum` adds all of them. */
+static void weigh_scores(__local float *scores, uint count, const struct drop *drop, bool masked, int first_key,
+                         int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
+{
+    float16 total = *sum;
+    for (uint j = 0; j < count; j++) {
+        float16 e = canon_exp_x16(vload16(j * VECTORS + v, scores) - largest);
+        if (masked)
+            e = query >= first_key + (int)j ? e : (float16)(0.0f);
+        total = total + e;
+        if (drop->rate > 0.0f)
+            e = drop_apply(drop, drop_kept(drop, element + (ulong)j), e);
+        vstore16(e, j * VECTORS + v, scores);
+    }
+    *sum = total;
+}
+
+__kernel void keel_attention(__global const float *qkv, __global float *out, __global float *stats,
+                             __global const uint *control, uint tokens, uint heads, uint width, uint causal,
+                             float scale, float rate, float keep_scale, uint stream)
+{
+    __local float q[WIDTH_MAX * LANES];
+    __local float sums[WIDTH_MAX * LANES];
+    __local float scores[(KEPT + BLOCK) * LANES];
+    const uint head = get_group_id(1), batch = get_group_id(2);
+    const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
     __global const float *qs = qkv + batch * tokens * step + head * width;
     __global const float *ks = qs + out_step, *vs = ks + out_step;
-    const uint last = min(first + 15, tokens - 1), keys = last + 1;
-    const int16 query = LANE_NUMBERS + (int)first;
+    const uint last = min(first + LANES - 1, tokens - 1), keys = causal ? last + 1 : tokens;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
-    const ulong16 element0 = (row0 + convert_ulong16(query)) * tokens;
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
+    int16 query[VECTORS];
+    float16 largest[VECTORS], sum[VECTORS];
+    for (uint v = 0; v < VECTORS; v++) {
+        query[v] = LANE_NUMBERS + (int)(first + 16 * v);
+        largest[v] = (float16)(-INFINITY);
+        sum[v] = (float16)(0.0f);
+    }
 
     load_lanes(qs, step, first, last, width, q);
     zero_lanes(sums, width);
-    float16 largest = (float16)(-INFINITY);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0);
-        dot_rows(ks + j0 * step, step, count, width, q, scores);
-        for (uint j = 0; j < count; j++) {
-            float16 s = vload16(j, scores) * scale;
-            vstore16(s, j, scores);
-            largest = ((query >= (int)(j0 + j)) & (s > largest)) ? s : largest;
-        }
+        __local float *block = scores + min(j0, (uint)KEPT) * LANES;
+        dot_rows(ks + j0 * step, step, count, width, q, block);
+        for (uint v = 0; v < VECTORS; v++)
+            scale_scores(block, count, scale, causal && j0 + count > first + 1, (int)j0, query[v], v,
+                         &largest[v]);
     }
-    largest = canon_plus_zero_x16(largest);
-    float16 sum = (float16)(0.0f);
+    for (uint v = 0; v < VECTORS; v++)
+        largest[v] = canon_plus_zero_x16(largest[v]);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0);
-        const bool again = keys > BLOCK;
-        if (again)
-            dot_rows(ks + j0 * step, step, count, width, q, scores);
-        for (uint j = 0; j < count; j++) {
-            float16 s = vload16(j, scores);
-            s = again ? s * scale : s;
-            float16 e = query >= (int)(j0 + j) ? canon_exp_x16(s - largest) : (float16)(0.0f);
-            sum = sum + e;
-            const int16 kept = rate > 0.0f ? drop_kept(&drop, element0 + (ulong)(j0 + j)) : (int16)(-1);
-            vstore16(drop_apply(&drop, kept, e), j, scores);
+        __local float *block = scores + min(j0, (uint)KEPT) * LANES;
+        if (j0 >= KEPT && keys > KEPT + BLOCK) {
+            float16 known = (float16)(INFINITY);
+            dot_rows(ks + j0 * step, step, count, width, q, block);
+            for (uint v = 0; v < VECTORS; v++)
+                scale_scores(block, count, scale, false, 0, query[v], v, &known);
         }
-        sum_rows(vs + j0 * step, step, count, width, scores, sums);
+        for (uint v = 0; v < VECTORS; v++)
+            weigh_scores(block, count, &drop, causal && j0 + count > first + 1, (int)j0, query[v],
+                         (row0 + convert_ulong16(query[v])) * tokens + (ulong)j0, v, largest[v], &sum[v]);
+        sum_rows(vs + j0 * step, step, count, width, block, sums);
     }
-    for (uint d = 0; d < width; d++)
-        vstore16(canon_plus_zero_x16(canon_divide_x16(vload16(d, sums), sum)), d, sums);
+    for (uint v = 0; v < VECTORS; v++) {
+        for (uint d = 0; d < width; d++)
+            vstore16(canon_plus_zero_x16(canon_divide_x16(vload16(d * VECTORS + v, sums), sum[v])),
+                     d * VECTORS + v, sums);
+        vstore16(largest[v], v, scores);
+        vstore16(sum[v], VECTORS + v, scores);
+    }
     store_lanes(sums, width, out + batch * tokens * out_step + head * width, out_step, first, last);
-    vstore16(largest, 0, scores);
-    vstore16(sum, 1, scores);
-    for (uint l = 0; first + l <= last; l++) {
-        stats[(row0 + first + l) * 2] = scores[l];
-        stats[(row0 + first + l) * 2 + 1] = scores[16 + l];
-    }
+    store_lanes(scores, 2, stats + row0 * 2, 2, first, last);
 }
 
-/* dq, and inv and delta of each row for keel_attention_grad_key, which must come after. */
-__kernel void keel_attention_grad_query(__global const float *qkv, __global const float *out,
-                                        __global const float *stats, __global const uint *control,
-                                        __global const float *dout, __global float *dqkv,
-                                        __global float *rows, uint tokens, uint heads, uint width,
-                                        float scale, float rate, float keep_scale, uint stream)
+/* ---- gradient ---- */
+
+/* inv and delta of each row, for keel_attention_grad. */
+__kernel void keel_attention_rows(__global const float *out, __global const float *stats,
+                                  __global const float *dout, __global float *rows, uint tokens, uint heads,
+                                  uint width)
 {
-    __local float q[WIDTH_MAX * 16];
-    __local float g[WIDTH_MAX * 16];
-    __local float sums[WIDTH_MAX * 16];
-    __local float scores[BLOCK * 16];
-    __local float gains[BLOCK * 16];
-    const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
-    const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
-    const ulong at = batch * tokens * step + head * width, out_at = batch * tokens * out_step + head * width;
-    __global const float *ks = qkv + at + out_step, *vs = ks + out_step;
-    const uint last = min(first + 15, tokens - 1), keys = last + 1;
-    const int16 query = LANE_NUMBERS + (int)first;
+    __local float g[WIDTH_MAX * LANES];
+    __local float o[WIDTH_MAX * LANES];
+    __local float facts[2 * LANES];
+    const uint first = get_group_id(0) * LANES, head = get_group_id(1), batch = get_group_id(2);
+    const uint last = min(first + LANES - 1, tokens - 1);
+    const ulong step = (ulong)heads * width, at = batch * tokens * step + head * width;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
-    const ulong16 element0 = (row0 + convert_ulong16(query)) * tokens;
-    struct drop drop;
-    drop_init(&drop, rate, keep_scale, stream, control);
-
-    load_lanes(qkv + at, step, first, last, width, q);
-    load_lanes(dout + out_at, out_step, first, last, width, g);
-    load_lanes(out + out_at, out_step, first, last, width, sums);
-    float16 delta = (float16)(0.0f);
-    for (uint d = 0; d < width; d++)
-        delta = fma(vload16(d, g), vload16(d, sums), delta);
-    load_lanes(stats + row0 * 2, 2, first, last, 2, scores);
-    const float16 largest = vload16(0, scores);
-    const float16 inverse = canon_divide_x16((float16)(1.0f), vload16(1, scores));
-    vstore16(inverse, 0, scores);
-    vstore16(delta, 1, scores);
-    store_lanes(scores, 2, rows + row0 * 2, 2, first, last);
-
-    zero_lanes(sums, width);
-    for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
-        const uint count = min((uint)BLOCK, keys - j0);
-        dot_rows(ks + j0 * step, step, count, width, q, scores);
-        dot_rows(vs + j0 * step, step, count, width, g, gains);
-        for (uint j = 0; j < count; j++) {
-            float16 p = canon_exp_x16(vload16(j, scores) * scale - largest) * inverse;
-            const int16 kept = rate > 0.0f ? drop_kept(&drop, element0 + (ulong)(j0 + j)) : (int16)(-1);
-            float16 dp = drop_apply(&drop, kept, vload16(j, gains));
-            float16 ds = p * (dp - delta);
-            vstore16(query >= (int)(j0 + j) ? ds : (float16)(0.0f), j, scores);
-        }
-        sum_rows(ks + j0 * step, step, count, width, scores, sums);
+    load_lanes(dout + at, step, first, last, width, g);
+    load_lanes(out + at, step, first, last, width, o);
+    load_lanes(stats + row0 * 2, 2, first, last, 2, facts);
+    for (uint v = 0; v < VECTORS; v++) {
+        float16 delta = (float16)(0.0f);
+        for (uint d = 0; d < width; d++)
+            delta = fma(vload16(d * VECTORS + v, g), vload16(d * VECTORS + v, o), delta);
+        vstore16(canon_divide_x16((float16)(1.0f), vload16(VECTORS + v, facts)), v, facts);
+        vstore16(delta, VECTORS + v, facts);
     }
-    scale_lanes(sums, width, scale);
-    store_lanes(sums, width, dqkv + at, step, first, last);
+    store_lanes(facts, 2, rows + row0 * 2, 2, first, last);
 }
 
-/* dk and dv. */
-__kernel void keel_attention_grad_key(__global const float *qkv, __global const float *stats,
-                                      __global const uint *control, __global const float *dout,
-                                      __global const float *rows, __global float *dqkv, uint tokens,
-                                      uint heads, uint width, float scale, float rate, float keep_scale,
-                                      uint stream)
+/* Of a block of queries and LANES keys: scores become ds, gains (g . v) become drop(p). `stats` and `rows`
+ * are those of the first query. */
+static void weigh_block(__local float *scores, __local float *gains, uint count, const struct drop *drop,
+                        float scale, __global const float *stats, __global const float *rows, ulong element,
+                        ulong tokens, bool masked, int first_query, int16 key, uint v)
 {
-    __local float k[WIDTH_MAX * 16];
-    __local float v[WIDTH_MAX * 16];
-    __local float dk[WIDTH_MAX * 16];
-    __local float dv[WIDTH_MAX * 16];
-    __local float scores[BLOCK * 16];
-    __local float gains[BLOCK * 16];
-    const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
+    const float16 zero = (float16)(0.0f);
+    for (uint r = 0; r < count; r++) {
+        const uint at = r * VECTORS + v;
+        float16 p = canon_exp_x16(vload16(at, scores) * scale - stats[r * 2]) * rows[r * 2];
+        float16 dp = vload16(at, gains), kept = p;
+        if (drop->rate > 0.0f) {
+            const int16 keeps = drop_kept(drop, element + r * tokens + convert_ulong16(key));
+            dp = drop_apply(drop, keeps, dp);
+            kept = drop_apply(drop, keeps, p);
+        }
+        float16 ds = p * (dp - rows[r * 2 + 1]);
+        if (masked) {
+            const int16 active = key <= first_query + (int)r;
+            ds = active ? ds : zero;
+            kept = active ? kept : zero;
+        }
+        vstore16(ds, at, scores);
+        vstore16(kept, at, gains);
+    }
+}
+
+/* dq, dk and dv. Groups (x, head, batch): those of one x alone do a whole head; else x is a block of LANES
+ * queries or keys, and `want` says whose gradient: dq, or dk and dv. All ways have the same chains. */
+__kernel void keel_attention_grad(__global const float *qkv, __global const float *stats,
+                                  __global const uint *control, __global const float *dout,
+                                  __global const float *rows, __global float *dqkv, uint tokens, uint heads,
+                                  uint width, uint causal, float scale, float rate, float keep_scale,
+                                  uint stream, uint want)
+{
+    __local float k[WIDTH_MAX * LANES];
+    __local float v[WIDTH_MAX * LANES];
+    __local float keys[WIDTH_MAX * LANES];
+    __local float dk[WIDTH_MAX * LANES];
+    __local float dv[WIDTH_MAX * LANES];
+    __local float tile[8 * LANES];
+    __local float scores[BLOCK * LANES];
+    __local float gains[BLOCK * LANES];
+    const uint head = get_group_id(1), batch = get_group_id(2), own = get_group_id(0) * LANES;
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
     const ulong at = batch * tokens * step + head * width;
     __global const float *qs = qkv + at, *gs = dout + batch * tokens * out_step + head * width;
-    const uint last = min(first + 15, tokens - 1);
-    const int16 key = LANE_NUMBERS + (int)first;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
+    const bool all = want == (WANT_QUERIES | WANT_KEYS);
+    const uint own_end = min(own + LANES, tokens);
+    const uint query_begin = want == WANT_QUERIES ? own : 0, query_end = want == WANT_QUERIES ? own_end : tokens;
+    const uint key_begin = want == WANT_KEYS ? own : 0;
+    const uint key_end = want == WANT_KEYS ? own_end : causal ? query_end : tokens;
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
 
-    load_lanes(qs + out_step, step, first, last, width, k);
-    load_lanes(qs + 2 * out_step, step, first, last, width, v);
-    zero_lanes(dk, width);
-    zero_lanes(dv, width);
-    for (uint i0 = first; i0 < tokens; i0 += BLOCK) {
-        const uint count = min((uint)BLOCK, tokens - i0);
-        dot_rows(qs + i0 * step, step, count, width, k, scores);
-        dot_rows(gs + i0 * out_step, out_step, count, width, v, gains);
-        for (uint r = 0; r < count; r++) {
-            const ulong row = row0 + i0 + r;
-            const ulong16 element = row * tokens + convert_ulong16(key);
-            const int16 kept = rate > 0.0f ? drop_kept(&drop, element) : (int16)(-1);
-            const int16 active = key <= (int)(i0 + r);
-            const float16 zero = (float16)(0.0f);
-            float16 p = canon_exp_x16(vload16(r, scores) * scale - stats[row * 2]) * rows[row * 2];
-            float16 dp = drop_apply(&drop, kept, vload16(r, gains));
-            float16 ds = p * (dp - rows[row * 2 + 1]);
-            vstore16(active ? ds : zero, r, scores);
-            vstore16(active ? drop_apply(&drop, kept, p) : zero, r, gains);
+    for (uint j0 = key_begin; j0 < key_end; j0 += LANES) {
+        const uint last = min(j0 + LANES, tokens) - 1;
+        load_lanes(qs + out_step, step, j0, last, width, k);
+        load_lanes(qs + 2 * out_step, step, j0, last, width, v);
+        if (want & WANT_QUERIES)
+            copy_rows(qs + out_step + j0 * step, step, last + 1 - j0, width, keys);
+        zero_lanes(dk, width);
+        zero_lanes(dv, width);
+        for (uint i0 = causal ? max(query_begin, j0) : query_begin; i0 < query_end; i0 += BLOCK) {
+            const uint count = min((uint)BLOCK, query_end - i0);
+            dot_rows(qs + i0 * step, step, count, width, k, scores);
+            dot_rows(gs + i0 * out_step, out_step, count, width, v, gains);
+            for (uint u = 0; u < VECTORS; u++)
+                weigh_block(scores, gains, count, &drop, scale, stats + (row0 + i0) * 2, rows + (row0 + i0) * 2,
+                            (row0 + i0) * tokens, tokens, causal && j0 + LANES > i0 + 1, (int)i0,
+                            LANE_NUMBERS + (int)(j0 + 16 * u), u);
+            if (want & WANT_KEYS) {
+                sum_rows(gs + i0 * out_step, out_step, count, width, gains, dv);
+                sum_rows(qs + i0 * step, step, count, width, scores, dk);
+            }
+            if (want & WANT_QUERIES)
+                add_rows(scores, count, keys, last + 1 - j0, width, j0 == 0, dqkv + at + i0 * step, step, tile);
         }
-        sum_rows(gs + i0 * out_step, out_step, count, width, gains, dv);
-        sum_rows(qs + i0 * step, step, count, width, scores, dk);
+        if (want & WANT_KEYS) {
+            scale_lanes(dk, width, scale);
+            scale_lanes(dv, width, 1.0f);
+            store_lanes(dk, width, dqkv + at + out_step, step, j0, last);
+            store_lanes(dv, width, dqkv + at + 2 * out_step, step, j0, last);
+        }
     }
-    scale_lanes(dk, width, scale);
-    scale_lanes(dv, width, 1.0f);
-    store_lanes(dk, width, dqkv + at + out_step, step, first, last);
-    store_lanes(dv, width, dqkv + at + 2 * out_step, step, first, last);
+    if (want & WANT_QUERIES)
+        scale_rows(dqkv + at + query_begin * step, step, query_end - query_begin, width, scale);
 }

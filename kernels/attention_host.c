@@ -7,9 +7,9 @@
 
 extern const char keel_cl_attention[];
 
-/* The scalars that all three kernels end with, and one head of one sequence. */
+/* The scalars that kernels end with, and one head of one sequence. */
 struct head {
-    uint32_t tokens, heads, width, stream;
+    uint32_t tokens, heads, width, causal, stream;
     float scale, rate, keep_scale;
     const struct keel_control *control;
     uint64_t step, out_step; /* floats from a token to the next in qkv, in out */
@@ -23,10 +23,11 @@ static struct head head_init(void *const *scalars, const struct keel_control *co
         .tokens = *(const uint32_t *)scalars[0],
         .heads = *(const uint32_t *)scalars[1],
         .width = *(const uint32_t *)scalars[2],
-        .scale = *(const float *)scalars[3],
-        .rate = *(const float *)scalars[4],
-        .keep_scale = *(const float *)scalars[5],
-        .stream = *(const uint32_t *)scalars[6],
+        .causal = *(const uint32_t *)scalars[3],
+        .scale = *(const float *)scalars[4],
+        .rate = *(const float *)scalars[5],
+        .keep_scale = *(const float *)scalars[6],
+        .stream = *(const uint32_t *)scalars[7],
         .control = control,
     };
     head.out_step = (uint64_t)head.heads * head.width;
@@ -39,6 +40,12 @@ static void head_move(struct head *head, uint64_t batch, uint64_t number)
     head->at = batch * head->tokens * head->step + number * head->width;
     head->out_at = batch * head->tokens * head->out_step + number * head->width;
     head->row = (batch * head->heads + number) * head->tokens;
+}
+
+/* Query i sees keys [0, keys_of(i)). */
+static uint32_t keys_of(const struct head *head, uint32_t i)
+{
+    return head->causal ? i + 1 : head->tokens;
 }
 
 static float drop(const struct head *head, uint32_t i, uint32_t j, float x)
@@ -84,13 +91,13 @@ KEEL_HOST_KERNEL static void forward_row(const struct head *head, const float *q
     const float *k = qkv + head->at + head->out_step, *v = k + head->out_step;
     float *o = out + head->out_at + i * head->out_step;
     float largest = -INFINITY, sum = 0.0F;
-    for (uint32_t j = 0; j <= i; j++) {
+    for (uint32_t j = 0; j < keys_of(head, i); j++) {
         float s = dot(q, k + j * head->step, head->width) * head->scale;
         largest = s > largest ? s : largest;
     }
     largest = largest + 0.0F;
     zero_row(head->width, o);
-    for (uint32_t j = 0; j <= i; j++) {
+    for (uint32_t j = 0; j < keys_of(head, i); j++) {
         float s = dot(q, k + j * head->step, head->width) * head->scale;
         float e = canon_exp(s - largest);
         sum = sum + e;
@@ -116,7 +123,7 @@ static void host_attention(void *const *arguments, const struct keel_range *rang
 /* What the gradient reads, and the workspace of row facts. */
 struct gradient {
     const float *qkv, *stats, *dout;
-    float *rows; /* inv, delta */
+    const float *rows; /* inv, delta */
 };
 
 struct pair {
@@ -138,31 +145,37 @@ static struct pair pair_gradient(const struct head *head, const struct gradient 
     return pair;
 }
 
-KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gradient *gradient,
-                                       const float *out, uint32_t i, float *dqkv)
+KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out, const float *stats,
+                                       const float *dout, uint32_t i, float *rows)
 {
     uint64_t row = head->row + i, out_at = head->out_at + i * head->out_step;
-    const float *k = gradient->qkv + head->at + head->out_step;
-    float *dq = dqkv + head->at + i * head->step;
-    gradient->rows[row * 2] = canon_divide(1.0F, gradient->stats[row * 2 + 1]);
-    gradient->rows[row * 2 + 1] = dot(gradient->dout + out_at, out + out_at, head->width);
-    zero_row(head->width, dq);
-    for (uint32_t j = 0; j <= i; j++)
-        add_scaled(pair_gradient(head, gradient, i, j).ds, k + j * head->step, head->width, dq);
-    scale_row(head->scale, head->width, dq);
+    rows[row * 2] = canon_divide(1.0F, stats[row * 2 + 1]);
+    rows[row * 2 + 1] = dot(dout + out_at, out + out_at, head->width);
 }
 
-static void host_attention_grad_query(void *const *arguments, const struct keel_range *range)
+static void host_attention_rows(void *const *arguments, const struct keel_range *range)
 {
-    struct head head = head_init(arguments + 7, arguments[3]);
-    struct gradient gradient = {
-        .qkv = arguments[0], .stats = arguments[2], .dout = arguments[4], .rows = arguments[6]};
+    struct head head = {.tokens = *(const uint32_t *)arguments[4],
+                        .heads = *(const uint32_t *)arguments[5],
+                        .width = *(const uint32_t *)arguments[6]};
+    head.out_step = (uint64_t)head.heads * head.width;
     for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint64_t number = 0; number < range->global[1]; number++) {
             head_move(&head, batch, number);
             for (uint32_t i = 0; i < head.tokens; i++)
-                query_row(&head, &gradient, arguments[1], i, arguments[5]);
+                row_facts(&head, arguments[0], arguments[1], arguments[2], i, arguments[3]);
         }
+}
+
+KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gradient *gradient, uint32_t i,
+                                       float *dqkv)
+{
+    const float *k = gradient->qkv + head->at + head->out_step;
+    float *dq = dqkv + head->at + i * head->step;
+    zero_row(head->width, dq);
+    for (uint32_t j = 0; j < keys_of(head, i); j++)
+        add_scaled(pair_gradient(head, gradient, i, j).ds, k + j * head->step, head->width, dq);
+    scale_row(head->scale, head->width, dq);
 }
 
 KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j,
@@ -172,7 +185,7 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
     float *dk = dqkv + head->at + j * head->step + head->out_step, *dv = dk + head->out_step;
     zero_row(head->width, dk);
     zero_row(head->width, dv);
-    for (uint32_t i = j; i < head->tokens; i++) {
+    for (uint32_t i = head->causal ? j : 0; i < head->tokens; i++) {
         struct pair pair = pair_gradient(head, gradient, i, j);
         add_scaled(drop(head, i, j, pair.p), g + i * head->out_step, head->width, dv);
         add_scaled(pair.ds, q + i * head->step, head->width, dk);
@@ -181,23 +194,29 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
     scale_row(1.0F, head->width, dv);
 }
 
-static void host_attention_grad_key(void *const *arguments, const struct keel_range *range)
+enum { WANT_QUERIES = 1, WANT_KEYS = 2 };
+static void host_attention_grad(void *const *arguments, const struct keel_range *range)
 {
     struct head head = head_init(arguments + 6, arguments[2]);
     struct gradient gradient = {
         .qkv = arguments[0], .stats = arguments[1], .dout = arguments[3], .rows = arguments[4]};
+    const uint32_t want = *(const uint32_t *)arguments[14];
     for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint64_t number = 0; number < range->global[1]; number++) {
             head_move(&head, batch, number);
-            for (uint32_t j = 0; j < head.tokens; j++)
-                key_row(&head, &gradient, j, arguments[5]);
+            for (uint32_t t = 0; t < head.tokens; t++) {
+                if (want & WANT_QUERIES)
+                    query_row(&head, &gradient, t, arguments[5]);
+                if (want & WANT_KEYS)
+                    key_row(&head, &gradient, t, arguments[5]);
+            }
         }
 }
 
 static const struct keel_module_kernel attention_kernels[] = {
     {"keel_attention", host_attention},
-    {"keel_attention_grad_query", host_attention_grad_query},
-    {"keel_attention_grad_key", host_attention_grad_key},
+    {"keel_attention_rows", host_attention_rows},
+    {"keel_attention_grad", host_attention_grad},
 };
 
 const struct keel_module keel_module_attention = {

@@ -4,7 +4,8 @@
 
 #include <keel/attention_ops.h>
 
-/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped */
+/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped, whether
+ * bidirectional */
 static struct keel_attention attention_operands(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_attention op = {
@@ -12,6 +13,7 @@ static struct keel_attention attention_operands(struct golden_run *run, const ui
     const uint64_t rows = (uint64_t)op.batch * op.tokens * op.heads;
     op.dropout_rate = (float)shape[4] * 0x1.47ae14p-7F;
     op.stream = 7;
+    op.bidirectional = shape[5] != 0;
     op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * rows * op.head_width, -2.0F, 2.0F);
     op.out = golden_output(run, "out", rows * op.head_width);
     op.stats = golden_output(run, "stats", 2 * rows);
@@ -45,9 +47,17 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
     GOLDEN_CASE(attention, attention, "1x67x1x8", 0x3fa8c0a2f5762df6, 1, 67, 1, 8, 0),
+    GOLDEN_CASE(attention, attention, "1x1x1x3-bidirectional", 0x4575cedf5719c036, 1, 1, 1, 3, 0, 1),
+    GOLDEN_CASE(attention, attention, "2x23x3x5-bidirectional-dropout", 0x53d5076942cb729f, 2, 23, 3, 5, 20,
+                1),
+    GOLDEN_CASE(attention, attention, "1x67x5x17-bidirectional", 0xc80bb28a24ba3fd7, 1, 67, 5, 17, 0, 1),
     GOLDEN_CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
     GOLDEN_CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
+    GOLDEN_CASE(attention_grad, attention, "1x1x1x3-bidirectional", 0x4873f1b181b95563, 1, 1, 1, 3, 0, 1),
+    GOLDEN_CASE(attention_grad, attention, "2x23x3x5-bidirectional-dropout", 0x11c8a1e61f8150ff, 2, 23, 3, 5,
+                20, 1),
+    GOLDEN_CASE(attention_grad, attention, "1x67x5x17-bidirectional", 0xbf100891d1b6ce69, 1, 67, 5, 17, 0, 1),
 };
 
 const struct golden_family golden_attention = {cases, sizeof cases / sizeof cases[0]};

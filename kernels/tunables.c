@@ -20,6 +20,7 @@ static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
 static const uint32_t balance_values[] = {1, 2, 4, 8, 16};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
+static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
 #define VALUES(array) array, (uint32_t)(sizeof(array) / sizeof(array)[0])
 
 static const struct row rows[KEEL_TUNABLE_COUNT] = {
@@ -54,11 +55,16 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                     VALUES(balance_values)},
                                    NULL,
                                    KEEL_MODULE_gemm},
-    [KEEL_TUNABLE_ATTENTION_BLOCK] = {{"attention.block",
-                                       "keys, or queries, whose scores lie in local memory",
+    [KEEL_TUNABLE_ATTENTION_BLOCK] = {{"attention.block", "keys, or queries, that are taken at a time",
                                        VALUES(block_values)},
                                       "KEEL_ATTENTION_BLOCK",
                                       KEEL_MODULE_attention},
+    [KEEL_TUNABLE_ATTENTION_KEPT] = {{"attention.kept",
+                                      "keys whose scores wait in local memory for the largest, others "
+                                      "are computed twice",
+                                      VALUES(kept_values)},
+                                     "KEEL_ATTENTION_KEPT",
+                                     KEEL_MODULE_attention},
 };
 
 uint32_t keel_tunable_count(void)
@@ -88,7 +94,8 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 256 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 4;
-    values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 256 : 64;
+    values[KEEL_TUNABLE_ATTENTION_BLOCK] = 64;
+    values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? 1024 : 64;
 }
 
 static enum keel_status find(const char *name, uint32_t *out)
@@ -127,8 +134,12 @@ static uint64_t gemm_local_bytes(const uint32_t values[KEEL_TUNABLE_COUNT])
 static uint64_t attention_local_bytes(const struct keel_device_info *info,
                                       const uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    const uint32_t width = keel_device_large_local(info) ? 256 : 64;
-    return (uint64_t)(4 * width + 2 * values[KEEL_TUNABLE_ATTENTION_BLOCK]) * KEEL_LANES * sizeof(float);
+    const bool large = keel_device_large_local(info);
+    const uint32_t width = large ? 256 : 64, block = values[KEEL_TUNABLE_ATTENTION_BLOCK];
+    const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT];
+    const uint64_t forward = 2 * width + (kept > block ? kept : block) + block;
+    const uint64_t backward = 5 * width + 8 + 2 * block;
+    return (forward > backward ? forward : backward) * KEEL_LANES * (large ? 2 : 1) * sizeof(float);
 }
 
 static enum keel_status check_device(const struct keel_device_info *info,
@@ -142,7 +153,8 @@ static enum keel_status check_device(const struct keel_device_info *info,
                          values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
     if (gemm > info->local_bytes || attention > info->local_bytes)
         return keel_fail(KEEL_LIMIT, "%s: takes %llu bytes of local memory, %s has %llu: set a smaller one",
-                         gemm > info->local_bytes ? "gemm.depth and gemm.rows" : "attention.block",
+                         gemm > info->local_bytes ? "gemm.depth and gemm.rows"
+                                                  : "attention.block and attention.kept",
                          (unsigned long long)(gemm > info->local_bytes ? gemm : attention), info->selector,
                          (unsigned long long)info->local_bytes);
     return KEEL_OK;

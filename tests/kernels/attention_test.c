@@ -9,12 +9,17 @@
 struct shape {
     uint32_t batch, tokens, heads, width;
     double rate;
+    bool bidirectional;
 };
 
-/* Around every edge: 16 lanes, 8 rows or elements at a time, blocks of 64 and 256. */
+/* Around every edge: 16 and 32 lanes, 8 rows or elements at a time, blocks of 64. One head alone has its
+ * gradient by blocks of queries and of keys, many have it by heads. */
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 0},   {2, 5, 3, 7, 0},    {1, 16, 2, 8, 0.3}, {2, 17, 1, 64, 0},  {1, 64, 2, 32, 0.1},
-    {1, 33, 3, 33, 0}, {3, 31, 2, 9, 0.5}, {1, 67, 1, 3, 0},   {1, 300, 1, 20, 0}, {1, 259, 1, 5, 0.2},
+    {1, 1, 1, 1, 0, false},     {2, 5, 3, 7, 0, false},     {1, 16, 2, 8, 0.3, false},
+    {2, 17, 1, 64, 0, false},   {1, 64, 2, 32, 0.1, false}, {1, 33, 3, 33, 0, false},
+    {3, 31, 2, 9, 0.5, false},  {1, 67, 1, 3, 0, false},    {1, 300, 1, 20, 0, false},
+    {1, 259, 1, 5, 0.2, false}, {1, 1, 1, 1, 0, true},      {2, 37, 4, 7, 0, true},
+    {1, 100, 1, 35, 0, true},   {1, 129, 2, 64, 0.2, true},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], STREAM = 77 };
 
@@ -67,17 +72,22 @@ static double dot_true(const double *x, const double *y, uint32_t width)
     return sum;
 }
 
-/* p[j], j <= i: the softmax of row i. */
+static uint64_t keys_of(const struct shape *s, uint64_t i)
+{
+    return s->bidirectional ? s->tokens : i + 1;
+}
+
+/* p[j] of the keys that query i sees: the softmax of row i. */
 static void softmax_true(const struct shape *s, const struct place *at, const double *qkv, uint64_t i,
                          double *p)
 {
     const double *q = qkv + at->qkv + i * 3 * at->step, *k = qkv + at->qkv + at->step;
     double sum = 0;
-    for (uint64_t j = 0; j <= i; j++) {
+    for (uint64_t j = 0; j < keys_of(s, i); j++) {
         p[j] = exp(dot_true(q, k + j * 3 * at->step, s->width) / sqrt((double)s->width));
         sum += p[j];
     }
-    for (uint64_t j = 0; j <= i; j++)
+    for (uint64_t j = 0; j < keys_of(s, i); j++)
         p[j] /= sum;
 }
 
@@ -89,7 +99,7 @@ static void head_true(const struct shape *s, const struct place *at, const doubl
         softmax_true(s, at, qkv, i, p);
         for (uint64_t d = 0; d < s->width; d++) {
             o[d] = 0;
-            for (uint64_t j = 0; j <= i; j++)
+            for (uint64_t j = 0; j < keys_of(s, i); j++)
                 o[d] += p[j] * keep(s, at, i, j) * qkv[at->qkv + j * 3 * at->step + 2 * at->step + d];
         }
     }
@@ -112,12 +122,12 @@ static void head_grad_true(const struct shape *s, const struct place *at, const 
         const double *q = qkv + at->qkv + i * 3 * at->step, *g = dout + at->out + i * at->step;
         double delta = 0;
         softmax_true(s, at, qkv, i, p);
-        for (uint64_t j = 0; j <= i; j++) {
+        for (uint64_t j = 0; j < keys_of(s, i); j++) {
             const double *v = qkv + at->qkv + (3 * j + 2) * at->step;
             dp[j] = keep(s, at, i, j) * dot_true(g, v, s->width);
             delta += p[j] * dp[j];
         }
-        for (uint64_t j = 0; j <= i; j++) {
+        for (uint64_t j = 0; j < keys_of(s, i); j++) {
             const double *k = qkv + at->qkv + (3 * j + 1) * at->step;
             double ds = p[j] * (dp[j] - delta) * scale;
             for (uint64_t d = 0; d < s->width; d++) {
@@ -154,8 +164,7 @@ struct result {
     float *out, *stats, *dqkv;
 };
 
-static struct result attend_as(const struct shape *s, struct rig_device *on, bool small_local,
-                               const float *qkv, const float *dout)
+static struct result attend(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout)
 {
     uint64_t out_bytes = out_count(s) * sizeof(float), stats_bytes = 2 * row_count(s) * sizeof(float);
     struct result r = {rig_numbers(0, out_count(s)), rig_numbers(0, 2 * row_count(s)),
@@ -164,6 +173,7 @@ static struct result attend_as(const struct shape *s, struct rig_device *on, boo
                                                  .tokens = s->tokens,
                                                  .heads = s->heads,
                                                  .head_width = s->width,
+                                                 .bidirectional = s->bidirectional,
                                                  .dropout_rate = (float)s->rate,
                                                  .stream = STREAM}};
     struct keel_launch_list list = {0};
@@ -177,22 +187,12 @@ static struct result attend_as(const struct shape *s, struct rig_device *on, boo
     ck_ok(keel_op_attention(on->kernels, &op.forward, &list));
     op.forward.workspace = rig_buffer(on, NULL, keel_attention_grad_workspace_bytes(on->kernels, &op));
     ck_ok(keel_op_attention_grad(on->kernels, &op, &list));
-    struct rig_small small = {0};
-    if (small_local)
-        small = rig_small_init(on, &keel_module_attention, &list);
     rig_run(on, &list);
     rig_read(on, op.forward.out, r.out);
     rig_read(on, op.forward.stats, r.stats);
     rig_read(on, op.dqkv, r.dqkv);
-    if (small_local)
-        rig_small_fini(&small);
     rig_clear(on);
     return r;
-}
-
-static struct result attend(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout)
-{
-    return attend_as(s, on, false, qkv, dout);
 }
 
 static void result_fini(struct result *r)
@@ -207,7 +207,7 @@ static void result_fini(struct result *r)
 /* d(sum of dout * out) / d(qkv), central differences of 1e-5: agreement to 1e-6 of the largest. */
 START_TEST(the_gradient_formula_agrees_with_finite_differences)
 {
-    const struct shape s = {2, 6, 2, 5, _i == 0 ? 0 : 0.4};
+    const struct shape s = {2, 6, 2, 5, _i % 2 == 0 ? 0 : 0.4, _i >= 2};
     float *numbers = rig_numbers(1, 3 * out_count(&s)), *weights = rig_numbers(2, out_count(&s));
     double *qkv = doubles(numbers, 3 * out_count(&s)), *dout = doubles(weights, out_count(&s));
     double *dqkv = doubles(NULL, 3 * out_count(&s)), *out = doubles(NULL, out_count(&s));
@@ -274,8 +274,8 @@ START_TEST(every_shape_is_right_and_has_the_same_bits_on_every_device)
         for (int d = 0; d < RIG_DEVICES; d++)
             r[d] = attend(s, &rig[d], qkv, dout);
         check_against_double(s, qkv, dout, &r[0]);
-        snprintf(what, sizeof what, "attention-%ux%ux%ux%u-%g", s->batch, s->tokens, s->heads, s->width,
-                 s->rate);
+        snprintf(what, sizeof what, "attention-%ux%ux%ux%u-%g%s", s->batch, s->tokens, s->heads, s->width,
+                 s->rate, s->bidirectional ? "-bidirectional" : "");
         for (int d = 1; d < RIG_DEVICES; d++) {
             rig_same_bits(what, d, r[d].out, r[0].out, out_count(s));
             rig_same_bits(what, d, r[d].stats, r[0].stats, 2 * row_count(s));
@@ -294,9 +294,18 @@ END_TEST
 START_TEST(small_local_memory_changes_no_bit)
 {
     rig_open();
-    const struct shape s = {1, 200, 2, 24, 0.2}; /* four blocks of 64, one of 256 */
+    const struct shape s = {1, 200, 2, 24, 0.2, false}; /* more than the keys whose scores are kept there */
+    struct keel_device_info target = *keel_device_info(rig[1].device);
+    target.local_bytes = 32768;
+    struct keel_kernels *own = rig[1].kernels, *made_small = NULL;
+    ck_ok(keel_kernels_create_with(rig[1].device, &(struct keel_kernels_options){.target = &target},
+                                   &made_small));
     float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
-    struct result large = attend(&s, &rig[1], qkv, dout), small = attend_as(&s, &rig[1], true, qkv, dout);
+    struct result large = attend(&s, &rig[1], qkv, dout);
+    rig[1].kernels = made_small;
+    struct result small = attend(&s, &rig[1], qkv, dout);
+    rig[1].kernels = own;
+    keel_kernels_destroy(made_small);
     rig_same_bits("out in 32 KiB", 1, small.out, large.out, out_count(&s));
     rig_same_bits("stats in 32 KiB", 1, small.stats, large.stats, 2 * row_count(&s));
     rig_same_bits("dqkv in 32 KiB", 1, small.dqkv, large.dqkv, 3 * out_count(&s));
@@ -311,7 +320,7 @@ END_TEST
 START_TEST(what_comes_later_changes_no_bit_of_what_came_before)
 {
     rig_open();
-    const struct shape s = {1, 70, 2, 16, 0.25};
+    const struct shape s = {1, 70, 2, 16, 0.25, false};
     const uint64_t row = 2 * 16, kept = 40; /* tokens that stay as they are */
     float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
     struct result before = attend(&s, &rig[1], qkv, dout);
@@ -328,11 +337,53 @@ START_TEST(what_comes_later_changes_no_bit_of_what_came_before)
 }
 END_TEST
 
+START_TEST(every_token_sees_all_others_where_attention_is_bidirectional)
+{
+    rig_open();
+    const struct shape s = {1, 70, 2, 16, 0, true};
+    const uint64_t row = 2 * 16;
+    float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+    struct result before = attend(&s, &rig[1], qkv, dout);
+    qkv[(s.tokens - 1) * 3 * row + 2 * row] += 1; /* v of the last token, element 0 of head 0 */
+    struct result after = attend(&s, &rig[1], qkv, dout);
+    for (uint64_t t = 0; t < s.tokens; t++) {
+        ck_assert_float_gt(after.out[t * row], before.out[t * row]);
+        rig_same_bits("the rest", 1, after.out + t * row + 1, before.out + t * row + 1, row - 1);
+    }
+    result_fini(&before);
+    result_fini(&after);
+    free(qkv);
+    free(dout);
+    rig_close();
+}
+END_TEST
+
+/* The device's own counters: what the gradient needs beside its operands doubles with the tokens. */
+START_TEST(memory_grows_with_the_tokens_and_not_with_their_square)
+{
+    rig_open();
+    uint64_t bytes[4] = {0};
+    for (uint32_t n = 0; n < 4; n++) {
+        const struct shape s = {1, 256U << n, 1, 8, 0, false};
+        float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+        const uint64_t before = keel_device_stats(rig[1].device).peak_bytes;
+        struct result r = attend(&s, &rig[1], qkv, dout);
+        bytes[n] = keel_device_stats(rig[1].device).peak_bytes;
+        ck_assert_uint_gt(bytes[n], before);
+        ck_assert_uint_eq(bytes[n], bytes[0] << n);
+        result_fini(&r);
+        free(qkv);
+        free(dout);
+    }
+    rig_close();
+}
+END_TEST
+
 /* 1,024 tokens: the largest context of GPT-2. Rows of a constant v stay that constant. */
 START_TEST(a_thousand_tokens_attend)
 {
     rig_open();
-    const struct shape s = {1, 1024, 1, 8, 0};
+    const struct shape s = {1, 1024, 1, 8, 0, false};
     float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
     for (uint64_t t = 0; t < s.tokens; t++)
         for (uint64_t d = 0; d < s.width; d++)
@@ -383,10 +434,12 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, the_gradient_formula_agrees_with_finite_differences, 0, 2);
+    tcase_add_loop_test(tc, the_gradient_formula_agrees_with_finite_differences, 0, 4);
     tcase_add_test(tc, every_shape_is_right_and_has_the_same_bits_on_every_device);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, what_comes_later_changes_no_bit_of_what_came_before);
+    tcase_add_test(tc, every_token_sees_all_others_where_attention_is_bidirectional);
+    tcase_add_test(tc, memory_grows_with_the_tokens_and_not_with_their_square);
     tcase_add_test(tc, a_thousand_tokens_attend);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define LIMIT_NS (120 * KEEL_NS_PER_S)
-enum { LIMIT_S = 400, SETTINGS_MAX = 5 };
+enum { LIMIT_S = 400, SETTINGS_MAX = 6 };
 
 /* A stack is the environment that makes the driver show it, and a selector. */
 struct stack {
@@ -106,16 +106,19 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"launch.item_elements", 16},
      {"gemm.depth", 32},
      {"gemm.rows", 32},
-     {"attention.block", 16}},
+     {"attention.block", 16},
+     {"attention.kept", 64}},
     {{"launch.group_items", 8},
      {"launch.item_elements", 256},
      {"gemm.depth", 384},
      {"gemm.rows", 512},
+     {"attention.kept", 16},
      {"canon.by_lane", 1}},
     {{"gemm.groups_per_unit", 16},
      {"launch.item_elements", 64},
      {"gemm.rows", 64},
      {"attention.block", 32},
+     {"attention.kept", 2048},
      {"canon.by_lane", 2}},
 };
 

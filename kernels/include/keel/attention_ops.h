@@ -6,15 +6,17 @@
 
 #include <keel/kernels.h>
 
-/* Causal self-attention (Vaswani et al. 2017). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one
+/* Self-attention (Vaswani et al. 2017): causal, so that token i attends to tokens 0..i, or bidirectional, to
+ * all of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one
  * after the other in each row, heads contiguous in each. out is [batch, tokens, heads * head_width]. stats is
  * [batch, heads, tokens, 2]: the row maximum and the sum of exponentials, kept for backward. Dropout (rate,
- * stream, control) acts on the probabilities; rate 0: control may be NULL. Per row i: scores over keys j <= i
- * by ascending fma over the head, scaled by 1/sqrt(head_width); max; e_j = exp(s_j - max); sum ascending; out
- * = (sum over j ascending of fma(e_j, v_j, acc)) / sum. (Exact rules: attention.cl.) Memory is linear in the
- * tokens: scores are never stored but a block at a time in the device's caches. */
+ * stream, control) acts on the probabilities; rate 0: control may be NULL. Per row i: scores over the keys j
+ * that it attends to, by ascending fma over the head, scaled by 1/sqrt(head_width); max; e_j = exp(s_j -
+ * max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum. (Exact rules: attention.cl.)
+ * Memory is linear in the tokens: scores are never stored but a block at a time in the device's caches. */
 struct keel_attention {
     uint32_t batch, tokens, heads, head_width;
+    bool bidirectional;
     float dropout_rate;
     uint32_t stream;
     struct keel_buffer *qkv, *out, *stats, *control;
