@@ -20,6 +20,25 @@ uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis)
     return (uint32_t)((padded(shape, axis) - reach(shape, axis)) / shape->stride[axis]) + 1;
 }
 
+const char *keel_conv_fault(const struct keel_conv_shape *s)
+{
+    if (s->batch == 0 || s->height == 0 || s->width == 0 || s->channels == 0 || s->out_channels == 0 ||
+        s->kernel[0] == 0 || s->kernel[1] == 0)
+        return "nothing to compute";
+    if (s->stride[0] == 0 || s->stride[1] == 0 || s->dilation[0] == 0 || s->dilation[1] == 0)
+        return "strides and dilations are 1 or more";
+    if (s->groups == 0 || s->channels % s->groups != 0 || s->out_channels % s->groups != 0)
+        return "the groups do not divide the channels";
+    if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
+        padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
+        return "more than 2^31 pixels";
+    if ((uint64_t)s->kernel[0] * s->kernel[1] > PIXELS_MAX / s->channels)
+        return "more than 2^31 weights to an output";
+    if (reach(s, 0) > padded(s, 0) || reach(s, 1) > padded(s, 1))
+        return "the kernel is larger than the padded image";
+    return NULL;
+}
+
 static enum keel_status refuse(const char *op, const struct keel_conv_shape *s, const char *why)
 {
     return keel_fail(
@@ -31,23 +50,10 @@ static enum keel_status refuse(const char *op, const struct keel_conv_shape *s, 
         why);
 }
 
-enum keel_status keel_conv_check(const char *op, const struct keel_conv_shape *s)
+static enum keel_status check(const char *op, const struct keel_conv_shape *s)
 {
-    if (s->batch == 0 || s->height == 0 || s->width == 0 || s->channels == 0 || s->out_channels == 0 ||
-        s->kernel[0] == 0 || s->kernel[1] == 0)
-        return refuse(op, s, "nothing to compute");
-    if (s->stride[0] == 0 || s->stride[1] == 0 || s->dilation[0] == 0 || s->dilation[1] == 0)
-        return refuse(op, s, "strides and dilations are 1 or more");
-    if (s->groups == 0 || s->channels % s->groups != 0 || s->out_channels % s->groups != 0)
-        return refuse(op, s, "the groups do not divide the channels");
-    if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
-        padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
-        return refuse(op, s, "more than 2^31 pixels");
-    if ((uint64_t)s->kernel[0] * s->kernel[1] > PIXELS_MAX / s->channels)
-        return refuse(op, s, "more than 2^31 weights to an output");
-    if (reach(s, 0) > padded(s, 0) || reach(s, 1) > padded(s, 1))
-        return refuse(op, s, "the kernel is larger than the padded image");
-    return KEEL_OK;
+    const char *fault = keel_conv_fault(s);
+    return fault == NULL ? KEEL_OK : refuse(op, s, fault);
 }
 
 static uint64_t in_bytes(const struct keel_conv_shape *s)
@@ -111,7 +117,7 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
                                 struct keel_launch_list *list)
 {
     const struct keel_conv_shape *s = &op->shape;
-    KEEL_TRY(keel_conv_check("conv2d", s));
+    KEEL_TRY(check("conv2d", s));
     KEEL_TRY(keel_check_buffer("conv2d", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "y", op->y, out_bytes(s)));
@@ -142,7 +148,7 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
                                           struct keel_launch_list *list)
 {
     const struct keel_conv_shape *s = &op->shape;
-    KEEL_TRY(keel_conv_check("conv2d_grad_data", s));
+    KEEL_TRY(check("conv2d_grad_data", s));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dx", op->dx, in_bytes(s)));
@@ -171,7 +177,7 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
                                             struct keel_launch_list *list)
 {
     const struct keel_conv_shape *s = &op->shape;
-    KEEL_TRY(keel_conv_check("conv2d_grad_weight", s));
+    KEEL_TRY(check("conv2d_grad_weight", s));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dweight", op->dweight, weight_bytes(s)));

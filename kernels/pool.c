@@ -15,6 +15,23 @@ uint32_t keel_pool_out(const struct keel_pool_shape *shape, int axis)
     return (uint32_t)((padded(shape, axis) - shape->kernel[axis]) / shape->stride[axis]) + 1;
 }
 
+const char *keel_pool_fault(const struct keel_pool_shape *s)
+{
+    if (s->batch == 0 || s->height == 0 || s->width == 0 || s->channels == 0 || s->kernel[0] == 0 ||
+        s->kernel[1] == 0)
+        return "nothing to compute";
+    if (s->stride[0] == 0 || s->stride[1] == 0)
+        return "strides are 1 or more";
+    if (s->pad[0] >= s->kernel[0] || s->pad[1] >= s->kernel[1])
+        return "windows of padding alone";
+    if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
+        padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
+        return "more than 2^31 pixels";
+    if (s->kernel[0] > padded(s, 0) || s->kernel[1] > padded(s, 1))
+        return "the window is larger than the padded image";
+    return NULL;
+}
+
 static enum keel_status refuse(const char *op, const struct keel_pool_shape *s, const char *why)
 {
     return keel_fail(KEEL_INVALID,
@@ -23,21 +40,10 @@ static enum keel_status refuse(const char *op, const struct keel_pool_shape *s, 
                      s->stride[1], s->pad[0], s->pad[1], why);
 }
 
-enum keel_status keel_pool_check(const char *op, const struct keel_pool_shape *s)
+static enum keel_status check(const char *op, const struct keel_pool_shape *s)
 {
-    if (s->batch == 0 || s->height == 0 || s->width == 0 || s->channels == 0 || s->kernel[0] == 0 ||
-        s->kernel[1] == 0)
-        return refuse(op, s, "nothing to compute");
-    if (s->stride[0] == 0 || s->stride[1] == 0)
-        return refuse(op, s, "strides are 1 or more");
-    if (s->pad[0] >= s->kernel[0] || s->pad[1] >= s->kernel[1])
-        return refuse(op, s, "windows of padding alone");
-    if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
-        padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
-        return refuse(op, s, "more than 2^31 pixels");
-    if (s->kernel[0] > padded(s, 0) || s->kernel[1] > padded(s, 1))
-        return refuse(op, s, "the window is larger than the padded image");
-    return KEEL_OK;
+    const char *fault = keel_pool_fault(s);
+    return fault == NULL ? KEEL_OK : refuse(op, s, fault);
 }
 
 /* The image is `in`, the windows are `out`; one row of pixels of what is written goes to a work-item. */
@@ -51,7 +57,7 @@ struct pool {
 static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_list *list,
                                const struct keel_pool_shape *s, const struct pool *pool)
 {
-    KEEL_TRY(keel_pool_check(pool->op, s));
+    KEEL_TRY(check(pool->op, s));
     const uint32_t out_h = keel_pool_out(s, 0), out_w = keel_pool_out(s, 1);
     const uint64_t in_bytes = (uint64_t)s->batch * s->height * s->width * s->channels * sizeof(float);
     const uint64_t out_bytes = (uint64_t)s->batch * out_h * out_w * s->channels * sizeof(float);

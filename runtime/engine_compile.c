@@ -18,9 +18,13 @@
 static const struct {
     const char *name;
     uint32_t fusions;
-} passes[] = {
-    {"fuse", KEEL_FUSE_ALL},       {"fuse-gelu", KEEL_FUSE_GELU}, {"fuse-dropout", KEEL_FUSE_DROPOUT},
-    {"fuse-norm", KEEL_FUSE_NORM}, {"fuse-loss", KEEL_FUSE_LOSS}, {"plan-memory", 0}};
+} passes[] = {{"fuse", KEEL_FUSE_ALL},
+              {"fuse-gelu", KEEL_FUSE_GELU},
+              {"fuse-dropout", KEEL_FUSE_DROPOUT},
+              {"fuse-norm", KEEL_FUSE_NORM},
+              {"fuse-loss", KEEL_FUSE_LOSS},
+              {"fuse-image", KEEL_FUSE_IMAGE},
+              {"plan-memory", 0}};
 
 /* Leave out one of `passes`, whose name is the first `length` characters of `off`. */
 static enum keel_status leave_out(const char *off, size_t length, uint32_t *fusions, bool *reuse)

@@ -13,7 +13,7 @@ enum {
     KEEL_GRAPH_ITEMS_MAX = 1 << 16, /* values, and nodes */
     KEEL_GRAPH_PARAMS_MAX = 1 << 12,
     KEEL_NODE_IN_MAX = 8,
-    KEEL_NODE_OUT_MAX = 4,
+    KEEL_NODE_OUT_MAX = 5,
     KEEL_STREAM_DROPOUT = 1 << 16 /* random streams below are the parameters' */
 };
 
@@ -52,6 +52,11 @@ struct keel_attributes {
         struct {
             float weight; /* of this loss among several */
         } loss;
+        struct {
+            uint64_t size[2]; /* height and width of the image */
+            uint32_t kernel[2] /* of a pool */, stride[2], pad[2], dilation[2], groups;
+        } image;
+        bool relu; /* of batch norm: only keel_pass_fuse sets it */
         enum keel_activation_kind activation;
     };
 };
@@ -122,7 +127,7 @@ uint64_t keel_dtype_bytes(enum keel_dtype dtype);
 /* autodiff: append the nodes that add to every parameter's gradient. Needs a loss. */
 enum keel_status keel_pass_autodiff(struct keel_graph *graph);
 
-/* inference: take dropout out. */
+/* inference: take dropout out; batch norm goes by its statistics. */
 enum keel_status keel_pass_inference(struct keel_graph *graph);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
@@ -132,7 +137,9 @@ enum keel_fusions {
     KEEL_FUSE_NORM = 4,    /* the gradient that by-passes a norm into the norm's */
     KEEL_FUSE_LOSS = 8, /* the product that makes many rows of logits, their loss and gradients, in chunks of
                            rows */
-    KEEL_FUSE_ALL = 15
+    KEEL_FUSE_IMAGE = 16, /* an addition and a ReLU into the batch norm before them, the gradient of that ReLU
+                             into the norm's */
+    KEEL_FUSE_ALL = 31
 };
 enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions);
 

@@ -51,6 +51,19 @@ enum keel_op_id {
     KEEL_OP_EMBEDDING, /* graph_table.c */
     KEEL_OP_EMBEDDING_GRAD,
 
+    KEEL_OP_CONV2D, /* graph_image.c */
+    KEEL_OP_CONV2D_DX,
+    KEEL_OP_CONV2D_DW,
+    KEEL_OP_BATCH_NORM,
+    KEEL_OP_BATCH_NORM_EVAL,
+    KEEL_OP_BATCH_NORM_GRAD,
+    KEEL_OP_MAX_POOL,
+    KEEL_OP_MAX_POOL_GRAD,
+    KEEL_OP_AVG_POOL,
+    KEEL_OP_AVG_POOL_GRAD,
+    KEEL_OP_GLOBAL_AVG_POOL,
+    KEEL_OP_GLOBAL_AVG_POOL_GRAD,
+
     KEEL_OP_COUNT
 };
 
@@ -150,5 +163,35 @@ enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_
 void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_image.c ---- */
+bool keel_letters_conv2d(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                         char *why, size_t why_bytes);
+bool keel_letters_batch_norm(const struct keel_graph *, const struct keel_ir_node *,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+bool keel_letters_pool(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                       char *why, size_t why_bytes);
+bool keel_letters_global_pool(const struct keel_graph *, const struct keel_ir_node *,
+                              uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+void keel_describe_conv2d(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_describe_batch_norm(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_describe_pool(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_conv2d(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_batch_norm(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_max_pool(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_avg_pool(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_global_avg_pool(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_conv2d(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_conv2d_dx(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_conv2d_dw(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_batch_norm(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_batch_norm_eval(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_batch_norm_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_max_pool(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_max_pool_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_avg_pool(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_avg_pool_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_global_avg_pool(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *, const struct keel_ir_node *);
 
 #endif

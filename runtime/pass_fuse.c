@@ -1,10 +1,12 @@
-/* pass_fuse.c - fewer, larger operations; and inference, which takes dropout out.
+/* pass_fuse.c - fewer, larger operations; and inference, which takes dropout out and lets batch norm go by
+ * its statistics.
  *
  * Promises the same bits as without it: every fused kernel rounds where the separate ones did. The order of
  * the nodes that stay is kept. Leaves the bias to the builder (a linear node has it from the start). */
 #include "ops.h"
 
 #include <keel/memory.h>
+#include <string.h>
 
 #define NOBODY UINT32_MAX
 
@@ -184,20 +186,117 @@ static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *
     return graph->status;
 }
 
+/* A batch norm, of either form, whose result has one reader. */
+static bool is_batch_norm(const struct keel_graph *graph, const struct links *links, keel_value value)
+{
+    return links->uses[value] == 1 && value != graph->output &&
+           (made_by(graph, links, value, KEEL_OP_BATCH_NORM) ||
+            made_by(graph, links, value, KEEL_OP_BATCH_NORM_EVAL));
+}
+
+/* Whether a node from `from` to before `to` adds to what `node` adds to. */
+static bool shares_sums(const struct keel_graph *graph, const struct keel_ir_node *node, uint32_t from,
+                        uint32_t to)
+{
+    bool found = false;
+    for (uint32_t n = from; n < to; n++)
+        for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++)
+            for (uint32_t i = 3; i < 5; i++)
+                found = found || (node->out[i] != 0 && graph->nodes[n].out[k] == node->out[i]);
+    return found;
+}
+
+/* y = batch_norm(x); s = y + r  becomes  s = batch_norm(x, r), where the addition stood, for r may be made in
+ * between. */
+static bool fuse_batch_norm(struct keel_graph *graph, struct links *links, uint32_t at)
+{
+    struct keel_ir_node *add = &graph->nodes[at];
+    for (uint32_t i = 0; i < 2; i++) {
+        keel_value y = add->in[i], r = add->in[1 - i], sum = add->out[0];
+        if (y == r || !is_batch_norm(graph, links, y))
+            continue;
+        uint32_t maker = links->maker[y];
+        struct keel_ir_node *norm = &graph->nodes[maker];
+        if (norm->in[5] != 0 || norm->attributes.relu || shares_sums(graph, norm, maker + 1, at))
+            continue;
+        *add = *norm;
+        add->in[5] = r;
+        add->out[0] = sum;
+        norm->op = KEEL_OP_NONE;
+        for (uint32_t k = 0; k < 3; k++)
+            links->maker[add->out[k]] = at;
+        return true;
+    }
+    return false;
+}
+
+/* y = batch_norm(x); z = relu(y)  becomes  z = batch_norm(x) with relu, where the norm stands. */
+static void fuse_relu(struct keel_graph *graph, struct links *links, struct keel_ir_node *relu)
+{
+    keel_value y = relu->in[0];
+    if (relu->attributes.activation != KEEL_RELU || !is_batch_norm(graph, links, y))
+        return;
+    struct keel_ir_node *norm = &graph->nodes[links->maker[y]];
+    if (norm->attributes.relu)
+        return;
+    norm->attributes.relu = true;
+    norm->out[0] = relu->out[0];
+    links->maker[relu->out[0]] = links->maker[y];
+    relu->op = KEEL_OP_NONE;
+}
+
+static bool reads(const struct keel_ir_node *node, keel_value value)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
+        found = found || (node->op != KEEL_OP_NONE && node->in[i] == value);
+    return found;
+}
+
+/* g = relu_grad(z, dz); dx = batch_norm_grad(..., g)  becomes  dx, g = batch_norm_grad(..., dz, z), when
+ * nobody reads g before; later readers find it made here. */
+static void fuse_relu_grad(struct keel_graph *graph, struct links *links, uint32_t at)
+{
+    struct keel_ir_node *norm = &graph->nodes[at];
+    keel_value g = norm->in[4];
+    if (norm->in[5] != 0 || !made_by(graph, links, g, KEEL_OP_ACTIVATION_GRAD))
+        return;
+    struct keel_ir_node *relu = &graph->nodes[links->maker[g]];
+    bool first = relu->attributes.activation == KEEL_RELU;
+    for (uint32_t n = links->maker[g] + 1; n < at; n++)
+        first = first && !reads(&graph->nodes[n], g);
+    if (!first)
+        return;
+    norm->in[4] = relu->in[1];
+    norm->in[5] = relu->in[0];
+    norm->out[3] = links->uses[g] > 1 ? g : 0;
+    links->maker[g] = at;
+    relu->op = KEEL_OP_NONE;
+}
+
+static void fuse_node(struct keel_graph *graph, struct links *links, uint32_t at, uint32_t fusions)
+{
+    struct keel_ir_node *node = &graph->nodes[at];
+    const bool image = (fusions & KEEL_FUSE_IMAGE) != 0;
+    if (node->op == KEEL_OP_GELU && (fusions & KEEL_FUSE_GELU) != 0)
+        fuse_gelu(graph, links, node);
+    if (node->op == KEEL_OP_ACTIVATION && image)
+        fuse_relu(graph, links, node);
+    if (node->op == KEEL_OP_BATCH_NORM_GRAD && image)
+        fuse_relu_grad(graph, links, at);
+    if (node->op != KEEL_OP_ADD || ((fusions & KEEL_FUSE_DROPOUT) != 0 && fuse_dropout(graph, links, node)) ||
+        (image && fuse_batch_norm(graph, links, at)))
+        return;
+    if ((fusions & KEEL_FUSE_NORM) != 0)
+        fuse_norm_grad(graph, links, node);
+}
+
 enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions)
 {
     struct links links;
     KEEL_TRY(links_init(&links, graph));
-    for (uint32_t i = 0; i < graph->node_count; i++) {
-        struct keel_ir_node *node = &graph->nodes[i];
-        if (node->op == KEEL_OP_GELU && (fusions & KEEL_FUSE_GELU) != 0)
-            fuse_gelu(graph, &links, node);
-        if (node->op != KEEL_OP_ADD ||
-            ((fusions & KEEL_FUSE_DROPOUT) != 0 && fuse_dropout(graph, &links, node)))
-            continue;
-        if ((fusions & KEEL_FUSE_NORM) != 0)
-            fuse_norm_grad(graph, &links, node);
-    }
+    for (uint32_t i = 0; i < graph->node_count; i++)
+        fuse_node(graph, &links, i, fusions);
     enum keel_status status = KEEL_OK;
     for (uint32_t i = 0; i < graph->node_count && status == KEEL_OK; i++)
         if (graph->nodes[i].op == KEEL_OP_CROSS_ENTROPY && (fusions & KEEL_FUSE_LOSS) != 0)
@@ -213,6 +312,10 @@ enum keel_status keel_pass_inference(struct keel_graph *graph)
         struct keel_ir_node *node = &graph->nodes[i];
         node->attributes.rate = 0.0F;
         node->attributes.stream = 0;
+        if (node->op == KEEL_OP_BATCH_NORM) {
+            node->op = KEEL_OP_BATCH_NORM_EVAL;
+            memset(node->out + 1, 0, sizeof node->out - sizeof *node->out);
+        }
         if (node->op != KEEL_OP_DROPOUT)
             continue;
         KEEL_ASSERT(node->in[1] == 0); /* runs before fuse */

@@ -18,6 +18,7 @@ runtime_SRC += engine_update.c
 runtime_SRC += graph.c
 runtime_SRC += graph_attention.c
 runtime_SRC += graph_dense.c
+runtime_SRC += graph_image.c
 runtime_SRC += graph_loss.c
 runtime_SRC += graph_table.c
 runtime_SRC += idx.c

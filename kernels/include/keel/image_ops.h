@@ -20,12 +20,12 @@ struct keel_conv_shape {
     uint32_t groups;
 };
 /* Height (axis 0) or width (axis 1) of the output: (size + 2 pad - dilation (kernel - 1) - 1) / stride + 1,
- * of a shape that keel_conv_check lets pass. */
+ * of a shape without fault. */
 uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
-/* OK, or INVALID: what makes no sense, named after `op`: nothing to compute, a stride, dilation or number of
+/* What makes no sense in a shape, in words, or NULL: nothing to compute, a stride, dilation or number of
  * groups of 0, groups that do not divide the channels, a kernel larger than the padded image, more than 2^31
  * pixels. Any thread. */
-enum keel_status keel_conv_check(const char *op, const struct keel_conv_shape *shape);
+const char *keel_conv_fault(const struct keel_conv_shape *shape);
 
 /* y[b, p, q, o] = sum of x[b, p stride + i dilation - pad, q ..., c] w[i, j, c, o] + bias[o]: s = fma(x, w,
  * s) over i, j, c of the group ascending, from +0, where pixels of the padding count as x = 0; then s = s + 0
@@ -112,9 +112,9 @@ struct keel_pool_shape {
     uint32_t batch, height, width, channels;
     uint32_t kernel[2], stride[2], pad[2]; /* pad less than kernel: each window meets the image */
 };
-/* As keel_conv_out and keel_conv_check. */
+/* As keel_conv_out and keel_conv_fault. */
 uint32_t keel_pool_out(const struct keel_pool_shape *shape, int axis);
-enum keel_status keel_pool_check(const char *op, const struct keel_pool_shape *shape);
+const char *keel_pool_fault(const struct keel_pool_shape *shape);
 
 /* The largest of each window, padding left out, NaN larger than all; of equals the first in order (down, then
  * across) counts. taps[b, p, q, c] (int32) becomes its number i * kernel[1] + j, for the gradient. */

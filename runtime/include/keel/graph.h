@@ -61,6 +61,25 @@ keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struc
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
 keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
 
+/* Operations on images [batch, height, width, channels]; [0] is down, [1] across. Weights of a convolution
+ * are [kernel down, kernel across, channels / groups, outputs]; bias 0: none. */
+struct keel_conv2d_spec {
+    uint32_t stride[2], pad[2], dilation[2], groups; /* 0 is 1, but of pad */
+};
+keel_value keel_graph_conv2d(struct keel_graph *, keel_value x, keel_value weight, keel_value bias,
+                             const struct keel_conv2d_spec *);
+/* Over all but the last dimension (Ioffe and Szegedy 2015). running_mean and running_variance are statistics,
+ * by which the program for evaluation goes. */
+keel_value keel_graph_batch_norm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
+                                 keel_value running_mean, keel_value running_variance);
+struct keel_pool_spec {
+    uint32_t kernel[2], stride[2], pad[2]; /* stride 0: as the kernel */
+};
+keel_value keel_graph_max_pool(struct keel_graph *, keel_value x, const struct keel_pool_spec *);
+keel_value keel_graph_avg_pool(struct keel_graph *, keel_value x,
+                               const struct keel_pool_spec *);            /* padding counts */
+keel_value keel_graph_global_avg_pool(struct keel_graph *, keel_value x); /* [batch, channels] */
+
 /* Losses: each is a mean, and all add to one sum, which they return. The first of these also makes its first
  * operand the output, unless there is one. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);

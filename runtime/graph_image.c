@@ -1,0 +1,417 @@
+/* graph_image.c - convolution, batch norm, pools: builder functions, gradients, launches. */
+#include "autodiff.h"
+#include "emit.h"
+
+#include <keel/image_ops.h>
+#include <stdio.h>
+#include <string.h>
+
+static const float norm_epsilon = 1e-5F; /* as PyTorch's default */
+
+/* ---- convolution: builder and shapes ------------------------------------------------------------------- */
+
+static uint32_t or_one(uint32_t given)
+{
+    return given == 0 ? 1 : given;
+}
+
+/* The image's size is an attribute because the gradient's result cannot be known from its operands. */
+keel_value keel_graph_conv2d(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias,
+                             const struct keel_conv2d_spec *spec)
+{
+    const struct keel_shape image = keel_graph_shape(graph, x);
+    struct keel_attributes attributes = {.image = {.groups = or_one(spec->groups)}};
+    for (int axis = 0; axis < 2; axis++) {
+        attributes.image.size[axis] = image.size[1 + axis];
+        attributes.image.stride[axis] = or_one(spec->stride[axis]);
+        attributes.image.dilation[axis] = or_one(spec->dilation[axis]);
+        attributes.image.pad[axis] = spec->pad[axis];
+    }
+    return keel_graph_node(
+        graph,
+        &(struct keel_node_request){.op = KEEL_OP_CONV2D, .in = {x, weight, bias}, .attributes = attributes});
+}
+
+/* Sizes beyond 32 bits are beyond all limits of the kernels, and stay so. */
+static uint32_t narrow(uint64_t size)
+{
+    return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX;
+}
+
+static struct keel_conv_shape conv_shape(const struct keel_attributes *attributes, uint64_t batch,
+                                         const uint64_t weight[4])
+{
+    return (struct keel_conv_shape){
+        .batch = narrow(batch),
+        .height = narrow(attributes->image.size[0]),
+        .width = narrow(attributes->image.size[1]),
+        .channels = narrow(weight[2] * attributes->image.groups),
+        .out_channels = narrow(weight[3]),
+        .kernel = {narrow(weight[0]), narrow(weight[1])},
+        .stride = {attributes->image.stride[0], attributes->image.stride[1]},
+        .pad = {attributes->image.pad[0], attributes->image.pad[1]},
+        .dilation = {attributes->image.dilation[0], attributes->image.dilation[1]},
+        .groups = attributes->image.groups,
+    };
+}
+
+/* Letters: b images of H x W, C channels; i x j taps of d channels each to o outputs; P x Q. */
+bool keel_letters_conv2d(const struct keel_graph *graph, const struct keel_ir_node *node,
+                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    const struct keel_attributes *a = &node->attributes;
+    const uint64_t weight[4] = {size['i'], size['j'], size['d'], size['o']};
+    const struct keel_conv_shape shape = conv_shape(a, size['b'], weight);
+    (void)graph;
+    if (size['c'] != 0 && size['c'] != shape.channels) {
+        snprintf(why, why_bytes, "the weights are for %u channels in %u groups, the image has %llu",
+                 shape.channels, a->image.groups, (unsigned long long)size['c']);
+        return false;
+    }
+    const char *fault = keel_conv_fault(&shape);
+    if (fault != NULL) {
+        snprintf(why, why_bytes, "stride %u x %u, padding %u x %u, dilation %u x %u, %u groups: %s",
+                 shape.stride[0], shape.stride[1], shape.pad[0], shape.pad[1], shape.dilation[0],
+                 shape.dilation[1], shape.groups, fault);
+        return false;
+    }
+    size['H'] = shape.height;
+    size['W'] = shape.width;
+    size['C'] = shape.channels;
+    size['P'] = keel_conv_out(&shape, 0);
+    size['Q'] = keel_conv_out(&shape, 1);
+    return true;
+}
+
+void keel_describe_conv2d(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    const struct keel_attributes *a = &node->attributes;
+    snprintf(text, text_bytes, " stride=%ux%u pad=%ux%u dilation=%ux%u groups=%u", a->image.stride[0],
+             a->image.stride[1], a->image.pad[0], a->image.pad[1], a->image.dilation[0], a->image.dilation[1],
+             a->image.groups);
+}
+
+/* ---- batch norm and pools: builder and shapes ---------------------------------------------------------- */
+
+keel_value keel_graph_batch_norm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta,
+                                 keel_value running_mean, keel_value running_variance)
+{
+    return keel_graph_node(
+        graph, &(struct keel_node_request){.op = KEEL_OP_BATCH_NORM,
+                                           .in = {x, gamma, beta, running_mean, running_variance}});
+}
+
+/* What it runs by after training must be statistics, for nothing else is kept up. */
+bool keel_letters_batch_norm(const struct keel_graph *graph, const struct keel_ir_node *node,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)size;
+    for (int i = 3; i < 5; i++) {
+        const struct keel_ir_value *value = &graph->values[node->in[i]];
+        if (value->kind == KEEL_VALUE_PARAM && graph->params[value->param].statistic)
+            continue;
+        snprintf(why, why_bytes, "%s is no statistic", value->name);
+        return false;
+    }
+    return true;
+}
+
+void keel_describe_batch_norm(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "%s", node->attributes.relu ? " relu" : "");
+}
+
+static struct keel_attributes pool_attributes(struct keel_graph *graph, keel_value x,
+                                              const struct keel_pool_spec *spec)
+{
+    const struct keel_shape image = keel_graph_shape(graph, x);
+    struct keel_attributes attributes = {.image = {.groups = 1}};
+    for (int axis = 0; axis < 2; axis++) {
+        attributes.image.size[axis] = image.size[1 + axis];
+        attributes.image.kernel[axis] = spec->kernel[axis];
+        attributes.image.stride[axis] = spec->stride[axis] == 0 ? spec->kernel[axis] : spec->stride[axis];
+        attributes.image.pad[axis] = spec->pad[axis];
+    }
+    return attributes;
+}
+
+keel_value keel_graph_max_pool(struct keel_graph *graph, keel_value x, const struct keel_pool_spec *spec)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_MAX_POOL,
+                                                              .in = {x},
+                                                              .attributes = pool_attributes(graph, x, spec)});
+}
+
+keel_value keel_graph_avg_pool(struct keel_graph *graph, keel_value x, const struct keel_pool_spec *spec)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_AVG_POOL,
+                                                              .in = {x},
+                                                              .attributes = pool_attributes(graph, x, spec)});
+}
+
+keel_value keel_graph_global_avg_pool(struct keel_graph *graph, keel_value x)
+{
+    const struct keel_shape image = keel_graph_shape(graph, x);
+    return keel_graph_node(
+        graph, &(struct keel_node_request){.op = KEEL_OP_GLOBAL_AVG_POOL,
+                                           .in = {x},
+                                           .attributes.image.size = {image.size[1], image.size[2]}});
+}
+
+static struct keel_pool_shape pool_shape(const struct keel_attributes *attributes, uint64_t batch,
+                                         uint64_t channels)
+{
+    return (struct keel_pool_shape){
+        .batch = narrow(batch),
+        .height = narrow(attributes->image.size[0]),
+        .width = narrow(attributes->image.size[1]),
+        .channels = narrow(channels),
+        .kernel = {attributes->image.kernel[0], attributes->image.kernel[1]},
+        .stride = {attributes->image.stride[0], attributes->image.stride[1]},
+        .pad = {attributes->image.pad[0], attributes->image.pad[1]},
+    };
+}
+
+bool keel_letters_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    const struct keel_pool_shape shape = pool_shape(&node->attributes, size['b'], size['c']);
+    const char *fault = keel_pool_fault(&shape);
+    (void)graph;
+    if (fault != NULL) {
+        snprintf(why, why_bytes, "windows of %u x %u, stride %u x %u, padding %u x %u: %s", shape.kernel[0],
+                 shape.kernel[1], shape.stride[0], shape.stride[1], shape.pad[0], shape.pad[1], fault);
+        return false;
+    }
+    size['H'] = shape.height;
+    size['W'] = shape.width;
+    size['P'] = keel_pool_out(&shape, 0);
+    size['Q'] = keel_pool_out(&shape, 1);
+    return true;
+}
+
+void keel_describe_pool(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    const struct keel_attributes *a = &node->attributes;
+    snprintf(text, text_bytes, " kernel=%ux%u stride=%ux%u pad=%ux%u", a->image.kernel[0], a->image.kernel[1],
+             a->image.stride[0], a->image.stride[1], a->image.pad[0], a->image.pad[1]);
+}
+
+bool keel_letters_global_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
+                              uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph;
+    size['H'] = node->attributes.image.size[0];
+    size['W'] = node->attributes.image.size[1];
+    if (size['H'] * size['W'] <= UINT32_MAX)
+        return true;
+    snprintf(why, why_bytes, "more than 2^32 - 1 pixels");
+    return false;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------------- */
+
+void keel_grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const keel_value x = node->in[0], weight = node->in[1], bias = node->in[2];
+    const keel_value dy = arrived(autodiff, node->out[0]);
+    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, bias))
+        return;
+    keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CONV2D_DW,
+                                                                 .in = {x, dy},
+                                                                 .into = {accumulator(autodiff, weight)},
+                                                                 .attributes = node->attributes});
+    if (bias != 0)
+        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_BIAS_GRAD,
+                                                                     .in = {dy},
+                                                                     .into = {accumulator(autodiff, bias)}});
+    if (wanted(autodiff, x))
+        keel_gradient_add(
+            autodiff, x,
+            keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CONV2D_DX,
+                                                                         .in = {dy, weight},
+                                                                         .attributes = node->attributes}));
+}
+
+/* The forward node adds to the statistics, now that they have accumulators. */
+void keel_grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const keel_value gamma = node->in[1], beta = node->in[2];
+    if (!keel_gradient_param(autodiff, node, gamma) || !keel_gradient_param(autodiff, node, beta))
+        return;
+    struct keel_ir_node *forward = &autodiff->graph->nodes[autodiff->node];
+    forward->out[3] = accumulator(autodiff, node->in[3]);
+    forward->out[4] = accumulator(autodiff, node->in[4]);
+    keel_value dx = keel_graph_node(
+        autodiff->graph,
+        &(struct keel_node_request){
+            .op = KEEL_OP_BATCH_NORM_GRAD,
+            .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
+            .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)}});
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(autodiff, node->in[0], dx);
+}
+
+static void pool_gradient(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,
+                          keel_value taps)
+{
+    keel_gradient_add(autodiff, node->in[0],
+                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
+                                                           .op = op,
+                                                           .in = {arrived(autodiff, node->out[0]), taps},
+                                                           .attributes = node->attributes}));
+}
+void keel_grad_max_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    pool_gradient(autodiff, node, KEEL_OP_MAX_POOL_GRAD, node->out[1]);
+}
+void keel_grad_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    pool_gradient(autodiff, node, KEEL_OP_AVG_POOL_GRAD, 0);
+}
+void keel_grad_global_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    pool_gradient(autodiff, node, KEEL_OP_GLOBAL_AVG_POOL_GRAD, 0);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------ */
+
+enum keel_status keel_emit_conv2d(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_conv2d op = {.shape =
+                                       conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
+                                                  shape_of(emit, node->in[1])->size),
+                                   .x = buffer_of(emit, node->in[0]),
+                                   .weight = buffer_of(emit, node->in[1]),
+                                   .bias = buffer_of(emit, node->in[2]),
+                                   .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_conv2d(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_conv2d_dx(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_conv2d_grad_data op = {.shape = conv_shape(&node->attributes,
+                                                                 shape_of(emit, node->in[0])->size[0],
+                                                                 shape_of(emit, node->in[1])->size),
+                                             .dy = buffer_of(emit, node->in[0]),
+                                             .weight = buffer_of(emit, node->in[1]),
+                                             .dx = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_conv2d_grad_data(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_conv2d_dw(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_conv2d_grad_weight op = {.shape = conv_shape(&node->attributes,
+                                                                   shape_of(emit, node->in[0])->size[0],
+                                                                   shape_of(emit, node->out[0])->size),
+                                               .x = buffer_of(emit, node->in[0]),
+                                               .dy = buffer_of(emit, node->in[1]),
+                                               .dweight = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_conv2d_grad_weight(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_batch_norm(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_batch_norm op = {.rows = rows_of(emit, node->in[0]),
+                                       .n = width_of(emit, node->in[0]),
+                                       .epsilon = norm_epsilon,
+                                       .scale = share_of_step(emit),
+                                       .relu = node->attributes.relu,
+                                       .x = buffer_of(emit, node->in[0]),
+                                       .gamma = buffer_of(emit, node->in[1]),
+                                       .beta = buffer_of(emit, node->in[2]),
+                                       .residual = buffer_of(emit, node->in[5]),
+                                       .y = buffer_of(emit, node->out[0]),
+                                       .mean = buffer_of(emit, node->out[1]),
+                                       .rstd = buffer_of(emit, node->out[2]),
+                                       .running_mean = buffer_of(emit, node->out[3]),
+                                       .running_variance = buffer_of(emit, node->out[4]),
+                                       .scratch = emit->workspace};
+    need_workspace(emit, keel_batch_norm_scratch_bytes(op.rows, op.n));
+    return emit->measure ? KEEL_OK : keel_op_batch_norm(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_batch_norm_eval(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_batch_norm_eval op = {.rows = rows_of(emit, node->in[0]),
+                                            .n = width_of(emit, node->in[0]),
+                                            .epsilon = norm_epsilon,
+                                            .relu = node->attributes.relu,
+                                            .x = buffer_of(emit, node->in[0]),
+                                            .gamma = buffer_of(emit, node->in[1]),
+                                            .beta = buffer_of(emit, node->in[2]),
+                                            .residual = buffer_of(emit, node->in[5]),
+                                            .y = buffer_of(emit, node->out[0]),
+                                            .mean = buffer_of(emit, node->in[3]),
+                                            .variance = buffer_of(emit, node->in[4])};
+    return emit->measure ? KEEL_OK : keel_op_batch_norm_eval(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_batch_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_batch_norm_grad op = {.rows = rows_of(emit, node->in[0]),
+                                            .n = width_of(emit, node->in[0]),
+                                            .x = buffer_of(emit, node->in[0]),
+                                            .gamma = buffer_of(emit, node->in[1]),
+                                            .mean = buffer_of(emit, node->in[2]),
+                                            .rstd = buffer_of(emit, node->in[3]),
+                                            .dy = buffer_of(emit, node->in[4]),
+                                            .relu_y = buffer_of(emit, node->in[5]),
+                                            .dx = buffer_of(emit, node->out[0]),
+                                            .dgamma = buffer_of(emit, node->out[1]),
+                                            .dbeta = buffer_of(emit, node->out[2]),
+                                            .dresidual = buffer_of(emit, node->out[3]),
+                                            .scratch = emit->workspace};
+    need_workspace(emit, keel_batch_norm_scratch_bytes(op.rows, op.n));
+    return emit->measure ? KEEL_OK : keel_op_batch_norm_grad(emit->kernels, &op, emit->list);
+}
+
+/* `image`: the value that has the batch and the channels, first and last. */
+static struct keel_pool_shape pool_of(const struct keel_emit *emit, const struct keel_ir_node *node,
+                                      keel_value image)
+{
+    const struct keel_shape *shape = shape_of(emit, image);
+    return pool_shape(&node->attributes, shape->size[0], shape->size[shape->dims - 1]);
+}
+
+enum keel_status keel_emit_max_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_max_pool op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
+                                     buffer_of(emit, node->out[0]), buffer_of(emit, node->out[1])};
+    return emit->measure ? KEEL_OK : keel_op_max_pool(emit->kernels, &op, emit->list);
+}
+enum keel_status keel_emit_max_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_max_pool_grad op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
+                                          buffer_of(emit, node->in[1]), buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_max_pool_grad(emit->kernels, &op, emit->list);
+}
+enum keel_status keel_emit_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_avg_pool op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
+                                     buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_avg_pool(emit->kernels, &op, emit->list);
+}
+enum keel_status keel_emit_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_avg_pool_grad op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
+                                          buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_avg_pool_grad(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_global_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_shape *x = shape_of(emit, node->in[0]);
+    const struct keel_global_avg_pool op = {(uint32_t)x->size[0], (uint32_t)(x->size[1] * x->size[2]),
+                                            (uint32_t)x->size[3], buffer_of(emit, node->in[0]),
+                                            buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_global_avg_pool(emit->kernels, &op, emit->list);
+}
+enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_shape *dx = shape_of(emit, node->out[0]);
+    const struct keel_global_avg_pool_grad op = {(uint32_t)dx->size[0], (uint32_t)(dx->size[1] * dx->size[2]),
+                                                 (uint32_t)dx->size[3], buffer_of(emit, node->in[0]),
+                                                 buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_global_avg_pool_grad(emit->kernels, &op, emit->list);
+}

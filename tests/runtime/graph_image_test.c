@@ -1,0 +1,493 @@
+/* graph_image_test.c - rows for images: each gradient equals finite differences, the fuse pass changes no
+ * bit, statistics get the batch's, evaluation goes by them, and what makes no sense is refused with its
+ * shapes. */
+#include "ir.h"
+#include "op_gradient.h"
+
+enum { B = 2, H = 5, W = 4, C = 6, O = 4, IMAGE = B * H * W * C };
+
+#define SHAPE(...)                                                                                           \
+    {                                                                                                        \
+        .dims = sizeof((uint64_t[]){__VA_ARGS__}) / 8, .size = { __VA_ARGS__ }                               \
+    }
+
+/* ---- convolution ---- */
+
+struct geometry {
+    int stride[2], pad[2], dilation[2], groups, kernel[2];
+};
+static const struct geometry strided = {{2, 1}, {1, 0}, {1, 1}, 1, {3, 2}},
+                             dilated = {{1, 1}, {2, 1}, {2, 1}, 2, {3, 3}},
+                             depthwise = {{1, 1}, {1, 1}, {1, 1}, 6, {3, 3}},
+                             one = {{1, 1}, {0, 0}, {1, 1}, 1, {1, 1}};
+
+static keel_value build_of(struct keel_graph *graph, const keel_value *p, const struct geometry *g)
+{
+    const struct keel_conv2d_spec spec = {{(uint32_t)g->stride[0], (uint32_t)g->stride[1]},
+                                          {(uint32_t)g->pad[0], (uint32_t)g->pad[1]},
+                                          {(uint32_t)g->dilation[0], (uint32_t)g->dilation[1]},
+                                          (uint32_t)g->groups};
+    return keel_graph_conv2d(graph, p[0], p[1], p[2], &spec);
+}
+
+static void conv_of(const struct op_operands *op, const struct geometry *g, int outs, double *y)
+{
+    const int out_h = (H + 2 * g->pad[0] - g->dilation[0] * (g->kernel[0] - 1) - 1) / g->stride[0] + 1;
+    const int out_w = (W + 2 * g->pad[1] - g->dilation[1] * (g->kernel[1] - 1) - 1) / g->stride[1] + 1;
+    const int in = C / g->groups, out = outs / g->groups;
+    for (int at = 0; at < B * out_h * out_w * outs; at++) {
+        const int o = at % outs, q = at / outs % out_w, p = at / outs / out_w % out_h,
+                  b = at / outs / out_w / out_h;
+        y[at] = op->param[2] != NULL ? op->param[2][o] : 0;
+        for (int k = 0; k < g->kernel[0] * g->kernel[1] * in; k++) {
+            const int u = p * g->stride[0] + k / in / g->kernel[1] * g->dilation[0] - g->pad[0];
+            const int v = q * g->stride[1] + k / in % g->kernel[1] * g->dilation[1] - g->pad[1];
+            if (u >= 0 && v >= 0 && u < H && v < W)
+                y[at] += op->param[0][((b * H + u) * W + v) * C + o / out * in + k % in] *
+                         op->param[1][k * outs + o];
+        }
+    }
+}
+
+#define CONV(name, outs)                                                                                     \
+    static keel_value build_##name(struct keel_graph *graph, const keel_value *p, keel_value ids,            \
+                                   keel_value input)                                                         \
+    {                                                                                                        \
+        (void)ids, (void)input;                                                                              \
+        return build_of(graph, p, &name);                                                                    \
+    }                                                                                                        \
+    static void conv_##name(const struct op_operands *op, double *y)                                         \
+    {                                                                                                        \
+        conv_of(op, &name, outs, y);                                                                         \
+    }
+CONV(strided, O)
+CONV(dilated, O)
+CONV(depthwise, C)
+CONV(one, O)
+
+/* ---- batch norm ---- */
+
+static keel_value statistic(struct keel_graph *graph, const char *name, float fill)
+{
+    const struct keel_param_spec spec = {
+        .name = name, .shape = SHAPE(C), .fill = fill, .statistic = true, .momentum = 0.25F};
+    return keel_graph_param(graph, &spec);
+}
+static keel_value norm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta)
+{
+    return keel_graph_batch_norm(graph, x, gamma, beta, statistic(graph, "mean", 0.0F),
+                                 statistic(graph, "variance", 1.0F));
+}
+
+static keel_value build_norm(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    return norm(graph, p[0], p[1], p[2]);
+}
+static keel_value build_block(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_activation(graph, keel_graph_add(graph, norm(graph, p[0], p[1], p[2]), p[3]),
+                                 KEEL_RELU);
+}
+static void batch_norm(const struct op_operands *op, double *y)
+{
+    for (int c = 0; c < C; c++) {
+        double mean = 0, square = 0;
+        for (int i = c; i < IMAGE; i += C)
+            mean += op->param[0][i] * C / IMAGE;
+        for (int i = c; i < IMAGE; i += C)
+            square += (op->param[0][i] - mean) * (op->param[0][i] - mean) * C / IMAGE;
+        for (int i = c; i < IMAGE; i += C)
+            y[i] = (op->param[0][i] - mean) / sqrt(square + 1e-5) * op->param[1][c] + op->param[2][c];
+    }
+}
+static void block(const struct op_operands *op, double *y)
+{
+    batch_norm(op, y);
+    for (int i = 0; i < IMAGE; i++)
+        y[i] = fmax(y[i] + op->param[3][i], 0);
+}
+
+/* ---- pools ---- */
+
+static const struct keel_pool_spec windows = {{3, 2}, {2, 2}, {1, 0}};
+enum { POOL_H = (H + 2 - 3) / 2 + 1, POOL_W = (W - 2) / 2 + 1, POOLED = B * POOL_H * POOL_W * C };
+
+static void pool(const struct op_operands *op, double *y, bool max)
+{
+    for (int at = 0; at < POOLED; at++) {
+        const int c = at % C, q = at / C % POOL_W, p = at / C / POOL_W % POOL_H, b = at / C / POOL_W / POOL_H;
+        double best = -INFINITY, sum = 0;
+        for (int k = 0; k < 6; k++) {
+            const int u = p * 2 - 1 + k / 2, v = q * 2 + k % 2;
+            if (u < 0 || u >= H)
+                continue;
+            best = fmax(best, op->param[0][((b * H + u) * W + v) * C + c]);
+            sum += op->param[0][((b * H + u) * W + v) * C + c];
+        }
+        y[at] = max ? best : sum / 6;
+    }
+}
+static keel_value build_max(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_max_pool(graph, p[0], &windows);
+}
+static void max_pool(const struct op_operands *op, double *y)
+{
+    pool(op, y, true);
+}
+static keel_value build_avg(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_avg_pool(graph, p[0], &windows);
+}
+static void avg_pool(const struct op_operands *op, double *y)
+{
+    pool(op, y, false);
+}
+static keel_value build_global(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                               keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_global_avg_pool(graph, p[0]);
+}
+static void global_avg_pool(const struct op_operands *op, double *y)
+{
+    for (int at = 0; at < B * C; at++) {
+        y[at] = 0;
+        for (int i = 0; i < H * W; i++)
+            y[at] += op->param[0][(at / C * H * W + i) * C + at % C] / (H * W);
+    }
+}
+
+static const struct op_case table[] = {
+    {.name = "conv2d, strided",
+     .params = {SHAPE(B, H, W, C), SHAPE(3, 2, C, O), SHAPE(O)},
+     .results = B * 3 * 3 * O,
+     .build = build_strided,
+     .forward = conv_strided},
+    {.name = "conv2d, dilated, 2 groups",
+     .params = {SHAPE(B, H, W, C), SHAPE(3, 3, C / 2, O)},
+     .results = B * H * W * O,
+     .build = build_dilated,
+     .forward = conv_dilated},
+    {.name = "conv2d, depthwise",
+     .params = {SHAPE(B, H, W, C), SHAPE(3, 3, 1, C), SHAPE(C)},
+     .results = B * H * W * C,
+     .build = build_depthwise,
+     .forward = conv_depthwise},
+    {.name = "conv2d, one tap",
+     .params = {SHAPE(B, H, W, C), SHAPE(1, 1, C, O), SHAPE(O)},
+     .results = B * H * W * O,
+     .build = build_one,
+     .forward = conv_one},
+    {.name = "batch_norm",
+     .params = {SHAPE(B, H, W, C), SHAPE(C), SHAPE(C)},
+     .results = IMAGE,
+     .build = build_norm,
+     .forward = batch_norm},
+    {.name = "batch_norm, add, relu",
+     .params = {SHAPE(B, H, W, C), SHAPE(C), SHAPE(C), SHAPE(B, H, W, C)},
+     .results = IMAGE,
+     .build = build_block,
+     .forward = block},
+    {.name = "max_pool", /* spread, so that no two are within a step of each other */
+     .params = {SHAPE(B, H, W, C)},
+     .spread = 2000.0F,
+     .results = POOLED,
+     .build = build_max,
+     .forward = max_pool},
+    {.name = "avg_pool",
+     .params = {SHAPE(B, H, W, C)},
+     .results = POOLED,
+     .build = build_avg,
+     .forward = avg_pool},
+    {.name = "global_avg_pool",
+     .params = {SHAPE(B, H, W, C)},
+     .results = B * C,
+     .build = build_global,
+     .forward = global_avg_pool},
+};
+
+START_TEST(the_gradient_of_an_image_operation_equals_finite_differences)
+{
+    op_gradient_case(&table[_i], 1e-6);
+}
+END_TEST
+
+/* ---- a small residual network ---- */
+
+static keel_value param(struct keel_graph *graph, const char *name, struct keel_shape shape, float fill)
+{
+    return keel_graph_param(
+        graph, &(struct keel_param_spec){
+                   .name = name, .shape = shape, .deviation = fill == 0.0F ? 0.5F : 0.0F, .fill = fill});
+}
+static keel_value conv_norm(struct keel_graph *graph, keel_value x, const char *prefix)
+{
+    char name[4][24];
+    static const char *const suffix[] = {".w", ".gamma", ".mean", ".variance"};
+    for (int i = 0; i < 4; i++)
+        snprintf(name[i], sizeof name[i], "%s%s", prefix, suffix[i]);
+    const struct keel_conv2d_spec spec = {.pad = {1, 1}};
+    keel_value y =
+        keel_graph_conv2d(graph, x, param(graph, name[0], (struct keel_shape)SHAPE(3, 3, C, C), 0), 0, &spec);
+    keel_value gamma = param(graph, name[1], (struct keel_shape)SHAPE(C), 1.0F);
+    keel_value beta = keel_graph_param(
+        graph, &(struct keel_param_spec){.name = prefix, .shape = SHAPE(C), .deviation = 0.1F});
+    return keel_graph_batch_norm(graph, y, gamma, beta, statistic(graph, name[2], 0.0F),
+                                 statistic(graph, name[3], 1.0F));
+}
+static struct keel_graph *network(void)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, H, W, C));
+    keel_value a = keel_graph_activation(graph, conv_norm(graph, x, "a"), KEEL_RELU);
+    keel_value b = keel_graph_activation(graph, conv_norm(graph, a, "b"), KEEL_RELU);
+    keel_value c = conv_norm(graph, b, "c"), skip = conv_norm(graph, a, "d");
+    keel_value d = keel_graph_activation(graph, keel_graph_add(graph, c, skip), KEEL_RELU);
+    keel_value e =
+        keel_graph_activation(graph, keel_graph_add(graph, conv_norm(graph, d, "e"), d), KEEL_RELU);
+    keel_value logits = keel_graph_global_avg_pool(graph, keel_graph_max_pool(graph, e, &windows));
+    keel_graph_cross_entropy(graph, logits,
+                             keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape)SHAPE(B)));
+    ck_ok(keel_graph_status(graph));
+    return graph;
+}
+
+struct net {
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    struct keel_engine *engine;
+    float x[IMAGE];
+    int32_t labels[B];
+    struct keel_engine_batch batch;
+    const void *inputs[2];
+};
+static void net_open(struct net *net, const char *selector, const char *passes_off)
+{
+    struct keel_graph *graph = network();
+    const struct keel_control draw = {.seed_lo = 3};
+    ck_ok(keel_device_open(selector, NULL, &net->device));
+    ck_ok(keel_kernels_create(net->device, &net->kernels));
+    const struct keel_engine_config config = {.device = net->device,
+                                              .kernels = net->kernels,
+                                              .graph = graph,
+                                              .training = true,
+                                              .microbatches = 2,
+                                              .passes_off = passes_off};
+    ck_ok(keel_engine_create(&config, &net->engine));
+    keel_graph_destroy(graph);
+    ck_ok(keel_engine_initialize(net->engine, 7));
+    for (uint32_t i = 0; i < IMAGE; i++)
+        net->x[i] = 4 * keel_random_uniform(&draw, 1, i) - 1;
+    for (int i = 0; i < B; i++)
+        net->labels[i] = i + 2;
+    net->inputs[0] = net->x;
+    net->inputs[1] = net->labels;
+    net->batch = (struct keel_engine_batch){.inputs = net->inputs};
+}
+static void net_close(struct net *net)
+{
+    keel_engine_destroy(net->engine);
+    keel_kernels_destroy(net->kernels);
+    keel_device_close(net->device);
+}
+/* The flat gradients after a microbatch; the caller frees. */
+static float *net_gradients(struct net *net)
+{
+    const uint64_t count = keel_engine_flat_count(net->engine);
+    float *out = op_calloc(count, sizeof *out);
+    struct keel_queue *queue = keel_engine_queue(net->engine);
+    ck_ok(keel_engine_zero(net->engine));
+    ck_ok(keel_engine_microbatch(net->engine, &net->batch, NULL, NULL));
+    ck_ok(keel_queue_read(queue, keel_engine_flat(net->engine, KEEL_FLAT_GRADIENTS), 0, out, count * 4, NULL,
+                          NULL));
+    ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
+    return out;
+}
+
+START_TEST(fused_passes_leave_every_bit_as_it_was)
+{
+    static const char *const selectors[] = {"host", "pocl", "pocl"}, *const off[] = {"fuse,plan-memory", NULL,
+                                                                                     "fuse"};
+    float *gradients[3], logits[3][B * C];
+    uint64_t count = 0;
+    for (int i = 0; i < 3; i++) {
+        struct net net;
+        net_open(&net, selectors[i], off[i]);
+        count = keel_engine_flat_count(net.engine);
+        gradients[i] = net_gradients(&net);
+        ck_ok(keel_engine_output(net.engine, &net.batch, 0, B, keel_deadline_after_ns(60 * KEEL_NS_PER_S),
+                                 logits[i]));
+        net_close(&net);
+    }
+    for (int i = 1; i < 3; i++) {
+        ck_assert_mem_eq(gradients[0], gradients[i], count * 4);
+        ck_assert_mem_eq(logits[0], logits[i], sizeof logits[0]);
+    }
+    for (int i = 0; i < 3; i++)
+        free(gradients[i]);
+}
+END_TEST
+
+static uint32_t nodes_of(const struct keel_graph *graph, const char *name)
+{
+    char line[512];
+    uint32_t found = 0;
+    FILE *file;
+    ck_ok(keel_graph_dump(graph, "build/graph_image_test.txt"));
+    file = fopen("build/graph_image_test.txt", "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        found += strstr(line, name) != NULL;
+    fclose(file);
+    remove("build/graph_image_test.txt");
+    return found;
+}
+
+START_TEST(batch_norm_takes_in_the_addition_and_the_relu_after_it)
+{
+    struct keel_graph *train = network(), *eval = network();
+    ck_ok(keel_pass_autodiff(train));
+    ck_assert_uint_eq(nodes_of(train, "activation_grad("), 4);
+    ck_ok(keel_pass_fuse(train, KEEL_FUSE_IMAGE));
+    ck_assert_uint_eq(nodes_of(train, "activation("), 0);
+    ck_assert_uint_eq(nodes_of(train, "activation_grad("), 0);
+    ck_assert_uint_eq(nodes_of(train, "batch_norm("), 5);
+    ck_ok(keel_pass_inference(eval));
+    ck_ok(keel_pass_fuse(eval, KEEL_FUSE_ALL));
+    ck_assert_uint_eq(nodes_of(eval, "activation(") + nodes_of(eval, " add("), 0);
+    ck_assert_uint_eq(nodes_of(eval, "batch_norm_eval("), 5);
+    keel_graph_destroy(train);
+    keel_graph_destroy(eval);
+}
+END_TEST
+
+/* x goes through the first convolution alone, so its batch statistics are computed here in double. */
+START_TEST(statistics_get_the_share_of_the_batch_that_the_step_has)
+{
+    struct net net;
+    net_open(&net, "host", NULL);
+    float *gradients = net_gradients(&net), weights[9 * C * C];
+    const struct keel_engine_param *w = keel_engine_param(net.engine, 0), *mean = NULL, *variance = NULL;
+    for (uint32_t i = 0; i < keel_engine_param_count(net.engine); i++) {
+        const struct keel_engine_param *p = keel_engine_param(net.engine, i);
+        w = strcmp(p->name, "a.w") == 0 ? p : w;
+        mean = strcmp(p->name, "a.mean") == 0 ? p : mean;
+        variance = strcmp(p->name, "a.variance") == 0 ? p : variance;
+    }
+    ck_assert(mean != NULL && variance != NULL);
+    ck_ok(keel_queue_read(keel_engine_queue(net.engine), keel_engine_flat(net.engine, KEEL_FLAT_WEIGHTS),
+                          w->offset * 4, weights, sizeof weights, NULL, NULL));
+    ck_ok(keel_queue_finish(keel_engine_queue(net.engine), keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
+    static const struct geometry same = {{1, 1}, {1, 1}, {1, 1}, 1, {3, 3}};
+    double x[IMAGE], wide[9 * C * C], y[IMAGE];
+    for (int i = 0; i < IMAGE; i++)
+        x[i] = (double)net.x[i];
+    for (int i = 0; i < 9 * C * C; i++)
+        wide[i] = (double)weights[i];
+    conv_of(&(struct op_operands){.param = {x, wide}}, &same, C, y);
+    for (int c = 0; c < C; c++) {
+        double m = 0, v = 0;
+        for (int i = c; i < IMAGE; i += C)
+            m += y[i] * C / IMAGE;
+        for (int i = c; i < IMAGE; i += C)
+            v += (y[i] - m) * (y[i] - m) / (IMAGE / C - 1);
+        ck_assert_double_eq_tol((double)gradients[mean->offset + (uint64_t)c], m / 2, 1e-5);
+        ck_assert_double_eq_tol((double)gradients[variance->offset + (uint64_t)c], v / 2, 1e-5 * v);
+    }
+    free(gradients);
+    net_close(&net);
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+struct bad {
+    const char *says;
+    struct keel_shape image, weight;
+    struct keel_conv2d_spec conv;
+    struct keel_pool_spec pool;
+};
+static const struct bad bad[] = {
+    {"conv2d([2,5,4,6], [3,3,5,4]): the weights are for 5 channels in 1 groups, the image has 6",
+     SHAPE(B, H, W, C),
+     SHAPE(3, 3, 5, 4),
+     {.groups = 1},
+     {{0}, {0}, {0}}},
+    {"conv2d([2,5,4,6], [3,3,6,4]): the weights are for 24 channels in 4 groups",
+     SHAPE(B, H, W, C),
+     SHAPE(3, 3, 6, 4),
+     {.groups = 4},
+     {{0}, {0}, {0}}},
+    {"conv2d([2,5,4,6], [3,3,2,4]): stride 1 x 1, padding 0 x 0, dilation 1 x 1, 3 groups: the groups do not",
+     SHAPE(B, H, W, C),
+     SHAPE(3, 3, 2, 4),
+     {.groups = 3},
+     {{0}, {0}, {0}}},
+    {"conv2d([2,5,4,6], [7,3,6,4]): stride 1 x 1, padding 0 x 1, dilation 1 x 1, 1 groups: the kernel is "
+     "larger",
+     SHAPE(B, H, W, C),
+     SHAPE(7, 3, 6, 4),
+     {.pad = {0, 1}},
+     {{0}, {0}, {0}}},
+    {"conv2d([2,5,4], [3,3,6,4]): ", SHAPE(B, H, W), SHAPE(3, 3, 6, 4), {.groups = 1}, {{0}, {0}, {0}}},
+    {"max_pool([2,5,4,6]): windows of 6 x 2, stride 6 x 2, padding 0 x 0: the window is larger",
+     SHAPE(B, H, W, C),
+     {0, {0}},
+     {.groups = 0},
+     {{6, 2}, {0}, {0}}},
+    {"max_pool([2,5,4,6]): windows of 2 x 2, stride 2 x 2, padding 2 x 0: windows of padding alone",
+     SHAPE(B, H, W, C),
+     {0, {0}},
+     {.groups = 0},
+     {{2, 2}, {0}, {2, 0}}},
+    {"max_pool([2,5,4,6]): windows of 0 x 0", SHAPE(B, H, W, C), {0, {0}}, {.groups = 0}, {{0}, {0}, {0}}},
+};
+
+START_TEST(what_makes_no_sense_is_refused_when_the_graph_is_built)
+{
+    const struct bad *of = &bad[_i];
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, of->image);
+    if (of->weight.dims != 0)
+        keel_graph_conv2d(graph, x, keel_graph_input(graph, "w", KEEL_F32, of->weight), 0, &of->conv);
+    else
+        keel_graph_max_pool(graph, x, &of->pool);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_msg(strncmp(keel_detail(), of->says, strlen(of->says)) == 0, "%s", keel_detail());
+    keel_graph_destroy(graph);
+}
+END_TEST
+
+START_TEST(batch_norm_without_statistics_is_refused)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, H, W, C));
+    keel_value gamma = param(graph, "gamma", (struct keel_shape)SHAPE(C), 1.0F);
+    keel_graph_batch_norm(graph, x, gamma, gamma, statistic(graph, "mean", 0.0F), gamma);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_ptr_nonnull(
+        strstr(keel_detail(), "batch_norm([2,5,4,6], [6], [6], [6], [6]): gamma is no statistic"));
+    keel_graph_destroy(graph);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, the_gradient_of_an_image_operation_equals_finite_differences, 0,
+                        sizeof table / sizeof *table);
+    tcase_add_test(tc, fused_passes_leave_every_bit_as_it_was);
+    tcase_add_test(tc, batch_norm_takes_in_the_addition_and_the_relu_after_it);
+    tcase_add_test(tc, statistics_get_the_share_of_the_batch_that_the_step_has);
+    tcase_add_loop_test(tc, what_makes_no_sense_is_refused_when_the_graph_is_built, 0,
+                        sizeof bad / sizeof *bad);
+    tcase_add_test(tc, batch_norm_without_statistics_is_refused);
+}
+KEEL_TEST_MAIN("graph_image", cases, 60)
