@@ -9,10 +9,6 @@
  * Shapes: flat arrays of `count`. A work-item takes `block` consecutive elements, a multiple of 16;
  * block is the one tunable and changes no bit. */
 
-#define SPAN(i, end)                                                                                         \
-    ulong i = (ulong)get_global_id(0) * block;                                                               \
-    const ulong end = min(i + block, count);
-
 static inline float16 relu_x16(float16 x)
 {
     return select(x, (float16)(0.0f), x <= (float16)(0.0f));
@@ -30,25 +26,18 @@ static inline float relu_slope(float x, float dy)
     return x > 0.0f ? dy : 0.0f;
 }
 
-/* One function: y = wide(x), and its gradient dx = dy * slope(x). */
+/* One function: y = f(x), and its gradient dx = dy * slope(x). */
 #define ACTIVATION(name, f, f_x16)                                                                           \
     __kernel void keel_##name(__global const float *x, __global float *y, ulong count, uint block)           \
     {                                                                                                        \
-        SPAN(i, end)                                                                                         \
-        for (; i + 16 <= end; i += 16)                                                                       \
-            vstore16(f_x16(vload16(0, x + i)), 0, y + i);                                                    \
-        for (; i < end; i++)                                                                                 \
-            y[i] = f(x[i]);                                                                                  \
+        CANON_ELEMENTS(vstore16(f_x16(vload16(0, x + i)), 0, y + i), y[i] = f(x[i]))                         \
     }
 #define GRADIENT(name, g, g_x16)                                                                             \
     __kernel void keel_##name##_grad(__global const float *x, __global const float *dy, __global float *dx,  \
                                      ulong count, uint block)                                                \
     {                                                                                                        \
-        SPAN(i, end)                                                                                         \
-        for (; i + 16 <= end; i += 16)                                                                       \
-            vstore16(g_x16(vload16(0, x + i), vload16(0, dy + i)), 0, dx + i);                               \
-        for (; i < end; i++)                                                                                 \
-            dx[i] = g(x[i], dy[i]);                                                                          \
+        CANON_ELEMENTS(vstore16(g_x16(vload16(0, x + i), vload16(0, dy + i)), 0, dx + i),                    \
+                       dx[i] = g(x[i], dy[i]))                                                               \
     }
 #define TIMES_SLOPE(name)                                                                                    \
     static inline float16 name##_grad_x16(float16 x, float16 dy)                                             \
@@ -75,26 +64,28 @@ GRADIENT(silu, silu_grad, silu_grad_x16)
 __kernel void keel_swiglu(__global const float *a, __global const float *b, __global float *y, ulong count,
                           uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(canon_silu_x16(vload16(0, a + i)) * vload16(0, b + i), 0, y + i);
-    for (; i < end; i++)
-        y[i] = canon_silu(a[i]) * b[i];
+    CANON_ELEMENTS(vstore16(canon_silu_x16(vload16(0, a + i)) * vload16(0, b + i), 0, y + i),
+                   y[i] = canon_silu(a[i]) * b[i])
 }
 
 /* da may be a, db may be b, either may be dy. */
+static inline void swiglu_grad_16(__global const float *a, __global const float *b, __global const float *dy,
+                                  __global float *da, __global float *db)
+{
+    const float16 x = vload16(0, a), g = vload16(0, dy), z = vload16(0, b);
+    vstore16((g * z) * canon_silu_slope_x16(x), 0, da);
+    vstore16(g * canon_silu_x16(x), 0, db);
+}
+static inline void swiglu_grad(__global const float *a, __global const float *b, __global const float *dy,
+                               __global float *da, __global float *db)
+{
+    const float x = *a, g = *dy, z = *b;
+    *da = (g * z) * canon_silu_slope(x);
+    *db = g * canon_silu(x);
+}
 __kernel void keel_swiglu_grad(__global const float *a, __global const float *b, __global const float *dy,
                                __global float *da, __global float *db, ulong count, uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16) {
-        const float16 x = vload16(0, a + i), g = vload16(0, dy + i), z = vload16(0, b + i);
-        vstore16((g * z) * canon_silu_slope_x16(x), 0, da + i);
-        vstore16(g * canon_silu_x16(x), 0, db + i);
-    }
-    for (; i < end; i++) {
-        const float x = a[i], g = dy[i], z = b[i];
-        da[i] = (g * z) * canon_silu_slope(x);
-        db[i] = g * canon_silu(x);
-    }
+    CANON_ELEMENTS(swiglu_grad_16(a + i, b + i, dy + i, da + i, db + i),
+                   swiglu_grad(a + i, b + i, dy + i, da + i, db + i))
 }

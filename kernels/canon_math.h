@@ -113,8 +113,9 @@ static inline canon_real canon_rsqrt(canon_real x)
     return canon_as_real(r);
 }
 
-/* e^x = 2^k e^r, |r| <= ln(2) / 2; k is rounded by adding 1.5 * 2^23, whose low bits then are k. */
-static inline canon_real canon_exp(canon_real x)
+/* e^x = 2^k e^r, |r| <= ln(2) / 2; k is rounded by adding 1.5 * 2^23, whose low bits then are k. For x in
+ * [-87, 88]; anything for others and for NaN. */
+static inline canon_real canon_exp_within(canon_real x)
 {
     canon_real t = canon_fma(x, 0x1.715476p+0f, 0x1.8p+23f);
     canon_real k = t - 0x1.8p+23f;
@@ -125,7 +126,12 @@ static inline canon_real canon_exp(canon_real x)
     p = canon_fma(p, r, 0x1.555492p-3f);
     p = canon_fma(p, r, 0x1.fffffcp-2f);
     p = canon_fma(p * r, r, r) + 1.0f;
-    canon_bits u = canon_as_bits(p) + (canon_as_bits(t) << 23);
+    return canon_as_real(canon_as_bits(p) + (canon_as_bits(t) << 23));
+}
+
+static inline canon_real canon_exp(canon_real x)
+{
+    canon_bits u = canon_as_bits(canon_exp_within(x));
     u = x < -0x1.5d589ep+6f ? (canon_bits)(0u) : u; /* below FLT_MIN */
     u = x > 0x1.62e42ep+6f ? (canon_bits)(0x7f800000u) : u;
     u = x != x ? (canon_bits)(0x7fc00000u) : u;
@@ -170,7 +176,7 @@ static inline canon_real canon_tanh(canon_real x)
     p = canon_fma(p, s, -0x1.55553ap-2f);
     canon_real small = canon_flush(canon_fma(p * s, a, a));
     canon_real big = a > 9.1f ? (canon_real)(9.1f) : a;
-    big = canon_fma(-2.0f, canon_reciprocal(canon_exp(big + big) + 1.0f), 1.0f);
+    big = canon_fma(-2.0f, canon_reciprocal(canon_exp_within(big + big) + 1.0f), 1.0f);
     big = a > 9.1f ? (canon_real)(1.0f) : big;
     canon_bits r = canon_as_bits(a < 0.6f ? small : big) | sign;
     r = x != x ? (canon_bits)(0x7fc00000u) : r;
@@ -198,18 +204,30 @@ static inline canon_real canon_cos(canon_real x)
     return ((x < 0.785f) | (x > 2.356f)) ? end : middle;
 }
 
-/* 1 / (1 + e^-w): 0 below -80 and 1 far above; NaN stays NaN. */
+/* e^-w where 1 + e^-w is wanted, which is 1 beyond 80. Anything for w below -80 and for NaN. */
+static inline canon_real canon_exp_down(canon_real w)
+{
+    return canon_exp_within(-(w > 87.0f ? (canon_real)(87.0f) : w));
+}
+
+/* 1 / (1 + e^-w): 0 below -80 and 1 far above; anything for NaN, which who multiplies by w needs not have. */
+static inline canon_real canon_sigmoid_finite(canon_real w)
+{
+    canon_real r = canon_reciprocal(canon_exp_down(w) + 1.0f);
+    return w < -80.0f ? (canon_real)(0.0f) : r;
+}
+
+/* The same, and NaN stays NaN. */
 static inline canon_real canon_sigmoid(canon_real w)
 {
-    canon_real r = canon_reciprocal(canon_exp(-w) + 1.0f);
-    return w < -80.0f ? (canon_real)(0.0f) : r;
+    return w != w ? w : canon_sigmoid_finite(w);
 }
 
 /* GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline canon_real canon_gelu(canon_real x)
 {
     canon_real w = x * canon_fma(x * x, 0x1.2444f2p-4f, 0x1.988454p+0f);
-    return x * canon_sigmoid(w);
+    return x * canon_sigmoid_finite(w);
 }
 
 /* Its derivative: s + x s (1 - s) w', w' = 2 u'. Outside |w| <= 80 it is 0 or 1. */
@@ -217,7 +235,7 @@ static inline canon_real canon_gelu_slope(canon_real x)
 {
     canon_real square = x * x;
     canon_real w = x * canon_fma(square, 0x1.2444f2p-4f, 0x1.988454p+0f);
-    canon_real e = canon_exp(-w);
+    canon_real e = canon_exp_down(w);
     canon_real s = canon_reciprocal(e + 1.0f);
     canon_real slope = canon_fma(square, 0x1.b6676cp-3f, 0x1.988454p+0f);
     canon_real r = canon_fma(x * ((e * s) * s), slope, s); /* 1 - s = e s, without cancellation */
@@ -242,12 +260,12 @@ static inline canon_real canon_sigmoid_slope(canon_real w)
 /* SiLU, x s(x), and its derivative s + x s (1 - s); outside |x| <= 80 that is 0 or 1. */
 static inline canon_real canon_silu(canon_real x)
 {
-    return x * canon_sigmoid(x);
+    return x * canon_sigmoid_finite(x);
 }
 
 static inline canon_real canon_silu_slope(canon_real x)
 {
-    canon_real e = canon_exp(-x);
+    canon_real e = canon_exp_down(x);
     canon_real s = canon_reciprocal(e + 1.0f);
     canon_real r = canon_fma(x, (e * s) * s, s);
     r = x > 80.0f ? (canon_real)(1.0f) : r;

@@ -26,6 +26,9 @@
 #undef canon_rsqrt_seeded
 #undef canon_reciprocal
 #undef canon_exp
+#undef canon_exp_within
+#undef canon_exp_down
+#undef canon_sigmoid_finite
 #undef canon_log
 #undef canon_tanh
 #undef canon_cos

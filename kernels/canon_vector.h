@@ -30,3 +30,18 @@ CANON_VECTOR_OF(ushort)
 #define vload16(i, p)     canon_vector_load((p) + 16 * (i))
 #define vstore16(v, i, p) canon_vector_store((v), (p) + 16 * (i))
 #endif
+
+/* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
+ * i, i + 16 ... while sixteen are left, then `one`. Sixty-four to a turn where there are: of a long chain of
+ * arithmetic a processor sees more at once. Needs count and block; nothing that overlaps but i with i. */
+#define CANON_ELEMENTS(wide, one)                                                                            \
+    ulong i = (ulong)get_global_id(0) * block;                                                               \
+    const ulong end = min(i + block, count);                                                                 \
+    while (i + CANON_TURN <= end) {                                                                          \
+        _Pragma("unroll") for (uint turn = 0; turn < CANON_TURN; turn += 16, i += 16) wide;                  \
+    }                                                                                                        \
+    for (; i + 16 <= end; i += 16)                                                                           \
+        wide;                                                                                                \
+    for (; i < end; i++)                                                                                     \
+        one;
+#define CANON_TURN (KEEL_BY_LANE == 0 ? 64 : 16)

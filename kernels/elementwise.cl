@@ -10,63 +10,36 @@
  * Shapes: flat arrays of `count`. A work-item takes `block` consecutive elements, a multiple of 16;
  * block is the one tunable and changes no bit, since there is no sum. */
 
-#define SPAN(i, end)                                                                                         \
-    ulong i = (ulong)get_global_id(0) * block;                                                               \
-    const ulong end = min(i + block, count);
-
 __kernel void keel_add(__global const float *a, __global const float *b, __global float *y, ulong count,
                        uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(vload16(0, a + i) + vload16(0, b + i), 0, y + i);
-    for (; i < end; i++)
-        y[i] = a[i] + b[i];
+    CANON_ELEMENTS(vstore16(vload16(0, a + i) + vload16(0, b + i), 0, y + i), y[i] = a[i] + b[i])
 }
 
 __kernel void keel_multiply(__global const float *a, __global const float *b, __global float *y, ulong count,
                             uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i);
-    for (; i < end; i++)
-        y[i] = a[i] * b[i];
+    CANON_ELEMENTS(vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i), y[i] = a[i] * b[i])
 }
 
 __kernel void keel_gelu(__global const float *x, __global float *y, ulong count, uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(canon_gelu_x16(vload16(0, x + i)), 0, y + i);
-    for (; i < end; i++)
-        y[i] = canon_gelu(x[i]);
+    CANON_ELEMENTS(vstore16(canon_gelu_x16(vload16(0, x + i)), 0, y + i), y[i] = canon_gelu(x[i]))
 }
 
 __kernel void keel_gelu_grad(__global const float *x, __global const float *dy, __global float *dx,
                              ulong count, uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(vload16(0, dy + i) * canon_gelu_slope_x16(vload16(0, x + i)), 0, dx + i);
-    for (; i < end; i++)
-        dx[i] = dy[i] * canon_gelu_slope(x[i]);
+    CANON_ELEMENTS(vstore16(vload16(0, dy + i) * canon_gelu_slope_x16(vload16(0, x + i)), 0, dx + i),
+                   dx[i] = dy[i] * canon_gelu_slope(x[i]))
 }
 
 __kernel void keel_fill(__global float *y, ulong count, float value, uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16((float16)(value), 0, y + i);
-    for (; i < end; i++)
-        y[i] = value;
+    CANON_ELEMENTS(vstore16((float16)(value), 0, y + i), y[i] = value)
 }
 
 __kernel void keel_copy(__global const uint *x, __global uint *y, ulong count, uint block)
 {
-    SPAN(i, end)
-    for (; i + 16 <= end; i += 16)
-        vstore16(vload16(0, x + i), 0, y + i);
-    for (; i < end; i++)
-        y[i] = x[i];
+    CANON_ELEMENTS(vstore16(vload16(0, x + i), 0, y + i), y[i] = x[i])
 }

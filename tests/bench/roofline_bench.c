@@ -34,7 +34,9 @@ static const uint64_t POOL_FLOATS = UINT64_C(1024) * 50257; /* the largest tenso
 enum {
     OPS_RECIPROCAL = 7,
     OPS_EXP = 19,
-    OPS_SIGMOID = OPS_EXP + OPS_RECIPROCAL + 3,
+    OPS_EXP_DOWN = 14,
+    OPS_SIGMOID = OPS_EXP_DOWN + OPS_RECIPROCAL + 3,
+    OPS_TANH = 44,
     OPS_LOG = 27,
     OPS_SQRT = 38,
     OPS_DIVIDE = 43,
@@ -86,7 +88,7 @@ static enum keel_status build_gelu(const struct row *row, struct keel_launch_lis
 static enum keel_status build_gelu_grad(const struct row *row, struct keel_launch_list *list,
                                         struct work *work)
 {
-    *work = moves(STREAM_AXPY, row, 12, OPS_EXP + OPS_RECIPROCAL + 14);
+    *work = moves(STREAM_AXPY, row, 12, OPS_EXP_DOWN + OPS_RECIPROCAL + 14);
     return keel_op_gelu_grad(
         kernels,
         &(struct keel_gelu_grad){.count = row->rows * row->n, .x = pool[1], .dy = pool[0], .dx = pool[0]},
@@ -106,7 +108,7 @@ static enum keel_status build_relu(const struct row *row, struct keel_launch_lis
 }
 static enum keel_status build_tanh(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
-    *work = moves(STREAM_COPY, row, 8, OPS_EXP + OPS_RECIPROCAL + 28);
+    *work = moves(STREAM_COPY, row, 8, OPS_TANH);
     return activation(row, KEEL_TANH, list);
 }
 static enum keel_status build_silu(const struct row *row, struct keel_launch_list *list, struct work *work)
