@@ -8,25 +8,50 @@ static uint32_t vocab_of(const struct keel_job *job, const struct keel_data *dat
     return job->vocab != 0 ? job->vocab : keel_data_vocab(data);
 }
 
-static enum keel_status build_gpt(struct keel_graph *graph, const struct keel_job *job,
-                                  const struct keel_data *data)
+static struct keel_gpt_config gpt_of(const struct keel_job *job, const struct keel_data *data)
 {
-    const struct keel_gpt_config config = {.layers = job->layers,
-                                           .heads = job->heads,
-                                           .width = job->width,
-                                           .block = job->block,
-                                           .vocab = vocab_of(job, data),
-                                           .batch = job->batch,
-                                           .dropout = job->dropout,
-                                           .bias = job->bias,
-                                           .tied = job->tied};
-    return keel_model_gpt(graph, &config);
+    return (struct keel_gpt_config){.layers = job->layers,
+                                    .heads = job->heads,
+                                    .width = job->width,
+                                    .block = job->block,
+                                    .vocab = vocab_of(job, data),
+                                    .batch = job->batch,
+                                    .dropout = job->dropout,
+                                    .bias = job->bias,
+                                    .tied = job->tied};
+}
+
+static enum keel_status build_resnet(struct keel_graph *graph, const struct keel_job *job,
+                                     const struct keel_data *data)
+{
+    const struct keel_shape *pixels = &keel_data_input(data, 0)->shape;
+    const struct keel_resnet_config config = {.stages = job->stages,
+                                              .blocks = job->layers,
+                                              .width = job->width,
+                                              .large_stem = job->stem == KEEL_STEM_LARGE,
+                                              .height = (uint32_t)pixels->size[1],
+                                              .image_width = (uint32_t)pixels->size[2],
+                                              .channels = (uint32_t)pixels->size[3],
+                                              .classes = vocab_of(job, data),
+                                              .batch = job->batch};
+    return keel_model_resnet(graph, &config);
 }
 
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data)
 {
-    if (job->kind == KEEL_MODEL_GPT)
-        return build_gpt(graph, job, data);
-    return keel_fail(KEEL_UNSUPPORTED, "model.kind: this build trains gpt alone");
+    struct keel_gpt_config gpt;
+    switch ((enum keel_model_kind)job->kind) {
+    case KEEL_MODEL_RESNET:
+        return build_resnet(graph, job, data);
+    case KEEL_MODEL_BERT:
+    case KEEL_MODEL_MOE:
+    case KEEL_MODEL_DLRM:
+        return keel_fail(KEEL_UNSUPPORTED, "model.kind: bert, moe and dlrm come later");
+    case KEEL_MODEL_GPT:
+    case KEEL_MODEL_KIND_COUNT:
+    default:
+        gpt = gpt_of(job, data);
+        return keel_model_gpt(graph, &gpt);
+    }
 }

@@ -31,6 +31,7 @@ runtime_SRC += membership.c
 runtime_SRC += model.c
 runtime_SRC += model_gpt.c
 runtime_SRC += model_parts.c
+runtime_SRC += model_resnet.c
 runtime_SRC += node.c
 runtime_SRC += node_agent.c
 runtime_SRC += node_lead.c

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 LIMIT = 1e-4
+# oneDNN divides by zero in the gradients of some small convolutions (PyTorch 2.15): PyTorch's own do as well here.
+torch.backends.mkldnn.enabled = False
 
 
 def load(directory):
@@ -86,7 +88,8 @@ def resnet(w, inputs, _):
 
     def conv(prefix, x, stride):
         kernel = w[prefix + ".weight"]
-        return F.conv2d(x, kernel.permute(3, 2, 0, 1), stride=stride, padding=kernel.shape[0] // 2)
+        kernel = kernel.permute(3, 2, 0, 1).contiguous()
+        return F.conv2d(x, kernel, stride=stride, padding=kernel.shape[2] // 2)
 
     def batch_norm(prefix, x):
         mean = x.mean((0, 2, 3))
@@ -97,7 +100,7 @@ def resnet(w, inputs, _):
         y = (x - mean[:, None, None]) / torch.sqrt(variance[:, None, None] + 1e-5)
         return y * w[prefix + ".weight"][:, None, None] + w[prefix + ".bias"][:, None, None]
 
-    x = inputs["images"].permute(0, 3, 1, 2)
+    x = inputs["images"].permute(0, 3, 1, 2).contiguous()
     large = w["conv1.weight"].shape[0] == 7
     x = F.relu(batch_norm("bn1", conv("conv1", x, 2 if large else 1)))
     if large:

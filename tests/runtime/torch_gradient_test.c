@@ -208,6 +208,39 @@ START_TEST(gpt)
 }
 END_TEST
 
+/* Noise, 16 by 16: what is in the images does not matter. */
+static void write_set(const char *directory, const char *images, const char *labels)
+{
+    enum { COUNT = 24, PIXELS = 256 };
+    struct keel_control control = {.seed_lo = 9};
+    uint8_t bytes[16 + COUNT * PIXELS] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 16, 0, 0, 0, 16};
+    char path[KEEL_PATH_BYTES];
+    for (uint32_t i = 0; i < COUNT * PIXELS; i++)
+        bytes[16 + i] = (uint8_t)keel_random_u32(&control, 0, i);
+    ck_ok(keel_path_join(path, directory, images));
+    ck_ok(keel_file_replace(path, bytes, sizeof bytes, 0600));
+    memcpy(bytes, (uint8_t[]){0, 0, 8, 1, 0, 0, 0, COUNT}, 8);
+    for (uint8_t i = 0; i < COUNT; i++)
+        bytes[8 + i] = i % 7;
+    ck_ok(keel_path_join(path, directory, labels));
+    ck_ok(keel_file_replace(path, bytes, 8 + COUNT, 0600));
+}
+
+START_TEST(resnet)
+{
+    struct side side = {
+        .job = {.kind = KEEL_MODEL_RESNET, .seed = 11, .stages = 3, .layers = 2, .width = 8, .batch = 6}};
+    strcpy(side.job.path, "/tmp/keel-torch-images-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(side.job.path));
+    write_set(side.job.path, "train-images-idx3-ubyte", "train-labels-idx1-ubyte");
+    write_set(side.job.path, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte");
+    compare(&side, "resnet");
+    side.job.stem = KEEL_STEM_LARGE;
+    compare(&side, "resnet");
+    ck_ok(keel_remove_tree(side.job.path));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     char command[256];
@@ -218,6 +251,7 @@ static void cases(TCase *tc)
         return;
     }
     tcase_add_test(tc, gpt);
+    tcase_add_test(tc, resnet);
 }
 
 KEEL_TEST_MAIN("torch_gradient", cases, 120)

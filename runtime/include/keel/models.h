@@ -16,4 +16,15 @@ struct keel_gpt_config {
  * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block]. */
 enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config);
 
+struct keel_resnet_config {
+    uint32_t stages, blocks; /* blocks of each stage */
+    uint32_t width;          /* channels of the first stage, twice as many in each next */
+    bool large_stem;         /* 7x7 by stride 2 and a max pool, for large images */
+    uint32_t height, image_width, channels, classes, batch;
+};
+/* A residual network (He et al. 2016): 3 stages of width 16 for 28x28; ResNet-18 is 4 stages of 2 blocks,
+ * width 64, with the large stem. Inputs "images" [batch, height, image_width, channels] and "labels" [batch].
+ */
+enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config);
+
 #endif

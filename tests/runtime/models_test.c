@@ -1,0 +1,162 @@
+/* models_test.c - every model that a job can ask for, at a tiny size: its loss falls, and its bits are those
+ * of the host reference on another device. */
+#include "data.h"
+#include "harness.h"
+#include "trainer.h"
+#include <keel/clock.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+struct rig {
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_trainer *trainer;
+    atomic_uint_fast64_t progress;
+};
+
+static char directory[64];
+
+/* Four textures: stripes across, down and aslant, and squares; moved about, with some noise. */
+static uint8_t pixel_of(uint32_t image, uint32_t x, uint32_t y)
+{
+    const uint32_t kind = image % 4, phase = image / 4;
+    const uint32_t along[4] = {y, x, x + y, (x / 2 + y / 2) * 2};
+    return (uint8_t)(((along[kind] + phase) % 4 < 2 ? 200 : 20) + (x * 7 + y * 5 + image * 13) % 40);
+}
+
+static void write_set(const char *images, const char *labels, uint8_t count)
+{
+    static uint8_t bytes[16 + 200 * 256];
+    char path[KEEL_PATH_BYTES];
+    memcpy(bytes, (uint8_t[]){0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 16, 0, 0, 0, 16}, 16);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t p = 0; p < 256; p++)
+            bytes[16 + i * 256 + p] = pixel_of(i, p % 16, p / 16);
+    ck_ok(keel_path_join(path, directory, images));
+    ck_ok(keel_file_replace(path, bytes, 16 + (size_t)count * 256, 0600));
+    memcpy(bytes, (uint8_t[]){0, 0, 8, 1, 0, 0, 0, count}, 8);
+    for (uint32_t i = 0; i < count; i++)
+        bytes[8 + i] = (uint8_t)(i % 4);
+    ck_ok(keel_path_join(path, directory, labels));
+    ck_ok(keel_file_replace(path, bytes, 8 + (size_t)count, 0600));
+}
+
+static void make_data(void)
+{
+    char path[KEEL_PATH_BYTES], text[3000];
+    strcpy(directory, "/tmp/keel-models-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "it was the best of times\n"[i % 25];
+    ck_ok(keel_path_join(path, directory, "text"));
+    ck_ok(keel_file_replace(path, text, sizeof text, 0600));
+    write_set("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 160);
+    write_set("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 40);
+}
+
+static void remove_data(void)
+{
+    ck_ok(keel_remove_tree(directory));
+}
+
+/* As a job file would give it. */
+static struct keel_job tiny(enum keel_model_kind kind)
+{
+    static const char *const settings[KEEL_MODEL_KIND_COUNT] = {
+        [KEEL_MODEL_GPT] = "[model]\nlayers = 2\nheads = 2\nwidth = 16\nblock = 8\n[data]\npath = %s/text\n",
+        [KEEL_MODEL_RESNET] = "[model]\nkind = resnet\nlayers = 1\nwidth = 4\nstages = 2\n[data]\npath = %s\n"
+                              "flip = true\nshift = 1\n"};
+    static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = 1e-2\n"
+                                      "min_lr = 1e-3\neval_batches = 2\nbatch = %u\n";
+    char path[KEEL_PATH_BYTES], text[2048];
+    struct keel_job job;
+    int length = snprintf(text, sizeof text, settings[kind], directory);
+    uint32_t batch = kind == KEEL_MODEL_DLRM ? 64 : kind == KEEL_MODEL_RESNET ? 8 : 4;
+    length += snprintf(text + length, sizeof text - (size_t)length, common, batch);
+    ck_ok(keel_path_join(path, directory, "job.conf"));
+    ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
+    ck_ok(keel_job_load(path, NULL, 0, &job));
+    return job;
+}
+
+static void rig_open(struct rig *rig, const struct keel_job *job, const char *selector)
+{
+    *rig = (struct rig){.data = NULL};
+    ck_ok(keel_data_open(job, &rig->data));
+    ck_ok(keel_device_open(selector, NULL, &rig->device));
+    struct keel_trainer_config config = {.job = job,
+                                         .data = rig->data,
+                                         .device = rig->device,
+                                         .stall_ns = 120 * KEEL_NS_PER_S,
+                                         .progress = &rig->progress};
+    ck_ok(keel_trainer_create(&config, &rig->trainer));
+    ck_ok(keel_trainer_initialize(rig->trainer));
+}
+
+static void rig_close(struct rig *rig)
+{
+    keel_trainer_destroy(rig->trainer);
+    keel_device_close(rig->device);
+    keel_data_close(rig->data);
+}
+
+static struct keel_trainer_result run_step(struct rig *rig, uint64_t number)
+{
+    uint16_t mine[KEEL_GROUP_SHARDS_MAX] = {0};
+    struct keel_trainer_step step = {.step = number, .rank_count = 1, .shard_position = mine};
+    struct keel_trainer_result result;
+    ck_ok(keel_trainer_run(rig->trainer, &step, &result));
+    return result;
+}
+
+START_TEST(its_loss_falls_and_so_does_that_of_validation)
+{
+    struct rig rig;
+    struct keel_job job = tiny((enum keel_model_kind)_i);
+    struct keel_trainer_scores before, after;
+    rig_open(&rig, &job, "host");
+    ck_ok(keel_trainer_eval(rig.trainer, &before));
+    ck_assert(before.has_loss);
+    ck_assert_int_eq(before.has_accuracy, _i == KEEL_MODEL_RESNET || _i == KEEL_MODEL_DLRM);
+    float first = run_step(&rig, 0).loss, last = 0;
+    for (uint64_t step = 1; step < job.steps; step++)
+        last = run_step(&rig, step).loss;
+    ck_ok(keel_trainer_eval(rig.trainer, &after));
+    printf("note: model %d: loss %.3f to %.3f, validation %.3f to %.3f, accuracy %.2f to %.2f\n", _i,
+           (double)first, (double)last, (double)before.loss, (double)after.loss, (double)before.accuracy,
+           (double)after.accuracy);
+    ck_assert_float_lt(last, 0.9f * first);
+    ck_assert_float_lt(after.loss, 0.95f * before.loss);
+    ck_assert(!after.has_accuracy || after.accuracy > before.accuracy);
+    rig_close(&rig);
+}
+END_TEST
+
+START_TEST(another_device_computes_the_same_bits)
+{
+    struct keel_trainer_result results[2];
+    static const char *const selectors[2] = {"host", "pocl"};
+    struct keel_job job = tiny((enum keel_model_kind)_i);
+    for (int i = 0; i < 2; i++) {
+        struct rig rig;
+        rig_open(&rig, &job, selectors[i]);
+        for (uint64_t step = 0; step < 3; step++)
+            results[i] = run_step(&rig, step);
+        rig_close(&rig);
+    }
+    ck_assert_uint_eq(results[0].digest, results[1].digest);
+    ck_assert_mem_eq(&results[0].loss, &results[1].loss, sizeof(float));
+    ck_assert_mem_eq(&results[0].grad_norm, &results[1].grad_norm, sizeof(float));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, make_data, remove_data);
+    tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, KEEL_MODEL_BERT);
+    tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, KEEL_MODEL_BERT);
+}
+
+KEEL_TEST_MAIN("models", cases, 120)

@@ -1,0 +1,72 @@
+#!/bin/sh
+# The job files of all models, made small: one rank, two ranks, and a run that was cut in two and resumed commit the
+# same bits at every step; data that a model cannot be trained on are refused by name.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+jobs=$here/../../runtime/jobs
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+
+check() { # NAME CONDITION...
+    name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -n 5 "$root/log" | sed 's/^/    /'
+    fi
+}
+small() { # KIND: what makes its job small
+    case $1 in
+    fashion) echo "model.width=4 model.layers=1 model.stages=2 train.batch=4" ;;
+    dlrm-demo) echo "model.width=4 model.layers=1 model.tables=3 model.categories=50 train.batch=16 data.samples=200" ;;
+    moe-demo) echo "model.width=16 model.heads=2 model.layers=2 model.block=16 model.experts=4 train.batch=2" ;;
+    *) echo "model.width=16 model.heads=2 model.layers=2 model.block=16 train.batch=2" ;;
+    esac
+}
+train() { # KIND DIR ARGUMENTS...: they win over what is set here
+    kind=$1 out=$2
+    shift 2
+    for setting in $(small "$kind") train.decay_steps=6 train.warmup_steps=2 train.eval_every=3 train.eval_batches=2 \
+        snapshot.every=3 job.shards=4 cluster.device=host; do
+        set -- --set "$setting" "$@"
+    done
+    timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
+}
+
+for kind in fashion; do
+    train "$kind" "$kind-1" --set train.steps=6
+    check "$kind: a run of one rank" [ "$(steps "$root/$kind-1" | wc -l)" -eq 6 ]
+    train "$kind" "$kind-2" --set train.steps=6 --ranks 2
+    check "$kind: two ranks commit the same bits" same_bits "$root/$kind-1" "$root/$kind-2"
+    train "$kind" "$kind-3" --set train.steps=3
+    train "$kind" "$kind-3" --set train.steps=6 --ranks 3
+    check "$kind: so does a run that is resumed by three" same_bits "$root/$kind-1" "$root/$kind-3"
+done
+for kind in fashion; do
+    check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"
+done
+check "samples are counted" grep -q '^{"step":6,.*"samples":96,' "$root/fashion-1/metrics.jsonl"
+
+refused() { # NAME CODE WORDS KIND ARGUMENTS...
+    name=$1 wanted=$2 words=$3 kind=$4
+    shift 4
+    train "$kind" bad --set train.steps=6 "$@"
+    code=$?
+    check "$name" [ "$code" -eq "$wanted" ]
+    check "$name, and says so" grep -qF -- "$words" "$root/log"
+}
+mkdir "$root/images"
+refused "images that are not there" 3 "$root/images: no file train-images-idx3-ubyte there" fashion --set "data.path=$root/images"
+cp build/data/fashion/* "$root/images" && head -c 1000000 build/data/fashion/t10k-images-idx3-ubyte >"$root/images/t10k-images-idx3-ubyte"
+refused "images cut short" 2 "t10k-images-idx3-ubyte: is cut short" fashion --set "data.path=$root/images"
+refused "classes that labels exceed" 2 "out of range: there are 7 classes" fashion --set model.vocab=7
+refused "stages that leave nothing" 2 "too small for 5 stages and a large stem" fashion --set model.stages=5 --set model.stem=large
+refused "a key of another model" 2 "model.experts = 3 says nothing to the model of this job" fashion --set model.experts=3
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
