@@ -10,8 +10,7 @@
 
 /* ---- builder ------------------------------------------------------------------------------------------- */
 
-/* A node that adds to the loss; returns the accumulator. */
-static keel_value add_loss(struct keel_graph *graph, struct keel_node_request *request)
+keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request)
 {
     if (graph->loss == 0)
         graph->loss = keel_graph_value(graph, "loss", KEEL_F32, KEEL_VALUE_LOSS,
@@ -25,25 +24,27 @@ keel_value keel_graph_cross_entropy(struct keel_graph *graph, keel_value logits,
 {
     if (graph->output == 0)
         graph->output = logits;
-    return add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_CROSS_ENTROPY,
-                                                       .in = {logits, targets},
-                                                       .attributes.loss.weight = 1.0F});
+    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_CROSS_ENTROPY,
+                                                                  .in = {logits, targets},
+                                                                  .attributes.loss.weight = 1.0F});
 }
 
 keel_value keel_graph_bce(struct keel_graph *graph, keel_value logits, keel_value targets)
 {
     if (graph->output == 0)
         graph->output = logits;
-    return add_loss(graph, &(struct keel_node_request){
-                               .op = KEEL_OP_BCE, .in = {logits, targets}, .attributes.loss.weight = 1.0F});
+    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_BCE,
+                                                                  .in = {logits, targets},
+                                                                  .attributes.loss.weight = 1.0F});
 }
 
 keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value targets)
 {
     if (graph->output == 0)
         graph->output = x;
-    return add_loss(graph, &(struct keel_node_request){
-                               .op = KEEL_OP_MSE, .in = {x, targets}, .attributes.loss.weight = 1.0F});
+    return keel_graph_add_loss(
+        graph,
+        &(struct keel_node_request){.op = KEEL_OP_MSE, .in = {x, targets}, .attributes.loss.weight = 1.0F});
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */

@@ -1,6 +1,10 @@
-/* graph_table.c - embeddings: builder functions, gradients, launches. */
+/* graph_table.c - rows chosen by number (embeddings, bags, gather) and dots of pairs: builder functions,
+ * gradients, launches. */
 #include "autodiff.h"
 #include "emit.h"
+
+#include <keel/table_ops.h>
+#include <stdio.h>
 
 keel_value keel_graph_embedding(struct keel_graph *graph, keel_value ids, keel_value table,
                                 keel_value positions)
@@ -47,4 +51,143 @@ enum keel_status keel_emit_embedding_grad(struct keel_emit *emit, const struct k
                                      .dtable = buffer_of(emit, node->out[0]),
                                      .dpositions = buffer_of(emit, node->out[1])};
     return emit->measure ? KEEL_OK : keel_op_embedding_grad(emit->kernels, &op, emit->list);
+}
+
+/* ---- bags and gather ----------------------------------------------------------------------------------- */
+
+keel_value keel_graph_embedding_bag(struct keel_graph *graph, keel_value ids, keel_value table)
+{
+    return keel_graph_node(graph,
+                           &(struct keel_node_request){.op = KEEL_OP_EMBEDDING_BAG, .in = {ids, table}});
+}
+
+keel_value keel_graph_gather(struct keel_graph *graph, keel_value x, keel_value ids)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_GATHER, .in = {ids, x}});
+}
+
+/* As many numbers as the kernels count; R: rows of a gradient that is a value of its own. */
+bool keel_letters_numbers(const struct keel_graph *graph, const struct keel_ir_node *node,
+                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    size['R'] = node->attributes.rows;
+    if (keel_shape_count(&graph->values[node->in[0]].shape) <= INT32_MAX)
+        return true;
+    snprintf(why, why_bytes, "more than 2^31 - 1 numbers of rows");
+    return false;
+}
+
+/* Into the accumulator of a table; a gradient of its own where rows were gathered from another value. */
+void keel_grad_rows(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    struct keel_graph *graph = autodiff->graph;
+    const keel_value table = node->in[1], sum = accumulator(autodiff, table);
+    const bool bag = node->op == KEEL_OP_EMBEDDING_BAG;
+    struct keel_node_request request = {.op = bag ? KEEL_OP_BAG_GRAD : KEEL_OP_SCATTER_ADD,
+                                        .in = {node->in[0], arrived(autodiff, node->out[0])},
+                                        .into = {sum}};
+    if (!wanted(autodiff, table) || (bag && !keel_gradient_param(autodiff, node, table)))
+        return;
+    if (sum != 0) {
+        keel_graph_node(graph, &request);
+        return;
+    }
+    request.op = KEEL_OP_GATHER_GRAD;
+    request.attributes.rows = (uint32_t)graph->values[table].shape.size[0];
+    keel_gradient_add(autodiff, table, keel_graph_node(graph, &request));
+}
+
+enum keel_status keel_emit_embedding_bag(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_embedding_bag op = {.bags = rows_of(emit, node->in[0]),
+                                          .size = width_of(emit, node->in[0]),
+                                          .rows = rows_of(emit, node->in[1]),
+                                          .n = width_of(emit, node->in[1]),
+                                          .ids = buffer_of(emit, node->in[0]),
+                                          .table = buffer_of(emit, node->in[1]),
+                                          .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_embedding_bag(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_gather(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_gather op = {.rows = rows_of(emit, node->in[1]),
+                                   .n = width_of(emit, node->in[1]),
+                                   .count = (uint32_t)count_of(emit, node->in[0]),
+                                   .ids = buffer_of(emit, node->in[0]),
+                                   .x = buffer_of(emit, node->in[1]),
+                                   .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_gather(emit->kernels, &op, emit->list);
+}
+
+/* bag_grad, scatter_add; gather_grad, whose result is zeros before. */
+enum keel_status keel_emit_scatter_add(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint32_t count = (uint32_t)count_of(emit, node->in[0]);
+    const struct keel_scatter_add op = {.rows = rows_of(emit, node->out[0]),
+                                        .n = width_of(emit, node->out[0]),
+                                        .count = count,
+                                        .per = count / rows_of(emit, node->in[1]),
+                                        .ids = buffer_of(emit, node->in[0]),
+                                        .x = buffer_of(emit, node->in[1]),
+                                        .table = buffer_of(emit, node->out[0]),
+                                        .workspace = emit->workspace};
+    const struct keel_fill clear = {.count = count_of(emit, node->out[0]), .y = op.table};
+    need_workspace(emit, keel_sort_workspace_bytes(count));
+    if (emit->measure)
+        return KEEL_OK;
+    if (node->op == KEEL_OP_GATHER_GRAD)
+        KEEL_TRY(keel_op_fill(emit->kernels, &clear, emit->list));
+    return keel_op_scatter_add(emit->kernels, &op, emit->list);
+}
+
+/* ---- pairs --------------------------------------------------------------------------------------------- */
+
+keel_value keel_graph_pairwise_dot(struct keel_graph *graph, keel_value x)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_PAIRWISE_DOT, .in = {x}});
+}
+
+bool keel_letters_pairs(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph, (void)node;
+    const uint64_t f = size['f'], n = size['n'];
+    size['P'] = f * (f - 1) / 2;
+    if (f >= 2 && f * f <= INT32_MAX && f * n <= INT32_MAX)
+        return true;
+    snprintf(why, why_bytes, "there are no pairs of %llu rows, or too many", (unsigned long long)f);
+    return false;
+}
+
+void keel_grad_pairwise_dot(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_gradient_add(
+        autodiff, node->in[0],
+        keel_graph_node(autodiff->graph,
+                        &(struct keel_node_request){.op = KEEL_OP_PAIRWISE_DOT_GRAD,
+                                                    .in = {node->in[0], arrived(autodiff, node->out[0])}}));
+}
+
+enum keel_status keel_emit_pairwise_dot(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_shape *x = shape_of(emit, node->in[0]);
+    const struct keel_pairwise_dot op = {.batch = (uint32_t)x->size[0],
+                                         .f = (uint32_t)x->size[1],
+                                         .n = (uint32_t)x->size[2],
+                                         .x = buffer_of(emit, node->in[0]),
+                                         .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_pairwise_dot(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_pairwise_dot_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_shape *x = shape_of(emit, node->in[0]);
+    const struct keel_pairwise_dot_grad op = {.batch = (uint32_t)x->size[0],
+                                              .f = (uint32_t)x->size[1],
+                                              .n = (uint32_t)x->size[2],
+                                              .x = buffer_of(emit, node->in[0]),
+                                              .dy = buffer_of(emit, node->in[1]),
+                                              .dx = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_pairwise_dot_grad(emit->kernels, &op, emit->list);
 }

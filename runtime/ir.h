@@ -58,6 +58,20 @@ struct keel_attributes {
         } image;
         bool relu; /* of batch norm: only keel_pass_fuse sets it */
         enum keel_activation_kind activation;
+        struct keel_shape shape; /* of a reshape's result */
+        struct {
+            uint32_t axis;
+            uint64_t from, count; /* along it */
+        } slice;
+        uint32_t order[KEEL_DIMS_MAX]; /* of a permutation */
+        struct {
+            uint32_t k, n;
+        } top_k;
+        bool reverse;  /* of a cumulative sum */
+        uint32_t rows; /* of gather's gradient */
+        struct {
+            uint32_t count, capacity;
+        } experts;
     };
 };
 
@@ -111,6 +125,9 @@ keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_requ
 
 /* Keep the first error of a graph, with its detail. */
 void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
+
+/* A node that adds to the graph's loss, its result 0; returns the loss. (graph_loss.c) */
+keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request);
 
 /* The attributes of dropout: the rate, checked, and a random stream of its own. `name`: of the operation. */
 struct keel_attributes keel_graph_random(struct keel_graph *graph, const char *name, float rate);

@@ -50,6 +50,32 @@ enum keel_op_id {
 
     KEEL_OP_EMBEDDING, /* graph_table.c */
     KEEL_OP_EMBEDDING_GRAD,
+    KEEL_OP_EMBEDDING_BAG,
+    KEEL_OP_BAG_GRAD,
+    KEEL_OP_GATHER,
+    KEEL_OP_SCATTER_ADD,
+    KEEL_OP_GATHER_GRAD,
+    KEEL_OP_PAIRWISE_DOT,
+    KEEL_OP_PAIRWISE_DOT_GRAD,
+
+    KEEL_OP_RESHAPE, /* graph_shape.c */
+    KEEL_OP_CONCAT,
+    KEEL_OP_SLICE,
+    KEEL_OP_SLICE_GRAD,
+    KEEL_OP_PERMUTE,
+    KEEL_OP_MULTIPLY,
+
+    KEEL_OP_SOFTMAX, /* graph_row.c */
+    KEEL_OP_SOFTMAX_GRAD,
+    KEEL_OP_TOP_K,
+    KEEL_OP_TOP_K_GRAD,
+    KEEL_OP_ARGMAX,
+    KEEL_OP_CUMSUM,
+
+    KEEL_OP_DISPATCH, /* graph_expert.c */
+    KEEL_OP_COMBINE,
+    KEEL_OP_COMBINE_GRAD,
+    KEEL_OP_BALANCE_LOSS,
 
     KEEL_OP_CONV2D, /* graph_image.c */
     KEEL_OP_CONV2D_DX,
@@ -163,6 +189,69 @@ enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_
 void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
+bool keel_letters_numbers(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                          char *why, size_t why_bytes);
+bool keel_letters_pairs(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                        char *why, size_t why_bytes);
+void keel_grad_rows(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_pairwise_dot(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_embedding_bag(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_gather(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_scatter_add(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_pairwise_dot(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_pairwise_dot_grad(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_shape.c ---- */
+bool keel_letters_reshape(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                          char *why, size_t why_bytes);
+bool keel_letters_concat(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                         char *why, size_t why_bytes);
+bool keel_letters_slice(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                        char *why, size_t why_bytes);
+bool keel_letters_slice_grad(const struct keel_graph *, const struct keel_ir_node *,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+bool keel_letters_permute(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                          char *why, size_t why_bytes);
+void keel_describe_concat(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_describe_slice(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_describe_permute(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_reshape(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_concat(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_slice(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_permute(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_multiply(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_reshape(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_concat(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_slice(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_permute(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_multiply(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_row.c ---- */
+bool keel_letters_top_k(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                        char *why, size_t why_bytes);
+bool keel_letters_top_k_grad(const struct keel_graph *, const struct keel_ir_node *,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+void keel_describe_top_k(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_describe_cumsum(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_softmax(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_top_k(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_cumsum(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_softmax(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_softmax_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_top_k(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_top_k_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_cumsum(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- graph_expert.c ---- */
+bool keel_letters_dispatch(const struct keel_graph *, const struct keel_ir_node *,
+                           uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+void keel_describe_dispatch(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_dispatch(struct keel_autodiff *, const struct keel_ir_node *);
+void keel_grad_combine(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_dispatch(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_combine(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_combine_grad(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_balance_loss(struct keel_emit *, const struct keel_ir_node *);
 
 /* ---- graph_image.c ---- */
 bool keel_letters_conv2d(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],

@@ -80,6 +80,41 @@ keel_value keel_graph_avg_pool(struct keel_graph *, keel_value x,
                                const struct keel_pool_spec *);            /* padding counts */
 keel_value keel_graph_global_avg_pool(struct keel_graph *, keel_value x); /* [batch, channels] */
 
+/* Elements moved; shapes without the dimensions that are not said. A reshape costs nothing where x is not
+ * used again. At most 64 parts along `axis`; order: which dimension of x each of the result is, one for each.
+ */
+keel_value keel_graph_reshape(struct keel_graph *, keel_value x, struct keel_shape shape);
+keel_value keel_graph_concat(struct keel_graph *, const keel_value *parts, uint32_t count, uint32_t axis);
+keel_value keel_graph_slice(struct keel_graph *, keel_value x, uint32_t axis, uint64_t from, uint64_t count);
+keel_value keel_graph_permute(struct keel_graph *, keel_value x, const uint32_t *order);
+keel_value keel_graph_multiply(struct keel_graph *, keel_value a, keel_value b); /* of one shape */
+
+/* Along the last dimension. The k largest, largest first, of equal ones the lower index; argmax [...] int32
+ * is the first of them. Indices have no gradient. */
+keel_value keel_graph_softmax(struct keel_graph *, keel_value x);
+void keel_graph_top_k(struct keel_graph *, keel_value x, uint32_t k, keel_value *values, keel_value *indices);
+keel_value keel_graph_argmax(struct keel_graph *, keel_value x);
+keel_value keel_graph_cumsum(struct keel_graph *, keel_value x);
+
+/* Rows by number: ids [..., l] of table [v, n] (a parameter) summed to [..., n]; ids [...] of x [r, n] to
+ * [..., n]. A number that is no row, as -1, adds nothing. Gradients touch only the rows that occur. */
+keel_value keel_graph_embedding_bag(struct keel_graph *, keel_value ids, keel_value table);
+keel_value keel_graph_gather(struct keel_graph *, keel_value x, keel_value ids);
+/* [b, f, n] to [b, f (f - 1) / 2]: dot products of pairs (Naumov et al. 2019), (1,0), (2,0), (2,1) ... */
+keel_value keel_graph_pairwise_dot(struct keel_graph *, keel_value x);
+
+/* Mixture of experts (Shazeer et al. 2017; Fedus et al. 2021). Each row of x [..., w] goes to the k experts
+ * of choice [..., k] int32: sorted [min(rows k, experts capacity), w] has expert after expert, each expert's
+ * rows in their order and no more than `capacity`, the later ones dropped; those of expert e begin at
+ * offsets[e]; place [..., k] says where each went, -1: dropped. combine adds the rows of y [s, n] times
+ * weights [..., k] up to [..., n]. The balance loss is weight * experts * sum of (share of choices * mean
+ * probability). */
+void keel_graph_dispatch(struct keel_graph *, keel_value x, keel_value choice, uint32_t experts,
+                         uint32_t capacity, keel_value *sorted, keel_value *offsets, keel_value *place);
+keel_value keel_graph_combine(struct keel_graph *, keel_value y, keel_value place, keel_value weights);
+keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities, keel_value choice,
+                                   float weight);
+
 /* Losses: each is a mean, and all add to one sum, which they return. The first of these also makes its first
  * operand the output, unless there is one. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);

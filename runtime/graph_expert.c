@@ -1,0 +1,145 @@
+/* graph_expert.c - mixture of experts: builder functions, gradients, launches. */
+#include "autodiff.h"
+#include "emit.h"
+
+#include <keel/table_ops.h>
+#include <stdio.h>
+
+/* ---- dispatch ------------------------------------------------------------------------------------------ */
+
+void keel_graph_dispatch(struct keel_graph *graph, keel_value x, keel_value choice, uint32_t experts,
+                         uint32_t capacity, keel_value *sorted, keel_value *offsets, keel_value *place)
+{
+    *sorted = keel_graph_node(
+        graph, &(struct keel_node_request){.op = KEEL_OP_DISPATCH,
+                                           .in = {x, choice},
+                                           .attributes.experts = {.count = experts, .capacity = capacity}});
+    *offsets = *sorted == 0 ? 0 : graph->nodes[graph->node_count - 1].out[1];
+    *place = *sorted == 0 ? 0 : graph->nodes[graph->node_count - 1].out[2];
+}
+
+bool keel_letters_dispatch(const struct keel_graph *graph, const struct keel_ir_node *node,
+                           uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    const uint64_t choices = keel_shape_count(&graph->values[node->in[1]].shape);
+    const uint32_t experts = node->attributes.experts.count, capacity = node->attributes.experts.capacity;
+    if (choices > INT32_MAX || experts == 0 || experts >= INT32_MAX || capacity == 0) {
+        snprintf(why, why_bytes, "%llu choices of %u experts with room for %u each",
+                 (unsigned long long)choices, experts, capacity);
+        return false;
+    }
+    size['S'] = keel_dispatch_rows((uint32_t)(choices / size['k']), (uint32_t)size['k'], experts, capacity);
+    size['O'] = (uint64_t)experts + 1;
+    return true;
+}
+
+void keel_describe_dispatch(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, " experts=%u capacity=%u", node->attributes.experts.count,
+             node->attributes.experts.capacity);
+}
+
+/* Each row takes up the gradients of its copies: a bag. */
+void keel_grad_dispatch(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(
+            autodiff, node->in[0],
+            keel_graph_embedding_bag(autodiff->graph, node->out[2], arrived(autodiff, node->out[0])));
+}
+
+enum keel_status keel_emit_dispatch(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_dispatch op = {.rows = rows_of(emit, node->in[0]),
+                                     .n = width_of(emit, node->in[0]),
+                                     .k = width_of(emit, node->in[1]),
+                                     .experts = node->attributes.experts.count,
+                                     .capacity = node->attributes.experts.capacity,
+                                     .x = buffer_of(emit, node->in[0]),
+                                     .choice = buffer_of(emit, node->in[1]),
+                                     .sorted = buffer_of(emit, node->out[0]),
+                                     .offsets = buffer_of(emit, node->out[1]),
+                                     .place = buffer_of(emit, node->out[2]),
+                                     .workspace = emit->workspace};
+    need_workspace(emit, keel_dispatch_workspace_bytes(&op));
+    return emit->measure ? KEEL_OK : keel_op_dispatch(emit->kernels, &op, emit->list);
+}
+
+/* ---- combine ------------------------------------------------------------------------------------------- */
+
+keel_value keel_graph_combine(struct keel_graph *graph, keel_value y, keel_value place, keel_value weights)
+{
+    return keel_graph_node(graph,
+                           &(struct keel_node_request){.op = KEEL_OP_COMBINE, .in = {y, place, weights}});
+}
+
+void keel_grad_combine(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    struct keel_graph *graph = autodiff->graph;
+    keel_value dy =
+        keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_COMBINE_GRAD,
+                                                           .in = {node->in[0], node->in[1], node->in[2],
+                                                                  arrived(autodiff, node->out[0])}});
+    if (dy == 0)
+        return;
+    keel_value dweights = graph->nodes[graph->node_count - 1].out[1];
+    if (wanted(autodiff, node->in[2]))
+        keel_gradient_add(autodiff, node->in[2], dweights);
+    if (wanted(autodiff, node->in[0]))
+        keel_gradient_add(autodiff, node->in[0], dy);
+}
+
+enum keel_status keel_emit_combine(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_embedding_bag op = {.bags = rows_of(emit, node->in[1]),
+                                          .size = width_of(emit, node->in[1]),
+                                          .rows = rows_of(emit, node->in[0]),
+                                          .n = width_of(emit, node->in[0]),
+                                          .ids = buffer_of(emit, node->in[1]),
+                                          .table = buffer_of(emit, node->in[0]),
+                                          .y = buffer_of(emit, node->out[0]),
+                                          .weights = buffer_of(emit, node->in[2])};
+    return emit->measure ? KEEL_OK : keel_op_embedding_bag(emit->kernels, &op, emit->list);
+}
+
+enum keel_status keel_emit_combine_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_combine_grad op = {.rows = rows_of(emit, node->in[1]),
+                                         .n = width_of(emit, node->in[0]),
+                                         .k = width_of(emit, node->in[1]),
+                                         .places = rows_of(emit, node->in[0]),
+                                         .y = buffer_of(emit, node->in[0]),
+                                         .place = buffer_of(emit, node->in[1]),
+                                         .weights = buffer_of(emit, node->in[2]),
+                                         .dout = buffer_of(emit, node->in[3]),
+                                         .dy = buffer_of(emit, node->out[0]),
+                                         .dweights = buffer_of(emit, node->out[1]),
+                                         .workspace = emit->workspace};
+    need_workspace(emit, op.places * sizeof(int32_t));
+    return emit->measure ? KEEL_OK : keel_op_combine_grad(emit->kernels, &op, emit->list);
+}
+
+/* ---- balance ------------------------------------------------------------------------------------------- */
+
+keel_value keel_graph_balance_loss(struct keel_graph *graph, keel_value probabilities, keel_value choice,
+                                   float weight)
+{
+    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_BALANCE_LOSS,
+                                                                  .in = {probabilities, choice},
+                                                                  .attributes.loss.weight = weight});
+}
+
+enum keel_status keel_emit_balance_loss(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_balance_loss op = {.rows = rows_of(emit, node->in[0]),
+                                         .experts = width_of(emit, node->in[0]),
+                                         .k = width_of(emit, node->in[1]),
+                                         .scale = scale_of_loss(emit, node, 1),
+                                         .probabilities = buffer_of(emit, node->in[0]),
+                                         .choice = buffer_of(emit, node->in[1]),
+                                         .loss = buffer_of(emit, node->out[0]),
+                                         .dprobabilities = buffer_of(emit, node->out[1]),
+                                         .scratch = emit->workspace};
+    need_workspace(emit, 2 * (uint64_t)op.experts * sizeof(float));
+    return emit->measure ? KEEL_OK : keel_op_balance_loss(emit->kernels, &op, emit->list);
+}
