@@ -5,6 +5,17 @@
  * folded: l with l+8, l with l+4, l with l+2, l with l+1. A whole tensor is cut in blocks of 4096
  * elements; the block sums are again a run that is cut in blocks, until one value is left. The shape
  * depends on n alone. Maxima use the same shape, though any would do. */
+
+/* The power of two at or below x > 0. */
+static inline float canon_power_of_two(float x)
+{
+#ifdef __OPENCL_C_VERSION__
+    return as_float(as_uint(x) & 0x7f800000u);
+#else
+    return canon_as_real(canon_as_bits(x) & 0x7f800000u);
+#endif
+}
+
 #ifdef __OPENCL_C_VERSION__
 static inline float canon_fold(float16 v)
 {

@@ -20,10 +20,16 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
 {
     KEEL_TRY(check(op));
     const struct keel_arg row_args[] = {
-        keel_arg_buffer(op->logits),   keel_arg_buffer(op->targets),
-        keel_arg_buffer(op->row_loss), keel_arg_buffer(op->dlogits != NULL ? op->dlogits : op->logits),
-        keel_arg_u32(op->rows),        keel_arg_u32(op->vocab),
-        keel_arg_f32(op->scale),       keel_arg_u32(op->dlogits != NULL),
+        keel_arg_buffer(op->logits),
+        keel_arg_buffer(op->targets),
+        keel_arg_buffer(op->row_loss),
+        keel_arg_buffer(op->dlogits != NULL ? op->dlogits : op->logits),
+        keel_arg_u32(op->rows),
+        keel_arg_u32(op->vocab),
+        keel_arg_f32(op->scale),
+        keel_arg_u32(op->dlogits != NULL),
+        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->row_loss),
+        keel_arg_u32(op->loss_scale != NULL),
     };
     struct keel_range range = keel_kernels_range(kernels, op->rows);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,

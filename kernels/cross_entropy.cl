@@ -4,6 +4,7 @@
  *     row_loss = (log(s) + m) - x_target
  *     dlogits_j = (e_j * (1 / s) - onehot_j) * scale
  *     loss[0] = loss[0] + scale * sum(row_loss)
+ * with dlogits_j times the power of two of loss_scale, where there is one (optimizer_ops.h)
  *
  * Shapes: logits, dlogits [rows, vocab], may be one buffer; targets, row_loss [rows]. Sums are the tree
  * of canon_tree.h; the sum over rows is that of a whole tensor, its levels kept in row_loss. One
@@ -27,7 +28,8 @@ static inline float row_max(__global const float *x, uint n)
 
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
                                  __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
-                                 float scale, uint has_gradient)
+                                 float scale, uint has_gradient, __global const float *loss_scale,
+                                 uint has_scale)
 {
     const uint row = get_global_id(0);
     if (row >= rows)
@@ -51,6 +53,8 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
     if (!has_gradient)
         return;
     const float share = canon_divide(1.0f, s);
+    if (has_scale)
+        scale = scale * canon_power_of_two(loss_scale[0]);
     const float e_target = d[target];
     for (uint i = 0; i < vocab; i += 16)
         canon_store((canon_load(d + i, vocab - i) * share) * scale, d + i, vocab - i);

@@ -35,7 +35,9 @@ static void host_cross_entropy(void *const *arguments, const struct keel_range *
     const int32_t *targets = arguments[1];
     float *row_loss = arguments[2];
     const uint32_t rows = *(const uint32_t *)arguments[4], vocab = *(const uint32_t *)arguments[5];
-    const float scale = *(const float *)arguments[6];
+    float scale = *(const float *)arguments[6];
+    if (*(const uint32_t *)arguments[9] != 0)
+        scale = scale * canon_power_of_two(*(const float *)arguments[8]);
     float *dlogits = *(const uint32_t *)arguments[7] != 0 ? arguments[3] : NULL;
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * vocab;

@@ -254,7 +254,9 @@ static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *s
     return golden_ready(run) ? keel_op_embedding_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* rows, vocabulary, with gradient */
+static const float grown_scale = 0x1.8p+15F; /* 2^15, and half of the good steps to the next */
+
+/* rows, vocabulary, with gradient, which is scaled */
 static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_cross_entropy op = {.rows = shape[0], .vocab = shape[1], .scale = 0x1.1c71c8p-4F};
@@ -265,10 +267,12 @@ static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *sh
     op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
     if (shape[2])
         op.dlogits = golden_output(run, "dlogits", count);
+    if (shape[3])
+        op.loss_scale = golden_bytes(run, "loss_scale", GOLDEN_INPUT, &grown_scale, sizeof grown_scale);
     return golden_ready(run) ? keel_op_cross_entropy(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* count, which loss, whether there is a gradient */
+/* count, which loss, whether there is a gradient, whether it is scaled */
 static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_loss op = {.count = shape[0], .kind = (enum keel_loss_kind)shape[1], .scale = 0x1.1c71c8p-4F};
@@ -278,6 +282,8 @@ static enum keel_status loss(struct golden_run *run, const uint32_t *shape)
     op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
     if (shape[2])
         op.dx = golden_output(run, "dx", op.count);
+    if (shape[3])
+        op.loss_scale = golden_bytes(run, "loss_scale", GOLDEN_INPUT, &grown_scale, sizeof grown_scale);
     return golden_ready(run) ? keel_op_loss(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -389,6 +395,9 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "5x67-scaled", 0x64cc5fe0ffd014bd, 5, 67, 1, 1),
+    GOLDEN_CASE(loss, loss, "bce-67-scaled", 0x052abe1b26e8bba8, 67, KEEL_LOSS_BCE, 1, 1),
+    GOLDEN_CASE(loss, loss, "mse-67-scaled", 0xa25eb94e9d3901ba, 67, KEEL_LOSS_MSE, 1, 1),
     GOLDEN_CASE(loss, loss, "bce-1", 0x6f77e01fdea31eaa, 1, KEEL_LOSS_BCE, 1),
     GOLDEN_CASE(loss, loss, "bce-67", 0xa4cc9d3079446905, 67, KEEL_LOSS_BCE, 0),
     GOLDEN_CASE(loss, loss, "bce-4115", 0x6e704e0205740b4c, 4115, KEEL_LOSS_BCE, 1),

@@ -34,10 +34,15 @@ enum keel_status keel_op_loss(struct keel_kernels *kernels, const struct keel_lo
     const struct loss *of = &losses[op->kind];
     KEEL_TRY(check(of->op, op));
     const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),       keel_arg_buffer(op->targets),
-        keel_arg_buffer(op->scratch), keel_arg_buffer(op->dx != NULL ? op->dx : op->scratch),
-        keel_arg_u64(op->count),      keel_arg_f32(op->scale),
+        keel_arg_buffer(op->x),
+        keel_arg_buffer(op->targets),
+        keel_arg_buffer(op->scratch),
+        keel_arg_buffer(op->dx != NULL ? op->dx : op->scratch),
+        keel_arg_u64(op->count),
+        keel_arg_f32(op->scale),
         keel_arg_u32(op->dx != NULL),
+        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->scratch),
+        keel_arg_u32(op->loss_scale != NULL),
     };
     struct keel_range range = keel_kernels_range(kernels, blocks_of(op->count));
     KEEL_TRY(

@@ -2,7 +2,7 @@
  *
  *     bce   l = fma(-x, t, max(x, 0)) + log(exp(-|x|) + 1)     g = sigmoid(x) - t
  *     mse   d = x - t, l = d d                                  g = d + d
- *     dx = g * scale, loss[0] += scale * sum(l)
+ *     dx = g * scale (times the power of two of loss_scale, where there is one), loss[0] += scale * sum(l)
  *
  * Shapes: flat arrays of `count`; x is a logit in bce, t a probability. Sums are the tree of a whole tensor
  * (canon_tree.h): a work-item adds up one block of 4096 and leaves it in `blocks`, which
@@ -29,8 +29,11 @@ static inline float16 mse_slope_x16(float16 x, float16 t)
 
 #define LOSS(name)                                                                                           \
     __kernel void keel_##name(__global const float *x, __global const float *t, __global float *blocks,      \
-                              __global float *dx, ulong count, float scale, uint has_gradient)               \
+                              __global float *dx, ulong count, float scale, uint has_gradient,               \
+                              __global const float *loss_scale, uint has_scale)                              \
     {                                                                                                        \
+        if (has_scale)                                                                                       \
+            scale = scale * canon_power_of_two(loss_scale[0]);                                               \
         const ulong start = (ulong)get_global_id(0) * 4096;                                                  \
         if (start >= count)                                                                                  \
             return;                                                                                          \

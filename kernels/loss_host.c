@@ -26,11 +26,13 @@ static inline float mse_slope(float x, float t)
 #define LOSS(name)                                                                                           \
     KEEL_HOST_KERNEL static void host_##name(void *const *arguments, const struct keel_range *range)         \
     {                                                                                                        \
-        const float *x = arguments[0], *t = arguments[1], scale = *(const float *)arguments[5];              \
-        float *blocks = arguments[2], *dx = arguments[3];                                                    \
+        const float *x = arguments[0], *t = arguments[1];                                                    \
+        float *blocks = arguments[2], *dx = arguments[3], scale = *(const float *)arguments[5];              \
         const uint64_t count = *(const uint64_t *)arguments[4];                                              \
         const bool has_gradient = *(const uint32_t *)arguments[6] != 0;                                      \
         (void)range;                                                                                         \
+        if (*(const uint32_t *)arguments[8] != 0)                                                            \
+            scale = scale * canon_power_of_two(*(const float *)arguments[7]);                                \
         for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {                              \
             float lanes[KEEL_LANES] = {0};                                                                   \
             for (uint64_t i = start; i < count && i < start + KEEL_BLOCK_ELEMENTS; i++) {                    \

@@ -57,12 +57,6 @@ __kernel void keel_block_sums(__global float *scratch, ulong from, ulong to, ulo
             canon_sum_run(scratch + from + start, (uint)min(count - start, (ulong)4096));
 }
 
-/* The power of two at or below x > 0. */
-static inline float power_of_two(float x)
-{
-    return as_float(as_uint(x) & 0x7f800000u);
-}
-
 __kernel void keel_norm_finish(__global const float *scratch, ulong last, __global const float *control,
                                __global float *norm, __global const float *loss_scale, uint has_scale)
 {
@@ -71,7 +65,7 @@ __kernel void keel_norm_finish(__global const float *scratch, ulong last, __glob
     float value = canon_sqrt(scratch[last]), unscale = 1.0f;
     const float max_norm = control[10];
     if (has_scale) {
-        const float scale = power_of_two(loss_scale[0]);
+        const float scale = canon_power_of_two(loss_scale[0]);
         unscale = as_float(0x7f000000u - as_uint(scale));
         value = value * unscale;
         norm[2] = scale;

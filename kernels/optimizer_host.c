@@ -56,10 +56,10 @@ static void host_norm_finish(void *const *arguments, const struct keel_range *ra
     float value = canon_sqrt(scratch[u64_at(arguments, 1)]);
     const float max_norm = control->max_norm;
     if (u32_at(arguments, 5) != 0) {
-        const uint32_t scale = *(const uint32_t *)arguments[4] & 0x7f800000U;
-        unscale = canon_as_real(0x7f000000U - scale);
+        const float scale = canon_power_of_two(*(const float *)arguments[4]);
+        unscale = canon_as_real(0x7f000000U - canon_as_bits(scale));
         value = value * unscale;
-        norm[2] = canon_as_real(scale);
+        norm[2] = scale;
     }
     float factor = max_norm > 0.0f && value > max_norm ? canon_divide(max_norm, value) : 1.0f;
     norm[0] = value;

@@ -428,6 +428,50 @@ START_TEST(a_scaled_gradient_gives_the_weights_of_the_gradient)
 }
 END_TEST
 
+/* The gradient of a loss is multiplied, exactly, and the loss is not. */
+START_TEST(a_scaled_loss_has_the_gradient_times_a_power_of_two)
+{
+    enum { ROWS = 5, VOCAB = 67, COUNT = ROWS * VOCAB };
+    const float scale = 0x1.8p+15F;
+    const int32_t targets[ROWS] = {3, 66, 0, 1, 40};
+    float loss[2][2], gradients[2][2][COUNT];
+    for (int scaled = 0; scaled < 2; scaled++) {
+        struct rig *rig = rig_shared((enum rig_kind)_i);
+        struct keel_buffer *state = scaled != 0 ? rig_bytes(rig, &scale, sizeof scale) : NULL;
+        struct keel_cross_entropy softmax = {.rows = ROWS,
+                                             .vocab = VOCAB,
+                                             .scale = 0.1f,
+                                             .logits = rig_random(rig, COUNT, 1, -3.0f, 3.0f),
+                                             .targets = rig_bytes(rig, targets, sizeof targets),
+                                             .row_loss = rig_bytes(rig, NULL, ROWS * 4),
+                                             .loss = rig_bytes(rig, NULL, 4),
+                                             .dlogits = rig_bytes(rig, NULL, COUNT * 4),
+                                             .loss_scale = state};
+        struct keel_loss square = {.count = COUNT,
+                                   .kind = KEEL_LOSS_MSE,
+                                   .scale = 0.1f,
+                                   .x = softmax.logits,
+                                   .targets = rig_random(rig, COUNT, 2, 0.0f, 1.0f),
+                                   .scratch = rig_bytes(rig, NULL, keel_loss_scratch_bytes(COUNT)),
+                                   .loss = rig_bytes(rig, NULL, 4),
+                                   .dx = rig_bytes(rig, NULL, COUNT * 4),
+                                   .loss_scale = state};
+        ck_ok(keel_op_cross_entropy(rig->kernels, &softmax, &rig->list));
+        ck_ok(keel_op_loss(rig->kernels, &square, &rig->list));
+        rig_run(rig);
+        loss[scaled][0] = *(float *)rig_result(rig, softmax.loss, 4);
+        loss[scaled][1] = *(float *)rig_result(rig, square.loss, 4);
+        memcpy(gradients[scaled][0], rig_result(rig, softmax.dlogits, COUNT * 4), COUNT * 4);
+        memcpy(gradients[scaled][1], rig_result(rig, square.dx, COUNT * 4), COUNT * 4);
+    }
+    for (int of = 0; of < 2; of++) {
+        ck_assert(loss[0][of] == loss[1][of] && loss[0][of] > 0.0f);
+        for (int i = 0; i < COUNT; i++)
+            ck_assert(gradients[1][of][i] == gradients[0][of][i] * 0x1p15f);
+    }
+}
+END_TEST
+
 START_TEST(a_refused_step_halves_the_scale_and_2048_good_ones_double_it)
 {
     struct rig *rig = rig_shared((enum rig_kind)_i);
@@ -498,6 +542,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, one_pass_leaves_the_digest_and_the_copy_of_separate_ones, 0, RIG_DEVICES + 1);
     tcase_add_test(tc, a_tensor_that_does_not_fit_is_refused);
     tcase_add_loop_test(tc, a_scaled_gradient_gives_the_weights_of_the_gradient, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, a_scaled_loss_has_the_gradient_times_a_power_of_two, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, a_refused_step_halves_the_scale_and_2048_good_ones_double_it, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, a_digest_does_not_depend_on_the_split, 0, RIG_DEVICES + 1);
 }

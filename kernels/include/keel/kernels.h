@@ -317,6 +317,8 @@ struct keel_cross_entropy {
     uint32_t rows, vocab;
     float scale; /* usually 1 / (rows of the whole step) */
     struct keel_buffer *logits, *targets, *row_loss, *loss, *dlogits;
+    struct keel_buffer *loss_scale; /* NULL, or one float: its power of two multiplies dlogits, not the loss
+                                       (keel/optimizer_ops.h) */
 };
 enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_cross_entropy *,
                                        struct keel_launch_list *);
@@ -337,6 +339,7 @@ struct keel_loss {
     enum keel_loss_kind kind;
     float scale;
     struct keel_buffer *x, *targets, *scratch, *loss, *dx; /* scratch: keel_loss_scratch_bytes(count) */
+    struct keel_buffer *loss_scale;                        /* as in keel_cross_entropy */
 };
 uint64_t keel_loss_scratch_bytes(uint64_t count);
 enum keel_status keel_op_loss(struct keel_kernels *, const struct keel_loss *, struct keel_launch_list *);
