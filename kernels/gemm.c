@@ -52,6 +52,9 @@ static enum keel_status check_shape(const struct keel_gemm *op)
     if (op->chain && op->accumulate)
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: chain and accumulate would both add C: take one",
                          op->m, op->n, op->k);
+    if (op->residual != NULL && (op->pre != NULL || op->accumulate))
+        return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a residual goes with neither pre nor accumulate",
+                         op->m, op->n, op->k);
     return KEEL_OK;
 }
 
@@ -69,6 +72,8 @@ static enum keel_status check_buffers(const struct keel_gemm *op)
         KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
     if (op->pre != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "pre", op->pre, c));
+    if (op->residual != NULL)
+        KEEL_TRY(keel_check_buffer("gemm", "residual", op->residual, c));
     if (op->checksums != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
     return KEEL_OK;
@@ -95,14 +100,15 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
     uint32_t flags = (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
                      (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
                      (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U) |
-                     (op->chain ? GEMM_CHAIN : 0U);
+                     (op->chain ? GEMM_CHAIN : 0U) | (op->residual != NULL ? GEMM_RESIDUAL : 0U);
+    struct keel_buffer *pre = op->residual != NULL ? op->residual : op->pre; /* never both */
     uint32_t row_block = choose_row_block(kernels, op);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),
         keel_arg_buffer(op->c),
         keel_arg_buffer(op->bias != NULL ? op->bias : op->c), /* not read without its flag */
-        keel_arg_buffer(op->pre != NULL ? op->pre : op->c),
+        keel_arg_buffer(pre != NULL ? pre : op->c),
         keel_arg_u32(op->m),
         keel_arg_u32(op->n),
         keel_arg_u32(op->k),

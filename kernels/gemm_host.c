@@ -34,6 +34,8 @@ static void finish(const struct host_gemm *g, uint32_t i, uint32_t j, float s)
         s = s + g->bias[j];
     if (g->flags & GEMM_ACCUMULATE)
         s = g->c[at] + s;
+    if (g->flags & GEMM_RESIDUAL)
+        s = g->pre[at] + s;
     if (g->flags & GEMM_PRE) {
         g->pre[at] = s;
         s = canon_gelu(s);

@@ -10,7 +10,8 @@ enum {
     GEMM_BIAS = 8,
     GEMM_PRE = 16,
     GEMM_CHECKSUM = 32,
-    GEMM_CHAIN = 64
+    GEMM_CHAIN = 64,
+    GEMM_RESIDUAL = 128
 };
 /* A tile of C: what a checksum covers. */
 enum { GEMM_TILE_ROWS = 8, GEMM_TILE_COLUMNS = 48, GEMM_CHECKSUM_TURN = 5 };

@@ -16,7 +16,7 @@
 #define WHOLE(columns) (KEEL_BY_LANE < 2 && (columns) == TILE_COLUMNS)
 enum { TILE_ROWS = 8, TILE_COLUMNS = 48 };
 /* What tile_finish does with the sums, in `flags`. */
-enum { ACCUMULATE = 4, BIAS = 8, PRE = 16 };
+enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128 };
 
 #define INTERLEAVE(x, y, h)                                                                                  \
     (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
@@ -167,6 +167,8 @@ static uint16 finish_16(__local const float *sums, __global float *c, __global f
         s = s + vload16(0, bias);
     if (flags & ACCUMULATE)
         s = vload16(0, c) + s;
+    if (flags & RESIDUAL)
+        s = vload16(0, pre) + s;
     if (flags & PRE) {
         vstore16(s, 0, pre);
         s = canon_gelu_x16(s);
@@ -206,6 +208,8 @@ static uint tile_finish_edge(__local const float *sums, uint rows, uint columns,
                 s = s + bias[j];
             if (flags & ACCUMULATE)
                 s = c[at] + s;
+            if (flags & RESIDUAL)
+                s = pre[at] + s;
             if (flags & PRE) {
                 pre[at] = s;
                 s = canon_gelu(s);

@@ -7,7 +7,7 @@
 
 /* ---- matrix product: m, n, k, batch, flags, extra elements to each row as it is stored ---- */
 
-enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16, CHAIN = 32 };
+enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16, CHAIN = 32, ADDED = 64 };
 
 static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 {
@@ -30,6 +30,8 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
         op.bias = GOLDEN_FLOATS(run, "bias", n);
     if (flags & GELU)
         op.pre = golden_floats(run, "pre", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
+    if (flags & ADDED)
+        op.residual = GOLDEN_FLOATS(run, "residual", batch * op.stride_c);
     return golden_ready(run) ? keel_op_gemm(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -298,6 +300,10 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(gemm, gemm, "33x101x37-nt-bias-gelu", 0x7205a51951a92243, 33, 101, 37, 1, TB | BIAS | GELU,
                 0),
     GOLDEN_CASE(gemm, gemm, "9x50x70-tt-bias-padded", 0xfe0262e97fa12857, 9, 50, 70, 1, TA | TB | BIAS, 3),
+    GOLDEN_CASE(gemm, gemm, "1x1x1-nn-residual", 0xf4b22b9f59e10911, 1, 1, 1, 1, ADDED, 0),
+    GOLDEN_CASE(gemm, gemm, "17x50x70-nt-bias-residual", 0x63ff5ddf4a2aa597, 17, 50, 70, 1, TB | BIAS | ADDED,
+                3),
+    GOLDEN_CASE(gemm, gemm, "9x97x19-nn-residual", 0xe16daca3fc89f2bb, 9, 97, 19, 1, ADDED, 0),
     GOLDEN_CASE(gemm, gemm, "17x50x300-nn-chain", 0x556ecf30bca02202, 17, 50, 300, 1, CHAIN, 2),
     GOLDEN_CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
     GOLDEN_CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),

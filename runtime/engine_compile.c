@@ -24,6 +24,7 @@ static const struct {
               {"fuse-norm", KEEL_FUSE_NORM},
               {"fuse-loss", KEEL_FUSE_LOSS},
               {"fuse-image", KEEL_FUSE_IMAGE},
+              {"fuse-residual", KEEL_FUSE_RESIDUAL},
               {"plan-memory", 0}};
 
 /* Leave out one of `passes`, whose name is the first `length` characters of `off`. */

@@ -215,6 +215,7 @@ enum keel_status keel_emit_linear(struct keel_emit *emit, const struct keel_ir_n
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0]),
                              .bias = buffer_of(emit, node->in[2]),
+                             .residual = buffer_of(emit, node->in[3]),
                              .pre = buffer_of(emit, node->out[1])};
     return keel_emit_product(emit, &gemm);
 }

@@ -156,7 +156,8 @@ enum keel_fusions {
                            rows */
     KEEL_FUSE_IMAGE = 16, /* an addition and a ReLU into the batch norm before them, the gradient of that ReLU
                              into the norm's */
-    KEEL_FUSE_ALL = 31
+    KEEL_FUSE_RESIDUAL = 32, /* the addition after a product into it */
+    KEEL_FUSE_ALL = 63
 };
 enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions);
 

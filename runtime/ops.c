@@ -8,9 +8,11 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_NONE] = {.name = "none", .rule = "->"},
 
     /* ---- graph_dense.c ---- */
-    /* The second result is the input of GELU, kept for backward; only keel_pass_fuse asks for it. */
+    /* Operands: x, weight, bias, what the result is added to. The second result is the input of GELU, kept
+     * for backward. Only keel_pass_fuse asks for these two. */
     [KEEL_OP_LINEAR] = {.name = "linear",
-                        .rule = "*k,kn,n?->*n,*n?",
+                        .rule = "*k,kn,n?,*n?->*n,*n?",
+                        .in_place = "03",
                         .grad = keel_grad_linear,
                         .emit = keel_emit_linear},
     [KEEL_OP_LINEAR_DX] = {.name = "linear_dx", .rule = "*n,kn->*k", .emit = keel_emit_linear_dx},

@@ -90,6 +90,26 @@ static bool fuse_dropout(struct keel_graph *graph, const struct links *links, st
     return false;
 }
 
+/* y = linear(x); s = y + r  becomes  s = linear(x, r), where the addition stood. */
+static bool fuse_residual(struct keel_graph *graph, const struct links *links, struct keel_ir_node *add)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        keel_value y = add->in[i];
+        if (!made_by(graph, links, y, KEEL_OP_LINEAR) || links->uses[y] != 1)
+            continue;
+        struct keel_ir_node *linear = &graph->nodes[links->maker[y]];
+        if (linear->in[3] != 0 || linear->out[1] != 0 || linear->out[0] != y)
+            continue;
+        add->op = KEEL_OP_LINEAR;
+        add->in[3] = add->in[1 - i];
+        for (uint32_t k = 0; k < 3; k++)
+            add->in[k] = linear->in[k];
+        linear->op = KEEL_OP_NONE;
+        return true;
+    }
+    return false;
+}
+
 /* dx = layernorm_grad(...); s = dx + r  becomes  s = layernorm_grad(..., r), or rms_norm_grad, where the
  * gradient stood: it adds to accumulators, whose order must stay. So r must be there by then. */
 static void fuse_norm_grad(struct keel_graph *graph, struct links *links, struct keel_ir_node *add)
@@ -285,7 +305,8 @@ static void fuse_node(struct keel_graph *graph, struct links *links, uint32_t at
     if (node->op == KEEL_OP_BATCH_NORM_GRAD && image)
         fuse_relu_grad(graph, links, at);
     if (node->op != KEEL_OP_ADD || ((fusions & KEEL_FUSE_DROPOUT) != 0 && fuse_dropout(graph, links, node)) ||
-        (image && fuse_batch_norm(graph, links, at)))
+        (image && fuse_batch_norm(graph, links, at)) ||
+        ((fusions & KEEL_FUSE_RESIDUAL) != 0 && fuse_residual(graph, links, node)))
         return;
     if ((fusions & KEEL_FUSE_NORM) != 0)
         fuse_norm_grad(graph, links, node);

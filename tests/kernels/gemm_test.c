@@ -224,6 +224,44 @@ END_TEST
 
 /* k in three pieces, each but the first begun at C, is the product of the whole k: bias and GELU with the
  * last. */
+/* The residual is another buffer or C itself; numbers of C serve for it. */
+START_TEST(a_residual_has_the_bits_of_an_addition_behind)
+{
+    static const struct shape odd[] = {{1, 1, 1, 1, 0}, {9, 97, 19, 1, 3}, {65, 50, 300, 2, 0}};
+    rig_open();
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        for (int d = 0; d < RIG_DEVICES; d++)
+            for (int alias = 0; alias < 2; alias++) {
+                struct product p = product_init(&odd[i], false, true, BIAS);
+                float *plain = rig_numbers(5, p.c_count), *pre = rig_numbers(5, p.c_count);
+                float *added = rig_numbers(5, p.c_count);
+                product_run(&p, &rig[d], false, plain, pre);
+                struct keel_gemm op = p.op;
+                struct keel_launch_list list = {0};
+                op.a = rig_buffer(&rig[d], p.a, p.a_count * sizeof(float));
+                op.b = rig_buffer(&rig[d], p.b, p.b_count * sizeof(float));
+                op.c = rig_buffer(&rig[d], p.c, p.c_count * sizeof(float));
+                op.bias = rig_buffer(&rig[d], p.bias_row, op.n * sizeof(float));
+                op.residual = alias ? op.c : rig_buffer(&rig[d], p.c, p.c_count * sizeof(float));
+                ck_ok(keel_op_gemm(rig[d].kernels, &op, &list));
+                rig_run(&rig[d], &list);
+                rig_read(&rig[d], op.c, added);
+                for (uint64_t b = 0; b < op.batch; b++)
+                    for (uint64_t r = 0; r < op.m; r++)
+                        for (uint64_t c = 0; c < op.n; c++) {
+                            uint64_t at = b * op.stride_c + r * op.ldc + c;
+                            ck_assert(added[at] == p.c[at] + plain[at]);
+                        }
+                rig_clear(&rig[d]);
+                free(plain);
+                free(pre);
+                free(added);
+                product_fini(&p);
+            }
+    rig_close();
+}
+END_TEST
+
 START_TEST(a_chain_over_pieces_of_k_has_the_bits_of_one)
 {
     static const uint32_t cuts[] = {0, 1, 260, 300};
@@ -305,6 +343,10 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     op.m = 10;
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
+    op.residual = op.c;
+    op.accumulate = true;
+    ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
     op.bias = rig_buffer(on, NULL, 9 * sizeof(float));
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
     ck_assert_uint_eq(list.count, 0);
@@ -318,6 +360,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_shape_has_the_stated_chain_on_every_device);
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
+    tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);

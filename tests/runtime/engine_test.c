@@ -133,7 +133,8 @@ END_TEST
 
 START_TEST(switching_passes_off_leaves_the_bits)
 {
-    static const char *const off[] = {"fuse", "plan-memory", "fuse,plan-memory"};
+    static const char *const off[] = {"fuse", "plan-memory", "fuse,plan-memory", "fuse-residual",
+                                      "fuse-gelu,fuse-norm,fuse-dropout"};
     setenv("POCL_DEVICES", "pthread", 1);
     for (int dropout = 0; dropout < 2; dropout++) {
         struct keel_gpt_config gpt = dropout != 0 ? with_dropout(tiny_gpt) : tiny_gpt;

@@ -125,8 +125,8 @@ float keel_random_normal(const struct keel_control *control, uint32_t stream, ui
 
 /* C[b] = op(A[b]) op(B[b]) for b in [0, batch): op(A) is m x k, op(B) is k x n, C is m x n.
  * Element order: s = fma(a_0, b_0, 0), then s = fma(a_i, b_i, s) for i ascending; then bias:
- * s = s + bias[n]; then, if `accumulate`, s = C_old + s; then, if pre != NULL, pre = s and
- * C = gelu(s). Strides in elements. lda is the row length of A as it is stored.
+ * s = s + bias[n]; then, if `accumulate`, s = C_old + s, or, with a residual, s = residual + s; then, if
+ * pre != NULL, pre = s and C = gelu(s). Strides in elements. lda is the row length of A as it is stored.
  * `chain` begins with s = C_old instead of 0 (without `accumulate`): so k may be cut into pieces, each a
  * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
  * is without `chain`, and only the last has bias and pre. */
@@ -138,6 +138,7 @@ struct keel_gemm {
     struct keel_buffer *a, *b, *c;
     struct keel_buffer *bias;      /* n, or NULL */
     struct keel_buffer *pre;       /* m x n like C, or NULL: the input of GELU, kept for backward */
+    struct keel_buffer *residual;  /* m x n like C, which it may be, or NULL; not with pre or accumulate */
     struct keel_buffer *workspace; /* keel_gemm_workspace_bytes, or NULL when that is 0; shared in
                                       order by all products of a queue */
     struct keel_buffer *checksums; /* keel_gemm_checksum_bytes, or NULL: of C's bits as they leave the

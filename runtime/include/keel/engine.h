@@ -35,8 +35,8 @@ struct keel_engine_config {
     bool check_products; /* training: notice when the result of a product changes after it was computed */
     const char *dump_directory; /* graph after each pass as text, or NULL */
     const char *passes_off; /* NULL, or what to leave out, with commas: "plan-memory", "fuse" or one of its
-                               fusions, "fuse-gelu", "fuse-dropout", "fuse-norm", "fuse-loss", "fuse-image";
-                               the bits stay the same */
+                               fusions, "fuse-gelu", "fuse-dropout", "fuse-norm", "fuse-loss", "fuse-image",
+                               "fuse-residual"; the bits stay the same */
     uint64_t slot_wait_ns;  /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
                                enqueued and not begun; 0: a minute */
 };
