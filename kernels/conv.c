@@ -56,6 +56,10 @@ static enum keel_status check(const char *op, const struct keel_conv_shape *s)
     return fault == NULL ? KEEL_OK : refuse(op, s, fault);
 }
 
+static uint32_t divide_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
 static uint64_t in_bytes(const struct keel_conv_shape *s)
 {
     return (uint64_t)s->batch * s->height * s->width * s->channels * sizeof(float);
@@ -86,8 +90,9 @@ static bool is_product(const struct keel_conv_shape *s)
 
 enum { CONV_ARGS = 21 };
 /* The arguments of all kernels: a, b and `bias` are read, c is written. */
-static void fill_args(struct keel_arg args[CONV_ARGS], const struct keel_conv_shape *s, struct keel_buffer *a,
-                      struct keel_buffer *b, struct keel_buffer *bias, struct keel_buffer *c)
+static void fill_args(struct keel_arg args[CONV_ARGS + 1], const struct keel_conv_shape *s,
+                      struct keel_buffer *a, struct keel_buffer *b, struct keel_buffer *bias,
+                      struct keel_buffer *c)
 {
     const uint32_t geometry[] = {
         s->batch,           s->height,      s->width,       s->channels,  s->out_channels,
@@ -109,8 +114,50 @@ static enum keel_status launch_plain(struct keel_kernels *kernels, struct keel_l
                                      const struct keel_arg *args)
 {
     struct keel_range range = keel_kernels_range(kernels, rows);
-    range.global[1] = (columns + KEEL_LANES - 1) / KEEL_LANES;
+    range.global[1] = divide_up(columns, KEEL_LANES);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_conv, name, &range, args, CONV_ARGS);
+}
+
+/* As in conv_tiles.cl: sums of a group, and what is multiplied at once. */
+enum { TILE_ROWS = 6, TILE_COLUMNS = 64, NARROW = 8 };
+struct tiles {
+    const char *name;
+    uint32_t columns; /* of a group of channels */
+    uint32_t rows, layers;
+    uint32_t rows_max, rows_max_small; /* of a group of work: with large local memory, and without */
+};
+
+/* Rows to a group of work: as many as fit, but with enough groups for all compute units. */
+static uint32_t choose_row_block(const struct keel_kernels *kernels, const struct tiles *tiles,
+                                 uint32_t strips)
+{
+    const struct keel_device_info *info = keel_kernels_info(kernels);
+    const uint32_t rows_max = keel_device_large_local(info) ? tiles->rows_max : tiles->rows_max_small;
+    const uint64_t wanted =
+        (uint64_t)info->compute_units * keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
+    const uint64_t others = (uint64_t)strips * tiles->layers, cuts = (wanted + others - 1) / others;
+    const uint64_t rows = (tiles->rows + cuts - 1) / cuts;
+    const uint32_t block = divide_up(rows < rows_max ? (uint32_t)rows : rows_max, TILE_ROWS) * TILE_ROWS;
+    return block < 2 * TILE_ROWS ? 2 * TILE_ROWS : block;
+}
+
+static enum keel_status launch_tiles(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                     const struct keel_conv_shape *s, const struct tiles *tiles,
+                                     struct keel_arg args[CONV_ARGS + 1])
+{
+    const uint32_t strips = divide_up(tiles->columns, TILE_COLUMNS) * s->groups;
+    const uint32_t row_block = choose_row_block(kernels, tiles, strips);
+    args[CONV_ARGS] = keel_arg_u32(row_block);
+    const struct keel_range range = {.global = {strips, divide_up(tiles->rows, row_block), tiles->layers},
+                                     .local = {1, 1, 1}};
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_conv_tiles, tiles->name, &range, args,
+                               CONV_ARGS + 1);
+}
+
+/* Tiles would be empty for the most part where groups have few channels: those go by lanes. */
+static bool is_narrow(const struct keel_conv_shape *s)
+{
+    return s->groups > 1 && (s->channels / s->groups < NARROW || s->out_channels / s->groups < NARROW);
 }
 
 enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_conv2d *op,
@@ -137,10 +184,13 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
                                                 .c = op->y,
                                                 .bias = op->bias},
                             list);
-    struct keel_arg args[CONV_ARGS];
+    struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->x, op->weight, op->bias, op->y);
-    return launch_plain(kernels, list, "keel_conv2d_plain", s->batch * keel_conv_out(s, 0), s->out_channels,
-                        args);
+    if (is_narrow(s))
+        return launch_plain(kernels, list, "keel_conv2d_plain", s->batch * keel_conv_out(s, 0),
+                            s->out_channels, args);
+    const struct tiles tiles = {"keel_conv2d_tiles", s->out_channels / s->groups, out_pixels(s), 1, 192, 48};
+    return launch_tiles(kernels, list, s, &tiles, args);
 }
 
 enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
@@ -166,10 +216,17 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
                                                 .b = op->weight,
                                                 .c = op->dx},
                             list);
-    struct keel_arg args[CONV_ARGS];
+    struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->dy, op->weight, NULL, op->dx);
-    return launch_plain(kernels, list, "keel_conv2d_grad_data_plain", s->batch * s->height, s->channels,
-                        args);
+    if (is_narrow(s))
+        return launch_plain(kernels, list, "keel_conv2d_grad_data_plain", s->batch * s->height, s->channels,
+                            args);
+    const uint32_t pixels = s->batch * divide_up(s->height, s->stride[0]) * divide_up(s->width, s->stride[1]);
+    const uint32_t down = s->stride[0] < s->height ? s->stride[0] : s->height;
+    const uint32_t across = s->stride[1] < s->width ? s->stride[1] : s->width;
+    const struct tiles tiles = {
+        "keel_conv2d_grad_data_tiles", s->channels / s->groups, pixels, down * across, 192, 48};
+    return launch_tiles(kernels, list, s, &tiles, args);
 }
 
 enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
@@ -196,8 +253,12 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
                                                 .b = op->dy,
                                                 .c = op->dweight},
                             list);
-    struct keel_arg args[CONV_ARGS];
+    struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->x, op->dy, NULL, op->dweight);
-    return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels,
-                        args);
+    if (is_narrow(s))
+        return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels,
+                            args);
+    const struct tiles tiles = {
+        "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, 96, 48};
+    return launch_tiles(kernels, list, s, &tiles, args);
 }

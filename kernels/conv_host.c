@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_conv[];
+extern const char keel_cl_conv[], keel_cl_conv_tiles[];
 
 struct geometry {
     uint32_t batch, height, width, channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h,
@@ -146,4 +146,18 @@ const struct keel_module keel_module_conv = {
     .source = keel_cl_conv,
     .kernels = conv_kernels,
     .kernel_count = sizeof conv_kernels / sizeof conv_kernels[0],
+};
+
+/* The tiles are the same sums: only a device cuts them. */
+static const struct keel_module_kernel tiles_kernels[] = {
+    {"keel_conv2d_tiles", host_forward},
+    {"keel_conv2d_grad_data_tiles", host_grad_data},
+    {"keel_conv2d_grad_weight_tiles", host_grad_weight},
+};
+
+const struct keel_module keel_module_conv_tiles = {
+    .name = "conv_tiles",
+    .source = keel_cl_conv_tiles,
+    .kernels = tiles_kernels,
+    .kernel_count = sizeof tiles_kernels / sizeof tiles_kernels[0],
 };

@@ -26,6 +26,7 @@
     X(loss)                                                                                                  \
     X(shape)                                                                                                 \
     X(row)                                                                                                   \
+    X(conv_tiles)                                                                                            \
     X(conv)                                                                                                  \
     X(batch_norm)                                                                                            \
     X(pool)                                                                                                  \

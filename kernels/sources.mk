@@ -22,6 +22,7 @@ kernels_CL += loss.cl
 kernels_CL += shape.cl
 kernels_CL += row.cl
 kernels_CL += conv.cl
+kernels_CL += conv_tiles.cl
 kernels_CL += batch_norm.cl
 kernels_CL += pool.cl
 kernels_CL += table.cl
