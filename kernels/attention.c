@@ -9,6 +9,9 @@ enum {
     LANES_LARGE = 32, /* and where it is not */
     WIDTH_MAX_SMALL = 64,
     WIDTH_MAX_LARGE = 256,
+    PACKED_PARTS = 2,      /* keys and values, forward; */
+    PACKED_PARTS_GRAD = 5, /* and queries, dout and dq, backward */
+    UNPACKED_TOKENS = 64,
     WANT_QUERIES = 1, /* for keel_attention_grad */
     WANT_KEYS = 2
 };
@@ -44,6 +47,12 @@ static uint64_t rows_bytes(const struct keel_attention *op)
     return (uint64_t)op->batch * op->heads * op->tokens * 2 * sizeof(float);
 }
 
+/* Whether the rows of a head are copied together before they are read many times. */
+static bool packed(const struct keel_attention *op)
+{
+    return op->heads > 1 && op->tokens > UNPACKED_TOKENS;
+}
+
 static enum keel_status check_forward(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     KEEL_TRY(check_shape(kernels, op));
@@ -64,17 +73,18 @@ static struct keel_range block_range(const struct keel_kernels *kernels, const s
 }
 
 /* The scalars that the kernels end with. */
-enum { SCALAR_COUNT = 8 };
+enum { SCALAR_COUNT = 9 };
 static void set_scalars(const struct keel_attention *op, struct keel_arg args[SCALAR_COUNT])
 {
-    args[0] = keel_arg_u32(op->tokens);
-    args[1] = keel_arg_u32(op->heads);
-    args[2] = keel_arg_u32(op->head_width);
-    args[3] = keel_arg_u32(!op->bidirectional);
-    args[4] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
-    args[5] = keel_arg_f32(op->dropout_rate);
-    args[6] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
-    args[7] = keel_arg_u32(op->stream);
+    args[0] = keel_arg_u32(packed(op));
+    args[1] = keel_arg_u32(op->tokens);
+    args[2] = keel_arg_u32(op->heads);
+    args[3] = keel_arg_u32(op->head_width);
+    args[4] = keel_arg_u32(!op->bidirectional);
+    args[5] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
+    args[6] = keel_arg_f32(op->dropout_rate);
+    args[7] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
+    args[8] = keel_arg_u32(op->stream);
 }
 
 /* Not read where there is no dropout. */
@@ -86,21 +96,44 @@ static struct keel_arg control_arg(const struct keel_attention *op)
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     (void)kernels;
-    (void)op;
-    return 0; /* scores live in local memory, a block at a time */
+    return packed(op) ? PACKED_PARTS * tokens_bytes(op) : 0;
+}
+
+/* `count` parts of rows of `parts`, from part `skip`, become parts `first`, ... of the workspace. */
+static enum keel_status launch_pack(struct keel_kernels *kernels, const struct keel_attention *op,
+                                    struct keel_buffer *from, const uint32_t parts_skip_count_first[4],
+                                    struct keel_launch_list *list)
+{
+    const struct keel_arg args[] = {
+        keel_arg_buffer(from),
+        keel_arg_buffer(op->workspace),
+        keel_arg_u32(op->tokens),
+        keel_arg_u32(op->heads),
+        keel_arg_u32(op->head_width),
+        keel_arg_u32(parts_skip_count_first[0]),
+        keel_arg_u32(parts_skip_count_first[1]),
+        keel_arg_u32(parts_skip_count_first[2]),
+        keel_arg_u32(parts_skip_count_first[3]),
+    };
+    const struct keel_range range = block_range(kernels, op);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range, args,
+                               KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct keel_attention *op,
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_forward(kernels, op));
-    struct keel_arg args[4 + SCALAR_COUNT] = {
-        keel_arg_buffer(op->qkv),
-        keel_arg_buffer(op->out),
-        keel_arg_buffer(op->stats),
+    if (packed(op)) {
+        KEEL_TRY(keel_check_buffer("attention", "workspace", op->workspace, PACKED_PARTS * tokens_bytes(op)));
+        KEEL_TRY(launch_pack(kernels, op, op->qkv, (const uint32_t[]){3, 1, PACKED_PARTS, 0}, list));
+    }
+    struct keel_arg args[5 + SCALAR_COUNT] = {
+        keel_arg_buffer(op->qkv), keel_arg_buffer(packed(op) ? op->workspace : op->qkv),
+        keel_arg_buffer(op->out), keel_arg_buffer(op->stats),
         control_arg(op),
     };
-    set_scalars(op, args + 4);
+    set_scalars(op, args + 5);
     struct keel_range range = block_range(kernels, op);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention", &range, args,
                                KEEL_ARG_COUNT(args));
@@ -110,7 +143,8 @@ uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
                                              const struct keel_attention_grad *op)
 {
     (void)kernels;
-    return rows_bytes(&op->forward); /* 1 / sum, and dout . out, of each row */
+    const struct keel_attention *forward = &op->forward; /* rows: 1 / sum, and dout . out, of each */
+    return (packed(forward) ? PACKED_PARTS_GRAD * tokens_bytes(forward) : 0) + rows_bytes(forward);
 }
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
@@ -118,9 +152,9 @@ static enum keel_status launch_rows(struct keel_kernels *kernels, const struct k
 {
     const struct keel_attention *forward = &op->forward;
     const struct keel_arg args[] = {
-        keel_arg_buffer(forward->out),       keel_arg_buffer(forward->stats), keel_arg_buffer(op->dout),
-        keel_arg_buffer(forward->workspace), keel_arg_u32(forward->tokens),   keel_arg_u32(forward->heads),
-        keel_arg_u32(forward->head_width),
+        keel_arg_buffer(forward->out),       keel_arg_buffer(forward->stats),   keel_arg_buffer(op->dout),
+        keel_arg_buffer(forward->workspace), keel_arg_u32(packed(forward)),     keel_arg_u32(forward->tokens),
+        keel_arg_u32(forward->heads),        keel_arg_u32(forward->head_width),
     };
     const struct keel_range range = block_range(kernels, forward);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range, args,
@@ -161,8 +195,13 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
     KEEL_TRY(check_forward(kernels, forward));
     KEEL_TRY(keel_check_buffer("attention_grad", "dout", op->dout, tokens_bytes(forward)));
     KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, 3 * tokens_bytes(forward)));
-    KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace, rows_bytes(forward)));
+    KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace,
+                               keel_attention_grad_workspace_bytes(kernels, op)));
     KEEL_TRY(launch_rows(kernels, op, list));
+    if (packed(forward)) {
+        KEEL_TRY(launch_pack(kernels, forward, forward->qkv, (const uint32_t[]){3, 0, 3, 0}, list));
+        KEEL_TRY(launch_pack(kernels, forward, op->dout, (const uint32_t[]){1, 0, 1, 3}, list));
+    }
     if (heads_suffice(kernels, forward))
         return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
     KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));

@@ -21,7 +21,9 @@
  * adds nothing, whether a device skips it or adds fma(0, x, acc).
  *
  * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], out and dout [batch, tokens, heads,
- * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2].
+ * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2]. The rows of a head lie far from
+ * each other there, so that caches hold few of them and prefetchers find none: where there are many,
+ * keel_attention_pack copies them to the workspace, one head after the other, and they are read from there.
  *
  * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a
  * time, one to a lane. `lanes` arrays are [head_width][LANES]. BLOCK keys (or queries) are taken at a time:
@@ -42,8 +44,10 @@ enum { VECTORS = 1, WIDTH_MAX = 64 };
 #endif
 enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
 enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
+enum { Q, K, V, G, DQ, PARTS };              /* of the gradient's workspace, where it is packed */
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */
 
+#define LOCAL_FLOATS __local float __attribute__((aligned(64)))
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define EACH_8(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
@@ -81,6 +85,12 @@ static int16 drop_kept(const struct drop *drop, ulong16 element)
 static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
 {
     return drop->rate == 0.0f ? x : kept ? x * drop->keep_scale : (float16)(0.0f);
+}
+
+/* Floats of all queries, say, when they are packed. */
+static ulong part_floats(uint tokens, uint heads, uint width)
+{
+    return (ulong)get_num_groups(2) * heads * tokens * width;
 }
 
 /* ---- rows to lanes and back ---- */
@@ -137,7 +147,7 @@ static uint whole_of(uint width)
 
 /* lanes[d][l] = row first + l, the last row of all again where there are fewer than LANES. */
 static void load_lanes(__global const float *rows, ulong step, uint first, uint last, uint width,
-                       __local float *lanes)
+                       LOCAL_FLOATS *lanes)
 {
     const uint whole = whole_of(width);
 #if KEEL_BY_LANE < 2
@@ -339,12 +349,30 @@ static void copy_rows(__global const float *rows, ulong step, uint count, uint w
                 vstore16(canon_load(rows + j * step + d + v * 16, rest_of(width - d, v)), v, copy);
 }
 
-/* rows = rows * factor + 0. */
-static void scale_rows(__global float *rows, ulong step, uint count, uint width, float factor)
+/* y = x * factor + 0, row by row. */
+static void scale_rows(__global const float *x, ulong x_step, uint count, uint width, float factor,
+                       __global float *y, ulong y_step)
 {
-    for (uint i = 0; i < count; i++, rows += step)
+    for (uint i = 0; i < count; i++, x += x_step, y += y_step)
         for (uint d = 0; d < width; d += 16)
-            canon_store(canon_plus_zero_x16(canon_load(rows + d, width - d) * factor), rows + d, width - d);
+            canon_store(canon_plus_zero_x16(canon_load(x + d, width - d) * factor), y + d, width - d);
+}
+
+/* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
+ * and `count - 1` more go to parts `first`, ... of `to`, each [batch, heads, tokens, width]. */
+__kernel void keel_attention_pack(__global const float *from, __global float *to, uint tokens, uint heads,
+                                  uint width, uint parts, uint skip, uint count, uint first)
+{
+    const uint head = get_group_id(1), batch = get_group_id(2), begin = get_group_id(0) * LANES;
+    const uint end = min(begin + LANES, tokens);
+    const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
+    for (uint p = 0; p < count; p++)
+        for (uint t = begin; t < end; t++) {
+            __global const float *x = from + (((ulong)batch * tokens + t) * parts + skip + p) * heads * width;
+            __global float *y = to + (first + p) * part + (row0 + t) * width;
+            for (uint d = 0; d < width; d += 16)
+                canon_store(canon_load(x + head * width + d, width - d), y + d, width - d);
+        }
 }
 
 /* ---- forward ---- */
@@ -380,18 +408,23 @@ static void weigh_scores(__local float *scores, uint count, const struct drop *d
     *sum = total;
 }
 
-__kernel void keel_attention(__global const float *qkv, __global float *out, __global float *stats,
-                             __global const uint *control, uint tokens, uint heads, uint width, uint causal,
+__kernel void keel_attention(__global const float *qkv, __global const float *work, __global float *out,
+                             __global float *stats, __global const uint *control, uint packed, uint tokens, uint heads, uint width, uint causal,
                              float scale, float rate, float keep_scale, uint stream)
 {
-    __local float q[WIDTH_MAX * LANES];
-    __local float sums[WIDTH_MAX * LANES];
-    __local float scores[(KEPT + BLOCK) * LANES];
+    LOCAL_FLOATS q[WIDTH_MAX * LANES];
+    LOCAL_FLOATS sums[WIDTH_MAX * LANES];
+    LOCAL_FLOATS scores[(KEPT + BLOCK) * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2);
     const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
     __global const float *qs = qkv + batch * tokens * step + head * width;
     __global const float *ks = qs + out_step, *vs = ks + out_step;
+    if (packed) {
+        ks = work + ((ulong)batch * heads + head) * tokens * width;
+        vs = ks + part_floats(tokens, heads, width);
+    }
+    const ulong key_step = packed ? width : step;
     const uint last = min(first + LANES - 1, tokens - 1), keys = causal ? last + 1 : tokens;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     struct drop drop;
@@ -408,8 +441,8 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
     zero_lanes(sums, width);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0);
-        __local float *block = scores + min(j0, (uint)KEPT) * LANES;
-        dot_rows(ks + j0 * step, step, count, width, q, block);
+        LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
+        dot_rows(ks + j0 * key_step, key_step, count, width, q, block);
         for (uint v = 0; v < VECTORS; v++)
             scale_scores(block, count, scale, causal && j0 + count > first + 1, (int)j0, query[v], v,
                          &largest[v]);
@@ -418,17 +451,17 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
         largest[v] = canon_plus_zero_x16(largest[v]);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0);
-        __local float *block = scores + min(j0, (uint)KEPT) * LANES;
+        LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
         if (j0 >= KEPT && keys > KEPT + BLOCK) {
             float16 known = (float16)(INFINITY);
-            dot_rows(ks + j0 * step, step, count, width, q, block);
+            dot_rows(ks + j0 * key_step, key_step, count, width, q, block);
             for (uint v = 0; v < VECTORS; v++)
                 scale_scores(block, count, scale, false, 0, query[v], v, &known);
         }
         for (uint v = 0; v < VECTORS; v++)
             weigh_scores(block, count, &drop, causal && j0 + count > first + 1, (int)j0, query[v],
                          (row0 + convert_ulong16(query[v])) * tokens + (ulong)j0, v, largest[v], &sum[v]);
-        sum_rows(vs + j0 * step, step, count, width, block, sums);
+        sum_rows(vs + j0 * key_step, key_step, count, width, block, sums);
     }
     for (uint v = 0; v < VECTORS; v++) {
         for (uint d = 0; d < width; d++)
@@ -445,12 +478,12 @@ __kernel void keel_attention(__global const float *qkv, __global float *out, __g
 
 /* inv and delta of each row, for keel_attention_grad. */
 __kernel void keel_attention_rows(__global const float *out, __global const float *stats,
-                                  __global const float *dout, __global float *rows, uint tokens, uint heads,
-                                  uint width)
+                                  __global const float *dout, __global float *work, uint packed,
+                                  uint tokens, uint heads, uint width)
 {
-    __local float g[WIDTH_MAX * LANES];
-    __local float o[WIDTH_MAX * LANES];
-    __local float facts[2 * LANES];
+    LOCAL_FLOATS g[WIDTH_MAX * LANES];
+    LOCAL_FLOATS o[WIDTH_MAX * LANES];
+    LOCAL_FLOATS facts[2 * LANES];
     const uint first = get_group_id(0) * LANES, head = get_group_id(1), batch = get_group_id(2);
     const uint last = min(first + LANES - 1, tokens - 1);
     const ulong step = (ulong)heads * width, at = batch * tokens * step + head * width;
@@ -465,6 +498,7 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
         vstore16(canon_divide_x16((float16)(1.0f), vload16(VECTORS + v, facts)), v, facts);
         vstore16(delta, VECTORS + v, facts);
     }
+    __global float *rows = work + (packed ? PARTS * part_floats(tokens, heads, width) : 0);
     store_lanes(facts, 2, rows + row0 * 2, 2, first, last);
 }
 
@@ -499,24 +533,29 @@ static void weigh_block(__local float *scores, __local float *gains, uint count,
  * queries or keys, and `want` says whose gradient: dq, or dk and dv. All ways have the same chains. */
 __kernel void keel_attention_grad(__global const float *qkv, __global const float *stats,
                                   __global const uint *control, __global const float *dout,
-                                  __global const float *rows, __global float *dqkv, uint tokens, uint heads,
-                                  uint width, uint causal, float scale, float rate, float keep_scale,
+                                  __global float *work, __global float *dqkv, uint packed, uint tokens,
+                                  uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
                                   uint stream, uint want)
 {
-    __local float k[WIDTH_MAX * LANES];
-    __local float v[WIDTH_MAX * LANES];
-    __local float keys[WIDTH_MAX * LANES];
-    __local float dk[WIDTH_MAX * LANES];
-    __local float dv[WIDTH_MAX * LANES];
-    __local float tile[8 * LANES];
-    __local float scores[BLOCK * LANES];
-    __local float gains[BLOCK * LANES];
+    LOCAL_FLOATS k[WIDTH_MAX * LANES];
+    LOCAL_FLOATS v[WIDTH_MAX * LANES];
+    LOCAL_FLOATS keys[WIDTH_MAX * LANES];
+    LOCAL_FLOATS dk[WIDTH_MAX * LANES];
+    LOCAL_FLOATS dv[WIDTH_MAX * LANES];
+    LOCAL_FLOATS tile[8 * LANES];
+    LOCAL_FLOATS scores[BLOCK * LANES];
+    LOCAL_FLOATS gains[BLOCK * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2), own = get_group_id(0) * LANES;
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
     const ulong at = batch * tokens * step + head * width;
-    __global const float *qs = qkv + at, *gs = dout + batch * tokens * out_step + head * width;
-    const ulong row0 = ((ulong)batch * heads + head) * tokens;
-    const bool all = want == (WANT_QUERIES | WANT_KEYS);
+    const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
+    __global float *const pack = work + row0 * width, *const dq = packed ? pack + DQ * part : dqkv + at;
+    __global const float *const rows = work + (packed ? PARTS * part : 0);
+    __global const float *const qs = packed ? pack : qkv + at;
+    __global const float *const ks = packed ? pack + K * part : qs + out_step;
+    __global const float *const vs = packed ? pack + V * part : ks + out_step;
+    __global const float *const gs = packed ? pack + G * part : dout + batch * tokens * out_step + head * width;
+    const ulong q_step = packed ? width : step, g_step = packed ? width : out_step;
     const uint own_end = min(own + LANES, tokens);
     const uint query_begin = want == WANT_QUERIES ? own : 0, query_end = want == WANT_QUERIES ? own_end : tokens;
     const uint key_begin = want == WANT_KEYS ? own : 0;
@@ -526,26 +565,26 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
 
     for (uint j0 = key_begin; j0 < key_end; j0 += LANES) {
         const uint last = min(j0 + LANES, tokens) - 1;
-        load_lanes(qs + out_step, step, j0, last, width, k);
-        load_lanes(qs + 2 * out_step, step, j0, last, width, v);
+        load_lanes(ks, q_step, j0, last, width, k);
+        load_lanes(vs, q_step, j0, last, width, v);
         if (want & WANT_QUERIES)
-            copy_rows(qs + out_step + j0 * step, step, last + 1 - j0, width, keys);
+            copy_rows(ks + j0 * q_step, q_step, last + 1 - j0, width, keys);
         zero_lanes(dk, width);
         zero_lanes(dv, width);
         for (uint i0 = causal ? max(query_begin, j0) : query_begin; i0 < query_end; i0 += BLOCK) {
             const uint count = min((uint)BLOCK, query_end - i0);
-            dot_rows(qs + i0 * step, step, count, width, k, scores);
-            dot_rows(gs + i0 * out_step, out_step, count, width, v, gains);
+            dot_rows(qs + i0 * q_step, q_step, count, width, k, scores);
+            dot_rows(gs + i0 * g_step, g_step, count, width, v, gains);
             for (uint u = 0; u < VECTORS; u++)
                 weigh_block(scores, gains, count, &drop, scale, stats + (row0 + i0) * 2, rows + (row0 + i0) * 2,
                             (row0 + i0) * tokens, tokens, causal && j0 + LANES > i0 + 1, (int)i0,
                             LANE_NUMBERS + (int)(j0 + 16 * u), u);
             if (want & WANT_KEYS) {
-                sum_rows(gs + i0 * out_step, out_step, count, width, gains, dv);
-                sum_rows(qs + i0 * step, step, count, width, scores, dk);
+                sum_rows(gs + i0 * g_step, g_step, count, width, gains, dv);
+                sum_rows(qs + i0 * q_step, q_step, count, width, scores, dk);
             }
             if (want & WANT_QUERIES)
-                add_rows(scores, count, keys, last + 1 - j0, width, j0 == 0, dqkv + at + i0 * step, step, tile);
+                add_rows(scores, count, keys, last + 1 - j0, width, j0 == 0, dq + i0 * q_step, q_step, tile);
         }
         if (want & WANT_KEYS) {
             scale_lanes(dk, width, scale);
@@ -555,5 +594,6 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
         }
     }
     if (want & WANT_QUERIES)
-        scale_rows(dqkv + at + query_begin * step, step, query_end - query_begin, width, scale);
+        scale_rows(dq + query_begin * q_step, q_step, query_end - query_begin, width, scale,
+                   dqkv + at + query_begin * step, step);
 }

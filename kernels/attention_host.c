@@ -9,29 +9,51 @@ extern const char keel_cl_attention[];
 
 /* The scalars that kernels end with, and one head of one sequence. */
 struct head {
-    uint32_t tokens, heads, width, causal, stream;
+    uint32_t packed, tokens, heads, width, causal, stream;
     float scale, rate, keep_scale;
     const struct keel_control *control;
     uint64_t step, out_step; /* floats from a token to the next in qkv, in out */
     uint64_t at, out_at;     /* of the first token of this head */
     uint64_t row;            /* number of its first row of probabilities */
+    uint64_t part;           /* floats of all queries, say, when they are packed */
 };
 
-static struct head head_init(void *const *scalars, const struct keel_control *control)
+/* Rows of one head, wherever they lie. */
+struct rows {
+    const float *first;
+    uint64_t step;
+};
+static const float *row_of(struct rows rows, uint64_t i)
+{
+    return rows.first + i * rows.step;
+}
+/* Part `number` of the workspace where it is packed, else those at `first`. */
+static struct rows rows_of(const struct head *head, const float *work, uint32_t number, const float *first,
+                           uint64_t step)
+{
+    if (!head->packed)
+        return (struct rows){first, step};
+    return (struct rows){work + number * head->part + head->row * head->width, head->width};
+}
+
+static struct head head_init(void *const *scalars, const struct keel_control *control,
+                             const struct keel_range *range)
 {
     struct head head = {
-        .tokens = *(const uint32_t *)scalars[0],
-        .heads = *(const uint32_t *)scalars[1],
-        .width = *(const uint32_t *)scalars[2],
-        .causal = *(const uint32_t *)scalars[3],
-        .scale = *(const float *)scalars[4],
-        .rate = *(const float *)scalars[5],
-        .keep_scale = *(const float *)scalars[6],
-        .stream = *(const uint32_t *)scalars[7],
+        .packed = *(const uint32_t *)scalars[0],
+        .tokens = *(const uint32_t *)scalars[1],
+        .heads = *(const uint32_t *)scalars[2],
+        .width = *(const uint32_t *)scalars[3],
+        .causal = *(const uint32_t *)scalars[4],
+        .scale = *(const float *)scalars[5],
+        .rate = *(const float *)scalars[6],
+        .keep_scale = *(const float *)scalars[7],
+        .stream = *(const uint32_t *)scalars[8],
         .control = control,
     };
     head.out_step = (uint64_t)head.heads * head.width;
     head.step = 3 * head.out_step;
+    head.part = range->global[2] * head.tokens * head.out_step;
     return head;
 }
 
@@ -84,46 +106,110 @@ static void zero_row(uint32_t width, float *y)
         y[d] = 0.0F;
 }
 
-KEEL_HOST_KERNEL static void forward_row(const struct head *head, const float *qkv, uint32_t i, float *out,
-                                         float *stats)
+/* Each head of each sequence in turn. */
+static bool head_next(struct head *head, uint64_t *number, const struct keel_range *range)
 {
-    const float *q = qkv + head->at + i * head->step;
-    const float *k = qkv + head->at + head->out_step, *v = k + head->out_step;
-    float *o = out + head->out_at + i * head->out_step;
+    if (*number == range->global[1] * range->global[2])
+        return false;
+    head_move(head, *number / range->global[1], *number % range->global[1]);
+    ++*number;
+    return true;
+}
+
+static void host_attention_pack(void *const *arguments, const struct keel_range *range)
+{
+    const float *from = arguments[0];
+    float *to = arguments[1];
+    const uint32_t tokens = *(const uint32_t *)arguments[2], heads = *(const uint32_t *)arguments[3];
+    const uint32_t width = *(const uint32_t *)arguments[4], parts = *(const uint32_t *)arguments[5];
+    const uint32_t skip = *(const uint32_t *)arguments[6], count = *(const uint32_t *)arguments[7];
+    const uint32_t first = *(const uint32_t *)arguments[8];
+    const uint64_t rows = range->global[2] * heads * tokens;
+    for (uint32_t p = 0; p < count; p++)
+        for (uint64_t row = 0; row < rows; row++) {
+            uint64_t token = row / tokens / heads * tokens + row % tokens, head = row / tokens % heads;
+            memcpy(to + ((first + p) * rows + row) * width,
+                   from + ((token * parts + skip + p) * heads + head) * width, width * sizeof(float));
+        }
+}
+
+/* What forward reads and writes, of one head. */
+struct forward {
+    struct rows q, k, v;
+    float *out, *stats;
+};
+
+KEEL_HOST_KERNEL static void forward_row(const struct head *head, const struct forward *forward, uint32_t i)
+{
+    const float *q = row_of(forward->q, i);
+    float *o = forward->out + head->out_at + i * head->out_step;
     float largest = -INFINITY, sum = 0.0F;
     for (uint32_t j = 0; j < keys_of(head, i); j++) {
-        float s = dot(q, k + j * head->step, head->width) * head->scale;
+        float s = dot(q, row_of(forward->k, j), head->width) * head->scale;
         largest = s > largest ? s : largest;
     }
     largest = largest + 0.0F;
     zero_row(head->width, o);
     for (uint32_t j = 0; j < keys_of(head, i); j++) {
-        float s = dot(q, k + j * head->step, head->width) * head->scale;
+        float s = dot(q, row_of(forward->k, j), head->width) * head->scale;
         float e = canon_exp(s - largest);
         sum = sum + e;
-        add_scaled(drop(head, i, j, e), v + j * head->step, head->width, o);
+        add_scaled(drop(head, i, j, e), row_of(forward->v, j), head->width, o);
     }
     for (uint32_t d = 0; d < head->width; d++)
         o[d] = canon_divide(o[d], sum) + 0.0F;
-    stats[(head->row + i) * 2] = largest;
-    stats[(head->row + i) * 2 + 1] = sum;
+    forward->stats[(head->row + i) * 2] = largest;
+    forward->stats[(head->row + i) * 2 + 1] = sum;
 }
 
 static void host_attention(void *const *arguments, const struct keel_range *range)
 {
-    struct head head = head_init(arguments + 4, arguments[3]);
-    for (uint64_t batch = 0; batch < range->global[2]; batch++)
-        for (uint64_t number = 0; number < range->global[1]; number++) {
-            head_move(&head, batch, number);
-            for (uint32_t i = 0; i < head.tokens; i++)
-                forward_row(&head, arguments[0], i, arguments[1], arguments[2]);
-        }
+    const float *qkv = arguments[0], *work = arguments[1];
+    struct head head = head_init(arguments + 5, arguments[4], range);
+    for (uint64_t number = 0; head_next(&head, &number, range);) {
+        const float *q = qkv + head.at, *k = q + head.out_step;
+        const struct forward forward = {.q = {q, head.step},
+                                        .k = rows_of(&head, work, 0, k, head.step),
+                                        .v = rows_of(&head, work, 1, k + head.out_step, head.step),
+                                        .out = arguments[2],
+                                        .stats = arguments[3]};
+        for (uint32_t i = 0; i < head.tokens; i++)
+            forward_row(&head, &forward, i);
+    }
 }
 
-/* What the gradient reads, and the workspace of row facts. */
+enum { Q, K, V, G, DQ, PARTS }; /* of the gradient's workspace, where it is packed */
+static uint64_t facts_at(const struct head *head)
+{
+    return head->packed ? PARTS * head->part : 0;
+}
+
+KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out, const float *stats,
+                                       const float *dout, uint32_t i, float *facts)
+{
+    uint64_t row = head->row + i, out_at = head->out_at + i * head->out_step;
+    facts[row * 2] = canon_divide(1.0F, stats[row * 2 + 1]);
+    facts[row * 2 + 1] = dot(dout + out_at, out + out_at, head->width);
+}
+
+static void host_attention_rows(void *const *arguments, const struct keel_range *range)
+{
+    struct head head = {.packed = *(const uint32_t *)arguments[4],
+                        .tokens = *(const uint32_t *)arguments[5],
+                        .heads = *(const uint32_t *)arguments[6],
+                        .width = *(const uint32_t *)arguments[7]};
+    head.out_step = (uint64_t)head.heads * head.width;
+    head.part = range->global[2] * head.tokens * head.out_step;
+    float *work = arguments[3];
+    for (uint64_t number = 0; head_next(&head, &number, range);)
+        for (uint32_t i = 0; i < head.tokens; i++)
+            row_facts(&head, arguments[0], arguments[1], arguments[2], i, work + facts_at(&head));
+}
+
+/* What the gradient of one head reads. */
 struct gradient {
-    const float *qkv, *stats, *dout;
-    const float *rows; /* inv, delta */
+    struct rows q, k, v, g;
+    const float *stats, *facts; /* max and sum, inv and delta */
 };
 
 struct pair {
@@ -133,62 +219,35 @@ struct pair {
 static struct pair pair_gradient(const struct head *head, const struct gradient *gradient, uint32_t i,
                                  uint32_t j)
 {
-    const float *q = gradient->qkv + head->at + i * head->step;
-    const float *k = gradient->qkv + head->at + j * head->step + head->out_step, *v = k + head->out_step;
-    const float *g = gradient->dout + head->out_at + i * head->out_step;
-    uint64_t row = head->row + i;
+    const uint64_t row = head->row + i;
     struct pair pair;
-    float s = dot(q, k, head->width) * head->scale;
-    pair.p = canon_exp(s - gradient->stats[row * 2]) * gradient->rows[row * 2];
-    float dp = drop(head, i, j, dot(g, v, head->width));
-    pair.ds = pair.p * (dp - gradient->rows[row * 2 + 1]);
+    float s = dot(row_of(gradient->q, i), row_of(gradient->k, j), head->width) * head->scale;
+    pair.p = canon_exp(s - gradient->stats[row * 2]) * gradient->facts[row * 2];
+    float dp = drop(head, i, j, dot(row_of(gradient->g, i), row_of(gradient->v, j), head->width));
+    pair.ds = pair.p * (dp - gradient->facts[row * 2 + 1]);
     return pair;
-}
-
-KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out, const float *stats,
-                                       const float *dout, uint32_t i, float *rows)
-{
-    uint64_t row = head->row + i, out_at = head->out_at + i * head->out_step;
-    rows[row * 2] = canon_divide(1.0F, stats[row * 2 + 1]);
-    rows[row * 2 + 1] = dot(dout + out_at, out + out_at, head->width);
-}
-
-static void host_attention_rows(void *const *arguments, const struct keel_range *range)
-{
-    struct head head = {.tokens = *(const uint32_t *)arguments[4],
-                        .heads = *(const uint32_t *)arguments[5],
-                        .width = *(const uint32_t *)arguments[6]};
-    head.out_step = (uint64_t)head.heads * head.width;
-    for (uint64_t batch = 0; batch < range->global[2]; batch++)
-        for (uint64_t number = 0; number < range->global[1]; number++) {
-            head_move(&head, batch, number);
-            for (uint32_t i = 0; i < head.tokens; i++)
-                row_facts(&head, arguments[0], arguments[1], arguments[2], i, arguments[3]);
-        }
 }
 
 KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gradient *gradient, uint32_t i,
                                        float *dqkv)
 {
-    const float *k = gradient->qkv + head->at + head->out_step;
     float *dq = dqkv + head->at + i * head->step;
     zero_row(head->width, dq);
     for (uint32_t j = 0; j < keys_of(head, i); j++)
-        add_scaled(pair_gradient(head, gradient, i, j).ds, k + j * head->step, head->width, dq);
+        add_scaled(pair_gradient(head, gradient, i, j).ds, row_of(gradient->k, j), head->width, dq);
     scale_row(head->scale, head->width, dq);
 }
 
 KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j,
                                      float *dqkv)
 {
-    const float *q = gradient->qkv + head->at, *g = gradient->dout + head->out_at;
     float *dk = dqkv + head->at + j * head->step + head->out_step, *dv = dk + head->out_step;
     zero_row(head->width, dk);
     zero_row(head->width, dv);
     for (uint32_t i = head->causal ? j : 0; i < head->tokens; i++) {
         struct pair pair = pair_gradient(head, gradient, i, j);
-        add_scaled(drop(head, i, j, pair.p), g + i * head->out_step, head->width, dv);
-        add_scaled(pair.ds, q + i * head->step, head->width, dk);
+        add_scaled(drop(head, i, j, pair.p), row_of(gradient->g, i), head->width, dv);
+        add_scaled(pair.ds, row_of(gradient->q, i), head->width, dk);
     }
     scale_row(head->scale, head->width, dk);
     scale_row(1.0F, head->width, dv);
@@ -197,23 +256,29 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 };
 static void host_attention_grad(void *const *arguments, const struct keel_range *range)
 {
-    struct head head = head_init(arguments + 6, arguments[2]);
-    struct gradient gradient = {
-        .qkv = arguments[0], .stats = arguments[1], .dout = arguments[3], .rows = arguments[4]};
-    const uint32_t want = *(const uint32_t *)arguments[14];
-    for (uint64_t batch = 0; batch < range->global[2]; batch++)
-        for (uint64_t number = 0; number < range->global[1]; number++) {
-            head_move(&head, batch, number);
-            for (uint32_t t = 0; t < head.tokens; t++) {
-                if (want & WANT_QUERIES)
-                    query_row(&head, &gradient, t, arguments[5]);
-                if (want & WANT_KEYS)
-                    key_row(&head, &gradient, t, arguments[5]);
-            }
+    struct head head = head_init(arguments + 6, arguments[2], range);
+    const float *dout = arguments[3], *work = arguments[4];
+    float *dqkv = arguments[5];
+    const uint32_t want = *(const uint32_t *)arguments[15];
+    for (uint64_t number = 0; head_next(&head, &number, range);) {
+        const float *q = (const float *)arguments[0] + head.at, *k = q + head.out_step;
+        const struct gradient gradient = {.q = rows_of(&head, work, Q, q, head.step),
+                                          .k = rows_of(&head, work, K, k, head.step),
+                                          .v = rows_of(&head, work, V, k + head.out_step, head.step),
+                                          .g = rows_of(&head, work, G, dout + head.out_at, head.out_step),
+                                          .stats = arguments[1],
+                                          .facts = work + facts_at(&head)};
+        for (uint32_t t = 0; t < head.tokens; t++) {
+            if (want & WANT_QUERIES)
+                query_row(&head, &gradient, t, dqkv);
+            if (want & WANT_KEYS)
+                key_row(&head, &gradient, t, dqkv);
         }
+    }
 }
 
 static const struct keel_module_kernel attention_kernels[] = {
+    {"keel_attention_pack", host_attention_pack},
     {"keel_attention", host_attention},
     {"keel_attention_rows", host_attention_rows},
     {"keel_attention_grad", host_attention_grad},

@@ -24,7 +24,10 @@ static struct keel_attention attention_operands(struct golden_run *run, const ui
 
 static enum keel_status attention(struct golden_run *run, const uint32_t *shape)
 {
-    const struct keel_attention op = attention_operands(run, shape);
+    struct keel_attention op = attention_operands(run, shape);
+    const uint64_t bytes = keel_attention_workspace_bytes(run->kernels, &op);
+    if (bytes > 0)
+        op.workspace = golden_scratch(run, "workspace", bytes);
     return golden_ready(run) ? keel_op_attention(run->kernels, &op, &run->list) : KEEL_OK;
 }
 

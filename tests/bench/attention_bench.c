@@ -34,7 +34,7 @@ struct length {
     struct keel_launch_list lists[TURNS];
     uint64_t peak_bytes, own_bytes; /* of the device, and of the operands */
     struct seconds rounds[ROUNDS], ours, peer;
-    double peak; /* FLOP for each second of the processor */
+    double peaks[ROUNDS], peak; /* FLOP for each second of the processor; the median */
 };
 
 static double processor_s(void)
@@ -70,8 +70,9 @@ static enum keel_status length_open(struct keel_device *device, struct length *l
     KEEL_TRY(filled(device, rows * WIDTH, &length->op.dout));
     KEEL_TRY(filled(device, 3 * rows * WIDTH, &length->op.dqkv));
     length->own_bytes = keel_device_stats(device).live_bytes;
-    const uint64_t workspace = keel_attention_grad_workspace_bytes(kernels, &length->op);
-    KEEL_TRY(keel_buffer_create(device, workspace, &op->workspace));
+    const uint64_t forward = keel_attention_workspace_bytes(kernels, op);
+    const uint64_t backward = keel_attention_grad_workspace_bytes(kernels, &length->op);
+    KEEL_TRY(keel_buffer_create(device, forward > backward ? forward : backward, &op->workspace));
     KEEL_TRY(keel_op_attention(kernels, op, &length->lists[0]));
     return keel_op_attention_grad(kernels, &length->op, &length->lists[1]);
 }
@@ -101,14 +102,14 @@ static enum keel_status run_once(const struct length *length, struct seconds *ou
     return KEEL_OK;
 }
 
-static enum keel_status measure_peak(struct length *length)
+static enum keel_status measure_peak(double *peak)
 {
     const double processor = processor_s();
     const uint64_t since = keel_now_ns();
     double rate = 0;
     KEEL_TRY(fma_measure(&yardstick, &rate));
     const double spent = processor_s() - processor, share = (double)(keel_now_ns() - since) * 1e-9 / spent;
-    length->peak = rate * share > length->peak ? rate * share : length->peak;
+    *peak = rate * share;
     return KEEL_OK;
 }
 
@@ -135,6 +136,8 @@ static int by_value(const void *x, const void *y)
 
 static void take_medians(struct length *length)
 {
+    qsort(length->peaks, ROUNDS, sizeof length->peaks[0], by_value);
+    length->peak = length->peaks[ROUNDS / 2];
     double clock[ROUNDS], processor[ROUNDS];
     for (int turn = 0; turn < TURNS; turn++) {
         for (int i = 0; i < ROUNDS; i++) {
@@ -153,7 +156,7 @@ static enum keel_status measure(struct length *length, bool *peer)
     struct seconds warm;
     KEEL_TRY(run_once(length, &warm));
     for (int round = 0; round < ROUNDS; round++) {
-        KEEL_TRY(measure_peak(length));
+        KEEL_TRY(measure_peak(&length->peaks[round]));
         KEEL_TRY(run_once(length, &length->rounds[round]));
         if (round == ROUNDS / 2 - 1)
             *peer = run_peer(length);
