@@ -37,6 +37,18 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
     return keel_model_resnet(graph, &config);
 }
 
+static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_job *job)
+{
+    const struct keel_dlrm_config config = {.dense = job->dense,
+                                            .tables = job->tables,
+                                            .bag = job->bag,
+                                            .categories = job->categories,
+                                            .width = job->width,
+                                            .layers = job->layers,
+                                            .batch = job->batch};
+    return keel_model_dlrm(graph, &config);
+}
+
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data)
 {
@@ -44,10 +56,11 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_RESNET:
         return build_resnet(graph, job, data);
+    case KEEL_MODEL_DLRM:
+        return build_dlrm(graph, job);
     case KEEL_MODEL_BERT:
     case KEEL_MODEL_MOE:
-    case KEEL_MODEL_DLRM:
-        return keel_fail(KEEL_UNSUPPORTED, "model.kind: bert, moe and dlrm come later");
+        return keel_fail(KEEL_UNSUPPORTED, "model.kind: bert and moe come later");
     case KEEL_MODEL_GPT:
     case KEEL_MODEL_KIND_COUNT:
     default:

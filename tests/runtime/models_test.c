@@ -67,7 +67,9 @@ static struct keel_job tiny(enum keel_model_kind kind)
     static const char *const settings[KEEL_MODEL_KIND_COUNT] = {
         [KEEL_MODEL_GPT] = "[model]\nlayers = 2\nheads = 2\nwidth = 16\nblock = 8\n[data]\npath = %s/text\n",
         [KEEL_MODEL_RESNET] = "[model]\nkind = resnet\nlayers = 1\nwidth = 4\nstages = 2\n[data]\npath = %s\n"
-                              "flip = true\nshift = 1\n"};
+                              "flip = true\nshift = 1\n",
+        [KEEL_MODEL_DLRM] = "[model]\nkind = dlrm\nlayers = 1\nwidth = 4\ndense = 3\ntables = 3\n"
+                            "categories = 20\nbag = 3\n[data]\npath = %s\n"};
     static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = 1e-2\n"
                                       "min_lr = 1e-3\neval_batches = 2\nbatch = %u\n";
     char path[KEEL_PATH_BYTES], text[2048];
@@ -156,7 +158,10 @@ static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, make_data, remove_data);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, KEEL_MODEL_BERT);
+    tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, KEEL_MODEL_DLRM,
+                        KEEL_MODEL_KIND_COUNT);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, KEEL_MODEL_BERT);
+    tcase_add_loop_test(tc, another_device_computes_the_same_bits, KEEL_MODEL_DLRM, KEEL_MODEL_KIND_COUNT);
 }
 
 KEEL_TEST_MAIN("models", cases, 120)

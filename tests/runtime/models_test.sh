@@ -38,7 +38,7 @@ train() { # KIND DIR ARGUMENTS...: they win over what is set here
     timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
 }
 
-for kind in fashion; do
+for kind in fashion dlrm-demo; do
     train "$kind" "$kind-1" --set train.steps=6
     check "$kind: a run of one rank" [ "$(steps "$root/$kind-1" | wc -l)" -eq 6 ]
     train "$kind" "$kind-2" --set train.steps=6 --ranks 2
@@ -47,7 +47,7 @@ for kind in fashion; do
     train "$kind" "$kind-3" --set train.steps=6 --ranks 3
     check "$kind: so does a run that is resumed by three" same_bits "$root/$kind-1" "$root/$kind-3"
 done
-for kind in fashion; do
+for kind in fashion dlrm-demo; do
     check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"
 done
 check "samples are counted" grep -q '^{"step":6,.*"samples":96,' "$root/fashion-1/metrics.jsonl"

@@ -241,6 +241,22 @@ START_TEST(resnet)
 }
 END_TEST
 
+START_TEST(dlrm)
+{
+    struct side side = {.job = {.kind = KEEL_MODEL_DLRM,
+                                .seed = 11,
+                                .layers = 2,
+                                .width = 8,
+                                .dense = 5,
+                                .tables = 4,
+                                .categories = 30,
+                                .bag = 3,
+                                .samples = 1000,
+                                .batch = 32}};
+    compare(&side, "dlrm");
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     char command[256];
@@ -252,6 +268,7 @@ static void cases(TCase *tc)
     }
     tcase_add_test(tc, gpt);
     tcase_add_test(tc, resnet);
+    tcase_add_test(tc, dlrm);
 }
 
 KEEL_TEST_MAIN("torch_gradient", cases, 120)

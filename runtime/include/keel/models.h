@@ -27,4 +27,15 @@ struct keel_resnet_config {
  */
 enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config);
 
+struct keel_dlrm_config {
+    uint32_t dense;         /* features that are numbers */
+    uint32_t tables, bag;   /* features that are categories; most of them in one sample */
+    uint32_t categories;    /* rows of a table */
+    uint32_t width, layers; /* of a vector; hidden layers of each perceptron, of 4 width */
+    uint32_t batch;
+};
+/* A recommendation model (Naumov et al. 2019). Inputs "dense" f32 [batch, dense], "ids" [batch tables, bag]
+ * of rows counted through all tables, -1 for none, and "labels" f32 [batch, 1]. */
+enum keel_status keel_model_dlrm(struct keel_graph *graph, const struct keel_dlrm_config *config);
+
 #endif

@@ -1,0 +1,78 @@
+/* model_dlrm.c - a recommendation model (Naumov et al. 2019, "Deep Learning Recommendation Model for
+ * Personalization and Recommendation Systems").
+ *
+ * Numbers go through a perceptron to a vector of `width`; the categories of each feature are summed from its
+ * embedding table to another; the products of all pairs of vectors, beside the first vector itself, go
+ * through a second perceptron to one logit. All tables lie in one parameter, one after the other, and ids
+ * count through them. Weights begin as in the authors' code: matrices normal(0, sqrt(2 / (in + out))); tables
+ * with the variance of uniform(+-1 / sqrt(rows)); biases at 0. */
+#include "model_parts.h"
+
+#include <math.h>
+
+/* `layers` of `hidden` and one of `out`, relu between them; PREFIX.0, PREFIX.1, ... */
+struct perceptron {
+    uint64_t in, hidden, out;
+    uint32_t layers;
+};
+
+static keel_value perceptron(struct keel_graph *graph, const char *prefix, keel_value x,
+                             const struct perceptron *sizes)
+{
+    uint64_t in = sizes->in;
+    for (uint32_t i = 0; i <= sizes->layers; i++) {
+        uint64_t out = i < sizes->layers ? sizes->hidden : sizes->out;
+        struct keel_part_linear linear = {
+            .in = in, .out = out, .deviation = sqrtf(2.0F / (float)(in + out)), .bias = true};
+        x = i == 0 ? x : keel_graph_activation(graph, x, KEEL_RELU);
+        x = keel_part_linear(graph, keel_part_name("%s.%u", prefix, i).text, x, &linear);
+        in = out;
+    }
+    return x;
+}
+
+/* Vectors of all features of a sample: [batch, 1 + tables, width]; the first is of the numbers, and *dense.
+ */
+static keel_value features(struct keel_graph *graph, const struct keel_dlrm_config *config,
+                           keel_value numbers, keel_value ids, keel_value *dense)
+{
+    const uint64_t batch = config->batch, width = config->width;
+    struct keel_shape tables = {2, {(uint64_t)config->tables * config->categories, width}};
+    float deviation = sqrtf(1.0F / (3.0F * (float)config->categories));
+    keel_value x =
+        perceptron(graph, "bot_l", numbers,
+                   &(struct perceptron){
+                       .in = config->dense, .hidden = 4 * width, .out = width, .layers = config->layers});
+    *dense = keel_graph_activation(graph, x, KEEL_RELU);
+    keel_value table = keel_graph_param(
+        graph, &(struct keel_param_spec){.name = "emb_l.weight", .shape = tables, .deviation = deviation});
+    keel_value bags = keel_graph_embedding_bag(graph, ids, table);
+    const keel_value parts[2] = {
+        keel_graph_reshape(graph, *dense, (struct keel_shape){3, {batch, 1, width}}),
+        keel_graph_reshape(graph, bags, (struct keel_shape){3, {batch, config->tables, width}})};
+    return keel_graph_concat(graph, parts, 2, 1);
+}
+
+enum keel_status keel_model_dlrm(struct keel_graph *graph, const struct keel_dlrm_config *config)
+{
+    if (config->dense == 0 || config->tables == 0 || config->categories == 0 || config->bag == 0 ||
+        config->width == 0 || config->batch == 0)
+        return keel_fail(KEEL_INVALID, "dlrm: dense, tables, categories, bag, width and batch must not be 0");
+    const uint64_t batch = config->batch, count = config->tables + 1;
+    const uint64_t rows = batch * config->tables;
+    keel_value numbers =
+        keel_graph_input(graph, "dense", KEEL_F32, (struct keel_shape){2, {batch, config->dense}});
+    keel_value ids = keel_graph_input(graph, "ids", KEEL_I32, (struct keel_shape){2, {rows, config->bag}});
+    keel_value labels = keel_graph_input(graph, "labels", KEEL_F32, (struct keel_shape){2, {batch, 1}});
+    keel_value dense;
+    keel_value vectors = features(graph, config, numbers, ids, &dense);
+    const keel_value parts[2] = {dense, keel_graph_pairwise_dot(graph, vectors)};
+    keel_value x = keel_graph_concat(graph, parts, 2, 1);
+    x = perceptron(graph, "top_l", x,
+                   &(struct perceptron){.in = config->width + count * (count - 1) / 2,
+                                        .hidden = 4 * (uint64_t)config->width,
+                                        .out = 1,
+                                        .layers = config->layers});
+    keel_graph_bce(graph, x, labels);
+    return keel_graph_status(graph);
+}
