@@ -9,6 +9,21 @@ static struct keel_range columns_range(const struct keel_kernels *kernels, uint3
     return keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
 }
 
+enum { ROWS = 4 }; /* at a time, as in layernorm.cl */
+
+/* Rows to a work-item: ROWS where an item is a whole core and there are rows enough for all. */
+static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
+{
+    const bool wide = keel_kernels_item_elements(kernels) >= ROWS * KEEL_LANES;
+    return wide && rows / ROWS >= keel_kernels_info(kernels)->compute_units ? ROWS : 1;
+}
+
+static struct keel_range rows_range(const struct keel_kernels *kernels, uint32_t rows)
+{
+    const uint32_t per_item = rows_per_item(kernels, rows);
+    return keel_kernels_range(kernels, ((uint64_t)rows + per_item - 1) / per_item);
+}
+
 static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)
 {
     if (rows == 0 || n == 0)
@@ -58,8 +73,9 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
         keel_arg_f32(op->epsilon),
         keel_arg_u32(op->beta != NULL),
         keel_arg_u32(op->mean != NULL),
+        keel_arg_u32(rows_per_item(kernels, op->rows)),
     };
-    struct keel_range range = keel_kernels_range(kernels, op->rows);
+    struct keel_range range = rows_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range, args,
                                KEEL_ARG_COUNT(args));
 }
@@ -109,8 +125,9 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
         keel_arg_u32(op->n),
         keel_arg_u32(op->residual != NULL),
         keel_arg_u32(op->mean != NULL),
+        keel_arg_u32(rows_per_item(kernels, op->rows)),
     };
-    range = keel_kernels_range(kernels, op->rows);
+    range = rows_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range, row_args,
                                KEEL_ARG_COUNT(row_args));
 }

@@ -12,62 +12,135 @@
  * canon_tree.h with squares and products added by fma; sums down a column are strictly ascending.
  * One work-item takes a row, or COLUMNS columns, which is the one tunable and changes no bit. */
 
+/* Rows that a work-item takes at a time, so that a row's sums, each a chain, do not wait for themselves. */
+enum { ROWS = KEEL_BY_LANE == 0 ? 4 : 1 };
+#define EACH(r, count) _Pragma("unroll") for (uint r = 0; r < count; r++)
+/* `step` for each sixteen columns at i, of which `left` are there. */
+#define ALONG(n, step)                                                                                       \
+    {                                                                                                        \
+        uint i = 0;                                                                                          \
+        for (; i + 16 <= n; i += 16) {                                                                       \
+            const uint left = 16;                                                                            \
+            step                                                                                             \
+        }                                                                                                    \
+        if (i < n) {                                                                                         \
+            const uint left = n - i;                                                                         \
+            step                                                                                             \
+        }                                                                                                    \
+    }
+#define ALWAYS static inline __attribute__((always_inline))
+
+/* sum / n for each of up to ROWS rows. */
+ALWAYS void row_means(const float16 *sums, float *means, uint n, const uint count)
+{
+    float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    EACH(r, count) of[r] = canon_fold(sums[r]);
+    const float4 v = (float4)(of[0], of[1], of[2], of[3]);
+    vstore4(canon_divide_x16((float16)(v, v, v, v), (float16)(convert_float(n))).lo.lo, 0, means);
+}
+
+ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
+                           __global float *y, __global float *mean_out, __global float *rstd_out, uint n,
+                           float epsilon, uint has_beta, uint centered, const uint count)
+{
+    float16 sums[4];
+    float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, rstd[4];
+    if (centered) {
+        EACH(r, count) sums[r] = (float16)(0.0f);
+        ALONG(n, EACH(r, count) sums[r] += canon_load(x + (ulong)r * n + i, left);)
+        row_means(sums, mean, n, count);
+    }
+    EACH(r, count) sums[r] = (float16)(0.0f);
+    ALONG(n, EACH(r, count) {
+        float16 d = canon_load(x + (ulong)r * n + i, left) - mean[r];
+        d = left < 16 ? canon_mask(d, left) : d;
+        sums[r] = fma(d, d, sums[r]);
+    })
+    row_means(sums, rstd, n, count);
+    const float4 v = vload4(0, rstd);
+    vstore4(canon_rsqrt_x16((float16)(v, v, v, v) + epsilon).lo.lo, 0, rstd);
+    ALONG(n, {
+        const float16 g = canon_load(gamma + i, left);
+        const float16 b = has_beta ? canon_load(beta + i, left) : g;
+        EACH(r, count) {
+            const float16 t = (canon_load(x + (ulong)r * n + i, left) - mean[r]) * rstd[r];
+            canon_store(has_beta ? fma(t, g, b) : t * g, y + (ulong)r * n + i, left);
+        }
+    })
+    EACH(r, count) {
+        if (centered)
+            mean_out[r] = mean[r];
+        rstd_out[r] = rstd[r];
+    }
+}
+
 __kernel void keel_layernorm(__global const float *x, __global const float *gamma, __global const float *beta,
                              __global float *y, __global float *mean_out, __global float *rstd_out, uint rows,
-                             uint n, float epsilon, uint has_beta, uint centered)
+                             uint n, float epsilon, uint has_beta, uint centered, uint rows_per_item)
 {
-    const uint row = get_global_id(0);
-    if (row >= rows)
-        return;
-    x += (ulong)row * n;
-    y += (ulong)row * n;
-    const float mean = centered ? canon_divide(canon_sum_run(x, n), convert_float(n)) : 0.0f;
-    float16 s = (float16)(0.0f);
-    for (uint i = 0; i < n; i += 16) {
-        float16 d = canon_load(x + i, n - i) - mean;
-        if (n - i < 16)
-            d = canon_mask(d, n - i);
-        s = fma(d, d, s);
+    uint row = get_global_id(0) * rows_per_item;
+    const uint end = min(row + rows_per_item, rows);
+    for (; row + ROWS <= end; row += ROWS)
+        layernorm_rows(x + (ulong)row * n, gamma, beta, y + (ulong)row * n, mean_out + row, rstd_out + row, n,
+                       epsilon, has_beta, centered, ROWS);
+    for (; row < end; row++)
+        layernorm_rows(x + (ulong)row * n, gamma, beta, y + (ulong)row * n, mean_out + row, rstd_out + row, n,
+                       epsilon, has_beta, centered, 1);
+}
+
+ALWAYS void layernorm_grad_rows(__global const float *x, __global const float *gamma,
+                                __global const float *mean_in, __global const float *rstd_in,
+                                __global const float *dy, __global const float *residual, __global float *dx,
+                                uint n, uint has_residual, uint centered, const uint count)
+{
+    float16 sum_g[4], sum_gt[4];
+    float mean[4], rstd[4], a[4] = {0.0f, 0.0f, 0.0f, 0.0f}, b[4];
+    EACH(r, count) {
+        sum_g[r] = sum_gt[r] = (float16)(0.0f);
+        mean[r] = centered ? mean_in[r] : 0.0f;
+        rstd[r] = rstd_in[r];
     }
-    const float rstd = canon_rsqrt(canon_divide(canon_fold(s), convert_float(n)) + epsilon);
-    for (uint i = 0; i < n; i += 16) {
-        float16 t = (canon_load(x + i, n - i) - mean) * rstd;
-        float16 g = canon_load(gamma + i, n - i);
-        canon_store(has_beta ? fma(t, g, canon_load(beta + i, n - i)) : t * g, y + i, n - i);
-    }
+    ALONG(n, {
+        const float16 scale = canon_load(gamma + i, left);
+        EACH(r, count) {
+            const float16 g = canon_load(dy + (ulong)r * n + i, left) * scale;
+            const float16 t = (canon_load(x + (ulong)r * n + i, left) - mean[r]) * rstd[r];
+            sum_g[r] += g;
+            sum_gt[r] = fma(g, t, sum_gt[r]);
+        }
+    })
+    row_means(sum_gt, b, n, count);
     if (centered)
-        mean_out[row] = mean;
-    rstd_out[row] = rstd;
+        row_means(sum_g, a, n, count);
+    ALONG(n, {
+        const float16 scale = canon_load(gamma + i, left);
+        EACH(r, count) {
+            const ulong at = (ulong)r * n + i;
+            const float16 g = canon_load(dy + at, left) * scale;
+            const float16 t = (canon_load(x + at, left) - mean[r]) * rstd[r];
+            const float16 d = fma(-t, (float16)(b[r]), g - a[r]) * rstd[r];
+            canon_store(has_residual ? canon_load(residual + at, left) + d : d, dx + at, left);
+        }
+    })
 }
 
 __kernel void keel_layernorm_grad(__global const float *x, __global const float *gamma,
-                                  __global const float *mean_in, __global const float *rstd_in,
+                                  __global const float *mean, __global const float *rstd,
                                   __global const float *dy, __global const float *residual,
-                                  __global float *dx, uint rows, uint n, uint has_residual, uint centered)
+                                  __global float *dx, uint rows, uint n, uint has_residual, uint centered,
+                                  uint rows_per_item)
 {
-    const uint row = get_global_id(0);
-    if (row >= rows)
-        return;
-    const ulong base = (ulong)row * n;
-    x += base;
-    dy += base;
-    dx += base;
-    residual += base;
-    const float mean = centered ? mean_in[row] : 0.0f, rstd = rstd_in[row];
-    float16 sum_g = (float16)(0.0f), sum_gt = (float16)(0.0f);
-    for (uint i = 0; i < n; i += 16) {
-        float16 g = canon_load(dy + i, n - i) * canon_load(gamma + i, n - i);
-        float16 t = (canon_load(x + i, n - i) - mean) * rstd;
-        sum_g += g;
-        sum_gt = fma(g, t, sum_gt);
+    uint row = get_global_id(0) * rows_per_item;
+    const uint end = min(row + rows_per_item, rows);
+    for (; row + ROWS <= end; row += ROWS) {
+        const ulong at = (ulong)row * n;
+        layernorm_grad_rows(x + at, gamma, mean + row, rstd + row, dy + at, residual + at, dx + at, n,
+                            has_residual, centered, ROWS);
     }
-    const float a = centered ? canon_divide(canon_fold(sum_g), convert_float(n)) : 0.0f;
-    const float b = canon_divide(canon_fold(sum_gt), convert_float(n));
-    for (uint i = 0; i < n; i += 16) {
-        float16 g = canon_load(dy + i, n - i) * canon_load(gamma + i, n - i);
-        float16 t = (canon_load(x + i, n - i) - mean) * rstd;
-        float16 d = fma(-t, (float16)(b), g - a) * rstd;
-        canon_store(has_residual ? canon_load(residual + i, n - i) + d : d, dx + i, n - i);
+    for (; row < end; row++) {
+        const ulong at = (ulong)row * n;
+        layernorm_grad_rows(x + at, gamma, mean + row, rstd + row, dy + at, residual + at, dx + at, n,
+                            has_residual, centered, 1);
     }
 }
 
