@@ -3,6 +3,8 @@
 
 #include <keel/table_ops.h>
 
+enum { BIAS_COLUMNS = 64 }; /* of one work-item, as in expert.cl */
+
 static enum keel_status launch(struct keel_kernels *kernels, const char *kernel, uint64_t items,
                                const struct keel_arg *args, uint32_t arg_count, struct keel_launch_list *list)
 {
@@ -81,6 +83,26 @@ enum keel_status keel_op_dispatch(struct keel_kernels *kernels, const struct kee
                                          .x = op->x,
                                          .y = op->sorted};
     return keel_gather_rows(kernels, &rows, list);
+}
+
+enum keel_status keel_op_expert_bias_grad(struct keel_kernels *kernels,
+                                          const struct keel_expert_bias_grad *op,
+                                          struct keel_launch_list *list)
+{
+    const char *name = "expert_bias_grad";
+    if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->experts == 0 || op->experts >= INT32_MAX)
+        return keel_fail(KEEL_INVALID, "%s: rows [%u, %u] of %u experts", name, op->rows, op->n, op->experts);
+    KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->rows, op->n)));
+    KEEL_TRY(keel_check_buffer(name, "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
+    KEEL_TRY(keel_check_buffer(name, "out", op->out, row_bytes(op->experts, op->n)));
+    const uint32_t column_blocks = (op->n + BIAS_COLUMNS - 1) / BIAS_COLUMNS;
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x),      keel_arg_buffer(op->offsets), keel_arg_buffer(op->out),
+        keel_arg_u32(op->rows),      keel_arg_u32(op->n),          keel_arg_u32(op->experts),
+        keel_arg_u32(column_blocks),
+    };
+    return launch(kernels, "keel_expert_bias", (uint64_t)op->experts * column_blocks, args,
+                  KEEL_ARG_COUNT(args), list);
 }
 
 /* ---- combine ---- */

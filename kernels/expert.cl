@@ -1,15 +1,18 @@
 /* expert.cl - mixture of experts: who takes which row, and what balance costs.
  *
- *     expert_offsets  of the sorted choices: offsets_(e+1) = offsets_e + min(choices of e, capacity)
- *     expert_place    place[position] = offsets_e + rank within the expert, -1 from `capacity` on; its
- * inverse source[place] = position, -1 behind the last expert_invert   source[place[position]] = position,
- * after all were set to -1 expert_dots     dweights[r, j] = sum(y[place[r, j], :] * dout[r, :]), 0 where
- * there is no place balance_sums    n_e = choices of e; s_e = sum of probabilities[r, e], r ascending from +0
+ *     expert_offsets  offsets_(e+1) = offsets_e + min(choices of e, capacity)
+ *     expert_place    place[position] = offsets_e + rank within the expert, -1 from `capacity` on;
+ *                     its inverse source[place] = position, -1 behind the last
+ *     expert_invert   source[place[position]] = position, after all were set to -1
+ *     expert_bias     out_e += sum of the rows [offsets_e, offsets_(e+1)) of x, ascending from +0
+ *     expert_dots     dweights[r, j] = sum(y[place[r, j], :] * dout[r, :]); 0 where there is no place
+ *     balance_sums    n_e = choices of e; s_e = sum of probabilities[r, e], r ascending from +0
  *     balance_loss    loss = loss + a * t, t = the chain fma((float)n_e, s_e, t) over e from +0
  *     balance_grad    dprobabilities[r, e] = a * (float)n_e
  *
- * Shapes: choice, place [rows, k] int32, `count` of them; keys and positions [count] as keel_sort leaves them
- * in `work`; probabilities [rows, experts]. Sums of expert_dots are the tree of canon_tree.h. No tunables. */
+ * Shapes: choice, place [rows, k] int32, `count` of them; keys and positions [count] as keel_sort leaves
+ * them in `work`; probabilities [rows, experts]. Sums of expert_dots are the tree of canon_tree.h. No
+ * tunables. */
 
 #define ROWS(row, count)                                                                                     \
     const ulong first = (ulong)get_global_id(0) * item_rows;                                                 \
@@ -76,6 +79,27 @@ __kernel void keel_expert_invert(__global const int *place, __global int *source
         else if ((uint)place[i] < places)
             source[place[i]] = (int)i;
     }
+}
+
+/* A work-item has an expert and 64 columns. */
+__kernel void keel_expert_bias(__global const float *x, __global const int *offsets, __global float *out,
+                               uint rows, uint n, uint experts, uint column_blocks)
+{
+    const uint item = get_global_id(0), e = item / column_blocks, column = item % column_blocks * 64;
+    if (e >= experts)
+        return;
+    const uint end = min((uint)offsets[e + 1], rows), left = n - column,
+               vectors = min((left + 15) / 16, (uint)4);
+    float16 s[4];
+    for (uint v = 0; v < 4; v++)
+        s[v] = (float16)(0.0f);
+    for (uint row = (uint)offsets[e]; row < end; row++) {
+        for (uint v = 0; v < vectors; v++)
+            s[v] += canon_load(x + (ulong)row * n + column + 16 * v, left - 16 * v);
+    }
+    __global float *to = out + (ulong)e * n + column;
+    for (uint v = 0; v < vectors; v++)
+        canon_store(canon_load(to + 16 * v, left - 16 * v) + s[v], to + 16 * v, left - 16 * v);
 }
 
 __kernel void keel_expert_dots(__global const float *y, __global const int *place, __global const float *dout,

@@ -67,6 +67,24 @@ static void host_invert(void *const *arguments, const struct keel_range *range)
     }
 }
 
+static void host_bias(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0];
+    const int32_t *offsets = arguments[1];
+    float *out = arguments[2];
+    const uint32_t rows = u32_at(arguments, 3), n = u32_at(arguments, 4), experts = u32_at(arguments, 5);
+    for (uint32_t e = 0; e < experts; e++) {
+        const uint32_t end = (uint32_t)offsets[e + 1] < rows ? (uint32_t)offsets[e + 1] : rows;
+        for (uint32_t c = 0; c < n; c++) {
+            float s = 0.0F;
+            for (uint32_t row = (uint32_t)offsets[e]; row < end; row++)
+                s += x[(size_t)row * n + c];
+            out[(size_t)e * n + c] += s;
+        }
+    }
+}
+
 static void host_dots(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -124,9 +142,9 @@ static void host_grad(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel expert_kernels[] = {
     {"keel_expert_offsets", host_offsets}, {"keel_expert_place", host_place},
-    {"keel_expert_invert", host_invert},   {"keel_expert_dots", host_dots},
-    {"keel_balance_sums", host_sums},      {"keel_balance_loss", host_loss},
-    {"keel_balance_grad", host_grad},
+    {"keel_expert_invert", host_invert},   {"keel_expert_bias", host_bias},
+    {"keel_expert_dots", host_dots},       {"keel_balance_sums", host_sums},
+    {"keel_balance_loss", host_loss},      {"keel_balance_grad", host_grad},
 };
 
 const struct keel_module keel_module_expert = {

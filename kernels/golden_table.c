@@ -203,6 +203,20 @@ static enum keel_status dispatch(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_dispatch(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* rows, n, experts: the first has none, the others alike; what is left over belongs to nobody */
+static enum keel_status expert_bias_grad(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_expert_bias_grad op = {.rows = shape[0], .n = shape[1], .experts = shape[2]};
+    int32_t offsets[64] = {0};
+    KEEL_ASSERT(op.experts < sizeof offsets / sizeof offsets[0]);
+    for (uint32_t e = 2; e <= op.experts; e++)
+        offsets[e] = (int32_t)((e - 1) * (op.rows / op.experts));
+    op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.rows * op.n);
+    op.offsets = golden_bytes(run, "offsets", GOLDEN_INPUT, offsets, (op.experts + 1) * sizeof offsets[0]);
+    op.out = golden_floats(run, "out", GOLDEN_UPDATED, (uint64_t)op.experts * op.n, -1.0F, 1.0F);
+    return golden_ready(run) ? keel_op_expert_bias_grad(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 /* rows, n, k, places: every second place is taken, in turn, as far as they go */
 static enum keel_status combine_grad(struct golden_run *run, const uint32_t *shape)
 {
@@ -293,6 +307,9 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(dispatch, expert, "67x5-1-of-4-by-13", 0x81270878c2f71696, 67, 5, 1, 4, 13),
     GOLDEN_CASE(dispatch, expert, "131x17-2-of-5-by-131", 0xb73376224151d912, 131, 17, 2, 5, 131),
     GOLDEN_CASE(dispatch, expert, "97x3-3-of-301-by-1", 0x141269ac23be1cb1, 97, 3, 3, 301, 1),
+    GOLDEN_CASE(expert_bias_grad, expert, "1x1-1", 0xcb19432befd66a86, 1, 1, 1),
+    GOLDEN_CASE(expert_bias_grad, expert, "67x131-5", 0xedf9cb4f002ba6b7, 67, 131, 5),
+    GOLDEN_CASE(expert_bias_grad, expert, "331x7-31", 0x4931dd3c659663d9, 331, 7, 31),
     GOLDEN_CASE(combine_grad, expert, "1x1-1-1", 0x800fbe5e61492621, 1, 1, 1, 1),
     GOLDEN_CASE(combine_grad, expert, "13x67-2-31", 0xc93b6431dd8a755a, 13, 67, 2, 31),
     GOLDEN_CASE(combine_grad, expert, "67x5-3-401", 0x51a51f6ab6755f7b, 67, 5, 3, 401),

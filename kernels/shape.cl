@@ -1,7 +1,8 @@
 /* shape.cl - elements moved from one place to another, bit by bit: concatenate, slice, permute.
  *
- *     box    y[i0, i1, i2, i3] = x[i0, i1, i2, i3], each with its own strides, both contiguous along i3; or
- * zeros tiles  the same where x is contiguous along i2 and y along i3
+ *     box    y[i0, i1, i2, i3] = x[i0, i1, i2, i3], each with its own strides, both contiguous along i3;
+ *            or zeros
+ *     tiles  the same where x is contiguous along i2 and y along i3
  *
  * Shapes: a box of n0 x n1 x n2 x n3 words of 32 bits; strides in words. A work-item of box takes `block`
  * consecutive elements of the box, row after row; one of tiles 16 of i2 by 256 of i3, in squares of 16 x 16

@@ -1,11 +1,13 @@
 /* table.cl - rows of tables that are chosen by number, and dot products of pairs of rows.
  *
- *     gather       y[i, :] = (w[ids_i] *) x[ids_i / per, :]; zeros where ids_i is outside [0, limit)
- *     bag          y[b, :] = sum of table[ids_(b, j), :], or fma(w_(b, j), table row, s), j ascending, s from
- * +0 sort_*       ids with their positions, in ascending order, equal ids in that of their positions
- *     scatter_add  table[id, :] += sum of x[position / per, :], positions ascending, s from +0
- *     pairwise     y[b, pair(i, j)] = chain of fma(x_i, x_j, s) over n, from +0; pair(i, j) = i (i - 1) / 2 +
- * j pairwise_grad  dx[b, i, :] = chain of fma(dy_pair(i, j), x_j, s), j ascending without i, from +0
+ *     gather         y[i, :] = (w[ids_i] *) x[ids_i / per, :]; zeros where ids_i is outside [0, limit)
+ *     bag            y[b, :] = sum of table[ids_(b, j), :], j ascending, s from +0; with weights
+ *                    fma(w_(b, j), table row, s)
+ *     sort           ids with their positions, ascending, equal ids in the order of their positions
+ *     scatter_add    table[id, :] += sum of x[position / per, :], positions ascending, s from +0
+ *     pairwise       y[b, pair(i, j)] = chain of fma(x_i, x_j, s) over n, from +0;
+ *                    pair(i, j) = i (i - 1) / 2 + j
+ *     pairwise_grad  dx[b, i, :] = chain of fma(dy_pair(i, j), x_j, s), j ascending without i, from +0
  *
  * Shapes: x, y, table rows of n; ids and positions int32. An id outside [0, limit) reads and writes nothing.
  * A work-item takes item_rows rows of what it writes; no bit depends on it. */

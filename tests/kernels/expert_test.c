@@ -51,6 +51,9 @@ static void moe_body(struct rig *rig, const void *shape)
     grad.dy = rig_random(rig, (uint64_t)places * s->n, 9, -1.0f, 1.0f);
     grad.dweights = rig_bytes(rig, NULL, choices * 4);
     grad.workspace = rig_bytes(rig, NULL, places * 4);
+    struct keel_expert_bias_grad bias = {.rows = places, .n = s->n, .experts = s->experts, .x = grad.dy};
+    bias.offsets = go.offsets;
+    bias.out = rig_random(rig, (uint64_t)s->experts * s->n, 4, -1.0f, 1.0f);
     struct keel_embedding_bag back = combine; /* the gradient of dispatch */
     back.table = grad.dy;
     back.weights = NULL;
@@ -59,6 +62,7 @@ static void moe_body(struct rig *rig, const void *shape)
     ck_ok(keel_op_embedding_bag(rig->kernels, &combine, &rig->list));
     ck_ok(keel_op_combine_grad(rig->kernels, &grad, &rig->list));
     ck_ok(keel_op_embedding_bag(rig->kernels, &back, &rig->list));
+    ck_ok(keel_op_expert_bias_grad(rig->kernels, &bias, &rig->list));
     rig_run(rig);
     rig_result(rig, go.sorted, sorted_bytes);
     rig_result(rig, go.offsets, (s->experts + 1) * 4);
@@ -67,6 +71,7 @@ static void moe_body(struct rig *rig, const void *shape)
     rig_result(rig, grad.dy, sorted_bytes);
     rig_result(rig, grad.dweights, choices * 4);
     rig_result(rig, back.y, cells * 4);
+    rig_result(rig, bias.out, (uint64_t)s->experts * s->n * 4);
     free(choice);
 }
 
@@ -140,8 +145,12 @@ START_TEST(combining_and_all_gradients_are_near_the_truth)
         float *x = random_floats(cells, 1, -1.0f, 1.0f), *w = random_floats(choices, 2, -1.0f, 1.0f);
         float *dout = random_floats(cells, 3, -1.0f, 1.0f);
         double *out = calloc(cells, 8), *dy = calloc(places * n, 8), *dw = calloc(choices, 8);
-        double *dx = calloc(cells, 8);
-        ck_assert(out != NULL && dy != NULL && dw != NULL && dx != NULL);
+        double *dx = calloc(cells, 8), *bias = calloc(s->experts * n, 8);
+        float *old = random_floats(s->experts * n, 4, -1.0f, 1.0f);
+        int32_t *choice = some_choices(s);
+        ck_assert(out != NULL && dy != NULL && dw != NULL && dx != NULL && bias != NULL);
+        for (size_t i = 0; i < s->experts * n; i++)
+            bias[i] = (double)old[i];
         for (size_t i = 0; i < choices; i++) {
             const size_t row = i / s->k * n;
             for (size_t c = 0; c < n && place[i] >= 0; c++) { /* the experts leave each row as it is */
@@ -149,13 +158,16 @@ START_TEST(combining_and_all_gradients_are_near_the_truth)
                 dw[i] += (double)x[row + c] * (double)dout[row + c];
                 dy[(size_t)place[i] * n + c] = (double)w[i] * (double)dout[row + c];
                 dx[row + c] += (double)w[i] * (double)dout[row + c];
+                bias[(size_t)choice[i] * n + c] += (double)w[i] * (double)dout[row + c];
             }
         }
         ck_assert_double_le(relative_error(rig->results[3], out, cells), 1e-6);
         ck_assert_double_le(relative_error(rig->results[4], dy, places * n), 1e-6);
         ck_assert_double_le(relative_error(rig->results[5], dw, choices), 1e-6);
         ck_assert_double_le(relative_error(rig->results[6], dx, cells), 1e-6);
+        ck_assert_double_le(relative_error(rig->results[7], bias, s->experts * n), 1e-6);
         free(x), free(w), free(dout), free(out), free(dy), free(dw), free(dx);
+        free(bias), free(old), free(choice);
     }
 }
 END_TEST
@@ -264,6 +276,9 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     struct keel_combine_grad grad = {.rows = 4, .n = 2, .k = 1};
     refused(keel_op_combine_grad(rig->kernels, &grad, &rig->list),
             "combine_grad: rows [4, 2], 1 choices of 0 places");
+    struct keel_expert_bias_grad bias = {.rows = 4, .n = 2, .x = small, .offsets = small, .out = small};
+    refused(keel_op_expert_bias_grad(rig->kernels, &bias, &rig->list),
+            "expert_bias_grad: rows [4, 2] of 0 experts");
     struct keel_balance_loss loss = {.rows = 4, .experts = 3, .k = 1, .probabilities = small};
     refused(keel_op_balance_loss(rig->kernels, &loss, &rig->list),
             "balance_loss: probabilities holds 32 bytes");

@@ -82,6 +82,16 @@ uint64_t keel_dispatch_workspace_bytes(const struct keel_dispatch *op);
 enum keel_status keel_op_dispatch(struct keel_kernels *, const struct keel_dispatch *,
                                   struct keel_launch_list *);
 
+/* The gradient of the biases [experts, n] of layers that experts have (keel_op_gemm_grouped does their
+ * products): out[e, :] += the sum of x's rows [offsets[e], offsets[e + 1]), ascending: s = +0, s = s + row,
+ * out = out + s. Offsets as a dispatch leaves them; what lies beyond `rows` is not read. */
+struct keel_expert_bias_grad {
+    uint32_t rows, n, experts;
+    struct keel_buffer *x, *offsets, *out;
+};
+enum keel_status keel_op_expert_bias_grad(struct keel_kernels *, const struct keel_expert_bias_grad *,
+                                          struct keel_launch_list *);
+
 /* Combine is keel_op_embedding_bag with ids = place, table = y [places, n], weights [rows, k]: out[r, :] =
  * the chain over the choices ascending. Its gradients, from dout [rows, n]: dweights[r, j] = y[place] .
  * dout[r], the products' sum in the tree; 0 where it was dropped dy[place[r, j], :] = weights[r, j] * dout[r,
