@@ -11,6 +11,7 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
 {
     struct keel_attributes attributes = keel_graph_random(graph, "attention", spec->dropout);
     attributes.attention.heads = spec->heads;
+    attributes.attention.bidirectional = spec->bidirectional;
     return keel_graph_node(
         graph, &(struct keel_node_request){.op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes});
 }
@@ -31,7 +32,8 @@ bool keel_letters_attention(const struct keel_graph *graph, const struct keel_ir
 
 void keel_describe_attention(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
-    snprintf(text, text_bytes, " heads=%u", node->attributes.attention.heads);
+    snprintf(text, text_bytes, " heads=%u%s", node->attributes.attention.heads,
+             node->attributes.attention.bidirectional ? " bidirectional" : "");
 }
 
 void keel_grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
@@ -53,6 +55,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
                                    .tokens = (uint32_t)shape->size[1],
                                    .heads = node->attributes.attention.heads,
                                    .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
+                                   .bidirectional = node->attributes.attention.bidirectional,
                                    .dropout_rate = node->attributes.rate,
                                    .stream = node->attributes.stream,
                                    .qkv = buffer_of(emit, qkv),

@@ -48,6 +48,7 @@ struct keel_attributes {
     union {
         struct {
             uint32_t heads; /* letter H of the index rules */
+            bool bidirectional;
         } attention;
         struct {
             float weight; /* of this loss among several */

@@ -37,6 +37,22 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
     return keel_model_resnet(graph, &config);
 }
 
+static enum keel_status build_bert(struct keel_graph *graph, const struct keel_job *job,
+                                   const struct keel_data *data)
+{
+    const struct keel_bert_config config = {.layers = job->layers,
+                                            .heads = job->heads,
+                                            .width = job->width,
+                                            .block = job->block,
+                                            .vocab = vocab_of(job, data),
+                                            .batch = job->batch,
+                                            .masked = (uint32_t)keel_data_input(data, 1)->shape.size[1],
+                                            .dropout = job->dropout,
+                                            .bias = job->bias,
+                                            .tied = job->tied};
+    return keel_model_bert(graph, &config);
+}
+
 static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_job *job)
 {
     const struct keel_dlrm_config config = {.dense = job->dense,
@@ -56,11 +72,12 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_RESNET:
         return build_resnet(graph, job, data);
+    case KEEL_MODEL_BERT:
+        return build_bert(graph, job, data);
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
-    case KEEL_MODEL_BERT:
     case KEEL_MODEL_MOE:
-        return keel_fail(KEEL_UNSUPPORTED, "model.kind: bert and moe come later");
+        return keel_fail(KEEL_UNSUPPORTED, "model.kind: moe comes later");
     case KEEL_MODEL_GPT:
     case KEEL_MODEL_KIND_COUNT:
     default:

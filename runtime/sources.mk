@@ -32,6 +32,7 @@ runtime_SRC += launcher.c
 runtime_SRC += mailbox.c
 runtime_SRC += membership.c
 runtime_SRC += model.c
+runtime_SRC += model_bert.c
 runtime_SRC += model_dlrm.c
 runtime_SRC += model_gpt.c
 runtime_SRC += model_parts.c

@@ -38,7 +38,7 @@ train() { # KIND DIR ARGUMENTS...: they win over what is set here
     timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
 }
 
-for kind in fashion dlrm-demo; do
+for kind in fashion bert-demo dlrm-demo; do
     train "$kind" "$kind-1" --set train.steps=6
     check "$kind: a run of one rank" [ "$(steps "$root/$kind-1" | wc -l)" -eq 6 ]
     train "$kind" "$kind-2" --set train.steps=6 --ranks 2

@@ -208,6 +208,18 @@ START_TEST(gpt)
 }
 END_TEST
 
+START_TEST(bert)
+{
+    char directory[64];
+    struct side side = {.job = text_job(directory)};
+    side.job.kind = KEEL_MODEL_BERT;
+    compare(&side, "bert");
+    side.job.tied = false;
+    compare(&side, "bert");
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 /* Noise, 16 by 16: what is in the images does not matter. */
 static void write_set(const char *directory, const char *images, const char *labels)
 {
@@ -267,6 +279,7 @@ static void cases(TCase *tc)
         return;
     }
     tcase_add_test(tc, gpt);
+    tcase_add_test(tc, bert);
     tcase_add_test(tc, resnet);
     tcase_add_test(tc, dlrm);
 }

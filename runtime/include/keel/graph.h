@@ -52,10 +52,11 @@ keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gam
 keel_value keel_graph_gelu(struct keel_graph *, keel_value x);
 keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
 keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
-/* Self-attention over qkv [batch, tokens, 3 width], causal. */
+/* Self-attention over qkv [batch, tokens, 3 width]. */
 struct keel_attention_spec {
     uint32_t heads;
-    float dropout; /* on the probabilities */
+    float dropout;      /* on the probabilities */
+    bool bidirectional; /* else causal: a token sees those before it and itself */
 };
 keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);

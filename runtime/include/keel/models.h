@@ -27,6 +27,16 @@ struct keel_resnet_config {
  */
 enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config);
 
+struct keel_bert_config {
+    uint32_t layers, heads, width, block, vocab, batch;
+    uint32_t masked; /* tokens of a sample that are asked for */
+    float dropout;
+    bool bias, tied;
+};
+/* A masked language model (Devlin et al. 2019), post-norm. Inputs "ids" [batch, block], "positions" [batch,
+ * masked], rows of the flattened ids that are asked for, and "targets" [batch, masked]. */
+enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config);
+
 struct keel_dlrm_config {
     uint32_t dense;         /* features that are numbers */
     uint32_t tables, bag;   /* features that are categories; most of them in one sample */
