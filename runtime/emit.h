@@ -29,6 +29,7 @@ struct keel_emit {
     struct keel_parts *parts;
     struct keel_buffer *control;
     struct keel_buffer *workspace;
+    struct keel_buffer *loss_scale;     /* multiplies the gradients of losses (keel_cross_entropy), or NULL */
     uint32_t microbatches;              /* of the whole step: the mean is over all of them */
     bool measure;                       /* only find workspace_bytes, append nothing */
     uint64_t workspace_bytes;           /* the most that a node needs */

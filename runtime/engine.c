@@ -43,8 +43,9 @@ static enum keel_status build(struct keel_engine *engine, const struct keel_engi
                          keel_device_info(config->device)->selector, align_bytes, (int)KEEL_PLACE_BYTES);
     KEEL_TRY(keel_queue_create(config->device, &engine->queue));
     KEEL_TRY(keel_engine_compile(engine, config));
-    KEEL_TRY(keel_alloc(config->graph->param_count, sizeof *engine->inits, (void *)&engine->inits));
-    memcpy(engine->inits, config->graph->params, config->graph->param_count * sizeof *engine->inits);
+    const struct keel_graph *train = engine->train.graph;
+    KEEL_TRY(keel_alloc(train->param_count, sizeof *engine->inits, (void *)&engine->inits));
+    memcpy(engine->inits, train->params, train->param_count * sizeof *engine->inits);
     if (getenv("KEEL_PROFILE") != NULL)
         KEEL_TRY(keel_profile_create(&engine->profile));
     return make_slots(engine);
@@ -57,6 +58,8 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->device = config->device;
     engine->kernels = config->kernels;
     engine->microbatches = config->microbatches != 0 ? config->microbatches : 1;
+    engine->storage = config->storage;
+    engine->fixed_scale = config->loss_scale > 0.0F;
     engine->optimizer = config->optimizer;
     engine->nesterov = config->nesterov;
     engine->training = config->training;

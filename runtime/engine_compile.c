@@ -1,8 +1,9 @@
 /* engine_compile.c - from the model's graph to command lists: passes, buffers, launches.
  *
- * Train: autodiff, fuse, plan-memory, emit. Eval: inference, fuse, plan-memory, emit. Both programs share
- * the arena and the workspace, since the queue runs them in order. All device memory of an engine is made
- * here, and counted. Leaves the meaning of the passes to their files, and the update to engine_update.c. */
+ * Train: autodiff, fuse, amp (of 16-bit storage), plan-memory, emit. Eval: inference, fuse, plan-memory,
+ * emit. Both programs share the arena and the workspace, since the queue runs them in order. All device
+ * memory of an engine is made here, and counted. Leaves the meaning of the passes to their files, and the
+ * update to engine_update.c. */
 #include "engine_internal.h"
 #include "ops.h"
 
@@ -13,6 +14,8 @@
 
 /* ---- passes ----------------------------------------------------------------------------------------------
  */
+
+static const float first_loss_scale = 65536.0F;
 
 /* What may be left out. A fusion is a pass of its own here; "fuse" is all of them. */
 static const struct {
@@ -72,16 +75,36 @@ static enum keel_status dump(const struct keel_engine_config *config, const stru
 
 /* What both programs have after their first pass. */
 static enum keel_status finish_passes(const struct keel_engine_config *config, struct keel_program *program,
-                                      const char *name, keel_value keep)
+                                      const char *name, bool training)
 {
     uint32_t fusions = 0;
     bool reuse = true;
     KEEL_TRY(choose_passes(config, &fusions, &reuse));
     KEEL_TRY(keel_pass_fuse(program->graph, fusions));
-    KEEL_TRY(dump(config, program, name, 2, "fuse"));
-    struct keel_memory_options options = {.align_bytes = KEEL_PLACE_BYTES, .keep = keep, .reuse = reuse};
+    uint32_t number = 2;
+    KEEL_TRY(dump(config, program, name, number++, "fuse"));
+    if (training && config->storage != KEEL_F32) {
+        KEEL_TRY(keel_pass_amp(program->graph, config->storage));
+        KEEL_TRY(dump(config, program, name, number++, "amp"));
+    }
+    struct keel_memory_options options = {
+        .align_bytes = KEEL_PLACE_BYTES, .keep = training ? 0 : program->graph->output, .reuse = reuse};
     KEEL_TRY(keel_pass_memory(program->graph, &options, &program->plan));
-    return dump(config, program, name, 3, "plan-memory");
+    return dump(config, program, name, number, "plan-memory");
+}
+
+/* The scale of the loss is state of the run like the weights: it lies with them, so that it is in digests and
+ * snapshots, and whoever is healed has it. */
+static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
+{
+    struct keel_param_spec spec = {.name = "loss_scale",
+                                   .shape = {.dims = 1, .size = {1}},
+                                   .fill = fixed > 0.0F ? fixed : first_loss_scale,
+                                   .statistic = true,
+                                   .momentum = 1.0F};
+    if (keel_graph_param(graph, &spec) != 0)
+        graph->params[graph->param_count - 1].kept = true;
+    return graph->status;
 }
 
 static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
@@ -89,18 +112,22 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     struct keel_program *train = &engine->train;
     struct keel_program *eval = &engine->eval;
     KEEL_TRY(keel_graph_copy(config->graph, &train->graph));
+    if (engine->training && config->storage == KEEL_F16)
+        KEEL_TRY(add_loss_scale(train->graph, config->loss_scale));
     KEEL_TRY(dump(config, train, "train", 0, "build"));
     KEEL_TRY(keel_pass_autodiff(train->graph));
+    if (engine->training && config->storage != KEEL_F32)
+        KEEL_TRY(keel_pass_amp_choose(train->graph, config->storage));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
     if (engine->layout.trained_params == 0)
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
     if (engine->training)
-        KEEL_TRY(finish_passes(config, train, "train", 0));
+        KEEL_TRY(finish_passes(config, train, "train", true));
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
-    return finish_passes(config, eval, "eval", eval->graph->output);
+    return finish_passes(config, eval, "eval", false);
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------
@@ -187,6 +214,9 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     if (scratch_bytes(engine) > 0)
         KEEL_TRY(keel_engine_make_buffer(engine, scratch_bytes(engine), &engine->scratch));
     KEEL_TRY(slice_params(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
+    for (uint32_t i = 0; i < engine->layout.param_count; i++)
+        if (engine->train.graph->params[i].kept)
+            engine->loss_scale = engine->weights[i];
     return engine->training ? slice_params(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
                             : KEEL_OK;
 }
@@ -294,6 +324,7 @@ static struct keel_emit emitter(struct keel_engine *engine, struct keel_program 
                               .parts = &program->parts,
                               .control = engine->control,
                               .workspace = engine->workspace,
+                              .loss_scale = train ? engine->loss_scale : NULL,
                               .checks = train && engine->check_products ? &engine->checks : NULL,
                               .microbatches = train ? engine->microbatches : 1};
 }

@@ -78,8 +78,9 @@ struct keel_engine {
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
     uint32_t microbatches; /* of the whole step */
+    enum keel_dtype storage;
     enum keel_optimizer optimizer;
-    bool nesterov;
+    bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
     bool training, check_products;
 
@@ -92,6 +93,7 @@ struct keel_engine {
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
     struct keel_buffer **weights;   /* slices by parameter number */
     struct keel_buffer **gradients; /* likewise */
+    struct keel_buffer *loss_scale; /* one of the weights, or NULL */
     struct keel_buffer *arena, *workspace, *scratch;
     struct keel_buffer *feed;    /* control and inputs: one write a microbatch */
     struct keel_buffer *control; /* a slice of it */

@@ -124,7 +124,9 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                              sizeof engine->landing.norm, NULL, NULL));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     float norm = engine->landing.norm[0];
-    if (!isfinite(norm))
+    float scale = engine->loss_scale != NULL ? engine->landing.norm[2] : 0.0F;
+    bool skipped = !isfinite(norm) && scale > 1.0F && !engine->fixed_scale && !update->never_skip;
+    if (!isfinite(norm) && !skipped)
         return keel_fail(KEEL_DIVERGED,
                          "step %u: the norm of the gradients is %g, the weights were left as they are; lower "
                          "train.lr, set train.clip, or warm up longer, in a new --out",
@@ -132,7 +134,8 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     KEEL_TRY(run_list(engine, &engine->update.update));
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
-    *out = (struct keel_engine_updated){.grad_norm = norm, .digest = engine->landing.digest};
+    *out = (struct keel_engine_updated){
+        .grad_norm = norm, .loss_scale = scale, .skipped = skipped, .digest = engine->landing.digest};
     return KEEL_OK;
 }
 

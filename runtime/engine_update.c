@@ -22,11 +22,14 @@ static void describe_params(const struct keel_engine *engine, struct keel_update
     for (uint32_t i = 0; i < engine->layout.param_count; i++) {
         const struct keel_engine_param *param = &engine->layout.params[i];
         enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
+        const struct keel_ir_param *declared = &engine->train.graph->params[i];
+        if (param->statistic)
+            kind = declared->kept ? KEEL_TENSOR_KEPT : KEEL_TENSOR_STATISTIC;
         out[i] = (struct keel_update_tensor){.offset = param->offset,
                                              .count = param->count,
                                              .first_element = digest_place(i),
-                                             .kind = param->statistic ? KEEL_TENSOR_STATISTIC : kind,
-                                             .momentum = engine->train.graph->params[i].momentum};
+                                             .kind = kind,
+                                             .momentum = declared->momentum};
     }
 }
 
@@ -90,7 +93,8 @@ static enum keel_status emit_norm(struct keel_engine *engine)
                              .x = engine->flat[KEEL_FLAT_GRADIENTS],
                              .scratch = engine->scratch,
                              .norm = engine->norm,
-                             .control = engine->control};
+                             .control = engine->control,
+                             .loss_scale = engine->loss_scale};
     KEEL_TRY(keel_op_norm(engine->kernels, &norm, &engine->update.norm));
     return keel_launch_list_seal(&engine->update.norm, engine->kernels);
 }
@@ -119,6 +123,10 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
                              .digest = engine->digest};
     KEEL_TRY(keel_engine_make_buffer(engine, keel_update_scratch_bytes(&op), &update->scratch));
     op.scratch = update->scratch;
+    if (engine->loss_scale != NULL && !engine->fixed_scale) {
+        struct keel_loss_scale scale = {.state = engine->loss_scale, .norm = engine->norm};
+        KEEL_TRY(keel_op_loss_scale(engine->kernels, &scale, &update->update));
+    }
     KEEL_TRY(keel_op_update(engine->kernels, &op, &update->update));
     return keel_launch_list_seal(&update->update, engine->kernels);
 }

@@ -263,6 +263,15 @@ keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_requ
     return node.out[0];
 }
 
+enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_ir_node *node)
+{
+    enum keel_status status = grow((void *)&graph->nodes, graph->node_count, &graph->node_capacity,
+                                   sizeof *graph->nodes, KEEL_GRAPH_ITEMS_MAX, "nodes");
+    if (status == KEEL_OK)
+        graph->nodes[graph->node_count++] = *node;
+    return status;
+}
+
 void keel_graph_compact(struct keel_graph *graph)
 {
     uint32_t kept = 0;

@@ -74,7 +74,8 @@ enum keel_status keel_emit_cross_entropy(struct keel_emit *emit, const struct ke
                                     .targets = buffer_of(emit, node->in[1]),
                                     .row_loss = emit->workspace,
                                     .loss = buffer_of(emit, node->out[0]),
-                                    .dlogits = buffer_of(emit, node->out[1])};
+                                    .dlogits = buffer_of(emit, node->out[1]),
+                                    .loss_scale = emit->loss_scale};
     need_workspace(emit, rows * sizeof(float));
     return emit->measure ? KEEL_OK : keel_op_cross_entropy(emit->kernels, &op, emit->list);
 }
@@ -143,7 +144,8 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
                                       .logits = logits,
                                       .targets = targets,
                                       .row_loss = row_loss,
-                                      .dlogits = logits};
+                                      .dlogits = logits,
+                                      .loss_scale = emit->loss_scale};
     struct keel_gemm weights = {.m = n,
                                 .n = k,
                                 .k = rows,
@@ -202,7 +204,8 @@ enum keel_status keel_emit_loss(struct keel_emit *emit, const struct keel_ir_nod
                            .targets = buffer_of(emit, node->in[1]),
                            .scratch = emit->workspace,
                            .loss = buffer_of(emit, node->out[0]),
-                           .dx = buffer_of(emit, node->out[1])};
+                           .dx = buffer_of(emit, node->out[1]),
+                           .loss_scale = emit->loss_scale};
     need_workspace(emit, keel_loss_scratch_bytes(count));
     return emit->measure ? KEEL_OK : keel_op_loss(emit->kernels, &op, emit->list);
 }

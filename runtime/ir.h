@@ -39,6 +39,7 @@ struct keel_ir_value {
     struct keel_shape shape;
     struct keel_spec spec;
     uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
+    bool waits;     /* amp: in 16 bits, for some of its readers */
 };
 
 /* What an operation needs besides its operands; unused fields are 0. The union has one member a family. */
@@ -77,7 +78,9 @@ struct keel_attributes {
 };
 
 struct keel_ir_node {
-    uint32_t op; /* enum keel_op_id */
+    uint32_t op;    /* enum keel_op_id */
+    bool backward;  /* autodiff made it */
+    uint8_t waited; /* amp: bit i: operand i is read from where it waited in 16 bits */
     keel_value in[KEEL_NODE_IN_MAX];
     keel_value out[KEEL_NODE_OUT_MAX];
     struct keel_attributes attributes;
@@ -90,6 +93,7 @@ struct keel_ir_param {
     float deviation, fill;
     float momentum; /* of a statistic */
     bool decay, statistic;
+    bool kept; /* a statistic that no mean moves: the engine's own */
 };
 
 struct keel_graph {
@@ -123,6 +127,9 @@ struct keel_node_request {
     uint32_t outputs;
 };
 keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_request *request);
+
+/* Append a node as it is: its results are there, and nothing is checked. NO_MEMORY, LIMIT. */
+enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_ir_node *node);
 
 /* Keep the first error of a graph, with its detail. */
 void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
@@ -161,6 +168,11 @@ enum keel_fusions {
     KEEL_FUSE_ALL = 63
 };
 enum keel_status keel_pass_fuse(struct keel_graph *graph, uint32_t fusions);
+
+/* amp: what waits for the backward pass does so in `dtype`, KEEL_BF16 or KEEL_F16. Chosen after autodiff, put
+ * in after fuse. UNSUPPORTED names a loss that cannot be scaled, of F16. */
+enum keel_status keel_pass_amp_choose(struct keel_graph *graph, enum keel_dtype dtype);
+enum keel_status keel_pass_amp(struct keel_graph *graph, enum keel_dtype dtype);
 
 /* plan-memory: a place in the arena for each TEMP value. */
 struct keel_memory_plan {

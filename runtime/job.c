@@ -6,6 +6,7 @@
 #include <keel/ini.h>
 #include <keel/job.h>
 #include <keel/optimizer_ops.h>
+#include <math.h>
 #include <sodium.h>
 #include <stddef.h>
 #include <string.h>
@@ -16,6 +17,8 @@ enum {
     BANDWIDTH_MIN = 65536 /* bytes a second */
 };
 
+_Static_assert((int)KEEL_F32 == 0 && (int)KEEL_BF16 == 1 && (int)KEEL_F16 == 2,
+               "the choices of train.storage");
 _Static_assert((int)KEEL_OPTIMIZER_ADAMW == 0 && (int)KEEL_OPTIMIZER_ADAM == 1 &&
                    (int)KEEL_OPTIMIZER_SGD == 2 && (int)KEEL_OPTIMIZER_LARS == 3 &&
                    (int)KEEL_OPTIMIZER_LAMB == 4,
@@ -96,6 +99,10 @@ static const struct keel_ini_key keys[] = {
      "linear warm-up"},
     {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, BITS,
      "cosine decay ends here; 0: at train.steps"},
+    {"train", "storage", KEEL_INI_CHOICE, FIELD(storage), "f32", 0, 0, "f32|bf16|f16", BITS_LATER,
+     "of activations that wait for the backward pass; all arithmetic is of float32"},
+    {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS_LATER,
+     "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
     {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb",
      BITS_LATER, "sgd and lars: with momentum; lars and lamb: for very large batches"},
     {"train", "momentum", KEEL_INI_FLOAT, FIELD(momentum), "0.9", 0, 0.9999, NULL, BITS_LATER, "SGD, LARS"},
@@ -226,6 +233,12 @@ static enum keel_status check_kind(const struct keel_job *job)
     return KEEL_OK;
 }
 
+static bool is_scale(float scale)
+{
+    int exponent;
+    return scale <= 0.0F || (scale >= 1.0F && frexpf(scale, &exponent) <= 0.5F);
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
@@ -250,6 +263,12 @@ static enum keel_status check_job(const struct keel_job *job)
     if (job->min_learning_rate > job->learning_rate)
         return keel_fail(KEEL_INVALID, "train.min_lr = %g is above train.lr = %g",
                          (double)job->min_learning_rate, (double)job->learning_rate);
+    if (job->loss_scale > 0.0F && job->storage != KEEL_F16)
+        return keel_fail(KEEL_INVALID, "train.loss_scale = %g belongs to train.storage = f16",
+                         (double)job->loss_scale);
+    if (!is_scale(job->loss_scale))
+        return keel_fail(KEEL_INVALID, "train.loss_scale = %g: a power of two, 1 at least, or 0",
+                         (double)job->loss_scale);
     if (job->nesterov && job->optimizer != KEEL_OPTIMIZER_SGD)
         return keel_fail(KEEL_INVALID, "train.nesterov = true belongs to train.optimizer = sgd");
     return KEEL_OK;

@@ -112,6 +112,7 @@ static void flow_record(struct flow *f, struct keel_step_record *record)
     flow_u64(f, &record->heal_ns);
     flow_u64(f, &record->redo_ns);
     flow_u32(f, &record->redo_microbatches);
+    flow_u32(f, &record->loss_scale_bits);
 }
 
 static void flow_worker(struct flow *f, struct keel_wire_worker *worker)

@@ -15,15 +15,25 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                         .in_place = "03",
                         .grad = keel_grad_linear,
                         .emit = keel_emit_linear},
-    [KEEL_OP_LINEAR_DX] = {.name = "linear_dx", .rule = "*n,kn->*k", .emit = keel_emit_linear_dx},
-    [KEEL_OP_LINEAR_DW] = {.name = "linear_dw", .rule = "*k,*n->+kn", .emit = keel_emit_linear_dw},
+    [KEEL_OP_LINEAR_DX] = {.name = "linear_dx",
+                           .rule = "*n,kn->*k",
+                           .half = "0",
+                           .emit = keel_emit_linear_dx},
+    [KEEL_OP_LINEAR_DW] = {.name = "linear_dw",
+                           .rule = "*k,*n->+kn",
+                           .half = "1",
+                           .emit = keel_emit_linear_dw},
     [KEEL_OP_LINEAR_TRANSPOSED] = {.name = "linear_transposed",
                                    .rule = "*k,nk->*n",
                                    .grad = keel_grad_linear_transposed,
                                    .emit = keel_emit_linear_transposed},
-    [KEEL_OP_TRANSPOSED_DX] = {.name = "transposed_dx", .rule = "*n,nk->*k", .emit = keel_emit_transposed_dx},
+    [KEEL_OP_TRANSPOSED_DX] = {.name = "transposed_dx",
+                               .rule = "*n,nk->*k",
+                               .half = "0",
+                               .emit = keel_emit_transposed_dx},
     [KEEL_OP_TRANSPOSED_DW] = {.name = "transposed_dw",
                                .rule = "*k,*n->+nk",
+                               .half = "1",
                                .emit = keel_emit_transposed_dw},
     [KEEL_OP_BIAS_GRAD] = {.name = "bias_grad", .rule = "*n->+n", .emit = keel_emit_bias_grad},
     /* Results: y, mean, 1 / deviation. */
@@ -90,6 +100,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                .in_place = "10",
                                .describe = keel_describe_loss,
                                .grad = keel_grad_loss,
+                               .scaled = true,
                                .emit = keel_emit_cross_entropy},
     /* linear_transposed, cross_entropy and both gradients, some rows at a time, so that never all logits are
      * there; made by keel_pass_fuse. Operands: x, table, targets. Results: loss, gradient of the table,
@@ -99,18 +110,21 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                       .work = "6*nk",
                                       .letters = keel_letters_linear_cross_entropy,
                                       .describe = keel_describe_loss,
+                                      .scaled = true,
                                       .emit = keel_emit_linear_cross_entropy},
     [KEEL_OP_BCE] = {.name = "bce",
                      .rule = "*,*->+1,*?",
                      .in_place = "10",
                      .describe = keel_describe_loss,
                      .grad = keel_grad_loss,
+                     .scaled = true,
                      .emit = keel_emit_loss},
     [KEEL_OP_MSE] = {.name = "mse",
                      .rule = "*,*->+1,*?",
                      .in_place = "10",
                      .describe = keel_describe_loss,
                      .grad = keel_grad_loss,
+                     .scaled = true,
                      .emit = keel_emit_loss},
 
     /* ---- graph_attention.c ---- */
@@ -339,6 +353,9 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                       .rule = "bc->bHWc",
                                       .letters = keel_letters_global_pool,
                                       .emit = keel_emit_global_avg_pool_grad},
+
+    /* ---- pass_amp.c ---- */
+    [KEEL_OP_CAST] = {.name = "cast", .rule = "*->*", .emit = keel_emit_cast},
 };
 
 const struct keel_op *keel_op_row(uint32_t op)

@@ -90,6 +90,8 @@ enum keel_op_id {
     KEEL_OP_GLOBAL_AVG_POOL,
     KEEL_OP_GLOBAL_AVG_POOL_GRAD,
 
+    KEEL_OP_CAST, /* pass_amp.c */
+
     KEEL_OP_COUNT
 };
 
@@ -113,6 +115,9 @@ struct keel_op {
                     char *why, size_t why_bytes);
     /* The attributes as text for the dump (" heads=4"); NULL: there are none, but dropout. */
     void (*describe)(const struct keel_ir_node *, char *text, size_t text_bytes);
+    const char *half; /* digits of the operands that products of the backward pass read in 16 bits with
+                         16-bit storage (pass_amp.c); NULL: none */
+    bool scaled;      /* a loss: its gradient is multiplied by emit->loss_scale */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
 };
@@ -282,5 +287,8 @@ enum keel_status keel_emit_avg_pool(struct keel_emit *, const struct keel_ir_nod
 enum keel_status keel_emit_avg_pool_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_global_avg_pool(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *, const struct keel_ir_node *);
+
+/* ---- pass_amp.c ---- */
+enum keel_status keel_emit_cast(struct keel_emit *, const struct keel_ir_node *);
 
 #endif

@@ -128,6 +128,8 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph)
         mark_wanted(&autodiff, node_count);
         status = walk(&autodiff, node_count);
     }
+    for (uint32_t i = node_count; i < graph->node_count; i++)
+        graph->nodes[i].backward = true;
     keel_free(autodiff.gradient);
     keel_free(autodiff.wanted);
     return status;

@@ -143,18 +143,36 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     return remember(output, seen);
 }
 
+/* A scaled gradient overflowed: the step counts and moved nothing. */
+static bool skipped(const struct keel_step_record *record)
+{
+    return !isfinite(float_of(record->grad_norm_bits));
+}
+
+static void tell_skipped(struct keel_output *output, const struct keel_step_record *record)
+{
+    double scale = (double)float_of(record->loss_scale_bits);
+    write_event(output, "step-skipped",
+                json_pack("{s:I, s:f}", "step", (json_int_t)record->step, "loss_scale", scale));
+    say(output, "step %" PRIu64 ": a gradient overflowed at loss scale %g: skipped, and the scale is halved",
+        record->step, scale);
+}
+
 static json_t *metric_of(const struct keel_job *job, const struct keel_step_record *record)
 {
     char loss_bits[16], digest[24];
     snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, record->loss_bits);
     snprintf(digest, sizeof digest, "%016" PRIx64, record->digest);
-    json_t *line = json_pack(
-        "{s:I, s:f, s:s, s:f, s:f, s:I, s:f, s:I, s:s, s:f, s:f}", "step", (json_int_t)record->step, "loss",
-        (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
-        (double)float_of(record->grad_norm_bits), "lr", (double)float_of(record->learning_rate_bits),
-        keel_job_unit(job), (json_int_t)record->tokens, "seconds", seconds(record->duration_ns), "view",
-        (json_int_t)record->epoch, "digest", digest, "exposed_comm_s", seconds(record->exposed_comm_ns),
-        "snapshot_stall_s", seconds(record->snapshot_stall_ns));
+    json_t *line =
+        json_pack("{s:I, s:f, s:s, s:o, s:f, s:I, s:f, s:I, s:s, s:f, s:f}", "step", (json_int_t)record->step,
+                  "loss", (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
+                  skipped(record) ? json_null() : json_real((double)float_of(record->grad_norm_bits)), "lr",
+                  (double)float_of(record->learning_rate_bits), keel_job_unit(job),
+                  (json_int_t)record->tokens, "seconds", seconds(record->duration_ns), "view",
+                  (json_int_t)record->epoch, "digest", digest, "exposed_comm_s",
+                  seconds(record->exposed_comm_ns), "snapshot_stall_s", seconds(record->snapshot_stall_ns));
+    if (line != NULL && record->loss_scale_bits != 0)
+        json_object_set_new(line, "loss_scale", json_real((double)float_of(record->loss_scale_bits)));
     if (line != NULL && record->has_val_loss)
         json_object_set_new(line, "val_loss", json_real((double)float_of(record->val_loss_bits)));
     if (line != NULL && record->has_val_accuracy)
@@ -327,6 +345,8 @@ static void on_step(void *context, const struct keel_step_record *record)
             tell_hole(output, last_step(output) + 1, record->step - 1);
         if (remember(output, seen) == KEEL_OK)
             keel_jsonl_write(output->metrics, metric_of(output->job, record));
+        if (skipped(record))
+            tell_skipped(output, record);
     }
     if (output->steps_now++ == 0) {
         output->first_step_ns = keel_now_ns();

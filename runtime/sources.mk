@@ -44,6 +44,7 @@ runtime_SRC += node_records.c
 runtime_SRC += node_wire.c
 runtime_SRC += ops.c
 runtime_SRC += ops_rule.c
+runtime_SRC += pass_amp.c
 runtime_SRC += pass_autodiff.c
 runtime_SRC += pass_fuse.c
 runtime_SRC += pass_memory.c

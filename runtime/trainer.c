@@ -12,6 +12,7 @@
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- creation ---------------------------------------------------------------------------------------- */
@@ -25,6 +26,8 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .kernels = trainer->kernels,
                                         .graph = graph,
                                         .microbatches = job->microbatches * job->shards,
+                                        .storage = (enum keel_dtype)job->storage,
+                                        .loss_scale = job->loss_scale,
                                         .optimizer = (enum keel_optimizer)job->optimizer,
                                         .nesterov = job->nesterov,
                                         .training = true,
@@ -549,7 +552,8 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
                                          .weight_decay = job->weight_decay,
                                          .trust = job->trust,
                                          .clip = job->clip,
-                                         .step = (uint32_t)step->step};
+                                         .step = (uint32_t)step->step,
+                                         .never_skip = !isfinite(result->loss)};
     struct keel_engine_updated updated;
     if (step->group != NULL) /* the sum goes where the optimizer reads it, and a held node may lie */
         KEEL_TRY(keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
@@ -557,6 +561,8 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
     KEEL_TRY(
         keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
     result->grad_norm = updated.grad_norm;
+    result->loss_scale = updated.loss_scale;
+    result->skipped = updated.skipped;
     result->digest = updated.digest;
     trainer->digest = updated.digest;
     return KEEL_OK;

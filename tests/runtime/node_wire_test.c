@@ -29,6 +29,7 @@ static void fill_record(struct keel_step_record *r)
     *r = (struct keel_step_record){.step = draw(1 << 30), .loss_bits = 1, .grad_norm_bits = 2};
     r->digest = draw(1 << 30);
     r->redo_microbatches = 77;
+    r->loss_scale_bits = 0x47800000;
     r->val_accuracy_bits = 5;
     r->has_val_accuracy = 1;
     r->heal_ns = UINT64_MAX;

@@ -29,6 +29,9 @@ struct keel_engine_config {
     uint32_t microbatches;          /* of the whole step, over all shards: losses and gradients add up to the
                                        mean over them; 0 is 1 */
     uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
+    enum keel_dtype storage; /* of what waits for the backward pass: KEEL_F32, KEEL_BF16, or KEEL_F16, whose
+                                loss is scaled */
+    float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
     enum keel_optimizer optimizer;
     bool nesterov;       /* SGD */
     bool training;       /* false: eval alone, no gradients, no optimizer state */
@@ -125,10 +128,13 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine);
 
 struct keel_engine_update {
     float learning_rate, beta1, beta2, epsilon, momentum, weight_decay, trust, clip;
-    uint32_t step; /* from 0; bias correction uses step + 1 */
+    uint32_t step;   /* from 0; bias correction uses step + 1 */
+    bool never_skip; /* the loss itself is not finite: no matter of scale */
 };
 struct keel_engine_updated {
     float grad_norm;
+    float loss_scale; /* that the gradients had; 0: they are not scaled */
+    bool skipped; /* a scaled gradient overflowed: the weights are as they were, the scale is half of that */
     uint64_t digest; /* of all weights after the update: position of an element = its parameter's number
                         and its index, so gaps and layout do not matter */
 };

@@ -57,6 +57,8 @@ struct keel_job {
     uint32_t batch;        /* sequences per microbatch */
     float learning_rate, min_learning_rate;
     uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps */
+    uint32_t storage;                   /* enum keel_dtype: of what waits for the backward pass */
+    float loss_scale;                   /* of storage f16; 0: found */
     uint32_t optimizer;                 /* enum keel_optimizer */
     float momentum, trust;
     bool nesterov;

@@ -71,7 +71,7 @@ struct keel_step_record {
     uint64_t heal_ns;           /* first step of a view: state copied from a live replica */
     uint64_t redo_ns;           /* first step of a view: microbatches computed for lost ranks */
     uint32_t redo_microbatches;
-    uint32_t reserved;
+    uint32_t loss_scale_bits; /* 0: the loss is not scaled */
 };
 
 /* Why something happened; also the `cause` field of events.jsonl. */
