@@ -204,6 +204,8 @@ enum keel_status keel_op_balance_loss(struct keel_kernels *kernels, const struct
         keel_arg_u32(op->rows),
         keel_arg_u32(op->experts),
         keel_arg_f32(a),
+        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->scratch),
+        keel_arg_u32(op->loss_scale != NULL),
         keel_arg_u32(item_rows),
     };
     return launch(kernels, "keel_balance_grad", items_of(op->rows, item_rows), grad_args,

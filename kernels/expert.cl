@@ -8,7 +8,7 @@
  *     expert_dots     dweights[r, j] = sum(y[place[r, j], :] * dout[r, :]); 0 where there is no place
  *     balance_sums    n_e = choices of e; s_e = sum of probabilities[r, e], r ascending from +0
  *     balance_loss    loss = loss + a * t, t = the chain fma((float)n_e, s_e, t) over e from +0
- *     balance_grad    dprobabilities[r, e] = a * (float)n_e
+ *     balance_grad    dprobabilities[r, e] = a * (float)n_e; with loss_scale, a times its power of two
  *
  * Shapes: choice, place [rows, k] int32, `count` of them; keys and positions [count] as keel_sort leaves
  * them in `work`; probabilities [rows, experts]. Sums of expert_dots are the tree of canon_tree.h. No
@@ -151,8 +151,11 @@ __kernel void keel_balance_loss(__global const float *sums, __global float *loss
 }
 
 __kernel void keel_balance_grad(__global const float *sums, __global float *dprobabilities, uint rows,
-                                uint experts, float a, uint item_rows)
+                                uint experts, float a, __global const float *loss_scale, uint has_scale,
+                                uint item_rows)
 {
+    if (has_scale)
+        a = a * canon_power_of_two(loss_scale[0]);
     ROWS(row, rows)
     {
         for (uint e = 0; e < experts; e += 16)

@@ -131,8 +131,10 @@ KEEL_HOST_KERNEL static void host_loss(void *const *arguments, const struct keel
 static void host_grad(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
-    const float *sums = arguments[0], a = *(const float *)arguments[4];
-    float *dprobabilities = arguments[1];
+    const float *sums = arguments[0];
+    float *dprobabilities = arguments[1], a = *(const float *)arguments[4];
+    if (u32_at(arguments, 6) != 0)
+        a = a * canon_power_of_two(*(const float *)arguments[5]);
     const uint32_t rows = u32_at(arguments, 2), experts = u32_at(arguments, 3);
     for (uint32_t row = 0; row < rows; row++) {
         for (uint32_t e = 0; e < experts; e++)

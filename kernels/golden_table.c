@@ -236,9 +236,10 @@ static enum keel_status combine_grad(struct golden_run *run, const uint32_t *sha
     return golden_ready(run) ? keel_op_combine_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* rows, experts, k, whether there is a gradient */
+/* rows, experts, k, whether there is a gradient, whether it is scaled */
 static enum keel_status balance_loss(struct golden_run *run, const uint32_t *shape)
 {
+    static const float loss_scale = 0x1.8p+15F;
     struct keel_balance_loss op = {
         .rows = shape[0], .experts = shape[1], .k = shape[2], .scale = 0x1.47ae14p-7F};
     op.probabilities =
@@ -247,6 +248,8 @@ static enum keel_status balance_loss(struct golden_run *run, const uint32_t *sha
     op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
     if (shape[3])
         op.dprobabilities = golden_output(run, "dprobabilities", (uint64_t)op.rows * op.experts);
+    if (shape[4])
+        op.loss_scale = golden_bytes(run, "loss_scale", GOLDEN_INPUT, &loss_scale, sizeof loss_scale);
     op.scratch = golden_scratch(run, "scratch", 2 * (uint64_t)op.experts * sizeof(float));
     return golden_ready(run) ? keel_op_balance_loss(run->kernels, &op, &run->list) : KEEL_OK;
 }
@@ -315,6 +318,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(combine_grad, expert, "67x5-3-401", 0x51a51f6ab6755f7b, 67, 5, 3, 401),
     GOLDEN_CASE(balance_loss, expert, "1x1-1", 0xa76577418279f0a9, 1, 1, 1, 1),
     GOLDEN_CASE(balance_loss, expert, "67x5-1", 0x8653b94d1a90b79a, 67, 5, 1, 1),
+    GOLDEN_CASE(balance_loss, expert, "67x5-1-scaled", 0xdeba63b4088dd1d0, 67, 5, 1, 1, 1),
     GOLDEN_CASE(balance_loss, expert, "131x19-2-loss-alone", 0x54ed751c718ba88d, 131, 19, 2, 0),
 };
 const struct golden_family golden_table = {cases, sizeof cases / sizeof cases[0]};

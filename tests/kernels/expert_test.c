@@ -185,15 +185,25 @@ static void balance_body(struct rig *rig, const void *shape)
     op.loss = rig_random(rig, 1, 2, 0.5f, 1.0f);
     op.scratch = rig_bytes(rig, NULL, 2 * (uint64_t)s->experts * 4);
     op.dprobabilities = rig_bytes(rig, NULL, cells * 4);
+    const float grown = 0x1.8p15f; /* as a scale of 2^15 looks halfway to the next */
+    struct keel_balance_loss scaled = op;
+    scaled.loss_scale = rig_bytes(rig, &grown, sizeof grown);
+    scaled.loss = rig_random(rig, 1, 2, 0.5f, 1.0f);
+    scaled.dprobabilities = rig_bytes(rig, NULL, cells * 4);
     struct keel_balance_loss alone = op;
     alone.dprobabilities = NULL;
     alone.loss = rig_random(rig, 1, 2, 0.5f, 1.0f);
     ck_ok(keel_op_balance_loss(rig->kernels, &op, &rig->list));
     ck_ok(keel_op_balance_loss(rig->kernels, &alone, &rig->list));
+    ck_ok(keel_op_balance_loss(rig->kernels, &scaled, &rig->list));
     rig_run(rig);
     rig_result(rig, op.loss, 4);
     rig_result(rig, op.dprobabilities, cells * 4);
     ck_assert_mem_eq(rig_result(rig, alone.loss, 4), rig->results[0], 4);
+    ck_assert_mem_eq(rig_result(rig, scaled.loss, 4), rig->results[0], 4);
+    const float *plain = rig->results[1], *larger = rig_result(rig, scaled.dprobabilities, cells * 4);
+    for (uint64_t i = 0; i < cells; i++)
+        ck_assert(larger[i] == plain[i] * 0x1p15f);
     free(choice);
 }
 

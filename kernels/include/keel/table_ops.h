@@ -114,7 +114,8 @@ struct keel_balance_loss {
     uint32_t rows, experts, k;
     float scale;
     struct keel_buffer *probabilities, *choice, *loss, *dprobabilities;
-    struct keel_buffer *scratch; /* 2 * experts floats */
+    struct keel_buffer *scratch;    /* 2 * experts floats */
+    struct keel_buffer *loss_scale; /* of dprobabilities, as in keel_cross_entropy */
 };
 enum keel_status keel_op_balance_loss(struct keel_kernels *, const struct keel_balance_loss *,
                                       struct keel_launch_list *);
