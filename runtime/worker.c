@@ -207,11 +207,10 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     bool same = strcmp(theirs, mine) == 0;
     keel_free(theirs);
     if (!same)
-        return keel_fail(
-            KEEL_MISMATCH,
-            "data.path = %s: is not the text that the run began with; put it back, then give the "
-            "same command again",
-            worker->job.path);
+        return keel_fail(KEEL_MISMATCH,
+                         "data.path = %s: is not what the run began with; put it back, then give the "
+                         "same command again",
+                         worker->job.path);
     return KEEL_OK;
 }
 

@@ -46,22 +46,44 @@ def attention(qkv, heads, causal):
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, three // 3)
 
 
-def gpt(w, inputs, heads):
+def experts(w, prefix, x, options):
+    """Each token to its likeliest expert, which takes the first of its own up to the capacity (Fedus et al. 2022)."""
+    rows = x.flatten(0, 1)
+    probabilities = (rows @ w[prefix + "router.weight"]).softmax(-1)
+    weight, choice = probabilities.max(-1)
+    count = probabilities.shape[1]
+    capacity = math.ceil(options["capacity"] * rows.shape[0] / count)
+    out = torch.zeros_like(rows)
+    for e in range(count):
+        mine = (choice == e).nonzero().flatten()[:capacity]
+        y = gelu(rows[mine] @ w[prefix + "c_fc.weight"][e] + w[prefix + "c_fc.bias"][e])
+        y = y @ w[prefix + "c_proj.weight"][e] + w[prefix + "c_proj.bias"][e]
+        out = out.index_add(0, mine, weight[mine, None] * y)
+    share = torch.bincount(choice, minlength=count) / rows.shape[0]
+    return out.reshape(x.shape), options["balance"] * count * (share * probabilities.mean(0)).sum()
+
+
+def gpt(w, inputs, options):
     ids, targets = inputs["ids"].long(), inputs["targets"].long()
     x = w["wte.weight"][ids] + w["wpe.weight"]
-    block = 0
+    heads, balance, block = int(options["heads"]), 0, 0
     while f"h.{block}.ln_1.weight" in w:
         h = f"h.{block}."
         y = attention(linear(w, h + "attn.c_attn", norm(w, h + "ln_1", x)), heads, True)
         x = x + linear(w, h + "attn.c_proj", y)
-        y = gelu(linear(w, h + "mlp.c_fc", norm(w, h + "ln_2", x)))
-        x = x + linear(w, h + "mlp.c_proj", y)
+        y = norm(w, h + "ln_2", x)
+        if h + "moe.router.weight" in w:
+            y, added = experts(w, h + "moe.", y, options)
+            balance = balance + added
+        else:
+            y = linear(w, h + "mlp.c_proj", gelu(linear(w, h + "mlp.c_fc", y)))
+        x = x + y
         block += 1
     logits = norm(w, "ln_f", x) @ w.get("lm_head.weight", w["wte.weight"]).t()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), {}
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + balance, {}
 
 
-def bert(w, inputs, heads):
+def bert(w, inputs, options):
     ids, positions, targets = (inputs[k].long() for k in ("ids", "positions", "targets"))
     e = "bert.embeddings."
     x = w[e + "word_embeddings.weight"][ids] + w[e + "position_embeddings.weight"]
@@ -69,7 +91,7 @@ def bert(w, inputs, heads):
     layer = 0
     while f"bert.encoder.layer.{layer}.output.dense.weight" in w:
         p = f"bert.encoder.layer.{layer}."
-        y = attention(linear(w, p + "attention.self.qkv", x), heads, False)
+        y = attention(linear(w, p + "attention.self.qkv", x), int(options["heads"]), False)
         x = norm(w, p + "attention.output.LayerNorm", x + linear(w, p + "attention.output.dense", y))
         y = linear(w, p + "output.dense", gelu(linear(w, p + "intermediate.dense", x)))
         x = norm(w, p + "output.LayerNorm", x + y)
@@ -142,12 +164,16 @@ def dlrm(w, inputs, _):
     return F.binary_cross_entropy_with_logits(logits, inputs["labels"]), {}
 
 
+MODELS = {"gpt": gpt, "moe": gpt, "bert": bert, "resnet": resnet, "dlrm": dlrm}
+
+
 def main():
-    model, directory, heads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    model, directory = sys.argv[1:3]
+    options = {key: float(value) for key, value in (option.split("=") for option in sys.argv[3:])}
     torch.manual_seed(0)
     roles = load(directory)
     weights = {name: tensor.requires_grad_() for name, tensor in roles["weight"].items()}
-    loss, seen = globals()[model](weights, roles["input"], heads)
+    loss, seen = MODELS[model](weights, roles["input"], options)
     loss.backward()
     expected = {"loss": loss.detach().reshape(1), **seen}
     expected.update((name, tensor.grad) for name, tensor in weights.items())

@@ -175,8 +175,9 @@ static void compare(struct side *side, const char *model)
     side_close(side);
     ck_assert_int_eq(fclose(dump.index), 0);
     ck_assert_int_eq(fclose(dump.data), 0);
-    snprintf(command, sizeof command, "%s tests/runtime/torch_gradient.py %s %s %u", python(), model,
-             dump.directory, side->job.heads);
+    snprintf(command, sizeof command,
+             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g", python(), model,
+             dump.directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance);
     fflush(stdout);
     int code = system(command); // NOLINT(cert-env33-c): the program under comparison, named by the user
     ck_ok(keel_remove_tree(dump.directory));
