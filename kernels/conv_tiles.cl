@@ -158,71 +158,109 @@ static void panel_columns(__global const float *b, ulong row, uint columns, uint
 
 /* ---- what rows see ---- */
 
+/* n values; the last sixteen may lie over some that were copied before. */
 INLINE void copy(__global const float *from, uint n, __local float *to)
 {
     uint i = 0;
     for (; i + 16 <= n; i += 16)
         vstore16(vload16(0, from + i), 0, to + i);
-    for (; i < n; i++)
+    if (i < n && n >= 16)
+        vstore16(vload16(0, from + n - 16), 0, to + n - 16);
+    for (; i < n && n < 16; i++)
         to[i] = from[i];
 }
 INLINE void zero(uint n, __local float *to)
 {
-    uint i = 0;
-    for (; i + 16 <= n; i += 16)
-        vstore16((float16)(0.0f), 0, to + i);
-    for (; i < n; i++)
+    for (uint i = 0; i < n; i++)
         to[i] = 0.0f;
 }
 
-/* An output pixel, or one of dx, counted in its phase. */
-struct pixel {
-    uint b, p, q;
+/* Where a row's window begins, in pixels of an image that may be left at any side: down, across, and as the number
+ * of a pixel among all images. */
+struct corner {
+    int top, left, number;
 };
-INLINE struct pixel pixel_of(uint row, uint high, uint wide)
+
+/* Rows `first` to before first + count, of high x wide to an image: each at (p, q) * stride - pad. */
+static void find_corners(uint first, uint count, uint high, uint wide, uint height, uint width, int stride_h,
+                         int stride_w, int pad_h, int pad_w, __local struct corner *out)
 {
-    const struct pixel at = {row / wide / high, row / wide % high, row % wide};
-    return at;
-}
-INLINE struct pixel next_pixel(struct pixel at, uint high, uint wide)
-{
-    at.q++;
-    if (at.q == wide) {
-        at.q = 0;
-        at.p++;
+    int b = (int)(first / wide / high), p = (int)(first / wide % high), q = (int)(first % wide);
+    for (uint r = 0; r < count; r++) {
+        out[r].top = p * stride_h - pad_h;
+        out[r].left = q * stride_w - pad_w;
+        out[r].number = (b * (int)height + out[r].top) * (int)width + out[r].left;
+        q++;
+        p += q == (int)wide;
+        q = q == (int)wide ? 0 : q;
+        b += p == (int)high;
+        p = p == (int)high ? 0 : p;
     }
-    if (at.p == high) {
-        at.p = 0;
-        at.b++;
-    }
-    return at;
 }
 
-/* Of all that an output pixel sees, taps and channels in order, `depth` values from number `from`. Taps of one row
- * of the window are one run where they are neighbours. */
-static void gather(__global const float *x, struct conv g, struct pixel at, uint group, uint from, uint depth,
-                   __local float *to)
+/* Images, and some neighbouring taps of a window, each of `each` values `apart` floats from the next: what a row sees
+ * of them is a run of taps * each values, of which `n` from number `skip` are wanted. */
+struct run {
+    int height, width, down, across; /* down and across: the first tap, from the corner */
+    uint apart, each, taps, skip, n;
+};
+
+INLINE void copy_clipped(__global const float *x, struct run run, struct corner at, __local float *to)
+{
+    const int left = at.left + run.across, u = at.top + run.down;
+    const uint end = run.skip + run.n;
+    uint low = (uint)clamp(-left, 0, (int)run.taps), high = (uint)clamp(run.width - left, 0, (int)run.taps);
+    low = clamp(low * run.each, run.skip, end);
+    high = u >= 0 && u < run.height ? clamp(high * run.each, low, end) : low;
+    zero(low - run.skip, to);
+    copy(x + ((long)(at.number + run.down * run.width + run.across) * run.apart + low), high - low,
+         to + (low - run.skip));
+    zero(end - high, to + (high - run.skip));
+}
+
+/* All runs of `count` rows, to rows `stride` floats apart. */
+INLINE void gather(__global const float *x, __local const struct run *runs, uint run_count,
+                   __local const struct corner *at, uint count, __local float *to, uint stride)
+{
+    for (uint i = 0; i < run_count; i++) {
+        const struct run run = runs[i];
+        const int inside = run.width - (int)run.taps, ahead = run.down * run.width + run.across;
+        for (uint r = 0; r < count; r++) {
+            const struct corner c = at[r];
+            const int left = c.left + run.across, u = c.top + run.down;
+            if (u >= 0 && u < run.height && left >= 0 && left <= inside)
+                copy(x + ((long)(c.number + ahead) * run.apart + run.skip), run.n, to + r * stride);
+            else
+                copy_clipped(x, run, c, to + r * stride);
+        }
+        to += run.n;
+    }
+}
+
+/* Of all that output pixels see, taps and channels in order, the runs of `depth` values from number `from`; returns
+ * how many. Taps across are one run where they are neighbours. */
+static uint window_runs(struct conv g, uint from, uint depth, __local struct run *runs)
 {
     const bool merged = g.groups == 1 && g.dilation_w == 1;
-    const uint run = merged ? g.kernel_w * g.channels : g.in, taps = merged ? 1 : g.kernel_w;
-    const uint across = merged ? g.kernel_w : 1;
-    uint number = from / run, skip = from % run;
+    const uint taps = merged ? g.kernel_w : 1, whole = taps * g.in, across = merged ? 1 : g.kernel_w;
+    uint number = from / whole, skip = from % whole, count = 0;
     while (depth > 0) {
-        const uint n = min(run - skip, depth), u = at.p * g.stride_h + number / taps * g.dilation_h - g.pad_h;
-        const int left = (int)(at.q * g.stride_w + number % taps * g.dilation_w) - (int)g.pad_w;
-        /* taps [low, high) of the run lie in the image */
-        uint low = (uint)clamp(-left, 0, (int)across), high = (uint)clamp((int)g.width - left, 0, (int)across);
-        low = clamp(low * g.in, skip, skip + n);
-        high = u < g.height ? clamp(high * g.in, low, skip + n) : low;
-        const long first = (((long)at.b * g.height + u) * g.width + left) * g.channels + group * g.in;
-        zero(low - skip, to);
-        copy(x + (first + low), high - low, to + (low - skip));
-        zero(skip + n - high, to + (high - skip));
-        to += n;
+        const uint n = min(whole - skip, depth);
+        const struct run run = {(int)g.height,
+                                (int)g.width,
+                                (int)(number / across * g.dilation_h),
+                                (int)(number % across * g.dilation_w),
+                                g.channels,
+                                g.in,
+                                taps,
+                                skip,
+                                n};
+        runs[count++] = run;
         depth -= n;
         skip = 0;
         number++;
     }
+    return count;
 }
 
 /* Of the taps along one axis, those that meet a remainder: first, first + step, ..., `count` of them. */
@@ -240,28 +278,51 @@ INLINE struct meeting meeting_of(uint remainder, uint pad, uint stride, uint dil
     return m;
 }
 
-/* The same of what reaches a pixel of dx: `tap` and `o` are where to begin; u and v the pixel, padding added. */
-static void gather_back(__global const float *dy, struct conv g, struct meeting down, struct meeting across, uint b,
-                        uint u, uint v, uint group, uint from, uint depth, __local float *to)
+/* The same of what reaches the pixels of dx of one remainder; and the panel of the weights that take it there. */
+static uint back_runs(struct conv g, uint top, uint left, struct meeting down, struct meeting across, uint from,
+                      uint depth, __global const float *w, uint columns, __local struct run *runs,
+                      __local float *panel)
 {
-    uint number = from / g.out, skip = from % g.out;
+    uint number = from / g.out, skip = from % g.out, count = 0;
     while (depth > 0) {
         const uint n = min(g.out - skip, depth);
-        const uint i = (down.first + number / across.count * down.step) * g.dilation_h;
-        const uint j = (across.first + number % across.count * across.step) * g.dilation_w;
-        const uint p = (u - i) / g.stride_h, q = (v - j) / g.stride_w;
-        if (u >= i && v >= j && p < g.out_h && q < g.out_w)
-            copy(dy + (((ulong)b * g.out_h + p) * g.out_w + q) * g.out_channels + group * g.out + skip, n, to);
-        else
-            zero(n, to);
-        to += n;
+        const uint i = down.first + number / across.count * down.step;
+        const uint j = across.first + number % across.count * across.step;
+        const struct run run = {(int)g.out_h,
+                                (int)g.out_w,
+                                ((int)(top + g.pad_h) - (int)(i * g.dilation_h)) / (int)g.stride_h,
+                                ((int)(left + g.pad_w) - (int)(j * g.dilation_w)) / (int)g.stride_w,
+                                g.out_channels,
+                                g.out,
+                                1,
+                                skip,
+                                n};
+        runs[count++] = run;
+        panel_columns(w + (ulong)(i * g.kernel_w + j) * g.in * g.out_channels + skip, g.out_channels, columns, n,
+                      panel);
+        panel += n * TILE_COLUMNS;
         depth -= n;
         skip = 0;
         number++;
     }
+    return count;
 }
 
 /* ---- kernels ---- */
+
+/* A row of sums to where it belongs: all + 0, then the bias; with `old` added to what is there. */
+INLINE void finish(__local const float *sums, uint columns, __global const float *bias, uint has_bias,
+                   __global float *to, bool old)
+{
+    for (uint j = 0; j < columns; j += 16) {
+        float16 s = canon_plus_zero_x16(vload16(0, sums + j));
+        if (has_bias)
+            s = s + canon_load(bias + j, columns - j);
+        if (old)
+            s = canon_load(to + j, columns - j) + s;
+        canon_store(s, to + j, columns - j);
+    }
+}
 
 __kernel void keel_conv2d_tiles(__global const float *x, __global const float *w, __global const float *bias,
                                 __global float *y, GEOMETRY, uint has_bias, uint row_block)
@@ -269,31 +330,30 @@ __kernel void keel_conv2d_tiles(__global const float *x, __global const float *w
     __local float panel[DEPTH * TILE_COLUMNS];
     __local float sums[ROWS_MAX * TILE_COLUMNS];
     __local float block[TILE_ROWS * BLOCK_STRIDE];
+    __local struct corner at[ROWS_MAX];
+    __local struct run runs[DEPTH];
     const struct conv g = CONV;
     const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
     const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
     const uint o = group * g.out + first, row = get_group_id(1) * row_block;
     const uint rows = min(row_block, batch * out_h * out_w - row), k = kernel_h * kernel_w * g.in;
+    find_corners(row, rows, out_h, out_w, height, width, (int)stride_h, (int)stride_w, (int)pad_h, (int)pad_w,
+                 at);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
+        const uint run_count = window_runs(g, p, depth, runs);
         panel_rows(w + (ulong)p * out_channels + o, out_channels, columns, depth, panel);
-        struct pixel at = pixel_of(row, out_h, out_w);
         for (uint r = 0; r < rows; r += TILE_ROWS) {
-            for (uint t = 0; t < TILE_ROWS; t++) {
-                gather(x, g, at, group, p, depth, block + t * BLOCK_STRIDE);
-                at = r + t + 1 < rows ? next_pixel(at, out_h, out_w) : at;
-            }
+            const uint count = min(rows - r, (uint)TILE_ROWS);
+            gather(x + group * g.in, runs, run_count, at + r, count, block, BLOCK_STRIDE);
+            for (uint t = count; t < TILE_ROWS; t++)
+                zero(depth, block + t * BLOCK_STRIDE);
             multiply(block, BLOCK_STRIDE, 1, panel, columns, depth, p == 0, sums + r * TILE_COLUMNS);
         }
     }
-    y += (ulong)row * out_channels + o;
     for (uint r = 0; r < rows; r++)
-        for (uint j = 0; j < columns; j += 16) {
-            float16 s = canon_plus_zero_x16(vload16(0, sums + r * TILE_COLUMNS + j));
-            if (has_bias)
-                s = s + canon_load(bias + o + j, columns - j);
-            canon_store(s, y + (ulong)r * out_channels + j, columns - j);
-        }
+        finish(sums + r * TILE_COLUMNS, columns, bias + o, has_bias, y + (ulong)(row + r) * out_channels + o,
+               false);
 }
 
 __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global const float *w,
@@ -303,11 +363,12 @@ __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global con
     __local float panel[DEPTH * TILE_COLUMNS];
     __local float sums[ROWS_MAX * TILE_COLUMNS];
     __local float block[TILE_ROWS * BLOCK_STRIDE];
+    __local struct corner at[ROWS_MAX];
+    __local struct run runs[DEPTH];
     const struct conv g = CONV;
     const uint strips = (g.in + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
     const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.in - first, (uint)TILE_COLUMNS);
-    const uint lefts = min(stride_w, width);
-    const uint top = get_group_id(2) / lefts, left = get_group_id(2) % lefts;
+    const uint lefts = min(stride_w, width), top = get_group_id(2) / lefts, left = get_group_id(2) % lefts;
     const uint high = (height - top - 1) / stride_h + 1, wide = (width - left - 1) / stride_w + 1;
     const uint row = get_group_id(1) * row_block, all = batch * high * wide;
     if (row >= all)
@@ -315,34 +376,26 @@ __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global con
     const struct meeting down = meeting_of(top, pad_h, stride_h, dilation_h, kernel_h);
     const struct meeting across = meeting_of(left, pad_w, stride_w, dilation_w, kernel_w);
     const uint rows = min(row_block, all - row), k = down.count * across.count * g.out;
+    find_corners(row, rows, high, wide, out_h, out_w, 1, 1, 0, 0, at);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
-        for (uint d = 0; d < depth;) {
-            const uint number = (p + d) / g.out, skip = (p + d) % g.out, n = min(g.out - skip, depth - d);
-            const uint i = down.first + number / across.count * down.step;
-            const uint j = across.first + number % across.count * across.step;
-            panel_columns(w + ((ulong)(i * kernel_w + j) * g.in + first) * out_channels + group * g.out + skip,
-                          out_channels, columns, n, panel + d * TILE_COLUMNS);
-            d += n;
-        }
-        struct pixel at = pixel_of(row, high, wide);
+        const uint run_count =
+            back_runs(g, top, left, down, across, p, depth, w + (ulong)first * out_channels + group * g.out, columns,
+                      runs, panel);
         for (uint r = 0; r < rows; r += TILE_ROWS) {
-            for (uint t = 0; t < TILE_ROWS; t++) {
-                gather_back(dy, g, down, across, at.b, top + at.p * stride_h + pad_h,
-                            left + at.q * stride_w + pad_w, group, p, depth, block + t * BLOCK_STRIDE);
-                at = r + t + 1 < rows ? next_pixel(at, high, wide) : at;
-            }
+            const uint count = min(rows - r, (uint)TILE_ROWS);
+            gather(dy + group * g.out, runs, run_count, at + r, count, block, BLOCK_STRIDE);
+            for (uint t = count; t < TILE_ROWS; t++)
+                zero(depth, block + t * BLOCK_STRIDE);
             multiply(block, BLOCK_STRIDE, 1, panel, columns, depth, p == 0, sums + r * TILE_COLUMNS);
         }
     }
-    struct pixel at = pixel_of(row, high, wide);
+    find_corners(row, rows, high, wide, height, width, (int)stride_h, (int)stride_w, -(int)top, -(int)left, at);
     for (uint r = 0; r < rows; r++) {
-        const ulong to = ((ulong)at.b * height + top + at.p * stride_h) * width + left + at.q * stride_w;
-        for (uint j = 0; j < columns; j += 16) {
-            const float16 s = k == 0 ? (float16)(0.0f) : vload16(0, sums + r * TILE_COLUMNS + j);
-            canon_store(canon_plus_zero_x16(s), dx + to * channels + group * g.in + first + j, columns - j);
-        }
-        at = next_pixel(at, high, wide);
+        for (uint j = 0; k == 0 && j < columns; j++)
+            sums[r * TILE_COLUMNS + j] = 0.0f;
+        finish(sums + r * TILE_COLUMNS, columns, dy, 0, dx + (ulong)at[r].number * channels + group * g.in + first,
+               false);
     }
 }
 
@@ -353,29 +406,26 @@ __kernel void keel_conv2d_grad_weight_tiles(__global const float *x, __global co
     __local float panel[DEPTH * TILE_COLUMNS];
     __local float sums[WEIGHT_ROWS_MAX * TILE_COLUMNS];
     __local float block[DEPTH * WEIGHT_ROWS_MAX];
+    __local struct corner at[DEPTH];
+    __local struct run runs[WEIGHT_ROWS_MAX];
     const struct conv g = CONV;
     const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
     const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
     const uint o = group * g.out + first, row = get_group_id(1) * row_block;
     const uint rows = min(row_block, kernel_h * kernel_w * g.in - row), k = batch * out_h * out_w;
-    struct pixel at = {0, 0, 0};
+    const uint run_count = window_runs(g, row, rows, runs);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
         panel_rows(dy + (ulong)p * out_channels + o, out_channels, columns, depth, panel);
-        for (uint d = 0; d < depth; d++) {
-            gather(x, g, at, group, row, rows, block + d * WEIGHT_ROWS_MAX);
-            for (uint r = rows; r % TILE_ROWS != 0; r++)
+        find_corners(p, depth, out_h, out_w, height, width, (int)stride_h, (int)stride_w, (int)pad_h, (int)pad_w,
+                     at);
+        gather(x + group * g.in, runs, run_count, at, depth, block, WEIGHT_ROWS_MAX);
+        for (uint r = rows; r % TILE_ROWS != 0; r++)
+            for (uint d = 0; d < depth; d++)
                 block[d * WEIGHT_ROWS_MAX + r] = 0.0f;
-            at = next_pixel(at, out_h, out_w);
-        }
         for (uint r = 0; r < rows; r += TILE_ROWS)
             multiply(block + r, 1, WEIGHT_ROWS_MAX, panel, columns, depth, p == 0, sums + r * TILE_COLUMNS);
     }
-    dw += (ulong)row * out_channels + o;
     for (uint r = 0; r < rows; r++)
-        for (uint j = 0; j < columns; j += 16) {
-            __global float *to = dw + (ulong)r * out_channels + j;
-            const float16 s = canon_plus_zero_x16(vload16(0, sums + r * TILE_COLUMNS + j));
-            canon_store(canon_load(to, columns - j) + s, to, columns - j);
-        }
+        finish(sums + r * TILE_COLUMNS, columns, dy, 0, dw + (ulong)(row + r) * out_channels + o, true);
 }
