@@ -135,9 +135,12 @@ static uint32_t choose_row_block(const struct keel_kernels *kernels, const struc
     const uint32_t rows_max = keel_device_large_local(info) ? tiles->rows_max : tiles->rows_max_small;
     const uint64_t wanted =
         (uint64_t)info->compute_units * keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
-    const uint64_t others = (uint64_t)strips * tiles->layers, cuts = (wanted + others - 1) / others;
+    const uint64_t others = (uint64_t)strips * tiles->layers;
+    uint64_t cuts = divide_up(tiles->rows, rows_max);
+    if (others * cuts < wanted)
+        cuts = (wanted + others - 1) / others;
     const uint64_t rows = (tiles->rows + cuts - 1) / cuts;
-    const uint32_t block = divide_up(rows < rows_max ? (uint32_t)rows : rows_max, TILE_ROWS) * TILE_ROWS;
+    const uint32_t block = divide_up((uint32_t)rows, TILE_ROWS) * TILE_ROWS;
     return block < 2 * TILE_ROWS ? 2 * TILE_ROWS : block;
 }
 

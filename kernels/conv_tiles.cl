@@ -21,6 +21,7 @@ enum { DEPTH = 32, ROWS_MAX = 48, WEIGHT_ROWS_MAX = 48 };
 #endif
 enum { TILE_ROWS = 6, TILE_COLUMNS = 64, BLOCK_STRIDE = DEPTH + 16 };
 #define INLINE static inline __attribute__((always_inline))
+#define LINED  __attribute__((aligned(64)))
 
 #define GEOMETRY                                                                                             \
     uint batch, uint height, uint width, uint channels, uint out_channels, uint kernel_h, uint kernel_w,     \
@@ -327,9 +328,9 @@ INLINE void finish(__local const float *sums, uint columns, __global const float
 __kernel void keel_conv2d_tiles(__global const float *x, __global const float *w, __global const float *bias,
                                 __global float *y, GEOMETRY, uint has_bias, uint row_block)
 {
-    __local float panel[DEPTH * TILE_COLUMNS];
-    __local float sums[ROWS_MAX * TILE_COLUMNS];
-    __local float block[TILE_ROWS * BLOCK_STRIDE];
+    __local float LINED panel[DEPTH * TILE_COLUMNS];
+    __local float LINED sums[ROWS_MAX * TILE_COLUMNS];
+    __local float LINED block[TILE_ROWS * BLOCK_STRIDE];
     __local struct corner at[ROWS_MAX];
     __local struct run runs[DEPTH];
     const struct conv g = CONV;
@@ -360,9 +361,9 @@ __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global con
                                           __global const float *unused, __global float *dx, GEOMETRY,
                                           uint has_bias, uint row_block)
 {
-    __local float panel[DEPTH * TILE_COLUMNS];
-    __local float sums[ROWS_MAX * TILE_COLUMNS];
-    __local float block[TILE_ROWS * BLOCK_STRIDE];
+    __local float LINED panel[DEPTH * TILE_COLUMNS];
+    __local float LINED sums[ROWS_MAX * TILE_COLUMNS];
+    __local float LINED block[TILE_ROWS * BLOCK_STRIDE];
     __local struct corner at[ROWS_MAX];
     __local struct run runs[DEPTH];
     const struct conv g = CONV;
@@ -403,9 +404,9 @@ __kernel void keel_conv2d_grad_weight_tiles(__global const float *x, __global co
                                             __global const float *unused, __global float *dw, GEOMETRY,
                                             uint has_bias, uint row_block)
 {
-    __local float panel[DEPTH * TILE_COLUMNS];
-    __local float sums[WEIGHT_ROWS_MAX * TILE_COLUMNS];
-    __local float block[DEPTH * WEIGHT_ROWS_MAX];
+    __local float LINED panel[DEPTH * TILE_COLUMNS];
+    __local float LINED sums[WEIGHT_ROWS_MAX * TILE_COLUMNS];
+    __local float LINED block[DEPTH * WEIGHT_ROWS_MAX];
     __local struct corner at[DEPTH];
     __local struct run runs[WEIGHT_ROWS_MAX];
     const struct conv g = CONV;
