@@ -209,6 +209,8 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
     out->flops_per_microbatch = keel_graph_flops(program->graph);
+    for (uint32_t i = 0; i < program->graph->node_count; i++)
+        out->moved_per_microbatch += keel_op_bytes(program->graph, &program->graph->nodes[i]);
     for (uint32_t i = 0; i < engine->train.list_count; i++)
         out->commands_train += engine->train.lists[i].count;
     for (uint32_t i = 0; i < engine->eval.list_count; i++)

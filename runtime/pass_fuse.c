@@ -62,7 +62,7 @@ static void fuse_gelu(struct keel_graph *graph, struct links *links, struct keel
     if (!made_by(graph, links, y, KEEL_OP_LINEAR))
         return;
     struct keel_ir_node *linear = &graph->nodes[links->maker[y]];
-    if (linear->out[0] != y || linear->out[1] != 0)
+    if (linear->out[0] != y || linear->out[1] != 0 || linear->in[3] != 0)
         return;
     linear->out[0] = gelu->out[0];
     linear->out[1] = y;

@@ -23,6 +23,22 @@ static void linear(const struct op_operands *o, double *y)
         }
 }
 
+/* What is added behind the product, and a GELU behind that: only one of them goes into the product. */
+static keel_value build_linear_more(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                    keel_value input)
+{
+    return keel_graph_gelu(graph, keel_graph_add(graph, build_linear(graph, p, ids, input), p[3]));
+}
+
+static void linear_more(const struct op_operands *o, double *y)
+{
+    linear(o, y);
+    for (int i = 0; i < ROWS * OUT; i++) {
+        double a = y[i] + o->param[3][i];
+        y[i] = 0.5 * a * (1.0 + tanh(sqrt(2.0 / M_PI) * (a + 0.044715 * a * a * a)));
+    }
+}
+
 static keel_value build_linear_transposed(struct keel_graph *graph, const keel_value *p, keel_value ids,
                                           keel_value input)
 {
@@ -204,6 +220,11 @@ static const struct op_case table[] = {
      .results = ROWS * OUT,
      .build = build_linear,
      .forward = linear},
+    {.name = "linear, an addition, gelu",
+     .params = {SHAPE(ROWS, WIDTH), SHAPE(WIDTH, OUT), SHAPE(OUT), SHAPE(ROWS, OUT)},
+     .results = ROWS * OUT,
+     .build = build_linear_more,
+     .forward = linear_more},
     {.name = "linear_transposed",
      .params = {SHAPE(ROWS, WIDTH), SHAPE(OUT, WIDTH)},
      .results = ROWS * OUT,

@@ -168,6 +168,7 @@ struct keel_engine_facts {
     uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
     uint64_t activation_bytes;     /* of which the arena */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
+    uint64_t moved_per_microbatch; /* bytes, likewise, if each operation touches each operand once */
     uint32_t commands_train, commands_eval, commands_update;
 };
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out);
