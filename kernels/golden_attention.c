@@ -46,6 +46,21 @@ static enum keel_status attention_grad(struct golden_run *run, const uint32_t *s
     return keel_op_attention_grad(run->kernels, &op, &run->list);
 }
 
+/* batch, tokens, heads, width of a head, base, whether inverse, whether in place */
+static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_rotary op = {.batch = shape[0],
+                             .tokens = shape[1],
+                             .heads = shape[2],
+                             .head_width = shape[3],
+                             .base = (float)shape[4],
+                             .inverse = shape[5] != 0};
+    const uint64_t count = 3 * (uint64_t)op.batch * op.tokens * op.heads * op.head_width;
+    op.qkv = golden_floats(run, "qkv", shape[6] ? GOLDEN_UPDATED : GOLDEN_INPUT, count, -2.0F, 2.0F);
+    op.out = shape[6] ? op.qkv : golden_output(run, "out", count);
+    return golden_ready(run) ? keel_op_rotary(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 static const struct golden_case cases[] = {
     GOLDEN_CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
@@ -61,6 +76,10 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_grad, attention, "2x23x3x5-bidirectional-dropout", 0x11c8a1e61f8150ff, 2, 23, 3, 5,
                 20, 1),
     GOLDEN_CASE(attention_grad, attention, "1x67x5x17-bidirectional", 0xbf100891d1b6ce69, 1, 67, 5, 17, 0, 1),
+    GOLDEN_CASE(rotary, rotary, "1x1x1x2", 0xde78e79658d63723, 1, 1, 1, 2, 10000, 0, 0),
+    GOLDEN_CASE(rotary, rotary, "2x37x3x10", 0x67b823f092f7c5a7, 2, 37, 3, 10, 10000, 0, 0),
+    GOLDEN_CASE(rotary, rotary, "1x1201x1x64-inverse", 0x816f5640f38400ea, 1, 1201, 1, 64, 500, 1, 0),
+    GOLDEN_CASE(rotary, rotary, "3x5x2x18-in-place", 0x1d7b751f06790194, 3, 5, 2, 18, 10000, 0, 1),
 };
 
 const struct golden_family golden_attention = {cases, sizeof cases / sizeof cases[0]};

@@ -15,6 +15,7 @@
     X(activation)                                                                                            \
     X(gemm)                                                                                                  \
     X(attention)                                                                                             \
+    X(rotary)                                                                                                \
     X(dropout)                                                                                               \
     X(normal)                                                                                                \
     X(digest)                                                                                                \

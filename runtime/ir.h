@@ -52,6 +52,11 @@ struct keel_attributes {
             bool bidirectional;
         } attention;
         struct {
+            uint32_t heads;
+            float base;
+            bool inverse;
+        } rotary;
+        struct {
             float weight; /* of this loss among several */
         } loss;
         struct {

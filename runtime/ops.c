@@ -143,6 +143,13 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                 .letters = keel_letters_attention,
                                 .describe = keel_describe_attention,
                                 .emit = keel_emit_attention_grad},
+    [KEEL_OP_ROTARY] = {.name = "rotary",
+                        .rule = "bt3w->bt3w",
+                        .in_place = "00",
+                        .letters = keel_letters_rotary,
+                        .describe = keel_describe_rotary,
+                        .grad = keel_grad_rotary,
+                        .emit = keel_emit_rotary},
 
     /* ---- graph_table.c ---- */
     [KEEL_OP_EMBEDDING] = {.name = "embedding",

@@ -47,6 +47,7 @@ enum keel_op_id {
 
     KEEL_OP_ATTENTION, /* graph_attention.c */
     KEEL_OP_ATTENTION_GRAD,
+    KEEL_OP_ROTARY, /* its own gradient, turning back */
 
     KEEL_OP_EMBEDDING, /* graph_table.c */
     KEEL_OP_EMBEDDING_GRAD,
@@ -189,6 +190,11 @@ void keel_describe_attention(const struct keel_ir_node *, char *text, size_t tex
 void keel_grad_attention(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_attention(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_ir_node *);
+bool keel_letters_rotary(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                         char *why, size_t why_bytes);
+void keel_describe_rotary(const struct keel_ir_node *, char *text, size_t text_bytes);
+void keel_grad_rotary(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_rotary(struct keel_emit *, const struct keel_ir_node *);
 
 /* ---- graph_table.c ---- */
 void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);

@@ -1,4 +1,4 @@
-/* attention_ops.h - self-attention and its gradient, as lists of launches.
+/* attention_ops.h - self-attention, rotary positions, and their gradients, as lists of launches.
  *
  * Beside keel/kernels.h, whose rules for descriptors, buffers, threads and errors hold here too. */
 #ifndef KEEL_ATTENTION_OPS_H
@@ -33,5 +33,18 @@ struct keel_attention_grad {
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const struct keel_attention_grad *);
 enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel_attention_grad *,
                                         struct keel_launch_list *);
+
+/* Rotary position embedding (Su et al. 2021) of q and k in qkv, whose layout is that of attention: elements
+ * 2i and 2i + 1 of each head of token t turn by the angle t * base^(-2i / head_width), base usually 10,000; v
+ * is copied. `inverse` turns back: that is the gradient, and undoes the operation but for rounding. Angles
+ * are whole numbers (rotary.cl), so their cosines and sines are within 1e-7 wherever t is below 2^20, with
+ * the same bits on every device. base in (1, 1e9]; head_width even, at most 256. out may be qkv. */
+struct keel_rotary {
+    uint32_t batch, tokens, heads, head_width;
+    float base;
+    bool inverse;
+    struct keel_buffer *qkv, *out;
+};
+enum keel_status keel_op_rotary(struct keel_kernels *, const struct keel_rotary *, struct keel_launch_list *);
 
 #endif

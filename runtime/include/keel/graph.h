@@ -59,6 +59,9 @@ struct keel_attention_spec {
     bool bidirectional; /* else causal: a token sees those before it and itself */
 };
 keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
+/* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
+ * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
+keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
 keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
 

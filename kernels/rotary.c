@@ -1,0 +1,72 @@
+/* rotary.c - rotary position embedding: descriptor to launches, and the ratio from one angle to the next. The
+ * arithmetic of angles is in rotary.cl. */
+#include "kernels_internal.h"
+
+#include <keel/attention_ops.h>
+
+enum { WIDTH_MAX = 256 }; /* of rotary.cl */
+
+static const double ln_2 = 0x1.62e42fefa39efp-1;
+
+/* The natural logarithm of x > 1: x = m 2^n, m in [2/3, 4/3), ln(m) = 2 artanh((m - 1) / (m + 1)). Only
+ * + - * / of double, so that every host has the same bits. */
+static double logarithm(double x)
+{
+    double n = 0;
+    for (; x >= 4.0 / 3.0; n++)
+        x *= 0.5;
+    const double z = (x - 1) / (x + 1), square = z * z;
+    double sum = 0;
+    for (int k = 25; k > 0; k -= 2)
+        sum = sum * square + 1.0 / k;
+    return n * ln_2 + 2 * z * sum;
+}
+
+/* e^-y, y >= 0, by e^-y = 2^-n e^-f and the series of e^-f, f < ln 2. */
+static double exponential(double y)
+{
+    double scale = 1, sum = 1;
+    for (; y >= ln_2; y -= ln_2)
+        scale *= 0.5;
+    for (int k = 20; k > 0; k--)
+        sum = 1 - sum * y / k;
+    return scale * sum;
+}
+
+static enum keel_status check_rotary(const struct keel_rotary *op)
+{
+    if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
+        return keel_fail(KEEL_INVALID, "rotary: batch %u, %u tokens, %u heads of %u: nothing to compute",
+                         op->batch, op->tokens, op->heads, op->head_width);
+    if (op->head_width % 2 != 0)
+        return keel_fail(KEEL_INVALID, "rotary: heads of %u, which cannot be turned in pairs",
+                         op->head_width);
+    if (op->head_width > WIDTH_MAX)
+        return keel_fail(KEEL_LIMIT, "rotary: heads of %u, at most %d: use more heads", op->head_width,
+                         WIDTH_MAX);
+    if (!(op->base > 1.0F && op->base <= 1e9F))
+        return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
+    const uint64_t bytes = (uint64_t)op->batch * op->tokens * 3 * op->heads * op->head_width * sizeof(float);
+    KEEL_TRY(keel_check_buffer("rotary", "qkv", op->qkv, bytes));
+    return keel_check_buffer("rotary", "out", op->out, bytes);
+}
+
+enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_rotary *op,
+                                struct keel_launch_list *list)
+{
+    KEEL_TRY(check_rotary(op));
+    const double ratio = exponential(logarithm((double)op->base) * 2 / op->head_width);
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->qkv),
+        keel_arg_buffer(op->out),
+        keel_arg_u32(op->batch),
+        keel_arg_u32(op->tokens),
+        keel_arg_u32(op->heads),
+        keel_arg_u32(op->head_width),
+        keel_arg_u64((uint64_t)(ratio * 0x1p64)),
+        keel_arg_f32(op->inverse ? -1.0F : 1.0F),
+    };
+    const struct keel_range range = {.global = {op->tokens, 1, 1}, .local = {1, 1, 1}};
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range, args,
+                               KEEL_ARG_COUNT(args));
+}

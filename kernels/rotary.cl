@@ -1,0 +1,83 @@
+/* rotary.cl - rotary position embedding (Su et al. 2021) of queries and keys, and its gradient.
+ *
+ * Elements 2i and 2i + 1 of each head of q and k of token t turn by the angle t * base^(-2i / head_width):
+ *
+ *     y_2i     = fma(x_2i+1, -s, x_2i * c)        c = cos, s = sin of the angle; the gradient turns back,
+ *     y_2i+1   = fma(x_2i,    s, x_2i+1 * c)      by -s
+ *
+ * v is copied. Shapes: x and y [batch, tokens, 3, heads, head_width], or the same buffer.
+ *
+ * Angles are whole numbers, in parts of 2^-64 of a turn, so that they are the same on every device and do not
+ * lose digits as t grows: step_0 = 2^64 / (2 pi), step_i+1 = the upper half of step_i * ratio, ratio = 2^64
+ * base^(-2 / head_width) (rotary.c), angle = t * step_i, what exceeds a turn drops out by itself. The nearest
+ * quarter of a turn is taken off, and a polynomial takes the rest, in [-pi / 4, pi / 4].
+ *
+ * Error of c and s: below 1e-7, against double, for t up to 2^20. A work-item is alone in its group and turns
+ * token t of all sequences. Tunables: KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
+
+enum { WIDTH_MAX = 256 };
+
+/* The upper half of a * b. */
+static ulong multiply_high(ulong a, ulong b)
+{
+    const ulong mask = 0xffffffffUL, a0 = a & mask, a1 = a >> 32, b0 = b & mask, b1 = b >> 32;
+    const ulong middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & mask);
+    return a1 * b1 + (middle >> 32) + (other >> 32);
+}
+
+/* (cos, sin) of an angle in parts of 2^-64 of a turn. */
+static float2 rotary_turn(ulong angle)
+{
+    const uint quarter = (uint)((angle + (1UL << 61)) >> 62);
+    const int rest = (int)(uint)((angle - ((ulong)quarter << 62)) >> 32);
+    const float x = (float)rest * 0x1.921fb6p-30f; /* 2 pi / 2^32 */
+    const float square = x * x;
+    float p = fma(square, -0x1.9a6782p-26f, 0x1.717074p-19f);
+    p = fma(p, square, -0x1.a017dap-13f);
+    p = fma(p, square, 0x1.11110cp-7f);
+    p = fma(p, square, -0x1.555556p-3f);
+    const float s = fma(p * square, x, x);
+    p = fma(square, 0x1.9930aep-16f, -0x1.6c0870p-10f);
+    p = fma(p, square, 0x1.55553ep-5f);
+    p = fma(p, square, -0.5f);
+    const float c = fma(p, square, 1.0f);
+    const float2 even = (float2)(quarter == 2 ? -c : c, quarter == 2 ? -s : s);
+    const float2 odd = (float2)(quarter == 3 ? s : -s, quarter == 3 ? -c : c);
+    return quarter & 1 ? odd : even;
+}
+
+__kernel void keel_rotary(__global const float *x, __global float *y, uint batch, uint tokens, uint heads,
+                          uint width, ulong ratio, float direction)
+{
+    __local float cosines[WIDTH_MAX];
+    __local float sines[WIDTH_MAX];
+    const uint token = get_global_id(0), part = heads * width;
+    if (token >= tokens)
+        return;
+    ulong step = 0x28be60db9391054aUL;
+    for (uint d = 0; d < width; d += 2) {
+        const float2 turn = rotary_turn(token * step);
+        cosines[d] = turn.x;
+        cosines[d + 1] = turn.x;
+        sines[d] = -direction * turn.y;
+        sines[d + 1] = direction * turn.y;
+        step = multiply_high(step, ratio);
+    }
+    for (uint d = width; d < WIDTH_MAX && (d & 15) != 0; d++) {
+        cosines[d] = 0.0f;
+        sines[d] = 0.0f;
+    }
+    for (uint b = 0; b < batch; b++) {
+        const ulong row = ((ulong)b * tokens + token) * 3 * part;
+        for (uint h = 0; h < 2 * heads; h++)
+            for (uint d = 0; d < width; d += 16) {
+                const ulong at = row + h * width + d;
+                const float16 v = canon_load(x + at, width - d);
+                const float16 cosine = vload16(0, cosines + d), sine = vload16(0, sines + d);
+                canon_store(fma(v.s1032547698badcfe, sine, v * cosine), y + at, width - d);
+            }
+        if (x != y)
+            for (uint d = 0; d < part; d += 16)
+                canon_store(canon_load(x + row + 2 * part + d, part - d), y + row + 2 * part + d, part - d);
+    }
+}

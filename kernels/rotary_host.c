@@ -1,0 +1,78 @@
+/* rotary_host.c - rotary.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const char keel_cl_rotary[];
+
+static uint64_t multiply_high(uint64_t a, uint64_t b)
+{
+    const uint64_t mask = UINT32_MAX, a0 = a & mask, a1 = a >> 32, b0 = b & mask, b1 = b >> 32;
+    const uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & mask);
+    return a1 * b1 + (middle >> 32) + (other >> 32);
+}
+
+struct turn {
+    float cosine, sine;
+};
+
+static struct turn turn_of(uint64_t angle)
+{
+    const uint32_t quarter = (uint32_t)((angle + (UINT64_C(1) << 61)) >> 62);
+    const int32_t rest = (int32_t)(uint32_t)((angle - ((uint64_t)quarter << 62)) >> 32);
+    const float x = (float)rest * 0x1.921fb6p-30f, square = x * x;
+    float p = fmaf(square, -0x1.9a6782p-26f, 0x1.717074p-19f);
+    p = fmaf(p, square, -0x1.a017dap-13f);
+    p = fmaf(p, square, 0x1.11110cp-7f);
+    p = fmaf(p, square, -0x1.555556p-3f);
+    const float s = fmaf(p * square, x, x);
+    p = fmaf(square, 0x1.9930aep-16f, -0x1.6c0870p-10f);
+    p = fmaf(p, square, 0x1.55553ep-5f);
+    p = fmaf(p, square, -0.5f);
+    const float c = fmaf(p, square, 1.0f);
+    switch (quarter) {
+    case 0:
+        return (struct turn){c, s};
+    case 1:
+        return (struct turn){-s, c};
+    case 2:
+        return (struct turn){-c, -s};
+    default:
+        return (struct turn){s, -c};
+    }
+}
+
+KEEL_HOST_KERNEL static void turn_pair(const float *x, struct turn turn, float *y)
+{
+    const float even = x[0], odd = x[1];
+    y[0] = fmaf(odd, -turn.sine, even * turn.cosine);
+    y[1] = fmaf(even, turn.sine, odd * turn.cosine);
+}
+
+static void host_rotary(void *const *arguments, const struct keel_range *range)
+{
+    const float *x = arguments[0];
+    float *y = arguments[1];
+    const uint32_t batch = *(const uint32_t *)arguments[2], tokens = *(const uint32_t *)arguments[3];
+    const uint32_t heads = *(const uint32_t *)arguments[4], width = *(const uint32_t *)arguments[5];
+    const uint64_t ratio = *(const uint64_t *)arguments[6], part = (uint64_t)heads * width;
+    const float direction = *(const float *)arguments[7];
+    (void)range;
+    for (uint64_t row = 0; row < (uint64_t)batch * tokens; row++) {
+        uint64_t step = UINT64_C(0x28be60db9391054a);
+        for (uint32_t d = 0; d < width; d += 2, step = multiply_high(step, ratio)) {
+            struct turn turn = turn_of(row % tokens * step);
+            turn.sine = direction * turn.sine;
+            for (uint64_t head = 0; head < 2 * (uint64_t)heads; head++) {
+                const uint64_t at = row * 3 * part + head * width + d;
+                turn_pair(x + at, turn, y + at);
+            }
+        }
+        if (x != y)
+            memcpy(y + row * 3 * part + 2 * part, x + row * 3 * part + 2 * part, part * sizeof(float));
+    }
+}
+
+static const struct keel_module_kernel rotary_kernels[] = {{"keel_rotary", host_rotary}};
+
+const struct keel_module keel_module_rotary = {
+    .name = "rotary", .source = keel_cl_rotary, .kernels = rotary_kernels, .kernel_count = 1};

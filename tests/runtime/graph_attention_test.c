@@ -1,0 +1,174 @@
+/* graph_attention_test.c - attention and rotary positions as rows of the table: gradients against finite
+ * differences in double, and what is refused when a graph is built. */
+#include "op_gradient.h"
+
+enum { BATCH = 2, TOKENS = 4, HEADS = 2, HEAD_WIDTH = 4, WIDTH = HEADS * HEAD_WIDTH };
+static const float base = 20;
+
+/* out[b][t][h][:] of one token, causal or not. */
+static void attend(const double *q, const double *k, const double *v, int keys, double *out)
+{
+    double p[TOKENS], sum = 0;
+    for (int j = 0; j < keys; j++) {
+        double s = 0;
+        for (int d = 0; d < HEAD_WIDTH; d++)
+            s += q[d] * k[j * 3 * WIDTH + d];
+        p[j] = exp(s / sqrt(HEAD_WIDTH));
+        sum += p[j];
+    }
+    for (int d = 0; d < HEAD_WIDTH; d++) {
+        out[d] = 0;
+        for (int j = 0; j < keys; j++)
+            out[d] += p[j] / sum * v[j * 3 * WIDTH + d];
+    }
+}
+
+static void attention(const double *qkv, bool bidirectional, double *y)
+{
+    for (int row = 0; row < BATCH * TOKENS; row++)
+        for (int h = 0; h < HEADS; h++) {
+            const double *q = qkv + (ptrdiff_t)row * 3 * WIDTH + (ptrdiff_t)h * HEAD_WIDTH;
+            const double *k = q - (ptrdiff_t)(row % TOKENS) * 3 * WIDTH + WIDTH;
+            attend(q, k, k + WIDTH, bidirectional ? TOKENS : row % TOKENS + 1,
+                   y + (ptrdiff_t)row * WIDTH + (ptrdiff_t)h * HEAD_WIDTH);
+        }
+}
+
+static void turn(const double *x, double *y)
+{
+    for (int e = 0; e < BATCH * TOKENS * 3 * WIDTH; e += 2) {
+        const int token = e / (3 * WIDTH) % TOKENS;
+        double angle = token * pow((double)base, -(double)(e % HEAD_WIDTH) / HEAD_WIDTH);
+        if (e % (3 * WIDTH) >= 2 * WIDTH)
+            angle = 0;
+        y[e] = x[e] * cos(angle) - x[e + 1] * sin(angle);
+        y[e + 1] = x[e] * sin(angle) + x[e + 1] * cos(angle);
+    }
+}
+
+static keel_value build_causal(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                               keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_attention(graph, p[0], &(struct keel_attention_spec){.heads = HEADS});
+}
+static void causal(const struct op_operands *o, double *y)
+{
+    attention(o->param[0], false, y);
+}
+
+static keel_value build_bidirectional(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                      keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_attention(graph, p[0],
+                                &(struct keel_attention_spec){.heads = HEADS, .bidirectional = true});
+}
+static void bidirectional(const struct op_operands *o, double *y)
+{
+    attention(o->param[0], true, y);
+}
+
+static keel_value build_rotary(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                               keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_rotary(graph, p[0], HEADS, base);
+}
+static void rotary(const struct op_operands *o, double *y)
+{
+    turn(o->param[0], y);
+}
+
+/* As models have them: the turned values go into attention, and what is turned is used once more. */
+static keel_value build_both(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    keel_value sum = keel_graph_add(graph, keel_graph_rotary(graph, p[0], HEADS, base), p[0]);
+    return build_causal(graph, (const keel_value[]){sum}, 0, 0);
+}
+static void both(const struct op_operands *o, double *y)
+{
+    double x[BATCH * TOKENS * 3 * WIDTH];
+    turn(o->param[0], x);
+    for (int e = 0; e < BATCH * TOKENS * 3 * WIDTH; e++)
+        x[e] += o->param[0][e];
+    attention(x, false, y);
+}
+
+#define QKV                                                                                                  \
+    {                                                                                                        \
+        {                                                                                                    \
+            3,                                                                                               \
+            {                                                                                                \
+                BATCH, TOKENS, 3 * WIDTH                                                                     \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+static const struct op_case table[] = {
+    {.name = "attention",
+     .params = QKV,
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_causal,
+     .forward = causal},
+    {.name = "bidirectional attention",
+     .params = QKV,
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_bidirectional,
+     .forward = bidirectional},
+    {.name = "rotary",
+     .params = QKV,
+     .results = BATCH * TOKENS * 3 * WIDTH,
+     .build = build_rotary,
+     .forward = rotary},
+    {.name = "attention of rotary",
+     .params = QKV,
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_both,
+     .forward = both},
+};
+
+START_TEST(the_gradient_of_an_operation_equals_finite_differences)
+{
+    op_gradient_case(&table[_i], 1e-6);
+}
+END_TEST
+
+START_TEST(what_makes_no_sense_is_refused_by_name_and_shape)
+{
+    static const struct {
+        struct keel_shape shape;
+        uint32_t heads;
+        float base;
+        const char *words[3];
+    } wrong[] = {
+        {{3, {2, 3, 12}}, 4, 10, {"rotary", "[2,3,12]", "even width"}}, /* heads of 1 */
+        {{3, {2, 3, 12}}, 0, 10, {"rotary", "[2,3,12]", "0 heads"}},
+        {{3, {2, 3, 18}}, 4, 10, {"rotary", "[2,3,18]", "4 heads"}},
+        {{3, {1, 1, 1548}}, 2, 10, {"rotary", "[1,1,1548]", "at most 256"}}, /* heads of 258 */
+        {{3, {2, 3, 13}}, 1, 10, {"rotary", "[2,3,13]", "no multiple of 3"}},
+        {{3, {2, 3, 12}}, 2, 1, {"rotary", "[2,3,12]", "base 1 "}},
+        {{3, {2, 3, 12}}, 2, NAN, {"rotary", "[2,3,12]", "base nan"}},
+        {{2, {2, 12}}, 2, 10, {"rotary", "[2,12]", "rotary"}},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct keel_graph *graph = NULL;
+        ck_ok(keel_graph_create(&graph));
+        keel_graph_rotary(graph, keel_graph_input(graph, "qkv", KEEL_F32, wrong[i].shape), wrong[i].heads,
+                          wrong[i].base);
+        ck_status(keel_graph_status(graph), KEEL_INVALID);
+        for (size_t w = 0; w < 3; w++)
+            ck_assert_msg(strstr(keel_detail(), wrong[i].words[w]) != NULL, "\"%s\" lacks %s", keel_detail(),
+                          wrong[i].words[w]);
+        keel_graph_destroy(graph);
+    }
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, the_gradient_of_an_operation_equals_finite_differences, 0,
+                        sizeof table / sizeof *table);
+    tcase_add_test(tc, what_makes_no_sense_is_refused_by_name_and_shape);
+}
+KEEL_TEST_MAIN("graph_attention", cases, 60)
