@@ -136,11 +136,13 @@ static enum keel_status check_shape(const char *name, uint32_t dims_min, const s
                count <= (UINT64_C(1) << 40) / shape->size[i];
         count *= fits ? shape->size[i] : 1;
     }
-    return fits ? KEEL_OK
-                : keel_fail(KEEL_INVALID,
-                            "%s: a tensor has 1 to %d dimensions, none empty, and at most 2^40 "
-                            "elements",
-                            name, KEEL_DIMS_MAX);
+    if (fits)
+        return KEEL_OK;
+    char text[128];
+    keel_shape_print(shape, text, sizeof text);
+    return keel_fail(KEEL_INVALID,
+                     "%s is %s: a tensor has 1 to %d dimensions, none empty, and at most 2^40 elements", name,
+                     text, KEEL_DIMS_MAX);
 }
 
 keel_value keel_graph_value(struct keel_graph *graph, const char *name, enum keel_dtype dtype,
@@ -281,11 +283,8 @@ void keel_graph_compact(struct keel_graph *graph)
     graph->node_count = kept;
 }
 
-struct keel_attributes keel_graph_random(struct keel_graph *graph, const char *name, float rate)
+struct keel_attributes keel_graph_random(struct keel_graph *graph, float rate)
 {
-    if (!(rate >= 0.0F && rate < 1.0F))
-        keel_graph_refuse(graph,
-                          keel_fail(KEEL_INVALID, "%s: dropout %g is not in [0, 1)", name, (double)rate));
     uint32_t stream = rate > 0.0F ? KEEL_STREAM_DROPOUT + graph->stream_count++ : 0;
     return (struct keel_attributes){.rate = rate, .stream = stream};
 }

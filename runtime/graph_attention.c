@@ -9,7 +9,7 @@
 keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
 {
-    struct keel_attributes attributes = keel_graph_random(graph, "attention", spec->dropout);
+    struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
     attributes.attention.bidirectional = spec->bidirectional;
     return keel_graph_node(
@@ -24,7 +24,7 @@ bool keel_letters_attention(const struct keel_graph *graph, const struct keel_ir
     uint32_t heads = node->attributes.attention.heads;
     size['H'] = heads;
     if (heads != 0 && size['w'] % heads == 0)
-        return true;
+        return keel_check_rate(node->attributes.rate, why, why_bytes);
     snprintf(why, why_bytes, "the width %llu is no multiple of the heads, which are %u",
              (unsigned long long)size['w'], heads);
     return false;

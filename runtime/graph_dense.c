@@ -32,10 +32,17 @@ keel_value keel_graph_rms_norm(struct keel_graph *graph, keel_value x, keel_valu
 
 keel_value keel_graph_activation(struct keel_graph *graph, keel_value x, enum keel_activation_kind kind)
 {
-    if ((unsigned)kind >= KEEL_ACTIVATION_COUNT)
-        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "activation: there is no kind %d", (int)kind));
     return keel_graph_node(graph, &(struct keel_node_request){
                                       .op = KEEL_OP_ACTIVATION, .in = {x}, .attributes.activation = kind});
+}
+
+bool keel_letters_activation(const struct keel_graph *graph, const struct keel_ir_node *node,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph, (void)size;
+    unsigned kind = node->attributes.activation;
+    snprintf(why, why_bytes, "there is no kind %u", kind);
+    return kind < KEEL_ACTIVATION_COUNT;
 }
 
 keel_value keel_graph_swiglu(struct keel_graph *graph, keel_value a, keel_value b)
@@ -50,11 +57,24 @@ keel_value keel_graph_gelu(struct keel_graph *graph, keel_value x)
 
 keel_value keel_graph_dropout(struct keel_graph *graph, keel_value x, float rate)
 {
-    struct keel_attributes attributes = keel_graph_random(graph, "dropout", rate);
-    if (attributes.stream == 0)
+    if (rate >= 0.0F && rate <= 0.0F)
         return graph->status == KEEL_OK ? x : 0;
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT, .in = {x}, .attributes = attributes});
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT,
+                                                              .in = {x},
+                                                              .attributes = keel_graph_random(graph, rate)});
+}
+
+bool keel_check_rate(float rate, char *why, size_t why_bytes)
+{
+    snprintf(why, why_bytes, "a dropout of %g is not in [0, 1)", (double)rate);
+    return rate >= 0.0F && rate < 1.0F;
+}
+
+bool keel_letters_dropout(const struct keel_graph *graph, const struct keel_ir_node *node,
+                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph, (void)size;
+    return keel_check_rate(node->attributes.rate, why, why_bytes);
 }
 
 keel_value keel_graph_add(struct keel_graph *graph, keel_value a, keel_value b)

@@ -142,13 +142,16 @@ void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
 /* A node that adds to the graph's loss, its result 0; returns the loss. (graph_loss.c) */
 keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request);
 
-/* The attributes of dropout: the rate, checked, and a random stream of its own. `name`: of the operation. */
-struct keel_attributes keel_graph_random(struct keel_graph *graph, const char *name, float rate);
+/* The attributes of dropout: the rate, and a random stream of its own. Whether the rate makes sense, the
+ * row's `letters` say (keel_check_rate). */
+struct keel_attributes keel_graph_random(struct keel_graph *graph, float rate);
 
 /* Drop nodes whose op is KEEL_OP_NONE, keeping the order of the rest. */
 void keel_graph_compact(struct keel_graph *graph);
 
 uint64_t keel_shape_count(const struct keel_shape *shape);
+/* "[4,8,16]"; how many bytes that took, `bytes` at most. */
+size_t keel_shape_print(const struct keel_shape *shape, char *out, size_t bytes);
 uint64_t keel_value_bytes(const struct keel_graph *graph, keel_value value);
 uint64_t keel_dtype_bytes(enum keel_dtype dtype);
 

@@ -64,6 +64,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_ACTIVATION] = {.name = "activation",
                             .rule = "*->*",
                             .in_place = "00",
+                            .letters = keel_letters_activation,
                             .describe = keel_describe_activation,
                             .grad = keel_grad_activation,
                             .emit = keel_emit_activation},
@@ -87,6 +88,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_DROPOUT] = {.name = "dropout",
                          .rule = "*,*?->*",
                          .in_place = "0001",
+                         .letters = keel_letters_dropout,
                          .grad = keel_grad_dropout,
                          .emit = keel_emit_dropout},
     [KEEL_OP_ADD] =

@@ -142,6 +142,12 @@ uint64_t keel_op_bytes(const struct keel_graph *graph, const struct keel_ir_node
 uint64_t keel_graph_flops(const struct keel_graph *graph);
 
 /* ---- graph_dense.c ---- */
+/* Whether a dropout rate is in [0, 1); else false, and `why` says so. */
+bool keel_check_rate(float rate, char *why, size_t why_bytes);
+bool keel_letters_dropout(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                          char *why, size_t why_bytes);
+bool keel_letters_activation(const struct keel_graph *, const struct keel_ir_node *,
+                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
 void keel_grad_linear(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_linear_transposed(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_layernorm(struct keel_autodiff *, const struct keel_ir_node *);

@@ -101,10 +101,10 @@ struct binding {
     bool star_found, partial;
 };
 
-static size_t print_shape(char *out, size_t bytes, const struct keel_shape *shape)
+size_t keel_shape_print(const struct keel_shape *shape, char *out, size_t bytes)
 {
     size_t used = 0;
-    for (uint32_t i = 0; i < shape->dims && used < bytes; i++)
+    for (uint32_t i = 0; i < shape->dims && i < KEEL_DIMS_MAX && used < bytes; i++)
         used += (size_t)snprintf(out + used, bytes - used, "%s%llu", i == 0 ? "[" : ",",
                                  (unsigned long long)shape->size[i]);
     if (used < bytes)
@@ -124,7 +124,7 @@ static enum keel_status misfit(const struct keel_graph *graph, const struct keel
             continue;
         if (used > 0)
             used += (size_t)snprintf(shapes + used, sizeof shapes - used, ", ");
-        used += print_shape(shapes + used, sizeof shapes - used, &graph->values[value].shape);
+        used += keel_shape_print(&graph->values[value].shape, shapes + used, sizeof shapes - used);
     }
     return keel_fail(KEEL_INVALID, "%s(%s): %s; the rule is %s", keel_op_row(node->op)->name, shapes, what,
                      keel_op_row(node->op)->rule);
