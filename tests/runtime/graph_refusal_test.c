@@ -15,7 +15,7 @@ struct refusal {
     const char *operands;          /* "f4,16 i4 p16": floats, int32, a parameter, s a statistic, - absent */
     const char *why;               /* stands in the message */
     uint32_t numbers[NUMBERS_MAX]; /* attributes, as `build` takes them */
-    float rate;
+    float rate;                    /* or base */
 };
 
 static const struct refusal table[] = {
@@ -46,6 +46,8 @@ static const struct refusal table[] = {
     {KEEL_OP_ATTENTION, "f2,3,37", "37 is no multiple of 3", {1}, 0},
     {KEEL_OP_ATTENTION, "f3,36", "has 2 dimensions", {1}, 0},
     {KEEL_OP_ATTENTION, "f2,3,36", "not in [0, 1)", {4}, 1.5F},
+    {KEEL_OP_ROTARY, "f2,3,18", "the width 6 in 2 heads", {2}, 10000.0F},
+    {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
