@@ -2,40 +2,55 @@
 #include "gemm_internal.h"
 #include "kernels_internal.h"
 
-enum {
-    ROWS_MIN = 32,   /* rows that a group's copy of B serves at least, whatever the balance */
-    CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */
-};
+enum { CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */ };
 
 static uint32_t divide_up(uint32_t a, uint32_t b)
 {
     return a / b + (a % b != 0);
 }
+/* What a group makes of C. */
+struct cut {
+    uint32_t rows, strips;
+    uint64_t groups;
+};
 
-/* Rows of C to a group: as many as fit, but with enough groups for all compute units. */
-static uint32_t choose_row_block(const struct keel_kernels *kernels, const struct keel_gemm *op)
+/* What is copied for each of k by a group, over what it multiplies, times 2^20: to be small. */
+static uint64_t copies(const struct cut *cut)
 {
-    uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
-    uint64_t strips = (uint64_t)divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch;
-    uint64_t wanted = (uint64_t)keel_kernels_info(kernels)->compute_units *
-                      keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
-    uint64_t cuts = divide_up(op->m, rows_max);
-    uint64_t cuts_max = divide_up(op->m, ROWS_MIN);
-    if (strips * cuts < wanted)
-        cuts = (wanted + strips - 1) / strips;
-    if (cuts > cuts_max)
-        cuts = cuts_max;
-    uint32_t rows = divide_up(op->m, (uint32_t)cuts);
-    return divide_up(rows, GEMM_TILE_ROWS) * GEMM_TILE_ROWS;
+    return (UINT64_C(1) << 20) / cut->rows + (UINT64_C(1) << 20) / (48 * cut->strips);
 }
 
-/* Bytes from the first element of a matrix to the last of the last of the batch. */
-static uint64_t span_bytes(const struct keel_gemm *op, uint32_t rows, uint32_t columns, uint32_t leading,
-                           uint64_t stride)
+/* Large groups copy less; but there should be enough for all compute units, or else as many as there can be.
+ * Rows come in sixteens, as they are copied. */
+static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
-    if (rows == 0 || columns == 0)
-        return 0;
-    return ((op->batch - 1) * stride + (uint64_t)(rows - 1) * leading + columns) * sizeof(float);
+    const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS);
+    const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
+    const uint64_t wanted = (uint64_t)keel_kernels_info(kernels)->compute_units *
+                            keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
+    struct cut best = {0};
+    for (uint32_t rows = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS); rows >= 32; rows -= 16)
+        for (uint32_t strips = 1; strips <= strips_max && strips <= strips_all; strips++) {
+            const struct cut cut = {
+                rows, strips, (uint64_t)divide_up(op->m, rows) * divide_up(strips_all, strips) * op->batch};
+            const bool enough = cut.groups >= wanted, had_enough = best.groups >= wanted;
+            if (best.rows == 0 || (enough && !had_enough) || (enough && copies(&cut) < copies(&best)) ||
+                (!enough && !had_enough && cut.groups > best.groups))
+                best = cut;
+        }
+    return best;
+}
+
+static uint32_t type_bytes(enum keel_dtype type)
+{
+    return type == KEEL_F32 ? 4 : 2;
+}
+
+/* Bytes from the first element of a matrix to the last of the last of `count`. */
+static uint64_t span_bytes(uint64_t count, uint64_t rows, uint32_t columns, uint32_t leading, uint64_t stride,
+                           enum keel_dtype type)
+{
+    return ((count - 1) * stride + (rows - 1) * leading + columns) * type_bytes(type);
 }
 
 static enum keel_status check_shape(const struct keel_gemm *op)
@@ -55,27 +70,29 @@ static enum keel_status check_shape(const struct keel_gemm *op)
     if (op->residual != NULL && (op->pre != NULL || op->accumulate))
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a residual goes with neither pre nor accumulate",
                          op->m, op->n, op->k);
+    if (op->a_type > KEEL_F16 || op->b_type > KEEL_F16 || op->c_type > KEEL_F16)
+        return keel_fail(KEEL_INVALID,
+                         "gemm: %u x %u x %u: types %d, %d, %d: f32, bf16 and f16 are multiplied", op->m,
+                         op->n, op->k, (int)op->a_type, (int)op->b_type, (int)op->c_type);
     return KEEL_OK;
 }
 
-static enum keel_status check_buffers(const struct keel_gemm *op)
+/* So many of A, of B with its bias, of C. */
+static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_count, uint64_t b_count,
+                                      uint64_t c_count)
 {
-    uint64_t a = op->transpose_a ? span_bytes(op, op->k, op->m, op->lda, op->stride_a)
-                                 : span_bytes(op, op->m, op->k, op->lda, op->stride_a);
-    uint64_t b = op->transpose_b ? span_bytes(op, op->n, op->k, op->ldb, op->stride_b)
-                                 : span_bytes(op, op->k, op->n, op->ldb, op->stride_b);
-    uint64_t c = span_bytes(op, op->m, op->n, op->ldc, op->stride_c);
+    uint64_t a = span_bytes(a_count, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
+                            op->lda, op->stride_a, op->a_type);
+    uint64_t b = span_bytes(b_count, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
+                            op->ldb, op->stride_b, op->b_type);
+    uint64_t c = span_bytes(c_count, op->m, op->n, op->ldc, op->stride_c, op->c_type);
     KEEL_TRY(keel_check_buffer("gemm", "A", op->a, a));
     KEEL_TRY(keel_check_buffer("gemm", "B", op->b, b));
     KEEL_TRY(keel_check_buffer("gemm", "C", op->c, c));
-    if (op->bias != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
     if (op->pre != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "pre", op->pre, c));
     if (op->residual != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "residual", op->residual, c));
-    if (op->checksums != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
     return KEEL_OK;
 }
 
@@ -92,22 +109,28 @@ uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
            sizeof(uint32_t);
 }
 
-enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
-                              struct keel_launch_list *list)
+static uint32_t flags_of(const struct keel_gemm *op)
 {
-    KEEL_TRY(check_shape(op));
-    KEEL_TRY(check_buffers(op));
-    uint32_t flags = (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
-                     (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
-                     (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U) |
-                     (op->chain ? GEMM_CHAIN : 0U) | (op->residual != NULL ? GEMM_RESIDUAL : 0U);
+    return (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
+           (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
+           (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U) |
+           (op->chain ? GEMM_CHAIN : 0U) | (op->residual != NULL ? GEMM_RESIDUAL : 0U) |
+           (uint32_t)op->a_type << GEMM_A_TYPE_AT | (uint32_t)op->b_type << GEMM_B_TYPE_AT |
+           (uint32_t)op->c_type << GEMM_C_TYPE_AT;
+}
+
+/* What a flag or groups do not ask for is not read: C stands for it. groups are 0 for a plain product. */
+static enum keel_status launch(struct keel_kernels *kernels, const struct keel_gemm *op,
+                               const struct cut *cut, const uint64_t groups_down_batch[2],
+                               uint32_t more_flags, uint32_t groups, struct keel_buffer *offsets,
+                               struct keel_launch_list *list)
+{
     struct keel_buffer *pre = op->residual != NULL ? op->residual : op->pre; /* never both */
-    uint32_t row_block = choose_row_block(kernels, op);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),
         keel_arg_buffer(op->c),
-        keel_arg_buffer(op->bias != NULL ? op->bias : op->c), /* not read without its flag */
+        keel_arg_buffer(op->bias != NULL ? op->bias : op->c),
         keel_arg_buffer(pre != NULL ? pre : op->c),
         keel_arg_u32(op->m),
         keel_arg_u32(op->n),
@@ -115,19 +138,65 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
         keel_arg_u32(op->lda),
         keel_arg_u32(op->ldb),
         keel_arg_u32(op->ldc),
-        keel_arg_u32(flags),
-        keel_arg_u32(row_block),
+        keel_arg_u32(flags_of(op) | more_flags),
+        keel_arg_u32(cut->rows),
         keel_arg_u64(op->stride_a),
         keel_arg_u64(op->stride_b),
         keel_arg_u64(op->stride_c),
         keel_arg_buffer(op->checksums != NULL ? op->checksums : op->c),
+        keel_arg_u32(cut->strips),
+        keel_arg_buffer(offsets != NULL ? offsets : op->c),
+        keel_arg_u32(groups),
     };
     const struct keel_range range = {
-        .global = {divide_up(op->n, GEMM_TILE_COLUMNS), divide_up(op->m, row_block), op->batch},
+        .global = {divide_up(op->n, GEMM_TILE_COLUMNS * cut->strips), groups_down_batch[0],
+                   groups_down_batch[1]},
         .local = {1, 1, 1},
     };
     return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range, args,
                                KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
+                              struct keel_launch_list *list)
+{
+    KEEL_TRY(check_shape(op));
+    KEEL_TRY(check_buffers(op, op->batch, op->batch, op->batch));
+    if (op->bias != NULL)
+        KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
+    if (op->checksums != NULL)
+        KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
+    const struct cut cut = choose_cut(kernels, op);
+    return launch(kernels, op, &cut, (uint64_t[]){divide_up(op->m, cut.rows), op->batch}, 0, 0, NULL, list);
+}
+
+enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct keel_gemm_grouped *op,
+                                      struct keel_launch_list *list)
+{
+    struct keel_gemm one = op->product; /* as large as a group is, where all are alike */
+    KEEL_TRY(check_shape(&op->product));
+    if (op->groups == 0 || op->product.batch != 1 || op->product.checksums != NULL ||
+        (op->over_k && (!op->product.transpose_a || op->product.transpose_b)))
+        return keel_fail(
+            KEEL_INVALID,
+            "gemm_grouped: %u groups of %u x %u x %u, batch %u: wants groups, batch 1, no checksums, "
+            "and rows of A and B as stored where k is cut",
+            op->groups, one.m, one.n, one.k, one.batch);
+    KEEL_TRY(check_buffers(&op->product, 1, op->over_k ? 1 : op->groups, op->over_k ? op->groups : 1));
+    if (one.bias != NULL)
+        KEEL_TRY(keel_check_buffer("gemm_grouped", "bias", one.bias,
+                                   (uint64_t)op->groups * one.n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("gemm_grouped", "offsets", op->offsets,
+                               (op->groups + UINT64_C(1)) * sizeof(int32_t)));
+    one.batch = op->groups;
+    if (!op->over_k)
+        one.m = divide_up(one.m, op->groups);
+    const struct cut cut = choose_cut(kernels, &one);
+    /* Each group, and who belongs to none, may leave one block of rows unfilled. */
+    const uint64_t down = divide_up(op->product.m, cut.rows);
+    const uint64_t range[2] = {op->over_k ? down : down + op->groups, op->over_k ? op->groups : 1};
+    return launch(kernels, &op->product, &cut, range, op->over_k ? GEMM_OVER_K : 0, op->groups, op->offsets,
+                  list);
 }
 
 enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct keel_gemm_check *op,
@@ -136,7 +205,8 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
     const struct keel_gemm *product = op->product;
     KEEL_TRY(check_shape(product));
     KEEL_TRY(keel_check_buffer("gemm_check", "C", product->c,
-                               span_bytes(product, product->m, product->n, product->ldc, product->stride_c)));
+                               span_bytes(product->batch, product->m, product->n, product->ldc,
+                                          product->stride_c, product->c_type)));
     KEEL_TRY(
         keel_check_buffer("gemm_check", "checksums", product->checksums, keel_gemm_checksum_bytes(product)));
     KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report,
@@ -147,7 +217,7 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
         keel_arg_buffer(op->report),    keel_arg_u32(product->m),
         keel_arg_u32(product->n),       keel_arg_u32(product->ldc),
         keel_arg_u32(CHECK_TILES),      keel_arg_u64(product->stride_c),
-        keel_arg_u32(op->report_index),
+        keel_arg_u32(op->report_index), keel_arg_u32((uint32_t)product->c_type),
     };
     const struct keel_range range = {
         .global = {divide_up(across, CHECK_TILES), divide_up(product->m, GEMM_TILE_ROWS), product->batch},

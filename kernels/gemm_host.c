@@ -12,11 +12,26 @@ extern const char keel_cl_gemm[];
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 64, BLOCK_DEPTH = 64 };
 
 struct host_gemm {
-    const float *a, *b, *bias;
-    float *c, *pre;
-    uint32_t m, n, k, ldc, flags;
+    const void *a, *b;
+    const float *bias;
+    void *c, *pre;
+    uint32_t m, n, k, ldc, flags, a_type, b_type, c_type;
+    uint64_t a_at, b_at, c_at;                       /* the first element of each */
     uint64_t a_step_i, a_step_p, b_step_p, b_step_j; /* elements from one to the next of op(A), op(B) */
 };
+
+static float get(const void *x, uint64_t at, uint32_t type)
+{
+    return type == CANON_F32 ? ((const float *)x)[at] : canon_widen(((const uint16_t *)x)[at], type);
+}
+
+static void put(float v, void *y, uint64_t at, uint32_t type)
+{
+    if (type == CANON_F32)
+        ((float *)y)[at] = v;
+    else
+        ((uint16_t *)y)[at] = (uint16_t)canon_narrow(v, type);
+}
 
 /* Columns past the end are zero. */
 static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, uint32_t j0, uint32_t columns,
@@ -24,23 +39,25 @@ static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, u
 {
     for (uint32_t p = 0; p < depth; p++)
         for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
-            panel[p][j] = j < columns ? g->b[(p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j] : 0.0F;
+            panel[p][j] =
+                j < columns ? get(g->b, g->b_at + (p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j, g->b_type)
+                            : 0.0F;
 }
 
 static void finish(const struct host_gemm *g, uint32_t i, uint32_t j, float s)
 {
-    uint64_t at = (uint64_t)i * g->ldc + j;
+    uint64_t at = g->c_at + (uint64_t)i * g->ldc + j;
     if (g->flags & GEMM_BIAS)
         s = s + g->bias[j];
     if (g->flags & GEMM_ACCUMULATE)
-        s = g->c[at] + s;
+        s = get(g->c, at, g->c_type) + s;
     if (g->flags & GEMM_RESIDUAL)
-        s = g->pre[at] + s;
+        s = get(g->pre, at, g->c_type) + s;
     if (g->flags & GEMM_PRE) {
-        g->pre[at] = s;
-        s = canon_gelu(s);
+        put(s, g->pre, at, g->c_type);
+        s = canon_gelu(get(g->pre, at, g->c_type));
     }
-    g->c[at] = s;
+    put(s, g->c, at, g->c_type);
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -55,13 +72,14 @@ KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t 
     uint32_t rows = smaller(BLOCK_ROWS, g->m - i0), columns = smaller(BLOCK_COLUMNS, g->n - j0);
     if (g->flags & GEMM_CHAIN)
         for (uint32_t i = 0; i < rows; i++)
-            memcpy(sums[i], g->c + (uint64_t)(i0 + i) * g->ldc + j0, columns * sizeof(float));
+            for (uint32_t j = 0; j < columns; j++)
+                sums[i][j] = get(g->c, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, g->c_type);
     for (uint32_t p0 = 0; p0 < g->k; p0 += BLOCK_DEPTH) {
         uint32_t depth = smaller(BLOCK_DEPTH, g->k - p0);
         copy_panel(g, p0, depth, j0, columns, panel);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t p = 0; p < depth; p++) {
-                float x = g->a[(i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p];
+                float x = get(g->a, g->a_at + (i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p, g->a_type);
                 for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
                     sums[i][j] = fmaf(x, panel[p][j], sums[i][j]);
             }
@@ -71,21 +89,35 @@ KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t 
             finish(g, i0 + i, j0 + j, sums[i][j]);
 }
 
+static void multiply(const struct host_gemm *g)
+{
+    if (g->k == 0 && (g->flags & GEMM_ACCUMULATE))
+        return;
+    for (uint32_t i = 0; i < g->m; i += BLOCK_ROWS)
+        for (uint32_t j = 0; j < g->n; j += BLOCK_COLUMNS)
+            multiply_block(g, i, j);
+}
+
 static uint32_t scalar_u32(const void *argument)
 {
     return *(const uint32_t *)argument;
 }
+static uint64_t scalar_u64(const void *argument)
+{
+    return *(const uint64_t *)argument;
+}
 
-/* The checksum of tile (row, column) of C, as gemm.cl states it. */
-static uint32_t tile_checksum(const float *c, uint32_t m, uint32_t n, uint32_t ldc, uint32_t row,
-                              uint32_t column)
+/* The checksum of tile (row, column) of C, as gemm_tile.h states it. */
+static uint32_t tile_checksum(const void *c, uint64_t at, uint32_t type, uint32_t m, uint32_t n, uint32_t ldc,
+                              uint32_t row, uint32_t column)
 {
     uint32_t rows = smaller(GEMM_TILE_ROWS, m - row), columns = smaller(GEMM_TILE_COLUMNS, n - column),
              sum = 0;
     for (uint32_t j = 0; j < columns; j++) {
-        uint32_t h = 0, bits;
+        uint32_t h = 0;
         for (uint32_t r = 0; r < rows; r++) {
-            memcpy(&bits, c + (uint64_t)(row + r) * ldc + column + j, sizeof bits);
+            uint64_t e = at + (uint64_t)(row + r) * ldc + column + j;
+            uint32_t bits = type == CANON_F32 ? ((const uint32_t *)c)[e] : ((const uint16_t *)c)[e];
             h = ((h << GEMM_CHECKSUM_TURN) | (h >> (32 - GEMM_CHECKSUM_TURN))) + bits;
         }
         sum += h * (2 * j + 1);
@@ -93,35 +125,86 @@ static uint32_t tile_checksum(const float *c, uint32_t m, uint32_t n, uint32_t l
     return sum;
 }
 
-static void host_gemm(void *const *arguments, const struct keel_range *range)
+/* The rows of group `group` of `groups`, cut at `end`; those of nobody for group = groups. */
+static uint32_t group_rows(const int32_t *offsets, uint32_t groups, uint32_t group, uint32_t end,
+                           uint32_t *first)
+{
+    *first = offsets[group] > 0 ? smaller((uint32_t)offsets[group], end) : 0;
+    uint32_t last = end;
+    if (group < groups)
+        last = offsets[group + 1] > 0 ? smaller((uint32_t)offsets[group + 1], end) : 0;
+    return last > *first ? last - *first : 0;
+}
+
+static void multiply_groups(const struct host_gemm *all, const int32_t *offsets, uint32_t groups,
+                            uint64_t stride_b, uint64_t stride_c)
+{
+    const bool over_k = all->flags & GEMM_OVER_K;
+    for (uint32_t group = 0; group < groups + !over_k; group++) {
+        struct host_gemm g = *all;
+        uint32_t first, rows = group_rows(offsets, groups, group, over_k ? all->k : all->m, &first);
+        g.bias += (uint64_t)group * g.n;
+        if (over_k) {
+            g.k = rows;
+            g.a_at = first * g.a_step_p;
+            g.b_at = first * g.b_step_p;
+            g.c_at = group * stride_c;
+        } else {
+            g.m = rows;
+            g.a_at = first * g.a_step_i;
+            g.b_at = group * stride_b;
+            g.c_at = (uint64_t)first * g.ldc;
+            if (group == groups) {
+                g.k = 0;
+                g.flags &= ~(uint32_t)(GEMM_BIAS | GEMM_RESIDUAL);
+            }
+        }
+        multiply(&g);
+    }
+}
+
+static struct host_gemm host_gemm_read(void *const *arguments)
 {
     uint32_t lda = scalar_u32(arguments[8]), ldb = scalar_u32(arguments[9]);
     uint32_t flags = scalar_u32(arguments[11]);
-    uint32_t *checksums = arguments[16];
-    struct host_gemm g = {
+    return (struct host_gemm){
+        .a = arguments[0],
+        .b = arguments[1],
+        .c = arguments[2],
         .bias = arguments[3],
+        .pre = arguments[4],
         .m = scalar_u32(arguments[5]),
         .n = scalar_u32(arguments[6]),
         .k = scalar_u32(arguments[7]),
         .ldc = scalar_u32(arguments[10]),
         .flags = flags,
+        .a_type = flags >> GEMM_A_TYPE_AT & GEMM_TYPE_MASK,
+        .b_type = flags >> GEMM_B_TYPE_AT & GEMM_TYPE_MASK,
+        .c_type = flags >> GEMM_C_TYPE_AT & GEMM_TYPE_MASK,
         .a_step_i = flags & GEMM_TRANSPOSE_A ? 1 : lda,
         .a_step_p = flags & GEMM_TRANSPOSE_A ? lda : 1,
         .b_step_p = flags & GEMM_TRANSPOSE_B ? 1 : ldb,
         .b_step_j = flags & GEMM_TRANSPOSE_B ? ldb : 1,
     };
+}
+
+static void host_gemm(void *const *arguments, const struct keel_range *range)
+{
+    struct host_gemm g = host_gemm_read(arguments);
+    uint32_t *checksums = arguments[16], groups = scalar_u32(arguments[19]);
+    if (groups > 0) {
+        multiply_groups(&g, arguments[18], groups, scalar_u64(arguments[14]), scalar_u64(arguments[15]));
+        return;
+    }
     for (uint64_t batch = 0; batch < range->global[2]; batch++) {
-        g.a = (const float *)arguments[0] + batch * *(const uint64_t *)arguments[13];
-        g.b = (const float *)arguments[1] + batch * *(const uint64_t *)arguments[14];
-        g.c = (float *)arguments[2] + batch * *(const uint64_t *)arguments[15];
-        g.pre = (float *)arguments[4] + batch * *(const uint64_t *)arguments[15];
-        for (uint32_t i = 0; i < g.m; i += BLOCK_ROWS)
-            for (uint32_t j = 0; j < g.n; j += BLOCK_COLUMNS)
-                multiply_block(&g, i, j);
-        if (flags & GEMM_CHECKSUM)
+        g.a_at = batch * scalar_u64(arguments[13]);
+        g.b_at = batch * scalar_u64(arguments[14]);
+        g.c_at = batch * scalar_u64(arguments[15]);
+        multiply(&g);
+        if (g.flags & GEMM_CHECKSUM)
             for (uint32_t i = 0; i < g.m; i += GEMM_TILE_ROWS)
                 for (uint32_t j = 0; j < g.n; j += GEMM_TILE_COLUMNS)
-                    *checksums++ = tile_checksum(g.c, g.m, g.n, g.ldc, i, j);
+                    *checksums++ = tile_checksum(g.c, g.c_at, g.c_type, g.m, g.n, g.ldc, i, j);
     }
 }
 
@@ -131,15 +214,14 @@ static void host_gemm_check(void *const *arguments, const struct keel_range *ran
     uint32_t *report = (uint32_t *)arguments[2] + 2 * (uint64_t)scalar_u32(arguments[8]);
     uint32_t m = scalar_u32(arguments[3]), n = scalar_u32(arguments[4]), ldc = scalar_u32(arguments[5]),
              number = 0;
-    for (uint64_t batch = 0; batch < range->global[2]; batch++) {
-        const float *c = (const float *)arguments[0] + batch * *(const uint64_t *)arguments[7];
+    for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint32_t i = 0; i < m; i += GEMM_TILE_ROWS)
             for (uint32_t j = 0; j < n; j += GEMM_TILE_COLUMNS, number++)
-                if (tile_checksum(c, m, n, ldc, i, j) != checksums[number]) {
+                if (tile_checksum(arguments[0], batch * scalar_u64(arguments[7]), scalar_u32(arguments[9]), m,
+                                  n, ldc, i, j) != checksums[number]) {
                     report[0]++;
                     report[1] = smaller(report[1], number);
                 }
-    }
 }
 
 static const struct keel_module_kernel gemm_kernels[] = {{"keel_gemm", host_gemm},

@@ -1,22 +1,24 @@
-/* gemm_tile.h - panels and tiles: what kernels that multiply matrices are made of (OpenCL C only; the
- * Makefile puts it before those .cl files that sources.mk names).
+/* gemm_tile.h - panels, row blocks and tiles: what kernels that multiply matrices are made of (OpenCL C only;
+ * kernels_CL_NAME in sources.mk puts it, behind canon_half.h, before NAME.cl).
  *
- * A group makes a strip of C, 48 columns wide. It copies some rows of B (k ascending) to a panel in local
- * memory, 48 floats a row, by panel_rows, panel_columns or panel_edge, then calls tile_multiply for each
- * 8 rows of A, which adds to sums of 8 x 48 in local memory; after the last panel tile_finish
- * (tile_finish_edge for fewer columns) turns sums into C. Rows of A are given by a pointer each, so that they
- * may lie anywhere: a product's rows, or the pixels that a convolution's window meets. An element of C is one
- * chain of fma, k ascending: sums are stored and loaded as the floats that they are, so panels of any depth
- * give the same bits.
+ * A group makes strips of C, 48 columns wide. For some depth of k it copies rows of op(A) to blocks in local
+ * memory, 8 rows to a block, each k of a block 8 floats side by side (tile_pack_a), and 48 columns of op(B)
+ * to a panel, 48 floats for each k (tile_pack_b). tile_multiply then adds a block times a panel to 8 x 48
+ * sums in local memory; after the last panel tile_finish turns them into C. Who has other matrices than
+ * these, say the pixels that a convolution's window meets, fills blocks or panels of the same form. An
+ * element of C is one chain of fma, k ascending: sums are stored and loaded as the floats that they are, so
+ * panels of any depth give the same bits.
  *
  * Owns the arithmetic and the checksums of tiles. Leaves to others: which rows and columns, and local memory.
- */
+ * Types: enum keel_dtype, fp32 or one of the 16-bit formats, which become floats while they are copied. */
 
-/* Whether strips of so many columns go by vectors; else they go as those of fewer than 48 do. */
-#define WHOLE(columns) (KEEL_BY_LANE < 2 && (columns) == TILE_COLUMNS)
 enum { TILE_ROWS = 8, TILE_COLUMNS = 48 };
 /* What tile_finish does with the sums, in `flags`. */
 enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128 };
+/* Whether strips of so many columns go by vectors; else they go as those of fewer than 48 do. */
+#define WHOLE(columns) (KEEL_BY_LANE < 2 && (columns) == TILE_COLUMNS)
+
+/* ---- copies, k by k ---- */
 
 #define INTERLEAVE(x, y, h)                                                                                  \
     (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
@@ -36,101 +38,229 @@ enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128 };
     SHUFFLE_PAIR(t##e, t##f, s##7, s##f)
 #define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
 
-#define LOAD_ROW(r)  float16 v##r = vload16(0, b + (ulong)(0x##r) * ldb);
-#define STORE_ROW(r) vstore16(z##r, 0, panel + (0x##r) * TILE_COLUMNS);
-static inline void transpose_16x16(__global const float *b, uint ldb, __local float *panel)
-{
-    EACH_16(LOAD_ROW)
-    SHUFFLE(w, v)
-    SHUFFLE(x, w)
-    SHUFFLE(y, x)
-    SHUFFLE(z, y)
-    EACH_16(STORE_ROW)
-}
+/* Eight floats in one store, as canon_vector.h does it for sixteen. */
+#if KEEL_BY_LANE == 0
+typedef float8 tile_float8 __attribute__((aligned(4)));
+#define STORE_8(v, p) (*(__local tile_float8 *)(p) = (v))
+#else
+#define STORE_8(v, p) vstore8(v, 0, p)
+#endif
 
-static void panel_rows(__global const float *b, uint ldb, uint depth, __local float *panel)
+/* Sixteen columns for each of `depth` k: the first eight to lo, the others to hi, `step` floats apart.
+ * Element (k, j) of x lies at at + k * row + j, */
+static inline void pack_across(__global const void *x, ulong at, uint row, uint type, uint depth,
+                               __local float *lo, __local float *hi, uint step)
 {
     for (uint p = 0; p < depth; p++) {
-        float16 x = vload16(0, b), y = vload16(1, b), z = vload16(2, b);
-        vstore16(x, 0, panel);
-        vstore16(y, 1, panel);
-        vstore16(z, 2, panel);
-        b += ldb;
-        panel += TILE_COLUMNS;
+        const float16 v = canon_get_x16(x, at, type);
+        STORE_8(v.lo, lo);
+        STORE_8(v.hi, hi);
+        at += row;
+        lo += step;
+        hi += step;
     }
 }
 
-static void panel_columns(__global const float *b, uint ldb, uint depth, __local float *panel)
+/* or at at + j * row + k: 16 x 16 elements are transposed in registers. */
+static inline void pack_down(__global const void *x, ulong at, uint row, uint type, uint depth,
+                             __local float *lo, __local float *hi, uint step)
 {
-    uint whole = depth & ~15u;
-    for (uint j = 0; j < TILE_COLUMNS; j += 16)
-        for (uint p = 0; p < whole; p += 16)
-            transpose_16x16(b + (ulong)j * ldb + p, ldb, panel + p * TILE_COLUMNS + j);
+    const uint whole = depth & ~15u;
+    for (uint p = 0; p < whole; p += 16) {
+#define LOAD_ROW(r) float16 v##r = canon_get_x16(x, at + (ulong)(0x##r) * row + p, type);
+        EACH_16(LOAD_ROW)
+        SHUFFLE(w, v)
+        SHUFFLE(x, w)
+        SHUFFLE(y, x)
+        SHUFFLE(z, y)
+#define STORE_ROW(r)                                                                                         \
+    STORE_8(z##r.lo, lo + (p + 0x##r) * step);                                                               \
+    STORE_8(z##r.hi, hi + (p + 0x##r) * step);
+        EACH_16(STORE_ROW)
+    }
     for (uint p = whole; p < depth; p++)
-        for (uint j = 0; j < TILE_COLUMNS; j++)
-            panel[p * TILE_COLUMNS + j] = b[(ulong)j * ldb + p];
+        for (uint j = 0; j < 8; j++) {
+            lo[p * step + j] = canon_get(x, at + (ulong)j * row + p, type);
+            hi[p * step + j] = canon_get(x, at + (ulong)(j + 8) * row + p, type);
+        }
 }
 
-/* The last columns, fewer than 48: zero for what is missing. */
-static void panel_edge(__global const float *b, ulong step_p, ulong step_j, uint columns, uint depth,
-                       __local float *panel)
+/* `columns` of 16; what is missing is zero, and goes nowhere where hi is the end of all. */
+static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
+                             uint columns, uint depth, __local float *lo, __local float *hi, uint step)
 {
+    const uint wide = columns > 8 ? 16 : 8;
     for (uint p = 0; p < depth; p++)
-        for (uint j = 0; j < TILE_COLUMNS; j++)
-            panel[p * TILE_COLUMNS + j] = j < columns ? b[p * step_p + j * step_j] : 0.0f;
+        for (uint j = 0; j < wide; j++) {
+            __local float *to = j < 8 ? lo + j : hi + j - 8;
+            to[p * step] = j < columns ? canon_get(x, at + p * step_k + j * step_j, type) : 0.0f;
+        }
 }
+
+static inline void pack_16(__global const void *x, ulong at, uint row, bool down, uint type, uint columns,
+                           uint depth, __local float *lo, __local float *hi, uint step)
+{
+    if (KEEL_BY_LANE >= 2 || columns < 16)
+        pack_some(x, at, down ? 1 : row, down ? row : 1, type, columns, depth, lo, hi, step);
+    else if (type != CANON_F32)
+        down ? pack_down(x, at, row, type, depth, lo, hi, step)
+             : pack_across(x, at, row, type, depth, lo, hi, step);
+    else if (down)
+        pack_down(x, at, row, CANON_F32, depth, lo, hi, step);
+    else
+        pack_across(x, at, row, CANON_F32, depth, lo, hi, step);
+}
+
+/* `rows` of op(A) to blocks that begin block_floats apart; a multiple of 16 goes fast. Rows that lack to a
+ * whole block are zero. Element (k, i) lies at at + k * row + i, or, `down`, at at + i * row + k. */
+static void tile_pack_a(__global const void *a, ulong at, uint row, bool down, uint type, uint rows,
+                        uint depth, __local float *blocks, uint block_floats)
+{
+    for (uint r = 0; r < rows; r += 16) {
+        __local float *to = blocks + r / TILE_ROWS * block_floats;
+        pack_16(a, at + (down ? (ulong)r * row : r), row, down, type, min(rows - r, 16u), depth, to,
+                to + block_floats, TILE_ROWS);
+    }
+}
+
+/* `columns` of op(B), at most 48, to a panel; those that lack are zero. Element (k, j) lies as in
+ * tile_pack_a. */
+static void tile_pack_b(__global const void *b, ulong at, uint row, bool down, uint type, uint columns,
+                        uint depth, __local float *panel)
+{
+    for (uint j = 0; j < TILE_COLUMNS; j += 16) {
+        if (j < columns)
+            pack_16(b, at + (down ? (ulong)j * row : j), row, down, type, min(columns - j, 16u), depth,
+                    panel + j, panel + j + 8, TILE_COLUMNS);
+        const uint filled = j >= columns ? 0 : columns - j <= 8 ? 8 : 16;
+        for (uint p = 0; p < depth && filled < 16; p++)
+            for (uint l = filled; l < 16; l++)
+                panel[p * TILE_COLUMNS + j + l] = 0.0f;
+    }
+}
+
+/* ---- what is wanted soon ---- */
+
+/* Lines of far memory that are asked for while tiles are multiplied: a rectangle of `rows` rows, row_bytes
+ * apart, of `lines` lines of 64 bytes, in stretches of 8 rows of one line. One line for four k: a core has
+ * buffers for some sixteen that are under way, and needs them for its nearer caches too. All zero: nothing.
+ * A hint to processors that know one; it changes no bit. */
+enum { TILE_STRETCH = 32, STRETCH_ROWS = TILE_STRETCH / 4 };
+struct tile_fetch {
+    __global const char *from; /* of the next stretch */
+    ulong row_bytes;
+    uint rows, lines; /* still to ask for: whole rows of lines, from column `line` on */
+    uint line;
+};
+#ifdef __x86_64__
+#define FETCH_LINE(p) __builtin_prefetch((__global const void *)(p), 0, 2)
+#else
+#define FETCH_LINE(p)
+#endif
+
+static struct tile_fetch tile_fetch_begin(__global const void *x, ulong at, uint row, uint type, uint rows,
+                                          uint columns)
+{
+    const uint bytes = type == CANON_F32 ? 4 : 2;
+    return (struct tile_fetch){(__global const char *)x + at * bytes, (ulong)row * bytes, rows,
+                               (columns * bytes + 126) / 64, 0};
+}
+
+/* What is asked for first, next and last. */
+struct tile_soon {
+    struct tile_fetch c, b, a;
+};
+
+/* Where the next stretch begins; where nothing is left, what is near already, again and again. */
+static inline __global const char *fetch_next(struct tile_soon *soon, ulong *step, __local const float *near)
+{
+    struct tile_fetch *f = soon->c.rows > 0 ? &soon->c : soon->b.rows > 0 ? &soon->b : &soon->a;
+    *step = 0;
+    if (f->rows == 0)
+        return (__global const char *)(size_t)near;
+    __global const char *from = f->from + f->line * 64;
+    *step = f->row_bytes;
+    if (++f->line == f->lines) {
+        f->line = 0;
+        f->from += STRETCH_ROWS * f->row_bytes;
+        f->rows -= min(f->rows, (uint)STRETCH_ROWS);
+    }
+    return from;
+}
+
+/* ---- tiles ---- */
 
 #define EACH_TILE_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define ROW_BEGIN(r)                                                                                         \
     float16 s##r##0 = first ? zero : vload16(3 * r, sums);                                                   \
     float16 s##r##1 = first ? zero : vload16(3 * r + 1, sums);                                               \
     float16 s##r##2 = first ? zero : vload16(3 * r + 2, sums);
-#define ROW_POINTER(r) __global const float *a##r = a[r];
 #define ROW_FMA(r)                                                                                           \
     {                                                                                                        \
-        float16 x = (float16)(*a##r);                                                                        \
+        float16 x = (float16)(rows[r + row]);                                                                \
         s##r##0 = fma(x, b0, s##r##0);                                                                       \
         s##r##1 = fma(x, b1, s##r##1);                                                                       \
         s##r##2 = fma(x, b2, s##r##2);                                                                       \
-        a##r += step;                                                                                        \
+    }
+#define TILE_STEP(p)                                                                                         \
+    {                                                                                                        \
+        const uint row = (p)*TILE_ROWS;                                                                      \
+        float16 b0 = vload16(3 * (p), panel), b1 = vload16(3 * (p) + 1, panel),                              \
+                b2 = vload16(3 * (p) + 2, panel);                                                            \
+        EACH_TILE_ROW(ROW_FMA)                                                                               \
     }
 #define ROW_END(r)                                                                                           \
     vstore16(s##r##0, 3 * r, sums);                                                                          \
     vstore16(s##r##1, 3 * r + 1, sums);                                                                      \
     vstore16(s##r##2, 3 * r + 2, sums);
 
-/* sums (8 x 48) of 8 rows: s = fma(a[r][p * step], panel[p][j], s), p ascending to depth - 1. `first`: sums
- * begin at +0 instead of what lies there. Where fewer rows are wanted, repeat one: what nobody reads. */
-static void tile_multiply(__global const float *const a[TILE_ROWS], uint step, __local const float *panel,
-                          uint depth, bool first, __local float *sums)
+/* sums (8 x 48): s = fma(rows[8 p + r], panel[48 p + j], s), p ascending to depth - 1. `first`: sums begin
+ * at +0 instead of what lies there. Meanwhile lines of `soon` are asked for. */
+static void tile_multiply(__local const float *rows, __local const float *panel, uint depth, bool first,
+                          __local float *sums, struct tile_soon *soon)
 {
 #if KEEL_BY_LANE >= 2
     for (uint at = 0; at < TILE_ROWS * 3; at++) {
-        __global const float *x = a[at / 3];
         float16 s = first ? (float16)(0.0f) : vload16(at, sums);
         for (uint p = 0; p < depth; p++)
-            s = canon_wide_fma((float16)(x[(ulong)p * step]), vload16(3 * p + at % 3, panel), s);
+            s = canon_wide_fma((float16)(rows[p * TILE_ROWS + at / 3]), vload16(3 * p + at % 3, panel), s);
         vstore16(s, at, sums);
     }
 #else
     float16 zero = (float16)(0.0f);
-    EACH_TILE_ROW(ROW_POINTER)
     EACH_TILE_ROW(ROW_BEGIN)
-    for (uint p = 0; p < depth; p++) {
-        float16 b0 = vload16(0, panel), b1 = vload16(1, panel), b2 = vload16(2, panel);
-        EACH_TILE_ROW(ROW_FMA)
-        panel += TILE_COLUMNS;
+    for (uint p = 0; p < depth;) {
+        const uint stop = min(p + TILE_STRETCH, depth);
+        ulong step;
+        __global const char *line = fetch_next(soon, &step, panel);
+        for (; p + 4 <= stop; p += 4) {
+            FETCH_LINE(line);
+            line += step;
+            TILE_STEP(0)
+            TILE_STEP(1)
+            TILE_STEP(2)
+            TILE_STEP(3)
+            panel += 4 * TILE_COLUMNS;
+            rows += 4 * TILE_ROWS;
+        }
+        for (; p < stop; p++) {
+            TILE_STEP(0)
+            panel += TILE_COLUMNS;
+            rows += TILE_ROWS;
+        }
     }
     EACH_TILE_ROW(ROW_END)
 #endif
 }
 
-/* Sums that begin with C, not zero; what lies outside of it repeats its last row and column. */
-static void tile_begin(__global const float *c, uint rows, uint columns, uint ldc, __local float *sums)
+/* Sums that begin with C, at c[at], not zero; what lies outside of it repeats its last row and column. */
+static void tile_begin(__global const void *c, ulong at, uint type, uint rows, uint columns, uint ldc,
+                       __local float *sums)
 {
     for (uint r = 0; r < TILE_ROWS; r++)
         for (uint j = 0; j < TILE_COLUMNS; j++)
-            sums[r * TILE_COLUMNS + j] = c[(ulong)min(r, rows - 1) * ldc + min(j, columns - 1)];
+            sums[r * TILE_COLUMNS + j] =
+                canon_get(c, at + (ulong)min(r, rows - 1) * ldc + min(j, columns - 1), type);
 }
 
 /* The checksum of a tile of 8 x 48 elements: down each column h = rotate(h, 5) + bits, from 0; then the sum
@@ -159,64 +289,63 @@ static uint checksum_fold(uint16 h0, uint16 h1, uint16 h2)
 #endif
 }
 
-static uint16 finish_16(__local const float *sums, __global float *c, __global float *pre,
-                        __global const float *bias, uint flags)
+/* What becomes of sums: C at c[at], of `type` like pre (which is the residual with RESIDUAL); the bias at
+ * this column. */
+struct tile_end {
+    __global void *c, *pre;
+    __global const float *bias;
+    uint type, ldc, flags;
+};
+
+static inline uint16 finish_16(__local const float *sums, const struct tile_end *to, ulong at, uint j)
 {
     float16 s = vload16(0, sums);
-    if (flags & BIAS)
-        s = s + vload16(0, bias);
-    if (flags & ACCUMULATE)
-        s = vload16(0, c) + s;
-    if (flags & RESIDUAL)
-        s = vload16(0, pre) + s;
-    if (flags & PRE) {
-        vstore16(s, 0, pre);
-        s = canon_gelu_x16(s);
+    if (to->flags & BIAS)
+        s = s + vload16(0, to->bias + j);
+    if (to->flags & ACCUMULATE)
+        s = canon_get_x16(to->c, at, to->type) + s;
+    if (to->flags & RESIDUAL)
+        s = canon_get_x16(to->pre, at, to->type) + s;
+    if (to->flags & PRE) {
+        canon_put_x16(s, to->pre, at, to->type);
+        s = canon_gelu_x16(to->type == CANON_F32 ? s : canon_get_x16(to->pre, at, to->type));
     }
-    vstore16(s, 0, c);
-    return as_uint16(s);
+    return canon_put_x16(s, to->c, at, to->type);
 }
 
-/* Up to 8 rows of 48 columns; returns the tile's checksum. */
-static uint tile_finish(__local const float *sums, uint rows, __global float *c, __global float *pre,
-                        uint ldc, __global const float *bias, uint flags)
+static inline uint finish_1(float s, const struct tile_end *to, ulong at, uint j)
 {
-    uint16 h0 = (uint16)(0), h1 = h0, h2 = h0;
-    for (uint r = 0; r < rows; r++) {
-        const ulong at = (ulong)r * ldc;
-        __local const float *s = sums + r * TILE_COLUMNS;
-        h0 = rotate(h0, (uint16)(CHECKSUM_TURN)) + finish_16(s, c + at, pre + at, bias, flags);
-        h1 = rotate(h1, (uint16)(CHECKSUM_TURN)) +
-             finish_16(s + 16, c + at + 16, pre + at + 16, bias + 16, flags);
-        h2 = rotate(h2, (uint16)(CHECKSUM_TURN)) +
-             finish_16(s + 32, c + at + 32, pre + at + 32, bias + 32, flags);
+    if (to->flags & BIAS)
+        s = s + to->bias[j];
+    if (to->flags & ACCUMULATE)
+        s = canon_get(to->c, at, to->type) + s;
+    if (to->flags & RESIDUAL)
+        s = canon_get(to->pre, at, to->type) + s;
+    if (to->flags & PRE) {
+        canon_put(s, to->pre, at, to->type);
+        s = canon_gelu(canon_get(to->pre, at, to->type));
     }
-    return checksum_fold(h0, h1, h2);
+    return canon_put(s, to->c, at, to->type);
 }
 
-/* The same for the last columns, fewer than 48. */
-static uint tile_finish_edge(__local const float *sums, uint rows, uint columns, __global float *c,
-                             __global float *pre, uint ldc, __global const float *bias, uint flags)
+/* Up to 8 rows of up to 48 columns; returns the tile's checksum. */
+static uint tile_finish(__local const float *sums, uint rows, uint columns, const struct tile_end *to,
+                        ulong at)
 {
+    if (WHOLE(columns)) {
+        uint16 h[3] = {(uint16)(0), (uint16)(0), (uint16)(0)};
+        for (uint r = 0; r < rows; r++, at += to->ldc)
+            for (uint v = 0; v < 3; v++)
+                h[v] = rotate(h[v], (uint16)(CHECKSUM_TURN)) +
+                       finish_16(sums + r * TILE_COLUMNS + 16 * v, to, at + 16 * v, 16 * v);
+        return checksum_fold(h[0], h[1], h[2]);
+    }
     uint sum = 0;
     for (uint j = 0; j < columns; j++) {
         uint h = 0;
-        for (uint r = 0; r < rows; r++) {
-            const ulong at = (ulong)r * ldc + j;
-            float s = sums[r * TILE_COLUMNS + j];
-            if (flags & BIAS)
-                s = s + bias[j];
-            if (flags & ACCUMULATE)
-                s = c[at] + s;
-            if (flags & RESIDUAL)
-                s = pre[at] + s;
-            if (flags & PRE) {
-                pre[at] = s;
-                s = canon_gelu(s);
-            }
-            c[at] = s;
-            h = rotate(h, (uint)CHECKSUM_TURN) + as_uint(s);
-        }
+        for (uint r = 0; r < rows; r++)
+            h = rotate(h, (uint)CHECKSUM_TURN) +
+                finish_1(sums[r * TILE_COLUMNS + j], to, at + (ulong)r * to->ldc + j, j);
         sum += h * (2 * j + 1);
     }
     return sum;

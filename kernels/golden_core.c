@@ -5,10 +5,31 @@
  * it is wrong. To change a hash on purpose is to change the bits of a release: see README.md. */
 #include "golden_internal.h"
 
+#include <keel/memory.h>
+
 /* ---- matrix product: m, n, k, batch, flags, extra elements to each row as it is stored ---- */
 
 enum { TA = 1, TB = 2, ACCUMULATE = 4, BIAS = 8, GELU = 16, CHAIN = 32, ADDED = 64 };
 
+/* Elements of a type: floats in [-1, 1), or patterns of 16 bits that are no denormal of any. */
+static struct keel_buffer *elements(struct golden_run *run, const char *name, enum golden_role role,
+                                    uint64_t count, uint32_t type)
+{
+    if (type == KEEL_F32)
+        return golden_floats(run, name, role, count, -1.0F, 1.0F);
+    uint16_t *patterns;
+    if (keel_alloc(count, sizeof *patterns, &patterns) != KEEL_OK)
+        return NULL; /* which the operation refuses */
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t x = (uint32_t)(i + count) * UINT32_C(2654435761);
+        patterns[i] = (uint16_t)(0x3000U + (x >> 20) + (x >> 16 << 15));
+    }
+    struct keel_buffer *buffer = golden_bytes(run, name, role, patterns, count * sizeof *patterns);
+    keel_free(patterns);
+    return buffer;
+}
+
+/* shape[6]: the types of A, B and C, two bits each */
 static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 {
     const uint32_t m = shape[0], n = shape[1], k = shape[2], batch = shape[3], flags = shape[4],
@@ -17,22 +38,56 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
     struct keel_gemm op = {.m = m, .n = n, .k = k, .batch = batch, .transpose_a = ta, .transpose_b = tb};
     op.accumulate = (flags & ACCUMULATE) != 0;
     op.chain = (flags & CHAIN) != 0;
+    op.a_type = (enum keel_dtype)(shape[6] & 3);
+    op.b_type = (enum keel_dtype)(shape[6] >> 2 & 3);
+    op.c_type = (enum keel_dtype)(shape[6] >> 4 & 3);
     op.lda = (ta ? m : k) + pad;
     op.ldb = (tb ? k : n) + pad;
     op.ldc = n + pad;
     op.stride_a = (uint64_t)op.lda * (ta ? k : m);
     op.stride_b = (uint64_t)op.ldb * (tb ? n : k);
     op.stride_c = (uint64_t)op.ldc * m;
-    op.a = GOLDEN_FLOATS(run, "a", batch * op.stride_a);
-    op.b = GOLDEN_FLOATS(run, "b", batch * op.stride_b);
-    op.c = golden_floats(run, "c", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
+    op.a = elements(run, "a", GOLDEN_INPUT, batch * op.stride_a, op.a_type);
+    op.b = elements(run, "b", GOLDEN_INPUT, batch * op.stride_b, op.b_type);
+    op.c = elements(run, "c", GOLDEN_UPDATED, batch * op.stride_c, op.c_type);
     if (flags & BIAS)
         op.bias = GOLDEN_FLOATS(run, "bias", n);
     if (flags & GELU)
-        op.pre = golden_floats(run, "pre", GOLDEN_UPDATED, batch * op.stride_c, -1.0F, 1.0F);
+        op.pre = elements(run, "pre", GOLDEN_UPDATED, batch * op.stride_c, op.c_type);
     if (flags & ADDED)
-        op.residual = GOLDEN_FLOATS(run, "residual", batch * op.stride_c);
+        op.residual = elements(run, "residual", GOLDEN_INPUT, batch * op.stride_c, op.c_type);
     return golden_ready(run) ? keel_op_gemm(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, n, k, flags, over k; of four groups the second is empty, and the last rows belong to none. */
+static enum keel_status gemm_grouped(struct golden_run *run, const uint32_t *shape)
+{
+    enum { GROUPS = 4 };
+    const uint32_t rows = shape[0], n = shape[1], k = shape[2], flags = shape[3];
+    const bool over_k = shape[4] != 0, tb = (flags & TB) != 0;
+    const int32_t cuts[GROUPS + 1] = {0, (int32_t)(rows / 3), (int32_t)(rows / 3), (int32_t)(rows / 2),
+                                      (int32_t)(rows - rows / 7)};
+    struct keel_gemm_grouped op = {.groups = GROUPS, .over_k = over_k};
+    struct keel_gemm *one = &op.product;
+    one->m = over_k ? k : rows;
+    one->n = n;
+    one->k = over_k ? rows : k;
+    one->batch = 1;
+    one->transpose_a = over_k;
+    one->transpose_b = tb;
+    one->accumulate = (flags & ACCUMULATE) != 0;
+    one->lda = k;
+    one->ldb = tb ? k : n;
+    one->ldc = n;
+    one->stride_b = (uint64_t)n * k;
+    one->stride_c = (uint64_t)n * k;
+    op.offsets = golden_bytes(run, "offsets", GOLDEN_INPUT, cuts, sizeof cuts);
+    one->a = GOLDEN_FLOATS(run, "a", (uint64_t)rows * k);
+    one->b = GOLDEN_FLOATS(run, "b", (uint64_t)n * (over_k ? rows : GROUPS * k));
+    one->c = golden_floats(run, "c", GOLDEN_UPDATED, (uint64_t)n * (over_k ? GROUPS * k : rows), -1.0F, 1.0F);
+    if (flags & BIAS)
+        one->bias = GOLDEN_FLOATS(run, "bias", (uint64_t)GROUPS * n);
+    return golden_ready(run) ? keel_op_gemm_grouped(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 /* m, n, k, batch, elements of C that are overwritten before C is checked */
@@ -305,6 +360,16 @@ static const struct golden_case cases[] = {
                 3),
     GOLDEN_CASE(gemm, gemm, "9x97x19-nn-residual", 0xe16daca3fc89f2bb, 9, 97, 19, 1, ADDED, 0),
     GOLDEN_CASE(gemm, gemm, "17x50x300-nn-chain", 0x556ecf30bca02202, 17, 50, 300, 1, CHAIN, 2),
+    GOLDEN_CASE(gemm, gemm, "11x50x19-nn-bf16-residual", 0x8f51581f7e8cd7d4, 11, 50, 19, 1, ADDED, 0, 1 << 4),
+    GOLDEN_CASE(gemm, gemm, "33x101x37-nn-bf16", 0xa90acbcc29745139, 33, 101, 37, 1, ACCUMULATE | BIAS, 1,
+                1 | 1 << 2 | 1 << 4),
+    GOLDEN_CASE(gemm, gemm, "19x53x70-nt-f16", 0x7eef507793db1b3c, 19, 53, 70, 1, TB | GELU, 3,
+                2 | 2 << 2 | 2 << 4),
+    GOLDEN_CASE(gemm, gemm, "17x96x129-tn-mixed", 0xc4226d52ad3d6a40, 17, 96, 129, 1, TA, 0, 2 | 1 << 2),
+    GOLDEN_CASE(gemm_grouped, gemm, "53x49x37-bias", 0x9c0ef7019f7a24bd, 53, 49, 37, BIAS, 0),
+    GOLDEN_CASE(gemm_grouped, gemm, "31x50x17-nt", 0x4296f092c05b8663, 31, 50, 17, TB, 0),
+    GOLDEN_CASE(gemm_grouped, gemm, "29x13x19-over-k", 0xb763a11d841f2f26, 29, 13, 19, ACCUMULATE, 1),
+    GOLDEN_CASE(gemm_grouped, gemm, "7x97x5-over-k", 0xe0451387ced75ccd, 7, 97, 5, 0, 1),
     GOLDEN_CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
     GOLDEN_CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
     GOLDEN_CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),

@@ -2,7 +2,7 @@
 kernels_CL_COMMON := canon_wide.h canon_vector.h canon_math.h canon_random.h \
 	canon_scalar.h canon_math.h canon_random.h canon_lane.h canon_tree.h
 # And before some: kernels_CL_NAME, before NAME.cl.
-kernels_CL_gemm := gemm_tile.h
+kernels_CL_gemm := canon_half.h gemm_tile.h
 kernels_CL_cast := canon_half.h
 kernels_CL_optimizer := canon_half.h
 # One a line, so that lines are added without touching others.

@@ -18,6 +18,7 @@ static const uint32_t group_values[] = {1, 8, 16, 32, 64, 128, 256};
 static const uint32_t element_values[] = {16, 64, 256, 1024, 4096, 16384};
 static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
+static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
 static const uint32_t balance_values[] = {1, 2, 4, 8, 16};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
 static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
@@ -50,6 +51,12 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                  VALUES(rows_values)},
                                 "KEEL_GEMM_ROWS",
                                 KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_STRIPS] = {{"gemm.strips",
+                                   "strips of 48 columns to a group at most, whose sums lie in local "
+                                   "memory, times the rows",
+                                   VALUES(strip_values)},
+                                  "KEEL_GEMM_STRIPS",
+                                  KEEL_MODULE_gemm},
     [KEEL_TUNABLE_GEMM_BALANCE] = {{"gemm.groups_per_unit",
                                     "groups to a compute unit at least, by fewer rows to a group",
                                     VALUES(balance_values)},
@@ -91,8 +98,9 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
                                        : limit < KEEL_GROUP_ITEMS_MANY ? limit
                                                                        : KEEL_GROUP_ITEMS_MANY;
     values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
-    values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 256 : 64;
+    values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
+    values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 4;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? 1024 : 64;
@@ -127,9 +135,13 @@ static enum keel_status apply(const struct keel_setting *setting, uint32_t value
 }
 
 /* The largest local arrays of a module's kernels: those of gemm.cl and attention.cl. */
-static uint64_t gemm_local_bytes(const uint32_t values[KEEL_TUNABLE_COUNT])
+static uint64_t gemm_local_bytes(const struct keel_device_info *info,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    return (uint64_t)(values[KEEL_TUNABLE_GEMM_DEPTH] + values[KEEL_TUNABLE_GEMM_ROWS]) * 48 * sizeof(float);
+    const uint64_t depth = values[KEEL_TUNABLE_GEMM_DEPTH], rows_max = values[KEEL_TUNABLE_GEMM_ROWS];
+    const uint64_t packed = keel_device_large_local(info) ? rows_max : 16;
+    return (48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) + packed / 8 * (8 * depth + 16)) *
+           sizeof(float);
 }
 static uint64_t attention_local_bytes(const struct keel_device_info *info,
                                       const uint32_t values[KEEL_TUNABLE_COUNT])
@@ -147,13 +159,13 @@ static enum keel_status check_device(const struct keel_device_info *info,
 {
     if (info->kind == KEEL_DEVICE_HOST)
         return KEEL_OK;
-    const uint64_t gemm = gemm_local_bytes(values), attention = attention_local_bytes(info, values);
+    const uint64_t gemm = gemm_local_bytes(info, values), attention = attention_local_bytes(info, values);
     if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
                          values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
     if (gemm > info->local_bytes || attention > info->local_bytes)
         return keel_fail(KEEL_LIMIT, "%s: takes %llu bytes of local memory, %s has %llu: set a smaller one",
-                         gemm > info->local_bytes ? "gemm.depth and gemm.rows"
+                         gemm > info->local_bytes ? "gemm.depth, gemm.rows and gemm.strips"
                                                   : "attention.block and attention.kept",
                          (unsigned long long)(gemm > info->local_bytes ? gemm : attention), info->selector,
                          (unsigned long long)info->local_bytes);

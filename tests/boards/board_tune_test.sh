@@ -21,7 +21,7 @@ conf() { # conf MORE: board.conf of test/board
     mkdir -p "$scratch/roots/test/board"
     rm -f "$scratch/roots/test/board/tune.conf"
     printf '[board]\nname = test\n[match]\nplatform = Portable*\n%b[kernels]\ncanon.by_lane = 0\nlaunch.group_items = 1
-launch.item_elements = 4096\ngemm.depth = 384\ngemm.rows = 256\nattention.block = 64\n' "$1" \
+launch.item_elements = 4096\ngemm.depth = 384\ngemm.rows = 256\ngemm.strips = 8\nattention.block = 64\n' "$1" \
         >"$scratch/roots/test/board/board.conf"
 }
 conf ''

@@ -69,9 +69,11 @@ static void product_fini(struct product *p)
 /* For a device with small local memory: groups of at most 64 rows, other depths of k. */
 static struct rig_small use_small_local(struct rig_device *on, struct keel_launch_list *list)
 {
-    enum { M_ARGUMENT = 5, ROW_BLOCK_ARGUMENT = 12, ROWS = 64 };
+    enum { M_ARGUMENT = 5, N_ARGUMENT = 6, ROW_BLOCK_ARGUMENT = 12, STRIPS_ARGUMENT = 17, ROWS = 64 };
     struct keel_launch *launch = &list->items[0];
     launch->args[ROW_BLOCK_ARGUMENT].as.u32 = ROWS;
+    launch->args[STRIPS_ARGUMENT].as.u32 = 1;
+    launch->range.global[0] = (launch->args[N_ARGUMENT].as.u32 + 47) / 48;
     launch->range.global[1] = (launch->args[M_ARGUMENT].as.u32 + ROWS - 1) / ROWS;
     return rig_small_init(on, &keel_module_gemm, list);
 }
@@ -317,6 +319,174 @@ START_TEST(small_local_memory_changes_no_bit)
 }
 END_TEST
 
+/* ---- storage in 16 bits ---- */
+
+/* The same product on floats that the 16 bits hold exactly: equal sums, rounded once at the end. */
+struct halves {
+    struct keel_buffer *wide, *half;
+};
+
+static struct halves halves_of(struct rig_device *on, uint32_t series, uint64_t count, enum keel_dtype type,
+                               struct keel_launch_list *list)
+{
+    float *numbers = rig_numbers(series, count);
+    struct halves it = {rig_buffer(on, numbers, count * sizeof(float)), rig_buffer(on, NULL, count * 2)};
+    free(numbers);
+    ck_ok(keel_op_cast(
+        on->kernels,
+        &(struct keel_cast){.count = count, .from = KEEL_F32, .to = type, .x = it.wide, .y = it.half}, list));
+    ck_ok(keel_op_cast(
+        on->kernels,
+        &(struct keel_cast){.count = count, .from = type, .to = KEEL_F32, .x = it.half, .y = it.wide}, list));
+    return it;
+}
+
+/* A product of 16-bit operands against that of their floats, whose result is cast. */
+static void check_halves(struct rig_device *on, enum keel_dtype type, bool transpose_a, bool transpose_b)
+{
+    enum { M = 37, N = 100, K = 150 };
+    struct keel_launch_list list = {0};
+    struct halves a = halves_of(on, 1, M * K, type, &list), b = halves_of(on, 2, N * K, type, &list),
+                  c = halves_of(on, 3, M * N, type, &list);
+    struct keel_buffer *cast = rig_buffer(on, NULL, M * N * 2);
+    struct keel_gemm op = {.m = M,
+                           .n = N,
+                           .k = K,
+                           .batch = 1,
+                           .transpose_a = transpose_a,
+                           .transpose_b = transpose_b,
+                           .accumulate = true,
+                           .lda = transpose_a ? M : K,
+                           .ldb = transpose_b ? K : N,
+                           .ldc = N,
+                           .a = a.wide,
+                           .b = b.wide,
+                           .c = c.wide};
+    ck_ok(keel_op_gemm(on->kernels, &op, &list));
+    op.a_type = op.b_type = op.c_type = type;
+    op.a = a.half;
+    op.b = b.half;
+    op.c = c.half;
+    ck_ok(keel_op_gemm(on->kernels, &op, &list));
+    ck_ok(keel_op_cast(
+        on->kernels,
+        &(struct keel_cast){.count = M * N, .from = KEEL_F32, .to = type, .x = c.wide, .y = cast}, &list));
+    rig_run(on, &list);
+    uint16_t wanted[M * N], found[M * N];
+    rig_read(on, cast, wanted);
+    rig_read(on, c.half, found);
+    for (int i = 0; i < M * N; i++)
+        ck_assert_msg(found[i] == wanted[i], "element %d: %04x, wanted %04x", i, found[i], wanted[i]);
+    rig_clear(on);
+}
+
+START_TEST(sixteen_bits_are_the_floats_they_hold_and_round_once)
+{
+    rig_open();
+    for (int d = 0; d < RIG_DEVICES; d++)
+        for (int layout = 0; layout < 4; layout++) {
+            check_halves(&rig[d], KEEL_BF16, layout & 1, layout & 2);
+            check_halves(&rig[d], KEEL_F16, layout & 1, layout & 2);
+        }
+    rig_close();
+}
+END_TEST
+
+/* ---- groups ---- */
+
+enum { GROUPS = 5, GROUP_ROWS = 90, GROUP_N = 53, GROUP_K = 37 };
+static const int32_t group_offsets[GROUPS + 1] = {0, 40, 40, 41, 80, 83};
+
+/* Element (i, j) of what a group's product is, by the words of kernels.h. */
+static float grouped_element(const struct keel_gemm_grouped *op, const float *a, const float *b,
+                             uint32_t group, uint32_t i, uint32_t j)
+{
+    uint32_t begin = (uint32_t)group_offsets[group], rows = (uint32_t)group_offsets[group + 1] - begin;
+    float s = 0;
+    for (uint32_t p = 0; p < (op->over_k ? rows : GROUP_K); p++) {
+        float x = op->over_k ? a[(begin + p) * GROUP_K + i] : a[(begin + i) * GROUP_K + p];
+        float y = op->over_k                ? b[(begin + p) * GROUP_N + j]
+                  : op->product.transpose_b ? b[(group * GROUP_N + j) * GROUP_K + p]
+                                            : b[(group * GROUP_K + p) * GROUP_N + j];
+        s = fmaf(x, y, s);
+    }
+    return s;
+}
+
+/* What C must be: all groups, and what belongs to none. */
+static void grouped_wanted(const struct keel_gemm_grouped *op, const float *a, const float *b,
+                           const float *bias, float *c)
+{
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        uint32_t begin = (uint32_t)group_offsets[g], rows = (uint32_t)group_offsets[g + 1] - begin;
+        float *to = c + (op->over_k ? g * GROUP_K : begin) * GROUP_N;
+        for (uint32_t i = 0; i < (op->over_k ? GROUP_K : rows); i++)
+            for (uint32_t j = 0; j < GROUP_N; j++) {
+                float s = grouped_element(op, a, b, g, i, j);
+                if (op->product.bias != NULL)
+                    s = s + bias[g * GROUP_N + j];
+                if (op->product.accumulate && rows > 0)
+                    s = to[i * GROUP_N + j] + s;
+                if (!op->product.accumulate || rows > 0)
+                    to[i * GROUP_N + j] = s;
+            }
+    }
+    if (!op->over_k && !op->product.accumulate)
+        for (uint32_t i = (uint32_t)group_offsets[GROUPS]; i < GROUP_ROWS; i++)
+            memset(c + i * GROUP_N, 0, GROUP_N * sizeof *c);
+}
+
+static void check_grouped(struct rig_device *on, struct keel_gemm_grouped op, bool bias)
+{
+    const uint64_t a_count = GROUP_ROWS * GROUP_K,
+                   b_count = (op.over_k ? GROUP_ROWS : GROUPS * GROUP_K) * GROUP_N,
+                   c_count = (op.over_k ? GROUPS * GROUP_K : GROUP_ROWS) * GROUP_N;
+    float *a = rig_numbers(1, a_count), *b = rig_numbers(2, b_count), *c = rig_numbers(3, c_count),
+          *found = rig_numbers(3, c_count), *bias_row = rig_numbers(4, GROUPS * GROUP_N);
+    struct keel_launch_list list = {0};
+    struct keel_gemm *one = &op.product;
+    one->m = op.over_k ? GROUP_K : GROUP_ROWS;
+    one->n = GROUP_N;
+    one->k = op.over_k ? GROUP_ROWS : GROUP_K;
+    one->batch = 1;
+    one->transpose_a = op.over_k;
+    one->lda = GROUP_K;
+    one->ldb = one->transpose_b ? GROUP_K : GROUP_N;
+    one->ldc = GROUP_N;
+    one->stride_b = one->stride_c = GROUP_K * GROUP_N;
+    one->a = rig_buffer(on, a, a_count * sizeof(float));
+    one->b = rig_buffer(on, b, b_count * sizeof(float));
+    one->c = rig_buffer(on, c, c_count * sizeof(float));
+    one->bias = bias ? rig_buffer(on, bias_row, GROUPS * GROUP_N * sizeof(float)) : NULL;
+    op.groups = GROUPS;
+    op.offsets = rig_buffer(on, group_offsets, sizeof group_offsets);
+    ck_ok(keel_op_gemm_grouped(on->kernels, &op, &list));
+    rig_run(on, &list);
+    rig_read(on, one->c, found);
+    grouped_wanted(&op, a, b, bias_row, c);
+    rig_same_bits("grouped", (int)(on - rig), found, c, c_count);
+    rig_clear(on);
+    free(a);
+    free(b);
+    free(c);
+    free(found);
+    free(bias_row);
+}
+
+START_TEST(groups_are_products_of_their_rows)
+{
+    rig_open();
+    for (int d = 0; d < RIG_DEVICES; d++) {
+        check_grouped(&rig[d], (struct keel_gemm_grouped){0}, true);
+        check_grouped(&rig[d], (struct keel_gemm_grouped){.product.transpose_b = true}, false);
+        check_grouped(&rig[d], (struct keel_gemm_grouped){.product.accumulate = true}, false);
+        check_grouped(&rig[d], (struct keel_gemm_grouped){.over_k = true}, false);
+        check_grouped(&rig[d], (struct keel_gemm_grouped){.over_k = true, .product.accumulate = true}, false);
+    }
+    rig_close();
+}
+END_TEST
+
 START_TEST(wrong_descriptors_are_refused_by_name)
 {
     rig_open();
@@ -349,6 +519,15 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     op = right;
     op.bias = rig_buffer(on, NULL, 9 * sizeof(float));
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.b_type = KEEL_I32;
+    ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    struct keel_gemm_grouped grouped = {.product = right, .groups = 2, .offsets = x};
+    grouped.product.stride_b = 100;
+    ck_status(keel_op_gemm_grouped(on->kernels, &grouped, &list), KEEL_INVALID); /* B holds one group */
+    grouped.groups = 0;
+    ck_status(keel_op_gemm_grouped(on->kernels, &grouped, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "gemm_grouped"));
     ck_assert_uint_eq(list.count, 0);
     ck_ok(keel_op_gemm(on->kernels, &right, &list));
     keel_launch_list_fini(&list);
@@ -363,6 +542,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
+    tcase_add_test(tc, sixteen_bits_are_the_floats_they_hold_and_round_once);
+    tcase_add_test(tc, groups_are_products_of_their_rows);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
 }
 

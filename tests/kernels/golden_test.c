@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define LIMIT_NS (120 * KEEL_NS_PER_S)
-enum { LIMIT_S = 400, SETTINGS_MAX = 6 };
+enum { LIMIT_S = 400, SETTINGS_MAX = 7 };
 
 /* A stack is the environment that makes the driver show it, and a selector. */
 struct stack {
@@ -106,17 +106,20 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"launch.item_elements", 16},
      {"gemm.depth", 32},
      {"gemm.rows", 32},
+     {"gemm.strips", 2},
      {"attention.block", 16},
      {"attention.kept", 64}},
     {{"launch.group_items", 8},
      {"launch.item_elements", 256},
      {"gemm.depth", 384},
      {"gemm.rows", 512},
+     {"gemm.strips", 4},
      {"attention.kept", 16},
      {"canon.by_lane", 1}},
     {{"gemm.groups_per_unit", 16},
      {"launch.item_elements", 64},
      {"gemm.rows", 64},
+     {"gemm.strips", 1},
      {"attention.block", 32},
      {"attention.kept", 2048},
      {"canon.by_lane", 2}},

@@ -121,18 +121,26 @@ uint32_t keel_random_u32(const struct keel_control *control, uint32_t stream, ui
 float keel_random_uniform(const struct keel_control *control, uint32_t stream, uint64_t element);
 float keel_random_normal(const struct keel_control *control, uint32_t stream, uint64_t element);
 
+/* How elements are stored; arithmetic is fp32 everywhere. */
+enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
+
 /* ---- matrix product --------------------------------------------------------------------------- */
 
 /* C[b] = op(A[b]) op(B[b]) for b in [0, batch): op(A) is m x k, op(B) is k x n, C is m x n.
  * Element order: s = fma(a_0, b_0, 0), then s = fma(a_i, b_i, s) for i ascending; then bias:
  * s = s + bias[n]; then, if `accumulate`, s = C_old + s, or, with a residual, s = residual + s; then, if
  * pre != NULL, pre = s and C = gelu(s). Strides in elements. lda is the row length of A as it is stored.
+ *
+ * A, B, and C with pre and residual may be stored in 16 bits: what is read becomes floats exactly, results
+ * are rounded to nearest even, and gelu is that of pre as it was stored. The bias is fp32.
+ *
  * `chain` begins with s = C_old instead of 0 (without `accumulate`): so k may be cut into pieces, each a
  * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
- * is without `chain`, and only the last has bias and pre. */
+ * is without `chain`, and only the last has bias, pre and residual. */
 struct keel_gemm {
     uint32_t m, n, k, batch;
     bool transpose_a, transpose_b, accumulate, chain;
+    enum keel_dtype a_type, b_type, c_type; /* KEEL_F32 (which is 0), KEEL_BF16 or KEEL_F16 */
     uint32_t lda, ldb, ldc;
     uint64_t stride_a, stride_b, stride_c;
     struct keel_buffer *a, *b, *c;
@@ -147,6 +155,23 @@ struct keel_gemm {
 uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);
+
+/* Products of a mixture of experts: rows are sorted by group, and offsets (int32, groups + 1, ascending from
+ * 0, on the device) says that rows offsets[g] to offsets[g + 1] - 1 belong to group g. Groups may be empty;
+ * offsets beyond the rows are cut there. In element order as keel_gemm. Rows of C (over_k false): y = x W_g
+ * (+ bias), or dx = dy W_g^T. m is the number of rows of A and C; B is [groups, .., ..] and the bias [groups,
+ * n], stride_b apart and n. Rows from offsets[groups] on, which belong to nobody, become 0 (before pre); with
+ * `accumulate` they stay as they are. over_k: dW_g = x_g^T dy_g. k is the number of rows of A and B as
+ * stored; C is [groups, m, n], stride_c apart. An empty group gives 0; with `accumulate` its C stays as it
+ * is. product.batch is 1, and there are no checksums. INVALID as keel_op_gemm. */
+struct keel_gemm_grouped {
+    struct keel_gemm product;
+    uint32_t groups;
+    bool over_k;
+    struct keel_buffer *offsets;
+};
+enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct keel_gemm_grouped *op,
+                                      struct keel_launch_list *list);
 
 /* Is C still what the product wrote? Reads C once and compares the checksums that keel_op_gemm left. Whatever
  * has changed in one column of a tile of 8 x 48 since is found for certain, what has changed in several with
@@ -269,7 +294,6 @@ struct keel_normal {
 };
 enum keel_status keel_op_normal(struct keel_kernels *, const struct keel_normal *, struct keel_launch_list *);
 
-enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
 /* Element type conversion, round to nearest even; f32 <-> bf16 and f32 <-> f16. */
 struct keel_cast {
     uint64_t count;
