@@ -192,7 +192,7 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
     if (is_narrow(s))
         return launch_plain(kernels, list, "keel_conv2d_plain", s->batch * keel_conv_out(s, 0),
                             s->out_channels, args);
-    const struct tiles tiles = {"keel_conv2d_tiles", s->out_channels / s->groups, out_pixels(s), 1, 192, 48};
+    const struct tiles tiles = {"keel_conv2d_tiles", s->out_channels / s->groups, out_pixels(s), 1, 384, 48};
     return launch_tiles(kernels, list, s, &tiles, args);
 }
 
@@ -228,7 +228,7 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
     const uint32_t down = s->stride[0] < s->height ? s->stride[0] : s->height;
     const uint32_t across = s->stride[1] < s->width ? s->stride[1] : s->width;
     const struct tiles tiles = {
-        "keel_conv2d_grad_data_tiles", s->channels / s->groups, pixels, down * across, 192, 48};
+        "keel_conv2d_grad_data_tiles", s->channels / s->groups, pixels, down * across, 384, 48};
     return launch_tiles(kernels, list, s, &tiles, args);
 }
 
@@ -262,6 +262,6 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
         return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels,
                             args);
     const struct tiles tiles = {
-        "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, 96, 48};
+        "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, 192, 48};
     return launch_tiles(kernels, list, s, &tiles, args);
 }

@@ -15,7 +15,7 @@
  * device's local memory (KEEL_LARGE_LOCAL) and change no bit. Tolerance against the host: none, equal bits. */
 
 #ifdef KEEL_LARGE_LOCAL
-enum { DEPTH = 128, ROWS_MAX = 192, WEIGHT_ROWS_MAX = 96 };
+enum { DEPTH = 128, ROWS_MAX = 384, WEIGHT_ROWS_MAX = 192 };
 #else
 enum { DEPTH = 32, ROWS_MAX = 48, WEIGHT_ROWS_MAX = 48 };
 #endif
