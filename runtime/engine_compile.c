@@ -15,7 +15,7 @@
 /* ---- passes ----------------------------------------------------------------------------------------------
  */
 
-static const float first_loss_scale = 65536.0F;
+static const float first_loss_scale = 0x1p24F; /* the first steps halve it to what fits */
 
 /* What may be left out. A fusion is a pass of its own here; "fuse" is all of them. */
 static const struct {

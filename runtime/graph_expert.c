@@ -139,6 +139,7 @@ enum keel_status keel_emit_balance_loss(struct keel_emit *emit, const struct kee
                                          .choice = buffer_of(emit, node->in[1]),
                                          .loss = buffer_of(emit, node->out[0]),
                                          .dprobabilities = buffer_of(emit, node->out[1]),
+                                         .loss_scale = emit->loss_scale,
                                          .scratch = emit->workspace};
     need_workspace(emit, 2 * (uint64_t)op.experts * sizeof(float));
     return emit->measure ? KEEL_OK : keel_op_balance_loss(emit->kernels, &op, emit->list);

@@ -285,6 +285,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_BALANCE_LOSS] = {.name = "balance_loss",
                               .rule = "*e,#*k->+1,*e?",
                               .describe = keel_describe_loss,
+                              .scaled = true,
                               .grad = keel_grad_loss,
                               .emit = keel_emit_balance_loss},
 
