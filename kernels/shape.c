@@ -3,8 +3,8 @@
 
 #include "kernels_internal.h"
 
-enum { DIMS = KEEL_BOX_DIMS, TILE = 16, STRIP = 256 };
-#define WORDS_MAX (UINT64_C(1) << 48) /* so that no product of sizes overflows unseen */
+enum { DIMS = KEEL_BOX_DIMS, SPAN = 64 }; /* SPAN: as in shape.cl */
+#define WORDS_MAX (UINT64_C(1) << 48)     /* so that no product of sizes overflows unseen */
 
 /* Where a box of n lies in x and in y; x contiguous along its last dimension too, unless `tiles`. */
 struct box {
@@ -186,7 +186,7 @@ static enum keel_status launch_tiles(struct keel_kernels *kernels, const struct 
                                      const struct keel_permute *op, struct keel_launch_list *list)
 {
     const uint64_t items =
-        box->n[0] * box->n[1] * ((box->n[2] + TILE - 1) / TILE) * ((box->n[3] + STRIP - 1) / STRIP);
+        box->n[0] * box->n[1] * ((box->n[2] + SPAN - 1) / SPAN) * ((box->n[3] + SPAN - 1) / SPAN);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),  keel_arg_buffer(op->y),  keel_arg_u64(items),     keel_arg_u64(box->n[1]),
         keel_arg_u64(box->n[2]), keel_arg_u64(box->n[3]), keel_arg_u64(box->x[0]), keel_arg_u64(box->x[1]),

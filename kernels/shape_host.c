@@ -33,7 +33,7 @@ static void host_tiles(void *const *arguments, const struct keel_range *range)
     const uint64_t n1 = u64_at(arguments, 3), n2 = u64_at(arguments, 4), n3 = u64_at(arguments, 5);
     const uint64_t x0 = u64_at(arguments, 6), x1 = u64_at(arguments, 7), x3 = u64_at(arguments, 8);
     const uint64_t y0 = u64_at(arguments, 9), y1 = u64_at(arguments, 10), y2 = u64_at(arguments, 11);
-    const uint64_t outer = items / (((n2 + 15) / 16) * ((n3 + 255) / 256));
+    const uint64_t outer = items / (((n2 + 63) / 64) * ((n3 + 63) / 64));
     for (uint64_t at = 0; at < outer * n2 * n3; at++) {
         const uint64_t i3 = at % n3, i2 = at / n3 % n2, i1 = at / n3 / n2 % n1, i0 = at / n3 / n2 / n1;
         y[i0 * y0 + i1 * y1 + i2 * y2 + i3] = x[i0 * x0 + i1 * x1 + i2 + i3 * x3];

@@ -20,6 +20,7 @@
 #include <keel/kernels.h>
 #include <keel/memory.h>
 #include <keel/optimizer_ops.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ struct row {
 static struct keel_kernels *kernels;
 static struct keel_queue *queue;
 static struct keel_buffer *pool[5]; /* POOL_FLOATS each, of which those named x, y ... below */
-static struct keel_buffer *ids, *small[4], *control;
+static struct keel_buffer *ids, *choices, *small[4], *control;
 static struct stream_bench streams;
 static struct fma_bench fma_rate;
 static bool processor_time;
@@ -332,6 +333,8 @@ enum { SHORT = 256, LONG = 4096, WIDTH = 768, HIDDEN = 3072, VOCAB = 50257, CHUN
     {                                                                                                        \
         name, build, LONG, n, k, goal                                                                        \
     }
+#include "roofline_table.h"
+
 static const struct row table[] = {
     BOTH("add", build_add, WIDTH, 0, 0),
     BOTH("gelu", build_gelu, HIDDEN, 0, 0),
@@ -361,6 +364,7 @@ static const struct row table[] = {
     {"cast from f16", build_from_f16, 32, MI, 0, 0},
     {"fill", build_fill, 32, MI, 0, 0},
     {"copy", build_copy, 32, MI, 0, 0},
+    ROOFLINE_TABLE,
     BOTH("gemm", build_gemm, HIDDEN, WIDTH, 0.8),
     {"attention 4 x", build_attention, 64, 0, 0, 0},
     {"attention 4 x", build_attention, 1024, 0, 0, 0},
@@ -528,7 +532,8 @@ static enum keel_status open_all(struct keel_device *device)
         KEEL_TRY(fill_buffer(device, POOL_FLOATS, 0, &pool[i]));
     for (int i = 0; i < 4; i++)
         KEEL_TRY(fill_buffer(device, LONG, 0, &small[i]));
-    KEEL_TRY(fill_buffer(device, LONG, VOCAB, &ids));
+    KEEL_TRY(fill_buffer(device, IDS, VOCAB, &ids));
+    KEEL_TRY(fill_buffer(device, IDS, EXPERTS, &choices));
     KEEL_TRY(keel_buffer_create(device, sizeof settings, &control));
     KEEL_TRY(keel_queue_write(queue, control, 0, &settings, sizeof settings, NULL, NULL));
     return finish();
@@ -546,6 +551,7 @@ static void close_all(struct keel_device *device)
     drop(pool, 5);
     drop(small, 4);
     drop(&ids, 1);
+    drop(&choices, 1);
     drop(&control, 1);
     fma_close(&fma_rate);
     stream_close(&streams);
