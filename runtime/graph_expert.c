@@ -65,6 +65,121 @@ enum keel_status keel_emit_dispatch(struct keel_emit *emit, const struct keel_ir
     return emit->measure ? KEEL_OK : keel_op_dispatch(emit->kernels, &op, emit->list);
 }
 
+/* ---- a layer of each expert -------------------------------------------------------------------------------
+ */
+
+keel_value keel_graph_expert_linear(struct keel_graph *graph, keel_value sorted, keel_value weight,
+                                    keel_value bias, keel_value offsets)
+{
+    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_EXPERT_LINEAR,
+                                                              .in = {sorted, weight, offsets, bias}});
+}
+
+/* One offset more than experts. */
+bool keel_letters_expert(const struct keel_graph *graph, const struct keel_ir_node *node,
+                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph, (void)node, (void)why, (void)why_bytes;
+    size['O'] = size['e'] + 1;
+    return true;
+}
+
+void keel_grad_expert_linear(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    struct keel_graph *graph = autodiff->graph;
+    keel_value x = node->in[0], weight = node->in[1], offsets = node->in[2], bias = node->in[3];
+    keel_value dy = arrived(autodiff, node->out[0]);
+    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, bias))
+        return;
+    keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_EXPERT_DW,
+                                                       .in = {x, dy, offsets},
+                                                       .into = {accumulator(autodiff, weight)}});
+    if (bias != 0)
+        keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_EXPERT_BIAS_GRAD,
+                                                           .in = {dy, offsets},
+                                                           .into = {accumulator(autodiff, bias)}});
+    if (wanted(autodiff, x))
+        keel_gradient_add(autodiff, x,
+                          keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_EXPERT_DX,
+                                                                             .in = {dy, weight, offsets}}));
+}
+
+static enum keel_status emit_grouped(struct keel_emit *emit, struct keel_gemm_grouped *op, keel_value offsets)
+{
+    op->groups = (uint32_t)shape_of(emit, offsets)->size[0] - 1;
+    op->offsets = buffer_of(emit, offsets);
+    op->product.batch = 1;
+    op->product.workspace = emit->workspace;
+    need_workspace(emit, keel_gemm_workspace_bytes(emit->kernels, &op->product));
+    return emit->measure ? KEEL_OK : keel_op_gemm_grouped(emit->kernels, op, emit->list);
+}
+
+enum keel_status keel_emit_expert_linear(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint32_t k = width_of(emit, node->in[0]), n = width_of(emit, node->out[0]);
+    struct keel_gemm_grouped op = {.product = {.m = rows_of(emit, node->in[0]),
+                                               .n = n,
+                                               .k = k,
+                                               .lda = k,
+                                               .ldb = n,
+                                               .ldc = n,
+                                               .stride_b = (uint64_t)k * n,
+                                               .a = buffer_of(emit, node->in[0]),
+                                               .b = buffer_of(emit, node->in[1]),
+                                               .bias = buffer_of(emit, node->in[3]),
+                                               .c = buffer_of(emit, node->out[0])}};
+    return emit_grouped(emit, &op, node->in[2]);
+}
+
+/* dx = dy weight^T, expert by expert. */
+enum keel_status keel_emit_expert_dx(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint32_t n = width_of(emit, node->in[0]), k = width_of(emit, node->out[0]);
+    struct keel_gemm_grouped op = {.product = {.m = rows_of(emit, node->in[0]),
+                                               .n = k,
+                                               .k = n,
+                                               .lda = n,
+                                               .ldb = n,
+                                               .ldc = k,
+                                               .transpose_b = true,
+                                               .stride_b = (uint64_t)k * n,
+                                               .a = buffer_of(emit, node->in[0]),
+                                               .b = buffer_of(emit, node->in[1]),
+                                               .c = buffer_of(emit, node->out[0])}};
+    return emit_grouped(emit, &op, node->in[2]);
+}
+
+/* dweight += x^T dy, expert by expert. */
+enum keel_status keel_emit_expert_dw(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint32_t k = width_of(emit, node->in[0]), n = width_of(emit, node->in[1]);
+    struct keel_gemm_grouped op = {.product = {.m = k,
+                                               .n = n,
+                                               .k = rows_of(emit, node->in[0]),
+                                               .lda = k,
+                                               .ldb = n,
+                                               .ldc = n,
+                                               .transpose_a = true,
+                                               .accumulate = true,
+                                               .stride_c = (uint64_t)k * n,
+                                               .a = buffer_of(emit, node->in[0]),
+                                               .b = buffer_of(emit, node->in[1]),
+                                               .c = buffer_of(emit, node->out[0])},
+                                   .over_k = true};
+    return emit_grouped(emit, &op, node->in[2]);
+}
+
+enum keel_status keel_emit_expert_bias_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_expert_bias_grad op = {.rows = rows_of(emit, node->in[0]),
+                                             .n = width_of(emit, node->in[0]),
+                                             .experts = rows_of(emit, node->out[0]),
+                                             .x = buffer_of(emit, node->in[0]),
+                                             .offsets = buffer_of(emit, node->in[1]),
+                                             .out = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_expert_bias_grad(emit->kernels, &op, emit->list);
+}
+
 /* ---- combine ------------------------------------------------------------------------------------------- */
 
 keel_value keel_graph_combine(struct keel_graph *graph, keel_value y, keel_value place, keel_value weights)

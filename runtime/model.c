@@ -53,6 +53,16 @@ static enum keel_status build_bert(struct keel_graph *graph, const struct keel_j
     return keel_model_bert(graph, &config);
 }
 
+static enum keel_status build_moe(struct keel_graph *graph, const struct keel_job *job,
+                                  const struct keel_data *data)
+{
+    const struct keel_moe_config config = {.gpt = gpt_of(job, data),
+                                           .experts = job->experts,
+                                           .capacity = job->capacity,
+                                           .balance = job->balance};
+    return keel_model_moe(graph, &config);
+}
+
 static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_job *job)
 {
     const struct keel_dlrm_config config = {.dense = job->dense,
@@ -74,10 +84,10 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
         return build_resnet(graph, job, data);
     case KEEL_MODEL_BERT:
         return build_bert(graph, job, data);
+    case KEEL_MODEL_MOE:
+        return build_moe(graph, job, data);
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
-    case KEEL_MODEL_MOE:
-        return keel_fail(KEEL_UNSUPPORTED, "model.kind: moe comes later");
     case KEEL_MODEL_GPT:
     case KEEL_MODEL_KIND_COUNT:
     default:

@@ -74,6 +74,10 @@ enum keel_op_id {
     KEEL_OP_CUMSUM,
 
     KEEL_OP_DISPATCH, /* graph_expert.c */
+    KEEL_OP_EXPERT_LINEAR,
+    KEEL_OP_EXPERT_DX,
+    KEEL_OP_EXPERT_DW,
+    KEEL_OP_EXPERT_BIAS_GRAD,
     KEEL_OP_COMBINE,
     KEEL_OP_COMBINE_GRAD,
     KEEL_OP_BALANCE_LOSS,
@@ -264,6 +268,13 @@ bool keel_letters_dispatch(const struct keel_graph *, const struct keel_ir_node 
                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
 void keel_describe_dispatch(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_dispatch(struct keel_autodiff *, const struct keel_ir_node *);
+bool keel_letters_expert(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+                         char *why, size_t why_bytes);
+void keel_grad_expert_linear(struct keel_autodiff *, const struct keel_ir_node *);
+enum keel_status keel_emit_expert_linear(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_expert_dx(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_expert_dw(struct keel_emit *, const struct keel_ir_node *);
+enum keel_status keel_emit_expert_bias_grad(struct keel_emit *, const struct keel_ir_node *);
 void keel_grad_combine(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_dispatch(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_combine(struct keel_emit *, const struct keel_ir_node *);

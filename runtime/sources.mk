@@ -35,6 +35,7 @@ runtime_SRC += model.c
 runtime_SRC += model_bert.c
 runtime_SRC += model_dlrm.c
 runtime_SRC += model_gpt.c
+runtime_SRC += model_moe.c
 runtime_SRC += model_parts.c
 runtime_SRC += model_resnet.c
 runtime_SRC += node.c

@@ -68,6 +68,8 @@ static const struct refusal table[] = {
     {KEEL_OP_CUMSUM, "i4,6", "must be float32", {0}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i5,2", "leading dimensions differ", {4, 4}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i4,2", "choices of 0 experts", {0, 4}, 0},
+    {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,6,5 i3 -", "O is 3 and must be 4", {0}, 0},
+    {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,7,5 i4 -", "k is 6 and 7", {0}, 0},
     {KEEL_OP_COMBINE, "f8,6 i4,2 f4,3", "k is 2 and 3", {0}, 0},
     {KEEL_OP_BALANCE_LOSS, "f4,8 i5,2", "leading dimensions differ", {0}, 0},
     /* stride, padding, groups */
@@ -191,6 +193,8 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_cumsum(graph, v[0]);
     else if (row->op == KEEL_OP_DISPATCH)
         keel_graph_dispatch(graph, v[0], v[1], n[0], n[1], &out[0], &out[1], &out[2]);
+    else if (row->op == KEEL_OP_EXPERT_LINEAR)
+        keel_graph_expert_linear(graph, v[0], v[1], v[3], v[2]);
     else if (row->op == KEEL_OP_COMBINE)
         keel_graph_combine(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_BALANCE_LOSS)

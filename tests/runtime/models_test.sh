@@ -38,7 +38,7 @@ train() { # KIND DIR ARGUMENTS...: they win over what is set here
     timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
 }
 
-for kind in fashion bert-demo dlrm-demo; do
+for kind in fashion bert-demo moe-demo dlrm-demo; do
     train "$kind" "$kind-1" --set train.steps=6
     check "$kind: a run of one rank" [ "$(steps "$root/$kind-1" | wc -l)" -eq 6 ]
     train "$kind" "$kind-2" --set train.steps=6 --ranks 2
@@ -67,6 +67,7 @@ refused "images cut short" 2 "t10k-images-idx3-ubyte: is cut short" fashion --se
 refused "classes that labels exceed" 2 "out of range: there are 7 classes" fashion --set model.vocab=7
 refused "stages that leave nothing" 2 "too small for 5 stages and a large stem" fashion --set model.stages=5 --set model.stem=large
 refused "a key of another model" 2 "model.experts = 3 says nothing to the model of this job" fashion --set model.experts=3
+refused "one expert" 2 "model.experts = 1: out of range" moe-demo --set model.experts=1
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

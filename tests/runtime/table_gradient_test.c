@@ -2,7 +2,7 @@
  * in double; and what is refused when the graph is built. */
 #include "op_gradient.h"
 
-enum { ROWS = 6, WIDTH = 5, TABLE = 4, EXPERTS = 3, K = 2 };
+enum { ROWS = 6, WIDTH = 5, TABLE = 4, EXPERTS = 3, LAYER = 4, K = 2 };
 
 #define BUILD(name)                                                                                          \
     static keel_value build_##name(struct keel_graph *graph, const keel_value *p, keel_value ids,            \
@@ -275,6 +275,38 @@ static void experts(const struct op_operands *o, double *y)
     routed(o, y, probabilities, taken);
 }
 
+/* p2: a layer of each expert [3, 5, 4], p3: its biases. */
+BUILD(expert_layers)
+{
+    (void)ids, (void)input;
+    keel_value weights, choice, sorted, offsets, place;
+    keel_graph_top_k(graph, keel_graph_softmax(graph, p[1]), K, &weights, &choice);
+    keel_graph_dispatch(graph, bent(graph, p[0]), choice, EXPERTS, 3, &sorted, &offsets, &place);
+    keel_value y = keel_graph_expert_linear(graph, sorted, p[2], p[3], offsets);
+    return keel_graph_combine(graph, y, place, weights);
+}
+static void expert_layers(const struct op_operands *o, double *y)
+{
+    int taken[EXPERTS] = {0};
+    memset(y, 0, ROWS * LAYER * sizeof *y);
+    for (int r = 0; r < ROWS; r++) {
+        double p[EXPERTS];
+        int found[K];
+        soft_row(o->param[1] + (size_t)r * EXPERTS, EXPERTS, p);
+        largest(p, EXPERTS, K, found);
+        for (int j = 0; j < K; j++) {
+            const int e = found[j];
+            const bool kept = taken[e]++ < 3;
+            for (int n = 0; n < LAYER && kept; n++) {
+                double sum = o->param[3][e * LAYER + n];
+                for (int c = 0; c < WIDTH; c++)
+                    sum += tanh(o->param[0][r * WIDTH + c]) * o->param[2][(e * WIDTH + c) * LAYER + n];
+                y[r * LAYER + n] += p[e] * sum;
+            }
+        }
+    }
+}
+
 BUILD(balance_loss)
 {
     (void)ids;
@@ -320,6 +352,9 @@ static const struct op_case table[] = {
     CASE(embedding_bag, 30, .params = {SHAPE(TABLE, WIDTH)}, .ids = SHAPE(3, 2, 2), .ids_below = TABLE + 2),
     CASE(pairwise_dot, 6, .params = {SHAPE(2, 3, 5)}),
     CASE(experts, 30, .params = {SHAPE(ROWS, WIDTH), SHAPE(ROWS, EXPERTS)}),
+    CASE(expert_layers, ROWS *LAYER,
+         .params = {SHAPE(ROWS, WIDTH), SHAPE(ROWS, EXPERTS), SHAPE(EXPERTS, WIDTH, LAYER),
+                    SHAPE(EXPERTS, LAYER)}),
     CASE(balance_loss, 1, .params = {SHAPE(ROWS, WIDTH), SHAPE(ROWS, EXPERTS)}, .input = SHAPE(ROWS, WIDTH),
          .is_loss = true),
 };
@@ -398,6 +433,12 @@ static void bad_dispatch(struct keel_graph *graph, keel_value x, keel_value ids)
     keel_graph_dispatch(graph, x, ids, 4, 0, &sorted, &offsets, &place);
     ck_assert(sorted == 0 && offsets == 0 && place == 0);
 }
+static void bad_experts(struct keel_graph *graph, keel_value x, keel_value ids)
+{
+    keel_value sorted, offsets, place;
+    keel_graph_dispatch(graph, x, ids, 4, 3, &sorted, &offsets, &place);
+    keel_graph_expert_linear(graph, sorted, keel_graph_reshape(graph, x, SHAPE_OF(2, 5, 3)), 0, offsets);
+}
 static void bad_combine(struct keel_graph *graph, keel_value x, keel_value ids)
 {
     keel_graph_combine(graph, x, ids, x);
@@ -424,6 +465,7 @@ static const struct {
              {bad_bag, "embedding_bag([6,2], [2,3,5]): reshape.0 has 3 dimensions"},
              {bad_pairs, "pairwise_dot([6,1,5]): there are no pairs of 1 rows"},
              {bad_dispatch, "dispatch([6,5], [6,2]): 12 choices of 4 experts with room for 0 each"},
+             {bad_experts, "expert_linear([12,5], [2,5,3], [5]): O is 5 and must be 3"},
              {bad_combine, "combine([6,5], [6,2], [6,5]): k is 2 and 5"},
              {bad_balance, "balance_loss([2,5], [6,2], [1]): leading dimensions differ"}};
 

@@ -209,6 +209,19 @@ START_TEST(gpt)
 }
 END_TEST
 
+START_TEST(moe)
+{
+    char directory[64];
+    struct side side = {.job = text_job(directory)};
+    side.job.kind = KEEL_MODEL_MOE;
+    side.job.experts = 5;
+    side.job.capacity = 1.0f; /* so that some tokens find no place */
+    side.job.balance = 0.1f;
+    compare(&side, "moe");
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 START_TEST(bert)
 {
     char directory[64];
@@ -280,6 +293,7 @@ static void cases(TCase *tc)
         return;
     }
     tcase_add_test(tc, gpt);
+    tcase_add_test(tc, moe);
     tcase_add_test(tc, bert);
     tcase_add_test(tc, resnet);
     tcase_add_test(tc, dlrm);

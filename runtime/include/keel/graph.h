@@ -115,6 +115,9 @@ keel_value keel_graph_pairwise_dot(struct keel_graph *, keel_value x);
  * probability). */
 void keel_graph_dispatch(struct keel_graph *, keel_value x, keel_value choice, uint32_t experts,
                          uint32_t capacity, keel_value *sorted, keel_value *offsets, keel_value *place);
+/* Each expert's own layer: rows of `sorted` [s, k] by weight [experts, k, n] and bias [experts, n], or 0. */
+keel_value keel_graph_expert_linear(struct keel_graph *, keel_value sorted, keel_value weight,
+                                    keel_value bias, keel_value offsets);
 keel_value keel_graph_combine(struct keel_graph *, keel_value y, keel_value place, keel_value weights);
 keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities, keel_value choice,
                                    float weight);

@@ -37,6 +37,15 @@ struct keel_bert_config {
  * masked], rows of the flattened ids that are asked for, and "targets" [batch, masked]. */
 enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config);
 
+struct keel_moe_config {
+    struct keel_gpt_config gpt;
+    uint32_t experts;
+    float capacity; /* tokens that an expert takes, over its fair share */
+    float balance;  /* weight of the loss that spreads them */
+};
+/* A GPT with experts in every second block (Fedus et al. 2022). Inputs as GPT's. */
+enum keel_status keel_model_moe(struct keel_graph *graph, const struct keel_moe_config *config);
+
 struct keel_dlrm_config {
     uint32_t dense;         /* features that are numbers */
     uint32_t tables, bag;   /* features that are categories; most of them in one sample */
