@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 enum { STEPS_MAX = 64 };
 
@@ -56,6 +58,14 @@ static const struct shape shapes[] = {
      2,
      0.0},
 };
+
+static bool processor_time; /* of one thread, which other programs on the machine disturb less */
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 static uint64_t soon(void)
 {
@@ -113,10 +123,12 @@ static enum keel_status time_steps(struct keel_engine *engine, const struct shap
     double peak[STEPS_MAX];
     KEEL_TRY(step(engine, tokens, 0)); /* compiles for its sizes */
     for (uint32_t i = 0; i < shape->steps; i++) {
+        double since = now_s();
         KEEL_TRY(fma_measure(fma, &peak[i]));
-        uint64_t since = keel_now_ns();
+        peak[i] = processor_time ? fma_flops(fma) / (now_s() - since) : peak[i];
+        since = now_s();
         KEEL_TRY(step(engine, tokens, i + 1));
-        seconds[i] = (double)(keel_now_ns() - since) * 1e-9;
+        seconds[i] = now_s() - since;
     }
     double time = median(seconds, shape->steps);
     double best = median(peak, shape->steps);
@@ -129,6 +141,10 @@ static enum keel_status time_steps(struct keel_engine *engine, const struct shap
                      "", shape->goal);
     }
     print_figure(shape->name, "device memory", (double)facts.planned_peak_bytes / 1048576.0, "MiB", 0.0);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    print_figure(shape->name, "peak memory", (double)usage.ru_maxrss / 1024.0, "MiB",
+                 0.0); /* of the process */
     print_figure(shape->name, "arena", (double)facts.activation_bytes / 1048576.0, "MiB", 0.0);
     return KEEL_OK;
 }
@@ -171,13 +187,15 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
     return status;
 }
 
-/* step_bench [DEVICE [SHAPE]] */
+/* step_bench [DEVICE [SHAPE [THREADS]]]: with one thread times are the processor's. */
 int main(int argc, char **argv)
 {
     struct keel_device *device = NULL;
     struct keel_kernels *kernels = NULL;
     struct fma_bench fma = {.kernel = NULL};
-    enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", NULL, &device);
+    struct keel_device_options options = {.threads = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0};
+    processor_time = options.threads == 1;
+    enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", &options, &device);
     if (status == KEEL_OK)
         status = fma_open(device, &fma);
     if (status == KEEL_OK)
