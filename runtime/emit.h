@@ -49,6 +49,11 @@ static inline const struct keel_shape *shape_of(const struct keel_emit *emit, ke
     return &emit->graph->values[value].shape;
 }
 
+static inline enum keel_dtype type_of(const struct keel_emit *emit, keel_value value)
+{
+    return emit->graph->values[value].dtype;
+}
+
 static inline uint64_t count_of(const struct keel_emit *emit, keel_value value)
 {
     return keel_shape_count(shape_of(emit, value));

@@ -265,6 +265,7 @@ enum keel_status keel_emit_linear_dx(struct keel_emit *emit, const struct keel_i
                              .lda = n,
                              .ldb = n,
                              .transpose_b = true,
+                             .a_type = type_of(emit, node->in[0]),
                              .a = buffer_of(emit, node->in[0]),
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0])};
@@ -281,6 +282,7 @@ enum keel_status keel_emit_transposed_dx(struct keel_emit *emit, const struct ke
                              .k = n,
                              .lda = n,
                              .ldb = k,
+                             .a_type = type_of(emit, node->in[0]),
                              .a = buffer_of(emit, node->in[0]),
                              .b = buffer_of(emit, node->in[1]),
                              .c = buffer_of(emit, node->out[0])};
@@ -300,6 +302,8 @@ static enum keel_status weight_gradient(struct keel_emit *emit, keel_value left,
                              .ldb = n,
                              .transpose_a = true,
                              .accumulate = true,
+                             .a_type = type_of(emit, left),
+                             .b_type = type_of(emit, right),
                              .a = buffer_of(emit, left),
                              .b = buffer_of(emit, right),
                              .c = buffer_of(emit, out)};

@@ -21,7 +21,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                            .emit = keel_emit_linear_dx},
     [KEEL_OP_LINEAR_DW] = {.name = "linear_dw",
                            .rule = "*k,*n->+kn",
-                           .half = "1",
+                           .half = "01",
                            .emit = keel_emit_linear_dw},
     [KEEL_OP_LINEAR_TRANSPOSED] = {.name = "linear_transposed",
                                    .rule = "*k,nk->*n",
@@ -33,7 +33,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                .emit = keel_emit_transposed_dx},
     [KEEL_OP_TRANSPOSED_DW] = {.name = "transposed_dw",
                                .rule = "*k,*n->+nk",
-                               .half = "1",
+                               .half = "01",
                                .emit = keel_emit_transposed_dw},
     [KEEL_OP_BIAS_GRAD] = {.name = "bias_grad", .rule = "*n->+n", .emit = keel_emit_bias_grad},
     /* Results: y, mean, 1 / deviation. */

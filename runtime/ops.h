@@ -120,8 +120,8 @@ struct keel_op {
                     char *why, size_t why_bytes);
     /* The attributes as text for the dump (" heads=4"); NULL: there are none, but dropout. */
     void (*describe)(const struct keel_ir_node *, char *text, size_t text_bytes);
-    const char *half; /* digits of the operands that products of the backward pass read in 16 bits with
-                         16-bit storage (pass_amp.c); NULL: none */
+    const char *half; /* digits of the operands that the kernel of a backward product reads in 16 bits, and
+                         has so with 16-bit storage (pass_amp.c); NULL: none */
     bool scaled;      /* a loss: its gradient is multiplied by emit->loss_scale */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);

@@ -3,8 +3,9 @@
  * All arithmetic is of float32. In 16 bits wait
  *     what the forward pass makes and the backward pass reads, and
  *     gradients that a product of the backward pass reads (the `half` operands of a row),
- * by a cast behind the node that makes the value; who reads it so reads it back by a cast before it. In
- * between only the copy needs memory. Rounding happens in the first cast alone, to nearest, ties to even
+ * by a cast behind the node that makes the value. Products read it so; others have it read back by a cast
+ * before them. In between only the copy needs memory. Rounding happens in the first cast alone, to nearest,
+ * ties to even
  * (kernels/canon_half.h). All other readers see the value as it was made: the loss is that of float32 with
  * the same weights.
  *
@@ -184,6 +185,10 @@ static enum keel_status read_back(struct keel_graph *graph, struct copies *copie
         keel_value value = node->in[i];
         if ((node->waited >> i & 1U) == 0)
             continue;
+        if (wants_half(node, i)) {
+            node->in[i] = copies->half[value];
+            continue;
+        }
         if (copies->wide[value] == 0 || number - copies->read[value] > CLOSE_NODES) {
             copies->wide[value] = twin(graph, value, KEEL_F32, ".wide");
             KEEL_TRY(add_cast(graph, copies->half[value], copies->wide[value]));
