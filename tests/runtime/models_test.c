@@ -2,10 +2,12 @@
  * of the host reference on another device. */
 #include "data.h"
 #include "harness.h"
+#include "ir.h"
 #include "trainer.h"
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <keel/models.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -162,8 +164,65 @@ START_TEST(another_device_computes_the_same_bits)
 }
 END_TEST
 
+static uint64_t trained_elements(const struct keel_graph *graph)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < graph->param_count; i++)
+        sum +=
+            graph->params[i].statistic ? 0 : keel_shape_count(&graph->values[graph->params[i].value].shape);
+    return sum;
+}
+
+START_TEST(residual_networks_have_the_published_numbers_of_parameters)
+{
+    static const struct keel_resnet_config configs[] = {
+        {4, 2, 64, true, 224, 224, 3, 1000, 2}, /* ResNet-18 */
+        {4, 2, 64, true, 33, 47, 3, 1000, 1},   /* whatever the size of the images */
+        {3, 3, 16, false, 32, 32, 3, 10, 2},    /* ResNet-20, with shortcuts that are convolutions */
+    };
+    static const uint64_t parameters[] = {11689512, 11689512, 269722 + 16 * 32 + 32 * 64 + 2 * (32 + 64)};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        struct keel_graph *graph;
+        ck_ok(keel_graph_create(&graph));
+        ck_ok(keel_model_resnet(graph, &configs[i]));
+        ck_assert_uint_eq(trained_elements(graph), parameters[i]);
+        keel_graph_destroy(graph);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_make_no_model_are_refused)
+{
+    struct keel_graph *graph;
+    const struct keel_resnet_config resnet = {.stages = 3,
+                                              .blocks = 1,
+                                              .width = 4,
+                                              .height = 3,
+                                              .image_width = 9,
+                                              .channels = 1,
+                                              .classes = 2,
+                                              .batch = 1};
+    const struct keel_bert_config bert = {
+        .layers = 1, .heads = 2, .width = 4, .block = 4, .vocab = 5, .batch = 1, .masked = 5};
+    const struct keel_moe_config moe = {.gpt = {.layers = 1}, .experts = 2, .capacity = 1.0f};
+    const struct keel_dlrm_config dlrm = {
+        .dense = 1, .tables = 1, .bag = 0, .categories = 1, .width = 1, .batch = 1};
+    ck_ok(keel_graph_create(&graph));
+    ck_status(keel_model_resnet(graph, &resnet), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "images of 3x9 are too small for 3 stages"));
+    ck_status(keel_model_bert(graph, &bert), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "more masked, 5, than tokens, 4"));
+    ck_status(keel_model_moe(graph, &moe), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "1 layers: 2 experts"));
+    ck_status(keel_model_dlrm(graph, &dlrm), KEEL_INVALID);
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, residual_networks_have_the_published_numbers_of_parameters);
+    tcase_add_test(tc, sizes_that_make_no_model_are_refused);
     tcase_add_checked_fixture(tc, make_data, remove_data);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, KEEL_MODEL_KIND_COUNT);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, KEEL_MODEL_KIND_COUNT);
