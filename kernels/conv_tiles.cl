@@ -268,7 +268,7 @@ static uint window_runs(struct conv g, uint from, uint depth, __local struct run
 struct meeting {
     uint first, step, count;
 };
-INLINE struct meeting meeting_of(uint remainder, uint pad, uint stride, uint dilation, uint taps)
+static struct meeting meeting_of(uint remainder, uint pad, uint stride, uint dilation, uint taps)
 {
     struct meeting m = {0, 1, 0};
     while (m.first < taps && (remainder + pad + m.first * dilation * (stride - 1)) % stride != 0)
