@@ -71,11 +71,15 @@ static inline void canon_store(float16 v, __global float *y, uint n)
     for (uint l = 0; l < n; l++)
         y[l] = lanes[l];
 }
-/* v where the lane is below n, else +0. */
-static inline float16 canon_mask(float16 v, uint n)
+/* v where the lane is below n, else w; or else +0. */
+static inline float16 canon_first(float16 v, float16 w, uint n)
 {
     const uint16 lane = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return lane < (uint16)(n) ? v : (float16)(0.0f);
+    return lane < (uint16)(n) ? v : w;
+}
+static inline float16 canon_mask(float16 v, uint n)
+{
+    return canon_first(v, (float16)(0.0f), n);
 }
 /* The sum of one run of at most 4096 values, or of one row of any length. */
 static inline float canon_sum_run(__global const float *x, uint n)

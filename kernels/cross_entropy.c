@@ -2,6 +2,16 @@
  * cross_entropy.cl. */
 #include "kernels_internal.h"
 
+/* Rows to a work-item: many make the most of three at once, but each processor is to get some. */
+enum { ROWS_MAX = 16, ITEMS_PER_UNIT = 4 };
+static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
+{
+    if (keel_kernels_item_elements(kernels) < KEEL_BLOCK_ELEMENTS)
+        return 1; /* narrow lanes: a row to each */
+    const uint32_t share = rows / (keel_kernels_info(kernels)->compute_units * ITEMS_PER_UNIT);
+    return share < 1 ? 1 : share < ROWS_MAX ? share : ROWS_MAX;
+}
+
 static enum keel_status check(const struct keel_cross_entropy *op)
 {
     const uint64_t row_bytes = op->rows * sizeof(float);
@@ -19,6 +29,7 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
                                        struct keel_launch_list *list)
 {
     KEEL_TRY(check(op));
+    const uint32_t per_item = rows_per_item(kernels, op->rows);
     const struct keel_arg row_args[] = {
         keel_arg_buffer(op->logits),
         keel_arg_buffer(op->targets),
@@ -30,8 +41,9 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
         keel_arg_u32(op->dlogits != NULL),
         keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->row_loss),
         keel_arg_u32(op->loss_scale != NULL),
+        keel_arg_u32(per_item),
     };
-    struct keel_range range = keel_kernels_range(kernels, op->rows);
+    struct keel_range range = keel_kernels_range(kernels, ((uint64_t)op->rows + per_item - 1) / per_item);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
                                  row_args, KEEL_ARG_COUNT(row_args)));
     if (op->loss == NULL)

@@ -7,58 +7,77 @@
  * with dlogits_j times the power of two of loss_scale, where there is one (optimizer_ops.h)
  *
  * Shapes: logits, dlogits [rows, vocab], may be one buffer; targets, row_loss [rows]. Sums are the tree
- * of canon_tree.h; the sum over rows is that of a whole tensor, its levels kept in row_loss. One
- * work-item takes a row and goes over it three times, the last two out of the cache of a core: maximum;
- * exponentials, kept in dlogits, and their sum; scaling. No tunables. */
+ * of canon_tree.h; the sum over rows is that of a whole tensor, its levels kept in row_loss. A row
+ * is gone over three times: maximum; exponentials, kept in dlogits, and their sum; scaling. A work-item takes
+ * neighbouring rows, three at once and each at another of these, so that one comes from memory while another
+ * is computed and a third leaves a core's cache. Rows to a work-item change no bit. */
 
-/* max of a run; NaN are passed over here and come back through the sum. */
-static inline float row_max(__global const float *x, uint n)
+struct stages {
+    __global const float *fresh;   /* its maximum is looked for; NaN are passed over and come back by the sum */
+    __global const float *x;       /* its exponentials go to e */
+    __global float *e, *d;         /* d, the e of the turn before, is scaled */
+    uint look, raise, scaling;     /* which of the three there are */
+    float m, share, scale;
+};
+
+/* Columns [i, i + 16), of which `left` are there: 16 but in the last. */
+static inline __attribute__((always_inline)) void advance(const struct stages *s, uint i, uint left,
+                                                          float16 *largest, float16 *lanes)
 {
-    float16 m = (float16)(x[0]);
-    uint i = 0;
-    for (; i + 16 <= n; i += 16) {
-        float16 v = vload16(0, x + i);
-        m = v > m ? v : m;
+    if (s->look) {
+        const float16 v = canon_load(s->fresh + i, left);
+        const float16 there = left < 16 ? canon_first(v, *largest, left) : v;
+        *largest = there > *largest ? there : *largest;
     }
-    float r = canon_fold_max(m);
-    for (; i < n; i++)
-        r = x[i] > r ? x[i] : r;
-    return r;
+    if (s->raise) {
+        float16 e = canon_exp_x16(canon_load(s->x + i, left) - s->m);
+        e = left < 16 ? canon_mask(e, left) : e;
+        *lanes += e;
+        if (s->e != 0)
+            canon_store(e, s->e + i, left);
+    }
+    if (s->scaling)
+        canon_store((canon_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
 }
 
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
                                  __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
                                  float scale, uint has_gradient, __global const float *loss_scale,
-                                 uint has_scale)
+                                 uint has_scale, uint rows_per_item)
 {
-    const uint row = get_global_id(0);
-    if (row >= rows)
+    const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);
+    if (first >= rows)
         return;
-    __global const float *x = logits + (ulong)row * vocab;
-    __global float *d = dlogits + (ulong)row * vocab;
-    const int target = targets[row];
-    const float at_target = x[target], m = row_max(x, vocab);
-    float16 lanes = (float16)(0.0f);
-    for (uint i = 0; i < vocab; i += 16) {
-        const uint left = vocab - i;
-        float16 e = canon_exp_x16(canon_load(x + i, left) - m);
-        if (left < 16)
-            e = canon_mask(e, left);
-        lanes += e;
-        if (has_gradient)
-            canon_store(e, d + i, left);
+    struct stages s = {.scale = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale};
+    float at_target = 0.0f, next_at_target = 0.0f;
+    for (uint row = first; row < end + 1 + has_gradient; row++) {
+        s.look = row < end;
+        s.raise = row > first && row <= end;
+        s.scaling = row > first + 1;
+        s.fresh = logits + (ulong)row * vocab;
+        s.x = s.fresh - vocab;
+        s.d = s.scaling ? dlogits + (ulong)(row - 2) * vocab : dlogits;
+        s.e = has_gradient && s.raise ? dlogits + (ulong)(row - 1) * vocab : 0;
+        const int scaled_target = s.scaling ? targets[row - 2] : 0;
+        const float e_target = s.scaling ? s.d[scaled_target] : 0.0f;
+        if (s.look)
+            next_at_target = s.fresh[targets[row]];
+        float16 lanes = (float16)(0.0f), largest = (float16)(s.look ? s.fresh[0] : 0.0f);
+        uint i = 0;
+        for (; i + 16 <= vocab; i += 16)
+            advance(&s, i, 16, &largest, &lanes);
+        if (i < vocab)
+            advance(&s, i, vocab - i, &largest, &lanes);
+        if (s.scaling)
+            s.d[scaled_target] = (e_target * s.share - 1.0f) * s.scale;
+        if (s.raise) {
+            const float sum = canon_fold(lanes);
+            row_loss[row - 1] = (canon_log(sum) + s.m) - at_target;
+            s.share = canon_divide(1.0f, sum);
+        }
+        s.m = canon_fold_max(largest);
+        at_target = next_at_target;
     }
-    const float s = canon_fold(lanes);
-    row_loss[row] = (canon_log(s) + m) - at_target;
-    if (!has_gradient)
-        return;
-    const float share = canon_divide(1.0f, s);
-    if (has_scale)
-        scale = scale * canon_power_of_two(loss_scale[0]);
-    const float e_target = d[target];
-    for (uint i = 0; i < vocab; i += 16)
-        canon_store((canon_load(d + i, vocab - i) * share) * scale, d + i, vocab - i);
-    d[target] = (e_target * share - 1.0f) * scale;
 }
 
 /* One work-item: the tree over row_loss, in place level by level (block b lies behind what is read). */
