@@ -288,7 +288,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_EXPERT_DW] = {.name = "expert_dw",
                            .rule = "sk,sn,#O->+ekn",
                            .work = "2skn",
-                           .half = "1",
+                           .half = "01",
                            .letters = keel_letters_expert,
                            .emit = keel_emit_expert_dw},
     [KEEL_OP_EXPERT_BIAS_GRAD] = {.name = "expert_bias_grad",

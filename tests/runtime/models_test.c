@@ -164,6 +164,23 @@ START_TEST(another_device_computes_the_same_bits)
 }
 END_TEST
 
+START_TEST(sixteen_bits_for_what_waits_change_little)
+{
+    float losses[2];
+    struct keel_job job = tiny((enum keel_model_kind)_i);
+    for (int i = 0; i < 2; i++) {
+        struct rig rig;
+        job.storage = i == 0 ? KEEL_F32 : KEEL_BF16;
+        rig_open(&rig, &job, "host");
+        for (uint64_t step = 0; step < 10; step++)
+            losses[i] = run_step(&rig, step).loss;
+        rig_close(&rig);
+    }
+    ck_assert_float_ne(losses[0], losses[1]); /* it is in use */
+    ck_assert_float_eq_tol(losses[0], losses[1], 0.02f * losses[0]);
+}
+END_TEST
+
 static uint64_t trained_elements(const struct keel_graph *graph)
 {
     uint64_t sum = 0;
@@ -226,6 +243,7 @@ static void cases(TCase *tc)
     tcase_add_checked_fixture(tc, make_data, remove_data);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, KEEL_MODEL_KIND_COUNT);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, KEEL_MODEL_KIND_COUNT);
+    tcase_add_loop_test(tc, sixteen_bits_for_what_waits_change_little, 0, KEEL_MODEL_KIND_COUNT);
 }
 
 KEEL_TEST_MAIN("models", cases, 120)
