@@ -392,11 +392,12 @@ START_TEST(statistics_get_the_share_of_the_batch_that_the_step_has)
         wide[i] = (double)weights[i];
     conv_of(&(struct op_operands){.param = {x, wide}}, &same, C, y);
     for (int c = 0; c < C; c++) {
+        const double pixels = B * H * W;
         double m = 0, v = 0;
         for (int i = c; i < IMAGE; i += C)
             m += y[i] * C / IMAGE;
         for (int i = c; i < IMAGE; i += C)
-            v += (y[i] - m) * (y[i] - m) / (IMAGE / C - 1);
+            v += (y[i] - m) * (y[i] - m) / (pixels - 1);
         ck_assert_double_eq_tol((double)gradients[mean->offset + (uint64_t)c], m / 2, 1e-5);
         ck_assert_double_eq_tol((double)gradients[variance->offset + (uint64_t)c], v / 2, 1e-5 * v);
     }
