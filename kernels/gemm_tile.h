@@ -46,44 +46,63 @@ typedef float8 tile_float8 __attribute__((aligned(4)));
 #define STORE_8(v, p) vstore8(v, 0, p)
 #endif
 
-/* Sixteen columns for each of `depth` k: the first eight to lo, the others to hi, `step` floats apart.
- * Element (k, j) of x lies at at + k * row + j, */
-static inline void pack_across(__global const void *x, ulong at, uint row, uint type, uint depth,
-                               __local float *lo, __local float *hi, uint step)
-{
-    for (uint p = 0; p < depth; p++) {
-        const float16 v = canon_get_x16(x, at, type);
-        STORE_8(v.lo, lo);
-        STORE_8(v.hi, hi);
-        at += row;
-        lo += step;
-        hi += step;
-    }
-}
-
-/* or at at + j * row + k: 16 x 16 elements are transposed in registers. */
-static inline void pack_down(__global const void *x, ulong at, uint row, uint type, uint depth,
-                             __local float *lo, __local float *hi, uint step)
-{
-    const uint whole = depth & ~15u;
-    for (uint p = 0; p < whole; p += 16) {
-#define LOAD_ROW(r) float16 v##r = canon_get_x16(x, at + (ulong)(0x##r) * row + p, type);
-        EACH_16(LOAD_ROW)
-        SHUFFLE(w, v)
-        SHUFFLE(x, w)
-        SHUFFLE(y, x)
-        SHUFFLE(z, y)
+#define GET_FLOATS(x, at, type) vload16(0, (__global const float *)(x) + (at))
+#define LOAD_ROW(r)             float16 v##r = GET(x, at + (ulong)(0x##r) * row + p, type);
 #define STORE_ROW(r)                                                                                         \
     STORE_8(z##r.lo, lo + (p + 0x##r) * step);                                                               \
     STORE_8(z##r.hi, hi + (p + 0x##r) * step);
-        EACH_16(STORE_ROW)
+
+/* Sixteen columns for each of `depth` k: the first eight to lo, the others to hi, `step` floats apart.
+ * Element (k, j) of x lies at at + k * row + j (across), or at + j * row + k (down: 16 x 16 elements are
+ * transposed in registers). Once for floats, for a test of the type between their loads cost more than the
+ * copy. */
+#define PACK_ACROSS(name, GET)                                                                               \
+    static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
+                     __local float *hi, uint step)                                                           \
+    {                                                                                                        \
+        for (uint p = 0; p < depth; p++) {                                                                   \
+            const float16 v = GET(x, at, type);                                                              \
+            STORE_8(v.lo, lo);                                                                               \
+            STORE_8(v.hi, hi);                                                                               \
+            at += row;                                                                                       \
+            lo += step;                                                                                      \
+            hi += step;                                                                                      \
+        }                                                                                                    \
     }
-    for (uint p = whole; p < depth; p++)
+PACK_ACROSS(pack_across, canon_get_x16)
+PACK_ACROSS(pack_across_floats, GET_FLOATS)
+
+/* The rows that 16 does not divide. */
+static void pack_down_rest(__global const void *x, ulong at, uint row, uint type, uint from, uint depth,
+                           __local float *lo, __local float *hi, uint step)
+{
+    for (uint p = from; p < depth; p++)
         for (uint j = 0; j < 8; j++) {
             lo[p * step + j] = canon_get(x, at + (ulong)j * row + p, type);
             hi[p * step + j] = canon_get(x, at + (ulong)(j + 8) * row + p, type);
         }
 }
+#define PACK_DOWN(name)                                                                                      \
+    static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
+                     __local float *hi, uint step)                                                           \
+    {                                                                                                        \
+        uint p = 0;                                                                                          \
+        for (; p + 16 <= depth; p += 16) {                                                                   \
+            EACH_16(LOAD_ROW)                                                                                \
+            SHUFFLE(w, v)                                                                                    \
+            SHUFFLE(x, w)                                                                                    \
+            SHUFFLE(y, x)                                                                                    \
+            SHUFFLE(z, y)                                                                                    \
+            EACH_16(STORE_ROW)                                                                               \
+        }                                                                                                    \
+        pack_down_rest(x, at, row, type, p, depth, lo, hi, step);                                            \
+    }
+#define GET canon_get_x16
+PACK_DOWN(pack_down)
+#undef GET
+#define GET GET_FLOATS
+PACK_DOWN(pack_down_floats)
+#undef GET
 
 /* `columns` of 16; what is missing is zero, and goes nowhere where hi is the end of all. */
 static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
@@ -106,9 +125,9 @@ static inline void pack_16(__global const void *x, ulong at, uint row, bool down
         down ? pack_down(x, at, row, type, depth, lo, hi, step)
              : pack_across(x, at, row, type, depth, lo, hi, step);
     else if (down)
-        pack_down(x, at, row, CANON_F32, depth, lo, hi, step);
+        pack_down_floats(x, at, row, type, depth, lo, hi, step);
     else
-        pack_across(x, at, row, CANON_F32, depth, lo, hi, step);
+        pack_across_floats(x, at, row, type, depth, lo, hi, step);
 }
 
 /* `rows` of op(A) to blocks that begin block_floats apart; a multiple of 16 goes fast. Rows that lack to a

@@ -101,7 +101,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
-    values[KEEL_TUNABLE_GEMM_BALANCE] = 4;
+    values[KEEL_TUNABLE_GEMM_BALANCE] = 2;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? 1024 : 64;
 }
