@@ -28,14 +28,15 @@ static struct cut choose_cut(const struct keel_kernels *kernels, const struct ke
     const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
     const uint64_t wanted = (uint64_t)keel_kernels_info(kernels)->compute_units *
                             keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
-    struct cut best = {0};
-    for (uint32_t rows = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS); rows >= 32; rows -= 16)
+    const uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
+    struct cut best = {rows_max, 1, 0};
+    for (uint32_t rows = rows_max; rows >= 32; rows -= 16)
         for (uint32_t strips = 1; strips <= strips_max && strips <= strips_all; strips++) {
             const struct cut cut = {
                 rows, strips, (uint64_t)divide_up(op->m, rows) * divide_up(strips_all, strips) * op->batch};
             const bool enough = cut.groups >= wanted, had_enough = best.groups >= wanted;
-            if (best.rows == 0 || (enough && !had_enough) || (enough && copies(&cut) < copies(&best)) ||
-                (!enough && !had_enough && cut.groups > best.groups))
+            if ((enough && !had_enough) || (enough && copies(&cut) < copies(&best)) ||
+                (!had_enough && cut.groups > best.groups))
                 best = cut;
         }
     return best;
