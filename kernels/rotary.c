@@ -25,11 +25,13 @@ static double logarithm(double x)
 /* e^-y, y >= 0, by e^-y = 2^-n e^-f and the series of e^-f, f < ln 2. */
 static double exponential(double y)
 {
+    const int n = (int)(y / ln_2); /* below 30 */
+    const double f = y - n * ln_2;
     double scale = 1, sum = 1;
-    for (; y >= ln_2; y -= ln_2)
+    for (int i = 0; i < n; i++)
         scale *= 0.5;
     for (int k = 20; k > 0; k--)
-        sum = 1 - sum * y / k;
+        sum = 1 - sum * f / k;
     return scale * sum;
 }
 

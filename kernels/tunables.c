@@ -85,6 +85,9 @@ struct keel_tunable keel_tunable_get(uint32_t index)
     return rows[index].tunable;
 }
 
+/* Local memory where the scores of 4,096 keys leave room in it. */
+#define ATTENTION_LOCAL_BYTES (UINT64_C(1) << 20)
+
 /* ---- settings ---- */
 
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
@@ -102,8 +105,10 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 2;
-    values[KEEL_TUNABLE_ATTENTION_BLOCK] = 64;
-    values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? 1024 : 64;
+    values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
+    values[KEEL_TUNABLE_ATTENTION_KEPT] = !large                                       ? 64
+                                          : info->local_bytes >= ATTENTION_LOCAL_BYTES ? 4096
+                                                                                       : 1024;
 }
 
 static enum keel_status find(const char *name, uint32_t *out)
