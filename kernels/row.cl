@@ -80,6 +80,16 @@ static inline int16 order_of_x16(float16 x)
     return select(select(size, -size, bits < 0), (int16)(0x7fffffff), size > (int16)(0x7f800000));
 }
 
+/* Whether one of 64 is above what the best begin with. */
+static inline int any_above(__global const float *x, int least)
+{
+    const int16 a = order_of_x16(vload16(0, x)) > (int16)(least);
+    const int16 b = order_of_x16(vload16(1, x)) > (int16)(least);
+    const int16 c = order_of_x16(vload16(2, x)) > (int16)(least);
+    const int16 d = order_of_x16(vload16(3, x)) > (int16)(least);
+    return any((a | b) | (c | d));
+}
+
 /* Puts j where it belongs among the `filled` best so far, and drops the last of k when they are full. */
 static inline uint insert(__global const float *x, __global int *best, uint filled, uint k, uint j)
 {
@@ -100,10 +110,10 @@ __kernel void keel_top_k(__global const float *x, __global float *values, __glob
         __global int *best = indices + row * k;
         uint filled = 0;
         int least = 0; /* of the best, once there are k */
-        for (uint i = 0; i < n; i += 16) {
-            if (filled == k && i + 16 <= n && !any(order_of_x16(vload16(0, from + i)) > (int16)(least)))
+        for (uint i = 0; i < n; i += 64) {
+            if (filled == k && i + 64 <= n && !any_above(from + i, least))
                 continue;
-            for (uint j = i; j < min(i + 16, n); j++) {
+            for (uint j = i; j < min(i + 64, n); j++) {
                 if (filled == k && order_of(from[j]) <= least)
                     continue;
                 filled = insert(from, best, filled, k, j);

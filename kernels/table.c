@@ -5,9 +5,9 @@
 #include <keel/table_ops.h>
 
 enum {
-    SORT_BLOCK = 2048,    /* ids of one work-item, as in table.cl */
-    SCATTER_RUN = 32,     /* places of the sorted list of one work-item, */
-    SCATTER_COLUMNS = 128 /* and its columns */
+    SORT_BLOCK = 2048,   /* ids of one work-item, as in table.cl */
+    SCATTER_RUN = 32,    /* places of the sorted list of one work-item, */
+    SCATTER_COLUMNS = 64 /* and its columns */
 };
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const char *kernel, uint64_t rows,

@@ -5,19 +5,45 @@
  *                    fma(w_(b, j), table row, s)
  *     sort           ids with their positions, ascending, equal ids in the order of their positions
  *     scatter_add    table[id, :] += sum of x[position / per, :], positions ascending, s from +0
- *     pairwise       y[b, pair(i, j)] = chain of fma(x_i, x_j, s) over n, from +0;
- *                    pair(i, j) = i (i - 1) / 2 + j
+ *     pairwise       y[b, pair(i, j)] = sum over n of x_i * x_j; pair(i, j) = i (i - 1) / 2 + j
  *     pairwise_grad  dx[b, i, :] = chain of fma(dy_pair(i, j), x_j, s), j ascending without i, from +0
  *
  * Shapes: x, y, table rows of n; ids and positions int32. An id outside [0, limit) reads and writes nothing.
- * A work-item takes item_rows rows of what it writes; no bit depends on it. */
+ * Sums over n are the tree of canon_tree.h. A work-item takes item_rows rows of what it writes; no bit
+ * depends on it. */
 
 #define ROWS(row, count)                                                                                     \
     const ulong first = (ulong)get_global_id(0) * item_rows;                                                 \
     const ulong last = min(first + item_rows, (ulong)(count));                                               \
     for (ulong row = first; row < last; row++)
 
-enum { VECTORS = 8 }; /* of 16 columns each, in registers at a time */
+enum { VECTORS = 4, COLUMNS = 16 * VECTORS }; /* in registers at a time */
+/* Loops over them have a fixed length, or they would not be in registers; `left` columns are there. */
+#define EACH_VECTOR(v, left)                                                                                 \
+    for (uint v = 0; v < VECTORS; v++)                                                                       \
+        if (16 * v < (left))
+
+/* s += row, or s = fma(weight, row, s). */
+static inline void add_row(float16 s[VECTORS], __global const float *row, uint left)
+{
+    if (left >= COLUMNS) {
+        for (uint v = 0; v < VECTORS; v++)
+            s[v] += vload16(v, row);
+    } else {
+        EACH_VECTOR(v, left)
+        s[v] += canon_load(row + 16 * v, left - 16 * v);
+    }
+}
+static inline void add_times(float16 s[VECTORS], float weight, __global const float *row, uint left)
+{
+    if (left >= COLUMNS) {
+        for (uint v = 0; v < VECTORS; v++)
+            s[v] = fma((float16)(weight), vload16(v, row), s[v]);
+    } else {
+        EACH_VECTOR(v, left)
+        s[v] = fma((float16)(weight), canon_load(row + 16 * v, left - 16 * v), s[v]);
+    }
+}
 
 __kernel void keel_gather(__global const int *ids, __global const float *w, __global const float *x,
                           __global float *y, ulong ids_from, uint count, uint n, uint limit, uint per,
@@ -47,8 +73,8 @@ __kernel void keel_bag(__global const int *ids, __global const float *w, __globa
 {
     ROWS(bag, bags)
     {
-        for (uint column = 0; column < n; column += 16 * VECTORS) {
-            const uint left = n - column, vectors = min((left + 15) / 16, (uint)VECTORS);
+        for (uint column = 0; column < n; column += COLUMNS) {
+            const uint left = n - column;
             float16 s[VECTORS];
             for (uint v = 0; v < VECTORS; v++)
                 s[v] = (float16)(0.0f);
@@ -57,14 +83,13 @@ __kernel void keel_bag(__global const int *ids, __global const float *w, __globa
                 if (id >= limit)
                     continue;
                 __global const float *from = table + (ulong)id * n + column;
-                const float weight = has_weights ? w[bag * size + j] : 1.0f;
-                for (uint v = 0; v < vectors; v++) {
-                    const float16 row = canon_load(from + 16 * v, left - 16 * v);
-                    s[v] = has_weights ? fma((float16)(weight), row, s[v]) : s[v] + row;
-                }
+                if (has_weights)
+                    add_times(s, w[bag * size + j], from, left);
+                else
+                    add_row(s, from, left);
             }
-            for (uint v = 0; v < vectors; v++)
-                canon_store(s[v], y + bag * n + column + 16 * v, left - 16 * v);
+            EACH_VECTOR(v, left)
+            canon_store(s[v], y + bag * n + column + 16 * v, left - 16 * v);
         }
     }
 }
@@ -134,14 +159,13 @@ __kernel void keel_sort_place(__global const int *ids, __global uint *work, uint
     }
 }
 
-/* A work-item has 32 places of the sorted list and 128 columns: it does the rows whose first position lies
- * there, to their ends. */
+/* A work-item has 32 places of the sorted list and COLUMNS columns: it does the rows whose first position
+ * lies there, to their ends. */
 __kernel void keel_scatter_add(__global const uint *work, __global const float *x, __global float *table,
                                uint count, uint limit, uint per, uint n, uint column_blocks)
 {
     __global const uint *keys = work, *positions = work + count;
-    const uint item = get_global_id(0), column = item % column_blocks * (16 * VECTORS);
-    const uint left = n - column, vectors = min((left + 15) / 16, (uint)VECTORS);
+    const uint item = get_global_id(0), column = item % column_blocks * COLUMNS, left = n - column;
     const ulong end = min(((ulong)(item / column_blocks) + 1) * 32, (ulong)count);
     for (ulong i = (ulong)(item / column_blocks) * 32; i < end; i++) {
         const uint key = keys[i];
@@ -151,55 +175,36 @@ __kernel void keel_scatter_add(__global const uint *work, __global const float *
         for (uint v = 0; v < VECTORS; v++)
             s[v] = (float16)(0.0f);
         for (ulong j = i; j < count && keys[j] == key; j++) {
-            __global const float *from = x + (ulong)(positions[j] / per) * n + column;
-            for (uint v = 0; v < vectors; v++)
-                s[v] += canon_load(from + 16 * v, left - 16 * v);
+            add_row(s, x + (ulong)(positions[j] / per) * n + column, left);
         }
         __global float *to = table + (ulong)key * n + column;
-        for (uint v = 0; v < vectors; v++)
-            canon_store(canon_load(to + 16 * v, left - 16 * v) + s[v], to + 16 * v, left - 16 * v);
+        EACH_VECTOR(v, left)
+        canon_store(canon_load(to + 16 * v, left - 16 * v) + s[v], to + 16 * v, left - 16 * v);
     }
 }
 
 /* ---- pairs ---- */
-
-/* Element c of sixteen rows from row j on; the last row again where there are no more. */
-static inline float16 sixteen_rows(__global const float *x, uint j, uint f, uint n, uint c)
-{
-    float lanes[16];
-    for (uint l = 0; l < 16; l++)
-        lanes[l] = x[(ulong)min(j + l, f - 1) * n + c];
-    return vload16(0, lanes);
-}
-
-/* Eight rows i from `low` on against sixteen columns j. */
-static inline void pair_block(__global const float *x, __global float *y, uint low, uint j, uint f, uint n)
-{
-    float16 s[8];
-    for (uint l = 0; l < 8; l++)
-        s[l] = (float16)(0.0f);
-    for (uint c = 0; c < n; c++) {
-        const float16 other = sixteen_rows(x, j, f, n, c);
-        for (uint l = 0; l < 8; l++)
-            s[l] = fma((float16)(x[(ulong)min(low + l, f - 1) * n + c]), other, s[l]);
-    }
-    for (uint i = max(low, j + 1); i < min(low + 8, f); i++)
-        canon_store(s[i - low], y + (ulong)i * (i - 1) / 2 + j, i - j);
-}
 
 __kernel void keel_pairwise(__global const float *x, __global float *y, uint batch, uint f, uint n,
                             uint item_rows)
 {
     ROWS(sample, batch)
     {
-        for (uint j = 0; j + 1 < f; j += 16) {
-            for (uint low = j; low < f; low += 8)
-                pair_block(x + sample * f * n, y + sample * ((ulong)f * (f - 1) / 2), low, j, f, n);
+        __global const float *from = x + sample * f * n;
+        __global float *to = y + sample * ((ulong)f * (f - 1) / 2);
+        for (uint i = 1; i < f; i++) {
+            for (uint j = 0; j < i; j++) {
+                float16 lanes = (float16)(0.0f);
+                for (uint c = 0; c < n; c += 16)
+                    lanes += canon_load(from + (ulong)i * n + c, n - c) *
+                             canon_load(from + (ulong)j * n + c, n - c);
+                *to++ = canon_fold(lanes);
+            }
         }
     }
 }
 
-static inline ulong pair_of(ulong a, ulong b)
+static inline uint pair_of(uint a, uint b)
 {
     return a > b ? a * (a - 1) / 2 + b : b * (b - 1) / 2 + a;
 }
@@ -211,22 +216,18 @@ __kernel void keel_pairwise_grad(__global const float *x, __global const float *
     {
         __global const float *from = x + sample * f * n, *g = dy + sample * ((ulong)f * (f - 1) / 2);
         for (uint i = 0; i < f; i++) {
-            __global float *to = dx + (sample * f + i) * n;
-            for (uint column = 0; column < n; column += 64) {
-                const uint left = n - column, vectors = min((left + 15) / 16, (uint)4);
-                float16 s[4];
-                for (uint v = 0; v < 4; v++)
+            for (uint column = 0; column < n; column += COLUMNS) {
+                const uint left = n - column;
+                float16 s[VECTORS];
+                for (uint v = 0; v < VECTORS; v++)
                     s[v] = (float16)(0.0f);
                 for (uint j = 0; j < f; j++) {
-                    if (j == i)
-                        continue;
-                    const float16 slope = (float16)(g[pair_of(i, j)]);
-                    __global const float *row = from + (ulong)j * n + column;
-                    for (uint v = 0; v < vectors; v++)
-                        s[v] = fma(slope, canon_load(row + 16 * v, left - 16 * v), s[v]);
+                    if (j != i)
+                        add_times(s, g[pair_of(i, j)], from + (ulong)j * n + column, left);
                 }
-                for (uint v = 0; v < vectors; v++)
-                    canon_store(s[v], to + column + 16 * v, left - 16 * v);
+                __global float *to = dx + (sample * f + i) * n + column;
+                EACH_VECTOR(v, left)
+                canon_store(s[v], to + 16 * v, left - 16 * v);
             }
         }
     }

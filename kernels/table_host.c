@@ -143,7 +143,7 @@ static void host_scatter_add(void *const *arguments, const struct keel_range *ra
 
 /* ---- pairs ---- */
 
-KEEL_HOST_KERNEL static void host_pairwise(void *const *arguments, const struct keel_range *range)
+static void host_pairwise(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0];
@@ -152,10 +152,10 @@ KEEL_HOST_KERNEL static void host_pairwise(void *const *arguments, const struct 
     for (uint32_t b = 0; b < batch; b++, x += (size_t)f * n) {
         for (uint32_t i = 1; i < f; i++) {
             for (uint32_t j = 0; j < i; j++) {
-                float s = 0.0F;
+                float lanes[KEEL_LANES] = {0};
                 for (uint32_t c = 0; c < n; c++)
-                    s = canon_fma(x[(size_t)i * n + c], x[(size_t)j * n + c], s);
-                *y++ = s;
+                    lanes[c % KEEL_LANES] += x[(size_t)i * n + c] * x[(size_t)j * n + c];
+                *y++ = canon_fold(lanes);
             }
         }
     }

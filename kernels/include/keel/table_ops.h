@@ -47,8 +47,8 @@ enum keel_status keel_op_embedding_bag(struct keel_kernels *, const struct keel_
                                        struct keel_launch_list *);
 
 /* Dot products of each pair of the f rows of a sample (Naumov et al. 2019, DLRM): x is [batch, f, n], y
- * [batch, f (f - 1) / 2], the pairs (1, 0), (2, 0), (2, 1), (3, 0) ...; each is one chain of fma from +0 over
- * n ascending. f is 2 or more. */
+ * [batch, f (f - 1) / 2], the pairs (1, 0), (2, 0), (2, 1), (3, 0) ...; each is the sum of the rounded
+ * products in the tree. f is 2 or more. */
 struct keel_pairwise_dot {
     uint32_t batch, f, n;
     struct keel_buffer *x, *y;
@@ -67,10 +67,13 @@ enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *, const struct k
 
 /* The rows of x [rows, n], each copied once for each of its k choices and sorted by expert: within an expert
  * by row, then by the number of the choice. An expert takes its first `capacity`; the others, and choices
- * outside [0, experts), are dropped. offsets [experts + 1]  the rows of expert e are [offsets[e], offsets[e +
- * 1]) of sorted place [rows, k]        where the copy lies, -1 where it was dropped sorted
- * keel_dispatch_rows(op) rows of n: those behind offsets[experts] are zeros The gradient to x:
- * keel_op_embedding_bag with ids = place, table = dsorted, bags = rows, size = k. */
+ * outside [0, experts), are dropped. Three results:
+ *
+ *     offsets [experts + 1]  the rows of expert e are [offsets[e], offsets[e + 1]) of sorted
+ *     place [rows, k]        where the copy lies, -1 where it was dropped
+ *     sorted                 keel_dispatch_rows rows of n: those behind offsets[experts] are zeros
+ *
+ * The gradient to x: keel_op_embedding_bag with ids = place, table = dsorted, bags = rows, size = k. */
 struct keel_dispatch {
     uint32_t rows, n, k, experts, capacity;
     struct keel_buffer *x, *choice;
@@ -93,9 +96,12 @@ enum keel_status keel_op_expert_bias_grad(struct keel_kernels *, const struct ke
                                           struct keel_launch_list *);
 
 /* Combine is keel_op_embedding_bag with ids = place, table = y [places, n], weights [rows, k]: out[r, :] =
- * the chain over the choices ascending. Its gradients, from dout [rows, n]: dweights[r, j] = y[place] .
- * dout[r], the products' sum in the tree; 0 where it was dropped dy[place[r, j], :] = weights[r, j] * dout[r,
- * :]; zeros where nothing lies Places are those of a dispatch: no two alike. */
+ * the chain over the choices ascending. Its gradients, from dout [rows, n]:
+ *
+ *     dweights[r, j]      = y[place] . dout[r], the products' sum in the tree; 0 where it was dropped
+ *     dy[place[r, j], :]  = weights[r, j] * dout[r, :]; zeros where nothing lies
+ *
+ * Places are those of a dispatch: no two alike. */
 struct keel_combine_grad {
     uint32_t rows, n, k, places;
     struct keel_buffer *y, *place, *weights, *dout;
