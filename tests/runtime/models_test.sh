@@ -47,6 +47,9 @@ for kind in fashion bert-demo moe-demo dlrm-demo; do
     train "$kind" "$kind-3" --set train.steps=6 --ranks 3
     check "$kind: so does a run that is resumed by three" same_bits "$root/$kind-1" "$root/$kind-3"
 done
+train fashion killed --set train.steps=6 --ranks 2 --drill kill:rank=1,step=4 --set cluster.timeout_s=1
+check "running statistics survive a rank that is killed" same_bits "$root/fashion-1" "$root/killed"
+check "which was killed" grep -q '"event":"recovery"' "$root/killed/events.jsonl"
 for kind in fashion dlrm-demo; do
     check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"
 done
