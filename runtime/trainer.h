@@ -94,7 +94,7 @@ struct keel_trainer_scores {
     bool has_loss,
         has_accuracy; /* no loss: nothing is kept for validation; accuracy: of models that classify */
     float loss;       /* mean */
-    float accuracy;   /* share of samples that the highest logit gets right */
+    float accuracy;   /* share of samples that the highest logit gets right, or the sign of the only one */
 };
 enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_trainer_scores *out);
 
