@@ -43,7 +43,9 @@ static enum keel_status leave_out(const char *off, size_t length, uint32_t *fusi
     return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse, nor a fusion, nor plan-memory", off);
 }
 
-/* What is left of the passes; INVALID when something else is to be left out. */
+/* What is left of the passes; INVALID when something else is to be left out. On a CPU the epilogue of a
+ * product that has more to read or write than C costs more than the pass over memory that it saves
+ * (README.md). */
 static enum keel_status choose_passes(const struct keel_engine_config *config, uint32_t *fusions, bool *reuse)
 {
     *fusions = KEEL_FUSE_ALL;
@@ -51,6 +53,9 @@ static enum keel_status choose_passes(const struct keel_engine_config *config, u
     if (config->check_products)
         *fusions &= ~(uint32_t)KEEL_FUSE_LOSS; /* the checks know one product a node */
     const char *off = config->passes_off;
+    enum keel_device_kind kind = keel_device_info(config->device)->kind;
+    if (off == NULL && (kind == KEEL_DEVICE_HOST || kind == KEEL_DEVICE_CPU))
+        *fusions &= ~(uint32_t)(KEEL_FUSE_GELU | KEEL_FUSE_RESIDUAL | KEEL_FUSE_IMAGE);
     while (off != NULL && *off != '\0') {
         size_t length = strcspn(off, ",");
         KEEL_TRY(leave_out(off, length, fusions, reuse));

@@ -191,7 +191,7 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
                                             .kernels = kernels,
                                             .graph = graph,
                                             .training = true,
-                                            .passes_off = i == 0 ? fusion->name : NULL};
+                                            .passes_off = i == 0 ? fusion->name : ""};
         status = keel_engine_create(&config, &engines[i]);
     }
     keel_graph_destroy(graph);

@@ -37,11 +37,12 @@ struct keel_engine_config {
     bool training;       /* false: eval alone, no gradients, no optimizer state */
     bool check_products; /* training: notice when the result of a product changes after it was computed */
     const char *dump_directory; /* graph after each pass as text, or NULL */
-    const char *passes_off; /* NULL, or what to leave out, with commas: "plan-memory", "fuse" or one of its
-                               fusions, "fuse-gelu", "fuse-dropout", "fuse-norm", "fuse-loss", "fuse-image",
-                               "fuse-residual"; the bits stay the same */
-    uint64_t slot_wait_ns;  /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
-                               enqueued and not begun; 0: a minute */
+    const char *passes_off;     /* NULL: what does not pay on the device; "": nothing; else what to leave out,
+                                   with commas: "plan-memory", "fuse" or one of its
+                                   fusions, "fuse-gelu", "fuse-dropout", "fuse-norm", "fuse-loss", "fuse-image",
+                                   "fuse-residual"; the bits stay the same */
+    uint64_t slot_wait_ns;      /* longest wait for the queue when KEEL_ENGINE_SLOTS microbatches are
+                                   enqueued and not begun; 0: a minute */
 };
 
 /* Parameters begin at multiples of this many floats in the flat buffers (a page): the layout, and with it
