@@ -43,9 +43,9 @@ static enum keel_status leave_out(const char *off, size_t length, uint32_t *fusi
     return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse, nor a fusion, nor plan-memory", off);
 }
 
-/* What is left of the passes; INVALID when something else is to be left out. On a CPU the epilogue of a
- * product that has more to read or write than C costs more than the pass over memory that it saves
- * (README.md). */
+/* What is left of the passes; INVALID when something else is to be left out. On a CPU what a product or a
+ * batch norm reads or writes besides its own costs more than the pass over memory that it saves (README.md).
+ */
 static enum keel_status choose_passes(const struct keel_engine_config *config, uint32_t *fusions, bool *reuse)
 {
     *fusions = KEEL_FUSE_ALL;

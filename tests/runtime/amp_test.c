@@ -121,7 +121,7 @@ START_TEST(storage_in_16_bits_has_the_same_bits_on_every_device_and_with_passes_
     const enum keel_dtype storage = _i == 0 ? KEEL_BF16 : KEEL_F16;
     static const char *const off[] = {"fuse", "plan-memory", "fuse-loss", "fuse,plan-memory"};
     uint64_t host[STEPS], other[STEPS], f32[STEPS];
-    trace("host", storage, NULL, host);
+    trace("host", storage, "", host);
     trace("host", KEEL_F32, NULL, f32);
     ck_assert_uint_ne(host[STEPS - 1], f32[STEPS - 1]);
     trace("pocl", storage, NULL, other);

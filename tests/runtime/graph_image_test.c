@@ -312,7 +312,7 @@ static float *net_gradients(struct net *net)
 
 START_TEST(fused_passes_leave_every_bit_as_it_was)
 {
-    static const char *const selectors[] = {"host", "pocl", "pocl"}, *const off[] = {"fuse,plan-memory", NULL,
+    static const char *const selectors[] = {"host", "pocl", "pocl"}, *const off[] = {"fuse,plan-memory", "",
                                                                                      "fuse"};
     float *gradients[3], logits[3][B * C];
     uint64_t count = 0;
