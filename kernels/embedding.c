@@ -2,7 +2,7 @@
  * in embedding.cl. */
 #include "kernels_internal.h"
 
-enum { GRAD_COLUMNS = 128 }; /* columns of one work-item: 16 * VECTORS of embedding.cl */
+enum { GRAD_COLUMNS = 128 }; /* that a work-item takes at a time: 16 * VECTORS of embedding.cl */
 
 static enum keel_status check_shape(const char *name, const struct keel_embedding *op)
 {
@@ -66,12 +66,13 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
     };
     KEEL_TRY(check_shape("embedding_grad", &forward));
     const uint32_t rows = op->batch * op->tokens;
-    const uint32_t column_blocks = (op->width + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
+    const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */
+    const uint32_t items_per_row = cores ? 1 : (op->width + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
     const struct keel_arg args[] = {
         keel_arg_buffer(op->ids), keel_arg_buffer(op->dy), keel_arg_buffer(op->dtable),
-        keel_arg_u32(rows),       keel_arg_u32(op->width), keel_arg_u32(column_blocks),
+        keel_arg_u32(rows),       keel_arg_u32(op->width), keel_arg_u32(items_per_row),
     };
-    struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * column_blocks);
+    struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range, args,
                                  KEEL_ARG_COUNT(args)));
     return op->dpositions != NULL ? launch_positions(kernels, op, list) : KEEL_OK;

@@ -5,9 +5,9 @@
  *     embedding_positions  dpositions[t, :] += s, s = dy[0, t, :] + dy[1, t, :] + ..., b ascending
  *
  * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
- * width]. embedding_grad has one work-item per row and 128 columns. The item of the first row with an id
- * does the work for all rows with it and the others leave at once: it reads ids rows^2 / 2 times at most,
- * sixteen at a time, and touches only the rows of the table that occur. */
+ * width]. embedding_grad has items_per_row work-items for each row, which share its columns. Those of the
+ * first row with an id do the work for all rows with it, and the others leave at once: ids are read rows^2 / 2
+ * times at most, sixty-four at a time, and only the rows of the table that occur are touched. */
 
 __kernel void keel_embedding(__global const int *ids, __global const float *table,
                              __global const float *positions, __global float *y, uint rows, uint tokens,
@@ -28,8 +28,14 @@ __kernel void keel_embedding(__global const int *ids, __global const float *tabl
 /* The first row in [row, end) whose id is `id`, or end. */
 static inline uint find_id(__global const int *ids, uint row, uint end, int id)
 {
+    const int16 wanted = (int16)(id);
+    for (; row + 64 <= end; row += 64) {
+        const int16 here = (vload16(0, ids + row) == wanted) | (vload16(1, ids + row) == wanted);
+        if (any(here | (vload16(2, ids + row) == wanted) | (vload16(3, ids + row) == wanted)))
+            break;
+    }
     for (; row + 16 <= end; row += 16) {
-        if (any(vload16(0, ids + row) == (int16)(id)))
+        if (any(vload16(0, ids + row) == wanted))
             break;
     }
     while (row < end && ids[row] != id)
@@ -37,31 +43,44 @@ static inline uint find_id(__global const int *ids, uint row, uint end, int id)
     return row;
 }
 
-enum { VECTORS = 8 }; /* 16 columns each */
+enum { VECTORS = 8, LISTED = 32 }; /* 16 columns each; rows of one id that are looked for once */
 
-__kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
-                                  uint rows, uint width, uint column_blocks)
+/* Columns [0, left) but 16 * VECTORS at most: the listed rows, and those from `more` on with the id. */
+static inline void add_rows(__global const int *ids, __global const float *dy, __global float *dtable,
+                            const uint *list, uint listed, uint more, uint rows, uint width, uint left, int id)
 {
-    const uint item = get_global_id(0), first = item / column_blocks;
-    if (first >= rows)
-        return;
-    const int id = ids[first];
-    if (find_id(ids, 0, first, id) < first)
-        return;
-    const uint column = (item % column_blocks) * (16 * VECTORS);
-    const uint left = width - column, vectors = min((left + 15) / 16, (uint)VECTORS);
-    dy += column;
-    dtable += (ulong)id * width + column;
+    const uint vectors = min((left + 15) / 16, (uint)VECTORS);
     float16 s[VECTORS];
     for (uint v = 0; v < VECTORS; v++)
         s[v] = (float16)(0.0f);
-    for (uint row = first; row < rows; row = find_id(ids, row + 1, rows, id)) {
+    for (uint r = 0; r < listed; r++) {
+        __global const float *source = dy + (ulong)list[r] * width;
+        for (uint v = 0; v < vectors; v++)
+            s[v] += canon_load(source + 16 * v, left - 16 * v);
+    }
+    for (uint row = more; row < rows; row = find_id(ids, row + 1, rows, id)) {
         __global const float *source = dy + (ulong)row * width;
         for (uint v = 0; v < vectors; v++)
             s[v] += canon_load(source + 16 * v, left - 16 * v);
     }
     for (uint v = 0; v < vectors; v++)
         canon_store(canon_load(dtable + 16 * v, left - 16 * v) + s[v], dtable + 16 * v, left - 16 * v);
+}
+
+__kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
+                                  uint rows, uint width, uint items_per_row)
+{
+    const uint item = get_global_id(0), first = item / items_per_row;
+    if (first >= rows)
+        return;
+    const int id = ids[first];
+    if (find_id(ids, 0, first, id) < first)
+        return;
+    uint list[LISTED], listed = 0, row = first;
+    for (; row < rows && listed < LISTED; row = find_id(ids, row + 1, rows, id))
+        list[listed++] = row;
+    for (uint c = (item % items_per_row) * (16 * VECTORS); c < width; c += items_per_row * (16 * VECTORS))
+        add_rows(ids, dy + c, dtable + (ulong)id * width + c, list, listed, row, rows, width, width - c, id);
 }
 
 __kernel void keel_embedding_positions(__global const float *dy, __global float *dpositions, uint batch,

@@ -144,98 +144,77 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
     }
 }
 
-/* The sums down columns take COLUMNS neighbouring columns at once, so that a row gives whole cache lines
- * and the rows' pages are walked once; what is left over goes 16 at a time. */
-enum { COLUMNS = 64 };
+/* The sums down columns take many neighbouring columns at once, so that a row gives whole cache lines, several
+ * of a page, and the rows' pages are walked once: WIDE vectors of 16 where a work-item has as many, else NARROW;
+ * what is left over goes 16 at a time. */
+enum { WIDE = 12, NARROW = 4 };
 
-static inline void grad_columns_16(__global const float *x, __global const float *mean,
-                                   __global const float *rstd, __global const float *dy,
-                                   __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                   uint column, uint has_beta, uint centered)
+ALWAYS void add_16(float16 v, __global float *y, uint left)
 {
-    const uint width = n - column;
-    float16 sum_gamma = (float16)(0.0f), sum_beta = (float16)(0.0f);
-    for (uint row = 0; row < rows; row++) {
-        const ulong i = (ulong)row * n + column;
-        float16 v = canon_load(dy + i, width);
-        float16 t = (canon_load(x + i, width) - (centered ? mean[row] : 0.0f)) * rstd[row];
-        sum_gamma = fma(v, t, sum_gamma);
-        sum_beta += v;
-    }
-    canon_store(canon_load(dgamma + column, width) + sum_gamma, dgamma + column, width);
-    if (has_beta)
-        canon_store(canon_load(dbeta + column, width) + sum_beta, dbeta + column, width);
+    canon_store(canon_load(y, left) + v, y, left);
 }
 
-static inline void add_16(float16 v, __global float *y)
+/* Columns of `count` vectors from `column`; `left` of them are there in the only vector where count is 1. */
+ALWAYS void grad_columns(__global const float *x, __global const float *mean, __global const float *rstd,
+                         __global const float *dy, __global float *dgamma, __global float *dbeta, uint rows,
+                         uint n, uint column, uint left, uint has_beta, uint centered, const uint count)
 {
-    vstore16(vload16(0, y) + v, 0, y);
+    float16 gamma[WIDE], beta[WIDE];
+    EACH(v, count) gamma[v] = beta[v] = (float16)(0.0f);
+    for (uint row = 0; row < rows; row++) {
+        const ulong at = (ulong)row * n + column;
+        const float m = centered ? mean[row] : 0.0f, r = rstd[row];
+        EACH(v, count) {
+            const float16 d = canon_load(dy + at + 16 * v, left);
+            gamma[v] = fma(d, (canon_load(x + at + 16 * v, left) - m) * r, gamma[v]);
+            beta[v] += d;
+        }
+    }
+    EACH(v, count) add_16(gamma[v], dgamma + column + 16 * v, left);
+    if (has_beta)
+        EACH(v, count) add_16(beta[v], dbeta + column + 16 * v, left);
 }
 
 __kernel void keel_layernorm_grad_columns(__global const float *x, __global const float *mean,
                                           __global const float *rstd, __global const float *dy,
                                           __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                          uint has_beta, uint centered)
+                                          uint has_beta, uint centered, uint columns_per_item)
 {
-    const uint column = get_global_id(0) * COLUMNS;
-    if (column >= n)
-        return;
-    if (n - column < COLUMNS) {
-        for (uint c = column; c < n; c += 16)
-            grad_columns_16(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, has_beta, centered);
-        return;
-    }
-    float16 g0 = (float16)(0.0f), g1 = g0, g2 = g0, g3 = g0, b0 = g0, b1 = g0, b2 = g0, b3 = g0;
-    for (uint row = 0; row < rows; row++) {
-        __global const float *v = dy + (ulong)row * n + column, *z = x + (ulong)row * n + column;
-        const float m = centered ? mean[row] : 0.0f, r = rstd[row];
-        const float16 v0 = vload16(0, v), v1 = vload16(1, v), v2 = vload16(2, v), v3 = vload16(3, v);
-        g0 = fma(v0, (vload16(0, z) - m) * r, g0);
-        g1 = fma(v1, (vload16(1, z) - m) * r, g1);
-        g2 = fma(v2, (vload16(2, z) - m) * r, g2);
-        g3 = fma(v3, (vload16(3, z) - m) * r, g3);
-        b0 += v0;
-        b1 += v1;
-        b2 += v2;
-        b3 += v3;
-    }
-    add_16(g0, dgamma + column);
-    add_16(g1, dgamma + column + 16);
-    add_16(g2, dgamma + column + 32);
-    add_16(g3, dgamma + column + 48);
-    if (has_beta) {
-        add_16(b0, dbeta + column);
-        add_16(b1, dbeta + column + 16);
-        add_16(b2, dbeta + column + 32);
-        add_16(b3, dbeta + column + 48);
-    }
+    uint c = get_global_id(0) * columns_per_item;
+    const uint end = min(c + columns_per_item, n);
+#if KEEL_BY_LANE == 0
+    for (; c + 16 * WIDE <= end; c += 16 * WIDE)
+        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, WIDE);
+#endif
+    for (; c + 16 * NARROW <= end; c += 16 * NARROW)
+        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, NARROW);
+    for (; c < end; c += 16)
+        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, end - c, has_beta, centered, 1);
 }
 
-__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n)
+ALWAYS void sum_columns(__global const float *x, __global float *out, uint rows, uint n, uint left,
+                        const uint count)
 {
-    const uint column = get_global_id(0) * COLUMNS;
-    if (column >= n)
-        return;
-    if (n - column >= COLUMNS) {
-        __global const float *v = x + column;
-        float16 s0 = vload16(0, v), s1 = vload16(1, v), s2 = vload16(2, v), s3 = vload16(3, v);
-        for (uint row = 1; row < rows; row++) {
-            v += n;
-            s0 += vload16(0, v);
-            s1 += vload16(1, v);
-            s2 += vload16(2, v);
-            s3 += vload16(3, v);
-        }
-        add_16(s0, out + column);
-        add_16(s1, out + column + 16);
-        add_16(s2, out + column + 32);
-        add_16(s3, out + column + 48);
-        return;
+    float16 s[WIDE];
+    EACH(v, count) s[v] = canon_load(x + 16 * v, left);
+    for (uint row = 1; row < rows; row++) {
+        x += n;
+        EACH(v, count) s[v] += canon_load(x + 16 * v, left);
     }
-    for (uint c = column; c < n; c += 16) {
-        float16 s = canon_load(x + c, n - c);
-        for (uint row = 1; row < rows; row++)
-            s += canon_load(x + (ulong)row * n + c, n - c);
-        canon_store(canon_load(out + c, n - c) + s, out + c, n - c);
-    }
+    EACH(v, count) add_16(s[v], out + 16 * v, left);
+}
+
+__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n,
+                             uint columns_per_item)
+{
+    uint c = get_global_id(0) * columns_per_item;
+    const uint end = min(c + columns_per_item, n);
+#if KEEL_BY_LANE == 0
+    for (; c + 16 * WIDE <= end; c += 16 * WIDE)
+        sum_columns(x + c, out + c, rows, n, 16, WIDE);
+#endif
+    for (; c + 16 * NARROW <= end; c += 16 * NARROW)
+        sum_columns(x + c, out + c, rows, n, 16, NARROW);
+    for (; c < end; c += 16)
+        sum_columns(x + c, out + c, rows, n, end - c, 1);
 }
