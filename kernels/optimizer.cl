@@ -173,17 +173,21 @@ static inline ulong8 mix(ulong8 z)
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebUL;
     return z ^ (z >> 31);
 }
-/* Of n <= 16 words, the first of which is number `first`. */
-static inline ulong8 mix_words(uint16 words, ulong first, uint n)
+/* Of n words, the first of which is number `first`: a loop of its own over what is still in the inner cache, since
+ * within the loop of the update it cost twice as much. */
+static inline ulong8 mix_words(__global const uint *x, ulong first, uint n)
 {
     const ulong golden = 0x9e3779b97f4a7c15UL;
-    const ulong8 lane = (ulong8)(0, 1, 2, 3, 4, 5, 6, 7), zero = (ulong8)(0);
-    const ulong8 index = ((ulong8)(first) + lane) * golden;
-    const ulong8 low = mix(convert_ulong8(words.lo) + index);
-    const ulong8 high = mix(convert_ulong8(words.hi) + (index + (ulong8)(8 * golden)));
-    if (n >= 16)
-        return low + high;
-    return (lane < (ulong8)(n) ? low : zero) + (lane + 8UL < (ulong8)(n) ? high : zero);
+    const ulong8 lane = (ulong8)(0, 1, 2, 3, 4, 5, 6, 7);
+    ulong8 sum = (ulong8)(0), index = ((ulong8)(first) + lane) * golden;
+    uint i = 0;
+    for (; i + 8 <= n; i += 8) {
+        sum += mix(convert_ulong8(vload8(0, x + i)) + index);
+        index += (ulong8)(8 * golden);
+    }
+    for (; i < n; i++)
+        sum.s0 += mix((ulong8)(x[i] + (first + i) * golden)).s0;
+    return sum;
 }
 
 static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
@@ -218,6 +222,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         const bool trained = t.kind <= DECAY && !refused, statistic = t.kind == STATISTIC && !refused;
         r.decay = t.kind == DECAY ? control[12] : 0.0f;
         r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
+        const ulong begin = i;
         for (; i < stop; i += 16) {
             const uint n = (uint)min(stop - i, (ulong)16);
             float16 x = canon_load(w + i, n);
@@ -235,8 +240,9 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
                 canon_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
             if (half_type == 2)
                 canon_store_halves(canon_to_f16_x16(words), half_copy + i, n);
-            sums += mix_words(words, t.first + (i - t.offset), n);
         }
+        if (begin < stop)
+            sums += mix_words((__global const uint *)w + begin, t.first + (begin - t.offset), (uint)(stop - begin));
         i = next;
     }
     add_to_slot(slots, sums);
