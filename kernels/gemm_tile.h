@@ -119,7 +119,7 @@ static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulo
 static inline void pack_16(__global const void *x, ulong at, uint row, bool down, uint type, uint columns,
                            uint depth, __local float *lo, __local float *hi, uint step)
 {
-    if (KEEL_BY_LANE >= 2 || columns < 16)
+    if (KEEL_BY_LANE >= 1 || columns < 16)
         pack_some(x, at, down ? 1 : row, down ? row : 1, type, columns, depth, lo, hi, step);
     else if (type != CANON_F32)
         down ? pack_down(x, at, row, type, depth, lo, hi, step)
