@@ -155,7 +155,6 @@ static enum keel_status check_grad(const struct keel_batch_norm_grad *op)
         {"dy", op->dy, all, false},
         {"relu_y", op->relu_y, all, true},
         {"dx", op->dx, all, false},
-        {"dresidual", op->dresidual, all, true},
         {"dgamma", op->dgamma, column, false},
         {"dbeta", op->dbeta, column, false},
         {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
@@ -187,22 +186,13 @@ enum keel_status keel_op_batch_norm_grad(struct keel_kernels *kernels, const str
 {
     KEEL_TRY(check_grad(op));
     struct keel_buffer *y = op->relu_y != NULL ? op->relu_y : op->dy; /* not read without its flag */
-    const uint32_t flags = (op->relu_y != NULL ? (uint32_t)BATCH_NORM_RELU : 0U) |
-                           (op->dresidual != NULL ? (uint32_t)BATCH_NORM_GIVEN_OUT : 0U);
+    const uint32_t flags = op->relu_y != NULL ? (uint32_t)BATCH_NORM_RELU : 0U;
     KEEL_TRY(launch_grad_sums(kernels, op, y, flags, list));
     const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->mean),
-        keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->gamma),
-        keel_arg_buffer(op->dy),
-        keel_arg_buffer(y),
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->dx),
-        keel_arg_buffer(op->dresidual != NULL ? op->dresidual : op->dx),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(flags),
+        keel_arg_buffer(op->x),       keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
+        keel_arg_buffer(op->gamma),   keel_arg_buffer(op->dy),   keel_arg_buffer(y),
+        keel_arg_buffer(op->scratch), keel_arg_buffer(op->dx),   keel_arg_u32(op->rows),
+        keel_arg_u32(op->n),          keel_arg_u32(flags),
     };
     const struct keel_range range = blocks_range(kernels, op->rows, op->n);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_apply", &range,

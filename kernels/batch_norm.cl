@@ -11,7 +11,7 @@
  * blocks of 16 channels. `blocks` holds n sums and n second sums of each block. No tunables. */
 
 enum { ROWS = 64, COLUMNS = 64 };
-enum { RESIDUAL = 1, RELU = 2, VARIANCE = 4, GIVEN_OUT = 8 };
+enum { RESIDUAL = 1, RELU = 2, VARIANCE = 4 };
 
 __kernel void keel_batch_norm_blocks(__global const float *x, __global float *blocks, uint rows, uint n)
 {
@@ -146,8 +146,8 @@ __kernel void keel_batch_norm_grad_sums(__global float *blocks, __global float *
 __kernel void keel_batch_norm_grad_apply(__global const float *x, __global const float *mean_in,
                                          __global const float *rstd_in, __global const float *gamma,
                                          __global const float *dy, __global const float *y,
-                                         __global const float *sums, __global float *dx,
-                                         __global float *dresidual, uint rows, uint n, uint flags)
+                                         __global const float *sums, __global float *dx, uint rows,
+                                         uint n, uint flags)
 {
     const uint row = get_global_id(0) * ROWS, column = get_global_id(1) * COLUMNS;
     if (row >= rows)
@@ -162,8 +162,6 @@ __kernel void keel_batch_norm_grad_apply(__global const float *x, __global const
             const ulong at = (ulong)r * n + c;
             const float16 g = passed(dy, y, at, width, flags);
             const float16 t = (canon_load(x + at, width) - mean) * rstd;
-            if (flags & GIVEN_OUT)
-                canon_store(g, dresidual + at, width);
             canon_store(fma(-t, b, g - a) * scale, dx + at, width);
         }
     }

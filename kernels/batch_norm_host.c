@@ -141,14 +141,12 @@ KEEL_HOST_KERNEL static void host_grad_apply(void *const *arguments, const struc
 {
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *gamma = arguments[3],
                 *dy = arguments[4], *y = arguments[5], *sums = arguments[6];
-    float *dx = arguments[7], *dresidual = arguments[8];
-    const uint32_t rows = u32_of(arguments, 9), n = u32_of(arguments, 10), flags = u32_of(arguments, 11);
+    float *dx = arguments[7];
+    const uint32_t rows = u32_of(arguments, 8), n = u32_of(arguments, 9), flags = u32_of(arguments, 10);
     (void)range;
     for (uint32_t c = 0; c < n; c++)
         for (uint64_t at = c; at < (uint64_t)rows * n; at += n) {
             const float g = passed(dy, y, at, flags), t = (x[at] - mean[c]) * rstd[c];
-            if (flags & BATCH_NORM_GIVEN_OUT)
-                dresidual[at] = g;
             dx[at] = canon_fma(-t, sums[n + c], g - sums[c]) * (gamma[c] * rstd[c]);
         }
 }

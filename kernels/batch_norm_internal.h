@@ -2,8 +2,7 @@
 #ifndef KEEL_BATCH_NORM_INTERNAL_H
 #define KEEL_BATCH_NORM_INTERNAL_H
 
-/* The bits of `flags`: a residual is added; ReLU at the end; the variance is given instead of rstd; what
- * comes through ReLU is also written out. */
-enum { BATCH_NORM_RESIDUAL = 1, BATCH_NORM_RELU = 2, BATCH_NORM_VARIANCE = 4, BATCH_NORM_GIVEN_OUT = 8 };
+/* The bits of `flags`: a residual is added; ReLU at the end; the variance is given instead of rstd. */
+enum { BATCH_NORM_RESIDUAL = 1, BATCH_NORM_RELU = 2, BATCH_NORM_VARIANCE = 4 };
 
 #endif

@@ -360,7 +360,6 @@ enum keel_status keel_emit_batch_norm_grad(struct keel_emit *emit, const struct 
                                             .dx = buffer_of(emit, node->out[0]),
                                             .dgamma = buffer_of(emit, node->out[1]),
                                             .dbeta = buffer_of(emit, node->out[2]),
-                                            .dresidual = buffer_of(emit, node->out[3]),
                                             .scratch = emit->workspace};
     need_workspace(emit, keel_batch_norm_scratch_bytes(op.rows, op.n));
     return emit->measure ? KEEL_OK : keel_op_batch_norm_grad(emit->kernels, &op, emit->list);

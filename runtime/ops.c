@@ -348,11 +348,10 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                                  .letters = keel_letters_batch_norm,
                                  .describe = keel_describe_batch_norm,
                                  .emit = keel_emit_batch_norm_eval},
-    /* Operands: x, gamma, mean, 1 / deviation, dy, the y of ReLU; results: dx, dgamma, dbeta, dy where ReLU
-       lets it through. */
+    /* Operands: x, gamma, mean, 1 / deviation, dy, the y of ReLU. */
     [KEEL_OP_BATCH_NORM_GRAD] = {.name = "batch_norm_grad",
-                                 .rule = "*n,n,n,n,*n,*n?->*n,+n,+n,*n?",
-                                 .in_place = "0034",
+                                 .rule = "*n,n,n,n,*n,*n?->*n,+n,+n",
+                                 .in_place = "04",
                                  .emit = keel_emit_batch_norm_grad},
     /* Results: the largest, and the number of its tap. */
     [KEEL_OP_MAX_POOL] = {.name = "max_pool",

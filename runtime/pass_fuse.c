@@ -265,32 +265,18 @@ static void fuse_relu(struct keel_graph *graph, struct links *links, struct keel
     relu->op = KEEL_OP_NONE;
 }
 
-static bool reads(const struct keel_ir_node *node, keel_value value)
+/* g = relu_grad(z, dz); dx = batch_norm_grad(..., g)  becomes  dx = batch_norm_grad(..., dz, z), when nobody
+ * else reads g: to write it out as well takes longer than it saves. */
+static void fuse_relu_grad(struct keel_graph *graph, const struct links *links, struct keel_ir_node *norm)
 {
-    bool found = false;
-    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
-        found = found || (node->op != KEEL_OP_NONE && node->in[i] == value);
-    return found;
-}
-
-/* g = relu_grad(z, dz); dx = batch_norm_grad(..., g)  becomes  dx, g = batch_norm_grad(..., dz, z), when
- * nobody reads g before; later readers find it made here. */
-static void fuse_relu_grad(struct keel_graph *graph, struct links *links, uint32_t at)
-{
-    struct keel_ir_node *norm = &graph->nodes[at];
     keel_value g = norm->in[4];
-    if (norm->in[5] != 0 || !made_by(graph, links, g, KEEL_OP_ACTIVATION_GRAD))
+    if (norm->in[5] != 0 || links->uses[g] != 1 || !made_by(graph, links, g, KEEL_OP_ACTIVATION_GRAD))
         return;
     struct keel_ir_node *relu = &graph->nodes[links->maker[g]];
-    bool first = relu->attributes.activation == KEEL_RELU;
-    for (uint32_t n = links->maker[g] + 1; n < at; n++)
-        first = first && !reads(&graph->nodes[n], g);
-    if (!first)
+    if (relu->attributes.activation != KEEL_RELU)
         return;
     norm->in[4] = relu->in[1];
     norm->in[5] = relu->in[0];
-    norm->out[3] = links->uses[g] > 1 ? g : 0;
-    links->maker[g] = at;
     relu->op = KEEL_OP_NONE;
 }
 
@@ -303,7 +289,7 @@ static void fuse_node(struct keel_graph *graph, struct links *links, uint32_t at
     if (node->op == KEEL_OP_ACTIVATION && image)
         fuse_relu(graph, links, node);
     if (node->op == KEEL_OP_BATCH_NORM_GRAD && image)
-        fuse_relu_grad(graph, links, at);
+        fuse_relu_grad(graph, links, node);
     if (node->op != KEEL_OP_ADD || ((fusions & KEEL_FUSE_DROPOUT) != 0 && fuse_dropout(graph, links, node)) ||
         (image && fuse_batch_norm(graph, links, at)) ||
         ((fusions & KEEL_FUSE_RESIDUAL) != 0 && fuse_residual(graph, links, node)))

@@ -96,10 +96,11 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *, const struct kee
 
 /* Of the training form. g = dy, or with relu_y (the y of a form with relu) 0 where not relu_y > 0. a =
  * sum(g), b = sum of fma(g, t, s), by blocks; dbeta += a, dgamma += b; dx = fma(-t, b / n, g - a / n) *
- * (gamma * rstd). dresidual, when not NULL, gets g; it may alias dy, and so may dx, not both. */
+ * (gamma * rstd).
+ * dx may alias dy. */
 struct keel_batch_norm_grad {
     uint32_t rows, n;
-    struct keel_buffer *x, *gamma, *mean, *rstd, *dy, *relu_y, *dx, *dresidual, *dgamma, *dbeta;
+    struct keel_buffer *x, *gamma, *mean, *rstd, *dy, *relu_y, *dx, *dgamma, *dbeta;
     struct keel_buffer *scratch; /* keel_batch_norm_scratch_bytes(rows, n) */
 };
 enum keel_status keel_op_batch_norm_grad(struct keel_kernels *, const struct keel_batch_norm_grad *,
