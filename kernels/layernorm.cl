@@ -29,14 +29,16 @@ enum { ROWS = KEEL_BY_LANE == 0 ? 4 : 1 };
         }                                                                                                    \
     }
 #define ALWAYS static inline __attribute__((always_inline))
+/* What four rows have, four times, float by float: at vectors made of vectors Oclgrind 21.10 crashes. */
+#define FOUR(f)       f[0], f[1], f[2], f[3]
+#define FOUR_TIMES(f) (float16)(FOUR(f), FOUR(f), FOUR(f), FOUR(f))
 
 /* sum / n for each of up to ROWS rows. */
 ALWAYS void row_means(const float16 *sums, float *means, uint n, const uint count)
 {
     float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     EACH(r, count) of[r] = canon_fold(sums[r]);
-    const float4 v = (float4)(of[0], of[1], of[2], of[3]);
-    vstore4(canon_divide_x16((float16)(v, v, v, v), (float16)(convert_float(n))).lo.lo, 0, means);
+    vstore4(canon_divide_x16(FOUR_TIMES(of), (float16)(convert_float(n))).lo.lo, 0, means);
 }
 
 ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
@@ -57,8 +59,7 @@ ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma,
         sums[r] = fma(d, d, sums[r]);
     })
     row_means(sums, rstd, n, count);
-    const float4 v = vload4(0, rstd);
-    vstore4(canon_rsqrt_x16((float16)(v, v, v, v) + epsilon).lo.lo, 0, rstd);
+    vstore4(canon_rsqrt_x16(FOUR_TIMES(rstd) + epsilon).lo.lo, 0, rstd);
     ALONG(n, {
         const float16 g = canon_load(gamma + i, left);
         const float16 b = has_beta ? canon_load(beta + i, left) : g;

@@ -46,6 +46,14 @@ static float2 rotary_turn(ulong angle)
     return quarter & 1 ? odd : even;
 }
 
+/* Each even element changes places with the odd one behind it. Element by element: of a shuffle that takes
+ * lane 11 Oclgrind 21.10 loses sight, and the compiler makes one of these where it may. */
+static inline float16 rotary_swap(float16 v)
+{
+    return (float16)(v.s1, v.s0, v.s3, v.s2, v.s5, v.s4, v.s7, v.s6, v.s9, v.s8, v.sb, v.sa, v.sd, v.sc, v.sf,
+                     v.se);
+}
+
 __kernel void keel_rotary(__global const float *x, __global float *y, uint batch, uint tokens, uint heads,
                           uint width, ulong ratio, float direction)
 {
@@ -74,7 +82,7 @@ __kernel void keel_rotary(__global const float *x, __global float *y, uint batch
                 const ulong at = row + h * width + d;
                 const float16 v = canon_load(x + at, width - d);
                 const float16 cosine = vload16(0, cosines + d), sine = vload16(0, sines + d);
-                canon_store(fma(v.s1032547698badcfe, sine, v * cosine), y + at, width - d);
+                canon_store(fma(rotary_swap(v), sine, v * cosine), y + at, width - d);
             }
         if (x != y)
             for (uint d = 0; d < part; d += 16)

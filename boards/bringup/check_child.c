@@ -272,6 +272,14 @@ static void close_board(struct keel_check_run *run)
         keel_board_close(run->board);
 }
 
+/* Between a check's deadline and the end of the runner's patience, to tell the verdict: a tenth of the limit,
+ * and where that is little, 3 s or half of it, for a machine that has much else to do. */
+static uint64_t spare_ns(uint64_t limit_ns)
+{
+    uint64_t least_ns = 3 * KEEL_NS_PER_S < limit_ns / 2 ? 3 * KEEL_NS_PER_S : limit_ns / 2;
+    return limit_ns / 10 > least_ns ? limit_ns / 10 : least_ns;
+}
+
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd)
 {
     struct keel_check_run run = {.check = keel_check_find(id), .options = options, .out = fdopen(fd, "w")};
@@ -279,8 +287,7 @@ int keel_check_child(const char *id, const struct keel_check_options *options, i
         return keel_status_exit_code(KEEL_INVALID);
     uint64_t limit_s = options->timeout_s > 0 ? options->timeout_s : run.check->limit_s;
     limit_s += run.check->lasts ? options->seconds : 0;
-    run.deadline_ns =
-        keel_deadline_after_ns(limit_s * KEEL_NS_PER_S / 10 * 9); /* before the runner gives up */
+    run.deadline_ns = keel_deadline_after_ns(limit_s * KEEL_NS_PER_S - spare_ns(limit_s * KEEL_NS_PER_S));
     run.check->run(&run);
     if (!run.told)
         (void)tell_board(&run); /* levels 6 and 8 leave the board to other processes; the report names it */

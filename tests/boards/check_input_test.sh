@@ -135,11 +135,13 @@ try check --timeout 18446744074 --level 0.1; expect "a limit without end" 2 "a y
 try frob --help;                        expect "help for what is none" 2 "unknown command frob"
 try build pocl:0 --sources "$root/src" --out "$root/out"; expect "sources and artifacts at once" 2 "leave one out"
 try build pocl:0 --sources "$root/src"; expect "where the sources are is told" 0 "$root/src: the sources"
-KEEL_DEVICE_FAULTS='slow:launch=*,ms=50' try check pocl:0 --level 4.1 --timeout 6
+# Launches of 2 s: what the machine does besides, and kernels that are compiled anew, do not matter to these two.
+try check pocl:0 --level 4.1;           expect "a board that is as fast as it is" 0 "pass          4.1"
+KEEL_DEVICE_FAULTS='slow:launch=*,ms=2000' try check pocl:0 --level 4.1 --timeout 20
 expect "a board that is too slow is given up" 1 "still ran after" "0 pass, 1 fail"
 grep -q 'assertion failed' "$root/log" && code=134
 expect "what is given up is not torn down" 1 "fail          4.1"
-try check pocl:0 --level 6.1 --seconds 2 --timeout 1
+KEEL_DEVICE_FAULTS='slow:launch=*,ms=2000' try check pocl:0 --level 6.1 --seconds 2 --timeout 14
 expect "a soak that is given up" 1 "round 1 of golden operations: "
 try check --frob;                       expect "an unknown option" 2 "unknown option --frob"
 try check a b;                          expect "one word too many" 2 "one word too many: b"

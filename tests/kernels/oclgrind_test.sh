@@ -4,9 +4,11 @@
 # wrong on purpose come first: a clean log means nothing from a tool that does not see those.
 #
 # Oclgrind 21.10 counts the local memory of all kernels of a program, hence its 128 KiB. It is right at -O0 only:
-# what the optimiser makes of vectors it computes wrong here (tanh) and crashes on there (--uninitialized). What
-# was written it loses sight of in folds of vectors, hence a second run with canon.by_lane = 1. clFinish returns
-# 0 whatever it finds; the log tells.
+# what the optimiser makes of vectors it computes wrong here (tanh) and crashes on there (--uninitialized), where a
+# shuffle's lane 11 counts as written by nobody, and a shuffle with lanes left open, as vectors put together of
+# vectors have, is a crash (it takes 11, a number of LLVM's for another thing, for the mark of an open lane, which
+# is -1). Hence a second run with canon.by_lane = 1, whose kernels have neither. clFinish returns 0 whatever it
+# finds; the log tells.
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
 command -v oclgrind >/dev/null || { echo "0 passed, 0 failed, 1 skipped"; exit 0; }
@@ -63,12 +65,16 @@ verdict "a planted barrier that some do not meet is found"
 
 export CK_FORK=no GOLDEN_DEVICE=oclg
 GOLDEN_LANES=0 simulate "$build/tests/kernels/golden_test"
+ended=$?
+(exit $ended)
 verdict "on Oclgrind all golden cases have their hashes"
-[ ! -s "$scratch/log" ]
+[ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
 verdict "no golden case races, leaves its buffers, or meets a barrier alone"
 GOLDEN_LANES=1 simulate --uninitialized "$build/tests/kernels/golden_test"
+ended=$?
+(exit $ended)
 verdict "on Oclgrind all golden cases have their hashes, with folds by lane"
-[ ! -s "$scratch/log" ]
+[ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
 verdict "no golden case uses what nobody wrote"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
