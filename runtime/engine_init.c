@@ -41,7 +41,7 @@ static enum keel_status fill_param(struct keel_engine *engine, uint32_t number)
 {
     const struct keel_engine_param *param = &engine->layout.params[number];
     uint32_t bits;
-    memcpy(&bits, &engine->inits[number].fill, sizeof bits);
+    memcpy(&bits, &param->fill, sizeof bits);
     return keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS], param->offset * sizeof(float),
                            param->count * sizeof(float), bits, NULL, NULL);
 }

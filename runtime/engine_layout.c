@@ -57,6 +57,8 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->count = keel_shape_count(shape);
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
+        param->kept = graph->params[number].kept;
+        param->fill = graph->params[number].fill;
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
         if (param->statistic)
             continue;

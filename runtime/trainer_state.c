@@ -122,17 +122,32 @@ static void see_progress(void *context, uint64_t done_bytes, uint64_t total_byte
     atomic_fetch_add(trainer->progress, 1);
 }
 
-/* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. */
+static bool holds(const struct keel_snapshot *snapshot, const char *name)
+{
+    struct keel_region tensor;
+    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++)
+        if (keel_snapshot_tensor(snapshot, i, &tensor) == KEEL_OK && strcmp(tensor.name, name) == 0)
+            return true;
+    return false;
+}
+
+/* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. What
+ * is the engine's own begins anew where the snapshot has none: an imported one is of a model alone. */
 static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
                                   struct keel_load *loads, float *values)
 {
     const struct keel_load_config config = {.progress = see_progress, .context = trainer};
-    uint32_t params = keel_engine_param_count(trainer->engine);
+    uint32_t params = keel_engine_param_count(trainer->engine), count = 0;
     for (uint32_t i = 0; i < params; i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
-        loads[i] = (struct keel_load){.box = whole_region(param, part), .out = values + param->offset};
+        struct keel_load load = {.box = whole_region(param, part), .out = values + param->offset};
+        if (!param->kept || holds(snapshot, load.box.name))
+            loads[count++] = load;
+        else
+            for (uint64_t e = 0; e < param->count; e++)
+                values[param->offset + e] = part == 0 ? param->fill : 0.0F;
     }
-    KEEL_TRY(keel_snapshot_load(snapshot, loads, params, &config, NULL));
+    KEEL_TRY(keel_snapshot_load(snapshot, loads, count, &config, NULL));
     for (uint32_t i = 0; i < params; i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
         KEEL_TRY(keel_trainer_write_state(trainer,

@@ -59,6 +59,17 @@ check "which another job does not have by itself" [ "$(digest fresh 1)" != "$(di
 train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --prepare
 check "preparing again harms nothing" [ "$(digest other 1)" = "$(digest whole 12)" ]
 
+# ---- and a job that waits in 16 bits, whose loss scale no model has ----
+train f16 --prepare --set train.storage=f16
+check "weights are imported for f16" ckpt import "$root/hub" "$root/f16" --names gpt2 --for-training
+train f16 --set train.storage=f16 --set train.steps=20 --ranks 2
+check "the run takes them" grep -q '"resumed".*"step":0' "$root/f16/events.jsonl"
+check "and its loss scale begins as large as it may be" grep -q '^{"step":1,.*"loss_scale":16777216.0[,}]' "$root/f16/metrics.jsonl"
+check "to the end" [ -n "$(digest f16 20)" ]
+train whole --set train.steps=14 --set train.storage=f16
+check "a run of float32 does not go on in f16" grep -q "another job" "$root/log"
+check "nor a step further" [ -z "$(digest whole 13)" ]
+
 # ---- a GPT-2 of others computes what it computed there ----
 # golden/safetensors/gpt2.safetensors was written by the reference package (Python, safetensors 0.8.0) in the layout of
 # the Hugging Face programs; the loss on a text of one letter is that of their formulas in numpy, in double precision.

@@ -53,7 +53,7 @@ check "which was killed" grep -q '"event":"recovery"' "$root/killed/events.jsonl
 for kind in fashion dlrm-demo; do
     check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"
 done
-check "samples are counted" grep -q '^{"step":6,.*"samples":96,' "$root/fashion-1/metrics.jsonl"
+check "samples are counted, one token each" grep -q '^{"step":6,.*"tokens":96,.*"samples":96[,}]' "$root/fashion-1/metrics.jsonl"
 
 refused() { # NAME CODE WORDS KIND ARGUMENTS...
     name=$1 wanted=$2 words=$3 kind=$4

@@ -131,9 +131,10 @@ END_TEST
 START_TEST(a_model_that_classifies_has_a_curve_of_accuracy_and_counts_samples)
 {
     make_directory();
-    write_file("metrics.jsonl", "{\"step\":1,\"loss\":4.0,\"seconds\":0.5,\"samples\":100,\"val_loss\":3,"
-                                "\"val_accuracy\":0.25}\n"
-                                "{\"step\":2,\"loss\":3.0,\"seconds\":0.5,\"samples\":200}\n");
+    write_file("metrics.jsonl",
+               "{\"step\":1,\"loss\":4.0,\"seconds\":0.5,\"tokens\":100,\"samples\":100,\"val_loss\":3,"
+               "\"val_accuracy\":0.25}\n"
+               "{\"step\":2,\"loss\":3.0,\"seconds\":0.5,\"tokens\":200,\"samples\":200}\n");
     write_file("events.jsonl", "{\"event\":\"start\",\"wall_ns\":1000000000}\n");
     ck_ok(keel_report_write(directory));
     char *text;

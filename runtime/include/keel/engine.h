@@ -65,6 +65,8 @@ struct keel_engine_param {
     uint64_t count;  /* elements */
     bool decay;      /* weight decay applies (matrices) */
     bool statistic;  /* not trained: follows a mean (keel_param_spec) */
+    bool kept;       /* a statistic that no mean moves: the engine's own, of no model (the loss scale) */
+    float fill;      /* what it begins with, unless first weights are drawn */
 };
 /* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
