@@ -1,6 +1,9 @@
 """Loss and gradients of models by PyTorch, from the weights and the batch in a directory that torch_gradient_test.c
 wrote; compared with those that lie beside them. Written from the papers; shares nothing with Keel but the names
-and layouts of tensors: matrices [in, out], convolutions [height, width, in, out], images [n, h, w, c]."""
+and layouts of tensors: matrices [in, out], convolutions [height, width, in, out], images [n, h, w, c].
+
+With keep=FILE and case=NAME PyTorch's result is also appended to FILE: a line a tensor with its name, number of
+elements, norm, and the elements at sampled places. torch_gradient_test.c reads it where there is no PyTorch."""
 import math
 import sys
 
@@ -8,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 LIMIT = 1e-4
+KEPT = 24  # elements of a tensor, at most: as in torch_gradient_test.c
 # oneDNN divides by zero in the gradients of some small convolutions (PyTorch 2.15): PyTorch's own do as well here.
 torch.backends.mkldnn.enabled = False
 
@@ -167,9 +171,25 @@ def dlrm(w, inputs, _):
 MODELS = {"gpt": gpt, "moe": gpt, "bert": bert, "resnet": resnet, "dlrm": dlrm}
 
 
+def keep(path, case, tensors):
+    with open(path, "a") as out:
+        if out.tell() == 0:
+            print(f"# Loss and gradients by PyTorch {torch.__version__}: torch_gradient.py. To be made anew:\n"
+                  "# rm tests/golden/torch_gradients.txt; KEEL_TORCH_KEEP=tests/golden/torch_gradients.txt "
+                  "KEEL_PYTHON=... build/tests/runtime/torch_gradient_test", file=out)
+        print("case", case, file=out)
+        for name, tensor in tensors.items():
+            values = tensor.flatten().double()
+            count = len(values)
+            places = range(count) if count <= KEPT else ((k * 2654435761 % 2**32 * count) >> 32 for k in range(KEPT))
+            print(name, count, f"{float(values.norm()):.9g}", *(f"{float(values[at]):.9g}" for at in places), file=out)
+
+
 def main():
     model, directory = sys.argv[1:3]
-    options = {key: float(value) for key, value in (option.split("=") for option in sys.argv[3:])}
+    words = dict(option.split("=") for option in sys.argv[3:])
+    path, case = words.pop("keep", None), words.pop("case", None)
+    options = {key: float(value) for key, value in words.items()}
     torch.manual_seed(0)
     roles = load(directory)
     weights = {name: tensor.requires_grad_() for name, tensor in roles["weight"].items()}
@@ -178,7 +198,10 @@ def main():
     expected = {"loss": loss.detach().reshape(1), **seen}
     expected.update((name, tensor.grad) for name, tensor in weights.items())
     worst, bad = (0.0, ""), 0
-    for name, got in [*roles["loss"].items(), *roles["gradient"].items()]:
+    found = {**roles["loss"], **roles["gradient"]}
+    if path:
+        keep(path, case, {name: expected[name] for name in found})
+    for name, got in found.items():
         error = float((got - expected[name]).double().norm() / expected[name].double().norm())
         worst = max(worst, (error, name))
         if not error <= LIMIT:

@@ -2,9 +2,11 @@
  * same batch.
  *
  * The other side is torch_gradient.py, written from the papers. Each tensor's gradient differs by at most
- * 1e-4 of its norm, in float32. Needs a Python with torch, KEEL_PYTHON or python3: without one nothing is
- * tested, and it says so. A directory holds what is compared: `index`, a line a tensor (role, name, dtype,
- * sizes), and `data`, the tensors in that order. */
+ * 1e-4 of its norm, in float32. What PyTorch found is kept in tests/golden/torch_gradients.txt, norms and
+ * sampled elements, and compared always; its head says how to make it anew, which is due when first weights,
+ * random numbers or the models below change. Where a Python has torch, KEEL_PYTHON or python3, all elements
+ * are compared too. A directory holds what is: `index`, a line a tensor (role, name, dtype, sizes), and
+ * `data`, the tensors in that order. */
 #include "data.h"
 #include "harness.h"
 #include "model.h"
@@ -12,16 +14,66 @@
 #include <keel/engine.h>
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PERTURBED = 1 }; /* stream of the random numbers that weights are moved by */
+enum {
+    PERTURBED = 1, /* stream of the random numbers that weights are moved by */
+    KEPT = 24      /* elements of a tensor in the kept file, at most: as in torch_gradient.py */
+};
+static const char kept_path[] = "tests/golden/torch_gradients.txt";
+static const double limit = 1e-4;
 
 struct dump {
     char directory[64];
     FILE *index, *data;
+    FILE *kept; /* at what PyTorch found for the next tensor, or NULL */
 };
+
+/* ---- what PyTorch found once ------------------------------------------------------------------------------
+ */
+
+static void kept_open(struct dump *dump, const char *name)
+{
+    char line[8192], wanted[64];
+    dump->kept = fopen(kept_path, "r");
+    ck_assert_msg(dump->kept != NULL, "%s is missing: run from the root of the tree", kept_path);
+    snprintf(wanted, sizeof wanted, "case %s\n", name);
+    while (fgets(line, sizeof line, dump->kept) != NULL)
+        if (strcmp(line, wanted) == 0)
+            return;
+    ck_abort_msg("%s: has no case %s: make it anew, its head says how", kept_path, name);
+}
+
+/* The norm, and the difference as far as the sampled elements tell of it. */
+static void kept_check(struct dump *dump, const char *name, uint64_t count, const float *found)
+{
+    char kept_name[128];
+    unsigned long long kept_count;
+    double kept_norm, element, square = 0, apart = 0;
+    ck_assert_int_eq(fscanf(dump->kept, "%127s %llu %lf", kept_name, &kept_count, &kept_norm), 3);
+    ck_assert_msg(strcmp(kept_name, name) == 0 && kept_count == count,
+                  "%s has %s of %llu elements where the model has %s: make it anew, its head says how",
+                  kept_path, kept_name, kept_count, name);
+    uint64_t samples = count < KEPT ? count : KEPT;
+    for (uint64_t k = 0; k < samples; k++) {
+        uint64_t at = count <= KEPT ? k : ((uint32_t)(k * 2654435761U) * count) >> 32;
+        ck_assert_int_eq(fscanf(dump->kept, "%lf", &element), 1);
+        apart += ((double)found[at] - element) * ((double)found[at] - element);
+    }
+    for (uint64_t e = 0; e < count; e++)
+        square += (double)found[e] * (double)found[e];
+    apart = sqrt(apart * (double)count / (double)samples);
+    ck_assert_msg(apart <= limit * kept_norm, "%s: differs from PyTorch's by %.3g of its norm", name,
+                  apart / kept_norm);
+    ck_assert_msg(fabs(sqrt(square) - kept_norm) <= limit * kept_norm,
+                  "%s: norm %.9g, that of PyTorch's is %.9g", name, sqrt(square), kept_norm);
+}
+
+/* ---- what is compared -------------------------------------------------------------------------------------
+ */
 
 static void dump_open(struct dump *dump)
 {
@@ -125,12 +177,16 @@ static void dump_gradients(struct side *side, struct dump *dump)
     ck_ok(keel_queue_read(queue, keel_engine_loss(side->engine), 0, &loss, sizeof loss, NULL, NULL));
     ck_ok(keel_queue_finish(queue, soon()));
     dump_tensor(dump, "loss", "loss", "f32", 1, &one, &loss);
+    if (dump->kept != NULL)
+        kept_check(dump, "loss", 1, &loss);
     for (uint32_t i = 0; i < keel_engine_param_count(side->engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(side->engine, i);
         float *values;
         ck_ok(keel_alloc(param->count, sizeof *values, &values));
         copy_param(side, KEEL_FLAT_GRADIENTS, param, values, false);
         dump_tensor(dump, "gradient", param->name, "f32", param->dims, param->shape, values);
+        if (dump->kept != NULL)
+            kept_check(dump, param->name, param->count, values);
         keel_free(values);
     }
 }
@@ -164,24 +220,43 @@ static const char *python(void)
     return named != NULL && named[0] != '\0' ? named : "python3";
 }
 
-static void compare(struct side *side, const char *model)
+static bool has_torch;
+
+static void compare_live(const struct side *side, const struct dump *dump, const char *model,
+                         const char *name)
 {
-    struct dump dump;
-    char command[512];
+    char command[640], keep[256] = "";
+    const char *keep_path = getenv("KEEL_TORCH_KEEP");
+    if (keep_path != NULL)
+        snprintf(keep, sizeof keep, "keep=%s case=%s", keep_path, name);
+    snprintf(command, sizeof command,
+             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g %s", python(), model,
+             dump->directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance, keep);
+    fflush(stdout);
+    int code = system(command); // NOLINT(cert-env33-c): the program under comparison, named by the user
+    ck_assert_msg(code == 0, "%s: PyTorch finds something else", name);
+}
+
+/* `model` as torch_gradient.py calls it; `name` is that of the case. */
+static void compare(struct side *side, const char *model, const char *name)
+{
+    struct dump dump = {.kept = NULL};
+    ck_assert_msg(has_torch || getenv("KEEL_TORCH_KEEP") == NULL, "nothing to keep: %s has no torch",
+                  python());
     dump_open(&dump);
+    if (getenv("KEEL_TORCH_KEEP") == NULL)
+        kept_open(&dump, name);
     side_open(side);
     dump_weights(side, &dump);
     run_batch(side, &dump);
     side_close(side);
     ck_assert_int_eq(fclose(dump.index), 0);
     ck_assert_int_eq(fclose(dump.data), 0);
-    snprintf(command, sizeof command,
-             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g", python(), model,
-             dump.directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance);
-    fflush(stdout);
-    int code = system(command); // NOLINT(cert-env33-c): the program under comparison, named by the user
+    if (dump.kept != NULL)
+        ck_assert_int_eq(fclose(dump.kept), 0);
+    if (has_torch)
+        compare_live(side, &dump, model, name);
     ck_ok(keel_remove_tree(dump.directory));
-    ck_assert_msg(code == 0, "%s: PyTorch finds something else", model);
 }
 
 static struct keel_job text_job(char *directory)
@@ -202,9 +277,9 @@ START_TEST(gpt)
 {
     char directory[64];
     struct side side = {.job = text_job(directory)};
-    compare(&side, "gpt");
+    compare(&side, "gpt", "gpt");
     side.job.tied = false;
-    compare(&side, "gpt");
+    compare(&side, "gpt", "gpt-untied");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -217,7 +292,7 @@ START_TEST(moe)
     side.job.experts = 5;
     side.job.capacity = 1.0f; /* so that some tokens find no place */
     side.job.balance = 0.1f;
-    compare(&side, "moe");
+    compare(&side, "moe", "moe");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -227,9 +302,9 @@ START_TEST(bert)
     char directory[64];
     struct side side = {.job = text_job(directory)};
     side.job.kind = KEEL_MODEL_BERT;
-    compare(&side, "bert");
+    compare(&side, "bert", "bert");
     side.job.tied = false;
-    compare(&side, "bert");
+    compare(&side, "bert", "bert-untied");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -260,9 +335,9 @@ START_TEST(resnet)
     ck_assert_ptr_nonnull(mkdtemp(side.job.path));
     write_set(side.job.path, "train-images-idx3-ubyte", "train-labels-idx1-ubyte");
     write_set(side.job.path, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte");
-    compare(&side, "resnet");
+    compare(&side, "resnet", "resnet");
     side.job.stem = KEEL_STEM_LARGE;
-    compare(&side, "resnet");
+    compare(&side, "resnet", "resnet-large");
     ck_ok(keel_remove_tree(side.job.path));
 }
 END_TEST
@@ -279,7 +354,7 @@ START_TEST(dlrm)
                                 .bag = 3,
                                 .samples = 1000,
                                 .batch = 32}};
-    compare(&side, "dlrm");
+    compare(&side, "dlrm", "dlrm");
 }
 END_TEST
 
@@ -287,11 +362,11 @@ static void cases(TCase *tc)
 {
     char command[256];
     snprintf(command, sizeof command, "%s -c 'import torch' >/dev/null 2>&1", python());
-    if (system(command) != 0) { // NOLINT(cert-env33-c): as above
-        printf("note: not compared with PyTorch: %s has no torch; name one that has by KEEL_PYTHON\n",
-               python());
-        return;
-    }
+    has_torch = system(command) == 0; // NOLINT(cert-env33-c): as above
+    if (!has_torch)
+        printf("note: compared with what PyTorch found once (%s): %s has no torch; name one that has by "
+               "KEEL_PYTHON\n",
+               kept_path, python());
     tcase_add_test(tc, gpt);
     tcase_add_test(tc, moe);
     tcase_add_test(tc, bert);
