@@ -29,6 +29,8 @@ const char *keel_conv_fault(const struct keel_conv_shape *s)
         return "strides and dilations are 1 or more";
     if (s->groups == 0 || s->channels % s->groups != 0 || s->out_channels % s->groups != 0)
         return "the groups do not divide the channels";
+    if (s->stride[0] > PIXELS_MAX || s->stride[1] > PIXELS_MAX)
+        return "a stride of more than 2^31";
     if (padded(s, 0) > PIXELS_MAX || padded(s, 1) > PIXELS_MAX ||
         padded(s, 0) * padded(s, 1) > PIXELS_MAX / s->batch)
         return "more than 2^31 pixels";

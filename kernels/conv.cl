@@ -73,6 +73,11 @@ static inline float16 load_weights(__global const float *w, uint c, uint n, uint
     return vload16(0, lanes);
 }
 
+static inline uint apart(uint a, uint b)
+{
+    return a > b ? a - b : b - a;
+}
+
 __kernel void keel_conv2d_grad_data_plain(__global const float *dy, __global const float *w,
                                           __global const float *unused, __global float *dx, GEOMETRY,
                                           uint has_bias)
@@ -88,8 +93,7 @@ __kernel void keel_conv2d_grad_data_plain(__global const float *dy, __global con
         for (uint i = 0; i < kernel_h; i++)
             for (uint j = 0; j < kernel_w; j++) {
                 const uint left = v + pad_w, down = i * dilation_h, across = j * dilation_w;
-                if ((top + down * (stride_h - 1)) % stride_h != 0 ||
-                    (left + across * (stride_w - 1)) % stride_w != 0)
+                if (apart(top, down) % stride_h != 0 || apart(left, across) % stride_w != 0)
                     continue;
                 const uint p = (top - down) / stride_h, q = (left - across) / stride_w;
                 const bool inside = top >= down && left >= across && p < out_h && q < out_w;

@@ -270,10 +270,12 @@ struct meeting {
 };
 static struct meeting meeting_of(uint remainder, uint pad, uint stride, uint dilation, uint taps)
 {
+    const uint at = remainder + pad;
     struct meeting m = {0, 1, 0};
-    while (m.first < taps && (remainder + pad + m.first * dilation * (stride - 1)) % stride != 0)
+    while (m.first < taps &&
+           (at > m.first * dilation ? at - m.first * dilation : m.first * dilation - at) % stride != 0)
         m.first++;
-    while (m.step * dilation % stride != 0)
+    while (m.step < taps && m.step * dilation % stride != 0)
         m.step++;
     m.count = m.first < taps ? (taps - 1 - m.first) / m.step + 1 : 0;
     return m;

@@ -6,6 +6,8 @@
  *     loss[0] = loss[0] + scale * sum(row_loss)
  * with dlogits_j times the power of two of loss_scale, where there is one (optimizer_ops.h)
  *
+ * A target outside [0, vocab) reads and writes nothing: its row's loss and dlogits become NaN.
+ *
  * Shapes: logits, dlogits [rows, vocab], may be one buffer; targets, row_loss [rows]. Sums are the tree
  * of canon_tree.h; the sum over rows is that of a whole tensor, its levels kept in row_loss. A row
  * is gone over three times: maximum; exponentials, kept in dlogits, and their sum; scaling. A work-item takes
@@ -58,22 +60,22 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
         s.x = s.fresh - vocab;
         s.d = s.scaling ? dlogits + (ulong)(row - 2) * vocab : dlogits;
         s.e = has_gradient && s.raise ? dlogits + (ulong)(row - 1) * vocab : 0;
-        const int scaled_target = s.scaling ? targets[row - 2] : 0;
-        const float e_target = s.scaling ? s.d[scaled_target] : 0.0f;
+        const uint scaled_target = s.scaling ? (uint)targets[row - 2] : vocab;
+        const float e_target = scaled_target < vocab ? s.d[scaled_target] : 0.0f;
         if (s.look)
-            next_at_target = s.fresh[targets[row]];
+            next_at_target = (uint)targets[row] < vocab ? s.fresh[targets[row]] : NAN;
         float16 lanes = (float16)(0.0f), largest = (float16)(s.look ? s.fresh[0] : 0.0f);
         uint i = 0;
         for (; i + 16 <= vocab; i += 16)
             advance(&s, i, 16, &largest, &lanes);
         if (i < vocab)
             advance(&s, i, vocab - i, &largest, &lanes);
-        if (s.scaling)
+        if (scaled_target < vocab)
             s.d[scaled_target] = (e_target * s.share - 1.0f) * s.scale;
         if (s.raise) {
             const float sum = canon_fold(lanes);
             row_loss[row - 1] = (canon_log(sum) + s.m) - at_target;
-            s.share = canon_divide(1.0f, sum);
+            s.share = canon_divide(1.0f, (uint)targets[row - 1] < vocab ? sum : NAN);
         }
         s.m = canon_fold_max(largest);
         at_target = next_at_target;

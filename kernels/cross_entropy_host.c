@@ -1,6 +1,7 @@
 /* cross_entropy_host.c - cross_entropy.cl in C: the reference, and what the host device runs. */
 #include "canon.h"
 #include "kernels_internal.h"
+#include <math.h>
 
 extern const char keel_cl_cross_entropy[];
 
@@ -8,7 +9,8 @@ extern const char keel_cl_cross_entropy[];
 KEEL_HOST_KERNEL static float row_cross_entropy(const float *x, float *d, uint32_t vocab, int32_t target,
                                                 float scale)
 {
-    const float at_target = x[target];
+    const bool known = (uint32_t)target < vocab;
+    const float at_target = known ? x[target] : NAN;
     float m = x[0], lanes[KEEL_LANES] = {0};
     for (uint32_t i = 0; i < vocab; i++)
         m = x[i] > m ? x[i] : m;
@@ -20,10 +22,11 @@ KEEL_HOST_KERNEL static float row_cross_entropy(const float *x, float *d, uint32
     }
     const float s = canon_fold(lanes);
     if (d != NULL) {
-        const float share = canon_divide(1.0f, s), e_target = d[target];
+        const float share = canon_divide(1.0f, known ? s : NAN), e_target = known ? d[target] : 0.0f;
         for (uint32_t i = 0; i < vocab; i++)
             d[i] = (d[i] * share) * scale;
-        d[target] = (e_target * share - 1.0f) * scale;
+        if (known)
+            d[target] = (e_target * share - 1.0f) * scale;
     }
     return (canon_log(s) + m) - at_target;
 }

@@ -33,6 +33,7 @@ enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct ke
         keel_arg_u32(op->tokens),
         keel_arg_u32(op->width),
         keel_arg_u32(op->positions != NULL),
+        keel_arg_u32(op->vocab),
     };
     struct keel_range range = keel_kernels_range(kernels, rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding", &range, args,
@@ -71,6 +72,7 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
     const struct keel_arg args[] = {
         keel_arg_buffer(op->ids), keel_arg_buffer(op->dy), keel_arg_buffer(op->dtable),
         keel_arg_u32(rows),       keel_arg_u32(op->width), keel_arg_u32(items_per_row),
+        keel_arg_u32(op->vocab),
     };
     struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range, args,

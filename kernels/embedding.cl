@@ -4,6 +4,8 @@
  *     embedding_grad       dtable[v, :] += s, s from +0 adding dy[row, :] for the rows with id v, ascending
  *     embedding_positions  dpositions[t, :] += s, s = dy[0, t, :] + dy[1, t, :] + ..., b ascending
  *
+ * An id outside [0, vocab) reads and writes nothing: its row of table counts as zeros.
+ *
  * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
  * width]. embedding_grad has items_per_row work-items for each row, which share its columns. Those of the
  * first row with an id do the work for all rows with it, and the others leave at once: ids are read rows^2 / 2
@@ -11,16 +13,18 @@
 
 __kernel void keel_embedding(__global const int *ids, __global const float *table,
                              __global const float *positions, __global float *y, uint rows, uint tokens,
-                             uint width, uint has_positions)
+                             uint width, uint has_positions, uint vocab)
 {
     const uint row = get_global_id(0);
     if (row >= rows)
         return;
-    table += (ulong)ids[row] * width;
+    const uint id = (uint)ids[row];
+    const bool known = id < vocab;
+    table += known ? (ulong)id * width : 0;
     positions += (ulong)(row % tokens) * width;
     y += (ulong)row * width;
     for (uint i = 0; i < width; i += 16) {
-        float16 v = canon_load(table + i, width - i);
+        const float16 v = known ? canon_load(table + i, width - i) : (float16)(0.0f);
         canon_store(has_positions ? v + canon_load(positions + i, width - i) : v, y + i, width - i);
     }
 }
@@ -68,13 +72,13 @@ static inline void add_rows(__global const int *ids, __global const float *dy, _
 }
 
 __kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
-                                  uint rows, uint width, uint items_per_row)
+                                  uint rows, uint width, uint items_per_row, uint vocab)
 {
     const uint item = get_global_id(0), first = item / items_per_row;
     if (first >= rows)
         return;
     const int id = ids[first];
-    if (find_id(ids, 0, first, id) < first)
+    if ((uint)id >= vocab || find_id(ids, 0, first, id) < first)
         return;
     uint list[LISTED], listed = 0, row = first;
     for (; row < rows && listed < LISTED; row = find_id(ids, row + 1, rows, id))

@@ -15,10 +15,12 @@ static void host_embedding(void *const *arguments, const struct keel_range *rang
     const float *table = arguments[1], *positions = arguments[2];
     float *y = arguments[3];
     uint32_t rows = u32_at(arguments, 4), tokens = u32_at(arguments, 5), width = u32_at(arguments, 6);
+    const uint32_t vocab = u32_at(arguments, 8);
     bool has_positions = u32_at(arguments, 7) != 0;
     for (uint32_t row = 0; row < rows; row++) {
+        const uint32_t id = (uint32_t)ids[row];
         for (uint32_t i = 0; i < width; i++) {
-            float v = table[(size_t)ids[row] * width + i];
+            float v = id < vocab ? table[(size_t)id * width + i] : 0.0F;
             y[(size_t)row * width + i] =
                 has_positions ? v + positions[(size_t)(row % tokens) * width + i] : v;
         }
@@ -56,8 +58,9 @@ static void host_embedding_grad(void *const *arguments, const struct keel_range 
     const float *dy = arguments[1];
     float *dtable = arguments[2];
     uint32_t rows = u32_at(arguments, 3), width = u32_at(arguments, 4);
+    const uint32_t vocab = u32_at(arguments, 6);
     for (uint32_t first = 0; first < rows; first++) {
-        if (seen_before(ids, first))
+        if ((uint32_t)ids[first] >= vocab || seen_before(ids, first))
             continue;
         for (uint32_t column = 0; column < width; column += KEEL_LANES) {
             uint32_t left = width - column < KEEL_LANES ? width - column : KEEL_LANES;

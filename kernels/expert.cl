@@ -59,9 +59,10 @@ __kernel void keel_expert_place(__global uint *work, __global const int *offsets
     ROWS(i, count)
     {
         const uint e = keys[i], rank = e < experts ? (uint)i - lower_bound(keys, count, e) : capacity;
-        const int at = rank < capacity ? offsets[e] + (int)rank : -1;
-        place[positions[i]] = at;
-        if (at >= 0)
+        const uint at = rank < capacity ? (uint)offsets[e] + rank : places;
+        if (positions[i] < count)
+            place[positions[i]] = at < places ? (int)at : -1;
+        if (at < places)
             source[at] = (int)positions[i];
         if (i < places && (int)i >= offsets[experts])
             source[i] = -1;

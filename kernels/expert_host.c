@@ -46,9 +46,11 @@ static void host_place(void *const *arguments, const struct keel_range *range)
     for (uint32_t i = 0, rank = 0; i < count; i++) {
         rank = i > 0 && keys[i] == keys[i - 1] ? rank + 1 : 0;
         const bool kept = keys[i] < experts && rank < capacity;
-        place[positions[i]] = kept ? offsets[keys[i]] + (int32_t)rank : -1;
-        if (kept)
-            source[place[positions[i]]] = (int32_t)positions[i];
+        const uint32_t at = kept ? (uint32_t)offsets[keys[i]] + rank : places;
+        if (positions[i] < count)
+            place[positions[i]] = at < places ? (int32_t)at : -1;
+        if (at < places)
+            source[at] = (int32_t)positions[i];
     }
 }
 

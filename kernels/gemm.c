@@ -97,13 +97,6 @@ static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_cou
     return KEEL_OK;
 }
 
-uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op)
-{
-    (void)kernels;
-    (void)op;
-    return 0; /* B is packed in local memory, A is read where it lies */
-}
-
 uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
 {
     return (uint64_t)divide_up(op->m, GEMM_TILE_ROWS) * divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch *

@@ -153,7 +153,10 @@ __kernel void keel_sort_place(__global const int *ids, __global uint *work, uint
     const uint end = block + 1 < blocks ? (block + 1) * SORT_BLOCK : count;
     for (uint i = block * SORT_BLOCK; i < end; i++) {
         const uint key = sort_key(ids, work, from, i, limit, first_pass);
-        const ulong at = to + next[key >> shift & 255u]++;
+        const uint place = next[key >> shift & 255u]++;
+        if (place >= count)
+            continue;
+        const ulong at = to + place;
         work[at] = key;
         work[at + size] = first_pass ? i : work[from + size + i];
     }
@@ -175,7 +178,8 @@ __kernel void keel_scatter_add(__global const uint *work, __global const float *
         for (uint v = 0; v < VECTORS; v++)
             s[v] = (float16)(0.0f);
         for (ulong j = i; j < count && keys[j] == key; j++) {
-            add_row(s, x + (ulong)(positions[j] / per) * n + column, left);
+            if (positions[j] < count)
+                add_row(s, x + (ulong)(positions[j] / per) * n + column, left);
         }
         __global float *to = table + (ulong)key * n + column;
         EACH_VECTOR(v, left)

@@ -115,7 +115,10 @@ static void host_sort_place(void *const *arguments, const struct keel_range *ran
         for (uint32_t d = 0; d < 256 && i % SORT_BLOCK == 0; d++)
             next[d] = sort.counts[d * sort.blocks + i / SORT_BLOCK];
         const uint32_t key = sort_key(&sort, i);
-        const size_t at = to + next[key >> sort.shift & 255U]++;
+        const uint32_t place = next[key >> sort.shift & 255U]++;
+        if (place >= sort.count)
+            continue;
+        const size_t at = to + place;
         sort.work[at] = key;
         sort.work[at + sort.count] = sort.first_pass ? i : sort.work[sort.from + sort.count + i];
     }
@@ -135,7 +138,7 @@ static void host_scatter_add(void *const *arguments, const struct keel_range *ra
         for (uint32_t c = 0; c < n; c++) {
             float s = 0.0F;
             for (uint32_t j = i; j < end; j++)
-                s += x[(size_t)(positions[j] / per) * n + c];
+                s = positions[j] < count ? s + x[(size_t)(positions[j] / per) * n + c] : s;
             table[(size_t)keys[i] * n + c] += s;
         }
     }

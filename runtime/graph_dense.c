@@ -211,13 +211,11 @@ enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gem
 {
     gemm->batch = 1;
     gemm->ldc = gemm->n;
-    gemm->workspace = emit->workspace;
     if (!emit->measure) {
         if (emit->checks != NULL)
             keel_product_checks_bind(emit->checks, emit->node, gemm);
         return keel_op_gemm(emit->kernels, gemm, emit->list);
     }
-    need_workspace(emit, keel_gemm_workspace_bytes(emit->kernels, gemm));
     return emit->checks != NULL ? keel_product_checks_plan(emit->checks, emit->graph, emit->node, gemm)
                                 : KEEL_OK;
 }

@@ -109,8 +109,6 @@ static enum keel_status emit_grouped(struct keel_emit *emit, struct keel_gemm_gr
     op->groups = (uint32_t)shape_of(emit, offsets)->size[0] - 1;
     op->offsets = buffer_of(emit, offsets);
     op->product.batch = 1;
-    op->product.workspace = emit->workspace;
-    need_workspace(emit, keel_gemm_workspace_bytes(emit->kernels, &op->product));
     return emit->measure ? KEEL_OK : keel_op_gemm_grouped(emit->kernels, op, emit->list);
 }
 

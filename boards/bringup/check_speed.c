@@ -242,13 +242,10 @@ static void gemm(struct keel_check_run *run)
         uint64_t bytes = (uint64_t)side * side * 4;
         struct keel_gemm op = {
             .m = side, .n = side, .k = side, .batch = 1, .lda = side, .ldb = side, .ldc = side};
-        uint64_t workspace = keel_gemm_workspace_bytes(speed.kernels, &op);
-        if (add_buffer(&speed, 0, bytes) && add_buffer(&speed, 1, bytes) && add_buffer(&speed, 2, bytes) &&
-            (workspace == 0 || add_buffer(&speed, 3, workspace))) {
+        if (add_buffer(&speed, 0, bytes) && add_buffer(&speed, 1, bytes) && add_buffer(&speed, 2, bytes)) {
             op.a = speed.buffers[0];
             op.b = speed.buffers[1];
             op.c = speed.buffers[2];
-            op.workspace = speed.buffers[3];
             struct subject subject = {.figure = "gemm_gflops",
                                       .unit = "GFLOP/s",
                                       .amount = 2.0 * side * side * side / 1e9,

@@ -147,12 +147,9 @@ struct keel_gemm {
     struct keel_buffer *bias;      /* n, or NULL */
     struct keel_buffer *pre;       /* m x n like C, or NULL: the input of GELU, kept for backward */
     struct keel_buffer *residual;  /* m x n like C, which it may be, or NULL; not with pre or accumulate */
-    struct keel_buffer *workspace; /* keel_gemm_workspace_bytes, or NULL when that is 0; shared in
-                                      order by all products of a queue */
     struct keel_buffer *checksums; /* keel_gemm_checksum_bytes, or NULL: of C's bits as they leave the
                                       registers, for keel_op_gemm_check */
 };
-uint64_t keel_gemm_workspace_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);
 
@@ -316,8 +313,8 @@ enum keel_status keel_op_copy(struct keel_kernels *, const struct keel_copy *, s
 
 /* ---- what a transformer needs ------------------------------------------------------------------ */
 
-/* y[b, t, :] = table[ids[b, t], :] + positions[t, :]. positions may be NULL. Ids outside
- * [0, vocab) are the caller's error: the host checks data as it loads them. */
+/* y[b, t, :] = table[ids[b, t], :] + positions[t, :]. positions may be NULL. The row of an id
+ * outside [0, vocab) counts as zeros; the host checks data as it loads them. */
 struct keel_embedding {
     uint32_t batch, tokens, width, vocab;
     struct keel_buffer *ids, *table, *positions, *y;
@@ -325,7 +322,8 @@ struct keel_embedding {
 enum keel_status keel_op_embedding(struct keel_kernels *, const struct keel_embedding *,
                                    struct keel_launch_list *);
 /* dtable[v, :] += sum over the rows with id v, rows ascending (s = 0 + ..; dtable = dtable + s; rows
- * of the table that do not occur are left untouched); dpositions[t, :] += sum over b ascending. */
+ * of the table that do not occur are left untouched, ids outside [0, vocab) add nothing); dpositions[t, :] +=
+ * sum over b ascending. */
 struct keel_embedding_grad {
     uint32_t batch, tokens, width, vocab;
     struct keel_buffer *ids, *dy, *dtable, *dpositions;
@@ -335,7 +333,8 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel
 
 /* Mean cross-entropy over rows of softmax(logits[rows x vocab]) against targets[rows]:
  * loss[0] += scale * (sum of row losses in the fixed tree). When dlogits is not NULL it gets
- * (softmax - onehot) * scale and may alias logits. row_loss is scratch of `rows`. Rows may be taken in
+ * (softmax - onehot) * scale and may alias logits. A target outside [0, vocab) makes its row of dlogits and
+ * its loss NaN, so that the norm refuses the step. row_loss is scratch of `rows`. Rows may be taken in
  * pieces, with the bits of one: loss NULL leaves the losses of these rows in row_loss;
  * keel_op_cross_entropy_sum adds all of them at the end, and uses row_loss up. */
 struct keel_cross_entropy {
