@@ -103,6 +103,23 @@ static enum keel_status enqueue_digest(struct keel_engine *engine)
     return read_digest(engine);
 }
 
+/* Why the norm is not finite. What storage does to a finite loss cannot be told from where it happened: an
+ * activation that f16 does not hold makes gradients infinite at any scale. */
+static enum keel_status diverged(const struct keel_engine *engine, const struct keel_engine_update *update,
+                                 float norm, float scale)
+{
+    const char *what = "lower train.lr, set train.clip, or warm up longer, in a new --out";
+    if (engine->loss_scale != NULL && !update->never_skip)
+        what = scale > 1.0F
+                   ? "an activation or a scaled gradient exceeds what f16 holds (65504): use "
+                     "train.storage = bf16 or a smaller train.loss_scale, in a new --out"
+                   : "no loss scale helps: an activation or gradient exceeds what f16 holds (65504): "
+                     "use train.storage = bf16, in a new --out";
+    return keel_fail(KEEL_DIVERGED,
+                     "step %u: the norm of the gradients is %g, the weights were left as they are; %s",
+                     update->step + 1, (double)norm, what);
+}
+
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
                                     uint64_t deadline_ns, struct keel_engine_updated *out)
 {
@@ -127,10 +144,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     float scale = engine->loss_scale != NULL ? engine->landing.norm[2] : 0.0F;
     bool skipped = !isfinite(norm) && scale > 1.0F && !engine->fixed_scale && !update->never_skip;
     if (!isfinite(norm) && !skipped)
-        return keel_fail(KEEL_DIVERGED,
-                         "step %u: the norm of the gradients is %g, the weights were left as they are; lower "
-                         "train.lr, set train.clip, or warm up longer, in a new --out",
-                         update->step + 1, (double)norm);
+        return diverged(engine, update, norm, scale);
     KEEL_TRY(run_list(engine, &engine->update.update));
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));

@@ -277,6 +277,7 @@ static void fuse_relu_grad(struct keel_graph *graph, const struct links *links, 
         return;
     norm->in[4] = relu->in[1];
     norm->in[5] = relu->in[0];
+    norm->waited |= (uint8_t)((relu->waited & 1U) << 5); /* z is read from where it waited, here too */
     relu->op = KEEL_OP_NONE;
 }
 

@@ -228,7 +228,10 @@ START_TEST(what_no_scale_helps_has_diverged)
     static const struct {
         float fixed, at;
         bool never;
-    } rows[] = {{0x1p24F, 0.0F, false}, {0.0F, 0x1p24F, true}, {0.0F, 1.0F, false}};
+        const char *advice;
+    } rows[] = {{0x1p24F, 0.0F, false, "use train.storage = bf16 or a smaller train.loss_scale"},
+                {0.0F, 0x1p24F, true, "lower train.lr"},
+                {0.0F, 1.0F, false, "exceeds what f16 holds (65504): use train.storage = bf16"}};
     struct engine_rig rig;
     engine_rig_open(
         &rig, "host", small_gpt,
@@ -248,6 +251,8 @@ START_TEST(what_no_scale_helps_has_diverged)
     struct keel_engine_updated updated;
     float *before = read_weights(&rig);
     ck_status(keel_engine_update(rig.engine, &update, soon(), &updated), KEEL_DIVERGED);
+    ck_assert_msg(strstr(keel_detail(), rows[_i].advice) != NULL, "\"%s\" lacks \"%s\"", keel_detail(),
+                  rows[_i].advice);
     float *after = read_weights(&rig);
     ck_assert_mem_eq(before, after, (scale_place(&rig) + 1) * sizeof *after);
     keel_free(before);
