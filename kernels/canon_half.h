@@ -120,12 +120,15 @@ static inline uint canon_put(float v, __global void *y, ulong at, uint type)
     ((__global ushort *)y)[at] = (ushort)h;
     return h;
 }
+static inline float16 canon_widen_x16(uint16 h, uint type)
+{
+    return as_float16(type == CANON_BF16 ? h << 16 : canon_from_f16_x16(h));
+}
 static inline float16 canon_get_x16(__global const void *x, ulong at, uint type)
 {
     if (type == CANON_F32)
         return vload16(0, (__global const float *)x + at);
-    const uint16 h = convert_uint16(vload16(0, (__global const ushort *)x + at));
-    return as_float16(type == CANON_BF16 ? h << 16 : canon_from_f16_x16(h));
+    return canon_widen_x16(convert_uint16(vload16(0, (__global const ushort *)x + at)), type);
 }
 static inline uint16 canon_put_x16(float16 v, __global void *y, ulong at, uint type)
 {

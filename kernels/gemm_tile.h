@@ -20,23 +20,12 @@ enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128 };
 
 /* ---- copies, k by k ---- */
 
-#define INTERLEAVE(x, y, h)                                                                                  \
-    (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
-              y.h.s5, x.h.s6, y.h.s6, x.h.s7, y.h.s7)
-/* One of the four shuffles that transpose 16 rows of 16: rows i and i + 8 of s give 2i and 2i + 1 of t. */
-#define SHUFFLE_PAIR(t0, t1, x, y)                                                                           \
-    float16 t0 = INTERLEAVE(x, y, lo);                                                                       \
-    float16 t1 = INTERLEAVE(x, y, hi);
-#define SHUFFLE(t, s)                                                                                        \
-    SHUFFLE_PAIR(t##0, t##1, s##0, s##8)                                                                     \
-    SHUFFLE_PAIR(t##2, t##3, s##1, s##9)                                                                     \
-    SHUFFLE_PAIR(t##4, t##5, s##2, s##a)                                                                     \
-    SHUFFLE_PAIR(t##6, t##7, s##3, s##b)                                                                     \
-    SHUFFLE_PAIR(t##8, t##9, s##4, s##c)                                                                     \
-    SHUFFLE_PAIR(t##a, t##b, s##5, s##d)                                                                     \
-    SHUFFLE_PAIR(t##c, t##d, s##6, s##e)                                                                     \
-    SHUFFLE_PAIR(t##e, t##f, s##7, s##f)
-#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
+/* Four vectors of two 4 x 4 blocks, side by side, are transposed block by block: two shuffles for each, none
+ * from block to block, so that no register holds indices. */
+#define LOW(x, y)        (float8)(x.s0, y.s0, x.s1, y.s1, x.s4, y.s4, x.s5, y.s5)
+#define HIGH(x, y)       (float8)(x.s2, y.s2, x.s3, y.s3, x.s6, y.s6, x.s7, y.s7)
+#define LOW_PAIRS(x, y)  (float8)(x.s01, y.s01, x.s45, y.s45)
+#define HIGH_PAIRS(x, y) (float8)(x.s23, y.s23, x.s67, y.s67)
 
 /* Eight floats in one store, as canon_vector.h does it for sixteen. */
 #if KEEL_BY_LANE == 0
@@ -47,15 +36,26 @@ typedef float8 tile_float8 __attribute__((aligned(4)));
 #endif
 
 #define GET_FLOATS(x, at, type) vload16(0, (__global const float *)(x) + (at))
-#define LOAD_ROW(r)             float16 v##r = GET(x, at + (ulong)(0x##r) * row + p, type);
-#define STORE_ROW(r)                                                                                         \
-    STORE_8(z##r.lo, lo + (p + 0x##r) * step);                                                               \
-    STORE_8(z##r.hi, hi + (p + 0x##r) * step);
+
+/* Four elements of each of rows 0, 4, 1 and 5. */
+#define FOURS(from, row)                                                                                     \
+    (vload4(0, from), vload4(0, (from) + 4 * (row)), vload4(0, (from) + (row)), vload4(0, (from) + 5 * (row)))
+static inline float16 fours_floats(__global const void *x, ulong at, ulong row, uint type)
+{
+    __global const float *from = (__global const float *)x + at;
+    (void)type;
+    return (float16)FOURS(from, row);
+}
+static inline float16 fours_halves(__global const void *x, ulong at, ulong row, uint type)
+{
+    __global const ushort *from = (__global const ushort *)x + at;
+    return canon_widen_x16(convert_uint16((ushort16)FOURS(from, row)), type);
+}
 
 /* Sixteen columns for each of `depth` k: the first eight to lo, the others to hi, `step` floats apart.
- * Element (k, j) of x lies at at + k * row + j (across), or at + j * row + k (down: 16 x 16 elements are
- * transposed in registers). Once for floats, for a test of the type between their loads cost more than the
- * copy. */
+ * Element (k, j) of x lies at at + k * row + j (across), or at + j * row + k (down: 8 rows are
+ * transposed in registers, four k at a time). Once for floats, for a test of the type between their loads
+ * cost more than the copy. */
 #define PACK_ACROSS(name, GET)                                                                               \
     static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
                      __local float *hi, uint step)                                                           \
@@ -72,7 +72,7 @@ typedef float8 tile_float8 __attribute__((aligned(4)));
 PACK_ACROSS(pack_across, canon_get_x16)
 PACK_ACROSS(pack_across_floats, GET_FLOATS)
 
-/* The rows that 16 does not divide. */
+/* The k that 4 does not divide. */
 static void pack_down_rest(__global const void *x, ulong at, uint row, uint type, uint from, uint depth,
                            __local float *lo, __local float *hi, uint step)
 {
@@ -82,27 +82,29 @@ static void pack_down_rest(__global const void *x, ulong at, uint row, uint type
             hi[p * step + j] = canon_get(x, at + (ulong)(j + 8) * row + p, type);
         }
 }
-#define PACK_DOWN(name)                                                                                      \
+#define PACK_DOWN(name, GET)                                                                                 \
+    static void name##_8(__global const void *x, ulong at, ulong row, uint type, uint depth,                 \
+                         __local float *to, uint step)                                                       \
+    {                                                                                                        \
+        for (uint p = 0; p + 4 <= depth; p += 4, at += 4, to += 4 * step) {                                  \
+            const float16 v01 = GET(x, at, row, type), v23 = GET(x, at + 2 * row, row, type);                \
+            const float8 w0 = LOW(v01.lo, v01.hi), w1 = LOW(v23.lo, v23.hi);                                 \
+            const float8 w2 = HIGH(v01.lo, v01.hi), w3 = HIGH(v23.lo, v23.hi);                               \
+            STORE_8(LOW_PAIRS(w0, w1), to);                                                                  \
+            STORE_8(HIGH_PAIRS(w0, w1), to + step);                                                          \
+            STORE_8(LOW_PAIRS(w2, w3), to + 2 * step);                                                       \
+            STORE_8(HIGH_PAIRS(w2, w3), to + 3 * step);                                                      \
+        }                                                                                                    \
+    }                                                                                                        \
     static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
                      __local float *hi, uint step)                                                           \
     {                                                                                                        \
-        uint p = 0;                                                                                          \
-        for (; p + 16 <= depth; p += 16) {                                                                   \
-            EACH_16(LOAD_ROW)                                                                                \
-            SHUFFLE(w, v)                                                                                    \
-            SHUFFLE(x, w)                                                                                    \
-            SHUFFLE(y, x)                                                                                    \
-            SHUFFLE(z, y)                                                                                    \
-            EACH_16(STORE_ROW)                                                                               \
-        }                                                                                                    \
-        pack_down_rest(x, at, row, type, p, depth, lo, hi, step);                                            \
+        name##_8(x, at, row, type, depth, lo, step);                                                         \
+        name##_8(x, at + 8 * (ulong)row, row, type, depth, hi, step);                                        \
+        pack_down_rest(x, at, row, type, depth & ~3u, depth, lo, hi, step);                                  \
     }
-#define GET canon_get_x16
-PACK_DOWN(pack_down)
-#undef GET
-#define GET GET_FLOATS
-PACK_DOWN(pack_down_floats)
-#undef GET
+PACK_DOWN(pack_down, fours_halves)
+PACK_DOWN(pack_down_floats, fours_floats)
 
 /* `columns` of 16; what is missing is zero, and goes nowhere where hi is the end of all. */
 static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
