@@ -130,13 +130,13 @@ __kernel void keel_balance_sums(__global const float *probabilities, __global co
         return;
     const int16 mine = (int)e + (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     float16 s = (float16)(0.0f);
-    int16 taken = (int16)(0);
+    int16 missed = (int16)(0); /* by 0 or 1: Oclgrind 21.10 extends what its optimiser makes of -1 by zeros */
     for (ulong row = 0; row < rows; row++) {
         s += canon_load(probabilities + row * experts + e, experts - e);
         for (uint j = 0; j < k; j++)
-            taken -= mine == (int16)(choice[row * k + j]);
+            missed += convert_int16(min(as_uint16(mine ^ (int16)(choice[row * k + j])), (uint16)(1)));
     }
-    canon_store(convert_float16(taken), sums + e, experts - e);
+    canon_store(convert_float16((int16)(rows * k) - missed), sums + e, experts - e);
     canon_store(s, sums + experts + e, experts - e);
 }
 
