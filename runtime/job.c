@@ -40,7 +40,8 @@ static const struct keel_ini_key keys[] = {
     {"job", "seed", KEEL_INI_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, BITS,
      "seed of weights, data order, dropout"},
     {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical|native", BITS,
-     "canonical: the same bits on every board; native: where a board is faster otherwise, as it is"},
+     "canonical: the same bits on every board; native: the variants of kernels/README.md, faster on some "
+     "boards, rounded otherwise"},
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS_LATER,
