@@ -206,6 +206,8 @@ START_TEST(shapes_that_make_no_sense_are_refused_by_name)
     bad = good;
     bad.stride[1] = 0;
     refused(bad, "strides and dilations are 1 or more");
+    bad.stride[1] = 1U << 31;
+    refused(bad, "a stride of more than 2^31");
     bad = good;
     bad.groups = 4;
     refused(bad, "the groups do not divide the channels");
@@ -226,8 +228,23 @@ START_TEST(shapes_that_make_no_sense_are_refused_by_name)
 }
 END_TEST
 
+/* Stride times dilation has more than 32 bits: by lanes, and by tiles. */
+START_TEST(large_strides_and_dilations_reach_the_pixels_that_they_should)
+{
+    const uint32_t far = 65537, n = 4, groups[] = {n, 1};
+    for (int i = 0; i < 2; i++) {
+        const struct keel_conv_shape s = {1, 70000, 1, n, n, {2, 1}, {far, 1}, {0, 0}, {far, 1}, groups[i]};
+        equal_bits((enum rig_kind)_i, "conv2d, stride and dilation 65537", body, &s);
+        const float *dx = rig_kept((enum rig_kind)_i)->results[1];
+        for (uint32_t at = 0; at < 70000 * n; at++)
+            ck_assert((dx[at] != 0.0f) == (at / n == 0 || at / n == far));
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, large_strides_and_dilations_reach_the_pixels_that_they_should, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, convolution_and_its_gradients_give_the_bits_of_the_host, 0, RIG_DEVICES);
     tcase_add_test(tc, results_are_near_the_truth);
     tcase_add_test(tc, gradients_are_the_finite_differences);

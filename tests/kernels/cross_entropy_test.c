@@ -142,8 +142,38 @@ START_TEST(a_nan_among_the_logits_reaches_the_loss)
 }
 END_TEST
 
+/* Rows of 19 with targets that are there, 1, 18, 0, and some that are not. */
+START_TEST(a_target_out_of_range_makes_its_row_nan_and_no_other)
+{
+    enum { N = 19, COUNT = 7 };
+    const int32_t bad[COUNT] = {1, N, 18, -1, 1 << 30, INT32_MIN, 0}, good[COUNT] = {1, 0, 18, 0, 0, 0, 0};
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const float zero = 0.0f;
+    const float *d[2], *loss[2];
+    for (int i = 0; i < 2; i++) {
+        struct keel_cross_entropy op = {.rows = COUNT, .vocab = N, .scale = 1.0f};
+        op.logits = rig_random(rig, COUNT * N, 1, -6.0f, 6.0f);
+        op.targets = rig_bytes(rig, i == 0 ? good : bad, sizeof good);
+        op.row_loss = rig_bytes(rig, NULL, COUNT * 4);
+        op.loss = rig_bytes(rig, &zero, 4);
+        op.dlogits = rig_bytes(rig, NULL, COUNT * N * 4);
+        ck_ok(keel_op_cross_entropy(rig->kernels, &op, &rig->list));
+        rig_run(rig);
+        d[i] = rig_result(rig, op.dlogits, COUNT * N * 4);
+        loss[i] = rig_result(rig, op.loss, 4);
+        keel_launch_list_fini(&rig->list);
+    }
+    ck_assert(isfinite(loss[0][0]) && isnan(loss[1][0]));
+    for (int at = 0; at < COUNT * N; at++) {
+        const bool same = bad[at / N] == good[at / N];
+        ck_assert(same ? d[0][at] == d[1][at] : isnan(d[1][at]));
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, a_target_out_of_range_makes_its_row_nan_and_no_other, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, cross_entropy_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, the_gradient_formula_is_the_finite_difference);
     tcase_add_test(tc, cross_entropy_is_near_the_truth);

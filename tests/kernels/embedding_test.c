@@ -100,8 +100,44 @@ START_TEST(embedding_and_its_gradient_are_near_the_truth)
 }
 END_TEST
 
+START_TEST(ids_out_of_range_count_as_zeros_and_add_nothing)
+{
+    enum { N = 37, ROWS = 6, VOCAB = 11 };
+    const int32_t ids[ROWS] = {2, VOCAB, 0, -1, 1 << 30, INT32_MIN};
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    struct keel_embedding op = {.batch = 1, .tokens = ROWS, .width = N, .vocab = VOCAB};
+    op.ids = rig_bytes(rig, ids, sizeof ids);
+    op.table = rig_random(rig, VOCAB * N, 1, 0.5f, 1.0f);
+    op.positions = rig_random(rig, ROWS * N, 2, 0.5f, 1.0f);
+    op.y = rig_bytes(rig, NULL, ROWS * N * 4);
+    struct keel_embedding_grad grad = {.batch = 1, .tokens = ROWS, .width = N, .vocab = VOCAB, .ids = op.ids};
+    grad.dy = rig_random(rig, ROWS * N, 3, -1.0f, 1.0f);
+    grad.dtable = rig_random(rig, VOCAB * N, 4, -1.0f, 1.0f);
+    ck_ok(keel_op_embedding(rig->kernels, &op, &rig->list));
+    ck_ok(keel_op_embedding_grad(rig->kernels, &grad, &rig->list));
+    rig_run(rig);
+    const float *y = rig_result(rig, op.y, ROWS * N * 4), *got = rig_result(rig, grad.dtable, VOCAB * N * 4);
+    float *table = random_floats(VOCAB * N, 1, 0.5f, 1.0f),
+          *positions = random_floats(ROWS * N, 2, 0.5f, 1.0f);
+    float *dy = random_floats(ROWS * N, 3, -1.0f, 1.0f), *want = random_floats(VOCAB * N, 4, -1.0f, 1.0f);
+    for (int at = 0; at < ROWS * N; at++) {
+        const int row = at / N, c = at % N;
+        const bool known = ids[row] >= 0 && ids[row] < VOCAB;
+        ck_assert(y[at] == (known ? table[ids[row] * N + c] + positions[at] : positions[at]));
+        if (known)
+            want[ids[row] * N + c] += dy[at];
+    }
+    ck_assert_mem_eq(got, want, VOCAB * N * sizeof *want);
+    free(table);
+    free(positions);
+    free(dy);
+    free(want);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, ids_out_of_range_count_as_zeros_and_add_nothing, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, embedding_and_its_gradient_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, embedding_and_its_gradient_are_near_the_truth);
 }

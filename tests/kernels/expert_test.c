@@ -298,8 +298,70 @@ START_TEST(wrong_descriptors_are_refused_by_name)
 }
 END_TEST
 
+/* Turns a bit in one of three words; which bit goes round with `turn`. */
+static void damage(struct rig *rig, struct keel_buffer *buffer, uint32_t words, uint32_t turn)
+{
+    rig->result_count = 0;
+    uint32_t *data = rig_result(rig, buffer, (uint64_t)words * 4);
+    for (uint32_t i = turn % 3; i < words; i += 3)
+        data[i] ^= 1U << ((i + turn) % 32);
+    ck_ok(keel_queue_write(rig->queue, buffer, 0, data, (uint64_t)words * 4, NULL, NULL));
+    ck_ok(keel_queue_finish(rig->queue, keel_deadline_after_ns(RIG_LIMIT_S * KEEL_NS_PER_S)));
+    free(data);
+    rig->result_count = 0;
+}
+
+/* Keys, positions, counts, offsets: all that one launch leaves for the next. */
+START_TEST(flipped_bits_between_launches_lead_nowhere_outside)
+{
+    const struct shape s = {131, 17, 2, 5, 131};
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    int32_t *choice = some_choices(&s);
+    const uint32_t count = s.rows * s.k, places = keel_dispatch_rows(s.rows, s.k, s.experts, s.capacity);
+    struct keel_dispatch go = {
+        .rows = s.rows, .n = s.n, .k = s.k, .experts = s.experts, .capacity = s.capacity};
+    go.choice = rig_bytes(rig, choice, count * 4);
+    go.x = rig_random(rig, s.rows * s.n, 1, -1.0f, 1.0f);
+    go.sorted = rig_bytes(rig, NULL, places * s.n * 4);
+    go.offsets = rig_bytes(rig, NULL, (s.experts + 1) * 4);
+    go.place = rig_bytes(rig, NULL, count * 4);
+    go.workspace = rig_bytes(rig, NULL, keel_dispatch_workspace_bytes(&go));
+    struct keel_scatter_add add = {
+        .rows = s.experts, .n = s.n, .count = count, .per = s.k, .ids = go.choice, .x = go.x};
+    add.table = rig_bytes(rig, NULL, s.experts * s.n * 4);
+    add.workspace = go.workspace;
+    struct keel_expert_bias_grad bias = {.rows = places, .n = s.n, .experts = s.experts, .x = go.sorted};
+    bias.offsets = go.offsets;
+    bias.out = rig_bytes(rig, NULL, s.experts * s.n * 4);
+    ck_ok(keel_op_dispatch(rig->kernels, &go, &rig->list));
+    ck_ok(keel_op_expert_bias_grad(rig->kernels, &bias, &rig->list));
+    ck_ok(keel_op_scatter_add(rig->kernels, &add, &rig->list));
+    struct keel_launch *all = rig->list.items;
+    const uint32_t launches = rig->list.count;
+    for (uint32_t turn = 0; turn < 8; turn++) {
+        for (uint32_t i = 0; i < launches; i++) {
+            rig->list.items = all + i;
+            rig->list.count = 1;
+            rig_run(rig);
+            damage(rig, go.workspace, (uint32_t)(keel_dispatch_workspace_bytes(&go) / 4), turn);
+            damage(rig, go.offsets, s.experts + 1, turn);
+        }
+        rig->list.items = all;
+        rig->list.count = launches;
+        int32_t *place = rig_result(rig, go.place, count * 4);
+        for (uint32_t i = 0; i < count; i++)
+            ck_assert(place[i] >= -1 && place[i] < (int32_t)places);
+        free(place);
+        rig->result_count = 0;
+    }
+    ck_assert_mem_eq(rig_result(rig, go.choice, count * 4), choice, count * 4);
+    free(choice);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, flipped_bits_between_launches_lead_nowhere_outside, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, experts_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, each_row_goes_to_its_expert_in_order_until_that_is_full);
     tcase_add_test(tc, combining_and_all_gradients_are_near_the_truth);
