@@ -1,6 +1,8 @@
 /* conv.c - convolution and its gradients: checks, and which kernel does it. The kernels are in conv.cl; those
- * of one tap, no padding and stride 1 are products of matrices, and go to keel_op_gemm. */
+ * of one tap, no padding and stride 1 are products of matrices, and go to keel_op_gemm; native ones of 3 x 3
+ * may go to winograd.c. */
 #include "kernels_internal.h"
+#include "winograd_internal.h"
 
 #include <keel/image_ops.h>
 
@@ -189,6 +191,9 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
                                                 .c = op->y,
                                                 .bias = op->bias},
                             list);
+    if (keel_conv_workspace_bytes(kernels, s, false).weights > 0)
+        return keel_winograd_append(kernels, s, false, op->x, op->weight, op->bias, op->y, &op->workspace,
+                                    list);
     struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->x, op->weight, op->bias, op->y);
     if (is_narrow(s))
@@ -221,6 +226,8 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
                                                 .b = op->weight,
                                                 .c = op->dx},
                             list);
+    if (keel_conv_workspace_bytes(kernels, s, true).weights > 0)
+        return keel_winograd_append(kernels, s, true, op->dy, op->weight, NULL, op->dx, &op->workspace, list);
     struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->dy, op->weight, NULL, op->dx);
     if (is_narrow(s))

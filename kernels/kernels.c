@@ -1,8 +1,8 @@
 /* kernels.c - the built programs of one device, and lists of launches.
  *
  * Owns every keel_program and keel_kernel of a device: all modules of KEEL_MODULE_TABLE are built at
- * creation, so that no operation compiles in the middle of a run. Leaves to others: what a launch
- * means (the file of each operation) and how it runs (hal). */
+ * creation (native ones for native kernels alone), so that no operation compiles in the middle of a run.
+ * Leaves to others: what a launch means (the file of each operation) and how it runs (hal). */
 #include "kernels_internal.h"
 
 #include <keel/memory.h>
@@ -25,7 +25,7 @@ struct keel_kernels {
 
 static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #define KEEL_MODULE_ADDRESS(name) &keel_module_##name,
-    KEEL_MODULE_TABLE(KEEL_MODULE_ADDRESS)
+    KEEL_MODULE_TABLE(KEEL_MODULE_ADDRESS) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ADDRESS)
 #undef KEEL_MODULE_ADDRESS
 };
 
@@ -58,7 +58,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     enum keel_status status =
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
-    for (uint32_t i = 0; i < KEEL_MODULE_COUNT && status == KEEL_OK; i++)
+    for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++)
         status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
     if (status != KEEL_OK) {
         keel_kernels_destroy(kernels);
@@ -109,13 +109,12 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
 
 uint32_t keel_kernels_part_count(const struct keel_kernels *kernels)
 {
-    (void)kernels;
-    return KEEL_MODULE_COUNT;
+    return kernels->native ? KEEL_MODULE_COUNT : KEEL_MODULE_CANONICAL_COUNT;
 }
 
 struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index)
 {
-    KEEL_ASSERT(index < KEEL_MODULE_COUNT);
+    KEEL_ASSERT(index < keel_kernels_part_count(kernels));
     const struct built_module *built = &kernels->modules[index];
     return (struct keel_kernels_part){.module = built->module,
                                       .options = built->options,

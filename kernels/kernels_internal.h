@@ -33,23 +33,27 @@
     X(pool)                                                                                                  \
     X(table)                                                                                                 \
     X(expert)
+/* Those that only native kernels have: their results are not canonical. */
+#define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
-    KEEL_MODULE_TABLE(KEEL_MODULE_ENUM)
+    KEEL_MODULE_TABLE(KEEL_MODULE_ENUM) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ENUM)
 #undef KEEL_MODULE_ENUM
-        KEEL_MODULE_COUNT
+        KEEL_MODULE_COUNT,
+    KEEL_MODULE_CANONICAL_COUNT = KEEL_MODULE_winograd /* native ones come after them */
 };
 #define KEEL_MODULE_EXTERN(name) extern const struct keel_module keel_module_##name;
 KEEL_MODULE_TABLE(KEEL_MODULE_EXTERN)
+KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_EXTERN)
 #undef KEEL_MODULE_EXTERN
 
-enum {
-    KEEL_LANES = 16,               /* width of canonical sums and of vector code */
-    KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
-    KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
-    KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
-};
+    enum {
+        KEEL_LANES = 16,               /* width of canonical sums and of vector code */
+        KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
+        KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
+        KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
+    };
 
 /* The tunables, in the order of keel_tunable_get. */
 enum keel_tunable_id {

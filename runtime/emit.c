@@ -3,8 +3,8 @@
 
 #include <keel/memory.h>
 
-enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64_t offset, uint64_t bytes,
-                                struct keel_buffer **out)
+static enum keel_status slice(struct keel_emit *emit, struct keel_buffer *whole, uint64_t offset,
+                              uint64_t bytes, struct keel_buffer **out)
 {
     struct keel_parts *parts = emit->parts;
     KEEL_ASSERT(!emit->measure && offset % KEEL_PART_ALIGN == 0);
@@ -14,10 +14,22 @@ enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64
             keel_realloc((void *)&parts->items, parts->capacity, capacity, sizeof(struct keel_buffer *)));
         parts->capacity = capacity;
     }
-    const struct keel_place *place = &emit->place[value];
-    KEEL_TRY(keel_buffer_slice(place->whole, place->offset + offset, bytes, &parts->items[parts->count]));
+    KEEL_TRY(keel_buffer_slice(whole, offset, bytes, &parts->items[parts->count]));
     *out = parts->items[parts->count++];
     return KEEL_OK;
+}
+
+enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64_t offset, uint64_t bytes,
+                                struct keel_buffer **out)
+{
+    const struct keel_place *place = &emit->place[value];
+    return slice(emit, place->whole, place->offset + offset, bytes, out);
+}
+
+enum keel_status keel_emit_workspace_part(struct keel_emit *emit, uint64_t offset, uint64_t bytes,
+                                          struct keel_buffer **out)
+{
+    return slice(emit, emit->workspace, offset, bytes, out);
 }
 
 void keel_parts_fini(struct keel_parts *parts)

@@ -75,6 +75,9 @@ static inline uint32_t rows_of(const struct keel_emit *emit, keel_value value)
 enum { KEEL_PART_ALIGN = 4096 };
 enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64_t offset, uint64_t bytes,
                                 struct keel_buffer **out);
+/* The same of emit->workspace. */
+enum keel_status keel_emit_workspace_part(struct keel_emit *emit, uint64_t offset, uint64_t bytes,
+                                          struct keel_buffer **out);
 void keel_parts_fini(struct keel_parts *parts);
 
 /* Memory for one node's launches, shared by all nodes in order: emit->workspace. */

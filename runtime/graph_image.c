@@ -3,6 +3,7 @@
 #include "emit.h"
 
 #include <keel/image_ops.h>
+#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -276,26 +277,42 @@ void keel_grad_global_avg_pool(struct keel_autodiff *autodiff, const struct keel
 
 /* ---- launches ------------------------------------------------------------------------------------------ */
 
+/* What a native variant keeps between its launches: three parts of the workspace, or none. */
+static enum keel_status conv_workspace(struct keel_emit *emit, const struct keel_conv_shape *shape, bool back,
+                                       struct keel_conv_workspace *out)
+{
+    const struct keel_conv_workspace_bytes bytes = keel_conv_workspace_bytes(emit->kernels, shape, back);
+    const uint64_t tiles_at = keel_round_up(bytes.weights, KEEL_PART_ALIGN);
+    const uint64_t products_at = tiles_at + keel_round_up(bytes.tiles, KEEL_PART_ALIGN);
+    need_workspace(emit, products_at + bytes.products);
+    if (bytes.weights == 0 || emit->measure)
+        return KEEL_OK;
+    KEEL_TRY(keel_emit_workspace_part(emit, 0, bytes.weights, &out->weights));
+    KEEL_TRY(keel_emit_workspace_part(emit, tiles_at, bytes.tiles, &out->tiles));
+    return keel_emit_workspace_part(emit, products_at, bytes.products, &out->products);
+}
+
 enum keel_status keel_emit_conv2d(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    const struct keel_conv2d op = {.shape =
-                                       conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
-                                                  shape_of(emit, node->in[1])->size),
-                                   .x = buffer_of(emit, node->in[0]),
-                                   .weight = buffer_of(emit, node->in[1]),
-                                   .bias = buffer_of(emit, node->in[2]),
-                                   .y = buffer_of(emit, node->out[0])};
+    struct keel_conv2d op = {.shape = conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
+                                                 shape_of(emit, node->in[1])->size),
+                             .x = buffer_of(emit, node->in[0]),
+                             .weight = buffer_of(emit, node->in[1]),
+                             .bias = buffer_of(emit, node->in[2]),
+                             .y = buffer_of(emit, node->out[0])};
+    KEEL_TRY(conv_workspace(emit, &op.shape, false, &op.workspace));
     return emit->measure ? KEEL_OK : keel_op_conv2d(emit->kernels, &op, emit->list);
 }
 
 enum keel_status keel_emit_conv2d_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    const struct keel_conv2d_grad_data op = {.shape = conv_shape(&node->attributes,
-                                                                 shape_of(emit, node->in[0])->size[0],
-                                                                 shape_of(emit, node->in[1])->size),
-                                             .dy = buffer_of(emit, node->in[0]),
-                                             .weight = buffer_of(emit, node->in[1]),
-                                             .dx = buffer_of(emit, node->out[0])};
+    struct keel_conv2d_grad_data op = {.shape =
+                                           conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
+                                                      shape_of(emit, node->in[1])->size),
+                                       .dy = buffer_of(emit, node->in[0]),
+                                       .weight = buffer_of(emit, node->in[1]),
+                                       .dx = buffer_of(emit, node->out[0])};
+    KEEL_TRY(conv_workspace(emit, &op.shape, true, &op.workspace));
     return emit->measure ? KEEL_OK : keel_op_conv2d_grad_data(emit->kernels, &op, emit->list);
 }
 

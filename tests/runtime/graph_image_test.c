@@ -378,6 +378,67 @@ START_TEST(fused_passes_leave_every_bit_with_f16_storage)
 }
 END_TEST
 
+/* Two convolutions that native kernels make otherwise, and what their gradients are. */
+enum { WIDE_B = 2, WIDE_SIDE = 28, WIDE_C = 32, WIDE_IMAGE = WIDE_B * WIDE_SIDE * WIDE_SIDE * WIDE_C };
+static struct keel_graph *wide_network(void)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value y = keel_graph_input(graph, "x", KEEL_F32,
+                                    (struct keel_shape)SHAPE(WIDE_B, WIDE_SIDE, WIDE_SIDE, WIDE_C));
+    const struct keel_conv2d_spec spec = {.pad = {1, 1}};
+    for (int i = 0; i < 2; i++)
+        y = keel_graph_conv2d(
+            graph, y, param(graph, i == 0 ? "a.w" : "b.w", (struct keel_shape)SHAPE(3, 3, WIDE_C, WIDE_C), 0),
+            0, &spec);
+    keel_graph_cross_entropy(graph, keel_graph_global_avg_pool(graph, y),
+                             keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape)SHAPE(WIDE_B)));
+    ck_ok(keel_graph_status(graph));
+    return graph;
+}
+static float *wide_gradients(bool native, uint64_t *count)
+{
+    static float x[WIDE_IMAGE];
+    const int32_t labels[WIDE_B] = {3, 30};
+    const struct keel_control draw = {.seed_lo = 5};
+    struct keel_graph *graph = wide_network();
+    struct net net;
+    ck_ok(keel_device_open("pocl", NULL, &net.device));
+    ck_ok(
+        keel_kernels_create_with(net.device, &(struct keel_kernels_options){.native = native}, &net.kernels));
+    const struct keel_engine_config config = {
+        .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
+    ck_ok(keel_engine_create(&config, &net.engine));
+    keel_graph_destroy(graph);
+    ck_ok(keel_engine_initialize(net.engine, 7));
+    for (uint32_t i = 0; i < WIDE_IMAGE; i++)
+        x[i] = 0.02F * keel_random_uniform(&draw, 1, i) - 0.01F;
+    net.inputs[0] = x;
+    net.inputs[1] = labels;
+    net.batch = (struct keel_engine_batch){.inputs = net.inputs};
+    *count = keel_engine_flat_count(net.engine);
+    float *gradients = net_gradients(&net);
+    net_close(&net);
+    return gradients;
+}
+
+/* Three convolutions in a row, each within 2^-19 sqrt(32) of its largest (keel/image_ops.h). */
+START_TEST(native_kernels_give_an_engine_the_gradients_within_their_tolerance)
+{
+    uint64_t count = 0;
+    float *canonical = wide_gradients(false, &count), *native = wide_gradients(true, &count);
+    double worst = 0, largest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)native[i] - (double)canonical[i]));
+        largest = fmax(largest, fabs((double)canonical[i]));
+    }
+    ck_assert_double_gt(worst, 0); /* or the variant was not taken */
+    ck_assert_double_le(worst, 3 * 0x1p-19 * sqrt(WIDE_C) * largest);
+    free(canonical);
+    free(native);
+}
+END_TEST
+
 static uint32_t nodes_of(const struct keel_graph *graph, const char *name)
 {
     char line[512];
@@ -530,6 +591,7 @@ static void cases(TCase *tc)
                         sizeof table / sizeof *table);
     tcase_add_test(tc, fused_passes_leave_every_bit_as_it_was);
     tcase_add_test(tc, fused_passes_leave_every_bit_with_f16_storage);
+    tcase_add_test(tc, native_kernels_give_an_engine_the_gradients_within_their_tolerance);
     tcase_add_test(tc, batch_norm_takes_in_the_addition_and_the_relu_after_it);
     tcase_add_test(tc, statistics_get_the_share_of_the_batch_that_the_step_has);
     tcase_add_loop_test(tc, what_makes_no_sense_is_refused_when_the_graph_is_built, 0,

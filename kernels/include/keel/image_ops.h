@@ -27,6 +27,25 @@ uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
  * pixels. Any thread. */
 const char *keel_conv_fault(const struct keel_conv_shape *shape);
 
+/* What native kernels (keel_kernels_options.native) need for a convolution of 3 x 3 and stride 1, where
+ * Winograd's F(4 x 4, 3 x 3) is faster (Lavin and Gray 2016: 36 multiplications for 16 outputs instead of
+ * 144): forward, or with `back` for the gradient to data. All 0: none, and the canonical order is taken. It
+ * is bounded: larger batches do not need more. Buffers of at least so many bytes, shared in order by all
+ * operations of a queue.
+ *
+ * Tolerance: of values of like size, no element differs from the canonical one by more than 2^-19 sqrt(n) of
+ * the largest, n the channels that are summed (out_channels with `back`): a chain of n roundings, which
+ * wander as sqrt(n), times what the output's transform amplifies. Measured: half of it. The same bits on each
+ * device that takes it; which devices and shapes do is no promise. */
+struct keel_conv_workspace_bytes {
+    uint64_t weights, tiles, products;
+};
+struct keel_conv_workspace {
+    struct keel_buffer *weights, *tiles, *products;
+};
+struct keel_conv_workspace_bytes keel_conv_workspace_bytes(const struct keel_kernels *,
+                                                           const struct keel_conv_shape *, bool back);
+
 /* y[b, p, q, o] = sum of x[b, p stride + i dilation - pad, q ..., c] w[i, j, c, o] + bias[o]: s = fma(x, w,
  * s) over i, j, c of the group ascending, from +0, where pixels of the padding count as x = 0; then s = s + 0
  * and y = s + bias, bias NULL: y = s. (One tap, stride 1, no padding, one group: the product of keel_op_gemm,
@@ -35,6 +54,7 @@ const char *keel_conv_fault(const struct keel_conv_shape *shape);
 struct keel_conv2d {
     struct keel_conv_shape shape;
     struct keel_buffer *x, *weight, *bias, *y;
+    struct keel_conv_workspace workspace;
 };
 enum keel_status keel_op_conv2d(struct keel_kernels *, const struct keel_conv2d *, struct keel_launch_list *);
 
@@ -44,6 +64,7 @@ enum keel_status keel_op_conv2d(struct keel_kernels *, const struct keel_conv2d 
 struct keel_conv2d_grad_data {
     struct keel_conv_shape shape;
     struct keel_buffer *dy, *weight, *dx;
+    struct keel_conv_workspace workspace;
 };
 enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *, const struct keel_conv2d_grad_data *,
                                           struct keel_launch_list *);
