@@ -48,12 +48,12 @@ KEEL_MODULE_TABLE(KEEL_MODULE_EXTERN)
 KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_EXTERN)
 #undef KEEL_MODULE_EXTERN
 
-    enum {
-        KEEL_LANES = 16,               /* width of canonical sums and of vector code */
-        KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
-        KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
-        KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
-    };
+enum {
+    KEEL_LANES = 16,               /* width of canonical sums and of vector code */
+    KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
+    KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
+    KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
+};
 
 /* The tunables, in the order of keel_tunable_get. */
 enum keel_tunable_id {

@@ -16,7 +16,7 @@ static const struct keel_conv_shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* As keel/image_ops.h states it, of the largest element. Measured here: at most 1e-6 sqrt(terms). */
+/* As keel/image_ops.h states it, of the largest element. Measured here: about 1e-6 sqrt(terms). */
 static double tolerance(uint32_t terms)
 {
     return 0x1p-19 * sqrt((double)terms);
