@@ -17,6 +17,17 @@ static uint64_t digest_place(uint32_t number)
     return (uint64_t)number << 40;
 }
 
+/* Whether a node of a microbatch adds to the parameter's sum. A statistic that none adds to (no gradient
+ * reaches its batch norm) stays as it is: a mean of nothing would take it to 0. */
+static bool is_moved(const struct keel_graph *graph, const struct keel_ir_param *param)
+{
+    bool found = false;
+    for (uint32_t n = 0; n < graph->node_count && !found; n++)
+        for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++)
+            found = found || graph->nodes[n].out[k] == param->gradient;
+    return found;
+}
+
 static void describe_params(const struct keel_engine *engine, struct keel_update_tensor *out)
 {
     for (uint32_t i = 0; i < engine->layout.param_count; i++) {
@@ -24,7 +35,7 @@ static void describe_params(const struct keel_engine *engine, struct keel_update
         enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
         const struct keel_ir_param *declared = &engine->train.graph->params[i];
         if (param->statistic)
-            kind = declared->kept ? KEEL_TENSOR_KEPT : KEEL_TENSOR_STATISTIC;
+            kind = is_moved(engine->train.graph, declared) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
         out[i] = (struct keel_update_tensor){.offset = param->offset,
                                              .count = param->count,
                                              .first_element = digest_place(i),

@@ -94,12 +94,33 @@ void keel_describe_conv2d(const struct keel_ir_node *node, char *text, size_t te
 
 /* ---- batch norm and pools: builder and shapes ---------------------------------------------------------- */
 
+/* Whether a statistic stands at more than one place of batch norms: what they add would be one sum. */
+static bool is_followed(const struct keel_graph *graph, keel_value statistic)
+{
+    uint32_t places = 0;
+    for (uint32_t n = 0; n < graph->node_count; n++)
+        for (int i = 3; i < 5 && graph->nodes[n].op == KEEL_OP_BATCH_NORM; i++)
+            places += graph->nodes[n].in[i] == statistic ? 1 : 0;
+    return places > 1;
+}
+
 keel_value keel_graph_batch_norm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta,
                                  keel_value running_mean, keel_value running_variance)
 {
-    return keel_graph_node(
+    const keel_value statistics[2] = {running_mean, running_variance};
+    keel_value y = keel_graph_node(
         graph, &(struct keel_node_request){.op = KEEL_OP_BATCH_NORM,
                                            .in = {x, gamma, beta, running_mean, running_variance}});
+    for (int i = 0; y != 0 && i < 2; i++) {
+        if (!is_followed(graph, statistics[i]))
+            continue;
+        keel_graph_refuse(graph, keel_fail(KEEL_INVALID,
+                                           "batch_norm: %s is followed already: each batch norm needs a "
+                                           "running mean and a running variance of its own",
+                                           graph->values[statistics[i]].name));
+        return 0;
+    }
+    return y;
 }
 
 /* What it runs by after training must be statistics, for nothing else is kept up. */

@@ -49,9 +49,18 @@ keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value tar
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
-/* The forward node makes it. */
+/* The forward node makes it, for operand 0 alone. */
 void keel_grad_loss(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
+    struct keel_graph *graph = autodiff->graph;
+    const struct keel_ir_value *targets = &graph->values[node->in[1]];
+    if (wanted(autodiff, node->in[1]) && targets->dtype == KEEL_F32) {
+        keel_graph_refuse(graph, keel_fail(KEEL_UNSUPPORTED,
+                                           "%s: the targets, %s, have a trained parameter behind them, and "
+                                           "targets must not be trained; give them as an input",
+                                           keel_op_row(node->op)->name, targets->name));
+        return;
+    }
     keel_value gradient = keel_gradient_from_forward(autodiff, 1);
     if (gradient != 0)
         keel_gradient_add(autodiff, node->in[0], gradient);

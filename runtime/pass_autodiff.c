@@ -28,10 +28,13 @@ void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_va
 bool keel_gradient_param(struct keel_autodiff *autodiff, const struct keel_ir_node *node, keel_value value)
 {
     struct keel_graph *graph = autodiff->graph;
-    if (value == 0 || graph->values[value].kind == KEEL_VALUE_PARAM)
+    const struct keel_ir_value *of = &graph->values[value];
+    const bool param = of->kind == KEEL_VALUE_PARAM;
+    if (value == 0 || (param && !graph->params[of->param].statistic))
         return true;
-    keel_graph_refuse(graph, keel_fail(KEEL_UNSUPPORTED, "%s: %s must be a parameter for training",
-                                       keel_op_row(node->op)->name, graph->values[value].name));
+    keel_graph_refuse(
+        graph, keel_fail(KEEL_UNSUPPORTED, "%s: %s %s for training", keel_op_row(node->op)->name, of->name,
+                         param ? "is a statistic, and must be a trained parameter" : "must be a parameter"));
     return false;
 }
 
@@ -88,13 +91,23 @@ static void mark_wanted(struct keel_autodiff *autodiff, uint32_t node_count)
     }
 }
 
+/* Whether a trained parameter stands behind an operand that can have a gradient. */
+static bool trains(const struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    bool any = false;
+    for (uint32_t k = 0; k < KEEL_NODE_IN_MAX; k++)
+        any =
+            any || (wanted(autodiff, node->in[k]) && autodiff->graph->values[node->in[k]].dtype == KEEL_F32);
+    return any;
+}
+
 /* A gradient has arrived at a result of the node, or it is a loss that somebody stands behind. */
 static bool reached(const struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     bool found = false;
     for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++) {
         bool loss = node->out[k] != 0 && node->out[k] == autodiff->graph->loss;
-        found = found || (loss ? wanted(autodiff, node->in[0]) : arrived(autodiff, node->out[k]) != 0);
+        found = found || (loss ? trains(autodiff, node) : arrived(autodiff, node->out[k]) != 0);
     }
     return found;
 }

@@ -511,6 +511,40 @@ START_TEST(statistics_get_the_share_of_the_batch_that_the_step_has)
 }
 END_TEST
 
+/* Two norms of x, of which the loss sees one: no gradient reaches the other. */
+START_TEST(a_statistic_that_no_batch_moves_stays)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, H, W, C));
+    keel_value labels = keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape)SHAPE(B));
+    conv_norm(graph, x, "idle");
+    keel_graph_cross_entropy(graph, keel_graph_global_avg_pool(graph, conv_norm(graph, x, "a")), labels);
+    struct net net;
+    net_of(&net, graph, "host", (struct keel_engine_config){.microbatches = 1});
+    free(net_gradients(&net));
+    const struct keel_engine_update update = {.learning_rate = 1e-3F, .epsilon = 1e-8F};
+    struct keel_engine_updated updated;
+    ck_ok(keel_engine_update(net.engine, &update, keel_deadline_after_ns(60 * KEEL_NS_PER_S), &updated));
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < keel_engine_param_count(net.engine); i++) {
+        const struct keel_engine_param *p = keel_engine_param(net.engine, i);
+        const bool idle = strcmp(p->name, "idle.variance") == 0;
+        float values[C];
+        if (!idle && strcmp(p->name, "a.variance") != 0)
+            continue;
+        ck_ok(keel_queue_read(keel_engine_queue(net.engine), keel_engine_flat(net.engine, KEEL_FLAT_WEIGHTS),
+                              p->offset * 4, values, sizeof values, NULL, NULL));
+        ck_ok(keel_queue_finish(keel_engine_queue(net.engine), keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
+        for (int c = 0; c < C; c++)
+            ck_assert_msg((values[c] == 1.0F) == idle, "%s is %g", p->name, (double)values[c]);
+        seen++;
+    }
+    ck_assert_uint_eq(seen, 2);
+    net_close(&net);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 struct bad {
@@ -585,6 +619,23 @@ START_TEST(batch_norm_without_statistics_is_refused)
 }
 END_TEST
 
+START_TEST(a_statistic_of_another_batch_norm_is_refused_by_name)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, H, W, C));
+    keel_value gamma = param(graph, "gamma", (struct keel_shape)SHAPE(C), 1.0F);
+    keel_value mean = statistic(graph, "mean", 0.0F);
+    keel_value y = keel_graph_batch_norm(graph, x, gamma, gamma, mean,
+                                         _i == 0 ? mean : statistic(graph, "variance", 1.0F));
+    if (_i != 0)
+        keel_graph_batch_norm(graph, y, gamma, gamma, statistic(graph, "other", 0.0F), mean);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "batch_norm: mean is followed already"));
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, the_gradient_of_an_image_operation_equals_finite_differences, 0,
@@ -594,8 +645,10 @@ static void cases(TCase *tc)
     tcase_add_test(tc, native_kernels_give_an_engine_the_gradients_within_their_tolerance);
     tcase_add_test(tc, batch_norm_takes_in_the_addition_and_the_relu_after_it);
     tcase_add_test(tc, statistics_get_the_share_of_the_batch_that_the_step_has);
+    tcase_add_test(tc, a_statistic_that_no_batch_moves_stays);
     tcase_add_loop_test(tc, what_makes_no_sense_is_refused_when_the_graph_is_built, 0,
                         sizeof bad / sizeof *bad);
     tcase_add_test(tc, batch_norm_without_statistics_is_refused);
+    tcase_add_loop_test(tc, a_statistic_of_another_batch_norm_is_refused_by_name, 0, 2);
 }
 KEEL_TEST_MAIN("graph_image", cases, 60)

@@ -72,8 +72,9 @@ struct keel_conv2d_spec {
 };
 keel_value keel_graph_conv2d(struct keel_graph *, keel_value x, keel_value weight, keel_value bias,
                              const struct keel_conv2d_spec *);
-/* Over all but the last dimension (Ioffe and Szegedy 2015). running_mean and running_variance are statistics,
- * by which the program for evaluation goes. */
+/* Over all but the last dimension (Ioffe and Szegedy 2015). running_mean and running_variance are statistics
+ * of this batch norm alone, by which the program for evaluation goes; they stay as they are where no gradient
+ * reaches it. */
 keel_value keel_graph_batch_norm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
                                  keel_value running_mean, keel_value running_variance);
 struct keel_pool_spec {
@@ -122,8 +123,9 @@ keel_value keel_graph_combine(struct keel_graph *, keel_value y, keel_value plac
 keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities, keel_value choice,
                                    float weight);
 
-/* Losses: each is a mean, and all add to one sum, which they return. The first of these also makes its first
- * operand the output, unless there is one. */
+/* Losses: targets are not trained: training refuses those with a parameter behind them. Each is a mean, and
+ * all add to one sum, which they return. The first of these also makes its first operand the output, unless
+ * there is one. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
 keel_value keel_graph_bce(struct keel_graph *, keel_value logits, keel_value targets); /* targets: floats */
 keel_value keel_graph_mse(struct keel_graph *, keel_value x, keel_value targets);      /* of x's shape */
