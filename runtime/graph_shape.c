@@ -100,6 +100,9 @@ keel_value keel_graph_concat(struct keel_graph *graph, const keel_value *parts, 
                                            KEEL_CONCAT_MAX));
         return 0;
     }
+    for (uint32_t i = 0; i < count; i++)
+        if (parts[i] == 0)
+            keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "concat: part %u of %u is missing", i, count));
     uint32_t groups = 0;
     for (uint32_t at = 0; at < count; at += KEEL_NODE_IN_MAX) {
         struct keel_node_request request = {.op = KEEL_OP_CONCAT, .attributes.slice.axis = axis};

@@ -122,7 +122,9 @@ static const struct keel_ini_key keys[] = {
     {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, FREE,
      "microbatches of one validation"},
     {"train", "check_products", KEEL_INI_BOOL, FIELD(check_products), "false", 0, 0, NULL, FREE,
-     "notice when the memory of a board changes the result of a product, before it is trained on"},
+     "notice when the memory of a board changes the result of a product of linear layers (not of "
+     "convolutions, "
+     "attention or experts), before it is trained on"},
     {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, FREE,
      "tokens of text to generate when the run ends"},
     {"train", "screen_every", KEEL_INI_U64, FIELD(screen_every), "0", 0, STEP_MAX, NULL, FREE,

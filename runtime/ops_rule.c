@@ -156,10 +156,6 @@ static const char *bind_star(struct binding *binding, const struct keel_ir_value
 static const char *bind(struct binding *binding, const struct operand *operand,
                         const struct keel_ir_value *value, char *text, size_t bytes)
 {
-    if ((value->dtype == KEEL_I32) != operand->integer) {
-        snprintf(text, bytes, "%s must be %s", value->name, operand->integer ? "int32" : "float32");
-        return text;
-    }
     binding->partial = binding->partial || (value->spec.partial && !operand->accumulator);
     if (operand->any)
         return NULL;
@@ -266,6 +262,24 @@ static void infer_result(const struct binding *binding, const struct operand *op
         spec->partial = spec->partial || binding->star_axis[i] != 0;
 }
 
+/* Types as the rule has them, when a node is made. What amp appends later reads 16 bits too. */
+static enum keel_status check_types(const struct keel_graph *graph, const struct keel_ir_node *node,
+                                    const struct rule *rule)
+{
+    char text[KEEL_VALUE_NAME_BYTES + 32];
+    for (uint32_t i = 0; i < rule->in_count; i++) {
+        const keel_value value = node->in[i];
+        const bool integer = rule->in[i].integer;
+        if (value == 0 || value >= graph->value_count ||
+            graph->values[value].dtype == (integer ? KEEL_I32 : KEEL_F32))
+            continue;
+        snprintf(text, sizeof text, "%s must be %s", graph->values[value].name,
+                 integer ? "int32" : "float32");
+        return misfit(graph, node, text);
+    }
+    return KEEL_OK;
+}
+
 enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel_ir_node *node,
                                struct keel_shape shapes[KEEL_NODE_OUT_MAX],
                                struct keel_spec specs[KEEL_NODE_OUT_MAX])
@@ -273,6 +287,7 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
     struct rule rule;
     struct binding binding = {.star_found = false};
     read_rule(node->op, &rule);
+    KEEL_TRY(check_types(graph, node, &rule));
     KEEL_TRY(bind_operands(graph, node, &rule, &binding));
     for (uint32_t i = 0; i < rule.out_count; i++) {
         if (rule.out[i].star && rule.out[i].count + binding.star.dims > KEEL_DIMS_MAX)

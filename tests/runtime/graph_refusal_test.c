@@ -12,8 +12,9 @@ enum { OPERANDS_MAX = 6, NUMBERS_MAX = 8 };
 
 struct refusal {
     uint32_t op;
-    const char *operands;          /* "f4,16 i4 p16": floats, int32, a parameter, s a statistic, - absent */
-    const char *why;               /* stands in the message */
+    const char *operands; /* "f4,16 i4 p16": floats, int32, a parameter, s a statistic, h f16, b bf16, -
+                             absent */
+    const char *why;      /* stands in the message */
     uint32_t numbers[NUMBERS_MAX]; /* attributes, as `build` takes them */
     float rate;                    /* or base */
 };
@@ -29,6 +30,10 @@ static const struct refusal table[] = {
     {KEEL_OP_LAYERNORM, "f4,16 p16 p15", "n is 16 and 15", {0}, 0},
     {KEEL_OP_RMS_NORM, "f4,16 p4,16", "has 2 dimensions", {0}, 0},
     {KEEL_OP_GELU, "i4,16", "must be float32", {0}, 0},
+    {KEEL_OP_GELU, "h4,16", "must be float32", {0}, 0},
+    {KEEL_OP_GELU, "b4,16", "must be float32", {0}, 0},
+    {KEEL_OP_ADD, "f4,16 h4,16", "v1 must be float32", {0}, 0},
+    {KEEL_OP_EMBEDDING, "h2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_ACTIVATION, "f4,16", "there is no kind 9", {9}, 0},
     {KEEL_OP_ACTIVATION, "i4,16", "must be float32", {0}, 0},
     {KEEL_OP_SWIGLU, "f4,16 f4,15", "leading dimensions differ", {0}, 0},
@@ -122,7 +127,12 @@ static void make_operands(struct keel_graph *graph, const char *text, keel_value
                 graph,
                 &(struct keel_param_spec){.name = name, .shape = shape, .statistic = true, .momentum = 0.1F});
         else if (kind != '-')
-            out[i] = keel_graph_input(graph, name, kind == 'i' ? KEEL_I32 : KEEL_F32, shape);
+            out[i] = keel_graph_input(graph, name,
+                                      kind == 'i'   ? KEEL_I32
+                                      : kind == 'h' ? KEEL_F16
+                                      : kind == 'b' ? KEEL_BF16
+                                                    : KEEL_F32,
+                                      shape);
     }
     ck_ok(keel_graph_status(graph));
 }

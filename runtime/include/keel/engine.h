@@ -33,9 +33,11 @@ struct keel_engine_config {
                                 loss is scaled */
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
     enum keel_optimizer optimizer;
-    bool nesterov;       /* SGD */
-    bool training;       /* false: eval alone, no gradients, no optimizer state */
-    bool check_products; /* training: notice when the result of a product changes after it was computed */
+    bool nesterov;              /* SGD */
+    bool training;              /* false: eval alone, no gradients, no optimizer state */
+    bool check_products;        /* training: notice when a result of a linear layer's products, gradients too,
+                                   changes after it was computed; convolutions, attention and experts have
+                                   no such check */
     const char *dump_directory; /* graph after each pass as text, or NULL */
     const char *passes_off;     /* NULL: what does not pay on the device; "": nothing; else what to leave out,
                                    with commas: "plan-memory", "fuse" or one of its

@@ -65,7 +65,7 @@ struct keel_job {
     float beta1, beta2, epsilon, weight_decay, clip;
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
-    bool check_products;    /* checksums of the results of products */
+    bool check_products;    /* checksums of the results of products of linear layers */
     uint32_t sample_tokens; /* generated at the end */
     uint64_t screen_every;  /* steps between golden operations; 0: never */
     /* [snapshot] */
