@@ -39,7 +39,7 @@ uint64_t keel_dispatch_workspace_bytes(const struct keel_dispatch *op)
 static enum keel_status check_dispatch(const struct keel_dispatch *op)
 {
     const uint64_t count = (uint64_t)op->rows * op->k;
-    if (count == 0 || count > INT32_MAX || op->n == 0 || op->experts == 0 || op->experts >= INT32_MAX ||
+    if (count == 0 || count > INT32_MAX || op->n == 0 || op->experts == 0 || op->experts > KEEL_EXPERTS_MAX ||
         op->capacity == 0)
         return keel_fail(KEEL_INVALID, "dispatch: rows [%u, %u], %u choices of %u experts with room for %u",
                          op->rows, op->n, op->k, op->experts, op->capacity);
@@ -90,7 +90,8 @@ enum keel_status keel_op_expert_bias_grad(struct keel_kernels *kernels,
                                           struct keel_launch_list *list)
 {
     const char *name = "expert_bias_grad";
-    if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->experts == 0 || op->experts >= INT32_MAX)
+    if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->experts == 0 ||
+        op->experts > KEEL_EXPERTS_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u] of %u experts", name, op->rows, op->n, op->experts);
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
@@ -167,7 +168,7 @@ static enum keel_status check_balance(const struct keel_balance_loss *op)
 {
     const char *name = "balance_loss";
     const uint64_t choices = (uint64_t)op->rows * op->k;
-    if (choices == 0 || choices > INT32_MAX || op->experts == 0 || op->experts > INT32_MAX)
+    if (choices == 0 || choices > INT32_MAX || op->experts == 0 || op->experts > KEEL_EXPERTS_MAX)
         return keel_fail(KEEL_INVALID, "%s: probabilities [%u, %u], %u choices a row", name, op->rows,
                          op->experts, op->k);
     KEEL_TRY(keel_check_buffer(name, "probabilities", op->probabilities, row_bytes(op->rows, op->experts)));

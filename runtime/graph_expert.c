@@ -23,7 +23,7 @@ bool keel_letters_dispatch(const struct keel_graph *graph, const struct keel_ir_
 {
     const uint64_t choices = keel_shape_count(&graph->values[node->in[1]].shape);
     const uint32_t experts = node->attributes.experts.count, capacity = node->attributes.experts.capacity;
-    if (choices > INT32_MAX || experts == 0 || experts >= INT32_MAX || capacity == 0) {
+    if (choices > INT32_MAX || experts == 0 || experts > KEEL_EXPERTS_MAX || capacity == 0) {
         snprintf(why, why_bytes, "%llu choices of %u experts with room for %u each",
                  (unsigned long long)choices, experts, capacity);
         return false;

@@ -124,7 +124,10 @@ static enum keel_status misfit(const struct keel_graph *graph, const struct keel
             continue;
         if (used > 0)
             used += (size_t)snprintf(shapes + used, sizeof shapes - used, ", ");
-        used += keel_shape_print(&graph->values[value].shape, shapes + used, sizeof shapes - used);
+        if (value < graph->value_count)
+            used += keel_shape_print(&graph->values[value].shape, shapes + used, sizeof shapes - used);
+        else
+            used += (size_t)snprintf(shapes + used, sizeof shapes - used, "?");
     }
     return keel_fail(KEEL_INVALID, "%s(%s): %s; the rule is %s", keel_op_row(node->op)->name, shapes, what,
                      keel_op_row(node->op)->rule);
@@ -262,7 +265,8 @@ static void infer_result(const struct binding *binding, const struct operand *op
         spec->partial = spec->partial || binding->star_axis[i] != 0;
 }
 
-/* Types as the rule has them, when a node is made. What amp appends later reads 16 bits too. */
+/* Types as the rule has them, when a node is made; what amp appends later reads 16 bits too. And no loss: it
+ * is added to by all microbatches, and nothing hands a gradient on through it. */
 static enum keel_status check_types(const struct keel_graph *graph, const struct keel_ir_node *node,
                                     const struct rule *rule)
 {
@@ -270,8 +274,11 @@ static enum keel_status check_types(const struct keel_graph *graph, const struct
     for (uint32_t i = 0; i < rule->in_count; i++) {
         const keel_value value = node->in[i];
         const bool integer = rule->in[i].integer;
-        if (value == 0 || value >= graph->value_count ||
-            graph->values[value].dtype == (integer ? KEEL_I32 : KEEL_F32))
+        if (value == 0 || value >= graph->value_count)
+            continue;
+        if (graph->values[value].kind == KEEL_VALUE_LOSS)
+            return misfit(graph, node, "a loss is no operand of another operation");
+        if (graph->values[value].dtype == (integer ? KEEL_I32 : KEEL_F32))
             continue;
         snprintf(text, sizeof text, "%s must be %s", graph->values[value].name,
                  integer ? "int32" : "float32");

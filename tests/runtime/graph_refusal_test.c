@@ -12,8 +12,8 @@ enum { OPERANDS_MAX = 6, NUMBERS_MAX = 8 };
 
 struct refusal {
     uint32_t op;
-    const char *operands; /* "f4,16 i4 p16": floats, int32, a parameter, s a statistic, h f16, b bf16, -
-                             absent */
+    const char *operands; /* "f4,16 i4 p16": floats, int32, a parameter, s a statistic, h f16, b bf16, l a
+                             loss, - absent */
     const char *why;      /* stands in the message */
     uint32_t numbers[NUMBERS_MAX]; /* attributes, as `build` takes them */
     float rate;                    /* or base */
@@ -29,6 +29,7 @@ static const struct refusal table[] = {
     {KEEL_OP_LAYERNORM, "f4,16 p15 p16", "n is 16 and 15", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p16 p15", "n is 16 and 15", {0}, 0},
     {KEEL_OP_RMS_NORM, "f4,16 p4,16", "has 2 dimensions", {0}, 0},
+    {KEEL_OP_GELU, "l1", "a loss is no operand", {0}, 0},
     {KEEL_OP_GELU, "i4,16", "must be float32", {0}, 0},
     {KEEL_OP_GELU, "h4,16", "must be float32", {0}, 0},
     {KEEL_OP_GELU, "b4,16", "must be float32", {0}, 0},
@@ -73,6 +74,7 @@ static const struct refusal table[] = {
     {KEEL_OP_CUMSUM, "i4,6", "must be float32", {0}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i5,2", "leading dimensions differ", {4, 4}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i4,2", "choices of 0 experts", {0, 4}, 0},
+    {KEEL_OP_DISPATCH, "f4,6 i4,2", "choices of 1048577 experts", {1048577, 4}, 0},
     {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,6,5 i3 -", "O is 3 and must be 4", {0}, 0},
     {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,7,5 i4 -", "k is 6 and 7", {0}, 0},
     {KEEL_OP_COMBINE, "f8,6 i4,2 f4,3", "k is 2 and 3", {0}, 0},
@@ -126,6 +128,9 @@ static void make_operands(struct keel_graph *graph, const char *text, keel_value
             out[i] = keel_graph_param(
                 graph,
                 &(struct keel_param_spec){.name = name, .shape = shape, .statistic = true, .momentum = 0.1F});
+        else if (kind == 'l')
+            out[i] = keel_graph_mse(graph, keel_graph_input(graph, "x", KEEL_F32, shape),
+                                    keel_graph_input(graph, "t", KEEL_F32, shape));
         else if (kind != '-')
             out[i] = keel_graph_input(graph, name,
                                       kind == 'i'   ? KEEL_I32
@@ -228,6 +233,18 @@ static void build_image(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_global_avg_pool(graph, v[0]);
 }
 
+START_TEST(a_value_that_is_not_of_the_graph_is_refused)
+{
+    struct keel_graph *graph;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape){.dims = 2, .size = {4, 16}});
+    keel_graph_linear(graph, x, 9999, 0);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "linear([4,16], ?): an operand is missing"));
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 /* The name, then the shapes of all operands, as "linear([4,16], [17,48]": what a reader needs to find it. */
 static void expect_message(const struct refusal *row)
 {
@@ -309,6 +326,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, what_makes_no_sense_is_refused_with_name_and_shapes);
+    tcase_add_test(tc, a_value_that_is_not_of_the_graph_is_refused);
     tcase_add_test(tc, every_operation_that_a_model_can_write_has_a_refusal);
     tcase_add_test(tc, empty_and_huge_tensors_are_refused_with_their_shapes);
 }

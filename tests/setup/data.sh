@@ -2,24 +2,31 @@
 # Make what the jobs train on, in the directory that is given; the same bytes on every machine.
 #   english.txt  the King James Bible from Debian's bible-kjv, one verse a line, without the verse numbers: 4 MB
 #   fashion/     Fashion-MNIST from Debian's dataset-fashion-mnist, unpacked: four IDX files
-set -eu
+set -u
 out=$1
-mkdir -p "$out"
+mkdir -p "$out" || exit 1
 text() {
     [ -s "$out/english.txt" ] && return 0
     bible=$(command -v bible || echo /usr/games/bible)
     "$bible" -f 'gen1:1-rev22:21' </dev/null | sed 's/^[^ ]* *//' >"$out/english.txt.tmp"
     bytes=$(wc -c <"$out/english.txt.tmp")
-    [ "$bytes" -gt 1000000 ] || { echo "data: $bible gave only $bytes bytes of text" >&2; return 1; }
+    [ "$bytes" -gt 1000000 ] || { echo "data: $bible gave only $bytes bytes of text: install the package bible-kjv (make deps)" >&2; return 1; }
     mv "$out/english.txt.tmp" "$out/english.txt"
 }
 images() {
-    [ -d "$out/fashion" ] && return 0
-    rm -rf "$out/fashion.tmp" && mkdir "$out/fashion.tmp"
+    from=/usr/share/datasets/fashion-mnist
     for name in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; do
-        gunzip -c "/usr/share/datasets/fashion-mnist/$name-ubyte.gz" >"$out/fashion.tmp/$name-ubyte"
+        [ -s "$out/fashion/$name-ubyte" ] && continue
+        [ -r "$from/$name-ubyte.gz" ] || {
+            echo "data: $from/$name-ubyte.gz is missing: install the package dataset-fashion-mnist (make deps)" >&2
+            return 1
+        }
+        mkdir -p "$out/fashion"
+        gunzip -c "$from/$name-ubyte.gz" >"$out/fashion/$name-ubyte.tmp" || return 1
+        mv "$out/fashion/$name-ubyte.tmp" "$out/fashion/$name-ubyte"
     done
-    mv "$out/fashion.tmp" "$out/fashion"
 }
-text
-images
+failed=0
+text || failed=1
+images || failed=1
+exit $failed

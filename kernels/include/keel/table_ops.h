@@ -65,6 +65,8 @@ enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *, const struct k
 
 /* ---- mixture of experts (Shazeer et al. 2017; Fedus et al. 2021) ---- */
 
+enum { KEEL_EXPERTS_MAX = 1 << 20 }; /* of one layer */
+
 /* The rows of x [rows, n], each copied once for each of its k choices and sorted by expert: within an expert
  * by row, then by the number of the choice. An expert takes its first `capacity`; the others, and choices
  * outside [0, experts), are dropped. Three results:
