@@ -4,12 +4,13 @@
 
 #include "kernels_internal.h"
 
-enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add *op,
-                             struct keel_launch_list *list)
+/* What takes a and b element by element and gives y: the operands of an addition say it all. */
+static enum keel_status launch_pairs(struct keel_kernels *kernels, const char *name, const char *kernel,
+                                     const struct keel_add *op, struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("add", "a", op->a, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("add", "b", op->b, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("add", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "a", op->a, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "b", op->b, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "y", op->y, op->count * sizeof(float)));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),
@@ -17,8 +18,14 @@ enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add
         keel_arg_u64(op->count),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
     };
-    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_add", op->count, args,
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, kernel, op->count, args,
                                     KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_op_add(struct keel_kernels *kernels, const struct keel_add *op,
+                             struct keel_launch_list *list)
+{
+    return launch_pairs(kernels, "add", "keel_add", op, list);
 }
 
 enum keel_status keel_op_multiply(struct keel_kernels *kernels, const struct keel_multiply *op,
@@ -26,18 +33,8 @@ enum keel_status keel_op_multiply(struct keel_kernels *kernels, const struct kee
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "multiply: no elements");
-    KEEL_TRY(keel_check_buffer("multiply", "a", op->a, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("multiply", "b", op->b, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("multiply", "y", op->y, op->count * sizeof(float)));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->a),
-        keel_arg_buffer(op->b),
-        keel_arg_buffer(op->y),
-        keel_arg_u64(op->count),
-        keel_arg_u32(keel_kernels_item_elements(kernels)),
-    };
-    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_multiply", op->count, args,
-                                    KEEL_ARG_COUNT(args));
+    const struct keel_add pairs = {.count = op->count, .a = op->a, .b = op->b, .y = op->y};
+    return launch_pairs(kernels, "multiply", "keel_multiply", &pairs, list);
 }
 
 enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_gelu *op,
