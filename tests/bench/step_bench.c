@@ -1,9 +1,10 @@
 /* step_bench.c - how long a whole training step takes, and what share of the device's peak that is.
  *
- * One JSON object a line. A step is: zero, one microbatch, norm, clip, AdamW, digest. Device: the first
- * argument, else "auto". The share counts 6 FLOPs a parameter and token (forward, backward) over the FMA
- * rate of the same device, measured before each step; optimizer and attention count as overhead. All
- * figures are medians. */
+ * One JSON object a line. A step is: zero, one microbatch, norm, clip, update, digest; the update is AdamW,
+ * of ResNet-18 (4 images of 224 x 224) SGD with momentum and no clipping. Device: the first argument, else
+ * "auto". The share counts, of a GPT, 6 FLOPs a parameter and token (forward, backward), of ResNet-18 the
+ * products of its convolutions, over the FMA rate of the same device, measured before each step; all else
+ * counts as overhead. All figures are medians. */
 #include "fma_peak.h"
 
 #include <keel/engine.h>
@@ -20,8 +21,9 @@ enum { STEPS_MAX = 64 };
 struct shape {
     const char *name;
     struct keel_gpt_config gpt;
-    uint32_t steps; /* timed */
-    double goal;    /* share of peak; 0: none */
+    struct keel_resnet_config resnet; /* where it has stages */
+    uint32_t steps;                   /* timed */
+    double goal;                      /* share of peak; 0: none */
 };
 static const struct shape shapes[] = {
     {"demo",
@@ -33,8 +35,7 @@ static const struct shape shapes[] = {
       .vocab = 80,
       .bias = true,
       .tied = true},
-     40,
-     0.0},
+     .steps = 40},
     {"gpt2-124m",
      {.layers = 12,
       .heads = 12,
@@ -44,8 +45,8 @@ static const struct shape shapes[] = {
       .vocab = 50257,
       .bias = true,
       .tied = true},
-     5,
-     0.15},
+     .steps = 5,
+     .goal = 0.15},
     {"gpt2-124m-1024",
      {.layers = 12,
       .heads = 12,
@@ -55,15 +56,25 @@ static const struct shape shapes[] = {
       .vocab = 50257,
       .bias = true,
       .tied = true},
-     2,
-     0.0},
+     .steps = 2},
+    {"resnet-18",
+     .resnet = {.stages = 4,
+                .blocks = 2,
+                .width = 64,
+                .large_stem = true,
+                .height = 224,
+                .image_width = 224,
+                .channels = 3,
+                .classes = 1000,
+                .batch = 4},
+     .steps = 7},
 };
 
 static bool processor_time; /* of one thread, which other programs on the machine disturb less */
-static double now_s(void)
+static double now_s(bool processor)
 {
     struct timespec now;
-    clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    clock_gettime(processor ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
@@ -97,16 +108,27 @@ static double median(double *values, uint32_t count)
     return values[count / 2];
 }
 
-static enum keel_status step(struct keel_engine *engine, const int32_t *tokens, uint32_t number)
+static bool of_images(const struct shape *shape)
 {
-    struct keel_engine_batch batch = {
-        .inputs = (const void *[]){tokens, tokens + 1}, .seed = 1, .step = number};
+    return shape->resnet.stages > 0;
+}
+/* Tokens, or images. */
+static uint32_t samples(const struct shape *shape)
+{
+    return of_images(shape) ? shape->resnet.batch : shape->gpt.batch * shape->gpt.block;
+}
+
+static enum keel_status step(struct keel_engine *engine, const struct shape *shape,
+                             const void *const inputs[2], uint32_t number)
+{
+    struct keel_engine_batch batch = {.inputs = inputs, .seed = 1, .step = number};
     struct keel_engine_update update = {.learning_rate = 1e-4F,
                                         .beta1 = 0.9F,
                                         .beta2 = 0.95F,
                                         .epsilon = 1e-8F,
-                                        .weight_decay = 0.1F,
-                                        .clip = 1.0F,
+                                        .momentum = 0.9F,
+                                        .weight_decay = of_images(shape) ? 1e-4F : 0.1F,
+                                        .clip = of_images(shape) ? 0.0F : 1.0F,
                                         .step = number};
     struct keel_engine_updated updated;
     KEEL_TRY(keel_engine_zero(engine));
@@ -114,31 +136,42 @@ static enum keel_status step(struct keel_engine *engine, const int32_t *tokens, 
     return keel_engine_update(engine, &update, soon(), &updated);
 }
 
+struct times {
+    double step, processor, peak; /* of a step, by the clock and over all threads; FLOP/s */
+};
 static enum keel_status time_steps(struct keel_engine *engine, const struct shape *shape,
-                                   const int32_t *tokens, struct fma_bench *fma)
+                                   const void *const inputs[2], struct fma_bench *fma, struct times *out)
 {
-    uint32_t rows = shape->gpt.batch * shape->gpt.block;
-    struct keel_engine_facts facts;
-    double seconds[STEPS_MAX];
-    double peak[STEPS_MAX];
-    KEEL_TRY(step(engine, tokens, 0)); /* compiles for its sizes */
+    double seconds[STEPS_MAX], processor[STEPS_MAX], peak[STEPS_MAX];
+    KEEL_TRY(step(engine, shape, inputs, 0)); /* compiles for its sizes */
     for (uint32_t i = 0; i < shape->steps; i++) {
-        double since = now_s();
+        double since = now_s(processor_time);
         KEEL_TRY(fma_measure(fma, &peak[i]));
-        peak[i] = processor_time ? fma_flops(fma) / (now_s() - since) : peak[i];
-        since = now_s();
-        KEEL_TRY(step(engine, tokens, i + 1));
-        seconds[i] = now_s() - since;
+        peak[i] = processor_time ? fma_flops(fma) / (now_s(true) - since) : peak[i];
+        since = now_s(processor_time);
+        const double spent = now_s(true);
+        KEEL_TRY(step(engine, shape, inputs, i + 1));
+        seconds[i] = now_s(processor_time) - since;
+        processor[i] = now_s(true) - spent;
     }
-    double time = median(seconds, shape->steps);
-    double best = median(peak, shape->steps);
+    *out = (struct times){median(seconds, shape->steps), median(processor, shape->steps),
+                          median(peak, shape->steps)};
+    return KEEL_OK;
+}
+
+static void report(struct keel_engine *engine, const struct shape *shape, const struct times *times)
+{
+    struct keel_engine_facts facts;
     keel_engine_facts(engine, &facts);
-    print_figure(shape->name, "step", time * 1e3, "ms", 0.0);
-    print_figure(shape->name, "throughput", rows / time, "tokens/s", 0.0);
-    if (best > 0.0) {
-        print_figure(shape->name, "FMA peak", best * 1e-9, "GFLOP/s", 0.0);
-        print_figure(shape->name, "share of FMA peak", 6.0 * (double)facts.parameters * rows / time / best,
-                     "", shape->goal);
+    const double flops = of_images(shape) ? (double)facts.flops_per_microbatch
+                                          : 6.0 * (double)facts.parameters * samples(shape);
+    print_figure(shape->name, "step", times->step * 1e3, "ms", 0.0);
+    print_figure(shape->name, "processor time", times->processor * 1e3, "ms", 0.0);
+    print_figure(shape->name, "throughput", samples(shape) / times->step,
+                 of_images(shape) ? "images/s" : "tokens/s", 0.0);
+    if (times->peak > 0.0) {
+        print_figure(shape->name, "FMA peak", times->peak * 1e-9, "GFLOP/s", 0.0);
+        print_figure(shape->name, "share of FMA peak", flops / times->step / times->peak, "", shape->goal);
     }
     print_figure(shape->name, "device memory", (double)facts.planned_peak_bytes / 1048576.0, "MiB", 0.0);
     struct rusage usage;
@@ -146,21 +179,32 @@ static enum keel_status time_steps(struct keel_engine *engine, const struct shap
     print_figure(shape->name, "peak memory", (double)usage.ru_maxrss / 1024.0, "MiB",
                  0.0); /* of the process */
     print_figure(shape->name, "arena", (double)facts.activation_bytes / 1048576.0, "MiB", 0.0);
-    return KEEL_OK;
 }
 
-/* Random text: one token more than a batch, since targets are the ids one further. */
-static enum keel_status time_random_text(struct keel_engine *engine, const struct shape *shape,
-                                         struct fma_bench *fma)
+/* Random text: one token more than a batch, since targets are the ids one further. Or noise as images, and
+ * labels. */
+static enum keel_status time_random_data(struct keel_engine *engine, const struct shape *shape,
+                                         struct fma_bench *fma, struct times *out)
 {
-    uint32_t count = shape->gpt.batch * shape->gpt.block + 1;
+    const struct keel_resnet_config *resnet = &shape->resnet;
+    const uint32_t pixels =
+        of_images(shape) ? samples(shape) * resnet->height * resnet->image_width * resnet->channels : 0;
+    const uint32_t classes = of_images(shape) ? resnet->classes : shape->gpt.vocab;
     struct keel_control control = {.seed_lo = 1};
-    int32_t *tokens = NULL;
-    KEEL_TRY(keel_alloc(count, sizeof *tokens, (void *)&tokens));
-    for (uint32_t i = 0; i < count; i++)
-        tokens[i] = (int32_t)(keel_random_u32(&control, 0, i) % shape->gpt.vocab);
-    enum keel_status status = time_steps(engine, shape, tokens, fma);
-    keel_free(tokens);
+    int32_t *numbers = NULL;
+    float *images = NULL;
+    KEEL_TRY(keel_alloc(samples(shape) + 1, sizeof *numbers, (void *)&numbers));
+    enum keel_status status = keel_alloc(pixels + 1, sizeof *images, (void *)&images);
+    for (uint32_t i = 0; i <= samples(shape) && status == KEEL_OK; i++)
+        numbers[i] = (int32_t)(keel_random_u32(&control, 0, i) % classes);
+    for (uint32_t i = 0; i < pixels && status == KEEL_OK; i++)
+        images[i] = (float)(keel_random_u32(&control, 1, i) >> 8) * 0x1p-23F - 1.0F;
+    const void *const inputs[2] = {of_images(shape) ? (const void *)images : numbers,
+                                   of_images(shape) ? numbers : numbers + 1};
+    if (status == KEEL_OK)
+        status = time_steps(engine, shape, inputs, fma, out);
+    keel_free(images);
+    keel_free(numbers);
     return status;
 }
 
@@ -170,9 +214,14 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
     struct keel_graph *graph = NULL;
     struct keel_engine *engine = NULL;
     KEEL_TRY(keel_graph_create(&graph));
-    struct keel_engine_config config = {
-        .device = device, .kernels = kernels, .graph = graph, .training = true};
-    enum keel_status status = keel_model_gpt(graph, &shape->gpt);
+    struct keel_engine_config config = {.device = device,
+                                        .kernels = kernels,
+                                        .graph = graph,
+                                        .training = true,
+                                        .optimizer =
+                                            of_images(shape) ? KEEL_OPTIMIZER_SGD : KEEL_OPTIMIZER_ADAMW};
+    enum keel_status status =
+        of_images(shape) ? keel_model_resnet(graph, &shape->resnet) : keel_model_gpt(graph, &shape->gpt);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &engine);
     keel_graph_destroy(graph);
@@ -181,7 +230,10 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
         status = keel_engine_initialize(engine, 1);
     if (status == KEEL_OK) {
         print_figure(shape->name, "initial weights", (double)(keel_now_ns() - since) * 1e-9, "s", 0.0);
-        status = time_random_text(engine, shape, fma);
+        struct times times;
+        status = time_random_data(engine, shape, fma, &times);
+        if (status == KEEL_OK)
+            report(engine, shape, &times);
     }
     keel_engine_destroy(engine);
     return status;
