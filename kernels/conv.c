@@ -122,8 +122,9 @@ static enum keel_status launch_plain(struct keel_kernels *kernels, struct keel_l
     return keel_kernels_launch(kernels, list, KEEL_MODULE_conv, name, &range, args, CONV_ARGS);
 }
 
-/* As in conv_tiles.cl: sums of a group, and what is multiplied at once. */
-enum { TILE_ROWS = 6, TILE_COLUMNS = 64, NARROW = 8 };
+/* As in conv_tiles.cl: sums of a group, and what is multiplied at once. PANEL_COST: copying the panel of a
+ * depth takes as long as multiplying it by so many rows. */
+enum { TILE_ROWS = 6, TILE_COLUMNS = 64, NARROW = 8, PANEL_COST = 6 };
 struct tiles {
     const char *name;
     uint32_t columns; /* of a group of channels */
@@ -131,21 +132,27 @@ struct tiles {
     uint32_t rows_max, rows_max_small; /* of a group of work: with large local memory, and without */
 };
 
-/* Rows to a group of work: as many as fit, but with enough groups for all compute units. */
+/* How long the compute unit with the most groups of `block` rows works, in rows: a driver that gives out
+ * groups ahead of time (PoCL) gives each unit its share of equal ones, and what is over to some. */
+static uint64_t longest(const struct keel_kernels *kernels, const struct tiles *tiles, uint32_t strips,
+                        uint32_t block)
+{
+    const uint64_t groups = (uint64_t)divide_up(tiles->rows, block) * strips * tiles->layers;
+    const uint32_t units = keel_kernels_info(kernels)->compute_units;
+    return (groups + units - 1) / units * (block + PANEL_COST);
+}
+
+/* Rows to a group of work: blocks of equal length, such that all compute units end together. */
 static uint32_t choose_row_block(const struct keel_kernels *kernels, const struct tiles *tiles,
                                  uint32_t strips)
 {
-    const struct keel_device_info *info = keel_kernels_info(kernels);
-    const uint32_t rows_max = keel_device_large_local(info) ? tiles->rows_max : tiles->rows_max_small;
-    const uint64_t wanted =
-        (uint64_t)info->compute_units * keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
-    const uint64_t others = (uint64_t)strips * tiles->layers;
-    uint64_t cuts = divide_up(tiles->rows, rows_max);
-    if (others * cuts < wanted)
-        cuts = (wanted + others - 1) / others;
-    const uint64_t rows = (tiles->rows + cuts - 1) / cuts;
-    const uint32_t block = divide_up((uint32_t)rows, TILE_ROWS) * TILE_ROWS;
-    return block < 2 * TILE_ROWS ? 2 * TILE_ROWS : block;
+    const bool large = keel_device_large_local(keel_kernels_info(kernels));
+    const uint32_t rows_max = large ? tiles->rows_max : tiles->rows_max_small;
+    uint32_t best = rows_max;
+    for (uint32_t block = rows_max; block >= TILE_ROWS; block -= TILE_ROWS)
+        if (longest(kernels, tiles, strips, block) < longest(kernels, tiles, strips, best))
+            best = block;
+    return best;
 }
 
 static enum keel_status launch_tiles(struct keel_kernels *kernels, struct keel_launch_list *list,
@@ -155,7 +162,8 @@ static enum keel_status launch_tiles(struct keel_kernels *kernels, struct keel_l
     const uint32_t strips = divide_up(tiles->columns, TILE_COLUMNS) * s->groups;
     const uint32_t row_block = choose_row_block(kernels, tiles, strips);
     args[CONV_ARGS] = keel_arg_u32(row_block);
-    const struct keel_range range = {.global = {strips, divide_up(tiles->rows, row_block), tiles->layers},
+    /* Layers, which differ in work, next to each other. */
+    const struct keel_range range = {.global = {tiles->layers, strips, divide_up(tiles->rows, row_block)},
                                      .local = {1, 1, 1}};
     return keel_kernels_launch(kernels, list, KEEL_MODULE_conv_tiles, tiles->name, &range, args,
                                CONV_ARGS + 1);

@@ -336,9 +336,9 @@ __kernel void keel_conv2d_tiles(__global const float *x, __global const float *w
     __local struct corner at[ROWS_MAX];
     __local struct run runs[DEPTH];
     const struct conv g = CONV;
-    const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
-    const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
-    const uint o = group * g.out + first, row = get_group_id(1) * row_block;
+    const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(1) / strips;
+    const uint first = get_group_id(1) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
+    const uint o = group * g.out + first, row = get_group_id(2) * row_block;
     const uint rows = min(row_block, batch * out_h * out_w - row), k = kernel_h * kernel_w * g.in;
     find_corners(row, rows, out_h, out_w, height, width, (int)stride_h, (int)stride_w, (int)pad_h, (int)pad_w,
                  at);
@@ -369,11 +369,11 @@ __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global con
     __local struct corner at[ROWS_MAX];
     __local struct run runs[DEPTH];
     const struct conv g = CONV;
-    const uint strips = (g.in + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
-    const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.in - first, (uint)TILE_COLUMNS);
-    const uint lefts = min(stride_w, width), top = get_group_id(2) / lefts, left = get_group_id(2) % lefts;
+    const uint strips = (g.in + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(1) / strips;
+    const uint first = get_group_id(1) % strips * TILE_COLUMNS, columns = min(g.in - first, (uint)TILE_COLUMNS);
+    const uint lefts = min(stride_w, width), top = get_group_id(0) / lefts, left = get_group_id(0) % lefts;
     const uint high = (height - top - 1) / stride_h + 1, wide = (width - left - 1) / stride_w + 1;
-    const uint row = get_group_id(1) * row_block, all = batch * high * wide;
+    const uint row = get_group_id(2) * row_block, all = batch * high * wide;
     if (row >= all)
         return;
     const struct meeting down = meeting_of(top, pad_h, stride_h, dilation_h, kernel_h);
@@ -412,9 +412,9 @@ __kernel void keel_conv2d_grad_weight_tiles(__global const float *x, __global co
     __local struct corner at[DEPTH];
     __local struct run runs[WEIGHT_ROWS_MAX];
     const struct conv g = CONV;
-    const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(0) / strips;
-    const uint first = get_group_id(0) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
-    const uint o = group * g.out + first, row = get_group_id(1) * row_block;
+    const uint strips = (g.out + TILE_COLUMNS - 1) / TILE_COLUMNS, group = get_group_id(1) / strips;
+    const uint first = get_group_id(1) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
+    const uint o = group * g.out + first, row = get_group_id(2) * row_block;
     const uint rows = min(row_block, kernel_h * kernel_w * g.in - row), k = batch * out_h * out_w;
     const uint run_count = window_runs(g, row, rows, runs);
     for (uint p = 0; p < k; p += DEPTH) {
