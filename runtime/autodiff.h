@@ -39,11 +39,6 @@ static inline bool wanted(const struct keel_autodiff *autodiff, keel_value value
 /* Another summand of the gradient of `value`; into its accumulator when it is a parameter. */
 void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand);
 
-/* Operands that must be parameters, because their gradients are accumulators of the kernel: false, and the
- * graph refuses, when `value` is none or a statistic, to which only its batch norm may add. Absent is fine.
- */
-bool keel_gradient_param(struct keel_autodiff *autodiff, const struct keel_ir_node *node, keel_value value);
-
 /* Ask the forward node itself for its optional result `out`, of the shape of its operand 0: a gradient that
  * it has at hand. */
 keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t out);

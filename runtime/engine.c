@@ -7,6 +7,7 @@
 
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,9 +52,27 @@ static enum keel_status build(struct keel_engine *engine, const struct keel_engi
     return make_slots(engine);
 }
 
+/* What no engine can be made of, whatever the graph. */
+static enum keel_status check_config(const struct keel_engine_config *config)
+{
+    const int storage = (int)config->storage, optimizer = (int)config->optimizer;
+    if (storage != KEEL_F32 && storage != KEEL_BF16 && storage != KEEL_F16)
+        return keel_fail(KEEL_INVALID,
+                         "engine: storage %d is none: KEEL_F32, KEEL_BF16 or KEEL_F16 is wanted", storage);
+    if (optimizer < 0 || optimizer >= KEEL_OPTIMIZER_COUNT)
+        return keel_fail(KEEL_INVALID, "engine: there is no optimizer %d", optimizer);
+    int exponent;
+    if (config->loss_scale == 0.0F || (config->loss_scale >= 1.0F && isfinite(config->loss_scale) &&
+                                       frexpf(config->loss_scale, &exponent) <= 0.5F))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "engine: a loss scale of %g: a power of two is wanted, 1 at least, or 0",
+                     (double)config->loss_scale);
+}
+
 enum keel_status keel_engine_create(const struct keel_engine_config *config, struct keel_engine **out)
 {
     struct keel_engine *engine = NULL;
+    KEEL_TRY(check_config(config));
     KEEL_TRY(keel_alloc(1, sizeof *engine, (void *)&engine));
     engine->device = config->device;
     engine->kernels = config->kernels;

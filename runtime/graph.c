@@ -7,6 +7,7 @@
 
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -164,37 +165,60 @@ keel_value keel_graph_value(struct keel_graph *graph, const char *name, enum kee
     return graph->value_count++;
 }
 
+/* Inputs and parameters are known by their names: what feeds them, what a snapshot holds. */
+static enum keel_status check_name(const struct keel_graph *graph, enum keel_value_kind kind,
+                                   const char *name)
+{
+    const char *what = kind == KEEL_VALUE_INPUT ? "input" : "parameter";
+    if (name[0] == '\0')
+        return keel_fail(KEEL_INVALID, "%s without a name", what);
+    if (strlen(name) >= KEEL_VALUE_NAME_BYTES)
+        return keel_fail(KEEL_LIMIT, "%s %.100s: the name is too long, at most %d bytes", what, name,
+                         KEEL_VALUE_NAME_BYTES - 1);
+    for (keel_value value = 1; value < graph->value_count; value++)
+        if (graph->values[value].kind == kind && strcmp(graph->values[value].name, name) == 0)
+            return keel_fail(KEEL_INVALID, "there are two %ss called %s", what, name);
+    return KEEL_OK;
+}
+
 keel_value keel_graph_input(struct keel_graph *graph, const char *name, enum keel_dtype dtype,
                             struct keel_shape shape)
 {
+    KEEL_ASSERT(name != NULL);
+    keel_graph_refuse(graph, check_name(graph, KEEL_VALUE_INPUT, name));
+    if (dtype != KEEL_F32 && dtype != KEEL_I32)
+        keel_graph_refuse(
+            graph, keel_fail(KEEL_INVALID, "input %s: what is fed is float32 or int32, no other type", name));
     return keel_graph_value(graph, name, dtype, KEEL_VALUE_INPUT, shape, 0);
+}
+
+static enum keel_status check_param(const struct keel_param_spec *spec)
+{
+    const bool momentum = spec->momentum > 0.0F && spec->momentum <= 1.0F;
+    if (!isfinite(spec->fill) || !isfinite(spec->deviation) || spec->deviation < 0.0F)
+        return keel_fail(KEEL_INVALID,
+                         "%s begins with a deviation of %g and a fill of %g: finite numbers are wanted, the "
+                         "deviation not below 0",
+                         spec->name, (double)spec->deviation, (double)spec->fill);
+    if (spec->statistic ? !momentum || spec->decay || spec->deviation > 0.0F : spec->momentum != 0.0F)
+        return keel_fail(KEEL_INVALID,
+                         "%s: a statistic has a momentum in (0, 1], a constant to begin with and no decay; a "
+                         "trained parameter no momentum; here it is %g",
+                         spec->name, (double)spec->momentum);
+    return KEEL_OK;
 }
 
 keel_value keel_graph_param(struct keel_graph *graph, const struct keel_param_spec *spec)
 {
+    KEEL_ASSERT(spec != NULL && spec->name != NULL);
     if (graph->status != KEEL_OK)
         return 0;
-    for (uint32_t i = 0; i < graph->param_count; i++) {
-        if (strcmp(graph->params[i].name, spec->name) != 0)
-            continue;
-        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "there are two parameters called %s", spec->name));
-        return 0;
-    }
-    if (strlen(spec->name) >= KEEL_VALUE_NAME_BYTES) {
-        keel_graph_refuse(graph, keel_fail(KEEL_LIMIT, "%s: the name is too long", spec->name));
-        return 0;
-    }
-    bool momentum = spec->momentum > 0.0F && spec->momentum <= 1.0F;
-    if (spec->statistic ? !momentum || spec->decay || spec->deviation > 0.0F : spec->momentum != 0.0F) {
-        keel_graph_refuse(graph,
-                          keel_fail(KEEL_INVALID,
-                                    "%s: a statistic has a momentum in (0, 1], a constant to begin with and "
-                                    "no decay; a trained parameter no momentum",
-                                    spec->name));
-        return 0;
-    }
-    enum keel_status status = grow((void *)&graph->params, graph->param_count, &graph->param_capacity,
-                                   sizeof *graph->params, KEEL_GRAPH_PARAMS_MAX, "parameters");
+    enum keel_status status = check_name(graph, KEEL_VALUE_PARAM, spec->name);
+    if (status == KEEL_OK)
+        status = check_param(spec);
+    if (status == KEEL_OK)
+        status = grow((void *)&graph->params, graph->param_count, &graph->param_capacity,
+                      sizeof *graph->params, KEEL_GRAPH_PARAMS_MAX, "parameters");
     keel_graph_refuse(graph, status);
     keel_value value =
         keel_graph_value(graph, spec->name, KEEL_F32, KEEL_VALUE_PARAM, spec->shape, graph->param_count);

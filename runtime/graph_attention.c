@@ -6,9 +6,12 @@
 
 #include <stdio.h>
 
+enum { HEAD_WIDTH_MAX = 256 }; /* of rotary positions too */
+
 keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
 {
+    KEEL_ASSERT(spec != NULL);
     struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
     attributes.attention.bidirectional = spec->bidirectional;
@@ -16,17 +19,22 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
         graph, &(struct keel_node_request){.op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes});
 }
 
-/* A head must be a whole number of columns. */
+/* A head must be a whole number of columns, as many as kernels have room for (a small device has less). */
 bool keel_letters_attention(const struct keel_graph *graph, const struct keel_ir_node *node,
                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
 {
     (void)graph;
     uint32_t heads = node->attributes.attention.heads;
     size['H'] = heads;
-    if (heads != 0 && size['w'] % heads == 0)
+    if (heads == 0 || size['w'] % heads != 0) {
+        snprintf(why, why_bytes, "the width %llu is no multiple of the heads, which are %u",
+                 (unsigned long long)size['w'], heads);
+        return false;
+    }
+    if (size['w'] / heads <= HEAD_WIDTH_MAX)
         return keel_check_rate(node->attributes.rate, why, why_bytes);
-    snprintf(why, why_bytes, "the width %llu is no multiple of the heads, which are %u",
-             (unsigned long long)size['w'], heads);
+    snprintf(why, why_bytes, "heads of %llu columns, at most %d: use more heads than %u",
+             (unsigned long long)(size['w'] / heads), HEAD_WIDTH_MAX, heads);
     return false;
 }
 
@@ -87,8 +95,6 @@ enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct k
 
 /* ---- rotary positions ---- */
 
-enum { ROTARY_WIDTH_MAX = 256 };
-
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
     return keel_graph_node(
@@ -108,10 +114,10 @@ bool keel_letters_rotary(const struct keel_graph *graph, const struct keel_ir_no
         snprintf(why, why_bytes, "the base %g is not in (1, 1e9]", (double)base);
         return false;
     }
-    if (heads != 0 && size['w'] % (2 * (uint64_t)heads) == 0 && size['w'] / heads <= ROTARY_WIDTH_MAX)
+    if (heads != 0 && size['w'] % (2 * (uint64_t)heads) == 0 && size['w'] / heads <= HEAD_WIDTH_MAX)
         return true;
     snprintf(why, why_bytes, "the width %llu in %u heads does not give each an even width of at most %d",
-             (unsigned long long)size['w'], heads, ROTARY_WIDTH_MAX);
+             (unsigned long long)size['w'], heads, HEAD_WIDTH_MAX);
     return false;
 }
 

@@ -91,8 +91,6 @@ static void product_gradient(struct keel_autodiff *autodiff, const struct keel_i
     keel_value x = node->in[0];
     keel_value weight = node->in[1];
     keel_value dy = arrived(autodiff, node->out[0]);
-    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, node->in[2]))
-        return;
     keel_graph_node(autodiff->graph, &(struct keel_node_request){
                                          .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)}});
     if (node->in[2] != 0)
@@ -120,8 +118,6 @@ void keel_grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_no
 {
     keel_value gamma = node->in[1];
     keel_value beta = node->in[2];
-    if (!keel_gradient_param(autodiff, node, gamma) || !keel_gradient_param(autodiff, node, beta))
-        return;
     keel_value dx = keel_graph_node(
         autodiff->graph,
         &(struct keel_node_request){
@@ -135,8 +131,6 @@ void keel_grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_no
 void keel_grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     keel_value gamma = node->in[1];
-    if (!keel_gradient_param(autodiff, node, gamma))
-        return;
     keel_value dx = keel_graph_node(
         autodiff->graph,
         &(struct keel_node_request){.op = KEEL_OP_RMS_NORM_GRAD,

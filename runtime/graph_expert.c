@@ -3,6 +3,7 @@
 #include "emit.h"
 
 #include <keel/table_ops.h>
+#include <math.h>
 #include <stdio.h>
 
 /* ---- dispatch ------------------------------------------------------------------------------------------ */
@@ -10,6 +11,7 @@
 void keel_graph_dispatch(struct keel_graph *graph, keel_value x, keel_value choice, uint32_t experts,
                          uint32_t capacity, keel_value *sorted, keel_value *offsets, keel_value *place)
 {
+    KEEL_ASSERT(sorted != NULL && offsets != NULL && place != NULL);
     *sorted = keel_graph_node(
         graph, &(struct keel_node_request){.op = KEEL_OP_DISPATCH,
                                            .in = {x, choice},
@@ -89,8 +91,6 @@ void keel_grad_expert_linear(struct keel_autodiff *autodiff, const struct keel_i
     struct keel_graph *graph = autodiff->graph;
     keel_value x = node->in[0], weight = node->in[1], offsets = node->in[2], bias = node->in[3];
     keel_value dy = arrived(autodiff, node->out[0]);
-    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, bias))
-        return;
     keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_EXPERT_DW,
                                                        .in = {x, dy, offsets},
                                                        .into = {accumulator(autodiff, weight)}});
@@ -243,6 +243,15 @@ keel_value keel_graph_balance_loss(struct keel_graph *graph, keel_value probabil
     return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_BALANCE_LOSS,
                                                                   .in = {probabilities, choice},
                                                                   .attributes.loss.weight = weight});
+}
+
+bool keel_letters_balance_loss(const struct keel_graph *graph, const struct keel_ir_node *node,
+                               uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+{
+    (void)graph, (void)size;
+    const float weight = node->attributes.loss.weight;
+    snprintf(why, why_bytes, "a loss of weight %g: finite and not below 0 is wanted", (double)weight);
+    return isfinite(weight) && weight >= 0.0F;
 }
 
 enum keel_status keel_emit_balance_loss(struct keel_emit *emit, const struct keel_ir_node *node)

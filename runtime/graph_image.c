@@ -20,6 +20,7 @@ static uint32_t or_one(uint32_t given)
 keel_value keel_graph_conv2d(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias,
                              const struct keel_conv2d_spec *spec)
 {
+    KEEL_ASSERT(spec != NULL);
     const struct keel_shape image = keel_graph_shape(graph, x);
     struct keel_attributes attributes = {.image = {.groups = or_one(spec->groups)}};
     for (int axis = 0; axis < 2; axis++) {
@@ -146,6 +147,7 @@ void keel_describe_batch_norm(const struct keel_ir_node *node, char *text, size_
 static struct keel_attributes pool_attributes(struct keel_graph *graph, keel_value x,
                                               const struct keel_pool_spec *spec)
 {
+    KEEL_ASSERT(spec != NULL);
     const struct keel_shape image = keel_graph_shape(graph, x);
     struct keel_attributes attributes = {.image = {.groups = 1}};
     for (int axis = 0; axis < 2; axis++) {
@@ -237,8 +239,6 @@ void keel_grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_node 
 {
     const keel_value x = node->in[0], weight = node->in[1], bias = node->in[2];
     const keel_value dy = arrived(autodiff, node->out[0]);
-    if (!keel_gradient_param(autodiff, node, weight) || !keel_gradient_param(autodiff, node, bias))
-        return;
     keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CONV2D_DW,
                                                                  .in = {x, dy},
                                                                  .into = {accumulator(autodiff, weight)},
@@ -259,8 +259,6 @@ void keel_grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_node 
 void keel_grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value gamma = node->in[1], beta = node->in[2];
-    if (!keel_gradient_param(autodiff, node, gamma) || !keel_gradient_param(autodiff, node, beta))
-        return;
     struct keel_ir_node *forward = &autodiff->graph->nodes[autodiff->node];
     forward->out[3] = accumulator(autodiff, node->in[3]);
     forward->out[4] = accumulator(autodiff, node->in[4]);

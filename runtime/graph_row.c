@@ -46,6 +46,7 @@ enum keel_status keel_emit_softmax_grad(struct keel_emit *emit, const struct kee
 void keel_graph_top_k(struct keel_graph *graph, keel_value x, uint32_t k, keel_value *values,
                       keel_value *indices)
 {
+    KEEL_ASSERT(values != NULL && indices != NULL);
     *values = keel_graph_node(
         graph, &(struct keel_node_request){.op = KEEL_OP_TOP_K, .in = {x}, .attributes.top_k.k = k});
     *indices = *values == 0 ? 0 : graph->nodes[graph->node_count - 1].out[1];

@@ -95,6 +95,7 @@ enum keel_status keel_emit_reshape(struct keel_emit *emit, const struct keel_ir_
 keel_value keel_graph_concat(struct keel_graph *graph, const keel_value *parts, uint32_t count, uint32_t axis)
 {
     keel_value joined[KEEL_CONCAT_MAX];
+    KEEL_ASSERT(parts != NULL || count == 0);
     if (count == 0 || count > KEEL_CONCAT_MAX) {
         keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "concat: %u parts; 1 to %d can be joined", count,
                                            KEEL_CONCAT_MAX));
@@ -245,6 +246,7 @@ enum keel_status keel_emit_slice(struct keel_emit *emit, const struct keel_ir_no
 keel_value keel_graph_permute(struct keel_graph *graph, keel_value x, const uint32_t *order)
 {
     struct keel_node_request request = {.op = KEEL_OP_PERMUTE, .in = {x}};
+    KEEL_ASSERT(order != NULL);
     memcpy(request.attributes.order, order, keel_graph_shape(graph, x).dims * sizeof *order);
     return keel_graph_node(graph, &request);
 }

@@ -15,9 +15,6 @@ keel_value keel_graph_embedding(struct keel_graph *graph, keel_value ids, keel_v
 
 void keel_grad_embedding(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    if (!keel_gradient_param(autodiff, node, node->in[1]) ||
-        !keel_gradient_param(autodiff, node, node->in[2]))
-        return;
     keel_graph_node(autodiff->graph,
                     &(struct keel_node_request){
                         .op = KEEL_OP_EMBEDDING_GRAD,
@@ -86,7 +83,7 @@ void keel_grad_rows(struct keel_autodiff *autodiff, const struct keel_ir_node *n
     struct keel_node_request request = {.op = bag ? KEEL_OP_BAG_GRAD : KEEL_OP_SCATTER_ADD,
                                         .in = {node->in[0], arrived(autodiff, node->out[0])},
                                         .into = {sum}};
-    if (!wanted(autodiff, table) || (bag && !keel_gradient_param(autodiff, node, table)))
+    if (!wanted(autodiff, table))
         return;
     if (sum != 0) {
         keel_graph_node(graph, &request);

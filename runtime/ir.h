@@ -109,6 +109,7 @@ struct keel_graph {
     uint32_t node_count, node_capacity;
     uint32_t param_count, param_capacity;
     uint32_t stream_count;
+    bool differentiated;     /* autodiff is at work or through: nodes are passes', no more the model's */
     keel_value output;       /* what keel_engine_output reads, or 0 */
     keel_value loss;         /* the accumulator that all losses add to, or 0 */
     enum keel_status status; /* the first error */

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <keel/ini.h>
 #include <keel/job.h>
+#include <keel/models.h>
 #include <keel/optimizer_ops.h>
 #include <math.h>
 #include <sodium.h>
@@ -46,7 +47,7 @@ static const struct keel_ini_key keys[] = {
      "logical shards of the data; ranks carry them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS_LATER,
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
-    {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, 256, NULL, BITS,
+    {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
     {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS, "attention heads"},
     {"model", "width", KEEL_INI_U32, FIELD(width), "128", 1, 65536, NULL, BITS,
@@ -58,14 +59,14 @@ static const struct keel_ini_key keys[] = {
     {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS, "bias in products and norms"},
     {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS,
      "output uses the embedding table"},
-    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, 5, NULL, BITS_LATER,
+    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL, BITS_LATER,
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
     {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS_LATER,
      "resnet begins with: small: 3x3 convolution; large: 7x7 by stride 2 and a max pool"},
     {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS_LATER,
      "moe: experts of every second block"},
-    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, 64, NULL, BITS_LATER,
-     "moe: tokens that an expert takes, over its fair share"},
+    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL,
+     BITS_LATER, "moe: tokens that an expert takes, over its fair share"},
     {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS_LATER,
      "moe: weight of the loss that spreads tokens over experts"},
     {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS_LATER,
@@ -249,6 +250,11 @@ static enum keel_status check_job(const struct keel_job *job)
     if (is_text(job) && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,
                          job->heads);
+    if (job->kind == KEEL_MODEL_MOE && job->layers < 2)
+        return keel_fail(KEEL_INVALID,
+                         "model.layers = %u: model.kind = moe has experts in every second block; give 2 or "
+                         "more",
+                         job->layers);
     if (job->ranks > job->shards)
         return keel_fail(
             KEEL_INVALID,

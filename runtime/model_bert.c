@@ -52,15 +52,15 @@ static keel_value layer(const struct model *model, uint32_t number, keel_value x
 
 static enum keel_status check_config(const struct keel_bert_config *config)
 {
-    if (config->layers == 0 || config->heads == 0 || config->width == 0 || config->block == 0 ||
-        config->vocab == 0 || config->batch == 0 || config->masked == 0)
-        return keel_fail(KEEL_INVALID,
-                         "bert: layers, heads, width, block, vocab, batch and masked must not be 0");
-    if (config->width % config->heads != 0 || config->masked > config->block)
-        return keel_fail(KEEL_INVALID,
-                         "bert: width %u does not divide into heads %u, or more masked, %u, than tokens, %u",
-                         config->width, config->heads, config->masked, config->block);
-    return KEEL_OK;
+    const struct keel_part_size sizes[] = {{"model.layers", config->layers, 1, KEEL_MODEL_LAYERS_MAX},
+                                           {"model.heads", config->heads, 1, UINT32_MAX},
+                                           {"model.width", config->width, 1, UINT32_MAX},
+                                           {"model.block", config->block, 1, UINT32_MAX},
+                                           {"model.vocab", config->vocab, 1, UINT32_MAX},
+                                           {"train.batch", config->batch, 1, UINT32_MAX},
+                                           {"tokens that are asked for", config->masked, 1, config->block}};
+    KEEL_TRY(keel_part_check("bert", sizes, sizeof sizes / sizeof sizes[0]));
+    return keel_part_check_heads("bert", config->width, config->heads);
 }
 
 /* Rows of x that are asked for, [batch masked, width], as scores of the vocabulary. */
@@ -81,7 +81,7 @@ static keel_value head(const struct model *model, keel_value x, keel_value posit
 
 enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config)
 {
-    KEEL_TRY(check_config(config));
+    KEEL_TRY(keel_part_keep(graph, check_config(config)));
     struct model model = {.graph = graph, .config = config};
     struct keel_shape tokens = {2, {config->batch, config->block}};
     struct keel_shape asked = {2, {config->batch, config->masked}};

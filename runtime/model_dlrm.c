@@ -53,12 +53,22 @@ static keel_value features(struct keel_graph *graph, const struct keel_dlrm_conf
     return keel_graph_concat(graph, parts, 2, 1);
 }
 
+static enum keel_status check_config(const struct keel_dlrm_config *config)
+{
+    const struct keel_part_size sizes[] = {{"model.layers", config->layers, 0, KEEL_MODEL_LAYERS_MAX},
+                                           {"model.dense", config->dense, 1, UINT32_MAX},
+                                           {"model.tables", config->tables, 1, UINT32_MAX},
+                                           {"model.categories", config->categories, 1, UINT32_MAX},
+                                           {"model.bag", config->bag, 1, UINT32_MAX},
+                                           {"model.width", config->width, 1, UINT32_MAX},
+                                           {"train.batch", config->batch, 1, UINT32_MAX}};
+    return keel_part_check("dlrm", sizes, sizeof sizes / sizeof sizes[0]);
+}
+
 enum keel_status keel_model_dlrm(struct keel_graph *graph, const struct keel_dlrm_config *config)
 {
-    if (config->dense == 0 || config->tables == 0 || config->categories == 0 || config->bag == 0 ||
-        config->width == 0 || config->batch == 0)
-        return keel_fail(KEEL_INVALID, "dlrm: dense, tables, categories, bag, width and batch must not be 0");
-    const uint64_t batch = config->batch, count = config->tables + 1;
+    KEEL_TRY(keel_part_keep(graph, check_config(config)));
+    const uint64_t batch = config->batch, count = (uint64_t)config->tables + 1;
     const uint64_t rows = batch * config->tables;
     keel_value numbers =
         keel_graph_input(graph, "dense", KEEL_F32, (struct keel_shape){2, {batch, config->dense}});

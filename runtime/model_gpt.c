@@ -60,21 +60,22 @@ static keel_value block(const struct model *model, uint32_t number, keel_value x
     return keel_graph_add(graph, x, keel_graph_dropout(graph, y, config->dropout));
 }
 
-static enum keel_status check_config(const struct keel_gpt_config *config)
+static enum keel_status check_config(const struct keel_gpt_config *config, const char *name)
 {
-    if (config->layers == 0 || config->heads == 0 || config->width == 0 || config->block == 0 ||
-        config->vocab == 0 || config->batch == 0)
-        return keel_fail(KEEL_INVALID, "model: layers, heads, width, block, vocab and batch must not be 0");
-    if (config->width % config->heads != 0)
-        return keel_fail(KEEL_INVALID, "model: width %u is no multiple of heads %u", config->width,
-                         config->heads);
-    return KEEL_OK;
+    const struct keel_part_size sizes[] = {{"model.layers", config->layers, 1, KEEL_MODEL_LAYERS_MAX},
+                                           {"model.heads", config->heads, 1, UINT32_MAX},
+                                           {"model.width", config->width, 1, UINT32_MAX},
+                                           {"model.block", config->block, 1, UINT32_MAX},
+                                           {"model.vocab", config->vocab, 1, UINT32_MAX},
+                                           {"train.batch", config->batch, 1, UINT32_MAX}};
+    KEEL_TRY(keel_part_check(name, sizes, sizeof sizes / sizeof sizes[0]));
+    return keel_part_check_heads(name, config->width, config->heads);
 }
 
 enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_config *config,
                                 const struct keel_gpt_variant *variant)
 {
-    KEEL_TRY(check_config(config));
+    KEEL_TRY(keel_part_keep(graph, check_config(config, variant->name)));
     struct model model = {.graph = graph,
                           .config = config,
                           .variant = variant,
@@ -100,5 +101,5 @@ enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_
 
 enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config)
 {
-    return keel_gpt_build(graph, config, &(struct keel_gpt_variant){.mlp = NULL});
+    return keel_gpt_build(graph, config, &(struct keel_gpt_variant){.name = "gpt"});
 }

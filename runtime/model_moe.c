@@ -30,6 +30,14 @@ static keel_value product(struct keel_graph *graph, const char *prefix, uint32_t
     return keel_graph_expert_linear(graph, x, weight, bias, offsets);
 }
 
+/* Places of an expert: rounded up, and no more than there are tokens. */
+static uint32_t places_of(const struct keel_moe_config *config, uint64_t rows)
+{
+    const uint64_t most = rows < UINT32_MAX ? rows : UINT32_MAX;
+    const float places = ceilf(config->capacity * (float)rows / (float)config->experts);
+    return places < (float)most ? (uint32_t)places : (uint32_t)most;
+}
+
 /* Odd blocks have experts. */
 static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, keel_value x)
 {
@@ -38,7 +46,6 @@ static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, 
         return 0;
     const uint64_t width = config->gpt.width, rows = (uint64_t)config->gpt.batch * config->gpt.block;
     const struct keel_shape flat = {2, {rows, width}}, whole = keel_graph_shape(graph, x);
-    uint32_t capacity = (uint32_t)ceilf(config->capacity * (float)rows / (float)config->experts);
     x = keel_graph_reshape(graph, x, flat);
     keel_value scores = keel_part_linear(
         graph, keel_part_name("h.%u.moe.router", number).text, x,
@@ -47,7 +54,8 @@ static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, 
     keel_value weight, choice, sorted, offsets, place;
     keel_graph_top_k(graph, probabilities, 1, &weight, &choice);
     keel_graph_balance_loss(graph, probabilities, choice, config->balance);
-    keel_graph_dispatch(graph, x, choice, config->experts, capacity, &sorted, &offsets, &place);
+    keel_graph_dispatch(graph, x, choice, config->experts, places_of(config, rows), &sorted, &offsets,
+                        &place);
     keel_value y = product(graph, keel_part_name("h.%u.moe.c_fc", number).text, config->experts, sorted,
                            offsets, width, 4 * width);
     y = product(graph, keel_part_name("h.%u.moe.c_proj", number).text, config->experts,
@@ -55,14 +63,22 @@ static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, 
     return keel_graph_reshape(graph, keel_graph_combine(graph, y, place, weight), whole);
 }
 
+/* Every second block has experts: one block alone would have none. */
+static enum keel_status check_config(const struct keel_moe_config *config)
+{
+    const struct keel_part_size sizes[] = {{"model.layers", config->gpt.layers, 2, KEEL_MODEL_LAYERS_MAX},
+                                           {"model.experts", config->experts, 2, UINT32_MAX}};
+    KEEL_TRY(keel_part_check("moe", sizes, sizeof sizes / sizeof sizes[0]));
+    if (config->capacity > 0.0F && config->capacity <= (float)KEEL_MOE_CAPACITY_MAX)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "moe: model.capacity = %g is out of range: above 0, %d at most",
+                     (double)config->capacity, KEEL_MOE_CAPACITY_MAX);
+}
+
 enum keel_status keel_model_moe(struct keel_graph *graph, const struct keel_moe_config *config)
 {
-    if (config->experts < 2 || !(config->capacity > 0.0F) || config->gpt.layers < 2)
-        return keel_fail(
-            KEEL_INVALID,
-            "moe: %u experts, capacity %g, %u layers: 2 experts, a capacity above 0 and 2 layers "
-            "are the least (every second block has experts)",
-            config->experts, (double)config->capacity, config->gpt.layers);
+    KEEL_TRY(keel_part_keep(graph, check_config(config)));
     struct experts experts = {.config = config};
-    return keel_gpt_build(graph, &config->gpt, &(struct keel_gpt_variant){.mlp = mlp, .context = &experts});
+    return keel_gpt_build(graph, &config->gpt,
+                          &(struct keel_gpt_variant){.name = "moe", .mlp = mlp, .context = &experts});
 }

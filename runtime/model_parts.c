@@ -1,5 +1,6 @@
 /* model_parts.c - see model_parts.h. */
 #include "model_parts.h"
+#include "ir.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,35 @@ struct keel_part_name keel_part_name(const char *format, ...)
     vsnprintf(name.text, sizeof name.text, format, arguments);
     va_end(arguments);
     return name;
+}
+
+enum keel_status keel_part_check(const char *model, const struct keel_part_size *sizes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_part_size *size = &sizes[i];
+        if (size->value >= size->least && size->value <= size->most)
+            continue;
+        char upper[32] = "or more";
+        if (size->most < UINT32_MAX)
+            snprintf(upper, sizeof upper, "to %llu", (unsigned long long)size->most);
+        return keel_fail(KEEL_INVALID, "%s: %s = %llu is out of range: %llu %s", model, size->key,
+                         (unsigned long long)size->value, (unsigned long long)size->least, upper);
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_part_check_heads(const char *model, uint32_t width, uint32_t heads)
+{
+    return width % heads == 0
+               ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "%s: model.width = %u does not divide into model.heads = %u", model,
+                           width, heads);
+}
+
+enum keel_status keel_part_keep(struct keel_graph *graph, enum keel_status status)
+{
+    keel_graph_refuse(graph, status);
+    return status;
 }
 
 keel_value keel_part_matrix(struct keel_graph *graph, const char *name, struct keel_shape shape,

@@ -28,6 +28,18 @@ struct keel_part_linear {
 keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_value x,
                             const struct keel_part_linear *sizes);
 
+/* A size that a model is made of. */
+struct keel_part_size {
+    const char *key; /* as a job file has it */
+    uint64_t value, least, most;
+};
+/* INVALID names the first that is out of its range, with its value and what is allowed. */
+enum keel_status keel_part_check(const char *model, const struct keel_part_size *sizes, uint32_t count);
+/* INVALID: the width does not divide into heads. */
+enum keel_status keel_part_check_heads(const char *model, uint32_t width, uint32_t heads);
+/* Keep what a model refused as the status of the graph, and return it. */
+enum keel_status keel_part_keep(struct keel_graph *graph, enum keel_status status);
+
 /* The deviation that the GPT and BERT papers use. */
 #define KEEL_PART_DEVIATION 0.02F
 
@@ -36,6 +48,7 @@ keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_v
 /* GPT-2 whose perceptron of a block may be another: `mlp` gets the normed values [batch, tokens, width] of
  * block `number` and returns what is added; NULL, or a return of 0, is for GPT-2's own. */
 struct keel_gpt_variant {
+    const char *name; /* for messages */
     keel_value (*mlp)(void *context, struct keel_graph *graph, uint32_t number, keel_value x);
     void *context;
 };

@@ -83,24 +83,26 @@ static keel_value stem(struct keel_graph *graph, const struct keel_resnet_config
 
 static enum keel_status check_config(const struct keel_resnet_config *config)
 {
-    if (config->stages == 0 || config->blocks == 0 || config->width == 0 || config->classes == 0 ||
-        config->batch == 0 || config->channels == 0)
-        return keel_fail(KEEL_INVALID,
-                         "resnet: stages, layers, width, classes, batch and channels must not be 0");
+    const struct keel_part_size sizes[] = {{"model.stages", config->stages, 1, KEEL_RESNET_STAGES_MAX},
+                                           {"model.layers", config->blocks, 1, KEEL_MODEL_LAYERS_MAX},
+                                           {"model.width", config->width, 1, UINT32_MAX},
+                                           {"model.vocab (classes)", config->classes, 1, UINT32_MAX},
+                                           {"train.batch", config->batch, 1, UINT32_MAX},
+                                           {"channels of an image", config->channels, 1, UINT32_MAX}};
+    KEEL_TRY(keel_part_check("resnet", sizes, sizeof sizes / sizeof sizes[0]));
     uint32_t smallest = (1U << (config->stages - 1)) * (config->large_stem ? 4 : 1);
     if (config->height < smallest || config->image_width < smallest)
         return keel_fail(
             KEEL_INVALID,
-            "resnet: images of %ux%u are too small for %u stages%s, which halve them to nothing; "
-            "use fewer (model.stages, model.stem)",
+            "resnet: images of %ux%u are too small for model.stages = %u%s, which take %ux%u at least",
             config->height, config->image_width, config->stages,
-            config->large_stem ? " and a large stem" : "");
+            config->large_stem ? " with model.stem = large" : "", smallest, smallest);
     return KEEL_OK;
 }
 
 enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config)
 {
-    KEEL_TRY(check_config(config));
+    KEEL_TRY(keel_part_keep(graph, check_config(config)));
     struct keel_shape pixels = {4, {config->batch, config->height, config->image_width, config->channels}};
     keel_value images = keel_graph_input(graph, "images", KEEL_F32, pixels);
     keel_value labels = keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape){1, {config->batch}});

@@ -13,6 +13,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     [KEEL_OP_LINEAR] = {.name = "linear",
                         .rule = "*k,kn,n?,*n?->*n,*n?",
                         .in_place = "03",
+                        .params = "12",
                         .grad = keel_grad_linear,
                         .emit = keel_emit_linear},
     [KEEL_OP_LINEAR_DX] = {.name = "linear_dx",
@@ -25,6 +26,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                            .emit = keel_emit_linear_dw},
     [KEEL_OP_LINEAR_TRANSPOSED] = {.name = "linear_transposed",
                                    .rule = "*k,nk->*n",
+                                   .params = "1",
                                    .grad = keel_grad_linear_transposed,
                                    .emit = keel_emit_linear_transposed},
     [KEEL_OP_TRANSPOSED_DX] = {.name = "transposed_dx",
@@ -39,6 +41,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     /* Results: y, mean, 1 / deviation. */
     [KEEL_OP_LAYERNORM] = {.name = "layernorm",
                            .rule = "*n,n,n?->*n,*,*",
+                           .params = "12",
                            .grad = keel_grad_layernorm,
                            .emit = keel_emit_layernorm},
     /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
@@ -49,6 +52,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     /* Results: y, 1 / root of the mean square. */
     [KEEL_OP_RMS_NORM] = {.name = "rms_norm",
                           .rule = "*n,n->*n,*",
+                          .params = "1",
                           .grad = keel_grad_rms_norm,
                           .emit = keel_emit_rms_norm},
     /* Operands: x, gamma, 1 / root of the mean square, dy, the gradient that by-passes the norm. */
@@ -156,6 +160,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     /* ---- graph_table.c ---- */
     [KEEL_OP_EMBEDDING] = {.name = "embedding",
                            .rule = "#bt,vn,tn?->btn",
+                           .params = "12",
                            .grad = keel_grad_embedding,
                            .emit = keel_emit_embedding},
     [KEEL_OP_EMBEDDING_GRAD] = {.name = "embedding_grad",
@@ -164,6 +169,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     /* An id that is no row of the table, as -1, is absent. */
     [KEEL_OP_EMBEDDING_BAG] = {.name = "embedding_bag",
                                .rule = "#*l,vn->*n",
+                               .params = "1",
                                .letters = keel_letters_numbers,
                                .grad = keel_grad_rows,
                                .emit = keel_emit_embedding_bag},
@@ -275,6 +281,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
     /* Operands: rows sorted by expert, weights of each, where each expert's rows begin, biases. */
     [KEEL_OP_EXPERT_LINEAR] = {.name = "expert_linear",
                                .rule = "sk,ekn,#O,en?->sn",
+                               .params = "13",
                                .work = "2skn",
                                .letters = keel_letters_expert,
                                .grad = keel_grad_expert_linear,
@@ -307,6 +314,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                               .emit = keel_emit_combine_grad},
     [KEEL_OP_BALANCE_LOSS] = {.name = "balance_loss",
                               .rule = "*e,#*k->+1,*e?",
+                              .letters = keel_letters_balance_loss,
                               .describe = keel_describe_loss,
                               .scaled = true,
                               .grad = keel_grad_loss,
@@ -316,6 +324,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
      */
     [KEEL_OP_CONV2D] = {.name = "conv2d",
                         .rule = "bhwc,ijdo,o?->bPQo",
+                        .params = "12",
                         .work = "2bPQijdo",
                         .letters = keel_letters_conv2d,
                         .describe = keel_describe_conv2d,
@@ -337,6 +346,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
        deviation, and what the statistics get. */
     [KEEL_OP_BATCH_NORM] = {.name = "batch_norm",
                             .rule = "*n,n,n,n,n,*n?->*n,n,n,+n?,+n?",
+                            .params = "12",
                             .in_place = "0005",
                             .letters = keel_letters_batch_norm,
                             .describe = keel_describe_batch_norm,

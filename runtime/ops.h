@@ -120,9 +120,11 @@ struct keel_op {
                     char *why, size_t why_bytes);
     /* The attributes as text for the dump (" heads=4"); NULL: there are none, but dropout. */
     void (*describe)(const struct keel_ir_node *, char *text, size_t text_bytes);
-    const char *half; /* digits of the operands that the kernel of a backward product reads in 16 bits, and
-                         has so with 16-bit storage (pass_amp.c); NULL: none */
-    bool scaled;      /* a loss: its gradient is multiplied by emit->loss_scale */
+    const char *half;   /* digits of the operands that the kernel of a backward product reads in 16 bits, and
+                           has so with 16-bit storage (pass_amp.c); NULL: none */
+    const char *params; /* digits of the operands of a model's node that must be trained parameters, if they
+                           are there: their gradients are accumulators of the kernel; NULL: none */
+    bool scaled;        /* a loss: its gradient is multiplied by emit->loss_scale */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
 };
@@ -268,6 +270,8 @@ bool keel_letters_dispatch(const struct keel_graph *, const struct keel_ir_node 
                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
 void keel_describe_dispatch(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_dispatch(struct keel_autodiff *, const struct keel_ir_node *);
+bool keel_letters_balance_loss(const struct keel_graph *, const struct keel_ir_node *,
+                               uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
 bool keel_letters_expert(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
                          char *why, size_t why_bytes);
 void keel_grad_expert_linear(struct keel_autodiff *, const struct keel_ir_node *);

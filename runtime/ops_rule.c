@@ -265,6 +265,26 @@ static void infer_result(const struct binding *binding, const struct operand *op
         spec->partial = spec->partial || binding->star_axis[i] != 0;
 }
 
+/* Operands whose gradients are accumulators of the kernel, when a model asks for the node. */
+static enum keel_status check_params(const struct keel_graph *graph, const struct keel_ir_node *node)
+{
+    const char *digit = keel_op_row(node->op)->params;
+    char text[KEEL_VALUE_NAME_BYTES + 64];
+    for (; digit != NULL && *digit != '\0' && !graph->differentiated; digit++) {
+        const keel_value value = node->in[*digit - '0'];
+        if (value == 0 || value >= graph->value_count)
+            continue;
+        const struct keel_ir_value *v = &graph->values[value];
+        const bool param = v->kind == KEEL_VALUE_PARAM;
+        if (param && !graph->params[v->param].statistic)
+            continue;
+        snprintf(text, sizeof text, "%s %s", v->name,
+                 param ? "is a statistic, and must be a trained parameter" : "must be a parameter");
+        return misfit(graph, node, text);
+    }
+    return KEEL_OK;
+}
+
 /* Types as the rule has them, when a node is made; what amp appends later reads 16 bits too. And no loss: it
  * is added to by all microbatches, and nothing hands a gradient on through it. */
 static enum keel_status check_types(const struct keel_graph *graph, const struct keel_ir_node *node,
@@ -296,6 +316,7 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
     read_rule(node->op, &rule);
     KEEL_TRY(check_types(graph, node, &rule));
     KEEL_TRY(bind_operands(graph, node, &rule, &binding));
+    KEEL_TRY(check_params(graph, node));
     for (uint32_t i = 0; i < rule.out_count; i++) {
         if (rule.out[i].star && rule.out[i].count + binding.star.dims > KEEL_DIMS_MAX)
             return misfit(graph, node, "a result has too many dimensions");

@@ -25,19 +25,6 @@ void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_va
     *gradient = *gradient == 0 ? summand : keel_graph_add(autodiff->graph, *gradient, summand);
 }
 
-bool keel_gradient_param(struct keel_autodiff *autodiff, const struct keel_ir_node *node, keel_value value)
-{
-    struct keel_graph *graph = autodiff->graph;
-    const struct keel_ir_value *of = &graph->values[value];
-    const bool param = of->kind == KEEL_VALUE_PARAM;
-    if (value == 0 || (param && !graph->params[of->param].statistic))
-        return true;
-    keel_graph_refuse(
-        graph, keel_fail(KEEL_UNSUPPORTED, "%s: %s %s for training", keel_op_row(node->op)->name, of->name,
-                         param ? "is a statistic, and must be a trained parameter" : "must be a parameter"));
-    return false;
-}
-
 keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t out)
 {
     struct keel_graph *graph = autodiff->graph;
@@ -132,6 +119,7 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph)
         return keel_fail(KEEL_INVALID, "autodiff: the graph has no loss; end the model with cross_entropy");
     struct keel_autodiff autodiff = {.graph = graph, .count = graph->value_count};
     uint32_t node_count = graph->node_count;
+    graph->differentiated = true;
     KEEL_TRY(make_accumulators(graph));
     enum keel_status status =
         keel_alloc(autodiff.count, sizeof *autodiff.gradient, (void *)&autodiff.gradient);

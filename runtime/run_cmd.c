@@ -2,6 +2,7 @@
 #include "run_cmd.h"
 #include "data.h"
 #include "drill.h"
+#include "model.h"
 #include "report.h"
 #include "run_output.h"
 #include <getopt.h>
@@ -192,6 +193,16 @@ static enum keel_status check_drills(const struct run *run)
     return KEEL_OK;
 }
 
+/* Every worker builds the model's graph; what makes none is told before processes start. */
+static enum keel_status check_model(const struct run *run, const struct keel_data *data)
+{
+    struct keel_graph *graph;
+    KEEL_TRY(keel_graph_create(&graph));
+    enum keel_status status = keel_model_build(graph, &run->job, data);
+    keel_graph_destroy(graph);
+    return status;
+}
+
 /* Read the data once here: a missing or short file is told before processes start. */
 static enum keel_status check_data(struct run *run)
 {
@@ -202,8 +213,9 @@ static enum keel_status check_data(struct run *run)
     struct keel_data *data;
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
+    enum keel_status status = check_model(run, data);
     keel_data_close(data);
-    return KEEL_OK;
+    return status;
 }
 
 /* Temporary files of a process that was killed between writing and renaming: NAME.PID.NUMBER.tmp. */

@@ -5,6 +5,7 @@
 #include "ops.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ struct refusal {
                              loss, - absent */
     const char *why;      /* stands in the message */
     uint32_t numbers[NUMBERS_MAX]; /* attributes, as `build` takes them */
-    float rate;                    /* or base */
+    float rate;                    /* or base, or weight */
 };
 
 static const struct refusal table[] = {
@@ -24,6 +25,22 @@ static const struct refusal table[] = {
     {KEEL_OP_LINEAR, "f4,16 p16,48 p47", "n is 48 and 47", {0}, 0},
     {KEEL_OP_LINEAR, "f16 p16,48,1 -", "has 3 dimensions", {0}, 0},
     {KEEL_OP_LINEAR, "i4,16 p16,48 -", "must be float32", {0}, 0},
+    {KEEL_OP_LINEAR, "f4,16 f16,48 -", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_LINEAR, "f4,16 s16,48 -", "v1 is a statistic, and must be a trained parameter", {0}, 0},
+    {KEEL_OP_LINEAR, "f4,16 p16,48 f48", "v2 must be a parameter", {0}, 0},
+    {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 f48,16", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_LAYERNORM, "f4,16 f16 p16", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_LAYERNORM, "f4,16 p16 f16", "v2 must be a parameter", {0}, 0},
+    {KEEL_OP_RMS_NORM, "f4,16 s16", "v1 is a statistic", {0}, 0},
+    {KEEL_OP_EMBEDDING, "i2,3 f7,8 -", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_EMBEDDING, "i2,3 p7,8 f3,8", "v2 must be a parameter", {0}, 0},
+    {KEEL_OP_EMBEDDING_BAG, "i2,3 f7,8", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_EXPERT_LINEAR, "f8,6 f3,6,5 i4 -", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,6,5 i4 f3,5", "v3 must be a parameter", {0}, 0},
+    {KEEL_OP_CONV2D, "f2,8,8,6 f3,3,6,5 -", "v1 must be a parameter", {1, 0, 1}, 0},
+    {KEEL_OP_CONV2D, "f2,8,8,6 p3,3,6,5 f5", "v2 must be a parameter", {1, 0, 1}, 0},
+    {KEEL_OP_BATCH_NORM, "f4,6 f6 p6 s6 s6", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_BATCH_NORM, "f4,6 p6 s6 s6 s6", "v2 is a statistic", {0}, 0},
     {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 p48,17", "k is 16 and 17", {0}, 0},
     {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 -", "an operand is missing", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p15 p16", "n is 16 and 15", {0}, 0},
@@ -52,8 +69,13 @@ static const struct refusal table[] = {
     {KEEL_OP_ATTENTION, "f2,3,37", "37 is no multiple of 3", {1}, 0},
     {KEEL_OP_ATTENTION, "f3,36", "has 2 dimensions", {1}, 0},
     {KEEL_OP_ATTENTION, "f2,3,36", "not in [0, 1)", {4}, 1.5F},
+    {KEEL_OP_ATTENTION, "f2,3,36", "not in [0, 1)", {4}, NAN},
+    {KEEL_OP_ATTENTION, "f2,3,771", "heads of 257 columns, at most 256", {1}, 0},
+    {KEEL_OP_ATTENTION, "f2,3,768", "which are 257", {257}, 0},
     {KEEL_OP_ROTARY, "f2,3,18", "the width 6 in 2 heads", {2}, 10000.0F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
+    {KEEL_OP_ROTARY, "f2,3,24", "the base 0 is not in", {2}, 0},
+    {KEEL_OP_ROTARY, "f2,3,24", "the base nan is not in", {2}, NAN},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
@@ -79,6 +101,9 @@ static const struct refusal table[] = {
     {KEEL_OP_EXPERT_LINEAR, "f8,6 p3,7,5 i4 -", "k is 6 and 7", {0}, 0},
     {KEEL_OP_COMBINE, "f8,6 i4,2 f4,3", "k is 2 and 3", {0}, 0},
     {KEEL_OP_BALANCE_LOSS, "f4,8 i5,2", "leading dimensions differ", {0}, 0},
+    {KEEL_OP_BALANCE_LOSS, "f4,8 i4,2", "a loss of weight nan", {0}, NAN},
+    {KEEL_OP_BALANCE_LOSS, "f4,8 i4,2", "a loss of weight -1", {0}, -1.0F},
+    {KEEL_OP_BALANCE_LOSS, "f4,8 i4,2", "a loss of weight inf", {0}, INFINITY},
     /* stride, padding, groups */
     {KEEL_OP_CONV2D, "f2,8,8,6 p3,3,6,5 -", "24 channels in 4 groups, the image has 6", {1, 0, 4}, 0},
     {KEEL_OP_CONV2D, "f2,8,8,6 p3,3,3,5 -", "the groups do not divide the channels", {1, 0, 2}, 0},
@@ -131,13 +156,11 @@ static void make_operands(struct keel_graph *graph, const char *text, keel_value
         else if (kind == 'l')
             out[i] = keel_graph_mse(graph, keel_graph_input(graph, "x", KEEL_F32, shape),
                                     keel_graph_input(graph, "t", KEEL_F32, shape));
+        else if (kind == 'h' || kind == 'b') /* as the amp pass makes them */
+            out[i] =
+                keel_graph_value(graph, name, kind == 'h' ? KEEL_F16 : KEEL_BF16, KEEL_VALUE_TEMP, shape, 0);
         else if (kind != '-')
-            out[i] = keel_graph_input(graph, name,
-                                      kind == 'i'   ? KEEL_I32
-                                      : kind == 'h' ? KEEL_F16
-                                      : kind == 'b' ? KEEL_BF16
-                                                    : KEEL_F32,
-                                      shape);
+            out[i] = keel_graph_input(graph, name, kind == 'i' ? KEEL_I32 : KEEL_F32, shape);
     }
     ck_ok(keel_graph_status(graph));
 }
@@ -212,7 +235,7 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
     else if (row->op == KEEL_OP_COMBINE)
         keel_graph_combine(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_BALANCE_LOSS)
-        keel_graph_balance_loss(graph, v[0], v[1], 1.0F);
+        keel_graph_balance_loss(graph, v[0], v[1], row->rate);
 }
 
 static void build_image(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
@@ -323,8 +346,111 @@ START_TEST(empty_and_huge_tensors_are_refused_with_their_shapes)
 }
 END_TEST
 
+/* A graph that has an input and a parameter, both called x, before `spec` comes to it. */
+static void expect_param_refused(const struct keel_param_spec *spec, const char *says)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape){1, {4}});
+    keel_graph_param(graph, &(struct keel_param_spec){.name = "x", .shape = {1, {4}}});
+    ck_ok(keel_graph_status(graph));
+    ck_assert_uint_eq(keel_graph_param(graph, spec), 0);
+    ck_assert_int_ne(keel_graph_status(graph), KEEL_OK);
+    ck_assert_msg(strstr(keel_detail(), says) != NULL, "\"%s\" lacks \"%s\"", keel_detail(), says);
+    keel_graph_destroy(graph);
+}
+
+static const char long_name[] = "a name of as many bytes as there is room for, and not one for the end";
+
+START_TEST(a_parameter_that_cannot_begin_as_it_says_is_refused_by_name)
+{
+    static const struct {
+        struct keel_param_spec spec;
+        const char *says;
+    } bad[] = {
+        {{.name = "w", .shape = {1, {4}}, .deviation = NAN}, "w begins with a deviation of nan"},
+        {{.name = "w", .shape = {1, {4}}, .deviation = -0.5F}, "w begins with a deviation of -0.5"},
+        {{.name = "w", .shape = {1, {4}}, .deviation = INFINITY}, "w begins with a deviation of inf"},
+        {{.name = "w", .shape = {1, {4}}, .fill = INFINITY}, "and a fill of inf"},
+        {{.name = "w", .shape = {1, {4}}, .fill = NAN}, "and a fill of nan"},
+        {{.name = "w", .shape = {1, {4}}, .momentum = NAN},
+         "a trained parameter no momentum; here it is nan"},
+        {{.name = "w", .shape = {1, {4}}, .statistic = true, .momentum = NAN}, "here it is nan"},
+        {{.name = "w", .shape = {1, {0}}}, "w is [0]"},
+        {{.name = "x", .shape = {1, {4}}}, "there are two parameters called x"},
+        {{.name = "", .shape = {1, {4}}}, "parameter without a name"},
+        {{.name = long_name, .shape = {1, {4}}}, "the name is too long, at most 63 bytes"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_param_refused(&bad[i].spec, bad[i].says);
+}
+END_TEST
+
+START_TEST(an_input_has_a_name_of_its_own_and_a_type_that_can_be_fed)
+{
+    static const struct {
+        const char *name;
+        int dtype;
+        const char *says;
+    } bad[] = {{"x", KEEL_I32, "there are two inputs called x"},
+               {"", KEEL_F32, "input without a name"},
+               {long_name, KEEL_F32, "the name is too long"},
+               {"y", KEEL_F16, "input y: what is fed is float32 or int32"},
+               {"y", 9, "input y: what is fed is float32 or int32"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const struct keel_shape shape = {1, {4}};
+        struct keel_graph *graph = NULL;
+        ck_ok(keel_graph_create(&graph));
+        keel_graph_input(graph, "x", KEEL_F32, shape);
+        ck_ok(keel_graph_status(graph));
+        ck_assert_uint_eq(keel_graph_input(graph, bad[i].name, (enum keel_dtype)bad[i].dtype, shape), 0);
+        ck_assert_int_ne(keel_graph_status(graph), KEEL_OK);
+        ck_assert_msg(strstr(keel_detail(), bad[i].says) != NULL, "\"%s\" lacks \"%s\"", keel_detail(),
+                      bad[i].says);
+        keel_graph_destroy(graph);
+    }
+}
+END_TEST
+
+/* Each ends the process: a NULL is an error of the program. */
+START_TEST(a_null_where_something_is_wanted_is_an_error_of_the_program)
+{
+    const struct keel_shape shape = {4, {2, 2, 2, 6}};
+    struct keel_graph *graph = NULL;
+    keel_value one = 0;
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "x", KEEL_F32, shape);
+    if (_i == 0)
+        keel_graph_input(graph, NULL, KEEL_F32, shape);
+    else if (_i == 1)
+        keel_graph_param(graph, NULL);
+    else if (_i == 2)
+        keel_graph_param(graph, &(struct keel_param_spec){.shape = shape});
+    else if (_i == 3)
+        keel_graph_attention(graph, x, NULL);
+    else if (_i == 4)
+        keel_graph_conv2d(graph, x, x, 0, NULL);
+    else if (_i == 5)
+        keel_graph_max_pool(graph, x, NULL);
+    else if (_i == 6)
+        keel_graph_avg_pool(graph, x, NULL);
+    else if (_i == 7)
+        keel_graph_concat(graph, NULL, 2, 0);
+    else if (_i == 8)
+        keel_graph_permute(graph, x, NULL);
+    else if (_i == 9)
+        keel_graph_top_k(graph, x, 1, &one, NULL);
+    else
+        keel_graph_dispatch(graph, x, x, 2, 2, &one, NULL, &one);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_parameter_that_cannot_begin_as_it_says_is_refused_by_name);
+    tcase_add_test(tc, an_input_has_a_name_of_its_own_and_a_type_that_can_be_fed);
+    tcase_add_loop_test_raise_signal(tc, a_null_where_something_is_wanted_is_an_error_of_the_program, SIGABRT,
+                                     0, 11);
     tcase_add_test(tc, what_makes_no_sense_is_refused_with_name_and_shapes);
     tcase_add_test(tc, a_value_that_is_not_of_the_graph_is_refused);
     tcase_add_test(tc, every_operation_that_a_model_can_write_has_a_refusal);

@@ -8,6 +8,7 @@
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <keel/models.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -208,38 +209,119 @@ START_TEST(residual_networks_have_the_published_numbers_of_parameters)
 }
 END_TEST
 
-START_TEST(sizes_that_make_no_model_are_refused)
+/* What a model refuses is said by the call, and by the graph. */
+static void expect_refusal(struct keel_graph *graph, enum keel_status status, const char *says)
+{
+    char detail[KEEL_DETAIL_BYTES];
+    ck_status(status, KEEL_INVALID);
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    ck_assert_msg(strstr(detail, says) != NULL, "\"%s\" lacks \"%s\"", detail, says);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_str_eq(keel_detail(), detail);
+    keel_graph_destroy(graph);
+}
+
+static struct keel_graph *empty_graph(void)
 {
     struct keel_graph *graph;
-    const struct keel_resnet_config resnet = {.stages = 3,
-                                              .blocks = 1,
-                                              .width = 4,
-                                              .height = 3,
-                                              .image_width = 9,
-                                              .channels = 1,
-                                              .classes = 2,
-                                              .batch = 1};
-    const struct keel_bert_config bert = {
-        .layers = 1, .heads = 2, .width = 4, .block = 4, .vocab = 5, .batch = 1, .masked = 5};
-    const struct keel_moe_config moe = {.gpt = {.layers = 1}, .experts = 2, .capacity = 1.0f};
-    const struct keel_dlrm_config dlrm = {
-        .dense = 1, .tables = 1, .bag = 0, .categories = 1, .width = 1, .batch = 1};
     ck_ok(keel_graph_create(&graph));
-    ck_status(keel_model_resnet(graph, &resnet), KEEL_INVALID);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "images of 3x9 are too small for 3 stages"));
-    ck_status(keel_model_bert(graph, &bert), KEEL_INVALID);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "more masked, 5, than tokens, 4"));
-    ck_status(keel_model_moe(graph, &moe), KEEL_INVALID);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "1 layers: 2 experts"));
-    ck_status(keel_model_dlrm(graph, &dlrm), KEEL_INVALID);
-    keel_graph_destroy(graph);
+    return graph;
+}
+
+START_TEST(sizes_that_make_no_text_model_are_refused_by_their_keys)
+{
+    static const struct {
+        struct keel_gpt_config gpt;
+        uint32_t masked;
+        const char *says;
+    } bad[] = {
+        {{0, 2, 4, 4, 5, 1, 0, false, false}, 1, "model.layers = 0 is out of range: 1 to 256"},
+        {{4000000000, 2, 4, 4, 5, 1, 0, false, false}, 1, "model.layers = 4000000000 is out of range"},
+        {{1, 0, 4, 4, 5, 1, 0, false, false}, 1, "model.heads = 0 is out of range: 1 or more"},
+        {{1, 2, 0, 4, 5, 1, 0, false, false}, 1, "model.width = 0"},
+        {{1, 2, 4, 0, 5, 1, 0, false, false}, 1, "model.block = 0"},
+        {{1, 2, 4, 4, 0, 1, 0, false, false}, 1, "model.vocab = 0"},
+        {{1, 2, 4, 4, 5, 0, 0, false, false}, 1, "train.batch = 0"},
+        {{1, 3, 4, 4, 5, 1, 0, false, false}, 1, "model.width = 4 does not divide into model.heads = 3"},
+        {{1, 2, 4, 4, 5, 1, 2.0F, false, false}, 1, "a dropout of 2 is not in [0, 1)"},
+        {{1, 2, 4, 4, 5, 1, 0, false, false}, 0, "tokens that are asked for = 0 is out of range: 1 to 4"},
+        {{1, 2, 4, 4, 5, 1, 0, false, false}, 5, "tokens that are asked for = 5 is out of range: 1 to 4"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const struct keel_gpt_config *c = &bad[i].gpt;
+        const struct keel_bert_config bert = {.layers = c->layers,
+                                              .heads = c->heads,
+                                              .width = c->width,
+                                              .block = c->block,
+                                              .vocab = c->vocab,
+                                              .batch = c->batch,
+                                              .masked = bad[i].masked,
+                                              .dropout = c->dropout};
+        struct keel_graph *graph = empty_graph();
+        expect_refusal(graph, keel_model_bert(graph, &bert), bad[i].says);
+        if (bad[i].masked != 1)
+            continue;
+        graph = empty_graph();
+        expect_refusal(graph, keel_model_gpt(graph, c), bad[i].says);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_make_no_residual_network_are_refused_by_their_keys)
+{
+    static const struct {
+        struct keel_resnet_config config;
+        const char *says;
+    } bad[] = {
+        {{33, 1, 4, false, 28, 28, 1, 10, 1}, "model.stages = 33 is out of range: 1 to 5"},
+        {{0, 1, 4, false, 28, 28, 1, 10, 1}, "model.stages = 0"},
+        {{3, 0, 4, false, 28, 28, 1, 10, 1}, "model.layers = 0"},
+        {{3, 1, 0, false, 28, 28, 1, 10, 1}, "model.width = 0"},
+        {{3, 1, 4, false, 28, 28, 0, 10, 1}, "channels of an image = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 0, 1}, "model.vocab (classes) = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 10, 0}, "train.batch = 0"},
+        {{3, 1, 4, false, 3, 9, 1, 10, 1},
+         "images of 3x9 are too small for model.stages = 3, which take 4x4"},
+        {{3, 1, 4, true, 15, 20, 1, 10, 1}, "with model.stem = large, which take 16x16"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct keel_graph *graph = empty_graph();
+        expect_refusal(graph, keel_model_resnet(graph, &bad[i].config), bad[i].says);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_make_no_mixture_or_recommendation_are_refused_by_their_keys)
+{
+    const struct keel_gpt_config gpt = {
+        .layers = 2, .heads = 2, .width = 4, .block = 4, .vocab = 5, .batch = 1};
+    struct keel_moe_config moe[] = {{gpt, 2, 1e30F, 0}, {gpt, 2, NAN, 0}, {gpt, 2, 0, 0},
+                                    {gpt, 1, 1, 0},     {gpt, 2, 1, -1},  {gpt, 2, 1, 0}};
+    moe[5].gpt.layers = 1;
+    static const char *const says[] = {"model.capacity = 1e+30 is out of range: above 0, 64 at most",
+                                       "model.capacity = nan",
+                                       "model.capacity = 0",
+                                       "model.experts = 1 is out of range: 2 or more",
+                                       "a loss of weight -1",
+                                       "model.layers = 1 is out of range: 2 to 256"};
+    for (size_t i = 0; i < sizeof moe / sizeof moe[0]; i++) {
+        struct keel_graph *graph = empty_graph();
+        expect_refusal(graph, keel_model_moe(graph, &moe[i]), says[i]);
+    }
+    const struct keel_dlrm_config dlrm[] = {{1, 1, 0, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 999, 1}};
+    struct keel_graph *graph = empty_graph();
+    expect_refusal(graph, keel_model_dlrm(graph, &dlrm[0]), "dlrm: model.bag = 0 is out of range: 1 or more");
+    graph = empty_graph();
+    expect_refusal(graph, keel_model_dlrm(graph, &dlrm[1]), "dlrm: model.layers = 999");
 }
 END_TEST
 
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, residual_networks_have_the_published_numbers_of_parameters);
-    tcase_add_test(tc, sizes_that_make_no_model_are_refused);
+    tcase_add_test(tc, sizes_that_make_no_text_model_are_refused_by_their_keys);
+    tcase_add_test(tc, sizes_that_make_no_residual_network_are_refused_by_their_keys);
+    tcase_add_test(tc, sizes_that_make_no_mixture_or_recommendation_are_refused_by_their_keys);
     tcase_add_checked_fixture(tc, make_data, remove_data);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, KEEL_MODEL_KIND_COUNT);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, KEEL_MODEL_KIND_COUNT);

@@ -3,7 +3,8 @@
  * Values are numbered tensors of known shape; nodes are rows of the operation table (ops.c): name, index
  * rule (an einsum-like string from which shapes, FLOPs and bytes are derived), gradient, kernels. Shape
  * errors are found when a node is added, and name the operation and the shapes. The builder keeps the
- * first error: check keel_graph_status once, at the end. */
+ * first error: check keel_graph_status once, at the end. A NULL where a name, a spec, an order, parts or a
+ * place for results is wanted is an error of the program, and asserts. */
 #ifndef KEEL_GRAPH_H
 #define KEEL_GRAPH_H
 
@@ -26,7 +27,8 @@ enum keel_status keel_graph_create(struct keel_graph **out);
 void keel_graph_destroy(struct keel_graph *graph);
 enum keel_status keel_graph_status(const struct keel_graph *graph); /* first error; detail set again */
 
-/* What is fed with each microbatch, in this order: KEEL_I32 (ids, classes) or KEEL_F32. */
+/* What is fed with each microbatch, in this order: KEEL_I32 (ids, classes) or KEEL_F32. Inputs have a name
+ * each, and so have parameters, of 1 to KEEL_VALUE_NAME_BYTES - 1 bytes. */
 keel_value keel_graph_input(struct keel_graph *, const char *name, enum keel_dtype, struct keel_shape);
 
 /* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. Or a statistic, which
@@ -43,7 +45,8 @@ struct keel_param_spec {
 };
 keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *);
 
-/* Operations of a transformer; 0 for an absent bias or beta. */
+/* Operations of a transformer; 0 for an absent bias or beta. Weights, tables, biases, gamma and beta, here
+ * and below, are parameters that are trained. */
 keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value table, keel_value positions);
 keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */

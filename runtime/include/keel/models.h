@@ -1,11 +1,15 @@
 /* models.h - models written with the builder of graph.h, each a forward graph with its loss.
  *
- * Parameters bear the names of the published weights where there are any. Sizes of 0, or that do not fit
- * together, are INVALID by name. The graph is built once; all of these may be called on any thread. */
+ * Parameters bear the names of the published weights where there are any. Sizes that make no model are
+ * INVALID, and the graph's status too: the message has the model, the job's key, its value and what is
+ * allowed. The graph is built once; no pointer may be NULL; all of these may be called on any thread. */
 #ifndef KEEL_MODELS_H
 #define KEEL_MODELS_H
 
 #include <keel/graph.h>
+
+/* Of what a model is made of step by step; other sizes have the limits of tensors. */
+enum { KEEL_MODEL_LAYERS_MAX = 256, KEEL_RESNET_STAGES_MAX = 5, KEEL_MOE_CAPACITY_MAX = 64 };
 
 struct keel_gpt_config {
     uint32_t layers, heads, width, block, vocab, batch;
@@ -40,7 +44,7 @@ enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_ber
 struct keel_moe_config {
     struct keel_gpt_config gpt;
     uint32_t experts;
-    float capacity; /* tokens that an expert takes, over its fair share */
+    float capacity; /* tokens that an expert takes, over its fair share: (0, KEEL_MOE_CAPACITY_MAX] */
     float balance;  /* weight of the loss that spreads them */
 };
 /* A GPT with experts in every second block (Fedus et al. 2022). Inputs as GPT's. */
