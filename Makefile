@@ -50,7 +50,7 @@ private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
 
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
-kernels_LIBS := -lm
+kernels_LIBS := -lclblast -lm
 transport_LIBS := -lfabric -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
 boards_LIBS := -linih -ljansson -lsodium -lm
@@ -236,7 +236,6 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 # These benches look behind the door of transport.
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += -Itransport
-$(BUILD)/bench/gemm_bench: BENCH_LIBS := -lclblast
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
 # ---- style ---------------------------------------------------------------------------------------------

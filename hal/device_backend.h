@@ -107,6 +107,7 @@ struct keel_kernel {
     struct keel_program *program;
     const struct keel_module_kernel *entry;
     struct keel_kernel_info info; /* filled by the backend */
+    struct keel_call call;        /* enqueue is NULL for a kernel: device_program.c makes the others */
 };
 
 /* One command of a list. */
@@ -227,6 +228,8 @@ struct keel_device_ops {
     enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,
                                       struct keel_kernel **out);
     void (*kernel_destroy)(struct keel_kernel *kernel);
+    /* The device's own handle. NULL where there are none; where there is one, `launch` takes calls too. */
+    void *(*native)(struct keel_device *device);
 
     /* All three NULL where a replay is but its commands one by one. */
     enum keel_status (*commands_seal)(struct keel_commands *commands);

@@ -5,6 +5,7 @@
  * provider's to know. */
 #include "device_backend.h"
 #include <inttypes.h>
+#include <keel/memory.h>
 #include <string.h>
 
 void keel_device_use_code(struct keel_device *device, const struct keel_code_provider *provider)
@@ -132,9 +133,51 @@ enum keel_status keel_kernel_create(struct keel_program *program, const char *na
     return KEEL_OK;
 }
 
+enum keel_status keel_device_native(struct keel_device *device, void **out_native)
+{
+    if (device->ops->native == NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "%s: it has no OpenCL handles; use an OpenCL device",
+                         device->info.selector);
+    *out_native = device->ops->native(device);
+    return KEEL_OK;
+}
+
+/* A call has a program of its own, so that it looks like any kernel. */
+struct call_kernel {
+    struct keel_kernel head;
+    struct keel_program program;
+    struct keel_module_kernel entry;
+};
+
+enum keel_status keel_kernel_create_call(struct keel_device *device, const struct keel_call *call,
+                                         struct keel_kernel **out)
+{
+    void *native;
+    KEEL_TRY(keel_device_check_usable(device));
+    KEEL_TRY(keel_device_native(device, &native));
+    if (call->arg_count > KEEL_ARG_MAX)
+        return keel_fail(KEEL_LIMIT, "call %s: %" PRIu32 " arguments; at most %d", call->name,
+                         call->arg_count, KEEL_ARG_MAX);
+    struct call_kernel *kernel = NULL;
+    KEEL_TRY(keel_alloc(1, sizeof *kernel, &kernel));
+    kernel->program.device = device;
+    kernel->entry.name = call->name;
+    kernel->head.program = &kernel->program;
+    kernel->head.entry = &kernel->entry;
+    kernel->head.info =
+        (struct keel_kernel_info){.arg_count = call->arg_count, .local = {1, 1, 1}, .max_group_items = 1};
+    kernel->head.call = *call;
+    *out = &kernel->head;
+    return KEEL_OK;
+}
+
 void keel_kernel_destroy(struct keel_kernel *kernel)
 {
-    if (kernel != NULL)
+    if (kernel == NULL)
+        return;
+    if (kernel->call.enqueue != NULL)
+        keel_free(kernel);
+    else
         kernel->program->device->ops->kernel_destroy(kernel);
 }
 

@@ -6,7 +6,7 @@
 #include "opencl_backend.h"
 #include <keel/memory.h>
 
-/* Beside each step of the list; empty for copies and fills. */
+/* Beside each step of the list; empty for copies, fills and calls. */
 struct prepared {
     cl_kernel native;
     const struct opencl_image *image;
@@ -21,10 +21,15 @@ static void release(struct prepared *prepared, uint32_t count)
     keel_free(prepared);
 }
 
+static bool is_kernel(const struct keel_step *step)
+{
+    return step->kind == KEEL_COMMAND_LAUNCH && step->as.launch.kernel->call.enqueue == NULL;
+}
+
 static enum keel_status prepare(const struct keel_commands *commands, const struct keel_step *step,
                                 struct prepared *out)
 {
-    if (step->kind != KEEL_COMMAND_LAUNCH)
+    if (!is_kernel(step))
         return KEEL_OK;
     const struct keel_kernel *kernel = step->as.launch.kernel;
     const struct opencl_program *program = (const struct opencl_program *)kernel->program;
@@ -87,9 +92,8 @@ enum keel_status keel_opencl_replay(const struct keel_command *command, const st
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
         keel_step_note(command->queue, step);
-        bool launch = step->kind == KEEL_COMMAND_LAUNCH;
-        enum keel_status status =
-            launch ? replay_launch(&one, step, &prepared[i]) : keel_commands_run_step(&one, commands, step);
+        enum keel_status status = is_kernel(step) ? replay_launch(&one, step, &prepared[i])
+                                                  : keel_commands_run_step(&one, commands, step);
         if (status != KEEL_OK)
             return keel_commands_stopped(command->queue, commands, i, status);
     }

@@ -197,6 +197,11 @@ static enum keel_status buffer_slice(struct keel_buffer *buffer, uint64_t offset
     return KEEL_OK;
 }
 
+static void *native(struct keel_device *device)
+{
+    return opencl_device(device)->id;
+}
+
 static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .buffer_create = buffer_create,
                                                   .buffer_wrap = buffer_wrap,
@@ -220,6 +225,7 @@ static const struct keel_device_ops opencl_ops = {.close = device_close,
                                                   .image_load = keel_opencl_image_load,
                                                   .kernel_create = keel_opencl_kernel_create,
                                                   .kernel_destroy = keel_opencl_kernel_destroy,
+                                                  .native = native,
                                                   .commands_seal = keel_opencl_commands_seal,
                                                   .commands_unseal = keel_opencl_commands_unseal,
                                                   .replay = keel_opencl_replay,

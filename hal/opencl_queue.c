@@ -219,10 +219,33 @@ static enum keel_status set_changed_arg(struct opencl_kernel *kernel, uint32_t i
     return KEEL_OK;
 }
 
+/* The queue is in order: a barrier before the call waits for it, a marker behind it is its event. */
+static enum keel_status launch_call(const struct keel_command *command, const struct keel_kernel *kernel,
+                                    const struct keel_arg *args, uint32_t arg_count)
+{
+    cl_command_queue native = opencl_queue(command->queue)->native;
+    const void *arguments[KEEL_ARG_MAX];
+    for (uint32_t i = 0; i < arg_count; i++)
+        arguments[i] = args[i].kind == KEEL_ARG_BUFFER ? (const void *)mem_of(args[i].as.buffer)
+                                                       : (const void *)&args[i].as;
+    struct opencl_launch launch;
+    KEEL_TRY(keel_opencl_begin(command, &launch));
+    cl_int error = CL_SUCCESS;
+    if (command->wait_count > 0)
+        error = clEnqueueBarrierWithWaitList(native, command->wait_count, launch.wait_list, NULL);
+    if (error == CL_SUCCESS)
+        error = kernel->call.enqueue(kernel->call.context, native, arguments);
+    if (error == CL_SUCCESS && launch.native_address != NULL)
+        error = clEnqueueMarkerWithWaitList(native, 0, NULL, launch.native_address);
+    return keel_opencl_end(command, &launch, error, kernel->entry->name);
+}
+
 enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range)
 {
+    if (kernel->call.enqueue != NULL)
+        return launch_call(command, kernel, args, arg_count);
     struct opencl_kernel *own = (struct opencl_kernel *)kernel;
     const char *name = kernel->entry->name;
     const struct opencl_image *image = ((const struct opencl_program *)kernel->program)->image;

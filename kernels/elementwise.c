@@ -1,5 +1,5 @@
-/* elementwise.c - add, multiply, GELU and its gradient, fill, copy: descriptors to launches. The kernels are
- * in elementwise.cl. */
+/* elementwise.c - add, multiply, bias, GELU and its gradient, fill, copy: descriptors to launches. The
+ * kernels are in elementwise.cl. */
 #include <keel/shape_ops.h>
 
 #include "kernels_internal.h"
@@ -35,6 +35,23 @@ enum keel_status keel_op_multiply(struct keel_kernels *kernels, const struct kee
         return keel_fail(KEEL_INVALID, "multiply: no elements");
     const struct keel_add pairs = {.count = op->count, .a = op->a, .b = op->b, .y = op->y};
     return launch_pairs(kernels, "multiply", "keel_multiply", &pairs, list);
+}
+
+enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bias *op,
+                              struct keel_launch_list *list)
+{
+    const uint64_t count = op->rows * op->n;
+    if (count == 0)
+        return keel_fail(KEEL_INVALID, "bias: no elements");
+    KEEL_TRY(keel_check_buffer("bias", "x", op->x, count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias", "bias", op->bias, op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias", "y", op->y, count * sizeof(float)));
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->x), keel_arg_buffer(op->bias), keel_arg_buffer(op->y),
+        keel_arg_u64(count),    keel_arg_u32(op->n),       keel_arg_u32(keel_kernels_item_elements(kernels)),
+    };
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_elementwise, "keel_bias", count, args,
+                                    KEEL_ARG_COUNT(args));
 }
 
 enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_gelu *op,

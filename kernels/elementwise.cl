@@ -2,6 +2,7 @@
  *
  *     add        y = a + b
  *     multiply   y = a * b
+ *     bias       y = x + bias, that of its column
  *     gelu       y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (canon_gelu)
  *     gelu_grad  dx = dy * gelu'(x)                                      (canon_gelu_slope)
  *     fill       y = value
@@ -20,6 +21,18 @@ __kernel void keel_multiply(__global const float *a, __global const float *b, __
                             uint block)
 {
     CANON_ELEMENTS(vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i), y[i] = a[i] * b[i])
+}
+
+__kernel void keel_bias(__global const float *x, __global const float *bias, __global float *y, ulong count,
+                        uint n, uint block)
+{
+    const ulong first = get_global_id(0) * (ulong)block;
+    const ulong end = min(first + block, count);
+    uint column = (uint)(first % n);
+    for (ulong i = first; i < end; i++) {
+        y[i] = x[i] + bias[column];
+        column = column + 1 == n ? 0 : column + 1;
+    }
 }
 
 __kernel void keel_gelu(__global const float *x, __global float *y, ulong count, uint block)

@@ -26,6 +26,17 @@ static void host_multiply(void *const *arguments, const struct keel_range *range
         y[i] = a[i] * b[i];
 }
 
+static void host_bias(void *const *arguments, const struct keel_range *range)
+{
+    (void)range;
+    const float *x = arguments[0], *bias = arguments[1];
+    float *y = arguments[2];
+    uint64_t count = *(const uint64_t *)arguments[3];
+    uint32_t n = *(const uint32_t *)arguments[4];
+    for (uint64_t i = 0; i < count; i++)
+        y[i] = x[i] + bias[i % n];
+}
+
 KEEL_HOST_KERNEL static void host_gelu(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -64,9 +75,9 @@ static void host_copy(void *const *arguments, const struct keel_range *range)
 }
 
 static const struct keel_module_kernel elementwise_kernels[] = {
-    {"keel_add", host_add},   {"keel_multiply", host_multiply},
-    {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad},
-    {"keel_fill", host_fill}, {"keel_copy", host_copy},
+    {"keel_add", host_add},   {"keel_multiply", host_multiply},   {"keel_bias", host_bias},
+    {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad}, {"keel_fill", host_fill},
+    {"keel_copy", host_copy},
 };
 
 const struct keel_module keel_module_elementwise = {

@@ -1,4 +1,5 @@
 /* gemm.c - the matrix product: checks, and how C is cut into groups. The arithmetic is in gemm.cl. */
+#include "clblast.h"
 #include "gemm_internal.h"
 #include "kernels_internal.h"
 
@@ -160,6 +161,9 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
         KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
     if (op->checksums != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
+    const struct keel_clblast *clblast = keel_kernels_clblast(kernels);
+    if (keel_clblast_takes(clblast, op))
+        return keel_clblast_append(clblast, kernels, op, list);
     const struct cut cut = choose_cut(kernels, op);
     return launch(kernels, op, &cut, (uint64_t[]){divide_up(op->m, cut.rows), op->batch}, 0, 0, NULL, list);
 }

@@ -227,6 +227,16 @@ static enum keel_status add(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_add(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* rows, n */
+static enum keel_status bias(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_bias op = {.rows = shape[0], .n = shape[1]};
+    op.x = GOLDEN_FLOATS(run, "x", op.rows * op.n);
+    op.bias = GOLDEN_FLOATS(run, "bias", op.n);
+    op.y = golden_output(run, "y", op.rows * op.n);
+    return golden_ready(run) ? keel_op_bias(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 static enum keel_status fill(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_fill op = {.count = shape[0], .value = 0x1.99999ap-4F};
@@ -430,6 +440,9 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(add, elementwise, "67-denormals", 0x5f789efcd5af55c1, 67, 1),
     GOLDEN_CASE(add, elementwise, "67", 0x0dae1483fca0fa86, 67),
     GOLDEN_CASE(add, elementwise, "4115", 0x14d242a3b2f03be0, 4115),
+    GOLDEN_CASE(bias, elementwise, "1x1", 0xdfcb02d390ecba7c, 1, 1),
+    GOLDEN_CASE(bias, elementwise, "70x67", 0x41390c31f819928d, 70, 67),
+    GOLDEN_CASE(bias, elementwise, "7x4096", 0xefdee63f537dcb9a, 7, 4096),
     GOLDEN_CASE(fill, elementwise, "1", 0x848a69dce2401057, 1),
     GOLDEN_CASE(fill, elementwise, "67", 0x9f52fb1a84b8ef2b, 67),
     GOLDEN_CASE(fill, elementwise, "4115", 0xa32013802aa47a4b, 4115),

@@ -3,6 +3,7 @@
  * Owns every keel_program and keel_kernel of a device: all modules of KEEL_MODULE_TABLE are built at
  * creation (native ones for native kernels alone), so that no operation compiles in the middle of a run.
  * Leaves to others: what a launch means (the file of each operation) and how it runs (hal). */
+#include "clblast.h"
 #include "kernels_internal.h"
 
 #include <keel/memory.h>
@@ -19,6 +20,7 @@ struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
     bool native;
+    struct keel_clblast *clblast; /* NULL: products are our own */
     uint32_t tuned[KEEL_TUNABLE_COUNT];
     struct built_module modules[KEEL_MODULE_COUNT];
 };
@@ -60,6 +62,9 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
     for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++)
         status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
+    const bool here = options->native && options->target == NULL;
+    if (status == KEEL_OK && here && kernels->tuned[KEEL_TUNABLE_GEMM_PROVIDER] == 1)
+        status = keel_clblast_create(device, options, &kernels->clblast);
     if (status != KEEL_OK) {
         keel_kernels_destroy(kernels);
         return status;
@@ -84,12 +89,18 @@ void keel_kernels_destroy(struct keel_kernels *kernels)
             keel_program_destroy(built->program);
         keel_free(built->kernels);
     }
+    keel_clblast_destroy(kernels->clblast);
     keel_free(kernels);
 }
 
 struct keel_device *keel_kernels_device(const struct keel_kernels *kernels)
 {
     return kernels->device;
+}
+
+const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels)
+{
+    return kernels->clblast;
 }
 
 bool keel_kernels_native(const struct keel_kernels *kernels)

@@ -64,6 +64,7 @@ enum keel_tunable_id {
     KEEL_TUNABLE_GEMM_ROWS,
     KEEL_TUNABLE_GEMM_STRIPS,
     KEEL_TUNABLE_GEMM_BALANCE,
+    KEEL_TUNABLE_GEMM_PROVIDER,
     KEEL_TUNABLE_ATTENTION_BLOCK,
     KEEL_TUNABLE_ATTENTION_KEPT,
     KEEL_TUNABLE_COUNT
@@ -83,6 +84,9 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
 /* The device that the kernels were built for, and its facts. */
 struct keel_device *keel_kernels_device(const struct keel_kernels *kernels);
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
+/* NULL where products are our own. */
+struct keel_clblast;
+const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
 /* Local memory for arrays of some 200 KiB a group, instead of 32 KiB: caches of a CPU, mostly. Then
  * .cl files see KEEL_LARGE_LOCAL. Changes sizes of blocks, never bits. */

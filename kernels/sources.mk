@@ -44,6 +44,7 @@ kernels_SRC += elementwise.c
 kernels_SRC += elementwise_host.c
 kernels_SRC += gemm.c
 kernels_SRC += gemm_host.c
+kernels_SRC += clblast.c
 kernels_SRC += attention.c
 kernels_SRC += attention_host.c
 kernels_SRC += rotary.c

@@ -1,7 +1,8 @@
 /* tunables.c - the knobs of the kernels: which there are, what a device gets, what the compiler is told.
  *
  * Owns names, values and defaults. Leaves to others what a value does: the .cl files read the macros, the
- * descriptors ask keel_kernels_setting. No value of any changes a bit (tests/kernels/tunables_test.c). */
+ * descriptors ask keel_kernels_setting. No value of any changes a bit of canonical kernels (golden_test.c).
+ */
 #include "kernels_internal.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
 static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
 static const uint32_t balance_values[] = {1, 2, 4, 8, 16};
+static const uint32_t provider_values[] = {0, 1};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
 static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
 #define VALUES(array) array, (uint32_t)(sizeof(array) / sizeof(array)[0])
@@ -62,6 +64,11 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                     VALUES(balance_values)},
                                    NULL,
                                    KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_PROVIDER] = {{"gemm.provider",
+                                     "who computes products of native kernels: 0 our own, 1 CLBlast",
+                                     VALUES(provider_values), true},
+                                    NULL,
+                                    KEEL_MODULE_gemm},
     [KEEL_TUNABLE_ATTENTION_BLOCK] = {{"attention.block", "keys, or queries, that are taken at a time",
                                        VALUES(block_values)},
                                       "KEEL_ATTENTION_BLOCK",
@@ -105,6 +112,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 2;
+    values[KEEL_TUNABLE_GEMM_PROVIDER] = few_wide ? 0 : 1;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = !large                                       ? 64
                                           : info->local_bytes >= ATTENTION_LOCAL_BYTES ? 4096

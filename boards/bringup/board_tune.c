@@ -113,7 +113,7 @@ static enum keel_status search(struct tuner *tuner)
 {
     snprintf(tuner->failed, sizeof tuner->failed, "its board.conf sets every tunable");
     for (uint32_t i = 0; i < keel_tunable_count(); i++)
-        if (!is_given(tuner, i))
+        if (!is_given(tuner, i) && !keel_tunable_get(i).native) /* trials are canonical */
             KEEL_TRY(tune_one(tuner, i));
     return tuner->measured_count > 0
                ? KEEL_OK

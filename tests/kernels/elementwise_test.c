@@ -1,4 +1,4 @@
-/* elementwise_test.c - add, GELU, fill and copy: same bits everywhere, and near the truth. */
+/* elementwise_test.c - add, bias, GELU, fill and copy: same bits everywhere, and near the truth. */
 #include "op_fixture.h"
 
 static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4097, 12289, 786432};
@@ -14,6 +14,29 @@ static void add_body(struct rig *rig, const void *shape)
     ck_ok(keel_op_add(rig->kernels, &op, &rig->list));
     rig_run(rig);
     rig_result(rig, op.y, count * 4);
+}
+
+/* Rows of 1, of a vector, and of what is no multiple of one: as many as there is room for. */
+static void bias_body(struct rig *rig, const void *shape)
+{
+    static const uint32_t widths[] = {1, 16, 67};
+    uint64_t count = *(const uint64_t *)shape;
+    for (int w = 0; w < 3; w++) {
+        struct keel_bias op = {.rows = 1 + count / 8 / widths[w], .n = widths[w]};
+        const uint64_t elements = op.rows * op.n;
+        float *x = random_floats(elements, 8, -2.0f, 2.0f), *bias = random_floats(op.n, 9, -2.0f, 2.0f);
+        op.x = rig_bytes(rig, x, elements * 4);
+        op.y = op.x; /* in place */
+        op.bias = rig_bytes(rig, bias, op.n * 4);
+        ck_ok(keel_op_bias(rig->kernels, &op, &rig->list));
+        rig_run(rig);
+        keel_launch_list_fini(&rig->list);
+        const float *y = rig_result(rig, op.y, elements * 4);
+        for (uint64_t i = 0; i < elements; i++)
+            ck_assert(y[i] == x[i] + bias[i % op.n]);
+        free(x);
+        free(bias);
+    }
 }
 
 static void gelu_body(struct rig *rig, const void *shape)
@@ -55,6 +78,12 @@ static void on_all_counts(enum rig_kind kind, const char *op, op_body body)
 START_TEST(add_gives_the_same_bits)
 {
     on_all_counts((enum rig_kind)_i, "add", add_body);
+}
+END_TEST
+START_TEST(bias_adds_that_of_its_column)
+{
+    for (int c = 0; c < COUNTS; c++)
+        equal_bits((enum rig_kind)_i, "bias", bias_body, &counts[c]);
 }
 END_TEST
 START_TEST(gelu_gives_the_same_bits)
@@ -132,6 +161,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, add_gives_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, bias_adds_that_of_its_column, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, gelu_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, fill_and_copy_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, gelu_slope_is_the_finite_difference);

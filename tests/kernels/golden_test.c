@@ -117,11 +117,11 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"attention.kept", 16},
      {"canon.by_lane", 1}},
     {{"gemm.groups_per_unit", 16},
-     {"launch.item_elements", 64},
      {"gemm.rows", 64},
      {"gemm.strips", 1},
      {"attention.block", 32},
      {"attention.kept", 2048},
+     {"gemm.provider", 1},
      {"canon.by_lane", 2}},
 };
 

@@ -328,6 +328,25 @@ struct keel_kernel_info {
 };
 struct keel_kernel_info keel_kernel_info(const struct keel_kernel *kernel);
 
+/* Calls: what a library enqueues by the backend's own handles, in the place of a kernel. Launched, listed and
+ * replayed as a kernel is, in groups of one item, in the order of its queue; its event is that of a marker
+ * behind it, and a trace shows no more of it. On OpenCL devices alone.
+ * `enqueue` puts its commands on `queue` (a cl_command_queue) and waits for none of them; arguments[i] is the
+ * cl_mem of a buffer or a slice, which begins at its offset 0, or points at the scalar. It returns
+ * CL_SUCCESS, or an OpenCL error, which is treated as that of a launch; what it enqueued before stays, and
+ * may write nothing but memory of its own. By the thread that uses the queue; several may call at once. */
+struct keel_call {
+    const char *name; /* static */
+    uint32_t arg_count;
+    int (*enqueue)(void *context, void *queue, const void *const *arguments);
+    void *context; /* lives as long as the kernel */
+};
+/* UNSUPPORTED where there are no such handles. Destroyed by keel_kernel_destroy. */
+enum keel_status keel_kernel_create_call(struct keel_device *device, const struct keel_call *call,
+                                         struct keel_kernel **out);
+/* The device as a library wants it: a cl_device_id. UNSUPPORTED as above. */
+enum keel_status keel_device_native(struct keel_device *device, void **out_native);
+
 enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel *kernel,
                                    const struct keel_arg *args, uint32_t arg_count,
                                    const struct keel_range *range, const struct keel_wait_list *waits,

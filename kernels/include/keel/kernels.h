@@ -31,6 +31,7 @@ struct keel_tunable {
     const char *changes;    /* what it is, in one line, for people */
     const uint32_t *values; /* all that it may be, ascending */
     uint32_t value_count;
+    bool native; /* of native kernels alone: there it may change bits, within the tolerance */
 };
 uint32_t keel_tunable_count(void);
 struct keel_tunable keel_tunable_get(uint32_t index);
@@ -38,6 +39,14 @@ struct keel_tunable keel_tunable_get(uint32_t index);
 struct keel_setting {
     const char *name; /* of a tunable */
     uint32_t value;
+};
+
+/* What a library that provides operations was tuned to on a device: all parameters of one of its kernels. */
+struct keel_provider_parameters {
+    const char *kernel;       /* "Xgemm" */
+    const char *const *names; /* "KWG", ... */
+    const size_t *values;
+    uint32_t count;
 };
 
 /* All zero: as keel_kernels_create. */
@@ -51,6 +60,11 @@ struct keel_kernels_options {
     const struct keel_device_info
         *target; /* the device that the code is for, where this one only compiles for
                     it: build options and groups are those of the target. Copied. */
+    const struct keel_provider_parameters
+        *provider_parameters; /* CLBlast's, for fp32, where it computes products (gemm.provider); borrowed for
+                                 the call. They hold for the device and the process, until they are given
+                                 anew. INVALID names what it refuses. */
+    uint32_t provider_parameter_count;
 };
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
@@ -136,7 +150,13 @@ enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
  *
  * `chain` begins with s = C_old instead of 0 (without `accumulate`): so k may be cut into pieces, each a
  * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
- * is without `chain`, and only the last has bias, pre and residual. */
+ * is without `chain`, and only the last has bias, pre and residual.
+ *
+ * Where kernels are native and gemm.provider is 1, CLBlast computes products in its own order: then s differs
+ * from the exact sum by at most e / (1 - e) times (the sum of |a_i b_i| and of what is added to it, without
+ * signs), where e = (k + 4) 2^-24: the bound of a sum of k products in any order (Higham 2002, section 3.1).
+ * GELU is that of s as ever. Products with checksums or 16-bit operands, groups, and those whose bias,
+ * residual or pre goes with a C that has gaps stay canonical. */
 struct keel_gemm {
     uint32_t m, n, k, batch;
     bool transpose_a, transpose_b, accumulate, chain;
@@ -187,6 +207,14 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
                                     struct keel_launch_list *list);
 
 /* ---- element-wise and reductions ------------------------------------------------------------- */
+
+/* y[r, :] = x[r, :] + bias[:]; y may alias x. */
+struct keel_bias {
+    uint64_t rows;
+    uint32_t n;
+    struct keel_buffer *x, *bias, *y;
+};
+enum keel_status keel_op_bias(struct keel_kernels *, const struct keel_bias *, struct keel_launch_list *);
 
 /* out[n] += sum over rows, strictly ascending, of x[rows x n]: s = x_0; s = s + x_i; out = out + s. */
 struct keel_bias_grad {
