@@ -2,7 +2,7 @@
  *
  * Owns the order of asking (the code provider, then the compiler) and what is checked of provided code before
  * a backend sees it: its form, and that it has every kernel of its module. That its bytes are sound is the
- * provider's to know. */
+ * provider's to know. Calls are kernels without a program of the backend's. */
 #include "device_backend.h"
 #include <inttypes.h>
 #include <keel/memory.h>

@@ -60,11 +60,11 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     enum keel_status status =
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
-    for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++)
-        status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
     const bool here = options->native && options->target == NULL;
     if (status == KEEL_OK && here && kernels->tuned[KEEL_TUNABLE_GEMM_PROVIDER] == 1)
         status = keel_clblast_create(device, options, &kernels->clblast);
+    for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++)
+        status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
     if (status != KEEL_OK) {
         keel_kernels_destroy(kernels);
         return status;

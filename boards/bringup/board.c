@@ -15,6 +15,7 @@ struct keel_board {
     struct keel_device *device;
     struct keel_kernels_options kernels;
     struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX]; /* in `kernels` */
+    struct keel_board_clblast clblast;                     /* in `kernels` */
     struct keel_artifacts *artifacts;                      /* NULL: none */
     bool only_artifacts;                                   /* nothing may be compiled */
 };
@@ -199,6 +200,9 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
     KEEL_TRY(keel_board_settings(&board->file, board->settings));
     board->kernels.settings = board->settings;
     board->kernels.setting_count = board->file.tunable_count;
+    KEEL_TRY(keel_board_clblast_read(&board->file, &info, &board->clblast));
+    board->kernels.provider_parameters = board->clblast.parameters;
+    board->kernels.provider_parameter_count = board->clblast.kernel_count;
     return keel_device_open(info.selector, &native, &board->device);
 }
 

@@ -24,6 +24,20 @@ enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct
  * and the nearest that there is. */
 enum keel_status keel_board_settings(const struct keel_board_file *file,
                                      struct keel_setting out[KEEL_BOARD_TUNABLES_MAX]);
+
+/* clblast.conf: parameters by kernel, in the order of the file. Refers to itself: it stays where it is. */
+enum { KEEL_BOARD_CLBLAST_KERNELS = 16, KEEL_BOARD_CLBLAST_VALUES = 256 };
+struct keel_board_clblast {
+    char driver[KEEL_DEVICE_NAME_BYTES];
+    char kernels[KEEL_BOARD_CLBLAST_KERNELS][32], names[KEEL_BOARD_CLBLAST_VALUES][32];
+    const char *name_list[KEEL_BOARD_CLBLAST_VALUES];
+    size_t values[KEEL_BOARD_CLBLAST_VALUES];
+    struct keel_provider_parameters parameters[KEEL_BOARD_CLBLAST_KERNELS];
+    uint32_t kernel_count, value_count;
+};
+/* No kernels when there is no such file, or one for another driver. INVALID names the line. */
+enum keel_status keel_board_clblast_read(const struct keel_board_file *file,
+                                         const struct keel_device_info *info, struct keel_board_clblast *out);
 /* Where a board's artifacts are. */
 enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES]);
 

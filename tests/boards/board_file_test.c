@@ -209,6 +209,43 @@ START_TEST(tuning_counts_for_its_own_driver_and_below_what_the_board_says)
 }
 END_TEST
 
+START_TEST(clblast_parameters_are_read_by_kernel_for_their_own_driver)
+{
+    static struct keel_board_file file;
+    static struct keel_board_clblast clblast;
+    static const char begin[] = "[clblast]\ndriver = 2.1.7\n[Pad]\nPAD_WPTX = 2\nPAD_WPTY = 4\n";
+    char text[256];
+    ck_ok(read_text(whole, &file));
+    ck_ok(keel_board_clblast_read(&file, &one, &clblast));
+    ck_assert_uint_eq(clblast.kernel_count, 0);
+    snprintf(text, sizeof text, "%s[Copy]\nCOPY_VW = 8\n", begin);
+    write_file(root, "acme/one", "clblast.conf", text);
+    ck_ok(keel_board_clblast_read(&file, &one, &clblast));
+    ck_assert_uint_eq(clblast.kernel_count, 2);
+    const struct keel_provider_parameters *pad = &clblast.parameters[0], *copy = &clblast.parameters[1];
+    ck_assert_str_eq(pad->kernel, "Pad");
+    ck_assert_uint_eq(pad->count, 2);
+    ck_assert_str_eq(pad->names[1], "PAD_WPTY");
+    ck_assert_uint_eq(pad->values[1], 4);
+    ck_assert_str_eq(copy->kernel, "Copy");
+    ck_assert_uint_eq(copy->count, 1);
+    ck_assert_str_eq(copy->names[0], "COPY_VW");
+    ck_assert_uint_eq(copy->values[0], 8);
+    struct keel_device_info other = one;
+    snprintf(other.driver_version, sizeof other.driver_version, "2.1.8");
+    ck_ok(keel_board_clblast_read(&file, &other, &clblast));
+    ck_assert_uint_eq(clblast.kernel_count, 0);
+    static const char *const wrong[] = {"PAD_WPTX = 3\n", "PAD_DIMX = -1\n", "PAD_DIMX = 8x\n",
+                                        "[Copy]\nCOPY_VW = 8\n[Pad]\nPAD_DIMX = 8\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "%s%s", begin, wrong[i]);
+        write_file(root, "acme/one", "clblast.conf", text);
+        ck_status(keel_board_clblast_read(&file, &one, &clblast), KEEL_INVALID);
+        ck_assert_ptr_nonnull(strstr(keel_detail(), "clblast.conf:"));
+    }
+}
+END_TEST
+
 START_TEST(a_board_that_lives_by_artifacts_does_not_open_without)
 {
     struct keel_board *board;
@@ -259,6 +296,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_earlier_root_takes_the_place_of_a_later_one);
     tcase_add_test(tc, tuning_counts_for_its_own_driver_and_below_what_the_board_says);
     tcase_add_test(tc, auto_takes_a_board_without_a_compiler_when_its_folder_has_code);
+    tcase_add_test(tc, clblast_parameters_are_read_by_kernel_for_their_own_driver);
     tcase_add_test(tc, a_board_that_lives_by_artifacts_does_not_open_without);
 }
 

@@ -350,6 +350,93 @@ START_TEST(a_long_list_is_replayed_whole)
 }
 END_TEST
 
+/* Copies the first half of a buffer over its second half, by OpenCL itself; or fails, if it is told to. */
+static int copy_half(void *context, void *native, const void *const *arguments)
+{
+    const int *error = context;
+    cl_mem buffer = (cl_mem)arguments[0];
+    uint32_t half = *(const uint32_t *)arguments[1];
+    if (*error != CL_SUCCESS)
+        return *error;
+    return clEnqueueCopyBuffer(native, buffer, buffer, 0, half, half, 0, NULL, NULL);
+}
+
+static int call_error;
+static const struct keel_call call = {"copy_half", 2, copy_half, &call_error};
+static const struct keel_range once = {.global = {1, 1, 1}, .local = {1, 1, 1}};
+
+START_TEST(a_call_is_done_in_its_place_of_the_list)
+{
+    uint32_t a[ITEMS] = {0}, b[ITEMS] = {0};
+    struct keel_kernel *half = NULL;
+    void *native = NULL;
+    open_on(_i);
+    if (_i == 0) {
+        ck_status(keel_kernel_create_call(device, &call, &half), KEEL_UNSUPPORTED);
+        ck_status(keel_device_native(device, &native), KEEL_UNSUPPORTED);
+        close_all();
+        return;
+    }
+    ck_ok(keel_device_native(device, &native));
+    ck_assert_ptr_nonnull(native);
+    ck_ok(keel_kernel_create_call(device, &call, &half));
+    const struct keel_arg args[] = {{KEEL_ARG_BUFFER, {.buffer = x}}, {KEEL_ARG_U32, {.u32 = BYTES / 2}}};
+    for (uint32_t i = 0; i < ITEMS; i++)
+        a[i] = i;
+    ck_ok(keel_queue_write(queue, x, 0, a, BYTES, NULL, NULL));
+    add_affine(x, 2, 1);
+    ck_ok(keel_commands_launch(list, half, args, 2, &once));
+    add_affine(x, 5, 2);
+    add_sum(y, x);
+    ck_ok(keel_commands_launch(list, half, args, 2, &once)); /* the last one has the event */
+    ck_ok(keel_commands_seal(list));
+    for (int round = 0; round < 3; round++) {
+        struct keel_event *before = NULL, *after = NULL;
+        ck_ok(keel_queue_mark(queue, &before));
+        ck_ok(keel_queue_replay(queue, list, &(struct keel_wait_list){&before, 1}, &after));
+        ck_ok(keel_event_wait(after, limit()));
+        keel_event_destroy(before);
+        keel_event_destroy(after);
+        for (int i = 0; i < ITEMS; i++)
+            a[i] = 2 * a[i] + 1;
+        memcpy(a + ITEMS / 2, a, BYTES / 2);
+        for (int i = 0; i < ITEMS; i++) {
+            a[i] = 5 * a[i] + 2;
+            b[i] += a[i];
+        }
+        compare(a, b);
+    }
+    keel_commands_destroy(list);
+    list = NULL;
+    keel_kernel_destroy(half);
+    close_all();
+}
+END_TEST
+
+START_TEST(a_call_that_fails_is_a_launch_that_fails)
+{
+    struct keel_kernel *half = NULL;
+    open_on(_i);
+    ck_ok(keel_kernel_create_call(device, &call, &half));
+    const struct keel_arg args[] = {{KEEL_ARG_BUFFER, {.buffer = x}}, {KEEL_ARG_U32, {.u32 = BYTES / 2}}};
+    ck_status(keel_queue_launch(queue, half, args, 1, &once, NULL, NULL), KEEL_INVALID);
+    call_error = CL_INVALID_VALUE;
+    ck_status(keel_queue_launch(queue, half, args, 2, &once, NULL, NULL), KEEL_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "copy_half"));
+    call_error = CL_SUCCESS;
+    ck_ok(keel_queue_launch(queue, half, args, 2, &once, NULL, NULL));
+    ck_ok(keel_queue_finish(queue, limit()));
+    call_error = CL_INVALID_VALUE;
+    add_affine(x, 2, 1);
+    ck_ok(keel_commands_launch(list, half, args, 2, &once));
+    ck_ok(keel_commands_seal(list));
+    ck_status(keel_queue_replay(queue, list, NULL, NULL), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "copy_half"));
+    keel_kernel_destroy(half);
+    close_all();
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     setenv("POCL_DEVICES", "basic pthread", 1);
@@ -362,6 +449,8 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, what_is_wrong_is_refused_when_it_is_added, 0, DEVICES);
     tcase_add_loop_test(tc, a_list_of_another_device_is_refused, 0, DEVICES);
     tcase_add_loop_test(tc, a_command_of_a_list_that_fails_fails_the_queue, 0, DEVICES);
+    tcase_add_loop_test(tc, a_call_is_done_in_its_place_of_the_list, 0, DEVICES);
+    tcase_add_loop_test(tc, a_call_that_fails_is_a_launch_that_fails, 1, DEVICES);
     tcase_add_loop_test(tc, a_long_list_is_replayed_whole, 0, DEVICES);
 }
 

@@ -24,7 +24,8 @@ struct keel_kernels; /* the built programs of one device, and which variant it u
  * from the driver's cache. The device outlives the kernels. */
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out);
 
-/* Tunables: how kernels are built or cut for a device, never what they compute: no setting changes a bit.
+/* Tunables: how kernels are built or cut for a device, never what they compute: no setting changes a bit
+ * (but `native` ones of native kernels, within the tolerance).
  * Each device has its defaults; `keel board tune` looks for better ones. index < keel_tunable_count(). */
 struct keel_tunable {
     const char *name;       /* "gemm.depth" */
