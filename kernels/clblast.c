@@ -137,8 +137,9 @@ static enum keel_status apply(void *native, const struct keel_provider_parameter
     return keel_fail(KEEL_INVALID, "CLBlast's kernel %s: its parameters were refused (status %d): %s",
                      given->kernel, (int)code,
                      code == CLBlastMissingOverrideParameter ? "name all of them, and no others"
-                     : code == CLBlastInvalidOverrideKernel  ? "it has no such kernel"
-                                                             : "see CLBlast's list of statuses");
+                     : code == CLBlastDatabaseError || code == CLBlastInvalidOverrideKernel
+                         ? "it has no such kernel"
+                         : "see CLBlast's list of statuses");
 }
 
 /* A product of each form is computed, one and two at once, small and beyond where CLBlast copies its
@@ -146,10 +147,10 @@ static enum keel_status apply(void *native, const struct keel_provider_parameter
 static enum keel_status warm(const struct keel_clblast *clblast, struct keel_device *device,
                              struct keel_queue *queue)
 {
-    enum { SIDE = 16 };
+    enum { SIDE = 16 }; /* A, B and C share two squares of zeros */
     struct keel_buffer *zeros = NULL;
     struct keel_launch_list list = {0};
-    KEEL_TRY(keel_buffer_create(device, (uint64_t)6 * SIDE * SIDE * sizeof(float), &zeros));
+    KEEL_TRY(keel_buffer_create(device, (uint64_t)2 * SIDE * SIDE * sizeof(float), &zeros));
     enum keel_status status = KEEL_OK;
     for (uint32_t batch = 1; batch <= 2 && status == KEEL_OK; batch++) {
         struct keel_gemm op = {.m = SIDE, .n = SIDE, .k = SIDE, .batch = batch};
