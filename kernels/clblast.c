@@ -10,6 +10,7 @@
 
 #include <clblast_c.h>
 #include <keel/clock.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
 
@@ -142,8 +143,8 @@ static enum keel_status apply(void *native, const struct keel_provider_parameter
                          : "see CLBlast's list of statuses");
 }
 
-/* A product of each form is computed, one and two at once, small and beyond where CLBlast copies its
- * operands: after that its programs lie in its cache. */
+/* A product of each of its two routines is computed, one and a batch: all kernels of a routine are one
+ * program, which lies in its cache after that. */
 static enum keel_status warm(const struct keel_clblast *clblast, struct keel_device *device,
                              struct keel_queue *queue)
 {
@@ -195,11 +196,14 @@ enum keel_status keel_clblast_create(struct keel_device *device, const struct ke
     enum keel_status status = keel_kernel_create_call(device, &call, &clblast->product);
     if (status == KEEL_OK)
         status = set_up(clblast, device, native, options);
-    if (status != KEEL_OK) {
-        keel_clblast_destroy(clblast);
-        return status;
+    if (status == KEEL_OK) {
+        *out = clblast;
+        return KEEL_OK;
     }
-    *out = clblast;
+    keel_clblast_destroy(clblast);
+    if (status != KEEL_UNSUPPORTED || options->provider_parameter_count > 0)
+        return status;
+    keel_log(KEEL_LOG_WARN, "%s; CLBlast cannot compute there, our own kernels do", keel_detail());
     return KEEL_OK;
 }
 

@@ -112,7 +112,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_BALANCE] = 2;
-    values[KEEL_TUNABLE_GEMM_PROVIDER] = few_wide ? 0 : 1;
+    values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = !large                                       ? 64
                                           : info->local_bytes >= ATTENTION_LOCAL_BYTES ? 4096

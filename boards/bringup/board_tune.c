@@ -227,7 +227,8 @@ const struct keel_command_kind keel_board_tune = {
     .details =
         "Tries the values of each tunable in turns with the one that holds, and keeps a value that is\n"
         "faster beyond the noise and gives all golden hashes. What board.conf sets stays. The file is read\n"
-        "whenever the board is opened, as long as the driver is the same. No setting changes a bit.\n",
+        "whenever the board is opened, as long as the driver is the same. No setting that it tries changes a "
+        "bit.\n",
     .examples = "  keel board tune --list\n"
                 "  keel board tune pocl:0 --seconds 60 --out tune.conf\n",
     .options = options,

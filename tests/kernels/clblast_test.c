@@ -3,6 +3,7 @@
 #include "harness.h"
 #include "kernels_internal.h"
 #include <keel/clock.h>
+#include <keel/image_ops.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,17 +199,22 @@ static bool has_call(const struct keel_launch_list *list)
     return false;
 }
 
+static void run_list_and_check(struct keel_launch_list *list, const struct product *p, bool sealed)
+{
+    ck_assert(has_call(list));
+    if (sealed)
+        ck_ok(keel_launch_list_seal(list, native));
+    ck_ok(keel_launch_list_run(list, queue));
+    finish();
+    check(p);
+    keel_launch_list_fini(list);
+}
+
 static void run_and_check(struct product *p, bool sealed)
 {
     struct keel_launch_list list = {0};
     ck_ok(keel_op_gemm(native, &p->op, &list));
-    ck_assert(has_call(&list));
-    if (sealed)
-        ck_ok(keel_launch_list_seal(&list, native));
-    ck_ok(keel_launch_list_run(&list, queue));
-    finish();
-    check(p);
-    keel_launch_list_fini(&list);
+    run_list_and_check(&list, p, sealed);
 }
 
 static const uint32_t shapes[][4] = {{1, 1, 1, 1},       {3, 2, 1, 5},      {13, 47, 65, 1},
@@ -292,6 +298,68 @@ START_TEST(slices_and_replays_are_computed_where_they_stand)
         check(&p);
     }
     keel_launch_list_fini(&list);
+    product_fini(&p);
+    close_all();
+}
+END_TEST
+
+enum { PIXELS = 2 * 5 * 7, CHANNELS = 19, OUTPUTS = 24 };
+static const struct keel_conv_shape one_tap = {.batch = 2,
+                                               .height = 5,
+                                               .width = 7,
+                                               .channels = CHANNELS,
+                                               .out_channels = OUTPUTS,
+                                               .kernel = {1, 1},
+                                               .stride = {1, 1},
+                                               .dilation = {1, 1},
+                                               .groups = 1};
+
+/* Pixels are the rows of A and C forward and in the gradient to data, and k in that to weights. */
+START_TEST(convolutions_of_one_tap_are_its_products)
+{
+    struct keel_launch_list list = {0};
+    open_all();
+    struct product p = product(PIXELS, OUTPUTS, CHANNELS, 1, 0, BIAS, 0);
+    const struct keel_conv2d forward = {
+        .shape = one_tap, .x = p.op.a, .weight = p.op.b, .bias = p.op.bias, .y = p.op.c};
+    ck_ok(keel_op_conv2d(native, &forward, &list));
+    run_list_and_check(&list, &p, true);
+    product_fini(&p);
+    p = product(PIXELS, CHANNELS, OUTPUTS, 1, 2, 0, 0);
+    const struct keel_conv2d_grad_data data = {
+        .shape = one_tap, .dy = p.op.a, .weight = p.op.b, .dx = p.op.c};
+    ck_ok(keel_op_conv2d_grad_data(native, &data, &list));
+    run_list_and_check(&list, &p, true);
+    product_fini(&p);
+    p = product(CHANNELS, OUTPUTS, PIXELS, 1, 1, ACCUMULATE, 0);
+    const struct keel_conv2d_grad_weight weight = {
+        .shape = one_tap, .x = p.op.a, .dy = p.op.b, .dweight = p.op.c};
+    ck_ok(keel_op_conv2d_grad_weight(native, &weight, &list));
+    run_list_and_check(&list, &p, true);
+    product_fini(&p);
+    close_all();
+}
+END_TEST
+
+START_TEST(other_convolutions_stay_our_own)
+{
+    open_all();
+    struct product p = product(PIXELS, OUTPUTS, 9 * CHANNELS, 1, 0, 0, 0);
+    struct keel_conv2d op = {.shape = one_tap, .x = p.op.a, .weight = p.op.b, .y = p.op.c};
+    for (int form = 0; form < 3; form++) {
+        struct keel_launch_list list = {0};
+        op.shape = one_tap;
+        if (form == 0)
+            op.shape.stride[1] = 2;
+        else if (form == 1)
+            op.shape.kernel[0] = op.shape.kernel[1] = 3, op.shape.pad[0] = op.shape.pad[1] = 1;
+        else
+            op.shape.channels = op.shape.groups = 8;
+        ck_ok(keel_op_conv2d(native, &op, &list));
+        ck_assert_uint_gt(list.count, 0);
+        ck_assert(!has_call(&list));
+        keel_launch_list_fini(&list);
+    }
     product_fini(&p);
     close_all();
 }
@@ -381,8 +449,36 @@ START_TEST(parameters_are_taken_and_wrong_ones_refused_by_name)
 }
 END_TEST
 
+/* What does not build is a fault of given parameters, which stay CLBlast's in this process: without given
+ * ones it cannot compute here then, and our own kernels do. */
+START_TEST(where_its_programs_do_not_build_our_own_kernels_compute)
+{
+    static const char *const names[] = {"KWID", "MDIMAD", "MDIMCD", "NDIMBD", "NDIMCD",
+                                        "PADA", "PADB",   "VWMD",   "VWND",   "WGD"};
+    static const size_t values[] = {1, 8, 8, 8, 8, 1, 1, 3, 1, 8}; /* there are no vectors of 3 */
+    const struct keel_provider_parameters given = {"XgemmDirect", names, values, 10};
+    struct keel_kernels_options options = {.native = true,
+                                           .settings = &by_clblast,
+                                           .setting_count = 1,
+                                           .provider_parameters = &given,
+                                           .provider_parameter_count = 1};
+    ck_status(make("pocl", &options, &native), KEEL_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "clblast_gemm"));
+    options.provider_parameter_count = 0;
+    ck_ok(make("", &options, &native));
+    ck_ok(keel_queue_create(device, &queue));
+    struct product p = product(16, 16, 16, 1, 0, 0, 0);
+    stays_ours(native, &p);
+    product_fini(&p);
+    close_all();
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, convolutions_of_one_tap_are_its_products);
+    tcase_add_test(tc, other_convolutions_stay_our_own);
+    tcase_add_test(tc, where_its_programs_do_not_build_our_own_kernels_compute);
     tcase_add_test(tc, every_shape_and_end_is_within_the_stated_bound);
     tcase_add_test(tc, slices_and_replays_are_computed_where_they_stand);
     tcase_add_test(tc, checksums_halves_and_ends_with_gaps_stay_our_own);
@@ -390,4 +486,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, parameters_are_taken_and_wrong_ones_refused_by_name);
 }
 
-KEEL_TEST_MAIN("clblast", cases, 120)
+KEEL_TEST_MAIN("clblast", cases, 300)

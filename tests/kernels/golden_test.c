@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define LIMIT_NS (120 * KEEL_NS_PER_S)
-enum { LIMIT_S = 400, SETTINGS_MAX = 7 };
+enum { LIMIT_S = 400, SETTINGS_MAX = 8 };
 
 /* A stack is the environment that makes the driver show it, and a selector. */
 struct stack {
@@ -107,6 +107,7 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"gemm.depth", 32},
      {"gemm.rows", 32},
      {"gemm.strips", 2},
+     {"gemm.groups_per_unit", 1},
      {"attention.block", 16},
      {"attention.kept", 64}},
     {{"launch.group_items", 8},
@@ -114,9 +115,11 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"gemm.depth", 384},
      {"gemm.rows", 512},
      {"gemm.strips", 4},
+     {"gemm.provider", 0},
      {"attention.kept", 16},
      {"canon.by_lane", 1}},
     {{"gemm.groups_per_unit", 16},
+     {"launch.item_elements", 64},
      {"gemm.rows", 64},
      {"gemm.strips", 1},
      {"attention.block", 32},
