@@ -9,36 +9,38 @@ static uint32_t divide_up(uint32_t a, uint32_t b)
 {
     return a / b + (a % b != 0);
 }
-/* What a group makes of C. */
+/* What a group makes of C, at most. */
 struct cut {
     uint32_t rows, strips;
-    uint64_t groups;
 };
 
-/* What is copied for each of k by a group, over what it multiplies, times 2^20: to be small. */
-static uint64_t copies(const struct cut *cut)
+/* What a cut costs for each of k, in products: groups are alike and each unit makes as many as the busiest;
+ * a group multiplies its block, and copies its rows and its columns at COPY products an element. */
+enum { COPY = 16 };
+static uint64_t cut_cost(const struct cut *cut, uint64_t groups, uint32_t units)
 {
-    return (UINT64_C(1) << 20) / cut->rows + (UINT64_C(1) << 20) / (48 * cut->strips);
+    const uint64_t columns = (uint64_t)GEMM_TILE_COLUMNS * cut->strips;
+    return (groups + units - 1) / units * (cut->rows * columns + COPY * (cut->rows + columns));
 }
 
-/* Large groups copy less; but there should be enough for all compute units, or else as many as there can be.
- * Rows come in sixteens, as they are copied. */
+/* The cheapest of all even cuts. Rows come in sixteens, as they are copied. */
 static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
-    const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS);
-    const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
-    const uint64_t wanted = (uint64_t)keel_kernels_info(kernels)->compute_units *
-                            keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_BALANCE);
+    const uint32_t units = keel_kernels_info(kernels)->compute_units;
     const uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
-    struct cut best = {rows_max, 1, 0};
-    for (uint32_t rows = rows_max; rows >= 32; rows -= 16)
-        for (uint32_t strips = 1; strips <= strips_max && strips <= strips_all; strips++) {
-            const struct cut cut = {
-                rows, strips, (uint64_t)divide_up(op->m, rows) * divide_up(strips_all, strips) * op->batch};
-            const bool enough = cut.groups >= wanted, had_enough = best.groups >= wanted;
-            if ((enough && !had_enough) || (enough && copies(&cut) < copies(&best)) ||
-                (!had_enough && cut.groups > best.groups))
+    const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
+    const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS);
+    struct cut best = {0};
+    uint64_t best_cost = UINT64_MAX;
+    for (uint32_t rows = rows_max; rows >= 16; rows -= 16)
+        for (uint32_t strips = 1; strips <= strips_max; strips++) {
+            const uint64_t down = divide_up(op->m, rows), across = divide_up(strips_all, strips);
+            const struct cut cut = {rows, strips};
+            const uint64_t cost = cut_cost(&cut, down * across * op->batch, units);
+            if (cost < best_cost) {
                 best = cut;
+                best_cost = cost;
+            }
         }
     return best;
 }
