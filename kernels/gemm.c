@@ -16,7 +16,7 @@ struct cut {
 
 /* What a cut costs for each of k, in products: groups are alike and each unit makes as many as the busiest;
  * a group multiplies its block, and copies its rows and its columns at COPY products an element. */
-enum { COPY = 16 };
+enum { COPY = 24 };
 static uint64_t cut_cost(const struct cut *cut, uint64_t groups, uint32_t units)
 {
     const uint64_t columns = (uint64_t)GEMM_TILE_COLUMNS * cut->strips;

@@ -20,7 +20,6 @@ static const uint32_t element_values[] = {16, 64, 256, 1024, 4096, 16384};
 static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
 static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
-static const uint32_t balance_values[] = {1, 2, 4, 8, 16};
 static const uint32_t provider_values[] = {0, 1};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
 static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
@@ -59,11 +58,6 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                    VALUES(strip_values)},
                                   "KEEL_GEMM_STRIPS",
                                   KEEL_MODULE_gemm},
-    [KEEL_TUNABLE_GEMM_BALANCE] = {{"gemm.groups_per_unit",
-                                    "groups to a compute unit at least, by fewer rows to a group",
-                                    VALUES(balance_values)},
-                                   NULL,
-                                   KEEL_MODULE_gemm},
     [KEEL_TUNABLE_GEMM_PROVIDER] = {{"gemm.provider",
                                      "who computes products of native kernels: 0 our own, 1 CLBlast",
                                      VALUES(provider_values), true},
@@ -111,7 +105,6 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
-    values[KEEL_TUNABLE_GEMM_BALANCE] = 2;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = !large                                       ? 64

@@ -67,7 +67,8 @@ static enum keel_status list_attention(struct bench *bench, struct variant *vari
                                       .head_width = 64,
                                       .qkv = bench->buffers[0],
                                       .out = bench->buffers[1],
-                                      .stats = bench->buffers[2]};
+                                      .stats = bench->buffers[2],
+                                      .workspace = bench->buffers[3]};
     return keel_op_attention(variant->kernels, &op, &variant->list);
 }
 

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 3, SHORT_NS = 2000000 };
+enum { ROUNDS = 5, SHORT_NS = 10000000, SETTLE_NS = 60000000 };
 #define CLBLAST_MAX_FLOPS 0.5e9
 
 struct shape {
@@ -207,9 +207,12 @@ static int compare_doubles(const void *x, const void *y)
     return (d > 0) - (d < 0);
 }
 
-/* Seconds of one run, as the mean of a stretch of at least SHORT_NS. */
+/* Seconds of one run, as the mean of a stretch of at least SHORT_NS behind one that is not counted. What
+ * another library's threads do after their work, OpenBLAS's yield for some 25 ms, is waited for before. */
 static enum keel_status time_once(const struct contender *contender, const struct shape *shape, double *out)
 {
+    keel_sleep_until_ns(keel_deadline_after_ns(SETTLE_NS));
+    KEEL_TRY(contender->run(shape));
     uint64_t since = keel_now_ns(), spent = 0;
     uint32_t runs = 0;
     while (spent < SHORT_NS) {

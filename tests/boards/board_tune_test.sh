@@ -28,6 +28,8 @@ conf ''
 export KEEL_BOARDS="$scratch/roots" POCL_DEVICES=basic
 "$keel" board tune test/board --seconds 100 --json >"$scratch/out" 2>"$scratch/err"
 verdict "a board is tuned: $(cat "$scratch/err")"
+! grep 'attention.kept = ' "$scratch/err"
+verdict "each value that the board can have is measured"
 grep -q '"settings"' "$scratch/out"
 verdict "it says what it found"
 grep -q '^driver = ' "$scratch/roots/test/board/tune.conf" && grep -q '^\[kernels\]' "$scratch/roots/test/board/tune.conf"
@@ -51,7 +53,7 @@ says "a board whose artifacts are missing" "keel board build"
 conf ''
 if [ -z "${SAN:-}" ]; then # a crash that a sanitizer catches is another exit
     export OPENCL_LAYERS="$(dirname "$keel")/libkeel-emulated.so" EMULATED_BOARD=plain EMULATED_MEMORY=128m EMULATED_BUFFER=32m
-    EMULATED_FAULTS=crash:launch=3 says "a value that kills the driver" "groups_per_unit.*died of signal 11"
+    EMULATED_FAULTS=crash:launch=3 says "a value that kills the driver" "attention.kept.*died of signal 11"
     EMULATED_FAULTS=block:launch=3 says "a value that never ends" "not done in time"
     # it dies in some processes only: what the others found is kept
     EMULATED_FAULTS="crash:launch=3,once=$scratch/sick" "$keel" board tune test/board --seconds 100 >"$scratch/out" 2>&1 &&
