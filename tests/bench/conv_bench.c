@@ -1,16 +1,20 @@
-/* conv_bench.c - what convolutions reach, as a share of the device's FMA peak of the same minutes.
+/* conv_bench.c - what convolutions reach, as a share of the device's FMA peak of the same minutes, and
+ * PyTorch beside.
  *
  * One JSON object a line: each distinct convolution of ResNet-18 (He et al. 2016) on 4 images of 224 x 224,
- * forward and both gradients; then all of a step, each as often as the network has it. The peak is measured
- * in the same rounds. Device: the first argument, else "auto". Medians of ROUNDS. */
+ * forward and both gradients; then all of a step, each as often as the network has it. ROUNDS times: the
+ * peak, all of ours, all of the peer (tests/bench/conv_peer.py by ${KEEL_PYTHON:-python3}, where torch is
+ * installed); medians. conv_bench [DEVICE [THREADS]]: with one thread times are the processor's. */
 #include "fma_peak.h"
 
 #include <keel/image_ops.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { ROUNDS = 5, SHORT_NS = 20000000, BATCH = 4 };
+enum { ROUNDS = 5, BATCH = 4 };
+static const double short_s = 0.02;
 
 struct layer {
     uint32_t size, channels, outs, kernel, stride, pad;
@@ -30,7 +34,15 @@ static struct keel_kernels *kernels;
 static struct keel_queue *queue;
 static struct keel_buffer *x, *w, *y;
 static struct fma_bench yardstick;
-static double peak, seconds[LAYERS][KINDS];
+static bool processor_time;                                              /* of one thread */
+static double peak, seconds[LAYERS][KINDS], peer_seconds[LAYERS][KINDS]; /* medians; of no peer 0 */
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 static struct keel_conv_shape shape_of(const struct layer *l)
 {
@@ -66,18 +78,19 @@ static double flops_of(const struct layer *l)
            l->kernel * l->kernel;
 }
 
-/* Seconds of one run, the mean of a stretch of at least SHORT_NS. */
+/* Seconds of one run, the mean of a stretch of at least short_s. */
 static enum keel_status time_once(const struct keel_launch_list *list, double *out)
 {
-    uint64_t since = keel_now_ns(), spent = 0;
+    const double since = now_s();
+    double spent = 0;
     uint32_t runs = 0;
-    while (spent < SHORT_NS) {
+    while (spent < short_s) {
         KEEL_TRY(keel_launch_list_run(list, queue));
         KEEL_TRY(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
         runs++;
-        spent = keel_now_ns() - since;
+        spent = now_s() - since;
     }
-    *out = (double)spent * 1e-9 / runs;
+    *out = spent / runs;
     return KEEL_OK;
 }
 
@@ -86,55 +99,110 @@ static int compare_doubles(const void *a, const void *b)
     double d = *(const double *)a - *(const double *)b;
     return (d > 0) - (d < 0);
 }
-
-static enum keel_status measure(const struct layer *layer, int kind, double *out)
+static double median(double values[ROUNDS])
 {
-    struct keel_launch_list list = {0};
-    double rounds[ROUNDS] = {0}, now = 0;
-    enum keel_status status = append(layer, kind, &list);
-    for (int round = -1; round < ROUNDS && status == KEEL_OK; round++) {
-        status = fma_measure(&yardstick, &now);
-        peak = now > peak ? now : peak;
-        if (status == KEEL_OK)
-            status = time_once(&list, &rounds[round < 0 ? 0 : round]);
-    }
-    keel_launch_list_fini(&list);
-    qsort(rounds, ROUNDS, sizeof rounds[0], compare_doubles);
-    *out = rounds[ROUNDS / 2];
-    return status;
+    qsort(values, ROUNDS, sizeof values[0], compare_doubles);
+    return values[ROUNDS / 2];
 }
 
-static void print_line(const char *figure, double value, const char *unit)
+static enum keel_status measure_peak(double *out)
 {
-    printf("{\"room\":\"kernels\",\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"peer\":null,\"peer_"
-           "value\":null,"
-           "\"ratio\":null,\"goal\":null,\"met\":null}\n",
-           figure, value, unit);
+    const double since = now_s();
+    KEEL_TRY(fma_measure(&yardstick, out));
+    *out = processor_time && *out > 0 ? fma_flops(&yardstick) / (now_s() - since) : *out;
+    return KEEL_OK;
+}
+
+/* A line for each layer: BATCH, its sizes, and the seconds of each kind come back. False: no peer. */
+static bool ask_peer(uint32_t threads, uint32_t round, double out[LAYERS][KINDS][ROUNDS])
+{
+    char command[512];
+    int length = snprintf(command, sizeof command, "${KEEL_PYTHON:-python3} tests/bench/conv_peer.py %u %d",
+                          threads, BATCH);
+    for (int i = 0; i < LAYERS; i++)
+        length +=
+            snprintf(command + length, sizeof command - (size_t)length, " %u,%u,%u,%u,%u,%u", layers[i].size,
+                     layers[i].channels, layers[i].outs, layers[i].kernel, layers[i].stride, layers[i].pad);
+    FILE *pipe = popen(command, "r");
+    int found = 0;
+    for (int i = 0; i < LAYERS && pipe != NULL; i++)
+        for (int kind = 0; kind < KINDS; kind++)
+            found += fscanf(pipe, "%lf", &out[i][kind][round]) == 1;
+    return pipe != NULL && pclose(pipe) == 0 && found == LAYERS * KINDS;
+}
+
+static enum keel_status measure(uint32_t threads)
+{
+    static double ours[LAYERS][KINDS][ROUNDS], theirs[LAYERS][KINDS][ROUNDS], peaks[ROUNDS];
+    struct keel_launch_list lists[LAYERS][KINDS] = {0};
+    bool peer = true;
+    for (int i = 0; i < LAYERS; i++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            KEEL_TRY(append(&layers[i], kind, &lists[i][kind]));
+            KEEL_TRY(time_once(&lists[i][kind], &ours[i][kind][0])); /* compiles for its sizes */
+        }
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        KEEL_TRY(measure_peak(&peaks[round]));
+        for (int i = 0; i < LAYERS * KINDS; i++)
+            KEEL_TRY(time_once(&lists[i / KINDS][i % KINDS], &ours[i / KINDS][i % KINDS][round]));
+        peer = peer && ask_peer(threads, round, theirs);
+    }
+    peak = median(peaks);
+    for (int i = 0; i < LAYERS; i++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            seconds[i][kind] = median(ours[i][kind]);
+            peer_seconds[i][kind] = peer ? median(theirs[i][kind]) : 0;
+            keel_launch_list_fini(&lists[i][kind]);
+        }
+    if (!peer)
+        fprintf(stderr, "conv_bench: without PyTorch: ${KEEL_PYTHON:-python3} has no torch\n");
+    return KEEL_OK;
+}
+
+/* theirs: 0: none; met: where it is the one that has a goal, not to be slower. */
+static void print_line(const char *figure, double value, const char *unit, double theirs, double ratio,
+                       bool goal)
+{
+    printf("{\"room\":\"kernels\",\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",", figure, value, unit);
+    if (theirs > 0)
+        printf("\"peer\":\"PyTorch\",\"peer_value\":%.4g,\"ratio\":%.3g,", theirs, ratio);
+    else
+        printf("\"peer\":null,\"peer_value\":null,\"ratio\":null,");
+    if (goal && theirs > 0)
+        printf("\"goal\":1,\"met\":%s}\n", ratio <= 1 ? "true" : "false");
+    else
+        printf("\"goal\":null,\"met\":null}\n");
+}
+
+static void report_layer(const struct layer *l, int kind, double ours, double theirs)
+{
+    char figure[160];
+    const double rate = flops_of(l) / ours * 1e-9, peer = theirs > 0 ? flops_of(l) / theirs * 1e-9 : 0;
+    const int length = snprintf(figure, sizeof figure, "conv %ux%ux%u, %u of %ux%u, stride %u, %s", l->size,
+                                l->size, l->channels, l->outs, l->kernel, l->kernel, l->stride, kinds[kind]);
+    if (peak > 0) /* the host device has none */
+        snprintf(figure + length, sizeof figure - (size_t)length, ", %.0f%% of peak", 1e11 * rate / peak);
+    print_line(figure, rate, "GFLOP/s", peer, rate / peer, false);
 }
 
 static void report(void)
 {
-    char figure[160];
-    double all_flops = 0, all_seconds = 0;
+    double flops = 0, ours = 0, theirs = 0;
     for (int i = 0; i < LAYERS; i++)
         for (int kind = 0; kind < KINDS; kind++) {
             const struct layer *l = &layers[i];
-            const double rate = flops_of(l) / seconds[i][kind];
-            const bool counts = i > 0 || kind != DATA; /* nobody wants the gradient of the images */
-            all_flops += counts ? l->times * flops_of(l) : 0;
-            all_seconds += counts ? l->times * seconds[i][kind] : 0;
-            const int length =
-                snprintf(figure, sizeof figure, "conv %ux%ux%u, %u of %ux%u, stride %u, %s", l->size, l->size,
-                         l->channels, l->outs, l->kernel, l->kernel, l->stride, kinds[kind]);
-            if (peak > 0) /* the host device has none */
-                snprintf(figure + length, sizeof figure - (size_t)length, ", %.0f%% of peak",
-                         100 * rate / peak);
-            print_line(figure, rate * 1e-9, "GFLOP/s");
+            report_layer(l, kind, seconds[i][kind], peer_seconds[i][kind]);
+            if (i == 0 && kind == DATA)
+                continue; /* nobody wants the gradient of the images */
+            flops += l->times * flops_of(l);
+            ours += l->times * seconds[i][kind];
+            theirs += l->times * peer_seconds[i][kind];
         }
-    print_line("resnet-18, batch 4, all convolutions of a step", all_seconds * 1e3, "ms");
+    print_line("resnet-18, batch 4, all convolutions of a step", ours * 1e3, "ms", theirs * 1e3,
+               ours / theirs, true);
     if (peak > 0)
-        print_line("resnet-18, batch 4, all convolutions of a step, share of peak",
-                   all_flops / all_seconds / peak, "share");
+        print_line("resnet-18, batch 4, all convolutions of a step, share of peak", flops / ours / peak,
+                   "share", theirs > 0 ? flops / theirs / peak : 0, theirs / ours, false);
 }
 
 static enum keel_status fill(struct keel_device *device, struct keel_buffer **out, float *data)
@@ -144,7 +212,7 @@ static enum keel_status fill(struct keel_device *device, struct keel_buffer **ou
     return keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S));
 }
 
-static enum keel_status bench(struct keel_device *device)
+static enum keel_status bench(struct keel_device *device, uint32_t threads)
 {
     float *data = NULL;
     KEEL_TRY(keel_queue_create(device, &queue));
@@ -156,9 +224,7 @@ static enum keel_status bench(struct keel_device *device)
     KEEL_TRY(fill(device, &x, data));
     KEEL_TRY(fill(device, &w, data));
     KEEL_TRY(fill(device, &y, data));
-    for (int i = 0; i < LAYERS; i++)
-        for (int kind = 0; kind < KINDS; kind++)
-            KEEL_TRY(measure(&layers[i], kind, &seconds[i][kind]));
+    KEEL_TRY(measure(threads > 0 ? threads : keel_device_info(device)->compute_units));
     report();
     fma_close(&yardstick);
     return KEEL_OK;
@@ -167,9 +233,12 @@ static enum keel_status bench(struct keel_device *device)
 int main(int argc, char **argv)
 {
     struct keel_device *device = NULL;
-    enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", NULL, &device);
+    const struct keel_device_options options = {.threads =
+                                                    argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0};
+    processor_time = options.threads == 1;
+    enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", &options, &device);
     if (status == KEEL_OK)
-        status = bench(device);
+        status = bench(device, options.threads);
     if (status != KEEL_OK)
         fprintf(stderr, "conv_bench: %s: %s\n", keel_status_name(status), keel_detail());
     return keel_status_exit_code(status);
