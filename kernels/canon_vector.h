@@ -31,6 +31,27 @@ CANON_VECTOR_OF(ushort)
 #define vstore16(v, i, p) canon_vector_store((v), (p) + 16 * (i))
 #endif
 
+/* Whether all sixteen are true, that is -1: a driver's own all() may ask one after the other. */
+static inline bool canon_all(int16 v)
+{
+#if KEEL_BY_LANE == 0
+    const int8 a = v.lo & v.hi;
+    const int4 b = a.lo & a.hi;
+    const int2 c = b.lo & b.hi;
+    return (c.x & c.y) != 0;
+#else
+    return all(v);
+#endif
+}
+
+/* Asks for the line of memory at p, for who reads it soon, where a processor can be asked. A row that comes next
+ * is asked for while this one is computed. */
+#if KEEL_BY_LANE == 0 && defined(__x86_64__)
+#define CANON_FETCH(p) __builtin_prefetch((__global const void *)(p), 0, 2)
+#else
+#define CANON_FETCH(p) (void)(p)
+#endif
+
 /* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
  * i, i + 16 ... while sixteen are left, then `one`. Sixty-four to a turn where there are: of a long chain of
  * arithmetic a processor sees more at once. Needs count and block; nothing that overlaps but i with i. */

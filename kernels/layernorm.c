@@ -2,20 +2,11 @@
  * The kernels are in layernorm.cl. */
 #include "kernels_internal.h"
 
-/* Columns to a work-item of the sums down columns, as in layernorm.cl: wide where that leaves an item for
- * each processor. */
-enum { COLUMNS_NARROW = 64, COLUMNS_WIDE = 192 };
-static uint32_t columns_per_item(const struct keel_kernels *kernels, uint32_t n)
-{
-    const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS;
-    return cores && n / COLUMNS_WIDE >= keel_kernels_info(kernels)->compute_units ? COLUMNS_WIDE
-                                                                                  : COLUMNS_NARROW;
-}
+enum { COLUMNS = 64 }; /* to a work-item of the sums down columns, as in layernorm.cl */
 
 static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n)
 {
-    const uint32_t columns = columns_per_item(kernels, n);
-    return keel_kernels_range(kernels, ((uint64_t)n + columns - 1) / columns);
+    return keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
 }
 
 enum { ROWS = 4 }; /* at a time, as in layernorm.cl */
@@ -51,7 +42,6 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
         keel_arg_buffer(op->out),
         keel_arg_u32(op->rows),
         keel_arg_u32(op->n),
-        keel_arg_u32(columns_per_item(kernels, op->n)),
     };
     struct keel_range range = columns_range(kernels, op->n);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_bias_grad", &range, args,
@@ -124,7 +114,6 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
         keel_arg_u32(op->n),
         keel_arg_u32(op->dbeta != NULL),
         keel_arg_u32(op->mean != NULL),
-        keel_arg_u32(columns_per_item(kernels, op->n)),
     };
     struct keel_range range = columns_range(kernels, op->n);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,

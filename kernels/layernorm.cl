@@ -10,7 +10,7 @@
  *
  * Shapes: x, y, dy, dx [rows, n]; gamma, beta [n]; mean, rstd [rows]. Sums along a row are the tree of
  * canon_tree.h with squares and products added by fma; sums down a column are strictly ascending.
- * One work-item takes a row, or COLUMNS columns, which is the one tunable and changes no bit. */
+ * One work-item takes rows_per_item rows, which changes no bit, or COLUMNS columns. */
 
 /* Rows that a work-item takes at a time, so that a row's sums, each a chain, do not wait for themselves. */
 enum { ROWS = KEEL_BY_LANE == 0 ? 4 : 1 };
@@ -41,9 +41,10 @@ ALWAYS void row_means(const float16 *sums, float *means, uint n, const uint coun
     vstore4(canon_divide_x16(FOUR_TIMES(of), (float16)(convert_float(n))).lo.lo, 0, means);
 }
 
+/* The rows that come after these lie `ahead` floats away. */
 ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
                            __global float *y, __global float *mean_out, __global float *rstd_out, uint n,
-                           float epsilon, uint has_beta, uint centered, const uint count)
+                           float epsilon, uint has_beta, uint centered, ulong ahead, const uint count)
 {
     float16 sums[4];
     float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, rstd[4];
@@ -54,6 +55,7 @@ ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma,
     }
     EACH(r, count) sums[r] = (float16)(0.0f);
     ALONG(n, EACH(r, count) {
+        CANON_FETCH(x + ahead + (ulong)r * n + i);
         float16 d = canon_load(x + (ulong)r * n + i, left) - mean[r];
         d = left < 16 ? canon_mask(d, left) : d;
         sums[r] = fma(d, d, sums[r]);
@@ -75,6 +77,12 @@ ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma,
     }
 }
 
+/* From ROWS rows to the next, which may be another work-item's: a core mostly gets neighbours. */
+ALWAYS ulong ahead_of(uint row, uint rows, uint n)
+{
+    return row + 2 * ROWS <= rows ? (ulong)ROWS * n : 0;
+}
+
 __kernel void keel_layernorm(__global const float *x, __global const float *gamma, __global const float *beta,
                              __global float *y, __global float *mean_out, __global float *rstd_out, uint rows,
                              uint n, float epsilon, uint has_beta, uint centered, uint rows_per_item)
@@ -83,16 +91,16 @@ __kernel void keel_layernorm(__global const float *x, __global const float *gamm
     const uint end = min(row + rows_per_item, rows);
     for (; row + ROWS <= end; row += ROWS)
         layernorm_rows(x + (ulong)row * n, gamma, beta, y + (ulong)row * n, mean_out + row, rstd_out + row, n,
-                       epsilon, has_beta, centered, ROWS);
+                       epsilon, has_beta, centered, ahead_of(row, rows, n), ROWS);
     for (; row < end; row++)
         layernorm_rows(x + (ulong)row * n, gamma, beta, y + (ulong)row * n, mean_out + row, rstd_out + row, n,
-                       epsilon, has_beta, centered, 1);
+                       epsilon, has_beta, centered, 0, 1);
 }
 
 ALWAYS void layernorm_grad_rows(__global const float *x, __global const float *gamma,
                                 __global const float *mean_in, __global const float *rstd_in,
                                 __global const float *dy, __global const float *residual, __global float *dx,
-                                uint n, uint has_residual, uint centered, const uint count)
+                                uint n, uint has_residual, uint centered, ulong ahead, const uint count)
 {
     float16 sum_g[4], sum_gt[4];
     float mean[4], rstd[4], a[4] = {0.0f, 0.0f, 0.0f, 0.0f}, b[4];
@@ -117,6 +125,8 @@ ALWAYS void layernorm_grad_rows(__global const float *x, __global const float *g
         const float16 scale = canon_load(gamma + i, left);
         EACH(r, count) {
             const ulong at = (ulong)r * n + i;
+            CANON_FETCH(x + ahead + at);
+            CANON_FETCH(dy + ahead + at);
             const float16 g = canon_load(dy + at, left) * scale;
             const float16 t = (canon_load(x + at, left) - mean[r]) * rstd[r];
             const float16 d = fma(-t, (float16)(b[r]), g - a[r]) * rstd[r];
@@ -136,19 +146,19 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
     for (; row + ROWS <= end; row += ROWS) {
         const ulong at = (ulong)row * n;
         layernorm_grad_rows(x + at, gamma, mean + row, rstd + row, dy + at, residual + at, dx + at, n,
-                            has_residual, centered, ROWS);
+                            has_residual, centered, ahead_of(row, rows, n), ROWS);
     }
     for (; row < end; row++) {
         const ulong at = (ulong)row * n;
         layernorm_grad_rows(x + at, gamma, mean + row, rstd + row, dy + at, residual + at, dx + at, n,
-                            has_residual, centered, 1);
+                            has_residual, centered, 0, 1);
     }
 }
 
-/* The sums down columns take many neighbouring columns at once, so that a row gives whole cache lines, several
- * of a page, and the rows' pages are walked once: WIDE vectors of 16 where a work-item has as many, else NARROW;
- * what is left over goes 16 at a time. */
-enum { WIDE = 12, NARROW = 4 };
+/* The sums down columns take COLUMNS neighbouring columns at once, so that a row gives whole cache lines; what is
+ * left over goes 16 at a time. No prefetcher walks down columns, so rows to come are asked for, one line of two:
+ * processors fetch them in pairs. */
+enum { VECTORS = 4, COLUMNS = 16 * VECTORS, AHEAD = 32 };
 
 ALWAYS void add_16(float16 v, __global float *y, uint left)
 {
@@ -160,11 +170,16 @@ ALWAYS void grad_columns(__global const float *x, __global const float *mean, __
                          __global const float *dy, __global float *dgamma, __global float *dbeta, uint rows,
                          uint n, uint column, uint left, uint has_beta, uint centered, const uint count)
 {
-    float16 gamma[WIDE], beta[WIDE];
+    float16 gamma[VECTORS], beta[VECTORS];
     EACH(v, count) gamma[v] = beta[v] = (float16)(0.0f);
     for (uint row = 0; row < rows; row++) {
         const ulong at = (ulong)row * n + column;
+        const ulong later = (ulong)min(row + AHEAD, rows - 1) * n + column;
         const float m = centered ? mean[row] : 0.0f, r = rstd[row];
+        for (uint line = 0; line < count; line += 2) {
+            CANON_FETCH(x + later + 16 * line);
+            CANON_FETCH(dy + later + 16 * line);
+        }
         EACH(v, count) {
             const float16 d = canon_load(dy + at + 16 * v, left);
             gamma[v] = fma(d, (canon_load(x + at + 16 * v, left) - m) * r, gamma[v]);
@@ -179,43 +194,39 @@ ALWAYS void grad_columns(__global const float *x, __global const float *mean, __
 __kernel void keel_layernorm_grad_columns(__global const float *x, __global const float *mean,
                                           __global const float *rstd, __global const float *dy,
                                           __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                          uint has_beta, uint centered, uint columns_per_item)
+                                          uint has_beta, uint centered)
 {
-    uint c = get_global_id(0) * columns_per_item;
-    const uint end = min(c + columns_per_item, n);
-#if KEEL_BY_LANE == 0
-    for (; c + 16 * WIDE <= end; c += 16 * WIDE)
-        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, WIDE);
-#endif
-    for (; c + 16 * NARROW <= end; c += 16 * NARROW)
-        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, NARROW);
-    for (; c < end; c += 16)
-        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, end - c, has_beta, centered, 1);
+    uint c = get_global_id(0) * COLUMNS;
+    if (c + COLUMNS <= n) {
+        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, VECTORS);
+        return;
+    }
+    for (; c < n; c += 16)
+        grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, n - c, has_beta, centered, 1);
 }
 
 ALWAYS void sum_columns(__global const float *x, __global float *out, uint rows, uint n, uint left,
                         const uint count)
 {
-    float16 s[WIDE];
+    float16 s[VECTORS];
     EACH(v, count) s[v] = canon_load(x + 16 * v, left);
     for (uint row = 1; row < rows; row++) {
         x += n;
+        __global const float *later = x + (row + AHEAD < rows ? (ulong)AHEAD * n : 0);
+        for (uint line = 0; line < count; line += 2)
+            CANON_FETCH(later + 16 * line);
         EACH(v, count) s[v] += canon_load(x + 16 * v, left);
     }
     EACH(v, count) add_16(s[v], out + 16 * v, left);
 }
 
-__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n,
-                             uint columns_per_item)
+__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n)
 {
-    uint c = get_global_id(0) * columns_per_item;
-    const uint end = min(c + columns_per_item, n);
-#if KEEL_BY_LANE == 0
-    for (; c + 16 * WIDE <= end; c += 16 * WIDE)
-        sum_columns(x + c, out + c, rows, n, 16, WIDE);
-#endif
-    for (; c + 16 * NARROW <= end; c += 16 * NARROW)
-        sum_columns(x + c, out + c, rows, n, 16, NARROW);
-    for (; c < end; c += 16)
-        sum_columns(x + c, out + c, rows, n, end - c, 1);
+    uint c = get_global_id(0) * COLUMNS;
+    if (c + COLUMNS <= n) {
+        sum_columns(x + c, out + c, rows, n, 16, VECTORS);
+        return;
+    }
+    for (; c < n; c += 16)
+        sum_columns(x + c, out + c, rows, n, n - c, 1);
 }
