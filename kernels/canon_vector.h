@@ -44,8 +44,8 @@ static inline bool canon_all(int16 v)
 #endif
 }
 
-/* Asks for the line of memory at p, for who reads it soon, where a processor can be asked. A row that comes next
- * is asked for while this one is computed. */
+/* Asks for the line of memory at p, for who reads it soon, where a processor can be asked. A row that comes
+ * next is asked for while this one is computed. */
 #if KEEL_BY_LANE == 0 && defined(__x86_64__)
 #define CANON_FETCH(p) __builtin_prefetch((__global const void *)(p), 0, 2)
 #else

@@ -104,16 +104,11 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
     KEEL_TRY(check_grad(op));
     struct keel_buffer *mean = op->mean != NULL ? op->mean : op->rstd; /* not read unless centered */
     const struct keel_arg column_args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(mean),
-        keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->dy),
-        keel_arg_buffer(op->dgamma),
-        keel_arg_buffer(op->dbeta != NULL ? op->dbeta : op->dgamma),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->dbeta != NULL),
-        keel_arg_u32(op->mean != NULL),
+        keel_arg_buffer(op->x),          keel_arg_buffer(mean),
+        keel_arg_buffer(op->rstd),       keel_arg_buffer(op->dy),
+        keel_arg_buffer(op->dgamma),     keel_arg_buffer(op->dbeta != NULL ? op->dbeta : op->dgamma),
+        keel_arg_u32(op->rows),          keel_arg_u32(op->n),
+        keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
     };
     struct keel_range range = columns_range(kernels, op->n);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,

@@ -129,18 +129,44 @@ static inline struct rates read_rates(__global const float *norm, __global const
     return r;
 }
 
-static inline void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
+#define ALWAYS static inline __attribute__((always_inline))
+
+ALWAYS void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
 {
     *m = canon_flush_x16(fma((float16)(r->beta1), *m, r->rest1 * g));
     *v = canon_flush_x16(fma((float16)(r->beta2), *v, (r->rest2 * g) * g));
 }
-static inline float16 direction(const struct rates *r, float16 m, float16 v)
+
+/* Whether floats of these bits are in [2^low, 2^high). */
+#define WITHIN(bits, low, high) ((bits) - ((127u + (low)) << 23) < (uint16)((uint)((high) - (low)) << 23))
+
+/* m / (sqrt(v) + epsilon), each correctly rounded. Far from both ends of the exponents the steps of canon_sqrt
+ * and canon_divide give the same bits on the numbers themselves as on their mantissas, for a power of two
+ * changes no rounding: then what those do about exponents, zeros and NaN is left out, half of them. */
+ALWAYS float16 quotient(float16 m, float16 v, float epsilon)
 {
-    return canon_divide_x16(m * r->scale1, canon_sqrt_x16(v * r->scale2) + r->epsilon);
+#if KEEL_BY_LANE == 0
+    const float16 y = canon_rsqrt_seeded_x16(v);
+    const float16 s = v * y, root = fma(fma(-s, s, v), 0.5f * y, s), d = root + epsilon;
+    const int16 usual = (WITHIN(as_uint16(v), -70, 60) | (v == 0.0f)) & WITHIN(as_uint16(d), -40, 60) &
+                        (WITHIN(as_uint16(m) & 0x7fffffffu, -60, 60) | (m == 0.0f));
+    if (canon_all(usual)) {
+        float16 r = canon_reciprocal_x16(d);
+        r = fma(fma(-d, r, (float16)(1.0f)), r, r);
+        const float16 q = m * r;
+        const float16 rounded = fma(fma(-d, q, m), r, q);
+        return as_float16(as_uint16(rounded) | (as_uint16(m) & 0x80000000u)); /* -0 / d is -0 */
+    }
+#endif
+    return canon_divide_x16(m, canon_sqrt_x16(v) + epsilon);
+}
+ALWAYS float16 direction(const struct rates *r, float16 m, float16 v)
+{
+    return quotient(m * r->scale1, v * r->scale2, r->epsilon);
 }
 
 /* The new weights of n elements at i; moments are written. */
-static inline float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
+ALWAYS float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
                                 ulong i, uint n)
 {
     float16 first = canon_load(m + i, n), second = canon_load(v + i, n);
@@ -155,7 +181,7 @@ static inline float16 adam_step(const struct rates *r, float16 x, float16 g, __g
     const float decay = r->optimizer == ADAM ? 0.0f : r->decay;
     return fma((float16)(-(r->rate * r->ratio)), fma((float16)(decay), x, u), x);
 }
-static inline float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
+ALWAYS float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
 {
     const float16 old = canon_load(m + i, n);
     g = fma((float16)(r->decay), x, g);
@@ -199,6 +225,28 @@ static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
     atomic_add(slots + slot + 1, (uint)(sum >> 32) + (old + low < old ? 1u : 0u));
 }
 
+/* n elements at i of a tensor. */
+ALWAYS void update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
+                      __global const float *grad, __global float *m, __global float *v,
+                      __global ushort *half_copy, uint half_type, ulong i, const uint n)
+{
+    float16 x = canon_load(w + i, n);
+    if (trained) {
+        const float16 g = canon_load(grad + i, n) * r->factor;
+        x = r->optimizer == SGD || r->optimizer == LARS ? momentum_step(r, x, g, m, i, n)
+                                                        : adam_step(r, x, g, m, v, i, n);
+        canon_store(x, w + i, n);
+    } else if (statistic) {
+        x = fma((float16)(momentum), canon_load(grad + i, n) - x, x);
+        canon_store(x, w + i, n);
+    }
+    const uint16 words = as_uint16(x);
+    if (half_type == 1)
+        canon_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
+    if (half_type == 2)
+        canon_store_halves(canon_to_f16_x16(words), half_copy + i, n);
+}
+
 __kernel void keel_update(__global float *w, __global const float *grad, __global float *m, __global float *v,
                           __global const float *norm, __global const float *control,
                           __global const struct tensor *tensors, __global const uint *pages,
@@ -223,24 +271,10 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         r.decay = t.kind == DECAY ? control[12] : 0.0f;
         r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
         const ulong begin = i;
-        for (; i < stop; i += 16) {
-            const uint n = (uint)min(stop - i, (ulong)16);
-            float16 x = canon_load(w + i, n);
-            if (trained) {
-                const float16 g = canon_load(grad + i, n) * r.factor;
-                x = optimizer == SGD || optimizer == LARS ? momentum_step(&r, x, g, m, i, n)
-                                                          : adam_step(&r, x, g, m, v, i, n);
-                canon_store(x, w + i, n);
-            } else if (statistic) {
-                x = fma((float16)(t.momentum), canon_load(grad + i, n) - x, x);
-                canon_store(x, w + i, n);
-            }
-            const uint16 words = as_uint16(x);
-            if (half_type == 1)
-                canon_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
-            if (half_type == 2)
-                canon_store_halves(canon_to_f16_x16(words), half_copy + i, n);
-        }
+        for (; i + 16 <= stop; i += 16)
+            update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, 16);
+        if (i < stop)
+            update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, (uint)(stop - i));
         if (begin < stop)
             sums += mix_words((__global const uint *)w + begin, t.first + (begin - t.offset), (uint)(stop - begin));
         i = next;

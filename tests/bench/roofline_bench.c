@@ -40,9 +40,8 @@ enum {
     OPS_SIGMOID = OPS_EXP_DOWN + OPS_RECIPROCAL + 3,
     OPS_TANH = 44,
     OPS_LOG = 27,
-    OPS_SQRT = 38,
-    OPS_DIVIDE = 43,
-    OPS_PHILOX = 40 /* a quarter of ten rounds */
+    OPS_ADAM_STEP = 40, /* m / (sqrt(v) + epsilon), where nothing is near an end of the exponents */
+    OPS_PHILOX = 40     /* a quarter of ten rounds */
 };
 
 struct work {
@@ -238,7 +237,7 @@ static enum keel_status build_update(const struct row *row, struct keel_launch_l
     KEEL_TRY(keel_queue_write(queue, op.tensors, 0, &tensor, sizeof tensor, NULL, NULL));
     KEEL_TRY(keel_queue_fill(queue, op.pages, 0, page_bytes, 0, NULL, NULL));
     KEEL_TRY(keel_queue_fill(queue, op.scratch, 0, keel_update_scratch_bytes(&op), 0, NULL, NULL));
-    *work = moves(STREAM_AXPY, row, 28, OPS_SQRT + OPS_DIVIDE + 18 + 32);
+    *work = moves(STREAM_AXPY, row, 28, OPS_ADAM_STEP + 18 + 32);
     return keel_op_update(kernels, &op, list);
 }
 
