@@ -107,7 +107,7 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"gemm.depth", 32},
      {"gemm.rows", 32},
      {"gemm.strips", 2},
-     {"gemm.groups_per_unit", 1},
+     {"gemm.provider", 1},
      {"attention.block", 16},
      {"attention.kept", 64}},
     {{"launch.group_items", 8},
