@@ -78,6 +78,16 @@ uint64_t keel_data_train_samples(const struct keel_data *data)
     return data->train_count;
 }
 
+uint64_t keel_data_val_samples(const struct keel_data *data)
+{
+    return data->val_count;
+}
+
+uint32_t keel_data_absent_classes(const struct keel_data *data)
+{
+    return data->absent_classes;
+}
+
 uint32_t keel_data_sample_tokens(const struct keel_data *data)
 {
     return data->sample_tokens;

@@ -32,6 +32,9 @@ const struct keel_data_input *keel_data_input(const struct keel_data *data, uint
 uint32_t keel_data_vocab(const struct keel_data *data);  /* different tokens, or classes; 0: no such thing */
 uint64_t keel_data_digest(const struct keel_data *data); /* XXH3-64 of the files */
 uint64_t keel_data_train_samples(const struct keel_data *data);
+uint64_t keel_data_val_samples(const struct keel_data *data); /* 0: nothing to validate with */
+/* Of keel_data_vocab, those classes that no label for training names. */
+uint32_t keel_data_absent_classes(const struct keel_data *data);
 uint32_t keel_data_sample_tokens(const struct keel_data *data); /* 1 where a sample is not of tokens */
 
 /* Microbatch number `microbatch` of step `step` into inputs[i], of keel_data_input(i)->bytes. The samples of

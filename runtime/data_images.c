@@ -105,6 +105,18 @@ static uint32_t highest_label(const struct keel_idx *labels)
     return highest;
 }
 
+/* How many of `classes` no label names: one label 255 in a set of ten classes makes 256. */
+static uint32_t count_absent(const struct keel_idx *labels, uint32_t classes)
+{
+    bool seen[UINT8_MAX + 1] = {false};
+    uint32_t absent = classes;
+    for (uint32_t i = 0; i < labels->size[0]; i++) {
+        absent -= !seen[labels->elements[i]];
+        seen[labels->elements[i]] = true;
+    }
+    return absent;
+}
+
 static enum keel_status check_sets(const struct images *images, const struct keel_job *job, uint32_t classes)
 {
     const struct keel_idx *train = &images->sets[TRAIN].images, *val = &images->sets[VAL].images;
@@ -133,6 +145,7 @@ static enum keel_status open_images(struct keel_data *data, const struct keel_jo
     const struct keel_idx *train = &images->sets[TRAIN].images;
     data->vocab = job->vocab != 0 ? job->vocab : highest_label(&images->sets[TRAIN].labels) + 1;
     KEEL_TRY(check_sets(images, job, data->vocab));
+    data->absent_classes = count_absent(&images->sets[TRAIN].labels, data->vocab);
     images->height = train->size[1];
     images->width = train->size[2];
     images->channels = train->size[3];

@@ -28,7 +28,7 @@ struct keel_data {
     const struct keel_reader *reader;
     uint64_t seed, digest;
     uint64_t train_count, val_count; /* samples that there are */
-    uint32_t batch, vocab, sample_tokens;
+    uint32_t batch, vocab, absent_classes, sample_tokens;
     uint32_t input_count;
     struct keel_data_input inputs[KEEL_DATA_INPUTS_MAX];
     void *own; /* the reader's */

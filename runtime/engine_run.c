@@ -109,6 +109,9 @@ static enum keel_status diverged(const struct keel_engine *engine, const struct 
                                  float norm, float scale)
 {
     const char *what = "lower train.lr, set train.clip, or warm up longer, in a new --out";
+    if (update->step == 0) /* of the first step only the data and the first weights have a part */
+        what = "no weight was trained yet: look for very large numbers in data.path (scale them to about 1), "
+               "or in weights that were imported";
     if (engine->loss_scale != NULL && !update->never_skip)
         what = scale > 1.0F
                    ? "an activation or a scaled gradient exceeds what f16 holds (65504): use "

@@ -186,11 +186,15 @@ static enum keel_status check_name(const char *name)
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
 enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
 
-/* Keys that say something to some models only. */
-static const struct {
+enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
+enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
+
+/* Keys that say something to some models only, or to some optimizers. */
+struct part {
     const char *section, *name;
     unsigned kinds;
-} parts[] = {
+};
+static const struct part model_parts[] = {
     {"model", "heads", TEXT},    {"model", "block", TEXT},       {"model", "vocab", TEXT | RESNET},
     {"model", "dropout", TEXT},  {"model", "bias", TEXT},        {"model", "tied", TEXT},
     {"model", "stages", RESNET}, {"model", "stem", RESNET},      {"model", "experts", MOE},
@@ -199,6 +203,20 @@ static const struct {
     {"data", "vocab", TEXT},     {"data", "val_fraction", TEXT}, {"data", "samples", DLRM},
     {"data", "flip", RESNET},    {"data", "shift", RESNET},      {"train", "sample", GPT | MOE},
 };
+
+static const struct part optimizer_parts[] = {
+    {"train", "momentum", SGD | LARS}, {"train", "nesterov", SGD}, {"train", "trust", LARS},
+    {"train", "beta1", ADAMS},         {"train", "beta2", ADAMS},  {"train", "eps", ADAMS},
+};
+
+static const struct keel_ini_key *find_key(const char *section, const char *name)
+{
+    for (size_t k = 0; k < table.key_count; k++)
+        if (strcmp(keys[k].section, section) == 0 && strcmp(keys[k].name, name) == 0)
+            return &keys[k];
+    KEEL_ASSERT(false);
+    return NULL;
+}
 
 /* What no file said, as a file would have it. */
 static bool is_default(const struct keel_ini_key *key, const struct keel_job *job)
@@ -211,16 +229,35 @@ static bool is_default(const struct keel_ini_key *key, const struct keel_job *jo
     return strcmp(value, initial) == 0;
 }
 
-static enum keel_status check_part(const struct keel_job *job, const struct keel_ini_key *key, unsigned kinds)
+/* A value as people write it: 0.1 of a float, not 0.100000001. */
+static void print_value(const struct keel_ini_key *key, const struct keel_job *job,
+                        char out[KEEL_INI_VALUE_BYTES])
 {
-    if ((kinds & 1U << job->kind) != 0 || is_default(key, job))
-        return KEEL_OK;
-    char value[KEEL_INI_VALUE_BYTES];
-    keel_ini_format(key, job, value);
-    return keel_fail(KEEL_INVALID,
-                     "%s.%s = %s says nothing to the model of this job (model.kind): leave it out, or name "
-                     "the kind that it is meant for",
-                     key->section, key->name, value);
+    float value;
+    keel_ini_format(key, job, out);
+    if (key->type != KEEL_INI_FLOAT)
+        return;
+    memcpy(&value, (const char *)job + key->offset, sizeof value);
+    snprintf(out, KEEL_INI_VALUE_BYTES, "%g", (double)value);
+}
+
+/* `by` is the key that chooses, `choice` what it says. */
+static enum keel_status check_parts(const struct keel_job *job, const struct part *parts, size_t count,
+                                    const struct keel_ini_key *by, uint32_t choice)
+{
+    char value[KEEL_INI_VALUE_BYTES], chosen[KEEL_INI_VALUE_BYTES];
+    for (size_t i = 0; i < count; i++) {
+        const struct keel_ini_key *key = find_key(parts[i].section, parts[i].name);
+        if ((parts[i].kinds & 1U << choice) != 0 || is_default(key, job))
+            continue;
+        print_value(key, job, value);
+        print_value(by, job, chosen);
+        return keel_fail(KEEL_INVALID,
+                         "%s.%s = %s says nothing to %s.%s = %s: leave it out, or name the one that it is "
+                         "meant for",
+                         key->section, key->name, value, by->section, by->name, chosen);
+    }
+    return KEEL_OK;
 }
 
 static bool is_text(const struct keel_job *job)
@@ -230,11 +267,10 @@ static bool is_text(const struct keel_job *job)
 
 static enum keel_status check_kind(const struct keel_job *job)
 {
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        for (size_t k = 0; k < table.key_count; k++)
-            if (strcmp(keys[k].section, parts[i].section) == 0 && strcmp(keys[k].name, parts[i].name) == 0)
-                KEEL_TRY(check_part(job, &keys[k], parts[i].kinds));
-    return KEEL_OK;
+    KEEL_TRY(check_parts(job, model_parts, sizeof model_parts / sizeof model_parts[0],
+                         find_key("model", "kind"), job->kind));
+    return check_parts(job, optimizer_parts, sizeof optimizer_parts / sizeof optimizer_parts[0],
+                       find_key("train", "optimizer"), job->optimizer);
 }
 
 static bool is_scale(float scale)
@@ -278,8 +314,6 @@ static enum keel_status check_job(const struct keel_job *job)
     if (!is_scale(job->loss_scale))
         return keel_fail(KEEL_INVALID, "train.loss_scale = %g: a power of two, 1 at least, or 0",
                          (double)job->loss_scale);
-    if (job->nesterov && job->optimizer != KEEL_OPTIMIZER_SGD)
-        return keel_fail(KEEL_INVALID, "train.nesterov = true belongs to train.optimizer = sgd");
     return KEEL_OK;
 }
 
@@ -345,4 +379,27 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     crypto_generichash_final(&state, hash, sizeof hash);
     sodium_bin2hex(out, KEEL_IDENTITY_BYTES, hash, sizeof hash);
+}
+
+uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
+                             size_t bytes)
+{
+    enum { TOLD_MAX = 4 };
+    char a[KEEL_INI_VALUE_BYTES], b[KEEL_INI_VALUE_BYTES];
+    uint32_t count = 0;
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < table.key_count; i++) {
+        keel_ini_format(&keys[i], there, a);
+        keel_ini_format(&keys[i], here, b);
+        if (keys[i].mark == FREE || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
+            continue;
+        print_value(&keys[i], there, a);
+        print_value(&keys[i], here, b);
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s.%s is %s there and %s here",
+                                 used == 0 ? "" : ", ", keys[i].section, keys[i].name, a, b);
+    }
+    if (count > TOLD_MAX && used < bytes)
+        snprintf(out + used, bytes - used, ", and %u more", count - TOLD_MAX);
+    return count;
 }

@@ -203,6 +203,29 @@ static enum keel_status check_model(const struct run *run, const struct keel_dat
     return status;
 }
 
+/* What there is to train on, and to validate with: what is odd in it may be meant. */
+static void tell_data(const struct keel_job *job, const struct keel_data *data)
+{
+    const uint64_t train = keel_data_train_samples(data), val = keel_data_val_samples(data);
+    const uint32_t vocab = keel_data_vocab(data), absent = keel_data_absent_classes(data);
+    const bool text = strcmp(keel_job_unit(job), "tokens") == 0;
+    printf("data: %" PRIu64 " samples to train on, %" PRIu64 " to validate with", train, val);
+    if (vocab > 0)
+        printf(", %u %s", vocab, text ? "different tokens" : "classes");
+    printf("\n");
+    if (absent > 0)
+        keel_log(
+            KEEL_LOG_WARN,
+            "%u of the %u classes have no image to train on: when a label is wrong, say how many classes "
+            "there are (model.vocab), and it is found",
+            absent, vocab);
+    if (val == 0 && job->eval_every > 0)
+        keel_log(KEEL_LOG_WARN,
+                 "train.eval_every = %" PRIu64 ", but nothing is kept to validate with: data.val_fraction = "
+                 "%g leaves %s no whole block (model.block = %u); no validation loss will be told",
+                 job->eval_every, (double)job->val_fraction, job->path, job->block);
+}
+
 /* Read the data once here: a missing or short file is told before processes start. */
 static enum keel_status check_data(struct run *run)
 {
@@ -214,6 +237,8 @@ static enum keel_status check_data(struct run *run)
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
     enum keel_status status = check_model(run, data);
+    if (status == KEEL_OK && !run->prepare_only)
+        tell_data(&run->job, data);
     keel_data_close(data);
     return status;
 }
@@ -240,6 +265,23 @@ static enum keel_status sweep_one(void *context, const char *name)
     return KEEL_OK;
 }
 
+/* By which keys the run in the directory is another. */
+static enum keel_status refuse_other(const struct run *run)
+{
+    char path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES - 128];
+    struct keel_job there;
+    KEEL_TRY(keel_path_join(path, run->directory, "job.conf"));
+    if (keel_job_load(path, NULL, 0, &there) != KEEL_OK)
+        snprintf(why, sizeof why, "what differs cannot be said: %.200s", keel_detail());
+    else if (keel_job_difference(&there, &run->job, why, sizeof why) == 0)
+        snprintf(why, sizeof why, "the contents of data.path differ, %.150s there and %.150s here",
+                 there.path, run->job.path);
+    return keel_fail(KEEL_MISMATCH,
+                     "%.100s holds a run of another job: %s; give another --out, or the job as it "
+                     "was",
+                     run->directory, why);
+}
+
 /* A directory belongs to one job for ever. */
 static enum keel_status check_identity(const struct run *run)
 {
@@ -259,13 +301,7 @@ static enum keel_status check_identity(const struct run *run)
         return keel_fail(KEEL_CORRUPT,
                          "%s: is damaged; remove it to have it made anew (the snapshots name their job too)",
                          path);
-    if (!same)
-        return keel_fail(
-            KEEL_MISMATCH,
-            "%s holds a run of another job (its model, data, seed, shards or training settings differ: "
-            "compare %s/job.conf); give another --out, or the job as it was",
-            run->directory, run->directory);
-    return KEEL_OK;
+    return same ? KEEL_OK : refuse_other(run);
 }
 
 static enum keel_status write_job(struct run *run)

@@ -230,7 +230,7 @@ START_TEST(what_no_scale_helps_has_diverged)
         bool never;
         const char *advice;
     } rows[] = {{0x1p24F, 0.0F, false, "use train.storage = bf16 or a smaller train.loss_scale"},
-                {0.0F, 0x1p24F, true, "lower train.lr"},
+                {0.0F, 0x1p24F, true, "no weight was trained yet: look for very large numbers in data.path"},
                 {0.0F, 1.0F, false, "exceeds what f16 holds (65504): use train.storage = bf16"}};
     struct engine_rig rig;
     engine_rig_open(

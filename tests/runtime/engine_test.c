@@ -640,6 +640,7 @@ START_TEST(a_norm_that_is_not_finite_changes_nothing)
         struct keel_engine_update update = usual_update;
         update.step = 1;
         ck_status(keel_engine_update(rig.engine, &update, soon(), &updated), KEEL_DIVERGED);
+        ck_assert_ptr_nonnull(strstr(keel_detail(), "lower train.lr"));
         ck_assert_uint_eq(updated.digest, 99);
         ck_ok(keel_engine_digest(rig.engine, soon(), &after));
         ck_assert_uint_eq(after, before);

@@ -85,14 +85,22 @@ static const struct bad bad[] = {
     {"[cluster]\nseal_payload = sometimes\n", NULL, "true or false"},
     {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
     {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
-    {"[train]\nnesterov = true\n", NULL, "belongs to train.optimizer = sgd"},
+    {"[train]\nnesterov = true\n", NULL, "train.nesterov = true says nothing to train.optimizer = adamw"},
+    {"[train]\nmomentum = 0.8\n", NULL, "train.momentum = 0.8 says nothing to train.optimizer = adamw"},
+    {"[train]\ntrust = 0.1\noptimizer = sgd\n", NULL,
+     "train.trust = 0.1 says nothing to train.optimizer = sgd"},
+    {"[train]\nbeta1 = 0.8\noptimizer = sgd\n", NULL, "train.beta1 = 0.8 says nothing"},
+    {"[train]\nbeta2 = 0.8\noptimizer = lars\n", NULL, "train.beta2 = 0.8 says nothing"},
+    {"[train]\neps = 0.1\noptimizer = lars\n", NULL,
+     "train.eps = 0.1 says nothing to train.optimizer = lars"},
+    {"[train]\nloss_scale = 2\n", NULL, "train.loss_scale = 2 belongs to train.storage = f16"},
     {"[model]\nkind = moe\nlayers = 1\n", NULL, "model.layers = 1: model.kind = moe has experts"},
     {"[model]\nkind = resnet\nstages = 33\n", NULL, ":3: model.stages = 33: out of range"},
     {"[model]\nkind = moe\ncapacity = 1e30\n", NULL, ":3: model.capacity = 1e30: out of range"},
     {"[job]\nname = a/b\n", NULL, "job.name"},
     {"[job]\nnumerics = fast\n", NULL, "one of canonical|native"},
     {"[model]\nkind = lstm\n", NULL, "one of gpt|resnet|bert|moe|dlrm"},
-    {"[model]\nexperts = 4\n", NULL, "model.experts = 4 says nothing to the model of this job"},
+    {"[model]\nexperts = 4\n", NULL, "model.experts = 4 says nothing to model.kind = gpt"},
     {"[model]\nkind = resnet\nheads = 2\n", NULL, "model.heads = 2 says nothing"},
     {"[model]\nkind = bert\n[train]\nsample = 9\n", NULL, "train.sample = 9 says nothing"},
     {"[model]\nkind = dlrm\n[data]\nflip = true\n", NULL, "data.flip = true says nothing"},
@@ -213,8 +221,31 @@ START_TEST(identities_of_runs_that_were_begun_long_ago_stay)
 }
 END_TEST
 
+START_TEST(what_makes_another_run_of_a_job_is_named_with_both_values)
+{
+    struct keel_job there, here;
+    char text[512];
+    ck_ok(load("", NULL, &there));
+    ck_ok(load("[cluster]\nranks = 3\n[train]\nsteps = 9\ndecay_steps = 300\n[data]\npath = elsewhere\n",
+               NULL, &here));
+    ck_assert_uint_eq(keel_job_difference(&there, &here, text, sizeof text), 0);
+    ck_assert_str_eq(text, "");
+    ck_ok(load("[model]\nwidth = 64\n[train]\noptimizer = sgd\n", NULL, &here));
+    ck_assert_uint_eq(keel_job_difference(&there, &here, text, sizeof text), 2);
+    ck_assert_str_eq(text,
+                     "model.width is 128 there and 64 here, train.optimizer is adamw there and sgd here");
+    ck_ok(load("[model]\nwidth = 64\nlayers = 2\nbias = no\ntied = no\n[train]\nlr = 0.1\nclip = 0\n", NULL,
+               &here));
+    ck_assert_uint_eq(keel_job_difference(&there, &here, text, sizeof text), 6);
+    ck_assert_ptr_nonnull(strstr(text, ", model.tied is true there and false here, and 2 more"));
+    char small[24];
+    ck_assert_uint_eq(keel_job_difference(&there, &here, small, sizeof small), 6);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, what_makes_another_run_of_a_job_is_named_with_both_values);
     tcase_add_test(tc, an_empty_file_gives_the_defaults);
     tcase_add_test(tc, an_override_wins_over_the_file);
     tcase_add_test(tc, the_end_of_a_range_is_in_it_as_written_too);

@@ -68,8 +68,12 @@ refused "images that are not there" 3 "$root/images: no file train-images-idx3-u
 cp build/data/fashion/* "$root/images" && head -c 1000000 build/data/fashion/t10k-images-idx3-ubyte >"$root/images/t10k-images-idx3-ubyte"
 refused "images cut short" 2 "t10k-images-idx3-ubyte: is cut short" fashion --set "data.path=$root/images"
 refused "classes that labels exceed" 2 "out of range: there are 7 classes" fashion --set model.vocab=7
+train fashion bad --set train.steps=1 --set model.vocab=12
+check "classes that no image has are told" grep -qF "2 of the 12 classes have no image to train on" "$root/log"
+check "and how many there are" grep -qF "data: 60000 samples to train on, 10000 to validate with, 12 classes" "$root/log"
+rm -rf "$root/bad"
 refused "stages that leave nothing" 2 "keel run: an argument or a setting is wrong: resnet: images of 28x28 are too small for model.stages = 5 with model.stem = large" fashion --set model.stages=5 --set model.stem=large
-refused "a key of another model" 2 "model.experts = 3 says nothing to the model of this job" fashion --set model.experts=3
+refused "a key of another model" 2 "model.experts = 3 says nothing to model.kind = resnet" fashion --set model.experts=3
 refused "one expert" 2 "model.experts = 1: out of range" moe-demo --set model.experts=1
 
 echo "$passed passed, $failed failed"

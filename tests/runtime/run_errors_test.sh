@@ -73,7 +73,12 @@ grep -q '"event":"end","monotonic_ns":[0-9]*,"wall_ns":[0-9]\{19\},' "$root/run/
 expect "events say when they were" 0 ""
 cp "$root/run/metrics.jsonl" "$root/metrics.before"
 steps "$root/run" >"$root/metrics.first"
-try run "$job" --out "$root/run" --set train.lr=0.002;     expect "a directory of another job" 4 "another job"
+try run "$job" --out "$root/run" --set train.lr=0.002;     expect "a directory of another job" 4 "holds a run of another job: train.lr is 0.001 there and 0.002 here"
+cp "$text" "$root/text.before"; printf 'more\n' >>"$text"
+try run "$job" --out "$root/run";                          expect "other data" 4 "the contents of data.path differ, $text there"
+mv "$root/text.before" "$text"
+try run "$job" --out "$root/short" --set data.val_fraction=0.001 --set train.eval_every=5
+expect "a rest too short to validate with" 0 "train.eval_every = 5, but nothing is kept to validate with: data.val_fraction = 0.001"
 try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 "done before: 12 steps"
 cmp -s "$root/run/metrics.jsonl" "$root/metrics.before";   code=$?; : >"$root/log"; expect "and its metrics are untouched" 0 ""
 try run "$job" --out "$root/run" --set train.steps=14 --set train.decay_steps=12
@@ -129,7 +134,7 @@ try run "$job" --out "$root/copy" $longer;                 expect "a damaged man
 # ---- the terminal ----
 keel run "$job" --ranks 2 --out "$root/closed" <&- >&- 2>&-; code=$?
 steps "$root/closed" | cmp -s - "$root/metrics.first" || code=1; : >"$root/log"; expect "closed descriptors tear no file" 0 ""
-keel run "$job" --ranks 2 --out "$root/piped" --drill kill:rank=1,step=5 2>&1 | head -n 1 >"$root/log"
+keel run "$job" --ranks 2 --out "$root/piped" --drill kill:rank=1,step=5 2>&1 | head -n 2 >"$root/log"
 steps "$root/piped" | cmp -s - "$root/metrics.first"; code=$?; expect "a reader that goes away ends no run" 0 "view 1"
 
 # ---- the end of a run ----

@@ -104,6 +104,12 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
  * differs from its default, so that runs begun before it go on. data_digest: of keel_data_digest. */
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
 
+/* How many keys of the identity differ between the job of a run that is there and one that is given here; as
+ * text "model.width is 64 there and 32 here, ...", the first four and how many more there are. None: if
+ * identities differ, the data do. */
+uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
+                             size_t bytes);
+
 /* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
 const char *keel_job_key_file(const struct keel_job *job);
 
