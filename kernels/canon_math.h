@@ -129,13 +129,19 @@ static inline canon_real canon_exp_within(canon_real x)
     return canon_as_real(canon_as_bits(p) + (canon_as_bits(t) << 23));
 }
 
-static inline canon_real canon_exp(canon_real x)
+/* e^x where x is at most 88 or NaN, as of what the largest was taken from. */
+static inline canon_real canon_exp_below(canon_real x)
 {
     canon_bits u = canon_as_bits(canon_exp_within(x));
     u = x < -0x1.5d589ep+6f ? (canon_bits)(0u) : u; /* below FLT_MIN */
-    u = x > 0x1.62e42ep+6f ? (canon_bits)(0x7f800000u) : u;
     u = x != x ? (canon_bits)(0x7fc00000u) : u;
     return canon_as_real(u);
+}
+
+static inline canon_real canon_exp(canon_real x)
+{
+    canon_bits u = canon_as_bits(canon_exp_below(x));
+    return canon_as_real(x > 0x1.62e42ep+6f ? (canon_bits)(0x7f800000u) : u);
 }
 
 /* ln(x) = e ln(2) + ln(1 + f), 1 + f in [0.7071, 1.4142). */

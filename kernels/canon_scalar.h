@@ -27,6 +27,7 @@
 #undef canon_reciprocal
 #undef canon_exp
 #undef canon_exp_within
+#undef canon_exp_below
 #undef canon_exp_down
 #undef canon_sigmoid_finite
 #undef canon_log

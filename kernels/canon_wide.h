@@ -24,6 +24,7 @@
 #define canon_reciprocal     canon_reciprocal_x16
 #define canon_exp            canon_exp_x16
 #define canon_exp_within     canon_exp_within_x16
+#define canon_exp_below      canon_exp_below_x16
 #define canon_exp_down       canon_exp_down_x16
 #define canon_sigmoid_finite canon_sigmoid_finite_x16
 #define canon_log            canon_log_x16

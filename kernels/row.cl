@@ -18,16 +18,107 @@
 /* max of a run; NaN are passed over here and come back through the sum. */
 static inline float row_max(__global const float *x, uint n)
 {
-    float16 m = (float16)(x[0]);
+    float16 a = (float16)(x[0]), b = a, c = a, d = a;
     uint i = 0;
-    for (; i + 16 <= n; i += 16) {
-        float16 v = vload16(0, x + i);
-        m = v > m ? v : m;
+    for (; i + 64 <= n; i += 64) {
+        a = vload16(0, x + i) > a ? vload16(0, x + i) : a;
+        b = vload16(1, x + i) > b ? vload16(1, x + i) : b;
+        c = vload16(2, x + i) > c ? vload16(2, x + i) : c;
+        d = vload16(3, x + i) > d ? vload16(3, x + i) : d;
     }
-    float r = canon_fold_max(m);
+    b = b > a ? b : a;
+    d = d > c ? d : c;
+    d = d > b ? d : b;
+    for (; i + 16 <= n; i += 16)
+        d = vload16(0, x + i) > d ? vload16(0, x + i) : d;
+    float r = canon_fold_max(d);
     for (; i < n; i++)
         r = x[i] > r ? x[i] : r;
     return r;
+}
+
+#if KEEL_BY_LANE == 0
+/* Rows shorter than a vector go sixteen at a time, a row to a lane: v[j] is element j of all. */
+#define SHORT      (n < 16)
+#define EACH_OF(n) _Pragma("unroll") for (uint j = 0; j < 16; j++) if (j < n)
+static inline void load_rows(__global const float *x, uint n, float16 *v)
+{
+    float lanes[16 * 16];
+    for (uint l = 0; l < 16; l++)
+        for (uint j = 0; j < n; j++)
+            lanes[16 * j + l] = x[l * n + j];
+    for (uint j = 0; j < 16; j++)
+        v[j] = j < n ? vload16(j, lanes) : (float16)(0.0f);
+}
+static inline void store_rows(const float16 *v, __global float *y, uint n)
+{
+    float lanes[16 * 16];
+    for (uint j = 0; j < n; j++)
+        vstore16(v[j], j, lanes);
+    for (uint l = 0; l < 16; l++)
+        for (uint j = 0; j < n; j++)
+            y[l * n + j] = lanes[16 * j + l];
+}
+/* The tree of canon_tree.h, for sixteen rows. */
+static inline float16 sum_rows(const float16 *v)
+{
+    float16 s[16];
+    for (uint j = 0; j < 16; j++)
+        s[j] = v[j];
+    _Pragma("unroll") for (uint span = 8; span > 0; span /= 2)
+        for (uint j = 0; j < span; j++)
+            s[j] = s[j] + s[j + span];
+    return s[0];
+}
+static void softmax_short(__global const float *x, __global float *y, uint n)
+{
+    float16 v[16];
+    load_rows(x, n, v);
+    float16 m = v[0];
+    EACH_OF(n) m = v[j] > m ? v[j] : m;
+    EACH_OF(n) v[j] = canon_exp_below_x16(v[j] - m);
+    const float16 share = canon_divide_x16((float16)(1.0f), sum_rows(v));
+    EACH_OF(n) v[j] = v[j] * share;
+    store_rows(v, y, n);
+}
+static void softmax_grad_short(__global const float *y, __global const float *dy, __global float *dx, uint n)
+{
+    float16 p[16], g[16], products[16];
+    load_rows(y, n, p);
+    load_rows(dy, n, g);
+    for (uint j = 0; j < 16; j++)
+        products[j] = j < n ? (float16)(0.0f) + p[j] * g[j] : (float16)(0.0f);
+    const float16 d = sum_rows(products);
+    EACH_OF(n) p[j] = p[j] * (g[j] - d);
+    store_rows(p, dx, n);
+}
+#else
+#define SHORT false
+static void softmax_short(__global const float *x, __global float *y, uint n)
+{
+}
+static void softmax_grad_short(__global const float *y, __global const float *dy, __global float *dx, uint n)
+{
+}
+#endif
+
+/* The exponentials of a row go to y, and their sum is returned. The row that lies `ahead` is asked for. */
+static inline float exponentials(__global const float *x, __global float *y, uint n, float m, ulong ahead)
+{
+    float16 lanes = (float16)(0.0f);
+    uint i = 0;
+    for (; i + 16 <= n; i += 16) {
+        CANON_FETCH(x + ahead + i);
+        const float16 e = canon_exp_below_x16(vload16(0, x + i) - m);
+        lanes += e;
+        vstore16(e, 0, y + i);
+    }
+    if (i < n) {
+        const float16 e = canon_mask(canon_exp_below_x16(canon_load(x + i, n - i) - m), n - i);
+        lanes += e;
+        canon_store(e, y + i, n - i);
+    }
+    return canon_fold(lanes);
 }
 
 __kernel void keel_softmax(__global const float *x, __global float *y, uint rows, uint n, uint item_rows)
@@ -36,17 +127,17 @@ __kernel void keel_softmax(__global const float *x, __global float *y, uint rows
     {
         __global const float *from = x + row * n;
         __global float *to = y + row * n;
-        const float m = row_max(from, n);
-        float16 lanes = (float16)(0.0f);
-        for (uint i = 0; i < n; i += 16) {
-            float16 e = canon_exp_x16(canon_load(from + i, n - i) - m);
-            if (n - i < 16)
-                e = canon_mask(e, n - i);
-            lanes += e;
-            canon_store(e, to + i, n - i);
+        if (SHORT && row + 16 <= last) {
+            softmax_short(from, to, n);
+            row += 15;
+            continue;
         }
-        const float share = canon_divide(1.0f, canon_fold(lanes));
-        for (uint i = 0; i < n; i += 16)
+        const float sum = exponentials(from, to, n, row_max(from, n), row + 1 < rows ? n : 0);
+        const float share = canon_divide(1.0f, sum);
+        uint i = 0;
+        for (; i + 16 <= n; i += 16)
+            vstore16(vload16(0, to + i) * share, 0, to + i);
+        if (i < n)
             canon_store(canon_load(to + i, n - i) * share, to + i, n - i);
     }
 }
@@ -58,6 +149,11 @@ __kernel void keel_softmax_grad(__global const float *y, __global const float *d
     {
         __global const float *p = y + row * n, *g = dy + row * n;
         __global float *to = dx + row * n;
+        if (SHORT && row + 16 <= last) {
+            softmax_grad_short(p, g, to, n);
+            row += 15;
+            continue;
+        }
         float16 lanes = (float16)(0.0f);
         for (uint i = 0; i < n; i += 16)
             lanes += canon_load(p + i, n - i) * canon_load(g + i, n - i);
