@@ -18,28 +18,44 @@ struct stages {
     __global const float *fresh;   /* its maximum is looked for; NaN are passed over and come back by the sum */
     __global const float *x;       /* its exponentials go to e */
     __global float *e, *d;         /* d, the e of the turn before, is scaled */
-    uint look, raise, scaling;     /* which of the three there are */
     float m, share, scale;
 };
+enum { AHEAD = 512 }; /* prefetchers stop at the end of a page, and there are many in a row */
+#define ALWAYS static inline __attribute__((always_inline))
 
-/* Columns [i, i + 16), of which `left` are there: 16 but in the last. */
-static inline __attribute__((always_inline)) void advance(const struct stages *s, uint i, uint left,
-                                                          float16 *largest, float16 *lanes)
+/* Columns [i, i + 16), of which `left` are there: 16 but in the last. Which of the three stages there are: */
+ALWAYS void advance(const struct stages *s, uint i, const uint left, bool look, bool raise, bool keep, bool scaling,
+                    float16 *largest, float16 *lanes)
 {
-    if (s->look) {
+    if (look) {
+        CANON_FETCH(s->fresh + i + AHEAD);
         const float16 v = canon_load(s->fresh + i, left);
         const float16 there = left < 16 ? canon_first(v, *largest, left) : v;
         *largest = there > *largest ? there : *largest;
     }
-    if (s->raise) {
-        float16 e = canon_exp_x16(canon_load(s->x + i, left) - s->m);
+    if (raise) {
+        float16 e = canon_exp_below_x16(canon_load(s->x + i, left) - s->m);
         e = left < 16 ? canon_mask(e, left) : e;
         *lanes += e;
-        if (s->e != 0)
+        if (keep)
             canon_store(e, s->e + i, left);
     }
-    if (s->scaling)
+    if (scaling)
         canon_store((canon_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
+}
+
+ALWAYS void sweep(const struct stages *s, uint vocab, bool look, bool raise, bool keep, bool scaling,
+                  float16 *largest, float16 *lanes)
+{
+    uint i = 0;
+    for (; i + CANON_TURN <= vocab; i += CANON_TURN) {
+        _Pragma("unroll") for (uint turn = 0; turn < CANON_TURN; turn += 16)
+            advance(s, i + turn, 16, look, raise, keep, scaling, largest, lanes);
+    }
+    for (; i + 16 <= vocab; i += 16)
+        advance(s, i, 16, look, raise, keep, scaling, largest, lanes);
+    if (i < vocab)
+        advance(s, i, vocab - i, look, raise, keep, scaling, largest, lanes);
 }
 
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
@@ -53,26 +69,24 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
     struct stages s = {.scale = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale};
     float at_target = 0.0f, next_at_target = 0.0f;
     for (uint row = first; row < end + 1 + has_gradient; row++) {
-        s.look = row < end;
-        s.raise = row > first && row <= end;
-        s.scaling = row > first + 1;
+        const bool look = row < end, raise = row > first && row <= end;
+        const bool scaling = has_gradient && row > first + 1;
         s.fresh = logits + (ulong)row * vocab;
         s.x = s.fresh - vocab;
-        s.d = s.scaling ? dlogits + (ulong)(row - 2) * vocab : dlogits;
-        s.e = has_gradient && s.raise ? dlogits + (ulong)(row - 1) * vocab : 0;
-        const uint scaled_target = s.scaling ? (uint)targets[row - 2] : vocab;
+        s.d = scaling ? dlogits + (ulong)(row - 2) * vocab : dlogits;
+        s.e = raise ? dlogits + (ulong)(row - 1) * vocab : dlogits;
+        const uint scaled_target = scaling ? (uint)targets[row - 2] : vocab;
         const float e_target = scaled_target < vocab ? s.d[scaled_target] : 0.0f;
-        if (s.look)
+        if (look)
             next_at_target = (uint)targets[row] < vocab ? s.fresh[targets[row]] : NAN;
-        float16 lanes = (float16)(0.0f), largest = (float16)(s.look ? s.fresh[0] : 0.0f);
-        uint i = 0;
-        for (; i + 16 <= vocab; i += 16)
-            advance(&s, i, 16, &largest, &lanes);
-        if (i < vocab)
-            advance(&s, i, vocab - i, &largest, &lanes);
+        float16 lanes = (float16)(0.0f), largest = (float16)(look ? s.fresh[0] : 0.0f);
+        if (look && raise && scaling)
+            sweep(&s, vocab, true, true, true, true, &largest, &lanes);
+        else
+            sweep(&s, vocab, look, raise, has_gradient, scaling, &largest, &lanes);
         if (scaled_target < vocab)
             s.d[scaled_target] = (e_target * s.share - 1.0f) * s.scale;
-        if (s.raise) {
+        if (raise) {
             const float sum = canon_fold(lanes);
             row_loss[row - 1] = (canon_log(sum) + s.m) - at_target;
             s.share = canon_divide(1.0f, (uint)targets[row - 1] < vocab ? sum : NAN);
