@@ -34,12 +34,12 @@ static inline uint find_id(__global const int *ids, uint row, uint end, int id)
 {
     const int16 wanted = (int16)(id);
     for (; row + 64 <= end; row += 64) {
-        const int16 here = (vload16(0, ids + row) == wanted) | (vload16(1, ids + row) == wanted);
-        if (any(here | (vload16(2, ids + row) == wanted) | (vload16(3, ids + row) == wanted)))
+        const int16 others = (vload16(0, ids + row) != wanted) & (vload16(1, ids + row) != wanted);
+        if (!canon_all(others & (vload16(2, ids + row) != wanted) & (vload16(3, ids + row) != wanted)))
             break;
     }
     for (; row + 16 <= end; row += 16) {
-        if (any(vload16(0, ids + row) == wanted))
+        if (!canon_all(vload16(0, ids + row) != wanted))
             break;
     }
     while (row < end && ids[row] != id)
@@ -47,28 +47,39 @@ static inline uint find_id(__global const int *ids, uint row, uint end, int id)
     return row;
 }
 
-enum { VECTORS = 8, LISTED = 32 }; /* 16 columns each; rows of one id that are looked for once */
+enum { VECTORS = 8, COLUMNS = 16 * VECTORS, LISTED = 32 }; /* rows of one id that are looked for once */
+#define ALWAYS static inline __attribute__((always_inline))
+#define EACH(v) _Pragma("unroll") for (uint v = 0; v < VECTORS; v++)
 
-/* Columns [0, left) but 16 * VECTORS at most: the listed rows, and those from `more` on with the id. */
-static inline void add_rows(__global const int *ids, __global const float *dy, __global float *dtable,
-                            const uint *list, uint listed, uint more, uint rows, uint width, uint left, int id)
+/* s += x, of which `left` columns are there: a constant where all are, so that s stays in registers. */
+ALWAYS void add_row(float16 *s, __global const float *x, const uint left)
 {
-    const uint vectors = min((left + 15) / 16, (uint)VECTORS);
+    EACH(v)
+    {
+        if (16 * v < left)
+            s[v] += canon_load(x + 16 * v, left - 16 * v);
+    }
+}
+ALWAYS void add_sums(const float16 *s, __global float *y, const uint left)
+{
+    EACH(v)
+    {
+        if (16 * v < left)
+            canon_store(canon_load(y + 16 * v, left - 16 * v) + s[v], y + 16 * v, left - 16 * v);
+    }
+}
+
+/* Columns [0, left) but COLUMNS at most: the listed rows, and those from `more` on with the id. */
+ALWAYS void add_rows(__global const int *ids, __global const float *dy, __global float *dtable, const uint *list,
+                     uint listed, uint more, uint rows, uint width, const uint left, int id)
+{
     float16 s[VECTORS];
-    for (uint v = 0; v < VECTORS; v++)
-        s[v] = (float16)(0.0f);
-    for (uint r = 0; r < listed; r++) {
-        __global const float *source = dy + (ulong)list[r] * width;
-        for (uint v = 0; v < vectors; v++)
-            s[v] += canon_load(source + 16 * v, left - 16 * v);
-    }
-    for (uint row = more; row < rows; row = find_id(ids, row + 1, rows, id)) {
-        __global const float *source = dy + (ulong)row * width;
-        for (uint v = 0; v < vectors; v++)
-            s[v] += canon_load(source + 16 * v, left - 16 * v);
-    }
-    for (uint v = 0; v < vectors; v++)
-        canon_store(canon_load(dtable + 16 * v, left - 16 * v) + s[v], dtable + 16 * v, left - 16 * v);
+    EACH(v) s[v] = (float16)(0.0f);
+    for (uint r = 0; r < listed; r++)
+        add_row(s, dy + (ulong)list[r] * width, left);
+    for (uint row = more; row < rows; row = find_id(ids, row + 1, rows, id))
+        add_row(s, dy + (ulong)row * width, left);
+    add_sums(s, dtable, left);
 }
 
 __kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
@@ -78,13 +89,24 @@ __kernel void keel_embedding_grad(__global const int *ids, __global const float 
     if (first >= rows)
         return;
     const int id = ids[first];
-    if ((uint)id >= vocab || find_id(ids, 0, first, id) < first)
+    if ((uint)id >= vocab)
+        return;
+    dtable += (ulong)id * width;
+    for (uint c = 0; c < width; c += 32) { /* while ids are compared; lines come in pairs */
+        CANON_FETCH(dtable + c);
+        CANON_FETCH(dy + (ulong)first * width + c);
+    }
+    if (find_id(ids, 0, first, id) < first)
         return;
     uint list[LISTED], listed = 0, row = first;
     for (; row < rows && listed < LISTED; row = find_id(ids, row + 1, rows, id))
         list[listed++] = row;
-    for (uint c = (item % items_per_row) * (16 * VECTORS); c < width; c += items_per_row * (16 * VECTORS))
-        add_rows(ids, dy + c, dtable + (ulong)id * width + c, list, listed, row, rows, width, width - c, id);
+    for (uint c = (item % items_per_row) * COLUMNS; c < width; c += items_per_row * COLUMNS) {
+        if (c + COLUMNS <= width)
+            add_rows(ids, dy + c, dtable + c, list, listed, row, rows, width, COLUMNS, id);
+        else
+            add_rows(ids, dy + c, dtable + c, list, listed, row, rows, width, width - c, id);
+    }
 }
 
 __kernel void keel_embedding_positions(__global const float *dy, __global float *dpositions, uint batch,
