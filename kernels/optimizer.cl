@@ -271,8 +271,14 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         r.decay = t.kind == DECAY ? control[12] : 0.0f;
         r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
         const ulong begin = i;
-        for (; i + 16 <= stop; i += 16)
+        for (; i + 16 <= stop; i += 16) {
+            /* prefetchers stop at the ends of pages, and a page of four buffers is done in a microsecond */
+            CANON_FETCH(w + i + PAGE);
+            CANON_FETCH(grad + i + PAGE);
+            CANON_FETCH(m + i + PAGE);
+            CANON_FETCH(v + i + PAGE);
             update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, 16);
+        }
         if (i < stop)
             update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, (uint)(stop - i));
         if (begin < stop)
