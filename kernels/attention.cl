@@ -95,54 +95,29 @@ static ulong part_floats(uint tokens, uint heads, uint width)
 
 /* ---- rows to lanes and back ---- */
 
-#if KEEL_BY_LANE < 2
-#define INTERLEAVE(x, y, h)                                                                                  \
-    (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
-              y.h.s5, x.h.s6, y.h.s6, x.h.s7, y.h.s7)
-#define SHUFFLE_PAIR(t0, t1, x, y)                                                                           \
-    float16 t0 = INTERLEAVE(x, y, lo);                                                                       \
-    float16 t1 = INTERLEAVE(x, y, hi);
-#define SHUFFLE(t, s)                                                                                        \
-    SHUFFLE_PAIR(t##0, t##1, s##0, s##8)                                                                     \
-    SHUFFLE_PAIR(t##2, t##3, s##1, s##9)                                                                     \
-    SHUFFLE_PAIR(t##4, t##5, s##2, s##a)                                                                     \
-    SHUFFLE_PAIR(t##6, t##7, s##3, s##b)                                                                     \
-    SHUFFLE_PAIR(t##8, t##9, s##4, s##c)                                                                     \
-    SHUFFLE_PAIR(t##a, t##b, s##5, s##d)                                                                     \
-    SHUFFLE_PAIR(t##c, t##d, s##6, s##e)                                                                     \
-    SHUFFLE_PAIR(t##e, t##f, s##7, s##f)
-#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
-#define TRANSPOSE                                                                                            \
-    SHUFFLE(w, v)                                                                                            \
-    SHUFFLE(x, w)                                                                                            \
-    SHUFFLE(y, x)                                                                                            \
-    SHUFFLE(z, y)
-#define LOAD_ROW(r)   float16 v##r = vload16(0, rows + min(first + 0x##r, last) * step);
-#define STORE_LANE(r) vstore16(z##r, 0, lanes + (0x##r) * LANES);
-#define LOAD_LANE(r)  float16 v##r = vload16(0, lanes + (0x##r) * LANES);
-#define STORE_ROW(r)                                                                                         \
-    if (first + 0x##r <= last)                                                                               \
-        vstore16(z##r, 0, rows + (first + 0x##r) * step);
-
+#if KEEL_BY_LANE == 0
+#define PIECE(l, c) vload4(c, rows + min(first + (l), last) * step)
+#define PUT(m, v)   vstore16(v, 0, lanes + (m) * LANES);
 static void turn_rows(__global const float *rows, ulong step, uint first, uint last, __local float *lanes)
 {
-    EACH_16(LOAD_ROW)
-    TRANSPOSE
-    EACH_16(STORE_LANE)
+    TURN_TILE(float16)
 }
-
+#undef PIECE
+#undef PUT
+#define PIECE(l, c) vload4(c, lanes + (l) * LANES)
+#define PUT(m, v)                                                                                            \
+    if (first + (m) <= last)                                                                                 \
+        vstore16(v, 0, rows + (first + (m)) * step);
 static void turn_lanes(__local const float *lanes, __global float *rows, ulong step, uint first, uint last)
 {
-    EACH_16(LOAD_LANE)
-    TRANSPOSE
-    EACH_16(STORE_ROW)
+    TURN_TILE(float16)
 }
 #endif
 
 /* How much of a row goes by blocks of 16. */
 static uint whole_of(uint width)
 {
-    return KEEL_BY_LANE < 2 ? width & ~15u : 0;
+    return KEEL_BY_LANE == 0 ? width & ~15u : 0;
 }
 
 /* lanes[d][l] = row first + l, the last row of all again where there are fewer than LANES. */
@@ -150,7 +125,7 @@ static void load_lanes(__global const float *rows, ulong step, uint first, uint 
                        LOCAL_FLOATS *lanes)
 {
     const uint whole = whole_of(width);
-#if KEEL_BY_LANE < 2
+#if KEEL_BY_LANE == 0
     for (uint l = 0; l < LANES; l += 16)
         for (uint d = 0; d < whole; d += 16)
             turn_rows(rows + d, step, first + l, last, lanes + d * LANES + l);
@@ -166,7 +141,7 @@ static void store_lanes(__local const float *lanes, uint width, __global float *
                         uint last)
 {
     const uint whole = whole_of(width);
-#if KEEL_BY_LANE < 2
+#if KEEL_BY_LANE == 0
     for (uint l = 0; l < LANES; l += 16)
         for (uint d = 0; d < whole; d += 16)
             turn_lanes(lanes + d * LANES + l, rows + d, step, first + l, last);

@@ -114,32 +114,13 @@ static void panel_rows(__global const float *b, uint row, uint columns, uint dep
     }
 }
 
-#define INTERLEAVE(x, y, h)                                                                                  \
-    (float16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5,        \
-              y.h.s5, x.h.s6, y.h.s6, x.h.s7, y.h.s7)
-#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-
-/* Four rounds of shuffles: rows i and i + 8 give 2i and 2i + 1. */
 INLINE void transpose(__global const float *b, ulong row, __local float *panel)
 {
-    float16 v[16], t[16];
-#define LOAD_ROW(r) v[r] = vload16(0, b + r * row);
-    EACH_16(LOAD_ROW)
-#define SHUFFLE_8(to, from)                                                                                  \
-    SHUFFLE_1(to, from, 0)                                                                                   \
-    SHUFFLE_1(to, from, 1)                                                                                   \
-    SHUFFLE_1(to, from, 2)                                                                                   \
-    SHUFFLE_1(to, from, 3)                                                                                   \
-    SHUFFLE_1(to, from, 4) SHUFFLE_1(to, from, 5) SHUFFLE_1(to, from, 6) SHUFFLE_1(to, from, 7)
-#define SHUFFLE_1(to, from, i)                                                                               \
-    to[2 * i] = INTERLEAVE(from[i], from[i + 8], lo);                                                        \
-    to[2 * i + 1] = INTERLEAVE(from[i], from[i + 8], hi);
-    SHUFFLE_8(t, v)
-    SHUFFLE_8(v, t)
-    SHUFFLE_8(t, v)
-    SHUFFLE_8(v, t)
-#define STORE_ROW(r) vstore16(v[r], 0, panel + r * TILE_COLUMNS);
-    EACH_16(STORE_ROW)
+#if KEEL_BY_LANE == 0
+#define PIECE(l, c) vload4(c, b + (l) * row)
+#define PUT(m, v)   vstore16(v, 0, panel + (m) * TILE_COLUMNS);
+    TURN_TILE(float16)
+#endif
 }
 
 /* The same of a matrix that lies the other way: column j at b + j * row. */
@@ -148,7 +129,7 @@ static void panel_columns(__global const float *b, ulong row, uint columns, uint
     for (uint j = 0; j < columns; j += 16) {
         const uint wide = min(columns - j, 16u);
         uint p = 0;
-        if (KEEL_BY_LANE < 2 && wide == 16)
+        if (KEEL_BY_LANE == 0 && wide == 16)
             for (; p + 16 <= depth; p += 16)
                 transpose(b + j * row + p, row, panel + p * TILE_COLUMNS + j);
         for (; p < depth; p++)

@@ -60,35 +60,13 @@ __kernel void keel_box(__global const uint *x, __global uint *y, ulong x_from, u
 
 enum { SPAN = 64 };
 
-#define EACH_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(a) X(b) X(c) X(d) X(e) X(f)
-#define WEAVE(x, y, h)                                                                                       \
-    (uint16)(x.h.s0, y.h.s0, x.h.s1, y.h.s1, x.h.s2, y.h.s2, x.h.s3, y.h.s3, x.h.s4, y.h.s4, x.h.s5, y.h.s5, \
-             x.h.s6, y.h.s6, x.h.s7, y.h.s7)
-/* Rows l and l + 8 of s are woven into rows 2l and 2l + 1 of t; four times that, and rows are columns. */
-#define WEAVE_ROWS(t, s, l, m, even, odd)                                                                    \
-    const uint16 t##even = WEAVE(s##l, s##m, lo), t##odd = WEAVE(s##l, s##m, hi);
-#define WEAVE_ALL(t, s)                                                                                      \
-    WEAVE_ROWS(t, s, 0, 8, 0, 1)                                                                             \
-    WEAVE_ROWS(t, s, 1, 9, 2, 3)                                                                             \
-    WEAVE_ROWS(t, s, 2, a, 4, 5)                                                                             \
-    WEAVE_ROWS(t, s, 3, b, 6, 7)                                                                             \
-    WEAVE_ROWS(t, s, 4, c, 8, 9)                                                                             \
-    WEAVE_ROWS(t, s, 5, d, a, b)                                                                             \
-    WEAVE_ROWS(t, s, 6, e, c, d)                                                                             \
-    WEAVE_ROWS(t, s, 7, f, e, f)
-#define LOAD_ROW(l)  const uint16 v##l = vload16(0, x + (0x##l) * x_stride);
-#define STORE_ROW(l) vstore16(z##l, 0, y + (0x##l) * y_stride);
-
+#define PIECE(l, c) vload4(c, x + (l) * x_stride)
+#define PUT(m, v)   vstore16(v, 0, y + (m) * y_stride);
 /* 16 rows of x, 16 elements each, become 16 rows of y. */
 static inline void turn(__global const uint *x, ulong x_stride, __global uint *y, ulong y_stride)
 {
 #if KEEL_BY_LANE == 0
-    EACH_16(LOAD_ROW)
-    WEAVE_ALL(a, v)
-    WEAVE_ALL(b, a)
-    WEAVE_ALL(c, b)
-    WEAVE_ALL(z, c)
-    EACH_16(STORE_ROW)
+    TURN_TILE(uint16)
 #else
     for (uint l = 0; l < 16; l++)
         for (uint m = 0; m < 16; m++)

@@ -4,6 +4,9 @@ kernels_CL_COMMON := canon_wide.h canon_vector.h canon_math.h canon_random.h \
 # And before some: kernels_CL_NAME, before NAME.cl.
 kernels_CL_gemm := canon_half.h gemm_tile.h
 kernels_CL_cast := canon_half.h
+kernels_CL_attention := turn_tile.h
+kernels_CL_conv_tiles := turn_tile.h
+kernels_CL_shape := turn_tile.h
 kernels_CL_optimizer := canon_half.h
 kernels_CL_winograd := winograd_math.h
 # One a line, so that lines are added without touching others.
