@@ -36,6 +36,7 @@ static const uint64_t POOL_FLOATS = UINT64_C(1024) * 50257; /* the largest tenso
 enum {
     OPS_RECIPROCAL = 7,
     OPS_EXP = 19,
+    OPS_EXP_BELOW = 17,
     OPS_EXP_DOWN = 14,
     OPS_SIGMOID = OPS_EXP_DOWN + OPS_RECIPROCAL + 3,
     OPS_TANH = 44,
@@ -151,13 +152,14 @@ static enum keel_status build_layernorm(const struct row *row, struct keel_launc
     return keel_op_layernorm(kernels, &op, list);
 }
 
+/* x and dy twice: by rows, and by columns, whose sums may not be split. */
 static enum keel_status build_layernorm_grad(const struct row *row, struct keel_launch_list *list,
                                              struct work *work)
 {
     struct keel_layernorm_grad op = {.rows = (uint32_t)row->rows, .n = (uint32_t)row->n};
     op.x = pool[1], op.dy = pool[2], op.dx = op.residual = pool[0], op.gamma = small[0];
     op.mean = small[2], op.rstd = small[3], op.dgamma = pool[3], op.dbeta = pool[4];
-    *work = moves(STREAM_AXPY, row, 16, 16);
+    *work = moves(STREAM_AXPY, row, 24, 16);
     return keel_op_layernorm_grad(kernels, &op, list);
 }
 
@@ -175,7 +177,7 @@ static enum keel_status build_cross_entropy(const struct row *row, struct keel_l
 {
     struct keel_cross_entropy op = {.rows = (uint32_t)row->rows, .vocab = (uint32_t)row->n, .scale = 1e-3f};
     op.logits = op.dlogits = pool[0], op.targets = ids, op.row_loss = small[2], op.loss = small[3];
-    *work = moves(STREAM_SCALE, row, 8, OPS_EXP + 6);
+    *work = moves(STREAM_SCALE, row, 8, OPS_EXP_BELOW + 6);
     return keel_op_cross_entropy(kernels, &op, list);
 }
 
@@ -334,6 +336,7 @@ enum { SHORT = 256, LONG = 4096, WIDTH = 768, HIDDEN = 3072, VOCAB = 50257, CHUN
     {                                                                                                        \
         name, build, LONG, n, k, goal                                                                        \
     }
+#include "roofline_image.h"
 #include "roofline_table.h"
 
 static const struct row table[] = {
@@ -366,6 +369,7 @@ static const struct row table[] = {
     {"fill", build_fill, 32, MI, 0, 0},
     {"copy", build_copy, 32, MI, 0, 0},
     ROOFLINE_TABLE,
+    ROOFLINE_IMAGE,
     BOTH("gemm", build_gemm, HIDDEN, WIDTH, 0.8),
     {"attention 4 x", build_attention, 64, 0, 0, 0},
     {"attention 4 x", build_attention, 1024, 0, 0, 0},

@@ -81,7 +81,7 @@ static enum keel_status build_softmax(const struct row *row, struct keel_launch_
 {
     const struct keel_softmax op = {
         .rows = (uint32_t)row->rows, .n = (uint32_t)row->n, .x = pool[1], .y = pool[0]};
-    *work = moves(STREAM_COPY, row, 8, OPS_EXP + 4);
+    *work = moves(STREAM_COPY, row, 8, OPS_EXP_BELOW + 4);
     return keel_op_softmax(kernels, &op, list);
 }
 static enum keel_status build_softmax_grad(const struct row *row, struct keel_launch_list *list,
@@ -163,7 +163,7 @@ static enum keel_status build_pairwise(const struct row *row, struct keel_launch
                                          .n = (uint32_t)row->n,
                                          .x = pool[1],
                                          .y = pool[0]};
-    *work = moves(STREAM_READ, row, 4 * f, f * (f - 1) / 2);
+    *work = moves(STREAM_READ, row, 4 * f, f * (f - 1));
     return keel_op_pairwise_dot(kernels, &op, list);
 }
 static enum keel_status build_pairwise_grad(const struct row *row, struct keel_launch_list *list,
