@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, SHORT_NS = 10000000, SETTLE_NS = 60000000 };
+enum { ROUNDS = 5, SHORT_NS = 10000000, SETTLE_NS = 5000000 };
 #define CLBLAST_MAX_FLOPS 0.5e9
 
 struct shape {
@@ -165,11 +165,14 @@ static enum keel_status open_keel(struct keel_device *device)
     return device_matrix(device, host_c, &c);
 }
 
-/* Debian's OpenBLAS takes a slow kernel on new processors unless told (kernels/README.md). */
+/* Debian's OpenBLAS takes a slow kernel on new processors unless told (kernels/README.md). Its threads yield
+ * in turns for 2^26 ticks or more after each product, which takes the processors from whom is measured next:
+ * told so, for 2^20, half a millisecond, which outlasts the way from one of its own products to the next. */
 static bool open_openblas(void)
 {
     if (__builtin_cpu_supports("avx512f"))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+    setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
     void *library = dlopen("libopenblas.so.0", RTLD_NOW);
     if (library == NULL)
         return false;
@@ -208,7 +211,7 @@ static int compare_doubles(const void *x, const void *y)
 }
 
 /* Seconds of one run, as the mean of a stretch of at least SHORT_NS behind one that is not counted. What
- * another library's threads do after their work, OpenBLAS's yield for some 25 ms, is waited for before. */
+ * another library's threads do after their work is waited for before. */
 static enum keel_status time_once(const struct contender *contender, const struct shape *shape, double *out)
 {
     keel_sleep_until_ns(keel_deadline_after_ns(SETTLE_NS));
