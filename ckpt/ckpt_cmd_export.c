@@ -49,7 +49,7 @@ static enum keel_status name_item(struct export *e, struct item *item, bool *out
     snprintf(item->name, sizeof item->name, "%s", name);
     if (!*out_keep || e->names == KEEL_CMD_NAMES_KEEL)
         return KEEL_OK;
-    if (keel_cmd_is_adam(name))
+    if (keel_cmd_is_optimizers(name))
         *out_keep = false;
     else if (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name)
         return keel_fail(KEEL_MISMATCH,
@@ -233,7 +233,7 @@ static const struct keel_cmd_option options[] = {
     {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct export_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
     {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct export_options, only),
-     "tensors whose names begin so; weights: all but the optimizer's"},
+     "tensors whose names begin so; weights: all but what only training needs"},
     {"--shard-size", "SIZE", KEEL_CMD_TEXT, offsetof(struct export_options, shard_size),
      "files of at most 5GB, 512MiB, ... and an index of them"},
     {"--force", NULL, KEEL_CMD_FLAG, offsetof(struct export_options, force), "replace what is there"},

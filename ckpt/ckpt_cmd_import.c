@@ -175,7 +175,7 @@ static enum keel_status see_tensor(struct import *im, uint32_t index)
         im->left_out++;
         return KEEL_OK;
     }
-    if (im->options->for_training && keel_cmd_is_adam(name)) {
+    if (im->options->for_training && keel_cmd_is_optimizers(name)) {
         leave_out(im, name, "--for-training begins with moments of zero");
         return KEEL_OK;
     }
@@ -419,7 +419,7 @@ static const struct keel_cmd_option options[] = {
     {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct import_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
     {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct import_options, only),
-     "tensors whose names begin so; weights: all but the optimizer's"},
+     "tensors whose names begin so; weights: all but what only training needs"},
     {"--run", "NAME", KEEL_CMD_TEXT, offsetof(struct import_options, run), "the run; PATH is the store then"},
     {"--step", "N", KEEL_CMD_TEXT, offsetof(struct import_options, step),
      "commit as that step; without it as the file says, else 0"},

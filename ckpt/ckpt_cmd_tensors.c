@@ -47,10 +47,11 @@ enum keel_status keel_cmd_parse_size(const char *word, uint64_t *out_bytes)
     return KEEL_OK;
 }
 
-bool keel_cmd_is_adam(const char *name)
+bool keel_cmd_is_optimizers(const char *name)
 {
     return strncmp(name, KEEL_CMD_ADAM_M, strlen(KEEL_CMD_ADAM_M)) == 0 ||
-           strncmp(name, KEEL_CMD_ADAM_V, strlen(KEEL_CMD_ADAM_V)) == 0;
+           strncmp(name, KEEL_CMD_ADAM_V, strlen(KEEL_CMD_ADAM_V)) == 0 ||
+           strcmp(name, KEEL_CMD_LOSS_SCALE) == 0;
 }
 
 bool keel_cmd_selects(const char *only, const char *name)
@@ -58,7 +59,7 @@ bool keel_cmd_selects(const char *only, const char *name)
     if (only == NULL)
         return true;
     if (strcmp(only, "weights") == 0)
-        return !keel_cmd_is_adam(name);
+        return !keel_cmd_is_optimizers(name);
     return strncmp(name, only, strlen(only)) == 0;
 }
 

@@ -7,8 +7,9 @@
 
 /* The optimizer's tensors in a snapshot of `keel run` (runtime/trainer_state.c): PREFIX and the weight's
  * name. */
-#define KEEL_CMD_ADAM_M "adam.m/"
-#define KEEL_CMD_ADAM_V "adam.v/"
+#define KEEL_CMD_ADAM_M     "adam.m/"
+#define KEEL_CMD_ADAM_V     "adam.v/"
+#define KEEL_CMD_LOSS_SCALE "loss_scale" /* of a run with storage of f16 */
 
 enum keel_cmd_names { KEEL_CMD_NAMES_KEEL, KEEL_CMD_NAMES_GPT2 };
 
@@ -19,8 +20,9 @@ enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype);
 /* 5GB, 500MB (thousands), 4GiB, 512MiB (1024), 4096 (bytes). */
 enum keel_status keel_cmd_parse_size(const char *word, uint64_t *out_bytes);
 
-bool keel_cmd_is_adam(const char *name);
-/* Does --only mean this tensor? "weights": all but the optimizer's; else what begins so; NULL: all. */
+/* A moment, or the scale of a loss: what training needs and no model has. */
+bool keel_cmd_is_optimizers(const char *name);
+/* Does --only mean this tensor? "weights": all but those; else what begins so; NULL: all. */
 bool keel_cmd_selects(const char *only, const char *name);
 
 json_t *keel_cmd_shape_json(const uint64_t *shape, uint32_t dims);

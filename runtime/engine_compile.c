@@ -102,7 +102,7 @@ static enum keel_status finish_passes(const struct keel_engine_config *config, s
  * snapshots, and whoever is healed has it. */
 static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
 {
-    struct keel_param_spec spec = {.name = "loss_scale",
+    struct keel_param_spec spec = {.name = KEEL_LOSS_SCALE_NAME,
                                    .shape = {.dims = 1, .size = {1}},
                                    .fill = fixed > 0.0F ? fixed : first_loss_scale,
                                    .statistic = true,
@@ -361,7 +361,7 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_pro
     return status;
 }
 
-enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
+static enum keel_status compile(struct keel_engine *engine, const struct keel_engine_config *config)
 {
     KEEL_TRY(keel_graph_status(config->graph));
     KEEL_TRY(find_inputs(engine, config->graph));
@@ -382,6 +382,52 @@ enum keel_status keel_engine_compile(struct keel_engine *engine, const struct ke
     if (engine->training)
         KEEL_TRY(emit_program(engine, &engine->train));
     return keel_engine_emit_update(engine);
+}
+
+/* The tensor that takes most memory, of those smaller than `than`; 0: none. */
+static keel_value largest_below(const struct keel_graph *graph, uint64_t than)
+{
+    keel_value found = 0;
+    for (keel_value value = 1; value < graph->value_count; value++)
+        if (keel_value_bytes(graph, value) < than &&
+            (found == 0 || keel_value_bytes(graph, value) > keel_value_bytes(graph, found)))
+            found = value;
+    return found;
+}
+
+/* NO_MEMORY with what takes it, and the keys by which it can be less. */
+static enum keel_status name_memory(const struct keel_engine *engine, const struct keel_program *program)
+{
+    enum { TOLD = 2 };
+    const double mib = 1048576.0;
+    char why[160], tensors[200] = "", shape[64];
+    size_t used = 0;
+    uint64_t than = UINT64_MAX;
+    snprintf(why, sizeof why, "%s", keel_detail());
+    for (int i = 0; i < TOLD && used < sizeof tensors; i++) {
+        const keel_value value = largest_below(program->graph, than);
+        if (value == 0)
+            break;
+        const struct keel_ir_value *v = &program->graph->values[value];
+        than = keel_value_bytes(program->graph, value);
+        shape[keel_shape_print(&v->shape, shape, sizeof shape - 1)] = '\0';
+        used += (size_t)snprintf(tensors + used, sizeof tensors - used, "%s%s %s of %.0f MiB",
+                                 i == 0 ? "" : ", ", v->name, shape, (double)than / mib);
+    }
+    return keel_fail(
+        KEEL_NO_MEMORY,
+        "the step does not fit: %.0f MiB for each of weights, gradients and moments, %.0f MiB for "
+        "what waits; the largest are %s; take a smaller train.batch with more train.microbatches, "
+        "train.storage = bf16, or a smaller model (%s)",
+        (double)(engine->layout.flat_count * sizeof(float)) / mib, (double)program->plan.arena_bytes / mib,
+        tensors, why);
+}
+
+enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
+{
+    const enum keel_status status = compile(engine, config);
+    const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
+    return status == KEEL_NO_MEMORY && program->plan.offset != NULL ? name_memory(engine, program) : status;
 }
 
 void keel_program_fini(struct keel_program *program)

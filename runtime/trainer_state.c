@@ -54,6 +54,13 @@ enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t
     return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
 }
 
+/* What the optimizer keeps of a tensor it trains: of statistics, the loss scale among them, it keeps nothing.
+ */
+static bool is_state(const struct keel_engine_param *param, uint32_t part)
+{
+    return part == 0 || !param->statistic;
+}
+
 static struct keel_region whole_region(const struct keel_engine_param *param, uint32_t part)
 {
     struct keel_region region = {.dtype = KEEL_CKPT_F32, .dims = param->dims};
@@ -81,8 +88,10 @@ enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32
     const uint32_t params = keel_engine_param_count(trainer->engine), parts = state_parts(trainer);
     uint32_t count = 0;
     uint64_t total = 0, at = 0;
-    for (uint32_t i = 0; i < params; i++)
-        total += parts * keel_engine_param(trainer->engine, i)->count * sizeof(float);
+    for (uint32_t part = 0; part < parts; part++)
+        for (uint32_t i = 0; i < params; i++)
+            if (is_state(keel_engine_param(trainer->engine, i), part))
+                total += keel_engine_param(trainer->engine, i)->count * sizeof(float);
     uint64_t first = total / rank_count * position;
     uint64_t end = position + 1 == rank_count ? total : total / rank_count * (position + 1);
     struct keel_region *regions;
@@ -96,6 +105,8 @@ enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32
     for (uint32_t part = 0; part < parts; part++) {
         for (uint32_t i = 0; i < params; i++) {
             const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
+            if (!is_state(param, part))
+                continue;
             uint64_t rows = param->shape[0], row_bytes = param->count / rows * sizeof(float);
             uint64_t from = row_at(at, row_bytes, rows, first), to = row_at(at, row_bytes, rows, end);
             at += rows * row_bytes;
@@ -131,6 +142,36 @@ static bool holds(const struct keel_snapshot *snapshot, const char *name)
     return false;
 }
 
+static bool is_of_model(const struct keel_engine *engine, const char *name)
+{
+    for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
+        if (strcmp(keel_engine_param(engine, i)->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Weights that were imported may be another model's: of more layers, say, which would be left behind unsaid.
+ * What loads says what it lacks itself. */
+static enum keel_status check_weights(const struct keel_trainer *trainer,
+                                      const struct keel_snapshot *snapshot)
+{
+    struct keel_region tensor;
+    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
+        KEEL_TRY(keel_snapshot_tensor(snapshot, i, &tensor));
+        bool known = tensor.dtype != KEEL_CKPT_F32 || strcmp(tensor.name, KEEL_LOSS_SCALE_NAME) == 0 ||
+                     is_of_model(trainer->engine, tensor.name);
+        for (uint32_t part = 1; part < KEEL_STATE_PARTS_MAX; part++)
+            known = known || strncmp(tensor.name, state_prefixes[part], strlen(state_prefixes[part])) == 0;
+        if (!known)
+            return keel_fail(
+                KEEL_MISMATCH,
+                "tensor %s of the snapshot is none of this job's model: give the [model] keys that "
+                "the weights were made with, or import them without it",
+                tensor.name);
+    }
+    return KEEL_OK;
+}
+
 /* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. What
  * is the engine's own begins anew where the snapshot has none: an imported one is of a model alone. */
 static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
@@ -141,7 +182,7 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
     for (uint32_t i = 0; i < params; i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
         struct keel_load load = {.box = whole_region(param, part), .out = values + param->offset};
-        if (!param->kept || holds(snapshot, load.box.name))
+        if (is_state(param, part) && (!param->kept || holds(snapshot, load.box.name)))
             loads[count++] = load;
         else
             for (uint64_t e = 0; e < param->count; e++)
@@ -162,6 +203,7 @@ enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_sna
 {
     struct keel_load *loads = NULL;
     float *values = NULL;
+    KEEL_TRY(check_weights(trainer, snapshot));
     enum keel_status status = keel_alloc(keel_engine_param_count(trainer->engine), sizeof *loads, &loads);
     if (status == KEEL_OK)
         status = keel_alloc(trainer->flat_count, sizeof *values, &values);

@@ -4,6 +4,7 @@
 
 #include <keel/clock.h>
 #include <keel/engine.h>
+#include <keel/models.h>
 #include <math.h>
 #include <string.h>
 
@@ -274,8 +275,35 @@ START_TEST(a_statistic_needs_a_momentum_and_nothing_of_a_trained_parameter)
 }
 END_TEST
 
+START_TEST(a_model_that_does_not_fit_is_told_with_its_largest_tensors_and_what_to_change)
+{
+    struct keel_device *device = NULL;
+    struct keel_kernels *kernels = NULL;
+    struct keel_graph *graph = NULL;
+    struct keel_engine *engine = NULL;
+    const struct keel_gpt_config gpt = {
+        .layers = 1, .heads = 64, .width = 16384, .block = 8, .vocab = 1 << 22, .batch = 1, .tied = true};
+    ck_ok(keel_device_open("host", NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_gpt(graph, &gpt));
+    struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = graph, .training = true};
+    ck_status(keel_engine_create(&config, &engine), KEEL_NO_MEMORY);
+    static const char *const says[] = {"the largest are wte.weight [4194304,16384] of 262144 MiB, ",
+                                       "take a smaller train.batch", "a buffer of "};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        ck_assert_msg(strstr(keel_detail(), says[i]) != NULL, "\"%s\" lacks \"%s\"", keel_detail(), says[i]);
+    keel_graph_destroy(graph);
+    keel_kernels_destroy(kernels);
+    ck_assert_uint_eq(keel_device_stats(device).live_bytes, 0);
+    keel_device_close(device);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_model_that_does_not_fit_is_told_with_its_largest_tensors_and_what_to_change);
     tcase_add_test(tc, inputs_are_told_and_fed_in_the_order_of_their_declaration);
     tcase_add_test(tc, an_input_that_is_absent_is_zeros);
     tcase_add_test(tc, statistics_lie_last_are_in_no_norm_and_follow_their_mean);

@@ -66,6 +66,25 @@ train f16 --set train.storage=f16 --set train.steps=20 --ranks 2
 check "the run takes them" grep -q '"resumed".*"step":0' "$root/f16/events.jsonl"
 check "and its loss scale begins as large as it may be" grep -q '^{"step":1,.*"loss_scale":16777216.0[,}]' "$root/f16/metrics.jsonl"
 check "to the end" [ -n "$(digest f16 20)" ]
+ckpt show "$root/f16"
+check "a snapshot keeps of a loss scale what there is, and no moments" [ "$(grep -c loss_scale "$root/log")" -eq 1 ]
+check "weights of such a run are a GPT-2" ckpt export "$root/f16" "$root/hub16/" --names gpt2
+ckpt export "$root/f16" "$root/scaled.safetensors" --only weights
+check "and no loss scale is among them" [ "$(head -c 8000 "$root/scaled.safetensors" | grep -ac loss_scale)" -eq 0 ]
+check "nor in a job of float32 that begins from all of it" [ -n "$(ckpt export "$root/f16" "$root/all16/" && train wide --prepare &&
+    ckpt import "$root/all16" "$root/wide" --for-training && train wide --set train.steps=2 && digest wide 2)" ]
+
+# ---- weights of another model are refused by the tensor ----
+other_model() { # WORDS ARGUMENTS...
+    words=$1
+    shift
+    rm -rf "$root/model"
+    train model --prepare "$@" && ckpt import "$root/hub" "$root/model" --names gpt2 --for-training || return 1
+    ! train model "$@" && grep -qF -- "$words" "$root/log"
+}
+check "of more layers" other_model "tensor h.1.attn.c_attn.bias of the snapshot is none of this job's model" --set model.layers=1
+check "of fewer" other_model "holds no tensor h.2." --set model.layers=3
+check "of another width" other_model "tensor wte.weight is stored as float32 [28,32], but float32 [28,16]" --set model.width=16
 train whole --set train.steps=14 --set train.storage=f16
 check "a run of float32 does not go on in f16" grep -q "another job" "$root/log"
 check "nor a step further" [ -z "$(digest whole 13)" ]

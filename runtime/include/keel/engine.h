@@ -59,6 +59,9 @@ void keel_engine_destroy(struct keel_engine *engine);
 
 /* ---- parameters ---- */
 
+/* The scale of the loss of KEEL_F16, a statistic that no mean moves: it lies with the weights. */
+#define KEEL_LOSS_SCALE_NAME "loss_scale"
+
 struct keel_engine_param {
     const char *name;
     uint32_t dims;
