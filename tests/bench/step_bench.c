@@ -239,19 +239,20 @@ static enum keel_status bench(struct keel_device *device, struct keel_kernels *k
     return status;
 }
 
-/* step_bench [DEVICE [SHAPE [THREADS]]]: with one thread times are the processor's. */
+/* step_bench [DEVICE [SHAPE [THREADS [native]]]]: with one thread times are the processor's. */
 int main(int argc, char **argv)
 {
     struct keel_device *device = NULL;
     struct keel_kernels *kernels = NULL;
     struct fma_bench fma = {.kernel = NULL};
     struct keel_device_options options = {.threads = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0};
+    const struct keel_kernels_options with = {.native = argc > 4 && strcmp(argv[4], "native") == 0};
     processor_time = options.threads == 1;
     enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", &options, &device);
     if (status == KEEL_OK)
         status = fma_open(device, &fma);
     if (status == KEEL_OK)
-        status = keel_kernels_create(device, &kernels);
+        status = keel_kernels_create_with(device, &with, &kernels);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && status == KEEL_OK; i++)
         if (argc < 3 || strcmp(argv[2], shapes[i].name) == 0)
             status = bench(device, kernels, &shapes[i], &fma);
