@@ -156,8 +156,8 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
 }
 
 /* The sums down columns take COLUMNS neighbouring columns at once, so that a row gives whole cache lines; what is
- * left over goes 16 at a time. No prefetcher walks down columns, so rows to come are asked for, one line of two:
- * processors fetch them in pairs. */
+ * left over goes 16 at a time. No prefetcher walks down columns, so the first line of rows to come is asked for, and
+ * brings its neighbours. */
 enum { VECTORS = 4, COLUMNS = 16 * VECTORS, AHEAD = 32 };
 
 ALWAYS void add_16(float16 v, __global float *y, uint left)
@@ -176,10 +176,8 @@ ALWAYS void grad_columns(__global const float *x, __global const float *mean, __
         const ulong at = (ulong)row * n + column;
         const ulong later = (ulong)min(row + AHEAD, rows - 1) * n + column;
         const float m = centered ? mean[row] : 0.0f, r = rstd[row];
-        for (uint line = 0; line < count; line += 2) {
-            CANON_FETCH(x + later + 16 * line);
-            CANON_FETCH(dy + later + 16 * line);
-        }
+        CANON_FETCH(x + later);
+        CANON_FETCH(dy + later);
         EACH(v, count) {
             const float16 d = canon_load(dy + at + 16 * v, left);
             gamma[v] = fma(d, (canon_load(x + at + 16 * v, left) - m) * r, gamma[v]);
@@ -212,9 +210,7 @@ ALWAYS void sum_columns(__global const float *x, __global float *out, uint rows,
     EACH(v, count) s[v] = canon_load(x + 16 * v, left);
     for (uint row = 1; row < rows; row++) {
         x += n;
-        __global const float *later = x + (row + AHEAD < rows ? (ulong)AHEAD * n : 0);
-        for (uint line = 0; line < count; line += 2)
-            CANON_FETCH(later + 16 * line);
+        CANON_FETCH(x + (row + AHEAD < rows ? (ulong)AHEAD * n : 0));
         EACH(v, count) s[v] += canon_load(x + 16 * v, left);
     }
     EACH(v, count) add_16(s[v], out + 16 * v, left);
