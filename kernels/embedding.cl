@@ -9,7 +9,7 @@
  * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
  * width]. embedding_grad has items_per_row work-items for each row, which share its columns. Those of the
  * first row with an id do the work for all rows with it, and the others leave at once: ids are read rows^2 / 2
- * times at most, sixty-four at a time, and only the rows of the table that occur are touched. */
+ * times at most, two hundred and fifty-six at a time, and only the rows of the table that occur are touched. */
 
 __kernel void keel_embedding(__global const int *ids, __global const float *table,
                              __global const float *positions, __global float *y, uint rows, uint tokens,
@@ -29,19 +29,21 @@ __kernel void keel_embedding(__global const int *ids, __global const float *tabl
     }
 }
 
+/* Goes on to the first so many vectors of rows in which the id is, or where fewer are left. */
+#define SKIP(vectors)                                                                                        \
+    for (; row + 16 * vectors <= end; row += 16 * vectors) {                                                 \
+        int16 others = vload16(0, ids + row) != wanted;                                                      \
+        _Pragma("unroll") for (uint v = 1; v < vectors; v++) others &= vload16(v, ids + row) != wanted;      \
+        if (!canon_all(others))                                                                              \
+            break;                                                                                           \
+    }
 /* The first row in [row, end) whose id is `id`, or end. */
 static inline uint find_id(__global const int *ids, uint row, uint end, int id)
 {
     const int16 wanted = (int16)(id);
-    for (; row + 64 <= end; row += 64) {
-        const int16 others = (vload16(0, ids + row) != wanted) & (vload16(1, ids + row) != wanted);
-        if (!canon_all(others & (vload16(2, ids + row) != wanted) & (vload16(3, ids + row) != wanted)))
-            break;
-    }
-    for (; row + 16 <= end; row += 16) {
-        if (!canon_all(vload16(0, ids + row) != wanted))
-            break;
-    }
+    SKIP(16)
+    SKIP(4)
+    SKIP(1)
     while (row < end && ids[row] != id)
         row++;
     return row;
