@@ -7,9 +7,10 @@
  *     grad_weight  rows are taps and channels, columns outputs, k goes over output pixels
  *
  * A group is one work-item. It makes row_block x 64 sums in local memory. For each DEPTH of k it copies a panel of
- * 64 columns, and what its rows see: in NHWC the taps across a window lie side by side, so rows are copied in long
- * runs, with zeros for the padding. 6 rows by 64 columns of sums then lie in registers. Between depths the sums
- * are stored and loaded as the floats that they are: each is one chain, whatever DEPTH and row_block.
+ * 64 columns. What its rows see lies in long runs: in NHWC channels, and taps across a window, are side by side. Six
+ * rows that lie inside of the image are multiplied where they are; else, and for grad_weight, their runs are copied,
+ * with zeros for the padding. 6 rows by 64 columns of sums then lie in registers. Between depths the sums are stored
+ * and loaded as the floats that they are: each is one chain, whatever DEPTH and row_block.
  *
  * 64 columns, for channels come in 64s: 6 x 4 vectors of sums, 4 of the panel. Sizes: DEPTH and rows follow the
  * device's local memory (KEEL_LARGE_LOCAL) and change no bit. Tolerance against the host: none, equal bits. */
@@ -20,6 +21,9 @@ enum { DEPTH = 128, ROWS_MAX = 384, WEIGHT_ROWS_MAX = 192 };
 enum { DEPTH = 32, ROWS_MAX = 48, WEIGHT_ROWS_MAX = 48 };
 #endif
 enum { TILE_ROWS = 6, TILE_COLUMNS = 64, BLOCK_STRIDE = DEPTH + 16 };
+/* Of rows that are not copied: as many runs, and taps with so many channels are runs of their own, so that fewer
+ * of them cross an edge. */
+enum { RUNS_FAR = 8, CHANNELS_ALONE = 64 };
 #define INLINE static inline __attribute__((always_inline))
 #define LINED  __attribute__((aligned(64)))
 
@@ -200,18 +204,28 @@ INLINE void copy_clipped(__global const float *x, struct run run, struct corner 
     zero(end - high, to + (high - run.skip));
 }
 
+INLINE bool is_inside(const struct run run, const struct corner at)
+{
+    const int left = at.left + run.across, u = at.top + run.down;
+    return u >= 0 && u < run.height && left >= 0 && left <= run.width - (int)run.taps;
+}
+/* Where a run begins, from a corner's pixel. */
+INLINE long ahead_of(const struct run run)
+{
+    return (long)(run.down * run.width + run.across) * run.apart + run.skip;
+}
+
 /* All runs of `count` rows, to rows `stride` floats apart. */
 INLINE void gather(__global const float *x, __local const struct run *runs, uint run_count,
                    __local const struct corner *at, uint count, __local float *to, uint stride)
 {
     for (uint i = 0; i < run_count; i++) {
         const struct run run = runs[i];
-        const int inside = run.width - (int)run.taps, ahead = run.down * run.width + run.across;
+        const long ahead = ahead_of(run);
         for (uint r = 0; r < count; r++) {
             const struct corner c = at[r];
-            const int left = c.left + run.across, u = c.top + run.down;
-            if (u >= 0 && u < run.height && left >= 0 && left <= inside)
-                copy(x + ((long)(c.number + ahead) * run.apart + run.skip), run.n, to + r * stride);
+            if (is_inside(run, c))
+                copy(x + ((long)c.number * run.apart + ahead), run.n, to + r * stride);
             else
                 copy_clipped(x, run, c, to + r * stride);
         }
@@ -219,11 +233,58 @@ INLINE void gather(__global const float *x, __local const struct run *runs, uint
     }
 }
 
-/* Of all that output pixels see, taps and channels in order, the runs of `depth` values from number `from`; returns
- * how many. Taps across are one run where they are neighbours. */
-static uint window_runs(struct conv g, uint from, uint depth, __local struct run *runs)
+/* As `multiply`, of six rows where they are, all of whose runs lie inside, by a panel of more than 48 columns. */
+#define FAR_ROW(C, X, r)                                                                                     \
+    {                                                                                                        \
+        const float16 a = (float16)(x[row##r + p]);                                                          \
+        C(X, r)                                                                                              \
+    }
+#if KEEL_BY_LANE < 2
+static void multiply_far(__global const float *x, __local const struct run *runs, uint run_count,
+                         __local const struct corner *at, __local const float *panel, bool first,
+                         __local float *sums)
 {
-    const bool merged = g.groups == 1 && g.dilation_w == 1;
+#define ROW_AT(C, X, r) const long row##r = (long)at[r].number * runs[0].apart;
+    EACH_ROW(ROW_AT, 4, BEGIN)
+    EACH_ROW(WHOLE_ROW, 4, BEGIN)
+    for (uint i = 0; i < run_count; i++) {
+        long p = ahead_of(runs[i]);
+        for (const long end = p + runs[i].n; p < end; p++) {
+            COLUMNS_4(LOAD, 0)
+            EACH_ROW(FAR_ROW, 4, STEP)
+            panel += TILE_COLUMNS;
+        }
+    }
+    EACH_ROW(WHOLE_ROW, 4, END)
+}
+#endif
+
+/* Up to 6 rows by a panel; those that lack, or cross an edge, go by way of `block`. */
+static void add_rows(__global const float *x, __local const struct run *runs, uint run_count,
+                     __local const struct corner *at, uint count, __local float *block,
+                     __local const float *panel, uint columns, uint depth, bool first, __local float *sums)
+{
+#if KEEL_BY_LANE < 2
+    bool inside = count == TILE_ROWS && columns > 48 && run_count <= RUNS_FAR;
+    for (uint i = 0; i < run_count && inside; i++)
+        for (uint r = 0; r < TILE_ROWS; r++)
+            inside = inside && is_inside(runs[i], at[r]);
+    if (inside) {
+        multiply_far(x, runs, run_count, at, panel, first, sums);
+        return;
+    }
+#endif
+    gather(x, runs, run_count, at, count, block, BLOCK_STRIDE);
+    for (uint t = count; t < TILE_ROWS; t++)
+        zero(depth, block + t * BLOCK_STRIDE);
+    multiply(block, BLOCK_STRIDE, 1, panel, columns, depth, first, sums);
+}
+
+/* Of all that output pixels see, taps and channels in order, the runs of `depth` values from number `from`; returns
+ * how many. Taps across are one run where they are neighbours, and have fewer than channels_alone channels. */
+static uint window_runs(struct conv g, uint channels_alone, uint from, uint depth, __local struct run *runs)
+{
+    const bool merged = g.groups == 1 && g.dilation_w == 1 && g.in < channels_alone;
     const uint taps = merged ? g.kernel_w : 1, whole = taps * g.in, across = merged ? 1 : g.kernel_w;
     uint number = from / whole, skip = from % whole, count = 0;
     while (depth > 0) {
@@ -325,14 +386,12 @@ __kernel void keel_conv2d_tiles(__global const float *x, __global const float *w
                  at);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
-        const uint run_count = window_runs(g, p, depth, runs);
+        const uint run_count = window_runs(g, CHANNELS_ALONE, p, depth, runs);
         panel_rows(w + (ulong)p * out_channels + o, out_channels, columns, depth, panel);
         for (uint r = 0; r < rows; r += TILE_ROWS) {
             const uint count = min(rows - r, (uint)TILE_ROWS);
-            gather(x + group * g.in, runs, run_count, at + r, count, block, BLOCK_STRIDE);
-            for (uint t = count; t < TILE_ROWS; t++)
-                zero(depth, block + t * BLOCK_STRIDE);
-            multiply(block, BLOCK_STRIDE, 1, panel, columns, depth, p == 0, sums + r * TILE_COLUMNS);
+            add_rows(x + group * g.in, runs, run_count, at + r, count, block, panel, columns, depth, p == 0,
+                     sums + r * TILE_COLUMNS);
         }
     }
     for (uint r = 0; r < rows; r++)
@@ -368,10 +427,8 @@ __kernel void keel_conv2d_grad_data_tiles(__global const float *dy, __global con
                       runs, panel);
         for (uint r = 0; r < rows; r += TILE_ROWS) {
             const uint count = min(rows - r, (uint)TILE_ROWS);
-            gather(dy + group * g.out, runs, run_count, at + r, count, block, BLOCK_STRIDE);
-            for (uint t = count; t < TILE_ROWS; t++)
-                zero(depth, block + t * BLOCK_STRIDE);
-            multiply(block, BLOCK_STRIDE, 1, panel, columns, depth, p == 0, sums + r * TILE_COLUMNS);
+            add_rows(dy + group * g.out, runs, run_count, at + r, count, block, panel, columns, depth, p == 0,
+                     sums + r * TILE_COLUMNS);
         }
     }
     find_corners(row, rows, high, wide, height, width, (int)stride_h, (int)stride_w, -(int)top, -(int)left, at);
@@ -397,7 +454,7 @@ __kernel void keel_conv2d_grad_weight_tiles(__global const float *x, __global co
     const uint first = get_group_id(1) % strips * TILE_COLUMNS, columns = min(g.out - first, (uint)TILE_COLUMNS);
     const uint o = group * g.out + first, row = get_group_id(2) * row_block;
     const uint rows = min(row_block, kernel_h * kernel_w * g.in - row), k = batch * out_h * out_w;
-    const uint run_count = window_runs(g, row, rows, runs);
+    const uint run_count = window_runs(g, UINT_MAX, row, rows, runs);
     for (uint p = 0; p < k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, k - p);
         panel_rows(dy + (ulong)p * out_channels + o, out_channels, columns, depth, panel);

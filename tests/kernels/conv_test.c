@@ -22,6 +22,9 @@ static const struct keel_conv_shape shapes[] = {
     {2, 3, 4, 8, 16, {2, 1}, {5, 7}, {0, 0}, {1, 1}, 1},
     {1, 9, 8, 8, 9, {3, 3}, {2, 3}, {2, 2}, {2, 3}, 1},
     {1, 7, 8, 9, 8, {3, 4}, {4, 2}, {5, 6}, {2, 3}, 1},
+    /* rows that lie inside, which are not copied, next to those that cross an edge */
+    {1, 4, 20, 40, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+    {1, 13, 37, 3, 64, {7, 7}, {2, 2}, {3, 3}, {1, 1}, 1},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
