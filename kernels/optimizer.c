@@ -180,6 +180,7 @@ static enum keel_status launch_trust(struct keel_kernels *kernels, const struct 
         keel_arg_buffer(op->tensors),   keel_arg_buffer(op->pages),
         keel_arg_buffer(op->scratch),   keel_arg_u64(page_count),
         keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
+        keel_arg_u64(op->count),
     };
     struct keel_range range = keel_kernels_range(kernels, page_count);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_blocks", &range,
@@ -217,6 +218,7 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
         keel_arg_u32(op->nesterov),
         keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
         keel_arg_u32(keel_kernels_item_elements(kernels)),
+        keel_arg_u32(op->tensor_count),
     };
     KEEL_TRY(keel_kernels_launch_flat(kernels, list, KEEL_MODULE_optimizer, "keel_update", op->count, args,
                                       KEEL_ARG_COUNT(args)));

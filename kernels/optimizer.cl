@@ -95,10 +95,11 @@ __kernel void keel_loss_scale(__global uint *state, __global const float *norm)
 
 #define DECAY     1u
 #define STATISTIC 2u
-#define NOBODY    0xffffffffu
 #define PAGE      1024
 
-/* Scratch: slots of the digest, ratios by tensor, sums of squares of weights and of steps by page. */
+/* What `pages` and `tensors` say is held against what there is, so that a bit that flipped there reads and
+ * writes nothing outside the buffers: the number of a page of nobody is as far off as a wrong one.
+ * Scratch: slots of the digest, ratios by tensor, sums of squares of weights and of steps by page. */
 #define SLOT_WORDS 512
 
 struct tensor {
@@ -251,7 +252,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
                           __global const float *norm, __global const float *control,
                           __global const struct tensor *tensors, __global const uint *pages,
                           __global const float *scratch, volatile __global uint *slots, __global ushort *half_copy,
-                          ulong count, uint optimizer, uint nesterov, uint half_type, uint block)
+                          ulong count, uint optimizer, uint nesterov, uint half_type, uint block, uint tensor_count)
 {
     struct rates r = read_rates(norm, control, optimizer, nesterov);
     const bool refused = r.factor == 0.0f, trust = optimizer == LARS || optimizer == LAMB;
@@ -261,7 +262,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
     while (i < end) {
         const ulong page = i / PAGE, next = min(end, (page + 1) * PAGE);
         const uint number = pages[page];
-        if (number == NOBODY) {
+        if (number >= tensor_count) {
             i = next;
             continue;
         }
@@ -306,19 +307,20 @@ __kernel void keel_update_digest(__global uint *slots, __global ulong *digest)
 __kernel void keel_trust_blocks(__global const float *w, __global const float *grad, __global float *m,
                                 __global float *v, __global const float *norm, __global const float *control,
                                 __global const struct tensor *tensors, __global const uint *pages,
-                                __global float *scratch, ulong page_count, uint tensor_count, uint optimizer)
+                                __global float *scratch, ulong page_count, uint tensor_count, uint optimizer,
+                                ulong count)
 {
     const ulong page = get_global_id(0);
     __global float *sums = scratch + SLOT_WORDS + tensor_count;
-    if (page >= page_count || pages[page] == NOBODY)
+    if (page >= page_count || pages[page] >= tensor_count)
         return;
     const struct tensor t = tensors[pages[page]];
-    const ulong within = page * PAGE - t.offset;
+    const ulong within = page * PAGE - t.offset, at = t.offset / PAGE + within / 4096;
     struct rates r = read_rates(norm, control, optimizer, 0);
-    if (within % 4096 != 0 || t.kind > DECAY || r.factor == 0.0f)
+    if (within % 4096 != 0 || t.kind > DECAY || r.factor == 0.0f || at >= page_count)
         return;
     r.decay = t.kind == DECAY ? r.decay : 0.0f;
-    const ulong end = t.offset + min(within + 4096, t.count);
+    const ulong end = min(t.offset + min(within + 4096, t.count), count);
     float16 of_weights = (float16)(0.0f), of_steps = (float16)(0.0f);
     for (ulong i = t.offset + within; i < end; i += 16) {
         const uint n = (uint)min(end - i, (ulong)16);
@@ -334,8 +336,8 @@ __kernel void keel_trust_blocks(__global const float *w, __global const float *g
         of_weights = fma(x, x, of_weights);
         of_steps = fma(s, s, of_steps);
     }
-    sums[t.offset / PAGE + within / 4096] = canon_fold(of_weights);
-    sums[page_count + t.offset / PAGE + within / 4096] = canon_fold(of_steps);
+    sums[at] = canon_fold(of_weights);
+    sums[page_count + at] = canon_fold(of_steps);
 }
 
 /* The square root of a tree whose leaves are the `count` sums at s, in place: block b lies behind what is read. */
@@ -360,9 +362,9 @@ __kernel void keel_trust_ratios(__global const struct tensor *tensors, __global 
         return;
     const struct tensor t = tensors[number];
     ratios[number] = 1.0f;
-    if (t.kind != DECAY || norm[1] == 0.0f)
+    const ulong blocks = t.count / 4096 + (t.count % 4096 != 0);
+    if (t.kind != DECAY || norm[1] == 0.0f || blocks == 0 || t.offset / PAGE + blocks > page_count)
         return;
-    const ulong blocks = (t.count + 4095) / 4096;
     const float of_weights = tree_root(sums + t.offset / PAGE, blocks);
     const float of_steps = tree_root(sums + page_count + t.offset / PAGE, blocks);
     if (of_weights > 0.0f && of_steps > 0.0f)

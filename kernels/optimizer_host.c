@@ -164,6 +164,24 @@ static inline void update_tensor(const struct flats *flats, const struct keel_up
     }
 }
 
+/* Where tensors lie, as the device's memory has it. */
+struct map {
+    const struct keel_update_tensor *tensors;
+    const uint32_t *pages;
+    uint32_t tensor_count;
+    uint64_t count; /* elements of the flat buffers */
+};
+
+/* The tensor that begins with page p and lies within, or NULL. */
+static const struct keel_update_tensor *tensor_at(const struct map *map, uint64_t p)
+{
+    if (map->pages[p] >= map->tensor_count)
+        return NULL;
+    const struct keel_update_tensor *tensor = &map->tensors[map->pages[p]];
+    const uint64_t offset = p * KEEL_UPDATE_PAGE;
+    return tensor->offset == offset && tensor->count <= map->count - offset ? tensor : NULL;
+}
+
 /* All tensors, one after the other: a tensor is met at its first page. */
 KEEL_HOST_KERNEL static void host_update(void *const *arguments, const struct keel_range *range)
 {
@@ -175,20 +193,19 @@ KEEL_HOST_KERNEL static void host_update(void *const *arguments, const struct ke
                                 .half = arguments[10],
                                 .half_type = u32_at(arguments, 14)};
     const struct keel_control *control = arguments[5];
-    const struct keel_update_tensor *tensors = arguments[6];
-    const uint32_t *pages = arguments[7];
+    const struct map map = {arguments[6], arguments[7], u32_at(arguments, 16), u64_at(arguments, 11)};
     const float *ratios = (const float *)arguments[8] + SLOT_WORDS;
     uint32_t *slots = arguments[9];
     struct rates r = read_rates(arguments[4], control, u32_at(arguments, 12));
     r.nesterov = u32_at(arguments, 13) != 0;
     uint64_t sum = slots[0] + ((uint64_t)slots[1] << 32);
     for (uint64_t p = 0; p < keel_update_page_count(u64_at(arguments, 11)); p++) {
-        const struct keel_update_tensor *tensor = &tensors[pages[p]];
-        if (pages[p] == UINT32_MAX || tensor->offset != p * KEEL_UPDATE_PAGE)
+        const struct keel_update_tensor *tensor = tensor_at(&map, p);
+        if (tensor == NULL)
             continue;
         const bool trust = r.optimizer == KEEL_OPTIMIZER_LARS || r.optimizer == KEEL_OPTIMIZER_LAMB;
         r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
-        r.ratio = trust ? ratios[pages[p]] : 1.0F;
+        r.ratio = trust ? ratios[map.pages[p]] : 1.0F;
         update_tensor(&flats, tensor, &r);
         sum += keel_digest_host(flats.w + tensor->offset, tensor->count, tensor->first_element);
     }
@@ -235,15 +252,13 @@ KEEL_HOST_KERNEL static void host_trust_blocks(void *const *arguments, const str
 {
     (void)range;
     const struct keel_control *control = arguments[5];
-    const struct keel_update_tensor *tensors = arguments[6];
-    const uint32_t *pages = arguments[7];
+    const struct map map = {arguments[6], arguments[7], u32_at(arguments, 10), u64_at(arguments, 12)};
     const uint64_t page_count = u64_at(arguments, 9);
     float *sums = (float *)arguments[8] + SLOT_WORDS + u32_at(arguments, 10);
     struct rates r = read_rates(arguments[4], control, u32_at(arguments, 11));
     for (uint64_t p = 0; p < page_count && r.factor != 0.0F; p++) {
-        const struct keel_update_tensor *tensor = &tensors[pages[p]];
-        if (pages[p] == UINT32_MAX || tensor->offset != p * KEEL_UPDATE_PAGE ||
-            tensor->kind > KEEL_TENSOR_DECAY)
+        const struct keel_update_tensor *tensor = tensor_at(&map, p);
+        if (tensor == NULL || tensor->kind > KEEL_TENSOR_DECAY)
             continue;
         r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
         for (uint64_t start = 0; start < tensor->count; start += KEEL_BLOCK_ELEMENTS) {
@@ -276,10 +291,12 @@ static void host_trust_ratios(void *const *arguments, const struct keel_range *r
     float *ratios = (float *)arguments[1] + SLOT_WORDS, *sums = ratios + tensor_count;
     for (uint32_t t = 0; t < tensor_count; t++) {
         ratios[t] = 1.0F;
-        if (tensors[t].kind != KEEL_TENSOR_DECAY || norm[1] == 0.0F)
-            continue;
         const uint64_t at = tensors[t].offset / KEEL_UPDATE_PAGE;
-        const uint64_t blocks = (tensors[t].count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS;
+        const uint64_t blocks =
+            tensors[t].count / KEEL_BLOCK_ELEMENTS + (tensors[t].count % KEEL_BLOCK_ELEMENTS != 0);
+        if (tensors[t].kind != KEEL_TENSOR_DECAY || norm[1] == 0.0F || blocks == 0 ||
+            at + blocks > page_count)
+            continue;
         const float weights = tree_root(sums + at, blocks), steps = tree_root(sums + page_count + at, blocks);
         if (!(weights > 0.0F && steps > 0.0F))
             continue;

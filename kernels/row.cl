@@ -186,12 +186,18 @@ static inline int any_above(__global const float *x, int least)
     return any((a | b) | (c | d));
 }
 
+/* Element `at` of a row, as its place in the order; `at` was read from memory, where a bit may have flipped. */
+static inline int order_at(__global const float *x, int at, uint n)
+{
+    return order_of(x[min((uint)at, n - 1)]);
+}
+
 /* Puts j where it belongs among the `filled` best so far, and drops the last of k when they are full. */
-static inline uint insert(__global const float *x, __global int *best, uint filled, uint k, uint j)
+static inline uint insert(__global const float *x, uint n, __global int *best, uint filled, uint k, uint j)
 {
     const int key = order_of(x[j]);
     uint at = filled < k ? filled : k - 1;
-    for (; at > 0 && order_of(x[best[at - 1]]) < key; at--)
+    for (; at > 0 && order_at(x, best[at - 1], n) < key; at--)
         best[at] = best[at - 1];
     best[at] = (int)j;
     return filled < k ? filled + 1 : k;
@@ -212,12 +218,12 @@ __kernel void keel_top_k(__global const float *x, __global float *values, __glob
             for (uint j = i; j < min(i + 64, n); j++) {
                 if (filled == k && order_of(from[j]) <= least)
                     continue;
-                filled = insert(from, best, filled, k, j);
-                least = order_of(from[best[filled - 1]]);
+                filled = insert(from, n, best, filled, k, j);
+                least = order_at(from, best[filled - 1], n);
             }
         }
         for (uint j = 0; has_values && j < k; j++)
-            values[row * k + j] = from[best[j]];
+            values[row * k + j] = from[min((uint)best[j], n - 1)];
     }
 }
 
