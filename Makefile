@@ -292,7 +292,7 @@ $(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Iboards/bringup -
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
 # Boards' folders as they are in the tree; what was measured or made on a machine stays there.
-board_files = $(wildcard boards/README.md boards/template/* $(addprefix boards/*/*/,board.conf README.md))
+board_files = $(wildcard boards/README.md boards/template/* $(addprefix boards/*/*/,board.conf clblast.conf README.md))
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/

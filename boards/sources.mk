@@ -17,6 +17,7 @@ boards_SRC += bringup/board_find.c
 boards_SRC += bringup/board_init.c
 boards_SRC += bringup/board_tune.c
 boards_SRC += bringup/clblast_file.c
+boards_SRC += bringup/clblast_import.c
 boards_SRC += bringup/check_table.c
 boards_SRC += bringup/check_child.c
 boards_SRC += bringup/check_runner.c

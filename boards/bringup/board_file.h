@@ -38,6 +38,10 @@ struct keel_board_clblast {
 /* No kernels when there is no such file, or one for another driver. INVALID names the line. */
 enum keel_status keel_board_clblast_read(const struct keel_board_file *file,
                                          const struct keel_device_info *info, struct keel_board_clblast *out);
+/* Write it at `path` out of what CLBlast's tuners left in `folder`, for this device. NOT_FOUND: nothing is
+ * there. INVALID: of another device, or no result of a tuner, by file. */
+enum keel_status keel_board_clblast_import(const char *folder, const struct keel_device_info *info,
+                                           const char *path, uint32_t *out_kernel_count);
 /* Where a board's artifacts are. */
 enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES]);
 

@@ -19,7 +19,7 @@ enum { TEXT_BYTES = 4096 };
 
 struct tune_options {
     uint64_t seconds;
-    const char *out;
+    const char *out, *clblast;
     bool list;
     bool trial; /* the process of a trial */
 };
@@ -29,6 +29,8 @@ static const struct keel_command_option options[] = {
      "stop after this time (120)"},
     {"--out", "FILE", KEEL_COMMAND_TEXT, offsetof(struct tune_options, out),
      "write there (tune.conf in the board's folder)"},
+    {"--clblast", "DIR", KEEL_COMMAND_TEXT, offsetof(struct tune_options, clblast),
+     "write clblast.conf out of what CLBlast's tuners left in DIR; nothing is measured"},
     {"--list", NULL, KEEL_COMMAND_FLAG, offsetof(struct tune_options, list),
      "the tunables, their values and what they change; nothing is measured"},
     {"--trial", NULL, KEEL_COMMAND_FLAG, offsetof(struct tune_options, trial), NULL},
@@ -176,6 +178,25 @@ static void tell(const struct keel_command *command, const struct tuner *tuner, 
     }
 }
 
+static enum keel_status import(const struct keel_command *command, const struct tuner *tuner,
+                               const char *path)
+{
+    const struct tune_options *own = keel_command_own(command);
+    uint32_t kernel_count = 0;
+    KEEL_TRY(keel_board_clblast_import(own->clblast, &tuner->info, path, &kernel_count));
+    if (command->json) {
+        struct keel_json json = {.out = stdout};
+        keel_json_open(&json, NULL, '{');
+        keel_json_text(&json, "file", path);
+        keel_json_number(&json, "kernels", kernel_count);
+        keel_json_close(&json, '}');
+        putchar('\n');
+    } else {
+        printf("%s written: parameters of %" PRIu32 " kernels\n", path, kernel_count);
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status tune_board(const struct keel_command *command, struct tuner *tuner)
 {
     const struct tune_options *own = keel_command_own(command);
@@ -185,11 +206,13 @@ static enum keel_status tune_board(const struct keel_command *command, struct tu
         return keel_fail(KEEL_NOT_FOUND, "no board file matches %s: say --out FILE, or keel board init first",
                          command->operands[0]);
     if (own->out == NULL)
-        KEEL_TRY(keel_path_join(path, file->folder, "tune.conf"));
+        KEEL_TRY(keel_path_join(path, file->folder, own->clblast != NULL ? "clblast.conf" : "tune.conf"));
     else
         snprintf(path, sizeof path, "%s", own->out);
-    KEEL_TRY(take_given(tuner));
     KEEL_TRY(keel_command_may_write(path));
+    if (own->clblast != NULL)
+        return import(command, tuner, path);
+    KEEL_TRY(take_given(tuner));
     KEEL_TRY(search(tuner));
     KEEL_TRY(write_file(tuner, path));
     tell(command, tuner, path);
@@ -230,7 +253,8 @@ const struct keel_command_kind keel_board_tune = {
         "whenever the board is opened, as long as the driver is the same. No setting that it tries changes a "
         "bit.\n",
     .examples = "  keel board tune --list\n"
-                "  keel board tune pocl:0 --seconds 60 --out tune.conf\n",
+                "  keel board tune pocl:0 --seconds 60 --out tune.conf\n"
+                "  keel board tune acme/gpu --clblast tuned\n",
     .options = options,
     .begin = begin,
     .run = tune};

@@ -41,6 +41,36 @@ echo 'gemm.deph = 3' >>"$scratch/roots/test/board/tune.conf"
 grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out"
 verdict "tune.conf is read when the board is opened, and its mistakes are named"
 
+# what CLBlast's tuners found: files of theirs, cut down
+name=$("$keel" board list --json | grep -o '"name":"[^"]*"' | head -n 1 | cut -d '"' -f 4)
+result() { # result NAME TIME PARAMETERS
+    printf '{"device": "%s", "best_time": "%s", "best_parameters": "PRECISION=32 %s"}\n' "$name" "$2" "$3" >"$scratch/tuned/clblast_$1_32.json"
+}
+mkdir "$scratch/tuned"
+conf ''
+"$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1
+[ $? -ne 0 ] && grep -q 'holds no clblast_NAME_32.json' "$scratch/out"
+verdict "a folder without results is told: $(cat "$scratch/out")"
+result transpose 0.06 "TRA_DIM=4 TRA_PAD=1 TRA_SHUFFLE=0 TRA_WPT=1"
+result xgemm_direct_1 0.5 "WGD=8"
+result xgemm_direct_2 0.4 "WGD=16"
+"$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1
+verdict "results of CLBlast's tuners are taken: $(cat "$scratch/out")"
+file=$scratch/roots/test/board/clblast.conf
+[ "$(sed -n '3,$p' "$file" | tr '\n' ' ')" = "[Transpose] TRA_DIM = 4 TRA_PAD = 1 TRA_SHUFFLE = 0 TRA_WPT = 1 [XgemmDirect] WGD = 16 " ]
+verdict "by kernel, the fastest of several, without the precision: $(cat "$file")"
+rm -f "$scratch"/tuned/clblast_xgemm*
+"$keel" board tune test/board --clblast "$scratch/tuned" >/dev/null 2>&1 && "$keel" board check test/board --level 0 >"$scratch/out" 2>&1
+verdict "the board opens with them: $(cat "$scratch/out")"
+result transpose 0.06 "TRA_DIM=4;[kernels]"
+! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'no list of NAME=NUMBER' "$scratch/out"
+verdict "what is no result is refused: $(cat "$scratch/out")"
+name=other
+result transpose 0.06 "TRA_DIM=4"
+! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'is of "other"' "$scratch/out"
+verdict "and one of another device: $(cat "$scratch/out")"
+rm "$file"
+
 # nothing is written where nothing was measured: could-not-run is told with the reason, and soon
 says() { # says CLAIM WORDS: of a search that measures nothing
     began=$(date +%s)
