@@ -66,10 +66,13 @@ static void product_fini(struct product *p)
     free(p->bias_row);
 }
 
+/* Of the arguments of keel_gemm. */
+enum { M_ARGUMENT = 5, N_ARGUMENT = 6, ROW_BLOCK_ARGUMENT = 12, STRIPS_ARGUMENT = 17 };
+
 /* For a device with small local memory: groups of at most 64 rows, other depths of k. */
 static struct rig_small use_small_local(struct rig_device *on, struct keel_launch_list *list)
 {
-    enum { M_ARGUMENT = 5, N_ARGUMENT = 6, ROW_BLOCK_ARGUMENT = 12, STRIPS_ARGUMENT = 17, ROWS = 64 };
+    enum { ROWS = 64 };
     struct keel_launch *launch = &list->items[0];
     launch->args[ROW_BLOCK_ARGUMENT].as.u32 = ROWS;
     launch->args[STRIPS_ARGUMENT].as.u32 = 1;
@@ -205,6 +208,63 @@ START_TEST(every_shape_has_the_stated_chain_on_every_device)
 END_TEST
 
 /* Splitting rows must not show: a product of all rows equals that of its halves. */
+/* Elements of C that the busiest of some units makes, where they are handed groups in order, each time an
+ * equal part of those that are left, as PoCL does. */
+static uint64_t busiest(const struct keel_launch *launch, uint32_t units)
+{
+    const uint64_t m = launch->args[M_ARGUMENT].as.u32, n = launch->args[N_ARGUMENT].as.u32;
+    const uint64_t rows = launch->args[ROW_BLOCK_ARGUMENT].as.u32;
+    const uint64_t columns = UINT64_C(48) * launch->args[STRIPS_ARGUMENT].as.u32;
+    const uint64_t across = launch->range.global[0], groups = across * launch->range.global[1];
+    uint64_t *made = calloc(units, sizeof *made), most = 0;
+    for (uint64_t group = 0; group < groups;) {
+        uint32_t least = 0;
+        for (uint32_t u = 1; u < units; u++)
+            least = made[u] < made[least] ? u : least;
+        for (uint64_t end = group + (groups - group + units - 1) / units; group < end; group++) {
+            const uint64_t row = group / across * rows, column = group % across * columns;
+            made[least] += (m - row < rows ? m - row : rows) * (n - column < columns ? n - column : columns);
+        }
+    }
+    for (uint32_t u = 0; u < units; u++)
+        most = larger(most, made[u]);
+    free(made);
+    return most;
+}
+
+/* 256 rows as 240 and 16 left two of four units idle for half of the time. */
+START_TEST(no_unit_waits_long_for_another)
+{
+    static const struct shape large[] = {
+        {256, 768, 2304, 1, 0}, {256, 2304, 768, 1, 0}, {256, 3072, 768, 1, 0}, {768, 3072, 256, 1, 0},
+        {768, 768, 256, 1, 0},  {1024, 1024, 64, 1, 0}, {4096, 768, 64, 1, 0},  {250, 1000, 64, 1, 0}};
+    rig_open();
+    struct rig_device *on = &rig[1];
+    const uint32_t units = keel_kernels_info(on->kernels)->compute_units;
+    struct keel_buffer *buffer = rig_buffer(on, NULL, UINT64_C(4096) * 3072 * sizeof(float));
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        const struct shape *s = &large[i];
+        const struct keel_gemm op = {.m = s->m,
+                                     .n = s->n,
+                                     .k = s->k,
+                                     .batch = 1,
+                                     .lda = s->k,
+                                     .ldb = s->n,
+                                     .ldc = s->n,
+                                     .a = buffer,
+                                     .b = buffer,
+                                     .c = buffer};
+        struct keel_launch_list list = {0};
+        ck_ok(keel_op_gemm(on->kernels, &op, &list));
+        const double share = (double)s->m * s->n / units / (double)busiest(&list.items[0], units);
+        ck_assert_msg(share > 0.75 || units > 8, "%u x %u on %u units: they work %.2f of the time", s->m,
+                      s->n, units, share);
+        keel_launch_list_fini(&list);
+    }
+    rig_close();
+}
+END_TEST
+
 START_TEST(the_number_of_rows_changes_no_bit)
 {
     rig_open();
@@ -537,6 +597,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_shape_has_the_stated_chain_on_every_device);
+    tcase_add_test(tc, no_unit_waits_long_for_another);
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
     tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
