@@ -21,15 +21,16 @@
  * adds nothing, whether a device skips it or adds fma(0, x, acc).
  *
  * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], out and dout [batch, tokens, heads,
- * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2]. The rows of a head lie far from
- * each other there, so that caches hold few of them and prefetchers find none: where there are many,
+ * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2]. The rows of a head lie far
+ * from each other there, so that caches hold few of them and prefetchers find none: where there are many,
  * keel_attention_pack copies them to the workspace, one head after the other, and they are read from there.
  *
  * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a
- * time, one to a lane. `lanes` arrays are [head_width][LANES]. BLOCK keys (or queries) are taken at a time:
- * every chain goes on unchanged from block to block. Forward, the scores of the first KEPT keys wait in local
- * memory until the largest is known, those of others are computed again. Nothing else grows with the length.
- * Tunables (tunables.c): BLOCK, KEPT, KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
+ * time: scores have one to a lane, sums one to a row. `lanes` arrays are [head_width][LANES]. BLOCK keys (or
+ * queries) are taken at a time: every chain goes on unchanged from block to block. Forward, the scores of the
+ * first KEPT keys wait in local memory until the largest is known, those of others are computed again.
+ * Nothing else grows with the length. Tunables (tunables.c): BLOCK, KEPT, KEEL_BY_LANE. Tolerance against the
+ * host: none, equal bits. */
 
 #ifndef KEEL_ATTENTION_BLOCK
 #define KEEL_ATTENTION_BLOCK 64
@@ -37,14 +38,16 @@
 #endif
 #ifdef KEEL_LARGE_LOCAL
 #define WIDE(x) x /* what concerns the second vector of a block */
-enum { VECTORS = 2, WIDTH_MAX = 256 };
+enum { VECTORS = 2, WIDTH_MAX = 256, COPY_FLOATS = 4096 };
 #else
 #define WIDE(x)
-enum { VECTORS = 1, WIDTH_MAX = 64 };
+enum { VECTORS = 1, WIDTH_MAX = 64, COPY_FLOATS = 1024 };
 #endif
 enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
+enum { ALWAYS = 1 << 30 };                          /* further than any token */
+enum { HALVES = VECTORS == 2 && KEEL_BY_LANE < 2 }; /* one vector alone where the mask leaves only that */
 enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
-enum { Q, K, V, G, DQ, PARTS };              /* of the gradient's workspace, where it is packed */
+enum { Q, K, V, G, DQ, PARTS };           /* of the gradient's workspace, where it is packed */
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */
 
 #define LOCAL_FLOATS __local float __attribute__((aligned(64)))
@@ -93,39 +96,24 @@ static ulong part_floats(uint tokens, uint heads, uint width)
     return (ulong)get_num_groups(2) * heads * tokens * width;
 }
 
-/* ---- rows to lanes and back ---- */
+/* ---- rows to lanes ---- */
 
 #if KEEL_BY_LANE == 0
 #define PIECE(l, c) vload4(c, rows + min(first + (l), last) * step)
-#define PUT(m, v)   vstore16(v, 0, lanes + (m) * LANES);
+#define PUT(m, v)   vstore16(v, 0, lanes + (m)*LANES);
 static void turn_rows(__global const float *rows, ulong step, uint first, uint last, __local float *lanes)
-{
-    TURN_TILE(float16)
-}
-#undef PIECE
-#undef PUT
-#define PIECE(l, c) vload4(c, lanes + (l) * LANES)
-#define PUT(m, v)                                                                                            \
-    if (first + (m) <= last)                                                                                 \
-        vstore16(v, 0, rows + (first + (m)) * step);
-static void turn_lanes(__local const float *lanes, __global float *rows, ulong step, uint first, uint last)
 {
     TURN_TILE(float16)
 }
 #endif
 
-/* How much of a row goes by blocks of 16. */
-static uint whole_of(uint width)
-{
-    return KEEL_BY_LANE == 0 ? width & ~15u : 0;
-}
-
 /* lanes[d][l] = row first + l, the last row of all again where there are fewer than LANES. */
 static void load_lanes(__global const float *rows, ulong step, uint first, uint last, uint width,
                        LOCAL_FLOATS *lanes)
 {
-    const uint whole = whole_of(width);
+    uint whole = 0; /* how much of a row goes by blocks of 16 */
 #if KEEL_BY_LANE == 0
+    whole = width & ~15u;
     for (uint l = 0; l < LANES; l += 16)
         for (uint d = 0; d < whole; d += 16)
             turn_rows(rows + d, step, first + l, last, lanes + d * LANES + l);
@@ -137,31 +125,13 @@ static void load_lanes(__global const float *rows, ulong step, uint first, uint 
     }
 }
 
-static void store_lanes(__local const float *lanes, uint width, __global float *rows, ulong step, uint first,
-                        uint last)
+/* Two facts of each row, from lanes. */
+static void store_facts(__local const float *lanes, __global float *rows, uint first, uint last)
 {
-    const uint whole = whole_of(width);
-#if KEEL_BY_LANE == 0
-    for (uint l = 0; l < LANES; l += 16)
-        for (uint d = 0; d < whole; d += 16)
-            turn_lanes(lanes + d * LANES + l, rows + d, step, first + l, last);
-#endif
-    for (uint l = 0; l < LANES && first + l <= last && whole < width; l++)
-        for (uint d = whole; d < width; d++)
-            rows[(first + l) * step + d] = lanes[d * LANES + l];
-}
-
-static void zero_lanes(__local float *lanes, uint width)
-{
-    for (uint i = 0; i < width * VECTORS; i++)
-        vstore16((float16)(0.0f), i, lanes);
-}
-
-/* lanes = lanes * factor + 0. */
-static void scale_lanes(__local float *lanes, uint width, float factor)
-{
-    for (uint i = 0; i < width * VECTORS; i++)
-        vstore16(canon_plus_zero_x16(vload16(i, lanes) * factor), i, lanes);
+    for (uint l = 0; l < LANES && first + l <= last; l++) {
+        rows[(first + l) * 2] = lanes[l];
+        rows[(first + l) * 2 + 1] = lanes[LANES + l];
+    }
 }
 
 /* ---- products ---- */
@@ -174,23 +144,25 @@ static void scale_lanes(__local float *lanes, uint width, float factor)
     {                                                                                                        \
         const float16 x = (float16)(x##r[d]);                                                                \
         s##r = fma(x, y, s##r);                                                                              \
-        WIDE(t##r = fma(x, z, t##r);)                                                                        \
+        WIDE(if (all) t##r = fma(x, z, t##r);)                                                               \
     }
 #define DOT_END(r)                                                                                           \
     vstore16(s##r, (i + r) * VECTORS, out);                                                                  \
-    WIDE(vstore16(t##r, (i + r) * VECTORS + 1, out);)
-/* out[i][l] = chain over d of rows[i][d] lanes[d][l]; writes up to 7 rows past count, within BLOCK. */
-static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
-                     __local const float *lanes, __local float *out)
+    WIDE(if (all) vstore16(t##r, (i + r) * VECTORS + 1, out);)
+/* out[i][l] = chain over d of rows[i][d] lanes[d][l], of all l or of the first 16; writes up to 7 rows past
+ * count, within BLOCK. */
+static inline void __attribute__((always_inline))
+dot(__global const float *rows, ulong step, uint count, uint width, __local const float *lanes,
+    __local float *out, const bool all)
 {
 #if KEEL_BY_LANE >= 2
-    for (uint i = 0; i < count * VECTORS; i++) {
-        __global const float *x = rows + i / VECTORS * step;
-        float16 s = (float16)(0.0f);
-        for (uint d = 0; d < width; d++)
-            s = canon_wide_fma((float16)(x[d]), vload16(d * VECTORS + i % VECTORS, lanes), s);
-        vstore16(s, i, out);
-    }
+    for (uint i = 0; i < count; i++)
+        for (uint v = 0; v < (all ? VECTORS : 1); v++) {
+            float16 s = (float16)(0.0f);
+            for (uint d = 0; d < width; d++)
+                s = canon_wide_fma((float16)(rows[i * step + d]), vload16(d * VECTORS + v, lanes), s);
+            vstore16(s, i * VECTORS + v, out);
+        }
 #else
     for (uint i = 0; i < count; i += 8) {
         EACH_8(DOT_BEGIN)
@@ -203,87 +175,60 @@ static void dot_rows(__global const float *rows, ulong step, uint count, uint wi
     }
 #endif
 }
-
-#define SUM_BEGIN(r)                                                                                         \
-    float16 s##r = vload16((d + r) * VECTORS, lanes);                                                        \
-    WIDE(float16 t##r = vload16((d + r) * VECTORS + 1, lanes);)
-#define SUM_FMA(r)                                                                                           \
-    {                                                                                                        \
-        const float16 a = (float16)(x[r]);                                                                   \
-        s##r = fma(a, y, s##r);                                                                              \
-        WIDE(t##r = fma(a, z, t##r);)                                                                        \
-    }
-#define SUM_END(r)                                                                                           \
-    vstore16(s##r, (d + r) * VECTORS, lanes);                                                                \
-    WIDE(vstore16(t##r, (d + r) * VECTORS + 1, lanes);)
-#define SUM_LOOP(EACH)                                                                                       \
-    {                                                                                                        \
-        __global const float *x = rows + d;                                                                  \
-        EACH(SUM_BEGIN)                                                                                      \
-        for (uint i = 0; i < count; i++, x += step) {                                                        \
-            const float16 y = vload16(i * VECTORS, weights);                                                 \
-            WIDE(const float16 z = vload16(i * VECTORS + 1, weights);)                                       \
-            EACH(SUM_FMA)                                                                                    \
-        }                                                                                                    \
-        EACH(SUM_END)                                                                                        \
-    }
-#define EACH_1(X) X(0)
-/* lanes[d][l] = chain over i of weights[i][l] rows[i][d], going on from what lanes holds. */
-static void sum_rows(__global const float *rows, ulong step, uint count, uint width,
-                     __local const float *weights, __local float *lanes)
+static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
+                     __local const float *lanes, __local float *out)
 {
-#if KEEL_BY_LANE >= 2
-    for (uint at = 0; at < width * VECTORS; at++) {
-        float16 s = vload16(at, lanes);
-        for (uint i = 0; i < count; i++)
-            s = canon_wide_fma((float16)(rows[i * step + at / VECTORS]),
-                               vload16(i * VECTORS + at % VECTORS, weights), s);
-        vstore16(s, at, lanes);
-    }
-#else
-    uint d = 0;
-    for (; d + 8 <= width; d += 8)
-        SUM_LOOP(EACH_8)
-    for (; d < width; d++)
-        SUM_LOOP(EACH_1)
-#endif
+    dot(rows, step, count, width, lanes, out, true);
+}
+static void dot_half(__global const float *rows, ulong step, uint count, uint width,
+                     __local const float *lanes, __local float *out)
+{
+    dot(rows, step, count, width, lanes, out, false);
 }
 
 #define ADD_BEGIN(r)                                                                                         \
-    float16 s##r = vload16(r * VECTORS, tile);                                                               \
-    WIDE(float16 t##r = vload16(r * VECTORS + 1, tile);)
+    float16 s##r = vload16(0, sums + r * pitch);                                                             \
+    WIDE(float16 t##r = vload16(1, sums + r * pitch);)
 #define ADD_FMA(r)                                                                                           \
     {                                                                                                        \
-        const float16 a = (float16)(weights[r * LANES + j]);                                                 \
+        const float16 a = (float16)(weights[r * across]);                                                    \
         s##r = fma(a, y, s##r);                                                                              \
         WIDE(t##r = fma(a, z, t##r);)                                                                        \
     }
 #define ADD_END(r)                                                                                           \
-    vstore16(s##r, r * VECTORS, tile);                                                                       \
-    WIDE(vstore16(t##r, r * VECTORS + 1, tile);)
-/* tile[r][l] = chain over j of weights[r][j] rows[j][l], going on from what the tile holds: 8 x LANES, of
- * which `high` rows matter. */
-static void add_tile(__local const float *weights, __local const float *rows, uint pitch, uint count,
-                     uint high, __local float *tile)
-{
+    vstore16(s##r, 0, sums + r * pitch);                                                                     \
+    WIDE(vstore16(t##r, 1, sums + r * pitch);)
+/* sums[r][l] goes on with the chain over j < count of weights[r * across + j * along] rows[j][l], for 8 r and
+ * LANES l. */
 #if KEEL_BY_LANE >= 2
-    for (uint at = 0; at < high * VECTORS; at++) {
-        float16 s = vload16(at, tile);
-        for (uint j = 0; j < count; j++)
-            s = canon_wide_fma((float16)(weights[at / VECTORS * LANES + j]),
-                               vload16(at % VECTORS, rows + j * pitch), s);
-        vstore16(s, at, tile);
+#define ADD_CHAINS                                                                                           \
+    for (uint at = 0; at < 8 * VECTORS; at++) {                                                              \
+        __local float *to = sums + at / VECTORS * pitch;                                                     \
+        float16 s = vload16(at % VECTORS, to);                                                               \
+        for (uint j = 0; j < count; j++)                                                                     \
+            s = canon_wide_fma((float16)(weights[at / VECTORS * across + j * along]),                        \
+                               vload16(at % VECTORS, rows + j * step), s);                                   \
+        vstore16(s, at % VECTORS, to);                                                                       \
     }
 #else
-    EACH_8(ADD_BEGIN)
-    for (uint j = 0; j < count; j++, rows += pitch) {
-        const float16 y = vload16(0, rows);
-        WIDE(const float16 z = vload16(1, rows);)
-        EACH_8(ADD_FMA)
-    }
+#define ADD_CHAINS                                                                                           \
+    EACH_8(ADD_BEGIN)                                                                                        \
+    for (uint j = 0; j < count; j++, rows += step, weights += along) {                                       \
+        const float16 y = vload16(0, rows);                                                                  \
+        WIDE(const float16 z = vload16(1, rows);)                                                            \
+        EACH_8(ADD_FMA)                                                                                      \
+    }                                                                                                        \
     EACH_8(ADD_END)
 #endif
-}
+#define ADD_TILE(name, space)                                                                                \
+    static inline void __attribute__((always_inline))                                                        \
+    name(__local const float *weights, const uint across, const uint along, space const float *rows,         \
+         uint step, uint count, __local float *sums, uint pitch)                                             \
+    {                                                                                                        \
+        ADD_CHAINS                                                                                           \
+    }
+ADD_TILE(add_local, __local)
+ADD_TILE(add_global, __global)
 
 /* What of n floats belongs to vector v of them, for canon_load and canon_store. */
 static uint rest_of(uint n, uint v)
@@ -291,22 +236,66 @@ static uint rest_of(uint n, uint v)
     return n > 16 * v ? n - 16 * v : 0;
 }
 
-/* rows[i][d] = chain over j of weights[i][j] keys[j][d], going on from what rows holds, or from 0. */
-static void add_rows(__local const float *weights, uint count, __local const float *keys, uint key_count,
-                     uint width, bool begin, __global float *rows, ulong step, __local float *tile)
+/* Floats from a row to the next of a copy or of sums: whole vectors, for all lanes. */
+static uint pitch_of(uint width)
 {
-    const uint pitch = (width + LANES - 1) / LANES * LANES;
+    return (width + LANES - 1) / LANES * LANES;
+}
+
+/* `count` rows, with zeros behind each. */
+static void copy_rows(__global const float *rows, ulong step, uint count, uint width, __local float *copy)
+{
+    for (uint j = 0; j < count; j++)
+        for (uint d = 0; d < width; d += LANES, copy += LANES)
+            for (uint v = 0; v < VECTORS; v++)
+                vstore16(canon_load(rows + j * step + d + v * 16, rest_of(width - d, v)), v, copy);
+}
+
+/* sums[l][d] goes on with the chain over j of weights[j][l] rows[j][d], of the j < count from `from` + l to
+ * `to` + l; what is beyond these by less than 8 must weigh 0. Rows are read where they are if they lie close
+ * and come out even, else from `copy`, COPY_FLOATS of scratch. */
+static void sum_rows(__global const float *rows, ulong step, uint count, uint width, int from, int to,
+                     __local const float *weights, __local float *copy, __local float *sums)
+{
+    const uint pitch = pitch_of(width);
+    const bool direct = width == pitch && step <= 3 * width;
+    const int most = direct ? BLOCK : COPY_FLOATS / pitch;
+    for (int j0 = 0; j0 < (int)count; j0 += most) {
+        const int here = min(most, (int)count - j0);
+        if (!direct)
+            copy_rows(rows + j0 * step, step, here, width, copy);
+        for (int l = 0; l < LANES; l += 8) {
+            const int begin = max(from + l - j0, 0), end = min(to + l + 8 - j0, here);
+            for (uint d = 0; d < pitch && begin < end; d += LANES)
+                if (direct)
+                    add_global(weights + (j0 + begin) * LANES + l, 1, LANES, rows + (j0 + begin) * step + d,
+                               step, end - begin, sums + l * pitch + d, pitch);
+                else
+                    add_local(weights + (j0 + begin) * LANES + l, 1, LANES, copy + begin * pitch + d, pitch,
+                              end - begin, sums + l * pitch + d, pitch);
+        }
+    }
+}
+
+/* rows[i][d] = chain over the j <= i + `to` of weights[i][j] keys[j][d], going on from what rows holds, or
+ * from 0. */
+static void add_rows(__local const float *weights, uint count, __local const float *keys, uint key_count,
+                     int to, uint width, bool begin, __global float *rows, ulong step, __local float *tile)
+{
+    const uint pitch = pitch_of(width);
     for (uint i = 0; i < count; i += 8) {
         const uint high = min(8u, count - i);
+        const uint end = min((int)key_count, (int)i + to + 8);
         for (uint d = 0; d < width; d += LANES) {
             __global float *corner = rows + i * step + d;
             for (uint at = 0; at < 8 * VECTORS; at++) {
                 const uint v = at % VECTORS;
-                vstore16(begin || at >= high * VECTORS ? (float16)(0.0f)
-                               : canon_load(corner + at / VECTORS * step + v * 16, rest_of(width - d, v)),
+                vstore16(begin || at >= high * VECTORS
+                             ? (float16)(0.0f)
+                             : canon_load(corner + at / VECTORS * step + v * 16, rest_of(width - d, v)),
                          at, tile);
             }
-            add_tile(weights + i * LANES, keys + d, pitch, key_count, high, tile);
+            add_local(weights + i * LANES, LANES, 1, keys + d, pitch, end, tile, LANES);
             for (uint at = 0; at < high * VECTORS; at++) {
                 const uint v = at % VECTORS;
                 canon_store(vload16(at, tile), corner + at / VECTORS * step + v * 16, rest_of(width - d, v));
@@ -315,13 +304,19 @@ static void add_rows(__local const float *weights, uint count, __local const flo
     }
 }
 
-/* rows[j][d] of a block of keys, with zeros behind each row to a whole number of LANES. */
-static void copy_rows(__global const float *rows, ulong step, uint count, uint width, __local float *copy)
+static void zero_rows(__local float *sums, uint width)
 {
-    for (uint j = 0; j < count; j++)
-        for (uint d = 0; d < width; d += LANES, copy += LANES)
-            for (uint v = 0; v < VECTORS; v++)
-                vstore16(canon_load(rows + j * step + d + v * 16, rest_of(width - d, v)), v, copy);
+    for (uint i = 0; i < pitch_of(width) * VECTORS; i++)
+        vstore16((float16)(0.0f), i, sums);
+}
+
+/* y = sums * factor + 0, row by row. */
+static void store_rows(__local const float *sums, uint count, uint width, float factor, __global float *y,
+                       ulong step)
+{
+    for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
+        for (uint d = 0; d < width; d += 16)
+            canon_store(canon_plus_zero_x16(vload16(0, sums + d) * factor), y + d, width - d);
 }
 
 /* y = x * factor + 0, row by row. */
@@ -352,6 +347,17 @@ __kernel void keel_attention_pack(__global const float *from, __global float *to
 
 /* ---- forward ---- */
 
+/* Scores of a block of keys, before they are scaled; of a key that only the second vector of queries sees,
+ * from `near` on, only those. */
+static void score_keys(__global const float *keys, ulong step, uint count, uint near, uint width,
+                       __local const float *q, __local float *scores)
+{
+    if (near > 0)
+        dot_rows(keys, step, near, width, q, scores);
+    if (HALVES && near < count)
+        dot_half(keys + near * step, step, count - near, width, q + 16, scores + near * LANES + 16);
+}
+
 /* A block of scores becomes scores * scale, and `largest` the largest of each query's. */
 static void scale_scores(__local float *scores, uint count, float scale, bool masked, int first_key,
                          int16 query, uint v, float16 *largest)
@@ -367,8 +373,8 @@ static void scale_scores(__local float *scores, uint count, float scale, bool ma
 }
 
 /* A block of scores becomes exponentials, those that dropout keeps; `sum` adds all of them. */
-static void weigh_scores(__local float *scores, uint count, const struct drop *drop, bool masked, int first_key,
-                         int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
+static void weigh_scores(__local float *scores, uint count, const struct drop *drop, bool masked,
+                         int first_key, int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
 {
     float16 total = *sum;
     for (uint j = 0; j < count; j++) {
@@ -383,12 +389,68 @@ static void weigh_scores(__local float *scores, uint count, const struct drop *d
     *sum = total;
 }
 
+/* How many of `count` keys from key j0 on the first vector of queries sees, in whole sixteens. */
+static uint near_of(uint first, uint j0, uint count)
+{
+    return HALVES ? min((uint)max((int)(first + 16) - (int)j0, 0), count) : count;
+}
+
+/* Whether floats, sign apart, are 0 or in [2^-60, 2^60]: `most` is the largest of their bits, `least` the least
+ * of their bits minus 1. */
+static bool ordinary(uint16 most, uint16 least)
+{
+    const uint8 a = max(most.lo, most.hi), b = min(least.lo, least.hi);
+    const uint4 c = max(a.lo, a.hi), d = min(b.lo, b.hi);
+    const uint2 e = max(c.lo, c.hi), f = min(d.lo, d.hi);
+    return max(e.x, e.y) <= 0x5d800000u && min(f.x, f.y) >= 0x217fffffu;
+}
+
+/* y = sums / facts[LANES + i] + 0, row by row. The operations of canon_divide without those on exponents,
+ * which what is ordinary does not need: the same bits. Returns false, after nonsense, if something is not.
+ * `inverse` is scratch for LANES floats. */
+static bool divide_ordinary(__local const float *sums, __local const float *facts, uint count, uint width,
+                            __local float *inverse, __global float *y, ulong step)
+{
+    uint16 most = (uint16)(0u), least = (uint16)(~0u);
+    for (uint v = 0; v < VECTORS; v++) {
+        const float16 b = vload16(VECTORS + v, facts), r = canon_reciprocal_x16(b);
+        vstore16(fma(fma(-b, r, (float16)(1.0f)), r, r), v, inverse);
+        most = max(most, as_uint16(b));
+        least = min(least, as_uint16(b) - 1u);
+    }
+    for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
+        for (uint d = 0; d < width; d += 16) {
+            const float16 a = vload16(0, sums + d), b = (float16)(facts[LANES + i]),
+                          r = (float16)(inverse[i]);
+            const uint16 bits = as_uint16(a) & 0x7fffffffu;
+            const float16 q = a * r;
+            canon_store(canon_plus_zero_x16(fma(fma(-b, q, a), r, q)), y + d, width - d);
+            most = max(most, bits);
+            least = min(least, bits - 1u);
+        }
+    return ordinary(most, least);
+}
+
+static void divide_rows(__local const float *sums, __local const float *facts, uint count, uint width,
+                        __local float *scratch, __global float *y, ulong step)
+{
+    if (KEEL_BY_LANE == 0 && divide_ordinary(sums, facts, count, width, scratch, y, step))
+        return;
+    for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
+        for (uint d = 0; d < width; d += 16)
+            canon_store(
+                canon_plus_zero_x16(canon_divide_x16(vload16(0, sums + d), (float16)(facts[LANES + i]))),
+                y + d, width - d);
+}
+
 __kernel void keel_attention(__global const float *qkv, __global const float *work, __global float *out,
-                             __global float *stats, __global const uint *control, uint packed, uint tokens, uint heads, uint width, uint causal,
-                             float scale, float rate, float keep_scale, uint stream)
+                             __global float *stats, __global const uint *control, uint packed, uint tokens,
+                             uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
+                             uint stream)
 {
     LOCAL_FLOATS q[WIDTH_MAX * LANES];
     LOCAL_FLOATS sums[WIDTH_MAX * LANES];
+    LOCAL_FLOATS copy[COPY_FLOATS];
     LOCAL_FLOATS scores[(KEPT + BLOCK) * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2);
     const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
@@ -413,48 +475,48 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
     }
 
     load_lanes(qs, step, first, last, width, q);
-    zero_lanes(sums, width);
+    zero_rows(sums, width);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
-        const uint count = min((uint)BLOCK, keys - j0);
+        const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
         LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
-        dot_rows(ks + j0 * key_step, key_step, count, width, q, block);
+        score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
         for (uint v = 0; v < VECTORS; v++)
-            scale_scores(block, count, scale, causal && j0 + count > first + 1, (int)j0, query[v], v,
-                         &largest[v]);
+            scale_scores(block, v == 0 ? near : count, scale, causal && j0 + count > first + 1, (int)j0,
+                         query[v], v, &largest[v]);
     }
     for (uint v = 0; v < VECTORS; v++)
         largest[v] = canon_plus_zero_x16(largest[v]);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
-        const uint count = min((uint)BLOCK, keys - j0);
+        const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
         LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
         if (j0 >= KEPT && keys > KEPT + BLOCK) {
             float16 known = (float16)(INFINITY);
-            dot_rows(ks + j0 * key_step, key_step, count, width, q, block);
+            score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
             for (uint v = 0; v < VECTORS; v++)
-                scale_scores(block, count, scale, false, 0, query[v], v, &known);
+                scale_scores(block, v == 0 ? near : count, scale, false, 0, query[v], v, &known);
         }
         for (uint v = 0; v < VECTORS; v++)
-            weigh_scores(block, count, &drop, causal && j0 + count > first + 1, (int)j0, query[v],
-                         (row0 + convert_ulong16(query[v])) * tokens + (ulong)j0, v, largest[v], &sum[v]);
-        sum_rows(vs + j0 * key_step, key_step, count, width, block, sums);
+            weigh_scores(block, v == 0 ? near : count, &drop, causal && j0 + count > first + 1, (int)j0,
+                         query[v], (row0 + convert_ulong16(query[v])) * tokens + (ulong)j0, v, largest[v],
+                         &sum[v]);
+        sum_rows(vs + j0 * key_step, key_step, count, width, -ALWAYS, causal ? (int)first - (int)j0 : ALWAYS,
+                 block, copy, sums);
     }
     for (uint v = 0; v < VECTORS; v++) {
-        for (uint d = 0; d < width; d++)
-            vstore16(canon_plus_zero_x16(canon_divide_x16(vload16(d * VECTORS + v, sums), sum[v])),
-                     d * VECTORS + v, sums);
         vstore16(largest[v], v, scores);
         vstore16(sum[v], VECTORS + v, scores);
     }
-    store_lanes(sums, width, out + batch * tokens * out_step + head * width, out_step, first, last);
-    store_lanes(scores, 2, stats + row0 * 2, 2, first, last);
+    divide_rows(sums, scores, last + 1 - first, width, copy,
+                out + (batch * tokens + first) * out_step + head * width, out_step);
+    store_facts(scores, stats + row0 * 2, first, last);
 }
 
 /* ---- gradient ---- */
 
 /* inv and delta of each row, for keel_attention_grad. */
 __kernel void keel_attention_rows(__global const float *out, __global const float *stats,
-                                  __global const float *dout, __global float *work, uint packed,
-                                  uint tokens, uint heads, uint width)
+                                  __global const float *dout, __global float *work, uint packed, uint tokens,
+                                  uint heads, uint width)
 {
     LOCAL_FLOATS g[WIDTH_MAX * LANES];
     LOCAL_FLOATS o[WIDTH_MAX * LANES];
@@ -474,17 +536,18 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
         vstore16(delta, VECTORS + v, facts);
     }
     __global float *rows = work + (packed ? PARTS * part_floats(tokens, heads, width) : 0);
-    store_lanes(facts, 2, rows + row0 * 2, 2, first, last);
+    store_facts(facts, rows + row0 * 2, first, last);
 }
 
-/* Of a block of queries and LANES keys: scores become ds, gains (g . v) become drop(p). `stats` and `rows`
- * are those of the first query. */
-static void weigh_block(__local float *scores, __local float *gains, uint count, const struct drop *drop,
-                        float scale, __global const float *stats, __global const float *rows, ulong element,
-                        ulong tokens, bool masked, int first_query, int16 key, uint v)
+/* Of queries `begin` to `count` of a block, and LANES keys: scores become ds, gains (g . v) become drop(p).
+ * `stats` and `rows` are those of the first query. */
+static void weigh_block(__local float *scores, __local float *gains, uint begin, uint count,
+                        const struct drop *drop, float scale, __global const float *stats,
+                        __global const float *rows, ulong element, ulong tokens, bool masked, int first_query,
+                        int16 key, uint v)
 {
     const float16 zero = (float16)(0.0f);
-    for (uint r = 0; r < count; r++) {
+    for (uint r = begin; r < count; r++) {
         const uint at = r * VECTORS + v;
         float16 p = canon_exp_x16(vload16(at, scores) * scale - stats[r * 2]) * rows[r * 2];
         float16 dp = vload16(at, gains), kept = p;
@@ -504,17 +567,35 @@ static void weigh_block(__local float *scores, __local float *gains, uint count,
     }
 }
 
+/* How many of `count` queries from query i0 on only the first vector of keys concerns, in whole sixteens. */
+static uint first_of(uint key, uint i0, uint count)
+{
+    return HALVES ? min((uint)max((int)(key + 16) - (int)i0, 0), count) : 0;
+}
+
+/* Products of queries, or their dout, with the keys, or values, in lanes; of the first `few` with the first
+ * vector of lanes alone. */
+static void score_queries(__global const float *queries, ulong step, uint count, uint few, uint width,
+                          __local const float *lanes, __local float *scores)
+{
+    if (HALVES && few > 0)
+        dot_half(queries, step, few, width, lanes, scores);
+    if (few < count)
+        dot_rows(queries + few * step, step, count - few, width, lanes, scores + few * LANES);
+}
+
 /* dq, dk and dv. Groups (x, head, batch): those of one x alone do a whole head; else x is a block of LANES
  * queries or keys, and `want` says whose gradient: dq, or dk and dv. All ways have the same chains. */
 __kernel void keel_attention_grad(__global const float *qkv, __global const float *stats,
                                   __global const uint *control, __global const float *dout,
                                   __global float *work, __global float *dqkv, uint packed, uint tokens,
-                                  uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
-                                  uint stream, uint want)
+                                  uint heads, uint width, uint causal, float scale, float rate,
+                                  float keep_scale, uint stream, uint want)
 {
     LOCAL_FLOATS k[WIDTH_MAX * LANES];
     LOCAL_FLOATS v[WIDTH_MAX * LANES];
     LOCAL_FLOATS keys[WIDTH_MAX * LANES];
+    LOCAL_FLOATS copy[COPY_FLOATS];
     LOCAL_FLOATS dk[WIDTH_MAX * LANES];
     LOCAL_FLOATS dv[WIDTH_MAX * LANES];
     LOCAL_FLOATS tile[8 * LANES];
@@ -529,10 +610,12 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
     __global const float *const qs = packed ? pack : qkv + at;
     __global const float *const ks = packed ? pack + K * part : qs + out_step;
     __global const float *const vs = packed ? pack + V * part : ks + out_step;
-    __global const float *const gs = packed ? pack + G * part : dout + batch * tokens * out_step + head * width;
+    __global const float *const gs =
+        packed ? pack + G * part : dout + batch * tokens * out_step + head * width;
     const ulong q_step = packed ? width : step, g_step = packed ? width : out_step;
     const uint own_end = min(own + LANES, tokens);
-    const uint query_begin = want == WANT_QUERIES ? own : 0, query_end = want == WANT_QUERIES ? own_end : tokens;
+    const uint query_begin = want == WANT_QUERIES ? own : 0,
+               query_end = want == WANT_QUERIES ? own_end : tokens;
     const uint key_begin = want == WANT_KEYS ? own : 0;
     const uint key_end = want == WANT_KEYS ? own_end : causal ? query_end : tokens;
     struct drop drop;
@@ -544,28 +627,32 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
         load_lanes(vs, q_step, j0, last, width, v);
         if (want & WANT_QUERIES)
             copy_rows(ks + j0 * q_step, q_step, last + 1 - j0, width, keys);
-        zero_lanes(dk, width);
-        zero_lanes(dv, width);
+        zero_rows(dk, width);
+        zero_rows(dv, width);
         for (uint i0 = causal ? max(query_begin, j0) : query_begin; i0 < query_end; i0 += BLOCK) {
             const uint count = min((uint)BLOCK, query_end - i0);
-            dot_rows(qs + i0 * q_step, q_step, count, width, k, scores);
-            dot_rows(gs + i0 * g_step, g_step, count, width, v, gains);
+            const uint few = causal ? first_of(j0, i0, count) : 0;
+            score_queries(qs + i0 * q_step, q_step, count, few, width, k, scores);
+            score_queries(gs + i0 * g_step, g_step, count, few, width, v, gains);
             for (uint u = 0; u < VECTORS; u++)
-                weigh_block(scores, gains, count, &drop, scale, stats + (row0 + i0) * 2, rows + (row0 + i0) * 2,
-                            (row0 + i0) * tokens, tokens, causal && j0 + LANES > i0 + 1, (int)i0,
-                            LANE_NUMBERS + (int)(j0 + 16 * u), u);
+                weigh_block(scores, gains, u == 0 ? 0 : few, count, &drop, scale, stats + (row0 + i0) * 2,
+                            rows + (row0 + i0) * 2, (row0 + i0) * tokens, tokens,
+                            causal && j0 + LANES > i0 + 1, (int)i0, LANE_NUMBERS + (int)(j0 + 16 * u), u);
+            const int from = (int)j0 - (int)i0;
             if (want & WANT_KEYS) {
-                sum_rows(gs + i0 * g_step, g_step, count, width, gains, dv);
-                sum_rows(qs + i0 * q_step, q_step, count, width, scores, dk);
+                sum_rows(gs + i0 * g_step, g_step, count, width, causal ? from : -ALWAYS, ALWAYS, gains, copy,
+                         dv);
+                sum_rows(qs + i0 * q_step, q_step, count, width, causal ? from : -ALWAYS, ALWAYS, scores,
+                         copy, dk);
             }
             if (want & WANT_QUERIES)
-                add_rows(scores, count, keys, last + 1 - j0, width, j0 == 0, dq + i0 * q_step, q_step, tile);
+                add_rows(scores, count, keys, last + 1 - j0, causal ? -from : ALWAYS, width, j0 == 0,
+                         dq + i0 * q_step, q_step, tile);
         }
         if (want & WANT_KEYS) {
-            scale_lanes(dk, width, scale);
-            scale_lanes(dv, width, 1.0f);
-            store_lanes(dk, width, dqkv + at + out_step, step, j0, last);
-            store_lanes(dv, width, dqkv + at + 2 * out_step, step, j0, last);
+            __global float *to = dqkv + at + out_step + j0 * step;
+            store_rows(dk, last + 1 - j0, width, scale, to, step);
+            store_rows(dv, last + 1 - j0, width, 1.0f, to + out_step, step);
         }
     }
     if (want & WANT_QUERIES)

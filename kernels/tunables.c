@@ -154,9 +154,9 @@ static uint64_t attention_local_bytes(const struct keel_device_info *info,
 {
     const bool large = keel_device_large_local(info);
     const uint32_t width = large ? 256 : 64, block = values[KEEL_TUNABLE_ATTENTION_BLOCK];
-    const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT];
-    const uint64_t forward = 2 * width + (kept > block ? kept : block) + block;
-    const uint64_t backward = 5 * width + 8 + 2 * block;
+    const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT], copy = large ? 128 : 64; /* rows of lanes */
+    const uint64_t forward = 2 * width + (kept > block ? kept : block) + block + copy;
+    const uint64_t backward = 5 * width + 8 + 2 * block + copy;
     return (forward > backward ? forward : backward) * KEEL_LANES * (large ? 2 : 1) * sizeof(float);
 }
 
