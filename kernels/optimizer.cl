@@ -147,11 +147,11 @@ ALWAYS void take_moments(const struct rates *r, float16 g, float16 *m, float16 *
 ALWAYS float16 quotient(float16 m, float16 v, float epsilon)
 {
 #if KEEL_BY_LANE == 0
-    const float16 y = canon_rsqrt_seeded_x16(v);
-    const float16 s = v * y, root = fma(fma(-s, s, v), 0.5f * y, s), d = root + epsilon;
-    const int16 usual = (WITHIN(as_uint16(v), -70, 60) | (v == 0.0f)) & WITHIN(as_uint16(d), -40, 60) &
+    const int16 usual = (WITHIN(as_uint16(v), -70, 60) | (v == 0.0f)) &
                         (WITHIN(as_uint16(m) & 0x7fffffffu, -60, 60) | (m == 0.0f));
-    if (canon_all(usual)) {
+    if (epsilon >= 0x1p-40f && epsilon < 0x1p59f && canon_all(usual)) {
+        const float16 y = canon_rsqrt_seeded_x16(v), s = v * y;
+        const float16 d = fma(fma(-s, s, v), 0.5f * y, s) + epsilon;
         float16 r = canon_reciprocal_x16(d);
         r = fma(fma(-d, r, (float16)(1.0f)), r, r);
         const float16 q = m * r;

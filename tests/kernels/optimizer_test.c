@@ -95,6 +95,47 @@ START_TEST(norm_and_adamw_give_the_same_bits)
 }
 END_TEST
 
+static void rewrite(struct rig *rig, struct keel_buffer *buffer, const float *data, uint64_t count)
+{
+    ck_ok(keel_queue_write(rig->queue, buffer, 0, data, count * sizeof *data, NULL, NULL));
+    ck_ok(keel_queue_finish(rig->queue, keel_deadline_after_ns(RIG_LIMIT_S * KEEL_NS_PER_S)));
+}
+
+/* Moments of every exponent, one to a vector, of some with zeros between; every third vector has a gradient.
+ */
+enum { ENDS = 16 * 254 * 23 };
+static void ends_body(struct rig *rig, const void *shape)
+{
+    static float m[ENDS], v[ENDS], grad[ENDS];
+    const struct keel_control control = control_of(*(const uint32_t *)shape);
+    struct state s = build(rig, ENDS, &control);
+    for (int i = 0; i < ENDS; i++) {
+        const int vector = i / 16;
+        const float size = 1.0f + (float)(i * 7 % 16) / 16.0f;
+        m[i] = i % 37 == 0 ? -0.0f : ldexpf(i % 3 == 0 ? -size : size, vector % 254 - 126);
+        v[i] = i % 41 == 0 ? 0.0f : ldexpf(size, (vector / 254 * 11 + vector * 5) % 254 - 126);
+        grad[i] = vector % 3 == 0 ? 0.01f * (float)(i % 5 - 2) : 0.0f;
+    }
+    rewrite(rig, s.update.m, m, ENDS);
+    rewrite(rig, s.update.v, v, ENDS);
+    rewrite(rig, s.norm.x, grad, ENDS);
+    rig_run(rig);
+    rig_result(rig, s.update.w, sizeof m);
+    rig_result(rig, s.update.m, sizeof m);
+    rig_result(rig, s.update.v, sizeof m);
+}
+
+START_TEST(moments_of_every_exponent_give_the_same_bits)
+{
+    const uint32_t steps[] = {0, 1000};
+    for (int c = 0; c < 2; c++) {
+        char name[64];
+        snprintf(name, sizeof name, "adamw ends, step %u", steps[c]);
+        same_bits((enum rig_kind)_i, name, ends_body, &steps[c]);
+    }
+}
+END_TEST
+
 /* Three levels of the tree: more than 4096 * 4096 elements. */
 static void big_norm_body(struct rig *rig, const void *shape)
 {
@@ -559,6 +600,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, norm_and_adamw_give_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, moments_of_every_exponent_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, a_norm_of_three_levels_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, norm_and_adamw_are_near_the_truth);
     tcase_add_test(tc, clipping_acts_only_above_the_limit);
