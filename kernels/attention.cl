@@ -45,7 +45,7 @@ enum { VECTORS = 1, WIDTH_MAX = 64, COPY_FLOATS = 1024 };
 #endif
 enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
 enum { ALWAYS = 1 << 30 };                          /* further than any token */
-enum { HALVES = VECTORS == 2 && KEEL_BY_LANE < 2 }; /* one vector alone where the mask leaves only that */
+#define HALVES (VECTORS == 2 && KEEL_BY_LANE < 2) /* one vector alone where the mask leaves only that */
 enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
 enum { Q, K, V, G, DQ, PARTS };           /* of the gradient's workspace, where it is packed */
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */

@@ -165,14 +165,25 @@ static enum keel_status measure(struct length *length, bool *peer)
     return KEEL_OK;
 }
 
-static void print_line(const char *figure, double value, const char *unit, double peer, double ratio)
+/* `most`: what the value may be at most, 0 where there is no goal. */
+static void print_line(const char *figure, double value, const char *unit, double peer, double ratio,
+                       double most)
 {
     printf("{\"room\":\"kernels\",\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",", figure, value, unit);
     if (peer > 0)
         printf("\"peer\":\"PyTorch\",\"peer_value\":%.4g,\"ratio\":%.3g,", peer, ratio);
     else
         printf("\"peer\":null,\"peer_value\":null,\"ratio\":null,");
-    printf("\"goal\":null,\"met\":null}\n");
+    if (most > 0)
+        printf("\"goal\":%g,\"met\":%s}\n", most, value <= most ? "true" : "false");
+    else
+        printf("\"goal\":null,\"met\":null}\n");
+    fflush(stdout);
+}
+
+static double bytes_per_token(const struct length *length)
+{
+    return (double)(length->peak_bytes - length->own_bytes) / ((double)length->batch * length->tokens);
 }
 
 static void report(const struct length *length, bool peer)
@@ -186,24 +197,31 @@ static void report(const struct length *length, bool peer)
         const double ours = length->ours.clock[turn], theirs = peer ? length->peer.clock[turn] : 0;
         snprintf(figure, sizeof figure, "attention %s, %u x %u tokens", turns[turn], length->batch,
                  length->tokens);
-        print_line(figure, ours * 1e3, "ms", theirs * 1e3, theirs / ours);
+        print_line(figure, ours * 1e3, "ms", theirs * 1e3, theirs / ours, 0);
         if (length->peak <= 0) /* the host device has none */
             continue;
         snprintf(figure, sizeof figure, "attention %s, %u x %u tokens, share of peak", turns[turn],
                  length->batch, length->tokens);
         print_line(figure, flops / length->ours.processor[turn] / length->peak, "share",
                    peer ? flops / length->peer.processor[turn] / length->peak : 0,
-                   length->peer.processor[turn] / length->ours.processor[turn]);
+                   length->peer.processor[turn] / length->ours.processor[turn], 0);
     }
     snprintf(figure, sizeof figure, "attention, %u x %u tokens, memory beside the operands", length->batch,
              length->tokens);
-    print_line(figure,
-               (double)(length->peak_bytes - length->own_bytes) / ((double)length->batch * length->tokens),
-               "bytes/token", 0, 0);
+    print_line(figure, bytes_per_token(length), "bytes/token", 0, 0, 0);
+}
+
+/* Where both lengths were asked for. */
+static void report_growth(double bytes_short, double bytes_long)
+{
+    if (bytes_short > 0 && bytes_long > 0)
+        print_line("attention, memory per token at 8192 tokens over that at 1024", bytes_long / bytes_short,
+                   "ratio", 0, 0, 1.0);
 }
 
 static enum keel_status bench(struct keel_device *device, int count, char **tokens)
 {
+    double bytes_short = 0, bytes_long = 0;
     threads = keel_device_info(device)->compute_units;
     KEEL_TRY(keel_queue_create(device, &queue));
     KEEL_TRY(keel_kernels_create(device, &kernels));
@@ -218,16 +236,19 @@ static enum keel_status bench(struct keel_device *device, int count, char **toke
         length.peak_bytes = keel_device_stats(device).live_bytes;
         if (status == KEEL_OK)
             report(&length, peer);
+        bytes_short = length.tokens == 1024 ? bytes_per_token(&length) : bytes_short;
+        bytes_long = length.tokens == 8192 ? bytes_per_token(&length) : bytes_long;
         length_close(&length);
         KEEL_TRY(status);
     }
+    report_growth(bytes_short, bytes_long);
     fma_close(&yardstick);
     return KEEL_OK;
 }
 
 int main(int argc, char **argv)
 {
-    static char *all[] = {"64", "256", "1024", "2048", "8192"};
+    static char *all[] = {"64", "256", "1024", "2048", "4096", "8192"};
     struct keel_device *device = NULL;
     enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", NULL, &device);
     if (status == KEEL_OK)
