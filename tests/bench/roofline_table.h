@@ -99,8 +99,8 @@ static enum keel_status build_top_k(const struct row *row, struct keel_launch_li
                                   .k = (uint32_t)row->k,
                                   .x = pool[1],
                                   .values = pool[0],
-                                  .indices = pool[2]};
-    *work = moves(STREAM_READ, row, 4, 6);
+                                  .indices = integers[0]};
+    *work = moves(STREAM_READ, row, 4 + 8 * (double)row->k / (double)row->n, 6);
     return keel_op_top_k(kernels, &op, list);
 }
 static enum keel_status build_cumsum(const struct row *row, struct keel_launch_list *list, struct work *work)
@@ -111,7 +111,12 @@ static enum keel_status build_cumsum(const struct row *row, struct keel_launch_l
     return keel_op_cumsum(kernels, &op, list);
 }
 
-/* row->rows ids of a table of TABLE_ROWS. */
+/* How many rows of the table `count` random ids name. */
+static double occurring(double count)
+{
+    return (1 - exp(-count / TABLE_ROWS)) * TABLE_ROWS;
+}
+/* row->rows ids of a table of TABLE_ROWS; a row counts as often as it is named. */
 static enum keel_status build_gather(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
     const struct keel_gather op = {.rows = TABLE_ROWS,
@@ -121,9 +126,10 @@ static enum keel_status build_gather(const struct row *row, struct keel_launch_l
                                    .x = pool[1],
                                    .y = pool[0]};
     *work = moves(STREAM_COPY, row, 8, 0);
+    work->once_bytes = 4 * (double)row->n * ((double)row->rows + occurring((double)row->rows));
     return keel_op_gather(kernels, &op, list);
 }
-/* row->rows bags of BAG ids. */
+/* row->rows bags of BAG ids; a row of the table counts as often as it is named, once it is what occurs. */
 static enum keel_status build_bag(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
     const struct keel_embedding_bag op = {.bags = (uint32_t)row->rows,
@@ -134,6 +140,7 @@ static enum keel_status build_bag(const struct row *row, struct keel_launch_list
                                           .table = pool[1],
                                           .y = pool[0]};
     *work = moves(STREAM_READ, row, 4 * (BAG + 1), BAG);
+    work->once_bytes = 4 * (double)row->n * ((double)row->rows + occurring((double)row->rows * BAG));
     return keel_op_embedding_bag(kernels, &op, list);
 }
 static enum keel_status build_bag_grad(const struct row *row, struct keel_launch_list *list,
@@ -146,10 +153,9 @@ static enum keel_status build_bag_grad(const struct row *row, struct keel_launch
                                         .ids = ids,
                                         .x = pool[1],
                                         .table = pool[0],
-                                        .workspace = pool[2]};
-    const double missed = exp(-(double)op.count / TABLE_ROWS); /* the share of rows that no id names */
+                                        .workspace = integers[0]};
     *work = moves(STREAM_AXPY, row, 0, BAG);
-    work->bytes = (double)row->n * (8 * (1 - missed) * TABLE_ROWS + 4.0 * op.count);
+    work->bytes = (double)row->n * (8 * occurring(op.count) + 4.0 * op.count);
     return keel_op_scatter_add(kernels, &op, list);
 }
 
@@ -180,7 +186,7 @@ static enum keel_status build_pairwise_grad(const struct row *row, struct keel_l
     return keel_op_pairwise_dot_grad(kernels, &op, list);
 }
 
-/* Each row to k of EXPERTS, all of which have room. */
+/* Each row to k of EXPERTS, all of which have room; it counts as read for each. */
 static enum keel_status build_dispatch(const struct row *row, struct keel_launch_list *list,
                                        struct work *work)
 {
@@ -192,27 +198,27 @@ static enum keel_status build_dispatch(const struct row *row, struct keel_launch
                                      .x = pool[1],
                                      .choice = choices,
                                      .sorted = pool[0],
-                                     .offsets = pool[2],
-                                     .place = pool[3],
-                                     .workspace = pool[4]};
+                                     .offsets = integers[0],
+                                     .place = integers[1],
+                                     .workspace = integers[2]};
     *work = moves(STREAM_COPY, row, 8 * (double)row->k, 0);
+    work->once_bytes = (double)(4 + 4 * row->k) / (double)(8 * row->k) * work->bytes;
     return keel_op_dispatch(kernels, &op, list);
 }
 
 #define ROOFLINE_TABLE                                                                                       \
-    {"multiply", build_multiply, 32, MI, 0, 0}, {"concat", build_concat, LONG, 2304, 0, 0},                  \
-        {"slice", build_slice, LONG, 2304, 0, 0}, {"slice_grad", build_slice_grad, LONG, 2304, 0, 0},        \
-        {"permute", build_permute, LONG, WIDTH, 0, 0}, {"transpose", build_transpose, LONG, HIDDEN, 0, 0},   \
-        {"softmax", build_softmax, LONG, 1024, 0, 0}, {"softmax", build_softmax, MI, 8, 0, 0},               \
-        {"softmax_grad", build_softmax_grad, LONG, 1024, 0, 0},                                              \
-        {"softmax_grad", build_softmax_grad, MI, 8, 0, 0}, {"top_k", build_top_k, LONG, 4096, 8, 0},         \
-        {"top_k", build_top_k, MI, 8, 2, 0}, {"cumsum", build_cumsum, LONG, 1024, 0, 0},                     \
-        {"gather", build_gather, LONG, WIDTH, 0, 0}, {"gather", build_gather, IDS, 64, 0, 0},                \
-        {"embedding_bag", build_bag, LONG, 64, 0, 0}, {"bag_grad", build_bag_grad, LONG, 64, 0, 0},          \
-        {"pairwise_dot", build_pairwise, LONG, 64, 27, 0},                                                   \
-        {"pairwise_dot_grad", build_pairwise_grad, LONG, 64, 27, 0},                                         \
+    {"multiply", build_multiply, 32, MI, 0}, {"concat", build_concat, LONG, 2304, 0},                        \
+        {"slice", build_slice, LONG, 2304, 0}, {"slice_grad", build_slice_grad, LONG, 2304, 0},              \
+        {"permute", build_permute, LONG, WIDTH, 0}, {"transpose", build_transpose, LONG, HIDDEN, 0},         \
+        {"softmax", build_softmax, LONG, 1024, 0}, {"softmax", build_softmax, MI, 8, 0},                     \
+        {"softmax_grad", build_softmax_grad, LONG, 1024, 0}, {"softmax_grad", build_softmax_grad, MI, 8, 0}, \
+        {"top_k", build_top_k, LONG, 4096, 8}, {"top_k", build_top_k, MI, 8, 2},                             \
+        {"cumsum", build_cumsum, LONG, 1024, 0}, {"gather", build_gather, LONG, WIDTH, 0},                   \
+        {"gather", build_gather, IDS, 64, 0}, {"embedding_bag", build_bag, LONG, 64, 0},                     \
+        {"bag_grad", build_bag_grad, LONG, 64, 0}, {"pairwise_dot", build_pairwise, LONG, 64, 27},           \
+        {"pairwise_dot_grad", build_pairwise_grad, LONG, 64, 27},                                            \
     {                                                                                                        \
-        "dispatch", build_dispatch, LONG, WIDTH, 2, 0                                                        \
+        "dispatch", build_dispatch, LONG, WIDTH, 2                                                           \
     }
 
 #endif

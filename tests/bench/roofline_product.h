@@ -1,0 +1,60 @@
+/* roofline_product.h - rows of roofline_bench.c for matrix products and attention.
+ *
+ * A part of that program, on its pool of buffers. */
+#ifndef KEEL_BENCH_ROOFLINE_PRODUCT_H
+#define KEEL_BENCH_ROOFLINE_PRODUCT_H
+
+#include <keel/attention_ops.h>
+
+enum { HEADS = 12, HEAD_WIDTH = 64 };
+
+static enum keel_status build_gemm(const struct row *row, struct keel_launch_list *list, struct work *work)
+{
+    const double m = (double)row->rows, n = (double)row->n, k = (double)row->k;
+    struct keel_gemm op = {.m = (uint32_t)row->rows, .n = (uint32_t)row->n, .k = (uint32_t)row->k};
+    op.batch = 1, op.lda = op.k, op.ldb = op.ldc = op.n;
+    op.a = pool[1], op.b = pool[2], op.c = pool[0];
+    *work = (struct work){.stream = STREAM_COPY, .bytes = 4 * (m * k + k * n + m * n), .ops = m * n * k};
+    return keel_op_gemm(kernels, &op, list);
+}
+
+/* rows: tokens of each of four texts. Of the products only what the causal mask leaves, and no exponential;
+ * each operand once, of which there are so many of the width of all heads. */
+static struct work attention_work(const struct row *row, int operands, int products)
+{
+    const double tokens = (double)row->rows, pairs = 4.0 * HEADS * tokens * (tokens + 1) / 2;
+    return (struct work){.stream = STREAM_COPY,
+                         .bytes = 4 * tokens * HEADS * HEAD_WIDTH * 4 * operands,
+                         .ops = pairs * products * HEAD_WIDTH};
+}
+
+static enum keel_status build_attention(const struct row *row, struct keel_launch_list *list,
+                                        struct work *work)
+{
+    struct keel_attention op = {
+        .batch = 4, .tokens = (uint32_t)row->rows, .heads = HEADS, .head_width = HEAD_WIDTH};
+    op.qkv = pool[1], op.out = pool[0], op.stats = pool[2];
+    op.workspace = pool[3];
+    *work = attention_work(row, 4, 2);
+    return keel_op_attention(kernels, &op, list);
+}
+static enum keel_status build_attention_grad(const struct row *row, struct keel_launch_list *list,
+                                             struct work *work)
+{
+    struct keel_attention_grad op = {.forward = {.batch = 4, .tokens = (uint32_t)row->rows, .heads = HEADS}};
+    op.forward.head_width = HEAD_WIDTH;
+    op.forward.qkv = pool[1], op.forward.out = pool[0], op.forward.stats = pool[2];
+    op.forward.workspace = pool[3], op.dout = pool[0], op.dqkv = pool[4];
+    *work = attention_work(row, 8, 5);
+    return keel_op_attention_grad(kernels, &op, list);
+}
+
+#define ROOFLINE_PRODUCT                                                                                     \
+    BOTH("gemm", build_gemm, HIDDEN, WIDTH), {"attention 4 x", build_attention, 64, 0, 0},                   \
+        {"attention 4 x", build_attention, 1024, 0, 0},                                                      \
+        {"attention_grad 4 x", build_attention_grad, 64, 0, 0},                                              \
+    {                                                                                                        \
+        "attention_grad 4 x", build_attention_grad, 1024, 0, 0                                               \
+    }
+
+#endif
