@@ -19,3 +19,4 @@ done
 for peer in ${peers:-none}; do
     report "resnet-18 4x224x224" 18 4 images/s "$([ "$peer" = none ] || echo torch-)$peer" 1
 done
+all_raced

@@ -37,6 +37,7 @@ run() {
     [ -s "$work/line" ] || { echo "$race: $name failed: $(tail -1 "$work/err")" >&2; : >"$to.failed"; return; }
     cat "$work/line" >>"$to"
 }
+all_raced() { ! ls "$work"/*.failed >/dev/null 2>&1; }
 
 # median COLUMN FILE: 0 where nothing ran
 median() {
@@ -56,8 +57,8 @@ line() {
 
 # report MODEL CASE AMOUNT UNIT PEER GOAL: AMOUNT / seconds, and memory; nothing where ours or the peer failed
 report() {
-    [ -s "$work/keel.$2" ] || return
-    [ "$5" = none ] || [ -s "$work/$5.$2" ] || return
+    [ -s "$work/keel.$2" ] || return 0
+    [ "$5" = none ] || [ -s "$work/$5.$2" ] || return 0
     line "race, $1, $threads threads" "$(rate "$3" "$work/keel.$2")" "$4" "$5" "$(rate "$3" "$work/$5.$2")" "$6" more
     line "race, $1, peak memory" "$(($(median 2 "$work/keel.$2") / 1024))" MiB "$5" "$(($(median 2 "$work/$5.$2") / 1024))" 1 less
 }
