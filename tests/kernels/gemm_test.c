@@ -240,7 +240,11 @@ START_TEST(no_unit_waits_long_for_another)
         {768, 768, 256, 1, 0},  {1024, 1024, 64, 1, 0}, {4096, 768, 64, 1, 0},  {250, 1000, 64, 1, 0}};
     rig_open();
     struct rig_device *on = &rig[1];
-    const uint32_t units = keel_kernels_info(on->kernels)->compute_units;
+    for (int d = 2; d < RIG_DEVICES; d++)
+        on = keel_device_info(rig[d].device)->compute_units > keel_device_info(on->device)->compute_units
+                 ? &rig[d]
+                 : on;
+    const uint32_t units = keel_device_info(on->device)->compute_units;
     struct keel_buffer *buffer = rig_buffer(on, NULL, UINT64_C(4096) * 3072 * sizeof(float));
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         const struct shape *s = &large[i];
