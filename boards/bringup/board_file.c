@@ -133,24 +133,32 @@ static enum keel_status take(void *object, const struct keel_ini_entry *entry)
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "board", .take = take};
 
-static enum keel_status check_tunable(const struct keel_board_file *file,
-                                      const struct keel_board_tunable *tunable)
+/* The tunable whose name is nearest; at 0 it is that one. */
+static const char *nearest_tunable(const char *wanted, unsigned *out_distance)
 {
     const char *nearest = "";
-    unsigned best = UINT32_MAX;
+    *out_distance = UINT32_MAX;
     for (uint32_t i = 0; i < keel_tunable_count(); i++) {
         const char *name = keel_tunable_get(i).name;
-        unsigned distance = keel_ini_distance(name, tunable->name);
-        if (distance < best) {
-            best = distance;
+        unsigned distance = keel_ini_distance(name, wanted);
+        if (distance < *out_distance) {
+            *out_distance = distance;
             nearest = name;
         }
     }
-    if (best == 0)
+    return nearest;
+}
+
+static enum keel_status check_tunable(const struct keel_board_file *file,
+                                      const struct keel_board_tunable *tunable)
+{
+    unsigned distance;
+    const char *nearest = nearest_tunable(tunable->name, &distance);
+    if (distance == 0)
         return KEEL_OK;
-    return keel_fail(
-        KEEL_INVALID, "%.300s/%s:%u: unknown key kernels.%s; the nearest known key is kernels.%s",
-        file->folder, tunable->tuned ? "tune.conf" : "board.conf", tunable->line, tunable->name, nearest);
+    return keel_fail(KEEL_INVALID,
+                     "%.300s/board.conf:%u: unknown key kernels.%s; the nearest known key is kernels.%s",
+                     file->folder, tunable->line, tunable->name, nearest);
 }
 
 enum keel_status keel_board_settings(const struct keel_board_file *file,
@@ -197,14 +205,26 @@ static bool has_tunable(const struct keel_board_file *file, const char *name)
     return false;
 }
 
-static void add_tuned(struct keel_board_file *file, const struct tuning *tuning)
+/* Keel wrote the file, and another release has other tunables: what is left of it holds. */
+static void add_tuned(struct keel_board_file *file, const struct tuning *tuning, const char *path)
 {
-    for (uint32_t i = 0; i < tuning->found.tunable_count; i++)
-        if (!has_tunable(file, tuning->found.tunables[i].name) &&
-            file->tunable_count < KEEL_BOARD_TUNABLES_MAX) {
-            file->tunables[file->tunable_count] = tuning->found.tunables[i];
-            file->tunables[file->tunable_count++].tuned = true;
+    const uint32_t count = tuning->found.tunable_count;
+    uint32_t stale = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_board_tunable *found = &tuning->found.tunables[i];
+        unsigned distance;
+        (void)nearest_tunable(found->name, &distance);
+        if (distance > 0) {
+            stale++;
+            keel_log(KEEL_LOG_WARN, "%s:%u: %s is no tunable of this release and is left out", path,
+                     found->line, found->name);
+        } else if (!has_tunable(file, found->name) && file->tunable_count < KEEL_BOARD_TUNABLES_MAX) {
+            file->tunables[file->tunable_count++] = *found;
         }
+    }
+    if (stale > 0)
+        keel_log(KEEL_LOG_WARN, "%s: %u of %u tunables are kept; tune anew: keel board tune", path,
+                 count - stale, count);
 }
 
 enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info)
@@ -221,7 +241,7 @@ enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct
     KEEL_TRY(keel_alloc(1, sizeof *tuning, &tuning));
     enum keel_status status = keel_ini_read(&tune_table, path, tuning);
     if (status == KEEL_OK && strcmp(tuning->driver, info->driver_version) == 0)
-        add_tuned(file, tuning);
+        add_tuned(file, tuning, path);
     else if (status == KEEL_OK)
         keel_log(KEEL_LOG_WARN, "%s: tuned with driver \"%s\" and this is \"%s\": not used; keel board tune",
                  path, tuning->driver, info->driver_version);

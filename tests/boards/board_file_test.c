@@ -197,15 +197,30 @@ START_TEST(tuning_counts_for_its_own_driver_and_below_what_the_board_says)
     ck_ok(keel_board_settings(&file, settings));
     ck_assert_str_eq(settings[0].name, "gemm.depth");
     ck_assert_uint_eq(settings[0].value, 128);
-    snprintf(file.tunables[1].name, sizeof file.tunables[1].name, "gemm.rowz");
-    ck_status(keel_board_settings(&file, settings), KEEL_INVALID);
-    ck_assert_ptr_nonnull(
-        strstr(keel_detail(), "tune.conf:6: unknown key kernels.gemm.rowz; the nearest known"));
     ck_ok(read_text(whole, &file));
     struct keel_device_info other = one;
     snprintf(other.driver_version, sizeof other.driver_version, "2.1.8");
     ck_ok(keel_board_tune_read(&file, &other));
     ck_assert_uint_eq(file.tunable_count, 1);
+}
+END_TEST
+
+START_TEST(tuning_with_a_tunable_of_another_release_keeps_the_others)
+{
+    struct keel_board_file file;
+    ck_ok(read_text(whole, &file));
+    write_file(root, "acme/one", "tune.conf",
+               "[tune]\ndriver = 2.1.7\n[kernels]\ngemm.groups_per_unit = 2\ngemm.rows = 64\n");
+    ck_ok(keel_board_tune_read(&file, &one));
+    ck_assert_uint_eq(file.tunable_count, 2);
+    ck_assert_str_eq(file.tunables[1].name, "gemm.rows");
+    struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX];
+    ck_ok(keel_board_settings(&file, settings));
+    ck_assert_uint_eq(settings[1].value, 64);
+    snprintf(file.tunables[0].name, sizeof file.tunables[0].name, "gemm.groups_per_unit");
+    ck_status(keel_board_settings(&file, settings), KEEL_INVALID); /* a person wrote board.conf */
+    ck_assert_ptr_nonnull(
+        strstr(keel_detail(), "unknown key kernels.gemm.groups_per_unit; the nearest known"));
 }
 END_TEST
 
@@ -295,6 +310,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, another_driver_is_named_with_the_one_that_is_wanted);
     tcase_add_test(tc, an_earlier_root_takes_the_place_of_a_later_one);
     tcase_add_test(tc, tuning_counts_for_its_own_driver_and_below_what_the_board_says);
+    tcase_add_test(tc, tuning_with_a_tunable_of_another_release_keeps_the_others);
     tcase_add_test(tc, auto_takes_a_board_without_a_compiler_when_its_folder_has_code);
     tcase_add_test(tc, clblast_parameters_are_read_by_kernel_for_their_own_driver);
     tcase_add_test(tc, a_board_that_lives_by_artifacts_does_not_open_without);

@@ -55,8 +55,7 @@ struct keel_board_limits {
 struct keel_board_tunable {
     char name[KEEL_BOARD_NAME_BYTES];
     uint32_t value;
-    bool tuned;    /* tune.conf says so, and not board.conf */
-    unsigned line; /* of that file */
+    unsigned line; /* of its file */
 };
 
 /* A check that is known to fail here: "3.2 = reason until 2027-01-31". */
