@@ -149,9 +149,14 @@ static uint32_t choose_row_block(const struct keel_kernels *kernels, const struc
     const bool large = keel_device_large_local(keel_kernels_info(kernels));
     const uint32_t rows_max = large ? tiles->rows_max : tiles->rows_max_small;
     uint32_t best = rows_max;
-    for (uint32_t block = rows_max; block >= TILE_ROWS; block -= TILE_ROWS)
-        if (longest(kernels, tiles, strips, block) < longest(kernels, tiles, strips, best))
+    uint64_t best_rows = UINT64_MAX;
+    for (uint32_t block = rows_max; block >= TILE_ROWS; block -= TILE_ROWS) {
+        const uint64_t rows = longest(kernels, tiles, strips, block);
+        if (rows < best_rows) {
             best = block;
+            best_rows = rows;
+        }
+    }
     return best;
 }
 

@@ -58,6 +58,8 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     kernels->device = device;
     kernels->native = options->native;
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
+    if (kernels->info.compute_units == 0) /* some driver's word; work is divided by it */
+        kernels->info.compute_units = 1;
     enum keel_status status =
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
     const bool here = options->native && options->target == NULL;

@@ -269,6 +269,26 @@ START_TEST(no_unit_waits_long_for_another)
 }
 END_TEST
 
+START_TEST(a_driver_that_knows_of_no_units_has_one)
+{
+    rig_open();
+    struct keel_device_info target = *keel_device_info(rig[1].device);
+    const struct keel_kernels_options options = {.target = &target};
+    struct keel_kernels *kernels = NULL;
+    struct keel_launch_list list = {0};
+    target.compute_units = 0;
+    ck_ok(keel_kernels_create_with(rig[1].device, &options, &kernels));
+    struct product p = product_init(&(struct shape){100, 70, 20, 1, 0}, false, false, 0);
+    p.op.a = p.op.b = p.op.c = rig_buffer(&rig[1], NULL, UINT64_C(100) * 100 * sizeof(float));
+    ck_ok(keel_op_gemm(kernels, &p.op, &list));
+    ck_assert_uint_eq(list.count, 1);
+    keel_launch_list_fini(&list);
+    product_fini(&p);
+    keel_kernels_destroy(kernels);
+    rig_close();
+}
+END_TEST
+
 START_TEST(the_number_of_rows_changes_no_bit)
 {
     rig_open();
@@ -602,6 +622,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, every_shape_has_the_stated_chain_on_every_device);
     tcase_add_test(tc, no_unit_waits_long_for_another);
+    tcase_add_test(tc, a_driver_that_knows_of_no_units_has_one);
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
     tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
