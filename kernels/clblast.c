@@ -2,8 +2,9 @@
  *
  * Owns the calls, which run in a list like launches, CLBlast's parameters for a device and its programs.
  * Promises the tolerance that keel/kernels.h states. Leaves to our own kernel: checksums, 16-bit operands
- * (its half products add in 16 bits, and it has no bfloat16), groups, and what element-wise kernels cannot
- * end where it lies: a bias, residual or GELU on rows that are not next to each other. */
+ * (its half products add in 16 bits, and it has no bfloat16), groups, matrices of more elements than its
+ * kernels count (int), and what element-wise kernels cannot end where it lies: a bias, residual or GELU on
+ * rows that are not next to each other. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "clblast.h"
 #include "kernels_internal.h"
@@ -33,6 +34,8 @@ enum {
     CALL_ARGS
 };
 #define WARM_NS (600 * KEEL_NS_PER_S)
+enum { WARM_SIDE = 16, WARM_BYTES = 2 * WARM_SIDE * WARM_SIDE * sizeof(float) /* a batch of two */ };
+enum { TILE_MAX = 128 /* of C and of k, in all of its tunings */ };
 
 struct keel_clblast {
     struct keel_kernel *product;
@@ -95,12 +98,38 @@ static enum keel_status append_product(const struct keel_clblast *clblast, const
     return keel_launch_list_append(list, clblast->product, &one, args, CALL_ARGS);
 }
 
+/* Rows are made whole tiles in a copy where they are none. */
+static uint64_t whole_tiles(uint32_t count)
+{
+    return ((uint64_t)count + TILE_MAX - 1) / TILE_MAX * TILE_MAX;
+}
+
+/* Whether an int counts all elements from the first to the last of a batch of matrices, and those of copies.
+ */
+static bool countable(uint32_t batch, uint32_t rows, uint32_t columns, uint32_t leading, uint64_t stride)
+{
+    const uint64_t one = (uint64_t)(rows - 1) * leading + columns;
+    const uint64_t copy = whole_tiles(rows) * (whole_tiles(columns) / TILE_MAX); /* in rows of a tile */
+    if (one > INT32_MAX || copy > INT32_MAX / TILE_MAX / batch)
+        return false;
+    return batch == 1 || stride <= (INT32_MAX - one) / (batch - 1);
+}
+
+static bool all_countable(const struct keel_gemm *op)
+{
+    return countable(op->batch, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k, op->lda,
+                     op->stride_a) &&
+           countable(op->batch, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n, op->ldb,
+                     op->stride_b) &&
+           countable(op->batch, op->m, op->n, op->ldc, op->stride_c);
+}
+
 bool keel_clblast_takes(const struct keel_clblast *clblast, const struct keel_gemm *op)
 {
     const bool floats = op->a_type == KEEL_F32 && op->b_type == KEEL_F32 && op->c_type == KEEL_F32;
     const bool ends = op->bias != NULL || op->residual != NULL || op->pre != NULL;
     const bool dense = op->ldc == op->n && (op->batch == 1 || op->stride_c == (uint64_t)op->m * op->n);
-    if (clblast == NULL || !floats || op->checksums != NULL || (ends && !dense))
+    if (clblast == NULL || !floats || op->checksums != NULL || (ends && !dense) || !all_countable(op))
         return false;
     /* What waits for GELU lies in `pre`, and C's old values do not; a residual takes their place. */
     return !(op->pre != NULL && (op->accumulate || op->chain)) && !(op->residual != NULL && op->chain);
@@ -145,27 +174,37 @@ static enum keel_status apply(void *native, const struct keel_provider_parameter
 
 /* A product of each of its two routines is computed, one and a batch: all kernels of a routine are one
  * program, which lies in its cache after that. */
+static enum keel_status warm_with(const struct keel_clblast *clblast, struct keel_queue *queue,
+                                  struct keel_buffer *const matrices[3], struct keel_launch_list *list)
+{
+    for (int i = 0; i < 3; i++)
+        KEEL_TRY(keel_queue_fill(queue, matrices[i], 0, WARM_BYTES, 0, NULL, NULL));
+    for (uint32_t batch = 1; batch <= 2; batch++) {
+        struct keel_gemm op = {.m = WARM_SIDE, .n = WARM_SIDE, .k = WARM_SIDE, .batch = batch};
+        op.lda = op.ldb = op.ldc = WARM_SIDE;
+        op.stride_a = op.stride_b = op.stride_c = (uint64_t)WARM_SIDE * WARM_SIDE;
+        op.a = matrices[0];
+        op.b = matrices[1];
+        KEEL_TRY(append_product(clblast, &op, matrices[2], false, list));
+    }
+    KEEL_TRY(keel_launch_list_run(list, queue));
+    return keel_queue_finish(queue, keel_deadline_after_ns(WARM_NS));
+}
+
 static enum keel_status warm(const struct keel_clblast *clblast, struct keel_device *device,
                              struct keel_queue *queue)
 {
-    enum { SIDE = 16 }; /* A, B and C share two squares of zeros */
-    struct keel_buffer *zeros = NULL;
+    struct keel_buffer *matrices[3] = {NULL};
     struct keel_launch_list list = {0};
-    KEEL_TRY(keel_buffer_create(device, (uint64_t)2 * SIDE * SIDE * sizeof(float), &zeros));
     enum keel_status status = KEEL_OK;
-    for (uint32_t batch = 1; batch <= 2 && status == KEEL_OK; batch++) {
-        struct keel_gemm op = {.m = SIDE, .n = SIDE, .k = SIDE, .batch = batch};
-        op.lda = op.ldb = op.ldc = SIDE;
-        op.stride_a = op.stride_b = op.stride_c = (uint64_t)SIDE * SIDE;
-        op.a = op.b = op.c = zeros;
-        status = append_product(clblast, &op, zeros, false, &list);
-    }
+    for (int i = 0; i < 3 && status == KEEL_OK; i++)
+        status = keel_buffer_create(device, WARM_BYTES, &matrices[i]);
     if (status == KEEL_OK)
-        status = keel_launch_list_run(&list, queue);
-    if (status == KEEL_OK)
-        status = keel_queue_finish(queue, keel_deadline_after_ns(WARM_NS));
+        status = warm_with(clblast, queue, matrices, &list);
     keel_launch_list_fini(&list);
-    keel_buffer_destroy(zeros);
+    for (int i = 0; i < 3; i++)
+        if (matrices[i] != NULL)
+            keel_buffer_destroy(matrices[i]);
     return status;
 }
 
@@ -188,7 +227,7 @@ enum keel_status keel_clblast_create(struct keel_device *device, const struct ke
     void *native = NULL;
     struct keel_clblast *clblast = NULL;
     *out = NULL;
-    if ((keel_device_info(device)->code_forms & KEEL_CODE_SOURCE) == 0 ||
+    if (options->only_artifacts || (keel_device_info(device)->code_forms & KEEL_CODE_SOURCE) == 0 ||
         keel_device_native(device, &native) != KEEL_OK)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(1, sizeof *clblast, &clblast));

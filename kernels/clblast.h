@@ -7,9 +7,10 @@
 struct keel_clblast;
 
 /* For a device that has a compiler, with CLBlast's parameters set and its programs built (seconds). NULL is
- * put into *out, and OK returned, where there is no compiler or no OpenCL, and with a line in the log where
- * CLBlast cannot compute with its own parameters: then our own kernels do. INVALID: parameters that it
- * refuses, by the name of the kernel; UNSUPPORTED: given ones that its kernels do not build or run with. */
+ * put into *out, and OK returned, where there is no compiler, or none may be used, or no OpenCL, and with a
+ * line in the log where CLBlast cannot compute with its own parameters: then our own kernels do. INVALID:
+ * parameters that it refuses, by the name of the kernel; UNSUPPORTED: given ones that its kernels do not
+ * build or run with. */
 enum keel_status keel_clblast_create(struct keel_device *device, const struct keel_kernels_options *options,
                                      struct keel_clblast **out);
 void keel_clblast_destroy(struct keel_clblast *clblast); /* NULL is accepted; nothing of it may run */

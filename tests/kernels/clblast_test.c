@@ -1,5 +1,6 @@
 /* clblast_test.c - products by CLBlast: within the stated bound of the exact sums, in the order of their
  * list, where kernels are native and say so, and nowhere else. On PoCL's threads. */
+#include "clblast.h"
 #include "harness.h"
 #include "kernels_internal.h"
 #include <keel/clock.h>
@@ -399,7 +400,47 @@ START_TEST(checksums_halves_and_ends_with_gaps_stay_our_own)
 }
 END_TEST
 
-/* Canonical kernels never; native ones of a CPU only when told; the host has no OpenCL. */
+/* Its kernels count elements with an int: from 2^31 on, of A, B, C or a copy in whole tiles, ours do. */
+START_TEST(what_an_int_does_not_count_stays_our_own)
+{
+    static const struct {
+        uint32_t m, n, k, batch, pad;
+        uint64_t gap;
+        bool takes;
+    } rows[] = {{46340, 16, 46336, 1, 0, 0, false}, /* A: 46,464 x 46,336 in tiles */
+                {46208, 16, 46336, 1, 0, 0, true},
+                {16, 46208, 46336, 1, 0, 0, true},
+                {16, 46464, 46336, 1, 0, 0, false}, /* B */
+                {46464, 46336, 16, 1, 0, 0, false}, /* C */
+                {2, 2, 2, 1, UINT32_C(0x7ffffff0), 0, true},
+                {2, 2, 2, 1, UINT32_C(0x7fffffff), 0, false}, /* the second row */
+                {16, 16, 16, 2, 0, UINT32_C(0x7ffffd00), true},
+                {16, 16, 16, 2, 0, UINT32_C(0x80000000), false},
+                {16, 16, 16, 2, 0, UINT64_MAX - 256, false},
+                {16, 16, 16, 131072, 0, 0, false}, /* copies of 128 x 128 */
+                {16, 16, 16, 131071, 0, 0, true},
+                {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, 0, false}};
+    open_all();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            struct keel_gemm op = {.m = rows[i].m, .n = rows[i].n, .k = rows[i].k, .batch = rows[i].batch};
+            op.transpose_a = (layout & 1) != 0;
+            op.transpose_b = (layout & 2) != 0;
+            op.lda = (op.transpose_a ? op.m : op.k) + rows[i].pad;
+            op.ldb = (op.transpose_b ? op.k : op.n) + rows[i].pad;
+            op.ldc = op.n + rows[i].pad;
+            op.stride_a = (uint64_t)op.m * op.k + rows[i].gap;
+            op.stride_b = (uint64_t)op.n * op.k + rows[i].gap;
+            op.stride_c = (uint64_t)op.m * op.n + rows[i].gap;
+            ck_assert_msg(keel_clblast_takes(keel_kernels_clblast(native), &op) == rows[i].takes,
+                          "row %zu, layout %d", i, layout);
+        }
+    close_all();
+}
+END_TEST
+
+/* Canonical kernels never; native ones of a CPU only when told; where nothing may be compiled never; the
+ * host has no OpenCL. */
 START_TEST(it_is_used_where_kernels_are_native_and_say_so)
 {
     struct keel_kernels *other = NULL;
@@ -409,6 +450,11 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     stays_ours(other, &p);
     keel_kernels_destroy(other);
     ck_ok(make("", &(struct keel_kernels_options){.native = true}, &other));
+    stays_ours(other, &p);
+    keel_kernels_destroy(other);
+    struct keel_kernels_options shipped = {.native = true, .settings = &by_clblast, .setting_count = 1};
+    shipped.only_artifacts = true;
+    ck_ok(make("", &shipped, &other));
     stays_ours(other, &p);
     keel_kernels_destroy(other);
     product_fini(&p);
@@ -483,6 +529,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, every_shape_and_end_is_within_the_stated_bound);
     tcase_add_test(tc, slices_and_replays_are_computed_where_they_stand);
     tcase_add_test(tc, checksums_halves_and_ends_with_gaps_stay_our_own);
+    tcase_add_test(tc, what_an_int_does_not_count_stays_our_own);
     tcase_add_test(tc, it_is_used_where_kernels_are_native_and_say_so);
     tcase_add_test(tc, parameters_are_taken_and_wrong_ones_refused_by_name);
 }
