@@ -8,6 +8,7 @@
  * installed), runs between two halves of our rounds. Arguments: the device, else "auto"; a list of lengths.
  */
 #include "fma_peak.h"
+#include "peer.h"
 
 #include <keel/attention_ops.h>
 #include <keel/memory.h>
@@ -115,17 +116,19 @@ static enum keel_status measure_peak(double *peak)
 
 static bool run_peer(struct length *length)
 {
-    char command[256];
+    char arguments[128];
     struct seconds *peer = &length->peer;
-    snprintf(command, sizeof command,
-             "${KEEL_PYTHON:-python3} tests/bench/attention_peer.py %u %u %d %d %u %d 2>&1", length->batch,
-             length->tokens, HEADS, WIDTH, threads, ROUNDS);
-    FILE *pipe = popen(command, "r");
+    snprintf(arguments, sizeof arguments, "%u %u %d %d %u %d", length->batch, length->tokens, HEADS, WIDTH,
+             threads, ROUNDS);
+    FILE *pipe = peer_open("attention_peer.py", arguments);
     if (pipe == NULL)
         return false;
     const int found = fscanf(pipe, "%lf %lf %lf %lf", &peer->clock[0], &peer->clock[1], &peer->processor[0],
                              &peer->processor[1]);
-    return pclose(pipe) == 0 && found == 4;
+    if (pclose(pipe) == 0 && found == 4)
+        return true;
+    fprintf(stderr, "attention_bench: PyTorch failed at %u x %u tokens\n", length->batch, length->tokens);
+    return false;
 }
 
 static int by_value(const void *x, const void *y)
@@ -151,6 +154,7 @@ static void take_medians(struct length *length)
     }
 }
 
+/* peer: whether there is one; becomes whether it ran. */
 static enum keel_status measure(struct length *length, bool *peer)
 {
     struct seconds warm;
@@ -159,7 +163,7 @@ static enum keel_status measure(struct length *length, bool *peer)
         KEEL_TRY(measure_peak(&length->peaks[round]));
         KEEL_TRY(run_once(length, &length->rounds[round]));
         if (round == ROUNDS / 2 - 1)
-            *peer = run_peer(length);
+            *peer = *peer && run_peer(length);
     }
     take_medians(length);
     return KEEL_OK;
@@ -222,13 +226,14 @@ static void report_growth(double bytes_short, double bytes_long)
 static enum keel_status bench(struct keel_device *device, int count, char **tokens)
 {
     double bytes_short = 0, bytes_long = 0;
+    const bool torch = peer_exists("attention_bench");
     threads = keel_device_info(device)->compute_units;
     KEEL_TRY(keel_queue_create(device, &queue));
     KEEL_TRY(keel_kernels_create(device, &kernels));
     KEEL_TRY(fma_open(device, &yardstick));
     for (int i = 0; i < count; i++) {
         struct length length = {.tokens = (uint32_t)strtoul(tokens[i], NULL, 10)};
-        bool peer = false;
+        bool peer = torch;
         length.batch = length.tokens < TOKENS_PER_RUN ? TOKENS_PER_RUN / length.tokens : 1;
         enum keel_status status = length_open(device, &length);
         if (status == KEEL_OK)

@@ -6,6 +6,7 @@
  * peak, all of ours, all of the peer (tests/bench/conv_peer.py by ${KEEL_PYTHON:-python3}, where torch is
  * installed); medians. conv_bench [DEVICE [THREADS]]: with one thread times are the processor's. */
 #include "fma_peak.h"
+#include "peer.h"
 
 #include <keel/image_ops.h>
 #include <keel/memory.h>
@@ -99,10 +100,11 @@ static int compare_doubles(const void *a, const void *b)
     double d = *(const double *)a - *(const double *)b;
     return (d > 0) - (d < 0);
 }
-static double median(double values[ROUNDS])
+/* 0 of none. */
+static double median(double values[ROUNDS], uint32_t count)
 {
-    qsort(values, ROUNDS, sizeof values[0], compare_doubles);
-    return values[ROUNDS / 2];
+    qsort(values, count, sizeof values[0], compare_doubles);
+    return count > 0 ? values[count / 2] : 0;
 }
 
 static enum keel_status measure_peak(double *out)
@@ -113,17 +115,16 @@ static enum keel_status measure_peak(double *out)
     return KEEL_OK;
 }
 
-/* A line for each layer: BATCH, its sizes, and the seconds of each kind come back. False: no peer. */
+/* A line for each layer: BATCH, its sizes, and the seconds of each kind come back. */
 static bool ask_peer(uint32_t threads, uint32_t round, double out[LAYERS][KINDS][ROUNDS])
 {
-    char command[512];
-    int length = snprintf(command, sizeof command, "${KEEL_PYTHON:-python3} tests/bench/conv_peer.py %u %d",
-                          threads, BATCH);
+    char arguments[512];
+    int length = snprintf(arguments, sizeof arguments, "%u %d", threads, BATCH);
     for (int i = 0; i < LAYERS; i++)
-        length +=
-            snprintf(command + length, sizeof command - (size_t)length, " %u,%u,%u,%u,%u,%u", layers[i].size,
-                     layers[i].channels, layers[i].outs, layers[i].kernel, layers[i].stride, layers[i].pad);
-    FILE *pipe = popen(command, "r");
+        length += snprintf(arguments + length, sizeof arguments - (size_t)length, " %u,%u,%u,%u,%u,%u",
+                           layers[i].size, layers[i].channels, layers[i].outs, layers[i].kernel,
+                           layers[i].stride, layers[i].pad);
+    FILE *pipe = peer_open("conv_peer.py", arguments);
     int found = 0;
     for (int i = 0; i < LAYERS && pipe != NULL; i++)
         for (int kind = 0; kind < KINDS; kind++)
@@ -135,7 +136,8 @@ static enum keel_status measure(uint32_t threads)
 {
     static double ours[LAYERS][KINDS][ROUNDS], theirs[LAYERS][KINDS][ROUNDS], peaks[ROUNDS];
     struct keel_launch_list lists[LAYERS][KINDS] = {0};
-    bool peer = true;
+    const bool peer = peer_exists("conv_bench");
+    uint32_t peer_rounds = 0; /* that succeeded */
     for (int i = 0; i < LAYERS; i++)
         for (int kind = 0; kind < KINDS; kind++) {
             KEEL_TRY(append(&layers[i], kind, &lists[i][kind]));
@@ -145,17 +147,18 @@ static enum keel_status measure(uint32_t threads)
         KEEL_TRY(measure_peak(&peaks[round]));
         for (int i = 0; i < LAYERS * KINDS; i++)
             KEEL_TRY(time_once(&lists[i / KINDS][i % KINDS], &ours[i / KINDS][i % KINDS][round]));
-        peer = peer && ask_peer(threads, round, theirs);
+        if (peer && ask_peer(threads, peer_rounds, theirs))
+            peer_rounds++;
+        else if (peer)
+            fprintf(stderr, "conv_bench: PyTorch failed in round %u of %d\n", round + 1, ROUNDS);
     }
-    peak = median(peaks);
+    peak = median(peaks, ROUNDS);
     for (int i = 0; i < LAYERS; i++)
         for (int kind = 0; kind < KINDS; kind++) {
-            seconds[i][kind] = median(ours[i][kind]);
-            peer_seconds[i][kind] = peer ? median(theirs[i][kind]) : 0;
+            seconds[i][kind] = median(ours[i][kind], ROUNDS);
+            peer_seconds[i][kind] = median(theirs[i][kind], peer_rounds);
             keel_launch_list_fini(&lists[i][kind]);
         }
-    if (!peer)
-        fprintf(stderr, "conv_bench: without PyTorch: ${KEEL_PYTHON:-python3} has no torch\n");
     return KEEL_OK;
 }
 
@@ -180,9 +183,11 @@ static void report_layer(const struct layer *l, int kind, double ours, double th
     const double rate = flops_of(l) / ours * 1e-9, peer = theirs > 0 ? flops_of(l) / theirs * 1e-9 : 0;
     const int length = snprintf(figure, sizeof figure, "conv %ux%ux%u, %u of %ux%u, stride %u, %s", l->size,
                                 l->size, l->channels, l->outs, l->kernel, l->kernel, l->stride, kinds[kind]);
-    if (peak > 0) /* the host device has none */
-        snprintf(figure + length, sizeof figure - (size_t)length, ", %.0f%% of peak", 1e11 * rate / peak);
     print_line(figure, rate, "GFLOP/s", peer, rate / peer, false);
+    if (peak <= 0) /* the host device has none */
+        return;
+    snprintf(figure + length, sizeof figure - (size_t)length, ", share of peak");
+    print_line(figure, 1e9 * rate / peak, "share", 1e9 * peer / peak, rate / peer, false);
 }
 
 static void report(void)
