@@ -30,7 +30,7 @@ static struct cut choose_cut(const struct keel_kernels *kernels, const struct ke
     const uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
     const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
     const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS);
-    struct cut best = {0};
+    struct cut best = {.rows = 16, .strips = 1};
     uint64_t best_cost = UINT64_MAX;
     for (uint32_t rows = rows_max; rows >= 16; rows -= 16)
         for (uint32_t strips = 1; strips <= strips_max; strips++) {

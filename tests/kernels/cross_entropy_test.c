@@ -123,6 +123,31 @@ START_TEST(cross_entropy_is_near_the_truth)
 }
 END_TEST
 
+/* Five rows and more to a work-item, where its device gives it several. */
+START_TEST(a_loss_without_a_gradient_leaves_its_logits_alone)
+{
+    enum { N = 37 };
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const uint32_t rows = keel_kernels_info(rig->kernels)->compute_units * 4 * 5 + 3;
+    const uint64_t count = (uint64_t)rows * N;
+    float *logits = random_floats(count, 1, -6.0f, 6.0f);
+    int32_t *targets = random_targets(rows, N);
+    struct keel_cross_entropy op = {.rows = rows,
+                                    .vocab = N,
+                                    .scale = SCALE,
+                                    .logits = rig_bytes(rig, logits, count * sizeof *logits),
+                                    .targets = rig_bytes(rig, targets, rows * sizeof *targets),
+                                    .row_loss = rig_bytes(rig, NULL, rows * sizeof(float)),
+                                    .loss = rig_bytes(rig, NULL, sizeof(float))};
+    ck_ok(keel_op_cross_entropy(rig->kernels, &op, &rig->list));
+    rig_run(rig);
+    ck_assert_mem_eq(rig_result(rig, op.logits, count * sizeof *logits), logits, count * sizeof *logits);
+    ck_assert_float_gt(*(const float *)rig_result(rig, op.loss, sizeof(float)), 0.0f);
+    free(logits);
+    free(targets);
+}
+END_TEST
+
 START_TEST(a_nan_among_the_logits_reaches_the_loss)
 {
     struct rig *rig = rig_shared(RIG_HOST);
@@ -177,6 +202,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, cross_entropy_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, the_gradient_formula_is_the_finite_difference);
     tcase_add_test(tc, cross_entropy_is_near_the_truth);
+    tcase_add_loop_test(tc, a_loss_without_a_gradient_leaves_its_logits_alone, 0, RIG_HOST + 1);
     tcase_add_test(tc, a_nan_among_the_logits_reaches_the_loss);
 }
 

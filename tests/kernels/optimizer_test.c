@@ -136,6 +136,39 @@ START_TEST(moments_of_every_exponent_give_the_same_bits)
 }
 END_TEST
 
+/* Second moments as rare rows have them: in each vector one lane's, another from vector to vector, has faded
+ * to between 2^-60 and 2^-126, so that all sixteen go the long way; every fourth vector has none and goes the
+ * short one. Rare rows have no gradient, as of most steps, or a tiny one. */
+enum { RARE = 16 * 4 * 67 + 5 };
+static void rare_body(struct rig *rig, const void *shape)
+{
+    static float m[RARE], v[RARE], grad[RARE];
+    const struct keel_control control = control_of(*(const uint32_t *)shape);
+    struct state s = build(rig, RARE, &control);
+    for (int i = 0; i < RARE; i++) {
+        const int vector = i / 16, faded = -60 - vector % 67;
+        const bool rare = vector % 4 != 0 && i % 16 == vector * 5 % 16;
+        const float size = 1.0f + (float)(i * 7 % 16) / 16.0f;
+        m[i] = ldexpf(i % 3 == 0 ? -size : size, rare ? faded / 2 : -8);
+        v[i] = ldexpf(size, rare ? faded : -14);
+        grad[i] = rare ? ldexpf((float)(i % 2), faded / 2) : 0.01f * (float)(i % 5 - 2);
+    }
+    rewrite(rig, s.update.m, m, RARE);
+    rewrite(rig, s.update.v, v, RARE);
+    rewrite(rig, s.norm.x, grad, RARE);
+    rig_run(rig);
+    rig_result(rig, s.update.w, sizeof m);
+    rig_result(rig, s.update.m, sizeof m);
+    rig_result(rig, s.update.v, sizeof m);
+}
+
+START_TEST(one_faded_moment_among_sixteen_gives_the_same_bits)
+{
+    for (uint32_t step = 1; step <= 1000; step += 999)
+        equal_bits((enum rig_kind)_i, "rare rows", rare_body, &step);
+}
+END_TEST
+
 /* Three levels of the tree: more than 4096 * 4096 elements. */
 static void big_norm_body(struct rig *rig, const void *shape)
 {
@@ -601,6 +634,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, norm_and_adamw_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, moments_of_every_exponent_give_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, one_faded_moment_among_sixteen_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, a_norm_of_three_levels_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, norm_and_adamw_are_near_the_truth);
     tcase_add_test(tc, clipping_acts_only_above_the_limit);

@@ -219,8 +219,10 @@ static void set_weights(struct engine_rig *rig, struct plain *plain)
     }
 }
 
-/* Relative to the largest gradient of the tensor; float32 and chains of some hundred terms. */
-static const double tolerance = 5e-6;
+/* Relative to the largest gradient of the tensor: 17 roundings of float32. The largest error is 1.04e-6, of
+ * wpe.weight, at the far end of backward, with dropout; other tensors stay below 8.2e-7. It is the engine's:
+ * with steps of 3e-4 and 3e-3 it is the same to 3e-9. Bits are the same on every device, and so is it. */
+static const double tolerance = 1.05e-6;
 
 static double compare_param(struct engine_rig *rig, struct plain *plain, uint32_t number)
 {
