@@ -136,23 +136,25 @@ START_TEST(moments_of_every_exponent_give_the_same_bits)
 }
 END_TEST
 
-/* Second moments as rare rows have them: in each vector one lane's, another from vector to vector, has faded
+/* Moments as rare rows have them: in each vector those of one lane, another from vector to vector, have faded
  * to between 2^-60 and 2^-126, so that all sixteen go the long way; every fourth vector has none and goes the
- * short one. Rare rows have no gradient, as of most steps, or a tiny one. */
+ * short one. Rare rows have no gradient, as at most steps, or a small one. */
 enum { RARE = 16 * 4 * 67 + 5 };
 static void rare_body(struct rig *rig, const void *shape)
 {
-    static float m[RARE], v[RARE], grad[RARE];
+    static float w[RARE], m[RARE], v[RARE], grad[RARE];
     const struct keel_control control = control_of(*(const uint32_t *)shape);
     struct state s = build(rig, RARE, &control);
     for (int i = 0; i < RARE; i++) {
         const int vector = i / 16, faded = -60 - vector % 67;
         const bool rare = vector % 4 != 0 && i % 16 == vector * 5 % 16;
         const float size = 1.0f + (float)(i * 7 % 16) / 16.0f;
-        m[i] = ldexpf(i % 3 == 0 ? -size : size, rare ? faded / 2 : -8);
+        m[i] = ldexpf(i % 3 == 0 ? -size : size, rare ? faded : -8);
         v[i] = ldexpf(size, rare ? faded : -14);
-        grad[i] = rare ? ldexpf((float)(i % 2), faded / 2) : 0.01f * (float)(i % 5 - 2);
+        w[i] = rare ? 0.0f : size; /* where a small step shows */
+        grad[i] = rare ? ldexpf(i / 64 % 4 == 0 ? 1.0f : 0.0f, faded / 2) : 0.01f * (float)(i % 5 - 2);
     }
+    rewrite(rig, s.update.w, w, RARE);
     rewrite(rig, s.update.m, m, RARE);
     rewrite(rig, s.update.v, v, RARE);
     rewrite(rig, s.norm.x, grad, RARE);
