@@ -86,8 +86,11 @@ struct keel_tunable keel_tunable_get(uint32_t index)
     return rows[index].tunable;
 }
 
-/* Local memory where the scores of 4,096 keys leave room in it. */
-#define ATTENTION_LOCAL_BYTES (UINT64_C(1) << 20)
+/* Keys whose scores, 128 bytes each, fill half of the local memory or so; blocks have the rest. */
+static uint32_t attention_kept(uint64_t local_bytes)
+{
+    return local_bytes >= UINT64_C(2) << 20 ? 8192 : local_bytes >= UINT64_C(1) << 20 ? 4096 : 1024;
+}
 
 /* ---- settings ---- */
 
@@ -107,9 +110,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
-    values[KEEL_TUNABLE_ATTENTION_KEPT] = !large                                       ? 64
-                                          : info->local_bytes >= ATTENTION_LOCAL_BYTES ? 4096
-                                                                                       : 1024;
+    values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? attention_kept(info->local_bytes) : 64;
 }
 
 static enum keel_status find(const char *name, uint32_t *out)
