@@ -17,8 +17,11 @@
  *     dv_j[d] = (fma over i ascending of drop(p_ij) g_i[d], from 0) + 0
  *
  * drop(x) is x * keep_scale where uniform(element) >= rate, else 0; x itself where there is no dropout.
- * element = ((b * heads + h) * tokens + i) * tokens + j. The "+ 0" makes -0 to 0: a masked key then
- * adds nothing, whether a device skips it or adds fma(0, x, acc).
+ * element = ((b * heads + h) * tokens + i) * tokens + j. The "+ 0" makes -0 to 0.
+ *
+ * A masked pair weighs 0 (e, p, ds). Sums take those of them whose query and key are of the same eight, i / 8 =
+ * j / 8, on every device and at every tunable, and no others: fma(0, x, acc) changes no finite result, and makes
+ * NaN where x is not finite.
  *
  * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], out and dout [batch, tokens, heads,
  * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2]. The rows of a head lie far

@@ -70,6 +70,17 @@ static uint32_t keys_of(const struct head *head, uint32_t i)
     return head->causal ? i + 1 : head->tokens;
 }
 
+/* Masked pairs whose query and key are of the same eight are summed too, with a weight of 0: query i adds
+ * keys [0, added_keys(i)), key j queries from added_from(j) on. */
+static uint32_t added_keys(const struct head *head, uint32_t i)
+{
+    return head->causal && (i | 7) < head->tokens ? (i | 7) + 1 : head->tokens;
+}
+static uint32_t added_from(const struct head *head, uint32_t j)
+{
+    return head->causal ? j & ~7U : 0;
+}
+
 static float drop(const struct head *head, uint32_t i, uint32_t j, float x)
 {
     if (head->rate == 0.0F)
@@ -150,9 +161,9 @@ KEEL_HOST_KERNEL static void forward_row(const struct head *head, const struct f
     }
     largest = largest + 0.0F;
     zero_row(head->width, o);
-    for (uint32_t j = 0; j < keys_of(head, i); j++) {
+    for (uint32_t j = 0; j < added_keys(head, i); j++) {
         float s = dot(q, row_of(forward->k, j), head->width) * head->scale;
-        float e = canon_exp(s - largest);
+        float e = j < keys_of(head, i) ? canon_exp(s - largest) : 0.0F;
         sum = sum + e;
         add_scaled(drop(head, i, j, e), row_of(forward->v, j), head->width, o);
     }
@@ -220,7 +231,9 @@ static struct pair pair_gradient(const struct head *head, const struct gradient 
                                  uint32_t j)
 {
     const uint64_t row = head->row + i;
-    struct pair pair;
+    struct pair pair = {0};
+    if (j >= keys_of(head, i))
+        return pair;
     float s = dot(row_of(gradient->q, i), row_of(gradient->k, j), head->width) * head->scale;
     pair.p = canon_exp(s - gradient->stats[row * 2]) * gradient->facts[row * 2];
     float dp = drop(head, i, j, dot(row_of(gradient->g, i), row_of(gradient->v, j), head->width));
@@ -233,7 +246,7 @@ KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gra
 {
     float *dq = dqkv + head->at + i * head->step;
     zero_row(head->width, dq);
-    for (uint32_t j = 0; j < keys_of(head, i); j++)
+    for (uint32_t j = 0; j < added_keys(head, i); j++)
         add_scaled(pair_gradient(head, gradient, i, j).ds, row_of(gradient->k, j), head->width, dq);
     scale_row(head->scale, head->width, dq);
 }
@@ -244,7 +257,7 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
     float *dk = dqkv + head->at + j * head->step + head->out_step, *dv = dk + head->out_step;
     zero_row(head->width, dk);
     zero_row(head->width, dv);
-    for (uint32_t i = head->causal ? j : 0; i < head->tokens; i++) {
+    for (uint32_t i = added_from(head, j); i < head->tokens; i++) {
         struct pair pair = pair_gradient(head, gradient, i, j);
         add_scaled(drop(head, i, j, pair.p), row_of(gradient->g, i), head->width, dv);
         add_scaled(pair.ds, row_of(gradient->q, i), head->width, dk);

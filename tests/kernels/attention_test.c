@@ -319,6 +319,79 @@ START_TEST(small_local_memory_changes_no_bit)
 }
 END_TEST
 
+/* NaN for NaN, whatever its bits, else equal bits. */
+static void same_reach(const char *what, const float *x, const float *host, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++)
+        ck_assert_msg(isnan(x[i]) ? isnan(host[i]) : memcmp(&x[i], &host[i], sizeof *x) == 0,
+                      "%s: element %" PRIu64 " is %g, on the host %g", what, i, (double)x[i],
+                      (double)host[i]);
+}
+
+static void check_reach(const struct shape *s, struct rig_device *on, const float *qkv, const float *dout,
+                        const struct result *host)
+{
+    struct result r = attend(s, on, qkv, dout);
+    same_reach("out", r.out, host->out, out_count(s));
+    same_reach("stats", r.stats, host->stats, 2 * row_count(s));
+    same_reach("dqkv", r.dqkv, host->dqkv, 3 * out_count(s));
+    result_fini(&r);
+}
+
+/* The same by other blocks, and where local memory is small. */
+static void check_reach_cut(const struct shape *s, const float *qkv, const float *dout,
+                            const struct result *host)
+{
+    const struct keel_setting blocks[] = {{"attention.block", 16}, {"attention.block", 64}};
+    struct keel_device_info target = *keel_device_info(rig[1].device);
+    target.local_bytes = 32768;
+    const struct keel_kernels_options options[] = {{.settings = &blocks[0], .setting_count = 1},
+                                                   {.settings = &blocks[1], .setting_count = 1},
+                                                   {.target = &target}};
+    for (size_t n = 0; n < sizeof options / sizeof options[0]; n++) {
+        struct rig_device cut = rig[1];
+        ck_ok(keel_kernels_create_with(cut.device, &options[n], &cut.kernels));
+        check_reach(s, &cut, qkv, dout, host);
+        keel_kernels_destroy(cut.kernels);
+    }
+}
+
+/* Of token 43 of 100, in the fourth place of eight, one number of what? `basic` has its gradient by heads,
+ * threads have it by blocks. */
+static const struct {
+    bool q, k, v, dout;
+    double rate;
+} infinite[] = {{.q = true}, {.k = true}, {.v = true}, {.dout = true}, {.k = true, .v = true, .rate = 0.25}};
+enum { INFINITE = sizeof infinite / sizeof infinite[0] };
+
+START_TEST(an_infinity_reaches_the_same_results_on_every_device)
+{
+    rig_open();
+    const struct shape s = {1, 100, 2, 16, infinite[_i].rate, false};
+    const uint64_t row = (uint64_t)s.heads * s.width, token = 43;
+    float *qkv = rig_numbers(1, 3 * out_count(&s)), *dout = rig_numbers(2, out_count(&s));
+    float *const at = qkv + token * 3 * row;
+    at[3] = infinite[_i].q ? INFINITY : at[3];
+    at[row + 5] = infinite[_i].k ? INFINITY : at[row + 5];
+    at[2 * row + 7] = infinite[_i].v ? INFINITY : at[2 * row + 7];
+    dout[token * row + 9] = infinite[_i].dout ? INFINITY : dout[token * row + 9];
+    struct result host = attend(&s, &rig[0], qkv, dout);
+    for (int d = 1; d < RIG_DEVICES; d++)
+        check_reach(&s, &rig[d], qkv, dout, &host);
+    check_reach_cut(&s, qkv, dout, &host);
+    double squares = 0; /* what the norm sees of such a step */
+    for (uint64_t i = 0; i < 3 * out_count(&s); i++)
+        squares += (double)host.dqkv[i] * (double)host.dqkv[i];
+    ck_assert(!isfinite(squares));
+    for (uint64_t i = 0; i < 40 * row; i++) /* of the eights before, nothing */
+        ck_assert(isfinite(host.out[i]));
+    result_fini(&host);
+    free(qkv);
+    free(dout);
+    rig_close();
+}
+END_TEST
+
 START_TEST(what_comes_later_changes_no_bit_of_what_came_before)
 {
     rig_open();
@@ -439,6 +512,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, the_gradient_formula_agrees_with_finite_differences, 0, 4);
     tcase_add_test(tc, every_shape_is_right_and_has_the_same_bits_on_every_device);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
+    tcase_add_loop_test(tc, an_infinity_reaches_the_same_results_on_every_device, 0, INFINITE);
     tcase_add_test(tc, what_comes_later_changes_no_bit_of_what_came_before);
     tcase_add_test(tc, every_token_sees_all_others_where_attention_is_bidirectional);
     tcase_add_test(tc, memory_grows_with_the_tokens_and_not_with_their_square);
