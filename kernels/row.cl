@@ -37,6 +37,19 @@ static inline float row_max(__global const float *x, uint n)
     return r;
 }
 
+/* Integers in the order of the floats: -0 is +0, and every NaN is above all. */
+static inline int order_of(float x)
+{
+    const uint bits = as_uint(x);
+    const int size = (int)(bits & 0x7fffffffu);
+    return size > 0x7f800000 ? 0x7fffffff : bits >> 31 ? -size : size;
+}
+static inline int16 order_of_x16(float16 x)
+{
+    const int16 bits = as_int16(x), size = bits & (int16)(0x7fffffff);
+    return select(select(size, -size, bits < 0), (int16)(0x7fffffff), size > (int16)(0x7f800000));
+}
+
 #if KEEL_BY_LANE == 0
 /* Rows shorter than a vector go sixteen at a time, a row to a lane: v[j] is element j of all. */
 #define SHORT      (n < 16)
@@ -92,12 +105,45 @@ static void softmax_grad_short(__global const float *y, __global const float *dy
     EACH_OF(n) p[j] = p[j] * (g[j] - d);
     store_rows(p, dx, n);
 }
+static void top_k_short(__global const float *x, __global float *values, __global int *indices, uint n, uint k,
+                        uint has_values)
+{
+    float16 v[16];
+    int16 keys[16], places[16];
+    int lanes[16 * 16];
+    load_rows(x, n, v);
+    for (uint t = 0; t < k; t++)
+        keys[t] = (int16)(INT_MIN); /* below all */
+    for (uint j = 0; j < n; j++) {
+        int16 key = order_of_x16(v[j]), place = (int16)((int)j), moves = (int16)(0);
+        for (uint t = 0; t < k; t++) { /* the first that is less moves up, and all behind it */
+            const int16 old_key = keys[t], old_place = places[t];
+            moves |= key > old_key;
+            keys[t] = select(old_key, key, moves);
+            places[t] = select(old_place, place, moves);
+            key = select(key, old_key, moves);
+            place = select(place, old_place, moves);
+        }
+    }
+    for (uint t = 0; t < k; t++)
+        vstore16(places[t], t, lanes);
+    for (uint l = 0; l < 16; l++)
+        for (uint t = 0; t < k; t++) {
+            indices[l * k + t] = lanes[16 * t + l];
+            if (has_values)
+                values[l * k + t] = x[l * n + lanes[16 * t + l]];
+        }
+}
 #else
 #define SHORT false
 static void softmax_short(__global const float *x, __global float *y, uint n)
 {
 }
 static void softmax_grad_short(__global const float *y, __global const float *dy, __global float *dx, uint n)
+{
+}
+static void top_k_short(__global const float *x, __global float *values, __global int *indices, uint n, uint k,
+                        uint has_values)
 {
 }
 #endif
@@ -163,19 +209,6 @@ __kernel void keel_softmax_grad(__global const float *y, __global const float *d
     }
 }
 
-/* Integers in the order of the floats: -0 is +0, and every NaN is above all. */
-static inline int order_of(float x)
-{
-    const uint bits = as_uint(x);
-    const int size = (int)(bits & 0x7fffffffu);
-    return size > 0x7f800000 ? 0x7fffffff : bits >> 31 ? -size : size;
-}
-static inline int16 order_of_x16(float16 x)
-{
-    const int16 bits = as_int16(x), size = bits & (int16)(0x7fffffff);
-    return select(select(size, -size, bits < 0), (int16)(0x7fffffff), size > (int16)(0x7f800000));
-}
-
 /* Whether one of 64 is above what the best begin with. */
 static inline int any_above(__global const float *x, int least)
 {
@@ -203,6 +236,49 @@ static inline uint insert(__global const float *x, uint n, __global int *best, u
     return filled < k ? filled + 1 : k;
 }
 
+/* The k best of a row, which lie in memory while they are found. */
+static void top_k_many(__global const float *x, __global int *best, uint n, uint k)
+{
+    uint filled = 0;
+    int least = 0; /* of the best, once there are k */
+    for (uint i = 0; i < n; i += 64) {
+        if (filled == k && i + 64 <= n && !any_above(x + i, least))
+            continue;
+        for (uint j = i; j < min(i + 64, n); j++) {
+            if (filled == k && order_of(x[j]) <= least)
+                continue;
+            filled = insert(x, n, best, filled, k, j);
+            least = order_at(x, best[filled - 1], n);
+        }
+    }
+}
+
+/* The same where they are few enough to lie near, with what they are compared by. */
+enum { FEW = 16 };
+static void top_k_few(__global const float *x, __global int *best, uint n, uint k)
+{
+    int keys[FEW], places[FEW];
+    uint filled = 0;
+    for (uint i = 0; i < n; i += 64) {
+        if (filled == k && i + 64 <= n && !any_above(x + i, keys[k - 1]))
+            continue;
+        for (uint j = i; j < min(i + 64, n); j++) {
+            const int key = order_of(x[j]);
+            if (filled == k && key <= keys[k - 1])
+                continue;
+            uint at = filled < k ? filled++ : k - 1;
+            for (; at > 0 && keys[at - 1] < key; at--) {
+                keys[at] = keys[at - 1];
+                places[at] = places[at - 1];
+            }
+            keys[at] = key;
+            places[at] = (int)j;
+        }
+    }
+    for (uint t = 0; t < k; t++)
+        best[t] = places[t];
+}
+
 __kernel void keel_top_k(__global const float *x, __global float *values, __global int *indices, uint rows,
                          uint n, uint k, uint has_values, uint item_rows)
 {
@@ -210,18 +286,15 @@ __kernel void keel_top_k(__global const float *x, __global float *values, __glob
     {
         __global const float *from = x + row * n;
         __global int *best = indices + row * k;
-        uint filled = 0;
-        int least = 0; /* of the best, once there are k */
-        for (uint i = 0; i < n; i += 64) {
-            if (filled == k && i + 64 <= n && !any_above(from + i, least))
-                continue;
-            for (uint j = i; j < min(i + 64, n); j++) {
-                if (filled == k && order_of(from[j]) <= least)
-                    continue;
-                filled = insert(from, n, best, filled, k, j);
-                least = order_at(from, best[filled - 1], n);
-            }
+        if (SHORT && row + 16 <= last) {
+            top_k_short(from, values + row * k, best, n, k, has_values);
+            row += 15;
+            continue;
         }
+        if (k <= FEW)
+            top_k_few(from, best, n, k);
+        else
+            top_k_many(from, best, n, k);
         for (uint j = 0; has_values && j < k; j++)
             values[row * k + j] = from[min((uint)best[j], n - 1)];
     }

@@ -7,8 +7,8 @@
 struct shape {
     uint32_t rows, n, k;
 };
-static const struct shape shapes[] = {{1, 1, 1},    {7, 1, 1},     {5, 67, 5},  {131, 8, 2},
-                                      {3, 4099, 9}, {2, 331, 331}, {517, 16, 3}};
+static const struct shape shapes[] = {{1, 1, 1},     {7, 1, 1},    {5, 67, 5},   {131, 8, 2},  {3, 4099, 9},
+                                      {2, 331, 331}, {517, 16, 3}, {40, 13, 13}, {9, 200, 16}, {9, 200, 17}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void rows_body(struct rig *rig, const void *shape)
@@ -195,15 +195,25 @@ END_TEST
 
 START_TEST(a_nan_is_above_all_and_infinities_have_their_place)
 {
-    const float x[20] = {1, -INFINITY, NAN, 3, INFINITY, -NAN, 3, 1e-42f, 0, -1e-42f};
-    const int32_t wanted[8] = {2, 5, 4, 3, 6, 0, 7, 8};
+    enum { ROWS = 33, N = 10, K = 9 }; /* rows of so few go sixteen at a time */
+    static const float row[N] = {1, -INFINITY, NAN, 3, INFINITY, -NAN, 3, 1e-42f, 0, -1e-42f};
+    static const int32_t wanted[K] = {2, 5, 4, 3, 6, 0, 7, 8, 9};
+    float x[ROWS * N];
+    for (int i = 0; i < ROWS * N; i++)
+        x[i] = row[i % N];
     for (int kind = 0; kind <= RIG_HOST; kind++) {
         struct rig *rig = rig_shared((enum rig_kind)kind);
-        struct keel_top_k op = {.rows = 1, .n = 20, .k = 8, .x = rig_bytes(rig, x, sizeof x)};
-        op.indices = rig_bytes(rig, NULL, sizeof wanted);
+        struct keel_top_k op = {.rows = ROWS, .n = N, .k = K, .x = rig_bytes(rig, x, sizeof x)};
+        op.indices = rig_bytes(rig, NULL, sizeof wanted * ROWS);
+        op.values = rig_bytes(rig, NULL, sizeof wanted * ROWS);
         ck_ok(keel_op_top_k(rig->kernels, &op, &rig->list));
         rig_run(rig);
-        ck_assert_mem_eq(rig_result(rig, op.indices, sizeof wanted), wanted, sizeof wanted);
+        const int32_t *indices = rig_result(rig, op.indices, sizeof wanted * ROWS);
+        const uint32_t *values = rig_result(rig, op.values, sizeof wanted * ROWS);
+        for (int i = 0; i < ROWS * K; i++) {
+            ck_assert_int_eq(indices[i], wanted[i % K]);
+            ck_assert_mem_eq(&values[i], &row[wanted[i % K]], 4);
+        }
     }
 }
 END_TEST
