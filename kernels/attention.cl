@@ -154,9 +154,8 @@ static void store_facts(__local const float *lanes, __global float *rows, uint f
     WIDE(if (all) vstore16(t##r, (i + r) * VECTORS + 1, out);)
 /* out[i][l] = chain over d of rows[i][d] lanes[d][l], of all l or of the first 16; writes up to 7 rows past
  * count, within BLOCK. */
-static inline void __attribute__((always_inline))
-dot(__global const float *rows, ulong step, uint count, uint width, __local const float *lanes,
-    __local float *out, const bool all)
+CANON_INLINE void dot(__global const float *rows, ulong step, uint count, uint width, __local const float *lanes,
+                      __local float *out, const bool all)
 {
 #if KEEL_BY_LANE >= 2
     for (uint i = 0; i < count; i++)
@@ -224,9 +223,8 @@ static void dot_half(__global const float *rows, ulong step, uint count, uint wi
     EACH_8(ADD_END)
 #endif
 #define ADD_TILE(name, space)                                                                                \
-    static inline void __attribute__((always_inline))                                                        \
-    name(__local const float *weights, const uint across, const uint along, space const float *rows,         \
-         uint step, uint count, __local float *sums, uint pitch)                                             \
+    CANON_INLINE void name(__local const float *weights, const uint across, const uint along,                \
+                           space const float *rows, uint step, uint count, __local float *sums, uint pitch)  \
     {                                                                                                        \
         ADD_CHAINS                                                                                           \
     }

@@ -44,9 +44,12 @@ static inline bool canon_all(int16 v)
 #endif
 }
 
+/* A function that is part of its caller: what the caller knows of its arguments is known within. */
+#define CANON_INLINE static inline __attribute__((always_inline))
+
 /* Asks for the line of memory at p, for who reads it soon, where a processor can be asked. A row that comes
  * next is asked for while this one is computed. */
-#if KEEL_BY_LANE == 0 && defined(__x86_64__)
+#if KEEL_BY_LANE == 0 && (defined(__x86_64__) || defined(__aarch64__))
 #define CANON_FETCH(p) __builtin_prefetch((__global const void *)(p), 0, 2)
 #else
 #define CANON_FETCH(p) (void)(p)

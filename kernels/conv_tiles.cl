@@ -24,7 +24,6 @@ enum { TILE_ROWS = 6, TILE_COLUMNS = 64, BLOCK_STRIDE = DEPTH + 16 };
 /* Of rows that are not copied: as many runs, and taps with so many channels are runs of their own, so that fewer
  * of them cross an edge. */
 enum { RUNS_FAR = 8, CHANNELS_ALONE = 64 };
-#define INLINE static inline __attribute__((always_inline))
 #define LINED  __attribute__((aligned(64)))
 
 #define GEOMETRY                                                                                             \
@@ -62,8 +61,8 @@ struct conv {
 #define STEP(r, v)  s##r##v = fma(a, b##v, s##r##v);
 #define END(r, v)   vstore16(s##r##v, 4 * r + v, sums);
 #define TILE(V)                                                                                              \
-    INLINE void tile_##V(__local const float *block, const uint step_i, const uint step_p,                   \
-                         __local const float *panel, uint depth, bool first, __local float *sums)            \
+    CANON_INLINE void tile_##V(__local const float *block, const uint step_i, const uint step_p,             \
+                               __local const float *panel, uint depth, bool first, __local float *sums)      \
     {                                                                                                        \
         EACH_ROW(WHOLE_ROW, V, BEGIN)                                                                        \
         for (uint p = 0; p < depth; p++) {                                                                   \
@@ -82,8 +81,8 @@ TILE(4)
 #endif
 
 /* sums (6 rows of 64): s = fma(block[r * step_i + p * step_p], panel[p][j], s), p ascending; from +0 if `first`. */
-INLINE void multiply(__local const float *block, const uint step_i, const uint step_p,
-                     __local const float *panel, uint columns, uint depth, bool first, __local float *sums)
+CANON_INLINE void multiply(__local const float *block, const uint step_i, const uint step_p,
+                           __local const float *panel, uint columns, uint depth, bool first, __local float *sums)
 {
 #if KEEL_BY_LANE >= 2
     for (uint at = 0; at < TILE_ROWS * 4; at++) {
@@ -118,7 +117,7 @@ static void panel_rows(__global const float *b, uint row, uint columns, uint dep
     }
 }
 
-INLINE void transpose(__global const float *b, ulong row, __local float *panel)
+CANON_INLINE void transpose(__global const float *b, ulong row, __local float *panel)
 {
 #if KEEL_BY_LANE == 0
 #define PIECE(l, c) vload4(c, b + (l) * row)
@@ -145,7 +144,7 @@ static void panel_columns(__global const float *b, ulong row, uint columns, uint
 /* ---- what rows see ---- */
 
 /* n values; the last sixteen may lie over some that were copied before. */
-INLINE void copy(__global const float *from, uint n, __local float *to)
+CANON_INLINE void copy(__global const float *from, uint n, __local float *to)
 {
     uint i = 0;
     for (; i + 16 <= n; i += 16)
@@ -155,7 +154,7 @@ INLINE void copy(__global const float *from, uint n, __local float *to)
     for (; i < n && n < 16; i++)
         to[i] = from[i];
 }
-INLINE void zero(uint n, __local float *to)
+CANON_INLINE void zero(uint n, __local float *to)
 {
     for (uint i = 0; i < n; i++)
         to[i] = 0.0f;
@@ -191,7 +190,7 @@ struct run {
     uint apart, each, taps, skip, n;
 };
 
-INLINE void copy_clipped(__global const float *x, struct run run, struct corner at, __local float *to)
+CANON_INLINE void copy_clipped(__global const float *x, struct run run, struct corner at, __local float *to)
 {
     const int left = at.left + run.across, u = at.top + run.down;
     const uint end = run.skip + run.n;
@@ -204,20 +203,20 @@ INLINE void copy_clipped(__global const float *x, struct run run, struct corner 
     zero(end - high, to + (high - run.skip));
 }
 
-INLINE bool is_inside(const struct run run, const struct corner at)
+CANON_INLINE bool is_inside(const struct run run, const struct corner at)
 {
     const int left = at.left + run.across, u = at.top + run.down;
     return u >= 0 && u < run.height && left >= 0 && left <= run.width - (int)run.taps;
 }
 /* Where a run begins, from a corner's pixel. */
-INLINE long ahead_of(const struct run run)
+CANON_INLINE long ahead_of(const struct run run)
 {
     return (long)(run.down * run.width + run.across) * run.apart + run.skip;
 }
 
 /* All runs of `count` rows, to rows `stride` floats apart. */
-INLINE void gather(__global const float *x, __local const struct run *runs, uint run_count,
-                   __local const struct corner *at, uint count, __local float *to, uint stride)
+CANON_INLINE void gather(__global const float *x, __local const struct run *runs, uint run_count,
+                         __local const struct corner *at, uint count, __local float *to, uint stride)
 {
     for (uint i = 0; i < run_count; i++) {
         const struct run run = runs[i];
@@ -356,8 +355,8 @@ static uint back_runs(struct conv g, uint top, uint left, struct meeting down, s
 /* ---- kernels ---- */
 
 /* A row of sums to where it belongs: all + 0, then the bias; with `old` added to what is there. */
-INLINE void finish(__local const float *sums, uint columns, __global const float *bias, uint has_bias,
-                   __global float *to, bool old)
+CANON_INLINE void finish(__local const float *sums, uint columns, __global const float *bias, uint has_bias,
+                         __global float *to, bool old)
 {
     for (uint j = 0; j < columns; j += 16) {
         float16 s = canon_plus_zero_x16(vload16(0, sums + j));

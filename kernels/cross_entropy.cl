@@ -21,11 +21,10 @@ struct stages {
     float m, share, scale;
 };
 enum { AHEAD = 512 }; /* prefetchers stop at the end of a page, and there are many in a row */
-#define ALWAYS static inline __attribute__((always_inline))
 
 /* Columns [i, i + 16), of which `left` are there: 16 but in the last. Which of the three stages there are: */
-ALWAYS void advance(const struct stages *s, uint i, const uint left, bool look, bool raise, bool keep, bool scaling,
-                    float16 *largest, float16 *lanes)
+CANON_INLINE void advance(const struct stages *s, uint i, const uint left, bool look, bool raise, bool keep,
+                          bool scaling, float16 *largest, float16 *lanes)
 {
     if (look) {
         CANON_FETCH(s->fresh + i + AHEAD);
@@ -44,8 +43,8 @@ ALWAYS void advance(const struct stages *s, uint i, const uint left, bool look, 
         canon_store((canon_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
 }
 
-ALWAYS void sweep(const struct stages *s, uint vocab, bool look, bool raise, bool keep, bool scaling,
-                  float16 *largest, float16 *lanes)
+CANON_INLINE void sweep(const struct stages *s, uint vocab, bool look, bool raise, bool keep, bool scaling,
+                        float16 *largest, float16 *lanes)
 {
     uint i = 0;
     for (; i + CANON_TURN <= vocab; i += CANON_TURN) {

@@ -50,11 +50,10 @@ static inline uint find_id(__global const int *ids, uint row, uint end, int id)
 }
 
 enum { VECTORS = 8, COLUMNS = 16 * VECTORS, LISTED = 32 }; /* rows of one id that are looked for once */
-#define ALWAYS static inline __attribute__((always_inline))
 #define EACH(v) _Pragma("unroll") for (uint v = 0; v < VECTORS; v++)
 
 /* s += x, of which `left` columns are there: a constant where all are, so that s stays in registers. */
-ALWAYS void add_row(float16 *s, __global const float *x, const uint left)
+CANON_INLINE void add_row(float16 *s, __global const float *x, const uint left)
 {
     EACH(v)
     {
@@ -62,7 +61,7 @@ ALWAYS void add_row(float16 *s, __global const float *x, const uint left)
             s[v] += canon_load(x + 16 * v, left - 16 * v);
     }
 }
-ALWAYS void add_sums(const float16 *s, __global float *y, const uint left)
+CANON_INLINE void add_sums(const float16 *s, __global float *y, const uint left)
 {
     EACH(v)
     {
@@ -72,8 +71,8 @@ ALWAYS void add_sums(const float16 *s, __global float *y, const uint left)
 }
 
 /* Columns [0, left) but COLUMNS at most: the listed rows, and those from `more` on with the id. */
-ALWAYS void add_rows(__global const int *ids, __global const float *dy, __global float *dtable, const uint *list,
-                     uint listed, uint more, uint rows, uint width, const uint left, int id)
+CANON_INLINE void add_rows(__global const int *ids, __global const float *dy, __global float *dtable, const uint *list,
+                           uint listed, uint more, uint rows, uint width, const uint left, int id)
 {
     float16 s[VECTORS];
     EACH(v) s[v] = (float16)(0.0f);

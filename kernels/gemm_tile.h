@@ -173,11 +173,6 @@ struct tile_fetch {
     uint rows, lines; /* still to ask for: whole rows of lines, from column `line` on */
     uint line;
 };
-#ifdef __x86_64__
-#define FETCH_LINE(p) __builtin_prefetch((__global const void *)(p), 0, 2)
-#else
-#define FETCH_LINE(p)
-#endif
 
 static struct tile_fetch tile_fetch_begin(__global const void *x, ulong at, uint row, uint type, uint rows,
                                           uint columns)
@@ -255,7 +250,7 @@ static void tile_multiply(__local const float *rows, __local const float *panel,
         ulong step;
         __global const char *line = fetch_next(soon, &step, panel);
         for (; p + 4 <= stop; p += 4) {
-            FETCH_LINE(line);
+            CANON_FETCH(line);
             line += step;
             TILE_STEP(0)
             TILE_STEP(1)

@@ -28,13 +28,12 @@ enum { ROWS = KEEL_BY_LANE == 0 ? 4 : 1 };
             step                                                                                             \
         }                                                                                                    \
     }
-#define ALWAYS static inline __attribute__((always_inline))
 /* What four rows have, four times, float by float: at vectors made of vectors Oclgrind 21.10 crashes. */
 #define FOUR(f)       f[0], f[1], f[2], f[3]
 #define FOUR_TIMES(f) (float16)(FOUR(f), FOUR(f), FOUR(f), FOUR(f))
 
 /* sum / n for each of up to ROWS rows. */
-ALWAYS void row_means(const float16 *sums, float *means, uint n, const uint count)
+CANON_INLINE void row_means(const float16 *sums, float *means, uint n, const uint count)
 {
     float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     EACH(r, count) of[r] = canon_fold(sums[r]);
@@ -42,9 +41,9 @@ ALWAYS void row_means(const float16 *sums, float *means, uint n, const uint coun
 }
 
 /* The rows that come after these lie `ahead` floats away. */
-ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
-                           __global float *y, __global float *mean_out, __global float *rstd_out, uint n,
-                           float epsilon, uint has_beta, uint centered, ulong ahead, const uint count)
+CANON_INLINE void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
+                                 __global float *y, __global float *mean_out, __global float *rstd_out, uint n,
+                                 float epsilon, uint has_beta, uint centered, ulong ahead, const uint count)
 {
     float16 sums[4];
     float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, rstd[4];
@@ -78,7 +77,7 @@ ALWAYS void layernorm_rows(__global const float *x, __global const float *gamma,
 }
 
 /* From ROWS rows to the next, which may be another work-item's: a core mostly gets neighbours. */
-ALWAYS ulong ahead_of(uint row, uint rows, uint n)
+CANON_INLINE ulong ahead_of(uint row, uint rows, uint n)
 {
     return row + 2 * ROWS <= rows ? (ulong)ROWS * n : 0;
 }
@@ -97,10 +96,10 @@ __kernel void keel_layernorm(__global const float *x, __global const float *gamm
                        epsilon, has_beta, centered, 0, 1);
 }
 
-ALWAYS void layernorm_grad_rows(__global const float *x, __global const float *gamma,
-                                __global const float *mean_in, __global const float *rstd_in,
-                                __global const float *dy, __global const float *residual, __global float *dx,
-                                uint n, uint has_residual, uint centered, ulong ahead, const uint count)
+CANON_INLINE void layernorm_grad_rows(__global const float *x, __global const float *gamma,
+                                      __global const float *mean_in, __global const float *rstd_in,
+                                      __global const float *dy, __global const float *residual, __global float *dx,
+                                      uint n, uint has_residual, uint centered, ulong ahead, const uint count)
 {
     float16 sum_g[4], sum_gt[4];
     float mean[4], rstd[4], a[4] = {0.0f, 0.0f, 0.0f, 0.0f}, b[4];
@@ -160,15 +159,15 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
  * brings its neighbours. */
 enum { VECTORS = 4, COLUMNS = 16 * VECTORS, AHEAD = 32 };
 
-ALWAYS void add_16(float16 v, __global float *y, uint left)
+CANON_INLINE void add_16(float16 v, __global float *y, uint left)
 {
     canon_store(canon_load(y, left) + v, y, left);
 }
 
 /* Columns of `count` vectors from `column`; `left` of them are there in the only vector where count is 1. */
-ALWAYS void grad_columns(__global const float *x, __global const float *mean, __global const float *rstd,
-                         __global const float *dy, __global float *dgamma, __global float *dbeta, uint rows,
-                         uint n, uint column, uint left, uint has_beta, uint centered, const uint count)
+CANON_INLINE void grad_columns(__global const float *x, __global const float *mean, __global const float *rstd,
+                               __global const float *dy, __global float *dgamma, __global float *dbeta, uint rows,
+                               uint n, uint column, uint left, uint has_beta, uint centered, const uint count)
 {
     float16 gamma[VECTORS], beta[VECTORS];
     EACH(v, count) gamma[v] = beta[v] = (float16)(0.0f);
@@ -203,8 +202,8 @@ __kernel void keel_layernorm_grad_columns(__global const float *x, __global cons
         grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, n - c, has_beta, centered, 1);
 }
 
-ALWAYS void sum_columns(__global const float *x, __global float *out, uint rows, uint n, uint left,
-                        const uint count)
+CANON_INLINE void sum_columns(__global const float *x, __global float *out, uint rows, uint n, uint left,
+                              const uint count)
 {
     float16 s[VECTORS];
     EACH(v, count) s[v] = canon_load(x + 16 * v, left);

@@ -130,9 +130,8 @@ static inline struct rates read_rates(__global const float *norm, __global const
     return r;
 }
 
-#define ALWAYS static inline __attribute__((always_inline))
 
-ALWAYS void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
+CANON_INLINE void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
 {
     *m = canon_flush_x16(fma((float16)(r->beta1), *m, r->rest1 * g));
     *v = canon_flush_x16(fma((float16)(r->beta2), *v, (r->rest2 * g) * g));
@@ -144,7 +143,7 @@ ALWAYS void take_moments(const struct rates *r, float16 g, float16 *m, float16 *
 /* m / (sqrt(v) + epsilon), each correctly rounded. Far from both ends of the exponents the steps of canon_sqrt
  * and canon_divide give the same bits on the numbers themselves as on their mantissas, for a power of two
  * changes no rounding: then what those do about exponents, zeros and NaN is left out, half of them. */
-ALWAYS float16 quotient(float16 m, float16 v, float epsilon)
+CANON_INLINE float16 quotient(float16 m, float16 v, float epsilon)
 {
 #if KEEL_BY_LANE == 0
     const int16 usual = (WITHIN(as_uint16(v), -70, 60) | (v == 0.0f)) &
@@ -161,14 +160,14 @@ ALWAYS float16 quotient(float16 m, float16 v, float epsilon)
 #endif
     return canon_divide_x16(m, canon_sqrt_x16(v) + epsilon);
 }
-ALWAYS float16 direction(const struct rates *r, float16 m, float16 v)
+CANON_INLINE float16 direction(const struct rates *r, float16 m, float16 v)
 {
     return quotient(m * r->scale1, v * r->scale2, r->epsilon);
 }
 
 /* The new weights of n elements at i; moments are written. */
-ALWAYS float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
-                                ulong i, uint n)
+CANON_INLINE float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
+                               ulong i, uint n)
 {
     float16 first = canon_load(m + i, n), second = canon_load(v + i, n);
     if (r->optimizer != LAMB) {
@@ -182,7 +181,7 @@ ALWAYS float16 adam_step(const struct rates *r, float16 x, float16 g, __global f
     const float decay = r->optimizer == ADAM ? 0.0f : r->decay;
     return fma((float16)(-(r->rate * r->ratio)), fma((float16)(decay), x, u), x);
 }
-ALWAYS float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
+CANON_INLINE float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
 {
     const float16 old = canon_load(m + i, n);
     g = fma((float16)(r->decay), x, g);
@@ -227,9 +226,9 @@ static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
 }
 
 /* n elements at i of a tensor. */
-ALWAYS void update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
-                      __global const float *grad, __global float *m, __global float *v,
-                      __global ushort *half_copy, uint half_type, ulong i, const uint n)
+CANON_INLINE void update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
+                            __global const float *grad, __global float *m, __global float *v,
+                            __global ushort *half_copy, uint half_type, ulong i, const uint n)
 {
     float16 x = canon_load(w + i, n);
     if (trained) {
