@@ -41,8 +41,9 @@ enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bi
                               struct keel_launch_list *list)
 {
     const uint64_t count = op->rows * op->n;
-    if (count == 0)
-        return keel_fail(KEEL_INVALID, "bias: no elements");
+    if (count == 0 || op->rows > UINT64_MAX / sizeof(float) / op->n)
+        return keel_fail(KEEL_INVALID, "bias: %llu rows of %u: none, or more than memory has bytes",
+                         (unsigned long long)op->rows, op->n);
     KEEL_TRY(keel_check_buffer("bias", "x", op->x, count * sizeof(float)));
     KEEL_TRY(keel_check_buffer("bias", "bias", op->bias, op->n * sizeof(float)));
     KEEL_TRY(keel_check_buffer("bias", "y", op->y, count * sizeof(float)));

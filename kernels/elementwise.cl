@@ -23,16 +23,32 @@ __kernel void keel_multiply(__global const float *a, __global const float *b, __
     CANON_ELEMENTS(vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i), y[i] = a[i] * b[i])
 }
 
+/* The bias of a column, which goes on to the next one. */
+CANON_INLINE float bias_of(__global const float *bias, uint n, uint *column)
+{
+    const float b = bias[*column];
+    *column = *column + 1 == n ? 0 : *column + 1;
+    return b;
+}
+CANON_INLINE float16 bias_of_16(__global const float *bias, uint n, uint *column)
+{
+    if (n - *column >= 16) {
+        const float16 b = vload16(0, bias + *column);
+        *column = n - *column == 16 ? 0 : *column + 16;
+        return b;
+    }
+    float lanes[16]; /* of the end of a row and what follows */
+    for (uint l = 0; l < 16; l++)
+        lanes[l] = bias_of(bias, n, column);
+    return vload16(0, lanes);
+}
+
 __kernel void keel_bias(__global const float *x, __global const float *bias, __global float *y, ulong count,
                         uint n, uint block)
 {
-    const ulong first = get_global_id(0) * (ulong)block;
-    const ulong end = min(first + block, count);
-    uint column = (uint)(first % n);
-    for (ulong i = first; i < end; i++) {
-        y[i] = x[i] + bias[column];
-        column = column + 1 == n ? 0 : column + 1;
-    }
+    uint column = (uint)((ulong)get_global_id(0) * block % n);
+    CANON_ELEMENTS(vstore16(vload16(0, x + i) + bias_of_16(bias, n, &column), 0, y + i),
+                   y[i] = x[i] + bias_of(bias, n, &column))
 }
 
 __kernel void keel_gelu(__global const float *x, __global float *y, ulong count, uint block)

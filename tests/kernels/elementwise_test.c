@@ -19,9 +19,9 @@ static void add_body(struct rig *rig, const void *shape)
 /* Rows of 1, of a vector, and of what is no multiple of one: as many as there is room for. */
 static void bias_body(struct rig *rig, const void *shape)
 {
-    static const uint32_t widths[] = {1, 16, 67};
+    static const uint32_t widths[] = {1, 7, 16, 19, 67};
     uint64_t count = *(const uint64_t *)shape;
-    for (int w = 0; w < 3; w++) {
+    for (int w = 0; w < 5; w++) {
         struct keel_bias op = {.rows = 1 + count / 8 / widths[w], .n = widths[w]};
         const uint64_t elements = op.rows * op.n;
         float *x = random_floats(elements, 8, -2.0f, 2.0f), *bias = random_floats(op.n, 9, -2.0f, 2.0f);
@@ -145,6 +145,18 @@ START_TEST(gelu_and_its_gradient_are_near_the_truth)
 }
 END_TEST
 
+START_TEST(a_bias_of_more_rows_than_memory_is_refused)
+{
+    struct rig rig;
+    rig_open(&rig, RIG_HOST);
+    struct keel_buffer *x = rig_bytes(&rig, NULL, 64);
+    const struct keel_bias op = {.rows = UINT64_C(1) << 62, .n = 4, .x = x, .bias = x, .y = x};
+    ck_status(keel_op_bias(rig.kernels, &op, &rig.list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "4611686018427387904 rows of 4"));
+    rig_close(&rig);
+}
+END_TEST
+
 START_TEST(a_short_buffer_is_refused_by_name)
 {
     struct rig rig;
@@ -167,6 +179,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, gelu_slope_is_the_finite_difference);
     tcase_add_test(tc, gelu_and_its_gradient_are_near_the_truth);
     tcase_add_test(tc, a_short_buffer_is_refused_by_name);
+    tcase_add_test(tc, a_bias_of_more_rows_than_memory_is_refused);
 }
 
 KEEL_TEST_MAIN("elementwise", cases, RIG_LIMIT_S)
