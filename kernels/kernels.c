@@ -6,7 +6,9 @@
 #include "clblast.h"
 #include "kernels_internal.h"
 
+#include <inttypes.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 
 struct built_module {
@@ -20,6 +22,7 @@ struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
     bool native;
+    uint64_t provider_digest;     /* of CLBlast's parameters; 0: none were given */
     struct keel_clblast *clblast; /* NULL: products are our own */
     uint32_t tuned[KEEL_TUNABLE_COUNT];
     struct built_module modules[KEEL_MODULE_COUNT];
@@ -49,6 +52,30 @@ enum keel_status keel_kernels_create(struct keel_device *device, struct keel_ker
     return keel_kernels_create_with(device, &(struct keel_kernels_options){0}, out);
 }
 
+/* FNV-1a of a text with its zero, so that two that follow each other are not one. */
+static uint64_t mix_text(uint64_t digest, const char *text)
+{
+    do
+        digest = (digest ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    while (*text++ != '\0');
+    return digest;
+}
+
+static uint64_t parameter_digest(const struct keel_kernels_options *options)
+{
+    uint64_t digest = options->provider_parameter_count > 0 ? UINT64_C(0xcbf29ce484222325) : 0;
+    for (uint32_t i = 0; i < options->provider_parameter_count; i++) {
+        const struct keel_provider_parameters *of = &options->provider_parameters[i];
+        digest = mix_text(digest, of->kernel);
+        for (uint32_t v = 0; v < of->count; v++) {
+            char value[24];
+            snprintf(value, sizeof value, "%zu", of->values[v]);
+            digest = mix_text(mix_text(digest, of->names[v]), value);
+        }
+    }
+    return digest;
+}
+
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out)
@@ -57,6 +84,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
     kernels->native = options->native;
+    kernels->provider_digest = parameter_digest(options);
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     if (kernels->info.compute_units == 0) /* some driver's word; work is divided by it */
         kernels->info.compute_units = 1;
@@ -103,6 +131,17 @@ struct keel_device *keel_kernels_device(const struct keel_kernels *kernels)
 const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels)
 {
     return kernels->clblast;
+}
+
+void keel_kernels_provider(const struct keel_kernels *kernels, char out[KEEL_PROVIDER_TEXT_BYTES])
+{
+    if (kernels->clblast == NULL)
+        snprintf(out, KEEL_PROVIDER_TEXT_BYTES, "Keel");
+    else if (kernels->provider_digest == 0)
+        snprintf(out, KEEL_PROVIDER_TEXT_BYTES, "CLBlast with its own parameters");
+    else
+        snprintf(out, KEEL_PROVIDER_TEXT_BYTES, "CLBlast with parameters %016" PRIx64,
+                 kernels->provider_digest);
 }
 
 bool keel_kernels_native(const struct keel_kernels *kernels)

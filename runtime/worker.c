@@ -196,6 +196,18 @@ static enum keel_status build_trainer(struct keel_worker *worker)
     return status;
 }
 
+/* The identity says native, and not who computes the products: two runs with other bits differ here. */
+static void note_native(struct keel_worker *worker)
+{
+    const struct keel_kernels *kernels = keel_trainer_kernels(worker->trainer);
+    char provider[KEEL_PROVIDER_TEXT_BYTES], detail[KEEL_PROVIDER_TEXT_BYTES + 16];
+    if (!keel_kernels_native(kernels))
+        return;
+    keel_kernels_provider(kernels, provider);
+    snprintf(detail, sizeof detail, "products by %s", provider);
+    keel_worker_note(worker, "native", worker->next_step, KEEL_OK, detail);
+}
+
 /* Who joins a run that began long ago must read what the others read. */
 static enum keel_status check_identity(const struct keel_worker *worker)
 {
@@ -250,6 +262,7 @@ static enum keel_status set_up(struct keel_worker *worker)
     KEEL_TRY(check_identity(worker));
     KEEL_TRY(open_device(worker));
     KEEL_TRY(build_trainer(worker));
+    note_native(worker);
     KEEL_TRY(open_screen(worker));
     KEEL_TRY(open_store(worker));
     return open_endpoint(worker);

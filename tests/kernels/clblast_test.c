@@ -367,6 +367,13 @@ START_TEST(other_convolutions_stay_our_own)
 }
 END_TEST
 
+static void provided_by(const struct keel_kernels *kernels, const char *begin)
+{
+    char provider[KEEL_PROVIDER_TEXT_BYTES];
+    keel_kernels_provider(kernels, provider);
+    ck_assert_msg(strncmp(provider, begin, strlen(begin)) == 0, "%s", provider);
+}
+
 static void stays_ours(struct keel_kernels *kernels, struct product *p)
 {
     struct keel_launch_list list = {0};
@@ -456,6 +463,8 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     shipped.only_artifacts = true;
     ck_ok(make("", &shipped, &other));
     stays_ours(other, &p);
+    provided_by(other, "Keel");
+    provided_by(native, "CLBlast with its own");
     keel_kernels_destroy(other);
     product_fini(&p);
     close_all();
@@ -485,6 +494,7 @@ START_TEST(parameters_are_taken_and_wrong_ones_refused_by_name)
     struct product p = product(300, 144, 300, 1, 3, 0, 0);
     run_and_check(&p, false);
     product_fini(&p);
+    provided_by(native, "CLBlast with parameters ");
     struct keel_kernels *none = NULL;
     given.count = 2;
     ck_status(make("", &options, &none), KEEL_INVALID);

@@ -73,6 +73,10 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           struct keel_kernels **out);
 void keel_kernels_destroy(struct keel_kernels *kernels);
 bool keel_kernels_native(const struct keel_kernels *kernels);
+/* Who computes products of native kernels: "Keel", or "CLBlast" with the digest of the parameters that it was
+ * given. Native runs on boards of one kind have the same bits where this is the same. */
+enum { KEEL_PROVIDER_TEXT_BYTES = 64 };
+void keel_kernels_provider(const struct keel_kernels *kernels, char out[KEEL_PROVIDER_TEXT_BYTES]);
 /* The value of a tunable that these kernels were built with. */
 uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunable_index);
 
