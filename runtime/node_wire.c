@@ -7,7 +7,7 @@
 #include "wire_bytes.h"
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x324e454b) /* "KEN2": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x334e454b) /* "KEN3": the digit is the version */
 
 _Static_assert(17 + 64 + 136 + KEEL_WORKERS_PER_NODE * 80 + KEEL_WIRE_DETAIL_BYTES < KEEL_MESSAGE_BYTES,
                "a status fits");

@@ -9,7 +9,7 @@
 #include "register.h"
 
 enum {
-    KEEL_WIRE_DETAIL_BYTES = 200, /* text of a failure, NUL included */
+    KEEL_WIRE_DETAIL_BYTES = KEEL_DETAIL_BYTES, /* text of a failure, whole: the next move comes last in it */
     KEEL_WIRE_NOTE_BYTES = 1024,
     /* Of a node, in a status: out of reach by counting restarts, and its successor can still be started. */
     KEEL_WIRE_INCARNATION_MAX = 1 << 23

@@ -903,7 +903,11 @@ void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank)
 
 void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status)
 {
-    static const char detail[] = "the board is gone";
+    static const char begin[] = "the board is gone";
+    char detail[KEEL_DETAIL_BYTES]; /* as long as words may be */
+    memset(detail, '.', sizeof detail);
+    memcpy(detail, begin, sizeof begin - 1);
+    memcpy(detail + sizeof detail - sizeof SIM_FAILURE_END, SIM_FAILURE_END, sizeof SIM_FAILURE_END);
     (void)sim_give(sim, node,
                    &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_FAILED,
                                              .local = local,

@@ -32,6 +32,8 @@ struct sim_worker {
     struct keel_view view;
 };
 
+#define SIM_FAILURE_END "; take another board" /* how the words of sim_fail_worker end */
+
 struct sim_node {
     bool running, stopped;
     uint32_t incarnation, life, timer_generation;

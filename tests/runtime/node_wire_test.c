@@ -145,6 +145,16 @@ START_TEST(fields_survive_the_way_one_by_one)
     ck_assert_uint_eq(out.as.status.workers[1].accused_rank, 9);
     ck_assert_uint_eq(out.as.status.workers[1].accused_epoch, 12);
     ck_assert_str_eq(out.as.status.detail, "no space left");
+    char text[KEEL_DETAIL_BYTES]; /* as long as a failure's words may be */
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    strcpy(in.as.status.detail, text);
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    ck_assert_str_eq(out.as.status.detail, text);
+    fill(&in, KEEL_WIRE_LEAD);
+    strcpy(in.as.lead.detail, text);
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    ck_assert_str_eq(out.as.lead.detail, text);
     fill(&in, KEEL_WIRE_STEP);
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
     ck_assert_mem_eq(&in.as.step, &out.as.step, sizeof in.as.step);
