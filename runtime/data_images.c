@@ -36,6 +36,10 @@ static enum keel_status read_idx(struct keel_data *data, const char *directory, 
     char path[KEEL_PATH_BYTES];
     size_t bytes;
     KEEL_TRY(keel_path_join(path, directory, name));
+    if (keel_path_exists(path) && !keel_path_is_file(path)) /* a pipe may never end */
+        return keel_fail(KEEL_INVALID,
+                         "%s: no regular file (every worker reads it anew); put the IDX file itself there",
+                         path);
     enum keel_status status = keel_file_read(path, (size_t)1 << KEEL_BYTES_MAX_LOG2, out_bytes, &bytes);
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static char directory[64];
 static struct keel_data *data;
@@ -319,6 +320,8 @@ START_TEST(what_is_missing_or_does_not_belong_together_is_named)
     ck_assert_int_eq(remove(path), 0);
     refused(&job, KEEL_NOT_FOUND,
             "no file " LABELS " there; name a directory of four IDX files, or run `make data`");
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    refused(&job, KEEL_INVALID, LABELS ": no regular file");
 }
 END_TEST
 
