@@ -359,8 +359,10 @@ static int print_end(const struct import *im, uint64_t attempt)
 static enum keel_status save_locked(struct import *im, uint64_t attempt)
 {
     int lock = -1;
-    KEEL_TRY(keel_import_place_open(im->cmd, im->step, &im->place));
+    KEEL_TRY(keel_import_place_open(im->cmd, &im->place));
     enum keel_status status = keel_cmd_lock_run(&im->place.at, "import", &lock);
+    if (status == KEEL_OK)
+        status = keel_import_place_check(&im->place, im->step, im->options->for_training);
     if (status == KEEL_OK)
         status = save(im, attempt);
     if (status != KEEL_OK) {

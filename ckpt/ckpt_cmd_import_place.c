@@ -92,21 +92,54 @@ static size_t measure_there(const struct keel_import_place *place)
     return strlen(path);
 }
 
-enum keel_status keel_import_place_open(const struct keel_cmd *cmd, uint64_t step,
-                                        struct keel_import_place *place)
+enum keel_status keel_import_place_open(const struct keel_cmd *cmd, struct keel_import_place *place)
 {
     struct keel_store_config config = {.root = place->root,
                                        .run = place->run,
                                        .create = true,
                                        .key_file = cmd->key_file,
                                        .accept_plain = cmd->accept_plain};
-    struct keel_snapshot *there;
     if (place->run[0] == '\0') { /* the only one, made by `keel run` */
         config.run = NULL;
         config.create = false;
     }
     place->there_bytes = measure_there(place);
-    KEEL_TRY(keel_store_open(&config, &place->at.store));
+    return keel_store_open(&config, &place->at.store);
+}
+
+/* Has the run done steps? */
+static bool has_records(const struct keel_import_place *place)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes = 0;
+    if (keel_path_join(path, place->at.path, "metrics.jsonl") != KEEL_OK || !keel_path_is_file(path))
+        return false;
+    enum keel_status status = keel_file_read(path, 1, &text, &bytes);
+    if (status == KEEL_OK)
+        keel_free(text);
+    return status != KEEL_OK || bytes > 0;
+}
+
+/* A job goes on from its newest snapshot: older weights would lie there unused, and beside records of steps
+ * they would be another run. */
+static enum keel_status check_begins(const struct keel_import_place *place, uint64_t step)
+{
+    struct keel_snapshot_info newest;
+    uint32_t count = 0;
+    KEEL_TRY(keel_store_list(place->at.store, &newest, 1, &count, NULL));
+    if (!has_records(place) && (count == 0 || newest.step < step))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "%s: has steps or snapshots already, and its job goes on from those, not from these "
+                     "weights; give `keel run JOB --prepare` a new --out and import there",
+                     place->at.path);
+}
+
+enum keel_status keel_import_place_check(const struct keel_import_place *place, uint64_t step, bool begins)
+{
+    struct keel_snapshot *there;
+    if (begins && place->of_keel_run)
+        KEEL_TRY(check_begins(place, step));
     enum keel_status status = keel_snapshot_open(place->at.store, step, 0, &there);
     if (status == KEEL_NOT_FOUND)
         return KEEL_OK;

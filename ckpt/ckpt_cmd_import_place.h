@@ -16,9 +16,11 @@ struct keel_import_place {
 /* PATH is a run in a store (ROOT/RUN, made when missing), the directory of a `keel run`, or, with `run`
  * (--run, or NULL), a store. Touches nothing. INVALID, LIMIT. */
 enum keel_status keel_import_place_find(const char *path, const char *run, struct keel_import_place *place);
-/* Open the store, made when missing. INVALID: it holds a snapshot of that step already. */
-enum keel_status keel_import_place_open(const struct keel_cmd *cmd, uint64_t step,
-                                        struct keel_import_place *place);
+/* Open the store, made when missing. */
+enum keel_status keel_import_place_open(const struct keel_cmd *cmd, struct keel_import_place *place);
+/* INVALID: it holds a snapshot of that step already, or, where a job is to begin from it, its `keel run`
+ * would go on from something else. */
+enum keel_status keel_import_place_check(const struct keel_import_place *place, uint64_t step, bool begins);
 /* What was saved and may not be committed: nobody else ever writes under that number. */
 void keel_import_place_remove(const struct keel_import_place *place, uint64_t step, uint64_t attempt);
 /* Remove directories that opening made and that are empty. */

@@ -172,6 +172,19 @@ static enum keel_status check_weights(const struct keel_trainer *trainer,
     return KEEL_OK;
 }
 
+/* After a load that found something missing: a tensor, or what a tensor is in (that was said already)? */
+static enum keel_status say_missing(const struct keel_snapshot *snapshot, const struct keel_load *loads,
+                                    uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!holds(snapshot, loads[i].box.name))
+            return keel_fail(KEEL_MISMATCH,
+                             "the snapshot holds no tensor %s of this job's model: import all of the weights "
+                             "(without --only), or give the [model] keys that they were made with",
+                             loads[i].box.name);
+    return KEEL_NOT_FOUND;
+}
+
 /* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. What
  * is the engine's own begins anew where the snapshot has none: an imported one is of a model alone. */
 static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
@@ -188,7 +201,9 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
             for (uint64_t e = 0; e < param->count; e++)
                 values[param->offset + e] = part == 0 ? param->fill : 0.0F;
     }
-    KEEL_TRY(keel_snapshot_load(snapshot, loads, count, &config, NULL));
+    enum keel_status status = keel_snapshot_load(snapshot, loads, count, &config, NULL);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? say_missing(snapshot, loads, count) : status;
     for (uint32_t i = 0; i < params; i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
         KEEL_TRY(keel_trainer_write_state(trainer,

@@ -506,8 +506,12 @@ START_TEST(the_directory_of_a_run_takes_its_own_state_or_begins_from_weights)
     check_says(COMMAND("import", p.out, run), 0, "run/ckpt/demo");
     check_says(COMMAND("diff", p.store, run), 0, "11 tensors equal");
     check_says(COMMAND("import", p.out, run, "--for-training"), 3, "only floating-point tensors are trained");
+    check_says(COMMAND("import", p.out, run, "--for-training", "--only", "f"), 2, "a new --out");
+    ck_ok(keel_remove_tree(ckpt));
+    struct keel_store *store; /* empty, as --prepare leaves it */
+    ck_ok(keel_store_open(&(struct keel_store_config){.root = ckpt, .run = "demo", .create = true}, &store));
+    keel_store_close(store);
     check_says(COMMAND("import", p.out, run, "--for-training", "--only", "f"), 0, "step 0: 9 tensors");
-    struct keel_store *store;
     struct keel_snapshot *snapshot = open_snapshot(ckpt, "demo", 0, &store);
     ck_assert_str_eq(keel_snapshot_info(snapshot)->identity, "c0ffee");
     keel_snapshot_close(snapshot);

@@ -57,6 +57,7 @@ check "and a step that learns nothing leaves the weights" [ "$(digest other 1)" 
 train fresh --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --set train.steps=20
 check "which another job does not have by itself" [ "$(digest fresh 1)" != "$(digest whole 12)" ]
 train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --prepare
+check "weights do not go where a run is" [ -n "$(! ckpt import "$root/hub" "$root/other" --names gpt2 --for-training && grep "a new --out" "$root/log")" ]
 check "preparing again harms nothing" [ "$(digest other 1)" = "$(digest whole 12)" ]
 
 # ---- and a job that waits in 16 bits, whose loss scale no model has ----
@@ -85,6 +86,12 @@ other_model() { # WORDS ARGUMENTS...
 check "of more layers" other_model "tensor h.1.attn.c_attn.bias of the snapshot is none of this job's model" --set model.layers=1
 check "of fewer" other_model "holds no tensor h.2." --set model.layers=3
 check "of another width" other_model "tensor wte.weight is stored as float32 [28,32], but float32 [28,16]" --set model.width=16
+train part --prepare
+check "some of the weights are imported" ckpt import "$root/state" "$root/part" --for-training --only wte
+train part
+code=$?
+check "and are refused as a model, with the move" [ "$code" -eq 4 ]
+check "that cures it" grep -q "holds no tensor .* of this job's model: import all of the weights (without --only)" "$root/log"
 train whole --set train.steps=14 --set train.storage=f16
 check "a run of float32 does not go on in f16" grep -q "another job" "$root/log"
 check "nor a step further" [ -z "$(digest whole 13)" ]
