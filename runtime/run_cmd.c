@@ -268,18 +268,20 @@ static enum keel_status sweep_one(void *context, const char *name)
 /* By which keys the run in the directory is another. */
 static enum keel_status refuse_other(const struct run *run)
 {
-    char path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES - 128];
+    char path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES - 128], move[64] = "give the job as it was";
     struct keel_job there;
+    uint32_t count = 0;
     KEEL_TRY(keel_path_join(path, run->directory, "job.conf"));
     if (keel_job_load(path, NULL, 0, &there) != KEEL_OK)
         snprintf(why, sizeof why, "what differs cannot be said: %.200s", keel_detail());
-    else if (keel_job_difference(&there, &run->job, why, sizeof why) == 0)
+    else if ((count = keel_job_difference(&there, &run->job, why, sizeof why)) == 0)
         snprintf(why, sizeof why, "the contents of data.path differ, %.150s there and %.150s here",
                  there.path, run->job.path);
-    return keel_fail(KEEL_MISMATCH,
-                     "%.100s holds a run of another job: %s; give another --out, or the job as it "
-                     "was",
-                     run->directory, why);
+    if (count == 1 &&
+        there.decay_steps != run->job.decay_steps) /* which follows train.steps, unless it is set */
+        snprintf(move, sizeof move, "to train longer set train.decay_steps = %" PRIu64, there.decay_steps);
+    return keel_fail(KEEL_MISMATCH, "%.100s holds a run of another job: %s; %s, or give another --out",
+                     run->directory, why, move);
 }
 
 /* A directory belongs to one job for ever. */

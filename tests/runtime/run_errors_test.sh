@@ -81,6 +81,7 @@ try run "$job" --out "$root/short" --set data.val_fraction=0.001 --set train.eva
 expect "a rest too short to validate with" 0 "train.eval_every = 5, but nothing is kept to validate with: data.val_fraction = 0.001"
 try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 "done before: 12 steps"
 cmp -s "$root/run/metrics.jsonl" "$root/metrics.before";   code=$?; : >"$root/log"; expect "and its metrics are untouched" 0 ""
+try run "$job" --out "$root/run" --set train.steps=14;     expect "a longer schedule is another job, and the move is said" 4 "; to train longer set train.decay_steps = 12, or"
 try run "$job" --out "$root/run" --set train.steps=14 --set train.decay_steps=12
 expect "a run can be made longer, its schedule as it was" 0 "done: 14 steps"
 
