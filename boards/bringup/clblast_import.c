@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <keel/command.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,9 +52,20 @@ static enum keel_status read_result(const char *folder, const char *name, char p
     return *out != NULL ? KEEL_OK : refuse(path, "is no JSON");
 }
 
-/* "PRECISION=32 TRA_DIM=32 TRA_PAD=1" by lines, without the precision. */
-static bool write_parameters(const char *found, char *text, size_t room)
+/* Does a parameter between `list` and `here` have the name of the one here? `name`: its bytes. */
+static bool is_repeated(const char *list, const char *here, size_t name)
 {
+    while (list < here && strncmp(list, here, name + 1) != 0) {
+        list += strcspn(list, " ");
+        list += strspn(list, " ");
+    }
+    return list < here;
+}
+
+/* "PRECISION=32 TRA_DIM=32 TRA_PAD=1" by lines, without the precision. */
+static bool write_parameters(const char *list, char *text, size_t room)
+{
+    const char *found = list;
     size_t at = 0;
     while (*found != '\0') {
         const size_t name = strspn(found, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
@@ -61,7 +73,11 @@ static bool write_parameters(const char *found, char *text, size_t room)
         const size_t length = name + 1 + digits;
         if (name == 0 || digits == 0 || digits > 9 || (found[length] != ' ' && found[length] != '\0'))
             return false;
-        if (strncmp(found, "PRECISION=", name + 1) != 0)
+        const bool precision = strncmp(found, "PRECISION=", name + 1) == 0;
+        if (is_repeated(list, found, name) ||
+            (precision && (digits != 2 || strncmp(found + length - 2, "32", 2) != 0)))
+            return false;
+        if (!precision)
             at += (size_t)snprintf(text + at, room - at, "%.*s = %.*s\n", (int)name, found, (int)digits,
                                    found + name + 1);
         if (at >= room)
@@ -90,9 +106,13 @@ static enum keel_status take(const char *path, const json_t *result, const struc
     if (strcmp(device, info->name) != 0)
         return keel_fail(KEEL_INVALID, "%.400s: is of \"%.100s\", and this is \"%s\"", path, device,
                          info->name);
-    one.time_ms = strtod(time, NULL);
+    char *end;
+    one.time_ms = strtod(time, &end);
+    if (end == time || *end != '\0' || !isfinite(one.time_ms) || one.time_ms <= 0)
+        return refuse(path, "its best_time is no time in milliseconds");
     if (!write_parameters(found, one.text, sizeof one.text))
-        return refuse(path, "its best_parameters are no list of NAME=NUMBER");
+        return refuse(path,
+                      "its best_parameters are no list of NAME=NUMBER, each name once, with PRECISION=32");
     if (best->text[0] == '\0' || one.time_ms < best->time_ms)
         *best = one;
     return KEEL_OK;

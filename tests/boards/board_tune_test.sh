@@ -65,6 +65,22 @@ verdict "the board opens with them: $(cat "$scratch/out")"
 result transpose 0.06 "TRA_DIM=4;[kernels]"
 ! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'no list of NAME=NUMBER' "$scratch/out"
 verdict "what is no result is refused: $(cat "$scratch/out")"
+for twist in "TRA_DIM=4 TRA_DIM=8" "TRA_DIM=4 PRECISION=32"; do
+    result transpose 0.06 "$twist"
+    ! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'clblast_transpose_32.json: .*each name once' "$scratch/out"
+    verdict "a parameter that comes twice is refused ($twist): $(cat "$scratch/out")"
+done
+for precision in 16 3232; do
+    result transpose 0.06 "TRA_DIM=4"
+    sed -i "s/PRECISION=32/PRECISION=$precision/" "$scratch/tuned/clblast_transpose_32.json"
+    ! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'clblast_transpose_32.json: .*with PRECISION=32' "$scratch/out"
+    verdict "and of another precision ($precision): $(cat "$scratch/out")"
+done
+for best in 0 -1 nan inf 1e999 '' fast '0.5 ms'; do
+    result transpose "$best" "TRA_DIM=4"
+    ! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'clblast_transpose_32.json: its best_time' "$scratch/out"
+    verdict "a best_time that is none does not win ($best): $(cat "$scratch/out")"
+done
 name=other
 result transpose 0.06 "TRA_DIM=4"
 ! "$keel" board tune test/board --clblast "$scratch/tuned" >"$scratch/out" 2>&1 && grep -q 'is of "other"' "$scratch/out"
