@@ -14,6 +14,7 @@
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ADD_C = 4 };
 enum {
@@ -220,6 +221,21 @@ static enum keel_status set_up(const struct keel_clblast *clblast, struct keel_d
     return status;
 }
 
+/* What was given is at fault: the words name its file, and no move that a provider without it would have. */
+static enum keel_status blame(const struct keel_kernels_options *options, enum keel_status status)
+{
+    const char *file = options->provider_file != NULL ? options->provider_file : "given parameters";
+    const char *why = keel_detail();
+    if (status == KEEL_INVALID)
+        return keel_fail(status, "%.200s: %s", file, why);
+    if (status != KEEL_UNSUPPORTED)
+        return status;
+    return keel_fail(status,
+                     "%.200s: CLBlast cannot compute with these parameters (%.*s); let its tuners find them "
+                     "anew on this device, or remove them",
+                     file, (int)strcspn(why, ";"), why);
+}
+
 enum keel_status keel_clblast_create(struct keel_device *device, const struct keel_kernels_options *options,
                                      struct keel_clblast **out)
 {
@@ -240,7 +256,9 @@ enum keel_status keel_clblast_create(struct keel_device *device, const struct ke
         return KEEL_OK;
     }
     keel_clblast_destroy(clblast);
-    if (status != KEEL_UNSUPPORTED || options->provider_parameter_count > 0)
+    if (options->provider_parameter_count > 0)
+        return blame(options, status);
+    if (status != KEEL_UNSUPPORTED)
         return status;
     keel_log(KEEL_LOG_WARN, "%s; CLBlast cannot compute there, our own kernels do", keel_detail());
     return KEEL_OK;

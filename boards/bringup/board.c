@@ -204,6 +204,7 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
     KEEL_TRY(keel_board_clblast_read(&board->file, &info, &board->clblast));
     board->kernels.provider_parameters = board->clblast.parameters;
     board->kernels.provider_parameter_count = board->clblast.kernel_count;
+    board->kernels.provider_file = board->clblast.path;
     return keel_device_open(info.selector, &native, &board->device);
 }
 

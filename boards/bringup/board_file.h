@@ -28,6 +28,7 @@ enum keel_status keel_board_settings(const struct keel_board_file *file,
 /* clblast.conf: parameters by kernel, in the order of the file. Refers to itself: it stays where it is. */
 enum { KEEL_BOARD_CLBLAST_KERNELS = 16, KEEL_BOARD_CLBLAST_VALUES = 256 };
 struct keel_board_clblast {
+    char path[KEEL_PATH_BYTES]; /* of the file */
     char driver[KEEL_DEVICE_NAME_BYTES];
     char kernels[KEEL_BOARD_CLBLAST_KERNELS][32], names[KEEL_BOARD_CLBLAST_VALUES][32];
     const char *name_list[KEEL_BOARD_CLBLAST_VALUES];

@@ -73,20 +73,19 @@ static const struct keel_ini_table table = {
 enum keel_status keel_board_clblast_read(const struct keel_board_file *file,
                                          const struct keel_device_info *info, struct keel_board_clblast *out)
 {
-    char path[KEEL_PATH_BYTES];
     memset(out, 0, sizeof *out);
     if (file->folder[0] == '\0')
         return KEEL_OK;
-    KEEL_TRY(keel_path_join(path, file->folder, "clblast.conf"));
-    if (!keel_path_exists(path))
+    KEEL_TRY(keel_path_join(out->path, file->folder, "clblast.conf"));
+    if (!keel_path_exists(out->path))
         return KEEL_OK;
-    if (!keel_path_is_file(path)) /* a pipe may never end */
-        return keel_fail(KEEL_INVALID, "%s: is no file; remove it", path);
-    KEEL_TRY(keel_ini_read(&table, path, out));
+    if (!keel_path_is_file(out->path)) /* a pipe may never end */
+        return keel_fail(KEEL_INVALID, "%s: is no file; remove it", out->path);
+    KEEL_TRY(keel_ini_read(&table, out->path, out));
     if (strcmp(out->driver, info->driver_version) == 0)
         return KEEL_OK;
-    keel_log(KEEL_LOG_WARN, "%s: tuned with driver \"%s\" and this is \"%s\": not used", path, out->driver,
-             info->driver_version);
+    keel_log(KEEL_LOG_WARN, "%s: tuned with driver \"%s\" and this is \"%s\": not used", out->path,
+             out->driver, info->driver_version);
     out->kernel_count = 0;
     return KEEL_OK;
 }

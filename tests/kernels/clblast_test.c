@@ -501,7 +501,7 @@ START_TEST(parameters_are_taken_and_wrong_ones_refused_by_name)
     ck_assert_ptr_nonnull(strstr(keel_detail(), "kernel Transpose"));
     given = (struct keel_provider_parameters){"Xgemn", transpose_names, transpose_values, 4};
     ck_status(make("", &options, &none), KEEL_INVALID);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "kernel Xgemn"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "given parameters: CLBlast's kernel Xgemn"));
     close_all();
 }
 END_TEST
@@ -518,9 +518,13 @@ START_TEST(where_its_programs_do_not_build_our_own_kernels_compute)
                                            .settings = &by_clblast,
                                            .setting_count = 1,
                                            .provider_parameters = &given,
-                                           .provider_parameter_count = 1};
+                                           .provider_parameter_count = 1,
+                                           .provider_file = "/b/clblast.conf"};
     ck_status(make("pocl", &options, &native), KEEL_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "clblast_gemm"));
+    ck_assert_int_eq(strncmp(keel_detail(), "/b/clblast.conf: ", 17), 0);
+    ck_assert_ptr_null(strstr(keel_detail(), "another device"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "; let its tuners find them anew"));
     options.provider_parameter_count = 0;
     ck_ok(make("", &options, &native));
     ck_ok(keel_queue_create(device, &queue));

@@ -66,7 +66,8 @@ struct keel_kernels_options {
                                  the call. They hold for the device and the process, until they are given
                                  anew. INVALID names what it refuses. */
     uint32_t provider_parameter_count;
-    bool only_artifacts; /* nothing may be compiled on the device: its products are our own */
+    const char *provider_file; /* where they stand, for who must mend them; NULL: it is not said */
+    bool only_artifacts;       /* nothing may be compiled on the device: its products are our own */
 };
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
