@@ -36,7 +36,7 @@ grep -q '^driver = ' "$scratch/roots/test/board/tune.conf" && grep -q '^\[kernel
 verdict "tune.conf in its folder says the driver"
 ! grep -q 'launch.group_items' "$scratch/roots/test/board/tune.conf"
 verdict "what board.conf sets is not looked for"
-echo 'gemm.deph = 3' >>"$scratch/roots/test/board/tune.conf"
+echo 'gemm.depth = deep' >>"$scratch/roots/test/board/tune.conf"
 "$keel" board check test/board --level 0 >"$scratch/out" 2>&1
 grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out"
 verdict "tune.conf is read when the board is opened, and its mistakes are named"
