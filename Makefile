@@ -31,7 +31,8 @@ runtime_MAY := hal kernels transport ckpt boards
 include $(foreach room,$(ROOMS),$(room)/sources.mk)
 include tests/sources.mk
 
-CSTD := -std=c11 -D_GNU_SOURCE
+# Offsets in files and times have 64 bits on 32-bit machines too.
+CSTD := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
 WERROR := $(if $(CI),-Werror)
 OPT ?= -O2 -g

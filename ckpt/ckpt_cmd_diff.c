@@ -127,7 +127,7 @@ static enum keel_status compare_values(struct diff *d, const struct keel_region 
         uint64_t left = out->elements - first, here = left < BLOCK_ELEMENTS ? left : BLOCK_ELEMENTS;
         for (int side = 0; side < SIDES; side++)
             KEEL_TRY(keel_tensor_read(d->snapshots[side], tensor, first, here, d->blocks[side]));
-        see_block(out, tensor->dtype, d->blocks[0], d->blocks[1], here);
+        see_block(out, tensor->dtype, d->blocks[0], d->blocks[1], keel_size(here));
         first += here;
         d->done_bytes += here * size;
         keel_cmd_meter_show(&d->meter, d->done_bytes, d->total_bytes);

@@ -116,7 +116,7 @@ static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offs
     while (count > 0) {
         uint64_t here = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;
         KEEL_TRY(keel_tensor_read(e->snapshot, &item->tensor, first, here, e->block));
-        e->overflowed += keel_float_convert(item->to, item->tensor.dtype, e->block, here, at);
+        e->overflowed += keel_float_convert(item->to, item->tensor.dtype, e->block, keel_size(here), at);
         first += here;
         count -= here;
         at += here * size;

@@ -82,7 +82,7 @@ static enum keel_status is_tied(struct import *im, uint32_t head, bool *out)
         uint64_t here = bytes - at < BLOCK_BYTES / 2 ? bytes - at : BLOCK_BYTES / 2;
         KEEL_TRY(keel_safetensors_read(im->file, head, at, here, a));
         KEEL_TRY(keel_safetensors_read(im->file, table, at, here, b));
-        if (memcmp(a, b, here) != 0)
+        if (memcmp(a, b, keel_size(here)) != 0)
             return KEEL_OK;
         at += here;
     }
@@ -254,7 +254,7 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
     enum keel_ckpt_dtype to = im->regions[index].dtype;
     uint32_t size = keel_ckpt_dtype_bytes(to), from_size = keel_ckpt_dtype_bytes(source->from);
     if (source->tensor == ZEROS) {
-        memset(out, 0, bytes);
+        memset(out, 0, keel_size(bytes));
         return KEEL_OK;
     }
     uint32_t tensor = (uint32_t)source->tensor;
@@ -265,7 +265,8 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
                  here = left < most ? left : most;
         KEEL_TRY(keel_safetensors_read(im->file, tensor, (offset + done) / size * from_size, here * from_size,
                                        im->block));
-        im->overflowed += keel_float_convert(to, source->from, im->block, here, (uint8_t *)out + done);
+        im->overflowed +=
+            keel_float_convert(to, source->from, im->block, keel_size(here), (uint8_t *)out + done);
         done += here * size;
     }
     return KEEL_OK;

@@ -35,19 +35,19 @@ uint64_t keel_region_bytes(const struct keel_region *region)
     return bytes;
 }
 
-uint64_t keel_format_check(const void *data, size_t bytes)
+uint64_t keel_format_check(const void *data, uint64_t bytes)
 {
-    return XXH3_64bits(data, bytes);
+    return XXH3_64bits(data, keel_size(bytes));
 }
 
-void keel_format_digest(const void *data, size_t bytes, uint8_t out[KEEL_DIGEST_BYTES])
+void keel_format_digest(const void *data, uint64_t bytes, uint8_t out[KEEL_DIGEST_BYTES])
 {
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, keel_size(bytes)));
     memcpy(out, canonical.digest, KEEL_DIGEST_BYTES);
 }
 
-bool keel_format_all_zero(const void *data, size_t bytes)
+bool keel_format_all_zero(const void *data, uint64_t bytes)
 {
     const uint8_t *at = data;
     uint8_t any = 0;

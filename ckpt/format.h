@@ -165,9 +165,9 @@ _Static_assert(offsetof(struct keel_format_footer, check) == 120, "footer.check"
 #endif
 
 /* Checksums. `label` of the checkers below is the file's path, for the message. */
-uint64_t keel_format_check(const void *data, size_t bytes);
-void keel_format_digest(const void *data, size_t bytes, uint8_t out[KEEL_DIGEST_BYTES]);
-bool keel_format_all_zero(const void *data, size_t bytes);
+uint64_t keel_format_check(const void *data, uint64_t bytes);
+void keel_format_digest(const void *data, uint64_t bytes, uint8_t out[KEEL_DIGEST_BYTES]);
+bool keel_format_all_zero(const void *data, uint64_t bytes);
 
 /* Fill magic, version, sizes and check; the other fields are the caller's. `block` is 4096 bytes. */
 void keel_format_header_seal(const struct keel_format_header *header, uint8_t *block);

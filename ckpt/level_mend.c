@@ -256,7 +256,7 @@ static enum keel_status put_all(struct assembly *assembly)
     for (uint32_t i = 0; i < frame->footer.chunk_count; i++)
         KEEL_TRY(put_chunk(assembly, i));
     KEEL_TRY(put_zeros(assembly, frame->footer.index_offset));
-    KEEL_TRY(put(assembly, frame->index, frame->footer.index_bytes));
+    KEEL_TRY(put(assembly, frame->index, keel_size(frame->footer.index_bytes)));
     KEEL_TRY(put_zeros(assembly, frame->footer.file_bytes - sizeof frame->footer));
     return put(assembly, &frame->footer, sizeof frame->footer);
 }

@@ -57,7 +57,7 @@ static enum keel_status load_index(struct keel_level_source *source, struct keel
     char label[KEEL_LEVEL_LABEL_BYTES];
     keel_level_label(source->level, &source->info.object, label);
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &frame->index));
-    KEEL_TRY(keel_level_read(source, footer->index_offset, frame->index, bytes));
+    KEEL_TRY(keel_level_read(source, footer->index_offset, frame->index, keel_size(bytes)));
     KEEL_TRY(keel_format_index_check(frame->index, &frame->header, footer, label));
     if (!keel_format_all_zero(frame->index + footer->index_bytes, bytes - footer->index_bytes))
         return damaged(source, "bytes behind its index are damaged");
@@ -87,7 +87,7 @@ void keel_frame_unload(struct keel_frame *frame)
 static enum keel_status check_stored(struct keel_level_source *source, const struct keel_format_chunk *chunk,
                                      uint8_t *buffer)
 {
-    size_t padded = keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
+    size_t padded = keel_size(keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES));
     KEEL_TRY(keel_level_read(source, chunk->file_offset, buffer, padded));
     if (keel_format_check(buffer, chunk->stored_bytes) != chunk->stored_check)
         return keel_fail(KEEL_CORRUPT, "its stored bytes are damaged");
@@ -121,7 +121,7 @@ static void note_header(struct look *look, const struct keel_frame *frame, bool 
 static void note_end(struct look *look, const struct keel_frame *frame)
 {
     const struct keel_format_footer *footer = &frame->footer;
-    note_bytes(look, frame->index, footer->file_bytes - sizeof *footer - footer->index_offset);
+    note_bytes(look, frame->index, keel_size(footer->file_bytes - sizeof *footer - footer->index_offset));
     note_bytes(look, footer, sizeof *footer);
 }
 
@@ -136,7 +136,8 @@ static enum keel_status check_chunks(struct keel_level_source *source, const str
             const struct keel_format_chunk *chunk = &chunks[records[r].first_chunk + i];
             enum keel_status status = check_stored(source, chunk, look->buffer);
             if (status == KEEL_OK) {
-                note_bytes(look, look->buffer, keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES));
+                note_bytes(look, look->buffer,
+                           keel_size(keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES)));
                 continue;
             }
             snprintf(reason, sizeof reason, "%s", keel_detail());
@@ -177,9 +178,9 @@ static enum keel_status read_manifest(struct keel_level_source *source, struct k
     if (source->info.bytes > KEEL_MANIFEST_BYTES_MAX)
         return damaged(source, "is too large for a manifest");
     KEEL_TRY(keel_alloc(source->info.bytes, 1, &text));
-    enum keel_status status = keel_level_read(source, 0, text, source->info.bytes);
+    enum keel_status status = keel_level_read(source, 0, text, keel_size(source->info.bytes));
     if (status == KEEL_OK)
-        status = keel_manifest_decode(text, source->info.bytes, label, out);
+        status = keel_manifest_decode(text, keel_size(source->info.bytes), label, out);
     if (status == KEEL_OK && !source->info.digest_known) {
         keel_format_digest(text, source->info.bytes, source->info.digest);
         source->info.digest_known = true;

@@ -456,7 +456,7 @@ static enum keel_status read_text(const struct keel_step_place *place, const cha
         return status;
     }
     *out = text;
-    *out_bytes = bytes;
+    *out_bytes = keel_size(bytes);
     return KEEL_OK;
 }
 

@@ -242,7 +242,7 @@ static enum keel_status read_text(const char *path, char **out, size_t *out_byte
         return status;
     }
     *out = text;
-    *out_bytes = bytes;
+    *out_bytes = keel_size(bytes);
     return KEEL_OK;
 }
 

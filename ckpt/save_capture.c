@@ -108,7 +108,7 @@ static enum keel_status compare_with_master(struct keel_save *save, struct keel_
         part = part < count - at ? part : count - at;
         KEEL_TRY(save->read(save->context, master_record, (first + at) * master_bytes, part * master_bytes,
                             scratch));
-        same = keel_codec_rounds_same(copy, master, raw + at * copy_bytes, scratch, part);
+        same = keel_codec_rounds_same(copy, master, raw + at * copy_bytes, scratch, keel_size(part));
     }
     job->same = same;
     return KEEL_OK;

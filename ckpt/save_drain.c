@@ -99,7 +99,8 @@ static enum keel_status see_same(struct keel_save *save, const struct keel_save_
     uint64_t last = (from + count * master_size - 1) / KEEL_FORMAT_CHUNK_BYTES;
     KEEL_TRY(wait_captured(save, master->first_chunk + last + 1));
     const uint8_t *masters = save->arena + save->jobs[master->first_chunk].arena_at + from;
-    *out = keel_codec_rounds_same(copy_dtype, master_dtype, save->arena + job->arena_at, masters, count);
+    *out = keel_codec_rounds_same(copy_dtype, master_dtype, save->arena + job->arena_at, masters,
+                                  keel_size(count));
     return KEEL_OK;
 }
 

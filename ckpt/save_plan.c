@@ -146,7 +146,7 @@ static enum keel_status plan_copies(struct keel_save *save, const struct keel_sa
 
 static size_t workspace_bytes(const struct keel_save *save)
 {
-    return KEEL_STREAM_MEMORY_BYTES + save->arena_bytes;
+    return keel_size(KEEL_STREAM_MEMORY_BYTES + save->arena_bytes);
 }
 
 /* A run that went back makes earlier steps than its last. Bases are of earlier ones only, so that they can be

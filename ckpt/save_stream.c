@@ -101,7 +101,7 @@ enum keel_status keel_save_stream_pad(struct keel_save_stream *stream, uint32_t 
 {
     static const uint8_t zeros[KEEL_FORMAT_BLOCK_BYTES];
     uint64_t end = keel_round_up(stream->appended + before, KEEL_FORMAT_BLOCK_BYTES) - before;
-    return keel_save_stream_append(stream, zeros, end - stream->appended, 0);
+    return keel_save_stream_append(stream, zeros, keel_size(end - stream->appended), 0);
 }
 
 void keel_save_stream_end(struct keel_save_stream *stream)
@@ -200,7 +200,7 @@ static size_t piece_bytes(uint64_t cap_bytes_s)
     uint64_t piece = cap_bytes_s / PIECES_PER_SECOND & ~(uint64_t)(KEEL_FORMAT_BLOCK_BYTES - 1);
     if (cap_bytes_s == 0 || piece > KEEL_STREAM_BLOCK_BYTES)
         return KEEL_STREAM_BLOCK_BYTES;
-    return piece > PIECE_BYTES_MIN ? piece : PIECE_BYTES_MIN;
+    return keel_size(piece > PIECE_BYTES_MIN ? piece : PIECE_BYTES_MIN);
 }
 
 static enum keel_status write_block(struct keel_save_stream *stream, const struct keel_stream_block *block)

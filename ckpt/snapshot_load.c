@@ -99,9 +99,9 @@ static void put(const struct elements *elements, uint64_t index, uint64_t count,
     const uint8_t *data =
         elements->data + (index - elements->data_from) * keel_ckpt_dtype_bytes(elements->dtype);
     if (elements->dtype == elements->wanted_dtype)
-        memcpy(out, data, count * keel_ckpt_dtype_bytes(elements->dtype));
+        memcpy(out, data, keel_size(count * keel_ckpt_dtype_bytes(elements->dtype)));
     else
-        keel_codec_round(elements->wanted_dtype, elements->dtype, data, count, out);
+        keel_codec_round(elements->wanted_dtype, elements->dtype, data, keel_size(count), out);
 }
 
 /* Row by row, those of the elements that are in `part`, into the dense box `into`. Returns how many bytes. */

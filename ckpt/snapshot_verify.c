@@ -119,7 +119,7 @@ static enum keel_status round_chunk(void *context, uint32_t index, enum keel_sta
              to = end < rounding->to ? end : rounding->to;
     if (status != KEEL_OK)
         return status;
-    keel_codec_round(copy, master, raw + (from - begin) * keel_ckpt_dtype_bytes(master), to - from,
+    keel_codec_round(copy, master, raw + (from - begin) * keel_ckpt_dtype_bytes(master), keel_size(to - from),
                      rounding->raw + (from - rounding->from) * keel_ckpt_dtype_bytes(copy));
     return KEEL_OK;
 }

@@ -68,7 +68,7 @@ static enum keel_status grow_slots(struct table *table)
     for (size_t i = 0; i < table->slot_count; i++) {
         if (table->slots[i].name == NULL)
             continue;
-        size_t at = table->slots[i].hash & (count - 1);
+        size_t at = keel_size(table->slots[i].hash & (count - 1));
         while (slots[at].name != NULL)
             at = (at + 1) & (count - 1);
         slots[at] = table->slots[i];
@@ -85,7 +85,7 @@ static enum keel_status find_or_add(struct table *table, const char *name, uint3
     if (2 * (size_t)*tensor_count >= table->slot_count)
         KEEL_TRY(grow_slots(table));
     uint64_t hash = keel_format_check(name, strlen(name));
-    size_t at = hash & (table->slot_count - 1);
+    size_t at = keel_size(hash & (table->slot_count - 1));
     while (table->slots[at].name != NULL &&
            (table->slots[at].hash != hash || strcmp(table->slots[at].name, name) != 0))
         at = (at + 1) & (table->slot_count - 1);

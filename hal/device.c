@@ -215,7 +215,7 @@ static enum keel_status check_buffer_options(const struct keel_device_info *info
 {
     if (options->bytes == 0)
         return keel_fail(KEEL_INVALID, "%s: a buffer of 0 bytes; ask for at least 1", info->selector);
-    if (options->bytes > info->max_buffer_bytes)
+    if (options->bytes > info->max_buffer_bytes || options->bytes > SIZE_MAX)
         return keel_fail(KEEL_NO_MEMORY,
                          "%s: a buffer of %" PRIu64 " bytes; the device's limit for one is %" PRIu64,
                          info->selector, options->bytes, info->max_buffer_bytes);

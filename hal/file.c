@@ -118,28 +118,28 @@ static enum keel_status read_open_file(int fd, const char *path, size_t max_byte
     return status;
 }
 
-enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes)
+enum keel_status keel_file_read(const char *path, uint64_t max_bytes, char **out, size_t *out_bytes)
 {
-    KEEL_ASSERT(max_bytes <= SIZE_MAX - 2);
+    const size_t most = max_bytes < SIZE_MAX - 2 ? (size_t)max_bytes : SIZE_MAX - 2;
     int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened", path);
-    enum keel_status status = read_open_file(fd, path, max_bytes, out, out_bytes);
+    enum keel_status status = read_open_file(fd, path, most, out, out_bytes);
     keel_disk_close(fd);
     return status;
 }
 
-enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offset, const char *path)
+enum keel_status keel_pread_all(int fd, void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     char *at = data;
     while (bytes > 0) {
-        ssize_t got = keel_disk_pread(fd, at, bytes, offset);
+        ssize_t got = keel_disk_pread(fd, at, keel_size(bytes), offset);
         if (got < 0)
             return keel_fail_errno(errno, "%s: cannot be read at byte %llu", path,
                                    (unsigned long long)offset);
         if (got == 0)
-            return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, %zu more were expected", path,
-                             (unsigned long long)offset, bytes);
+            return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, %llu more were expected", path,
+                             (unsigned long long)offset, (unsigned long long)bytes);
         at += got;
         offset += (uint64_t)got;
         bytes -= (size_t)got;
@@ -147,11 +147,11 @@ enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offse
     return KEEL_OK;
 }
 
-enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_t offset, const char *path)
+enum keel_status keel_pwrite_all(int fd, const void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     const char *at = data;
     while (bytes > 0) {
-        ssize_t put = keel_disk_pwrite(fd, at, bytes, offset);
+        ssize_t put = keel_disk_pwrite(fd, at, keel_size(bytes), offset);
         if (put <= 0)
             return keel_fail_errno(put < 0 ? errno : ENOSPC, "%s: cannot be written at byte %llu", path,
                                    (unsigned long long)offset);
@@ -186,7 +186,7 @@ static enum keel_status sync_parent(const char *path)
     return keel_sync_path(parent);
 }
 
-enum keel_status keel_file_replace(const char *path, const void *data, size_t bytes, unsigned mode)
+enum keel_status keel_file_replace(const char *path, const void *data, uint64_t bytes, unsigned mode)
 {
     char temporary[KEEL_PATH_BYTES];
     static atomic_uint serial; /* threads of one process may replace the same file */
@@ -224,7 +224,7 @@ static enum keel_status write_all(int fd, const char *path, const char *at, size
     return KEEL_OK;
 }
 
-enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable)
+enum keel_status keel_file_append(const char *path, const void *data, uint64_t bytes, bool durable)
 {
     int fd = keel_disk_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -232,7 +232,7 @@ enum keel_status keel_file_append(const char *path, const void *data, size_t byt
     struct stat before;
     bool is_new =
         keel_disk_fstat(fd, &before) == 0 && before.st_size == 0; /* its name may not be on the disk yet */
-    enum keel_status status = write_all(fd, path, data, bytes);
+    enum keel_status status = write_all(fd, path, data, keel_size(bytes));
     if (status == KEEL_OK && durable && keel_disk_fsync(fd) != 0)
         status = keel_fail_errno(errno, "%s: cannot be synced", path);
     if (keel_disk_close(fd) != 0 && status == KEEL_OK)
@@ -376,13 +376,16 @@ enum keel_status keel_dir_private(const char *path)
 
 enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out)
 {
+    if (bytes > PTRDIFF_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: %llu bytes are more than can be mapped", path,
+                         (unsigned long long)bytes);
     int fd = keel_disk_open(AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be made", path);
     int error = posix_fallocate(fd, 0, (off_t)bytes); /* else a full disk would kill whoever writes there */
     void *mapped = MAP_FAILED;
     if (error == 0) {
-        mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        mapped = mmap(NULL, keel_size(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         error = errno;
     }
     keel_disk_close(fd);
@@ -397,5 +400,5 @@ enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out)
 void keel_file_unmap(void *mapped, uint64_t bytes)
 {
     if (mapped != NULL)
-        munmap(mapped, bytes);
+        munmap(mapped, keel_size(bytes));
 }

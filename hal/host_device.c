@@ -150,14 +150,14 @@ static enum keel_status done(const struct keel_command *command)
 static enum keel_status host_write(const struct keel_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
-    memcpy(host_buffer(buffer)->data + offset_bytes, data, bytes);
+    memcpy(host_buffer(buffer)->data + offset_bytes, data, keel_size(bytes));
     return done(command);
 }
 
 static enum keel_status host_read(const struct keel_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, void *data, uint64_t bytes)
 {
-    memcpy(data, host_buffer(buffer)->data + offset_bytes, bytes);
+    memcpy(data, host_buffer(buffer)->data + offset_bytes, keel_size(bytes));
     return done(command);
 }
 
@@ -166,7 +166,7 @@ static enum keel_status host_copy(const struct keel_command *command, struct kee
                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
     memmove(host_buffer(target)->data + target_offset_bytes, host_buffer(source)->data + source_offset_bytes,
-            bytes);
+            keel_size(bytes));
     return done(command);
 }
 

@@ -19,11 +19,11 @@ static void count_in(void *pointer)
     }
 }
 
-static enum keel_status no_memory(size_t count, size_t item_bytes)
+static enum keel_status no_memory(uint64_t count, uint64_t item_bytes)
 {
     (void)keel_fail(KEEL_NO_MEMORY,
-                    "cannot allocate %zu x %zu bytes of host memory; close other programs or ask for less",
-                    count, item_bytes);
+                    "cannot allocate %llu x %llu bytes of host memory; close other programs or ask for less",
+                    (unsigned long long)count, (unsigned long long)item_bytes);
     return KEEL_NO_MEMORY; /* said plainly for static analysis */
 }
 
@@ -32,9 +32,11 @@ static void store(void *pointer_address, void *pointer)
     memcpy(pointer_address, &pointer, sizeof pointer);
 }
 
-enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_address)
+enum keel_status keel_alloc(uint64_t count, uint64_t item_bytes, void *out_pointer_address)
 {
-    void *pointer = calloc(count > 0 ? count : 1, item_bytes > 0 ? item_bytes : 1);
+    void *pointer = NULL;
+    if (count <= SIZE_MAX && item_bytes <= SIZE_MAX)
+        pointer = calloc(count > 0 ? (size_t)count : 1, item_bytes > 0 ? (size_t)item_bytes : 1);
     if (pointer == NULL)
         return no_memory(count, item_bytes);
     count_in(pointer);
@@ -42,29 +44,30 @@ enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_a
     return KEEL_OK;
 }
 
-enum keel_status keel_alloc_aligned(size_t alignment, size_t bytes, void *out_pointer_address)
+enum keel_status keel_alloc_aligned(size_t alignment, uint64_t bytes, void *out_pointer_address)
 {
     KEEL_ASSERT(alignment > 0 && (alignment & (alignment - 1)) == 0);
     void *pointer = NULL;
     if (alignment < sizeof(void *))
         alignment = sizeof(void *);
-    if (posix_memalign(&pointer, alignment, bytes > 0 ? bytes : 1) != 0)
+    if (bytes > SIZE_MAX || posix_memalign(&pointer, alignment, bytes > 0 ? (size_t)bytes : 1) != 0)
         return no_memory(1, bytes);
-    memset(pointer, 0, bytes);
+    memset(pointer, 0, (size_t)bytes);
     count_in(pointer);
     store(out_pointer_address, pointer);
     return KEEL_OK;
 }
 
-enum keel_status keel_realloc(void *pointer_address, size_t old_count, size_t new_count, size_t item_bytes)
+enum keel_status keel_realloc(void *pointer_address, uint64_t old_count, uint64_t new_count,
+                              uint64_t item_bytes)
 {
     void *old;
     memcpy(&old, pointer_address, sizeof old);
     void *fresh = NULL;
     KEEL_TRY(keel_alloc(new_count, item_bytes, &fresh));
-    size_t kept = old_count < new_count ? old_count : new_count;
+    uint64_t kept = old_count < new_count ? old_count : new_count;
     if (old != NULL && kept > 0)
-        memcpy(fresh, old, kept * item_bytes);
+        memcpy(fresh, old, keel_size(kept * item_bytes));
     keel_free(old);
     store(pointer_address, fresh);
     return KEEL_OK;

@@ -189,7 +189,7 @@ static void work(struct null_work *job)
     if (job->target == NULL)
         return;
     if (job->source != NULL) {
-        memmove(job->target, job->source, job->bytes);
+        memmove(job->target, job->source, keel_size(job->bytes));
         return;
     }
     for (uint64_t i = 0; i < job->bytes; i += sizeof job->pattern)

@@ -79,8 +79,8 @@ static enum keel_status zero(struct opencl_device *device, struct opencl_buffer 
         patience_ns = ZERO_LIMIT_NS;
     keel_queue_note(queue, KEEL_COMMAND_FILL, "of a new buffer");
     uint64_t sequence = atomic_load(&queue->sequence), began_ns = keel_now_ns();
-    cl_int error =
-        clEnqueueFillBuffer(native, buffer->mem, &pattern, sizeof pattern, 0, bytes, 0, NULL, NULL);
+    cl_int error = clEnqueueFillBuffer(native, buffer->mem, &pattern, sizeof pattern, 0, keel_size(bytes), 0,
+                                       NULL, NULL);
     if (error != CL_SUCCESS)
         return keel_opencl_command_fail(queue, error, "clEnqueueFillBuffer");
     uint64_t deadline_ns = keel_deadline_after_ns(patience_ns + bytes / ZERO_BYTES_PER_S * KEEL_NS_PER_S);
@@ -120,7 +120,7 @@ static cl_mem create_mem(const struct opencl_device *device, const struct keel_b
         flags |= XILINX_PLACE;
         memory = &place;
     }
-    return clCreateBuffer(device->context, flags, options->bytes, memory, error);
+    return clCreateBuffer(device->context, flags, keel_size(options->bytes), memory, error);
 }
 
 static enum keel_status buffer_create(struct keel_device *device, const struct keel_buffer_options *options,
@@ -171,7 +171,7 @@ static enum keel_status buffer_wrap(struct keel_device *device, void *memory, ui
     KEEL_TRY(keel_alloc(1, sizeof *buffer, &buffer));
     cl_int error;
     buffer->mem = clCreateBuffer(opencl_device(device)->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
-                                 bytes, memory, &error);
+                                 keel_size(bytes), memory, &error);
     if (error != CL_SUCCESS) {
         keel_free(buffer);
         return keel_opencl_fail(error, device->info.selector, "a buffer in host memory");
@@ -185,7 +185,7 @@ static enum keel_status buffer_slice(struct keel_buffer *buffer, uint64_t offset
 {
     struct opencl_buffer *slice = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *slice, &slice));
-    cl_buffer_region region = {.origin = offset_bytes, .size = bytes};
+    cl_buffer_region region = {.origin = keel_size(offset_bytes), .size = keel_size(bytes)};
     cl_int error;
     slice->mem = clCreateSubBuffer(((struct opencl_buffer *)buffer)->mem, CL_MEM_READ_WRITE,
                                    CL_BUFFER_CREATE_TYPE_REGION, &region, &error);

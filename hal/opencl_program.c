@@ -94,7 +94,7 @@ static enum keel_status from_binary(struct opencl_device *device, const struct k
 {
     cl_int error, taken = CL_SUCCESS;
     const unsigned char *bytes = code->bytes;
-    size_t size = code->size;
+    size_t size = keel_size(code->size);
     cl_program native =
         clCreateProgramWithBinary(device->context, 1, &device->id, &size, &bytes, &taken, &error);
     if (error != CL_SUCCESS)

@@ -117,9 +117,9 @@ enum keel_status keel_opencl_write(const struct keel_command *command, struct ke
 {
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error =
-        clEnqueueWriteBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
-                             bytes, data, command->wait_count, launch.wait_list, launch.native_address);
+    cl_int error = clEnqueueWriteBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
+                                        keel_size(offset_bytes), keel_size(bytes), data, command->wait_count,
+                                        launch.wait_list, launch.native_address);
     return keel_opencl_end(command, &launch, error, "clEnqueueWriteBuffer");
 }
 
@@ -128,9 +128,9 @@ enum keel_status keel_opencl_read(const struct keel_command *command, struct kee
 {
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error =
-        clEnqueueReadBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE, offset_bytes,
-                            bytes, data, command->wait_count, launch.wait_list, launch.native_address);
+    cl_int error = clEnqueueReadBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
+                                       keel_size(offset_bytes), keel_size(bytes), data, command->wait_count,
+                                       launch.wait_list, launch.native_address);
     return keel_opencl_end(command, &launch, error, "clEnqueueReadBuffer");
 }
 
@@ -140,9 +140,10 @@ enum keel_status keel_opencl_copy(const struct keel_command *command, struct kee
 {
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error = clEnqueueCopyBuffer(opencl_queue(command->queue)->native, mem_of(source), mem_of(target),
-                                       source_offset_bytes, target_offset_bytes, bytes, command->wait_count,
-                                       launch.wait_list, launch.native_address);
+    cl_int error =
+        clEnqueueCopyBuffer(opencl_queue(command->queue)->native, mem_of(source), mem_of(target),
+                            keel_size(source_offset_bytes), keel_size(target_offset_bytes), keel_size(bytes),
+                            command->wait_count, launch.wait_list, launch.native_address);
     return keel_opencl_end(command, &launch, error, "clEnqueueCopyBuffer");
 }
 
@@ -152,8 +153,8 @@ enum keel_status keel_opencl_fill(const struct keel_command *command, struct kee
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error = clEnqueueFillBuffer(opencl_queue(command->queue)->native, mem_of(buffer), &pattern,
-                                       sizeof pattern, offset_bytes, bytes, command->wait_count,
-                                       launch.wait_list, launch.native_address);
+                                       sizeof pattern, keel_size(offset_bytes), keel_size(bytes),
+                                       command->wait_count, launch.wait_list, launch.native_address);
     return keel_opencl_end(command, &launch, error, "clEnqueueFillBuffer");
 }
 
@@ -163,10 +164,10 @@ enum keel_status keel_opencl_map(const struct keel_command *command, struct keel
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
     cl_int error;
-    void *pointer =
-        clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
-                           map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION, offset_bytes,
-                           bytes, command->wait_count, launch.wait_list, launch.native_address, &error);
+    void *pointer = clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
+                                       map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
+                                       keel_size(offset_bytes), keel_size(bytes), command->wait_count,
+                                       launch.wait_list, launch.native_address, &error);
     if (error == CL_SUCCESS)
         *out_pointer = pointer;
     return keel_opencl_end(command, &launch, error, "clEnqueueMapBuffer");

@@ -187,7 +187,7 @@ void keel_process_close(struct keel_process *process)
 
 enum keel_status keel_self_path(char *out, uint64_t out_bytes)
 {
-    ssize_t length = readlink("/proc/self/exe", out, out_bytes - 1);
+    ssize_t length = readlink("/proc/self/exe", out, keel_size(out_bytes - 1));
     if (length < 0)
         return keel_fail_errno(errno, "/proc/self/exe: cannot be read");
     if ((uint64_t)length == out_bytes - 1) /* perhaps cut short */

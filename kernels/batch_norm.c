@@ -21,7 +21,7 @@ uint64_t keel_batch_norm_scratch_bytes(uint32_t rows, uint32_t n)
 static struct keel_range blocks_range(const struct keel_kernels *kernels, uint32_t rows, uint32_t n)
 {
     struct keel_range range = keel_kernels_range(kernels, blocks_of(rows));
-    range.global[1] = ((uint64_t)n + COLUMNS - 1) / COLUMNS;
+    range.global[1] = keel_size(((uint64_t)n + COLUMNS - 1) / COLUMNS);
     return range;
 }
 static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n)

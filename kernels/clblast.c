@@ -12,7 +12,6 @@
 #include <clblast_c.h>
 #include <keel/clock.h>
 #include <keel/log.h>
-#include <keel/memory.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -69,9 +68,9 @@ static int enqueue(void *context, void *queue, const void *const *arguments)
         return (int)CLBlastSgemm(CLBlastLayoutRowMajor, ta, tb, m, n, k, 1.0F, a, 0, lda, b, 0, ldb, beta, c,
                                  0, ldc, &native, NULL);
     return (int)CLBlastSgemmStridedBatched(
-        CLBlastLayoutRowMajor, ta, tb, m, n, k, 1.0F, a, 0, lda, u64(arguments, CALL_STRIDE_A), b, 0, ldb,
-        u64(arguments, CALL_STRIDE_B), beta, c, 0, ldc, u64(arguments, CALL_STRIDE_C),
-        u32(arguments, CALL_BATCH), &native, NULL);
+        CLBlastLayoutRowMajor, ta, tb, m, n, k, 1.0F, a, 0, lda, keel_size(u64(arguments, CALL_STRIDE_A)), b,
+        0, ldb, keel_size(u64(arguments, CALL_STRIDE_B)), beta, c, 0, ldc,
+        keel_size(u64(arguments, CALL_STRIDE_C)), u32(arguments, CALL_BATCH), &native, NULL);
 }
 
 /* The product alone, into `c`. */

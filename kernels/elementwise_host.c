@@ -71,7 +71,7 @@ static void host_copy(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     uint64_t count = *(const uint64_t *)arguments[2];
-    memmove(arguments[1], arguments[0], count * sizeof(float));
+    memmove(arguments[1], arguments[0], keel_size(count * sizeof(float)));
 }
 
 static const struct keel_module_kernel elementwise_kernels[] = {

@@ -146,8 +146,8 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
         keel_arg_u32(groups),
     };
     const struct keel_range range = {
-        .global = {divide_up(op->n, GEMM_TILE_COLUMNS * cut->strips), groups_down_batch[0],
-                   groups_down_batch[1]},
+        .global = {divide_up(op->n, GEMM_TILE_COLUMNS * cut->strips), keel_size(groups_down_batch[0]),
+                   keel_size(groups_down_batch[1])},
         .local = {1, 1, 1},
     };
     return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range, args,

@@ -5,7 +5,6 @@
 
 #include <inttypes.h>
 #include <keel/health.h>
-#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -126,7 +125,7 @@ struct keel_buffer *golden_bytes(struct golden_run *run, const char *name, enum 
     struct golden_operand *operand = add_operand(run, name, role, bytes);
     if (operand == NULL)
         return NULL;
-    memcpy(operand->sent + run->guard_bytes, data, bytes);
+    memcpy(operand->sent + run->guard_bytes, data, keel_size(bytes));
     return operand->middle;
 }
 
@@ -136,7 +135,7 @@ struct keel_buffer *golden_written(struct golden_run *run, const char *name, enu
     struct golden_operand *operand = add_operand(run, name, role, bytes);
     if (operand == NULL)
         return NULL;
-    memset(operand->sent + run->guard_bytes, 0xff, bytes); /* NaN, where it is read as floats */
+    memset(operand->sent + run->guard_bytes, 0xff, keel_size(bytes)); /* NaN, where it is read as floats */
     return operand->middle;
 }
 

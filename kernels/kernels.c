@@ -7,7 +7,6 @@
 #include "kernels_internal.h"
 
 #include <inttypes.h>
-#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -232,7 +231,8 @@ struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_
     uint64_t groups = (items + group - 1) / group;
     if (groups == 0)
         groups = 1;
-    return (struct keel_range){.global = {groups * group, 1, 1}, .local = {group, 1, 1}};
+    return (struct keel_range){.global = {keel_size(groups * group), 1, 1},
+                               .local = {keel_size(group), 1, 1}};
 }
 
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)

@@ -8,6 +8,7 @@
 #define KEEL_KERNELS_INTERNAL_H
 
 #include <keel/kernels.h>
+#include <keel/memory.h>
 
 /* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
 #define KEEL_MODULE_TABLE(X)                                                                                 \

@@ -121,7 +121,7 @@ uint64_t keel_update_scratch_bytes(const struct keel_update *op)
 enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors, uint32_t tensor_count,
                                         uint64_t count, uint32_t *pages)
 {
-    memset(pages, 0xff, keel_update_page_count(count) * sizeof *pages);
+    memset(pages, 0xff, keel_size(keel_update_page_count(count) * sizeof *pages));
     for (uint32_t t = 0; t < tensor_count; t++) {
         const struct keel_update_tensor *tensor = &tensors[t];
         const uint64_t first = tensor->offset / KEEL_UPDATE_PAGE;

@@ -134,7 +134,7 @@ static enum keel_status launch_global(struct keel_kernels *kernels, struct keel_
         keel_arg_u32(op->channels),
     };
     struct keel_range range = keel_kernels_range(kernels, op->batch);
-    range.global[1] = ((uint64_t)op->channels + KEEL_LANES - 1) / KEEL_LANES;
+    range.global[1] = keel_size(((uint64_t)op->channels + KEEL_LANES - 1) / KEEL_LANES);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_pool,
                                grad ? "keel_global_avg_pool_grad" : "keel_global_avg_pool", &range, args,
                                KEEL_ARG_COUNT(args));

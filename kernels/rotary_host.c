@@ -68,7 +68,8 @@ static void host_rotary(void *const *arguments, const struct keel_range *range)
             }
         }
         if (x != y)
-            memcpy(y + row * 3 * part + 2 * part, x + row * 3 * part + 2 * part, part * sizeof(float));
+            memcpy(y + row * 3 * part + 2 * part, x + row * 3 * part + 2 * part,
+                   keel_size(part * sizeof(float)));
     }
 }
 

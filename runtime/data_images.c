@@ -40,7 +40,7 @@ static enum keel_status read_idx(struct keel_data *data, const char *directory, 
         return keel_fail(KEEL_INVALID,
                          "%s: no regular file (every worker reads it anew); put the IDX file itself there",
                          path);
-    enum keel_status status = keel_file_read(path, (size_t)1 << KEEL_BYTES_MAX_LOG2, out_bytes, &bytes);
+    enum keel_status status = keel_file_read(path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, out_bytes, &bytes);
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,
                          "data.path = %s: no file %s there; name a directory of four IDX files, or run `make "

@@ -60,7 +60,7 @@ static enum keel_status read_text(struct text *text, const struct keel_job *job)
                          "data.path = %s: no regular file (every worker reads it anew); name a text file",
                          job->path);
     enum keel_status status =
-        keel_file_read(job->path, (size_t)1 << KEEL_BYTES_MAX_LOG2, &text->bytes, &bytes);
+        keel_file_read(job->path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, &text->bytes, &bytes);
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,
                          "data.path = %s: no such file; name a text file, or run `make data` for the default",
@@ -80,7 +80,7 @@ static enum keel_status open_text(struct keel_data *data, const struct keel_job 
     text->tokens = build_vocab(text, job->vocab_kind == KEEL_VOCAB_BYTE);
     text->masked = !masked ? 0 : job->block < 4 ? 1 : (job->block * 15 + 50) / 100;
     data->vocab = text->tokens + (masked ? 1 : 0);
-    data->digest = XXH3_64bits(text->bytes, text->count);
+    data->digest = XXH3_64bits(text->bytes, keel_size(text->count));
     data->sample_tokens = job->block;
     KEEL_TRY(check_length(data, text, job));
     data->train_count = text->train_bytes - text->block;

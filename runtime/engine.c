@@ -22,7 +22,7 @@ static enum keel_status make_slots(struct keel_engine *engine)
 {
     uint64_t stride = keel_round_up(engine->feed_bytes, KEEL_PAGE_BYTES);
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, stride * KEEL_ENGINE_SLOTS, (void *)&engine->staging));
-    memset(engine->staging, 0, stride * KEEL_ENGINE_SLOTS);
+    memset(engine->staging, 0, keel_size(stride * KEEL_ENGINE_SLOTS));
     struct keel_event *spare[KEEL_ENGINE_SPARE_EVENTS] = {NULL};
     enum keel_status status = KEEL_OK;
     for (uint32_t i = 0; i < KEEL_ENGINE_SLOTS && status == KEEL_OK; i++) {

@@ -6,6 +6,7 @@
 #include "engine_internal.h"
 
 #include <keel/clock.h>
+#include <keel/memory.h>
 #include <math.h>
 #include <string.h>
 
@@ -44,9 +45,9 @@ static enum keel_status feed_batch(struct keel_engine *engine, const struct keel
     for (uint32_t i = 0; i < engine->input_count; i++) {
         const struct keel_feed_input *input = &engine->inputs[i];
         if (batch->inputs[i] != NULL)
-            memcpy(slot->host + input->offset, batch->inputs[i], input->facts.bytes);
+            memcpy(slot->host + input->offset, batch->inputs[i], keel_size(input->facts.bytes));
         else
-            memset(slot->host + input->offset, 0, input->facts.bytes);
+            memset(slot->host + input->offset, 0, keel_size(input->facts.bytes));
     }
     return keel_queue_write(engine->queue, engine->feed, 0, slot->host, engine->feed_bytes, NULL,
                             &slot->event);

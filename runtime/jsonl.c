@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FILE_BYTES_MAX ((size_t)1 << 32)
+#define FILE_BYTES_MAX (UINT64_C(1) << 32)
 enum { WAITING_BYTES_MAX = 64 << 20 };
 
 struct keel_jsonl {

@@ -350,7 +350,7 @@ static enum keel_status compute_missing(struct keel_trainer *trainer, const stru
 
 static enum keel_status stage_parts(struct keel_trainer *trainer)
 {
-    size_t bytes = keel_flat_bytes(trainer) + KEEL_LOSS_FLOATS * sizeof(float);
+    uint64_t bytes = keel_flat_bytes(trainer) + KEEL_LOSS_FLOATS * sizeof(float);
     for (uint32_t i = 0; i < trainer->hold.count; i++)
         if (trainer->parts[i] == NULL)
             KEEL_TRY(keel_transport_alloc(bytes, &trainer->parts[i]));

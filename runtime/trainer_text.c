@@ -79,7 +79,7 @@ static uint32_t draw(const float *logits, uint32_t count, float uniform, float *
 static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *window, uint32_t length,
                                    float uniform, float *logits, uint32_t vocab, int32_t *out)
 {
-    memset(trainer->inputs[0], 0, keel_data_input(trainer->data, 0)->bytes);
+    memset(trainer->inputs[0], 0, keel_size(keel_data_input(trainer->data, 0)->bytes));
     memcpy(trainer->inputs[0], window, length * sizeof(int32_t));
     struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->inputs[0], NULL},
                                       .seed = trainer->job->seed};

@@ -10,6 +10,8 @@
  * are promised, so every NaN that an inner node makes is the positive quiet one without payload. */
 #include "combine.h"
 
+#include <keel/memory.h>
+
 #include "half.h"
 #include "tree.h"
 
@@ -267,7 +269,7 @@ static void combine_block(const struct work *work, uint64_t first_byte, void *ou
     }
     KEEL_ASSERT(depth == 1);
     if (stack[0] != out)
-        memcpy(out, stack[0], count * work->element_bytes);
+        memcpy(out, stack[0], keel_size(count * work->element_bytes));
 }
 
 void keel_combine(enum keel_element element, enum keel_reduction reduction, const void *const *leaves,

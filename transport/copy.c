@@ -1,6 +1,8 @@
 /* copy.c - copies past the caches, where the processor has stores for it (x86-64: SSE2). */
 #include "copy.h"
 
+#include <keel/memory.h>
+
 #include <string.h>
 
 #ifdef __SSE2__
@@ -35,6 +37,6 @@ void keel_copy_away(void *out, const void *in, uint64_t bytes)
 #else
 void keel_copy_away(void *out, const void *in, uint64_t bytes)
 {
-    memcpy(out, in, bytes);
+    memcpy(out, in, keel_size(bytes));
 }
 #endif

@@ -216,7 +216,7 @@ void keel_lean_fold(struct keel_lean *lean)
     KEEL_ASSERT(lean->phase == IDLE);
     for (uint64_t i = 0; i < lean->slice.count; i++)
         own[i] += slice[i] * times;
-    memset(slice, 0, lean->slice.count * sizeof *slice);
+    memset(slice, 0, keel_size(lean->slice.count * sizeof *slice));
     lean->may_undo = false;
 }
 
@@ -358,7 +358,7 @@ static enum keel_status deliver_pairs(struct keel_lean *lean)
 {
     const struct keel_lean_config *config = &lean->config;
     KEEL_TRY(check_heads(lean));
-    memset(lean->result, 0, config->count * sizeof *lean->result);
+    memset(lean->result, 0, keel_size(config->count * sizeof *lean->result));
     for (uint32_t rank = 0; rank < config->rank_count; rank++) {
         const void *at = lean->taken + taken_at(lean, rank) + sizeof(struct head);
         const struct keel_lean_pair *pairs = at;

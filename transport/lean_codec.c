@@ -7,6 +7,8 @@
 
 #include "half.h"
 
+#include <keel/memory.h>
+
 #define F32_INFINITY UINT32_C(0x7f800000)
 #define F32_SIZE     UINT32_C(0x7fffffff)
 
@@ -96,9 +98,9 @@ static inline void i8_block(const float *given, const float *kept, uint64_t coun
     float scale = finite ? scale_of(largest) : f32_of(F32_NAN);
     memcpy(scale_at, &scale, sizeof scale);
     if (!finite)
-        memcpy(keep, kept, count * sizeof *keep);
+        memcpy(keep, kept, keel_size(count * sizeof *keep));
     if (!finite || f32_bits(scale) == 0) {
-        memset(bytes, 0, count);
+        memset(bytes, 0, keel_size(count));
         return;
     }
     INDEPENDENT for (uint64_t i = 0; i < count; i++)

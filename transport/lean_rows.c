@@ -165,7 +165,7 @@ static uint64_t merge(struct keel_rows *rows)
             continue;
         }
         rows->sum_indices[count] = index;
-        memcpy(rows->sum_values + count * width, row, width * sizeof *row);
+        memcpy(rows->sum_values + count * width, row, keel_size(width * sizeof *row));
         count++;
     }
     return count;

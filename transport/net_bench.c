@@ -226,7 +226,7 @@ static enum keel_status all_ways(struct bench *bench, uint32_t kind, uint32_t el
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan)
 {
     struct bench *bench;
-    size_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
+    uint64_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
     KEEL_TRY(keel_alloc(1, sizeof *bench, &bench));
     bench->rank = rank;
     bench->plan = plan;
@@ -235,8 +235,9 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
     if (status == KEEL_OK)
         status = keel_transport_alloc(bytes, &bench->result);
     if (status == KEEL_OK) {
-        memset(bench->part, 0, bytes); /* pages that nobody has written do not cost what data costs */
-        memset(bench->result, 0, bytes);
+        memset(bench->part, 0,
+               keel_size(bytes)); /* pages that nobody has written do not cost what data costs */
+        memset(bench->result, 0, keel_size(bytes));
     }
     for (uint32_t k = 0; k < plan->kind_count && status == KEEL_OK; k++)
         for (uint32_t e = 0; e < plan->element_count && status == KEEL_OK; e++)
@@ -289,7 +290,7 @@ void keel_net_bench_sum_up(const struct keel_net_bench_case *it, uint32_t world,
     *out = (struct keel_net_bench_row){.it = *it};
     if (sample_count == 0)
         return;
-    qsort(samples_ns, sample_count, sizeof *samples_ns, by_time);
+    qsort(samples_ns, keel_size(sample_count), sizeof *samples_ns, by_time);
     out->mean_us = (double)total_ns / 1e3 / (double)sample_count;
     out->p50_us = percentile_us(samples_ns, sample_count, 50);
     out->p90_us = percentile_us(samples_ns, sample_count, 90);

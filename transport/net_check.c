@@ -155,7 +155,7 @@ static enum keel_status run(struct check *check, const struct keel_net_case *it)
 {
     const void *parts[] = {check->part};
     struct keel_collective collective = describe(check, it, parts);
-    memset(check->result, GUARD, check->result_bytes + 2 * GUARD_BYTES);
+    memset(check->result, GUARD, keel_size(check->result_bytes + 2 * GUARD_BYTES));
     if (it->kind == KEEL_SEND)
         return pass_on(check, collective);
     return keel_group_run(check->rank->group, &collective, keel_net_rank_deadline(check->rank));

@@ -114,7 +114,7 @@ static enum keel_status measure(struct tune *tune, uint32_t kind, uint64_t bytes
         }
     }
     for (uint32_t k = 0; k < tune->way_count; k++) {
-        qsort(turns[k], tune->plan->rounds, sizeof turns[k][0], by_time);
+        qsort(turns[k], keel_size(tune->plan->rounds), sizeof turns[k][0], by_time);
         tune->ways[k].median_ns = turns[k][tune->plan->rounds / 2];
     }
     return KEEL_OK;
@@ -211,7 +211,7 @@ static enum keel_status fit_and_tell(struct tune *tune)
 enum keel_status keel_net_tune_rank(struct keel_net_rank *rank, const struct keel_net_tune_plan *plan)
 {
     struct tune *tune;
-    size_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
+    uint64_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
     KEEL_TRY(keel_alloc(1, sizeof *tune, &tune));
     tune->rank = rank;
     tune->plan = plan;
@@ -219,8 +219,8 @@ enum keel_status keel_net_tune_rank(struct keel_net_rank *rank, const struct kee
     if (status == KEEL_OK)
         status = keel_transport_alloc(bytes, &tune->result);
     if (status == KEEL_OK) { /* pages that nobody has written do not cost what data costs */
-        memset(tune->part, 0, bytes);
-        memset(tune->result, 0, bytes);
+        memset(tune->part, 0, keel_size(bytes));
+        memset(tune->result, 0, keel_size(bytes));
     }
     for (uint32_t k = 0; k < plan->kind_count && status == KEEL_OK; k++)
         status = all_sizes(tune, plan->kinds[k]);

@@ -89,14 +89,14 @@ static struct region delist(uint8_t *base)
 enum keel_status keel_transport_alloc(uint64_t bytes, void *out_pointer_address)
 {
     struct region region = {.bytes = keel_round_up(bytes > 0 ? bytes : 1, KEEL_PAGE_BYTES)};
-    if (bytes > INT64_MAX / 2)
+    if (bytes > PTRDIFF_MAX / 2)
         return keel_fail(KEEL_LIMIT, "transport memory: %llu bytes cannot be", (unsigned long long)bytes);
     region.fd = memfd_create("keel-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region.fd < 0)
         return keel_fail_errno(errno, "transport memory: making a region");
     void *base = MAP_FAILED;
     if (ftruncate(region.fd, (off_t)region.bytes) == 0 && fcntl(region.fd, F_ADD_SEALS, SEALS) == 0)
-        base = mmap(NULL, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region.fd, 0);
+        base = mmap(NULL, keel_size(region.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, region.fd, 0);
     enum keel_status status = KEEL_OK;
     if (base == MAP_FAILED)
         status = keel_fail_errno(errno, "transport memory: %llu bytes", (unsigned long long)bytes);
@@ -105,7 +105,7 @@ enum keel_status keel_transport_alloc(uint64_t bytes, void *out_pointer_address)
         status = enlist(region);
     if (status != KEEL_OK) {
         if (base != MAP_FAILED)
-            munmap(base, region.bytes);
+            munmap(base, keel_size(region.bytes));
         close(region.fd);
         return status;
     }
@@ -118,7 +118,7 @@ void keel_transport_free(void *memory)
     if (memory == NULL)
         return;
     struct region region = delist(memory);
-    munmap(region.base, region.bytes);
+    munmap(region.base, keel_size(region.bytes));
     close(region.fd);
 }
 
@@ -177,9 +177,9 @@ enum keel_status keel_loan_map(struct keel_loan *loan, int fd, uint64_t region, 
     struct stat stat;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &stat) != 0 || bytes == 0 ||
-        stat.st_size < 0 || (uint64_t)stat.st_size != bytes)
+        bytes > PTRDIFF_MAX || stat.st_size < 0 || (uint64_t)stat.st_size != bytes)
         return keel_fail(KEEL_CORRUPT, "transport memory: what the peer lent is no sealed memory");
-    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    void *base = mmap(NULL, keel_size(bytes), PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return keel_fail_errno(errno, "transport memory: mapping a peer's %llu bytes",
                                (unsigned long long)bytes);
@@ -191,6 +191,6 @@ void keel_loan_unmap(struct keel_loan *loan)
 {
     void *base;
     memcpy(&base, &loan->base, sizeof base); /* munmap knows no const */
-    munmap(base, loan->bytes);
+    munmap(base, keel_size(loan->bytes));
     *loan = (struct keel_loan){0};
 }

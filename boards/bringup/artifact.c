@@ -12,7 +12,7 @@ struct keel_artifacts {
     char *data[KEEL_ARTIFACT_FILES_MAX]; /* by file; NULL for built-in kernels */
 };
 
-void keel_artifact_hash(const void *data, size_t bytes, char out[KEEL_ARTIFACT_HEX_BYTES])
+void keel_artifact_hash(const void *data, uint64_t bytes, char out[KEEL_ARTIFACT_HEX_BYTES])
 {
     unsigned char hash[KEEL_ARTIFACT_HASH_BYTES];
     crypto_generichash(hash, sizeof hash, data, bytes, NULL, 0);

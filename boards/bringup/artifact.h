@@ -28,7 +28,7 @@ enum {
 #define KEEL_ARTIFACT_FILE_BYTES_MAX (UINT64_C(1) << 30)
 
 /* BLAKE2b-256 in hexadecimal. */
-void keel_artifact_hash(const void *data, size_t bytes, char out[KEEL_ARTIFACT_HEX_BYTES]);
+void keel_artifact_hash(const void *data, uint64_t bytes, char out[KEEL_ARTIFACT_HEX_BYTES]);
 
 /* ---- the manifest (artifact_manifest.c) ---- */
 

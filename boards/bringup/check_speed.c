@@ -309,13 +309,13 @@ static enum keel_status act_peak(void *context)
     return keel_queue_launch(peak->speed->queue, peak->kernel, peak->args, 2, &peak->range, NULL, NULL);
 }
 
-static struct keel_range items(const struct speed *speed, size_t count)
+static struct keel_range items(const struct speed *speed, uint64_t count)
 {
     size_t local =
         keel_device_info(speed->device)->kind == KEEL_DEVICE_CPU ? 1 : 64; /* a vector is wide enough */
     while (local > 1 && local > keel_device_info(speed->device)->max_group_items)
         local /= 2;
-    return (struct keel_range){.global = {count / local * local, 1, 1}, .local = {local, 1, 1}};
+    return (struct keel_range){.global = {keel_size(count / local * local), 1, 1}, .local = {local, 1, 1}};
 }
 
 static size_t chain_items(const struct speed *speed)

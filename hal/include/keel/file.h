@@ -22,20 +22,20 @@ bool keel_path_is_file(const char *path);
 /* Make a directory and its parents; fine when it is there. DENIED, NO_SPACE, IO. */
 enum keel_status keel_mkdir_all(const char *path);
 
-/* Read a whole file of at most `max_bytes` into heap memory (one extra NUL byte follows the data);
- * the caller frees *out with keel_free. NOT_FOUND, DENIED, LIMIT, IO. */
-enum keel_status keel_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes);
+/* Read a whole file of at most `max_bytes` (and of what an address can reach) into heap memory (one extra NUL
+ * byte follows the data); the caller frees *out with keel_free. NOT_FOUND, DENIED, LIMIT, IO. */
+enum keel_status keel_file_read(const char *path, uint64_t max_bytes, char **out, size_t *out_bytes);
 
 /* Replace `path` so that a crash leaves the old or the new contents, whole: temporary file in the
  * same directory (O_EXCL, mode), write, fsync, rename, fsync of the directory. */
-enum keel_status keel_file_replace(const char *path, const void *data, size_t bytes, unsigned mode);
+enum keel_status keel_file_replace(const char *path, const void *data, uint64_t bytes, unsigned mode);
 
 /* Append and, when `durable`, fsync. Creates the file. One write(2) for up to 64 KiB. */
-enum keel_status keel_file_append(const char *path, const void *data, size_t bytes, bool durable);
+enum keel_status keel_file_append(const char *path, const void *data, uint64_t bytes, bool durable);
 
 /* All bytes or an error, on a descriptor; the path is for the message alone. */
-enum keel_status keel_pread_all(int fd, void *data, size_t bytes, uint64_t offset, const char *path);
-enum keel_status keel_pwrite_all(int fd, const void *data, size_t bytes, uint64_t offset, const char *path);
+enum keel_status keel_pread_all(int fd, void *data, uint64_t bytes, uint64_t offset, const char *path);
+enum keel_status keel_pwrite_all(int fd, const void *data, uint64_t bytes, uint64_t offset, const char *path);
 
 /* fsync a file or a directory by path. */
 enum keel_status keel_sync_path(const char *path);

@@ -12,15 +12,18 @@
 enum { KEEL_PAGE_BYTES = 4096, KEEL_CACHE_LINE_BYTES = 64 };
 
 /* `count` zeroed items of `item_bytes`; overflow-safe; *out unchanged on failure. NO_MEMORY: FIX.
- * The caller owns the memory and gives it back with keel_free. Zero items give a valid pointer. */
-enum keel_status keel_alloc(size_t count, size_t item_bytes, void *out_pointer_address);
+ * Counts and sizes have 64 bits on every machine, so that a request above what 32-bit pointers reach is
+ * refused here and not cut short on its way. The caller owns the memory and gives it back with keel_free.
+ * Zero items give a valid pointer. */
+enum keel_status keel_alloc(uint64_t count, uint64_t item_bytes, void *out_pointer_address);
 
 /* The same, aligned to `alignment` (a power of two; KEEL_PAGE_BYTES for pinned or direct I/O). */
-enum keel_status keel_alloc_aligned(size_t alignment, size_t bytes, void *out_pointer_address);
+enum keel_status keel_alloc_aligned(size_t alignment, uint64_t bytes, void *out_pointer_address);
 
 /* Grow or shrink, keeping the contents (not for aligned memory); new bytes are zero. *pointer is
  * updated only on success. old_count and new_count in items. */
-enum keel_status keel_realloc(void *pointer_address, size_t old_count, size_t new_count, size_t item_bytes);
+enum keel_status keel_realloc(void *pointer_address, uint64_t old_count, uint64_t new_count,
+                              uint64_t item_bytes);
 
 /* NULL is accepted. */
 void keel_free(void *pointer);
@@ -35,6 +38,14 @@ struct keel_memory_stats {
     uint64_t peak_bytes;  /* highest live_bytes */
 };
 struct keel_memory_stats keel_memory_stats(void);
+
+/* The size of something that lies in this process's memory, as the C library takes it. Asserts that it fits:
+ * on a 32-bit machine a larger one was refused when the memory was asked for. */
+static inline size_t keel_size(uint64_t bytes)
+{
+    KEEL_ASSERT(bytes <= SIZE_MAX);
+    return (size_t)bytes;
+}
 
 /* a rounded up to a multiple of b (a power of two). */
 static inline uint64_t keel_round_up(uint64_t a, uint64_t b)
