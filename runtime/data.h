@@ -32,7 +32,9 @@ const struct keel_data_input *keel_data_input(const struct keel_data *data, uint
 uint32_t keel_data_vocab(const struct keel_data *data);  /* different tokens, or classes; 0: no such thing */
 uint64_t keel_data_digest(const struct keel_data *data); /* XXH3-64 of the files */
 uint64_t keel_data_train_samples(const struct keel_data *data);
-uint64_t keel_data_val_samples(const struct keel_data *data); /* 0: nothing to validate with */
+/* 0: nothing to validate with. KEEL_DATA_DRAWN: they are drawn, as many as a validation asks for. */
+#define KEEL_DATA_DRAWN UINT32_MAX
+uint64_t keel_data_val_samples(const struct keel_data *data);
 /* Of keel_data_vocab, those classes that no label for training names. */
 uint32_t keel_data_absent_classes(const struct keel_data *data);
 uint32_t keel_data_sample_tokens(const struct keel_data *data); /* 1 where a sample is not of tokens */

@@ -38,7 +38,7 @@ static enum keel_status open_teacher(struct keel_data *data, const struct keel_j
     for (uint32_t d = 0; d < job->dense; d++)
         teacher->weights[d] = normal(keel_data_draw(0, TEACHER_STREAM, d));
     data->train_count = job->samples;
-    data->val_count = UINT32_MAX;
+    data->val_count = KEEL_DATA_DRAWN;
     data->digest = TEACHER_VERSION;
     if ((uint64_t)job->tables * job->categories > INT32_MAX)
         return keel_fail(KEEL_INVALID,

@@ -157,12 +157,16 @@ static bool has_fired(const char *directory, const char *drill)
 
 uint64_t keel_drill_last_ns(const char *directory)
 {
-    static const char field[] = "\"monotonic_ns\":";
+    static const char name[] = "{\"drill\":\"", field[] = "\"monotonic_ns\":";
     char *text = read_log(directory);
     uint64_t last = 0;
-    for (char *at = text; at != NULL && (at = strstr(at, field)) != NULL;) {
-        at += sizeof field - 1;
-        last = strtoull(at, NULL, 10);
+    for (char *at = text; at != NULL && (at = strstr(at, name)) != NULL;) {
+        at += sizeof name - 1;
+        bool ends_a_rank =
+            strncmp(at, "kill:", 5) == 0 || strncmp(at, "stop:", 5) == 0 || strncmp(at, "sick:", 5) == 0;
+        const char *when = strstr(at, field);
+        if (ends_a_rank && when != NULL)
+            last = strtoull(when + sizeof field - 1, NULL, 10);
     }
     keel_free(text);
     return last;

@@ -73,8 +73,8 @@ void keel_drill_prepare(const struct keel_drill_plan *plan);
  * phase. */
 void keel_drill_fire(struct keel_drill_plan *plan, const struct keel_drill_place *place);
 
-/* When the newest drill of the directory fired (monotonic ns, this boot), 0 for never: the beginning of
- * the outage that it caused. */
+/* When the newest drill of the directory that takes a rank from the run (kill, stop, sick) fired (monotonic
+ * ns, this boot), 0 for never: the beginning of the incident that it caused. */
 uint64_t keel_drill_last_ns(const char *directory);
 
 #endif

@@ -348,6 +348,16 @@ const char *keel_job_unit(const struct keel_job *job)
     return is_text(job) ? "tokens" : "samples";
 }
 
+void keel_job_describe(const struct keel_job *job, char *out, size_t bytes)
+{
+    char kind[KEEL_INI_VALUE_BYTES];
+    keel_ini_format(find_key("model", "kind"), job, kind);
+    int length = snprintf(out, bytes, "%s, %u layers, width %u", kind, job->layers, job->width);
+    if (is_text(job) && length > 0 && (size_t)length < bytes)
+        snprintf(out + length, bytes - (size_t)length, ", %u heads, %u tokens of context", job->heads,
+                 job->block);
+}
+
 void keel_job_print_keys(FILE *out)
 {
     keel_ini_print_keys(&table, out);

@@ -358,8 +358,10 @@ static void muster_workers(struct keel_node *node, const struct keel_verdict *ve
         lead->first_ready_ns = node->now_ns;
     uint32_t wanted = (uint32_t)node->config.rank_count + (lead->mustering ? node->config.spare_count : 0);
     uint64_t due_ns = lead->first_ready_ns + patience_ns;
+    bool lost = !lead->mustering && active_is_gone(&node->view, verdict->gone);
+    enum keel_cause cause = lost ? verdict->cause : lead->mustering ? KEEL_CAUSE_START : KEEL_CAUSE_JOIN;
     if (ready >= wanted || hope == 0 || keel_node_due(node, due_ns))
-        propose(node, lead->mustering ? KEEL_CAUSE_START : KEEL_CAUSE_JOIN, lead->first_ready_ns);
+        propose(node, cause, lost ? verdict->evidence_ns : lead->first_ready_ns);
     else
         keel_node_wake(node, due_ns);
 }

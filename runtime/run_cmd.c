@@ -209,7 +209,8 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
     const uint64_t train = keel_data_train_samples(data), val = keel_data_val_samples(data);
     const uint32_t vocab = keel_data_vocab(data), absent = keel_data_absent_classes(data);
     const bool text = strcmp(keel_job_unit(job), "tokens") == 0;
-    printf("data: %" PRIu64 " samples to train on, %" PRIu64 " to validate with", train, val);
+    printf("data: %" PRIu64 " samples to train on, %" PRIu64 " to validate with", train,
+           val == KEEL_DATA_DRAWN ? (uint64_t)job->eval_batches * job->batch : val);
     if (vocab > 0)
         printf(", %u %s", vocab, text ? "different tokens" : "classes");
     printf("\n");

@@ -1,6 +1,7 @@
 /* run_output.c - metrics, events and the terminal, from the launcher's callbacks. */
 #include "run_output.h"
 #include "drill.h"
+#include "incident.h"
 #include "jsonl.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -10,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,13 +22,9 @@ struct seen_step { /* what metrics.jsonl says of a step */
     uint32_t loss_bits;
 };
 
-struct outage { /* from the first evidence to the next commit */
-    bool open;
-    enum keel_cause cause;
-    uint32_t lost;
-    uint64_t failure_ns; /* when the fault was injected, if a drill did; else the first evidence */
-    uint64_t evidence_ns, view_ns, epoch;
-    bool injected;
+/* Where a worker computes, as it said itself; "" until then. */
+struct place {
+    char host[64], board[128];
 };
 
 struct keel_output {
@@ -39,8 +37,12 @@ struct keel_output {
     uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
     uint64_t last_drill_ns; /* of a drill that was accounted for */
     uint64_t started_ns, first_step_ns, steps_now, tokens_now;
+    uint64_t commit_ns;           /* of the newest step, or of the first view */
+    uint64_t view_ns, resumed_ns; /* first view of this life, newest restored snapshot; 0: none */
+    uint64_t down_ns;             /* from the last commit of the life before to the start of this one */
     uint64_t last_snapshot;
-    struct outage outage;
+    struct keel_incident incident;
+    struct place places[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* by node and local number */
     struct keel_step_record newest;
     bool terminal;
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
@@ -279,43 +281,85 @@ static void tell_progress(struct keel_output *output, const struct keel_step_rec
         draw_bar(output);
 }
 
-/* ---- outages
- * -------------------------------------------------------------------------------------------------- */
+/* ---- incidents
+ * ------------------------------------------------------------------------------------------------ */
 
-static void close_outage(struct keel_output *output, const struct keel_step_record *record)
+/* The parts as fields of `event`, in seconds; returns them as words for people, without those that are
+ * nothing. */
+static void put_parts(json_t *event, const uint64_t part_ns[KEEL_INCIDENT_PART_COUNT], char *words,
+                      size_t bytes)
 {
-    struct outage *outage = &output->outage;
-    uint64_t now = keel_now_ns();
-    double total = seconds(now - outage->failure_ns),
-           detect = seconds(outage->evidence_ns - outage->failure_ns);
-    double reconfigure = seconds(outage->view_ns - outage->evidence_ns);
-    double sync = seconds(record->sync_ns), heal = seconds(record->heal_ns), redo = seconds(record->redo_ns);
-    double wait = seconds(record->exposed_comm_ns); /* for what the other ranks compute again */
-    write_event(output, "recovery",
-                json_pack("{s:I, s:I, s:s, s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "step",
-                          (json_int_t)record->step, "view", (json_int_t)record->epoch, "cause",
-                          keel_cause_name(outage->cause), "lost_ranks", (int)outage->lost, "injected",
-                          outage->injected, "detect_s", detect, "reconfigure_s", reconfigure, "sync_s", sync,
-                          "heal_s", heal, "redo_s", redo, "wait_s", wait, "redo_microbatches",
-                          (int)record->redo_microbatches, "total_s", total));
-    say(output,
-        "step %" PRIu64
-        " committed again %.3f s after the loss (detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, "
-        "redo %.3f: %u microbatches, wait for others %.3f)",
-        record->step, total, detect, reconfigure, sync, heal, redo, record->redo_microbatches, wait);
-    outage->open = false;
+    size_t used = 0;
+    words[0] = '\0';
+    for (unsigned p = 0; p < KEEL_INCIDENT_PART_COUNT; p++) {
+        const char *name = keel_incident_part_name((enum keel_incident_part)p);
+        json_object_set_new(event, name, json_real(seconds(part_ns[p])));
+        if (part_ns[p] < KEEL_NS_PER_MS / 2 || used >= bytes)
+            continue;
+        used += (size_t)snprintf(words + used, bytes - used, "%s%.*s %.3f", used > 0 ? ", " : "",
+                                 (int)strlen(name) - 2, name, seconds(part_ns[p]));
+    }
 }
 
-/* The first new step after the run was started again: what the interruption cost. */
+static json_t *lost_list(const struct keel_output *output, const struct keel_incident *incident)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < incident->lost_count; i++) {
+        const struct keel_member *member = &incident->lost[i];
+        const struct place *place = &output->places[member->node][member->local];
+        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:s, s:s}", "rank", (int)member->rank, "node",
+                                              (int)member->node, "local", (int)member->local, "host",
+                                              place->host, "board", place->board));
+    }
+    return list;
+}
+
+/* "rank 2 (node 3, HOST, BOARD) and 1 more". */
+static void name_lost(const struct keel_output *output, const struct keel_incident *incident, char out[256])
+{
+    const struct keel_member *member = &incident->lost[0];
+    const struct place *place = &output->places[member->node][member->local];
+    int length = snprintf(out, 256, "rank %u (node %u%s%s%s%s)", member->rank, member->node,
+                          place->host[0] != '\0' ? ", host " : "", place->host,
+                          place->board[0] != '\0' ? ", board " : "", place->board);
+    if (incident->lost_count > 1 && length > 0 && length < 256)
+        snprintf(out + length, 256 - (size_t)length, " and %u more", incident->lost_count - 1);
+}
+
+static void close_incident(struct keel_output *output, const struct keel_step_record *record)
+{
+    struct keel_incident *incident = &output->incident;
+    uint64_t part_ns[KEEL_INCIDENT_PART_COUNT], total_ns;
+    char words[256], lost[256];
+    if (!keel_incident_commit(incident, record, output->commit_ns, part_ns, &total_ns))
+        return;
+    json_t *event = json_pack("{s:I, s:I, s:s, s:i, s:b, s:o, s:f, s:i}", "step", (json_int_t)record->step,
+                              "view", (json_int_t)record->epoch, "cause", keel_cause_name(incident->cause),
+                              "lost_ranks", (int)incident->lost_count, "injected", incident->injected, "lost",
+                              lost_list(output, incident), "total_s", seconds(total_ns), "redo_microbatches",
+                              (int)record->redo_microbatches);
+    put_parts(event, part_ns, words, sizeof words);
+    write_event(output, "recovery", event);
+    name_lost(output, incident, lost);
+    say(output, "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s",
+        record->step, seconds(total_ns), lost, words);
+}
+
+/* The first new step after the run was started again: what the interruption cost, from the last commit of the
+ * life before. */
 static void tell_restart(struct keel_output *output, uint64_t step)
 {
-    uint64_t next = output->steps_before + 1;
+    uint64_t next = output->steps_before + 1, now_ns = output->commit_ns;
     uint64_t again = next > output->first_step ? next - output->first_step : 0;
-    double spent = seconds(keel_now_ns() - output->started_ns);
+    uint64_t view_ns = output->view_ns != 0 ? output->view_ns : now_ns;
+    uint64_t resumed_ns = output->resumed_ns >= view_ns ? output->resumed_ns : view_ns;
+    double spent = seconds(now_ns - output->started_ns), down = seconds(output->down_ns);
     write_event(output, "restarted",
-                json_pack("{s:I, s:I, s:I, s:f}", "step", (json_int_t)step, "snapshot",
-                          (json_int_t)(output->first_step - 1), "steps_again", (json_int_t)again, "seconds",
-                          spent));
+                json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
+                          "snapshot", (json_int_t)(output->first_step - 1), "steps_again", (json_int_t)again,
+                          "seconds", spent, "down_s", down, "start_s", seconds(view_ns - output->started_ns),
+                          "restore_s", seconds(resumed_ns - view_ns), "again_s", seconds(now_ns - resumed_ns),
+                          "total_s", down + spent));
     say(output, "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
         step, spent, again);
     output->steps_before = 0;
@@ -356,45 +400,11 @@ static void on_step(void *context, const struct keel_step_record *record)
         output->tokens_now += record->tokens - output->newest.tokens;
     }
     output->newest = *record;
-    if (output->outage.open && record->epoch >= output->outage.epoch)
-        close_outage(output, record);
+    output->commit_ns = keel_now_ns();
+    close_incident(output, record);
     if (output->steps_before > 0 && record->step > output->steps_before)
         tell_restart(output, record->step);
     tell_progress(output, record);
-}
-
-static uint32_t count_lost(const struct keel_view *old_view, const struct keel_view *new_view)
-{
-    uint32_t lost = 0;
-    for (uint32_t i = 0; i < old_view->member_count; i++) {
-        const struct keel_member *a = &old_view->members[i];
-        bool found = false;
-        for (uint32_t j = 0; j < new_view->member_count; j++) {
-            const struct keel_member *b = &new_view->members[j];
-            found = found || (a->node == b->node && a->local == b->local && a->incarnation == b->incarnation);
-        }
-        lost += !found && !a->spare;
-    }
-    return lost;
-}
-
-static void begin_outage(struct keel_output *output, uint32_t lost, enum keel_cause cause,
-                         uint64_t evidence_ns)
-{
-    struct outage *outage = &output->outage;
-    uint64_t drill_ns = keel_drill_last_ns(output->directory);
-    bool injected = drill_ns > output->last_drill_ns && drill_ns <= evidence_ns;
-    uint64_t failure_ns = injected ? drill_ns : evidence_ns;
-    if (outage->open && outage->failure_ns < failure_ns) /* another loss before the first was over */
-        failure_ns = outage->failure_ns;
-    *outage = (struct outage){.open = true,
-                              .cause = cause,
-                              .lost = lost,
-                              .failure_ns = failure_ns,
-                              .evidence_ns = evidence_ns,
-                              .view_ns = keel_now_ns(),
-                              .injected = injected};
-    output->last_drill_ns = drill_ns;
 }
 
 static json_t *member_list(const struct keel_view *view, bool spares)
@@ -406,14 +416,34 @@ static json_t *member_list(const struct keel_view *view, bool spares)
     return list;
 }
 
+static void begin_incident(struct keel_output *output, const struct keel_incident_loss *loss)
+{
+    uint64_t drill_ns = keel_drill_last_ns(output->directory);
+    struct keel_incident_loss full = *loss;
+    if (drill_ns > output->last_drill_ns && drill_ns <= loss->evidence_ns)
+        full.drill_ns = drill_ns;
+    output->last_drill_ns = drill_ns;
+    keel_incident_begin(&output->incident, &full);
+}
+
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                     enum keel_cause cause, uint64_t evidence_ns)
 {
     struct keel_output *output = context;
-    uint32_t lost = count_lost(old_view, new_view);
+    const struct keel_incident_loss loss = {.old_view = old_view,
+                                            .new_view = new_view,
+                                            .cause = cause,
+                                            .commit_ns = output->commit_ns,
+                                            .evidence_ns = evidence_ns,
+                                            .silence_ns = (uint64_t)(output->job->timeout_s * 1e9),
+                                            .now_ns = keel_now_ns()};
+    uint32_t lost = keel_incident_find_lost(old_view, new_view, NULL, NULL);
     if (lost > 0)
-        begin_outage(output, lost, cause, evidence_ns);
-    output->outage.epoch = new_view->epoch;
+        begin_incident(output, &loss);
+    else if (output->incident.open)
+        keel_incident_view(&output->incident, new_view->epoch, loss.now_ns);
+    output->view_ns = output->view_ns != 0 ? output->view_ns : loss.now_ns;
+    output->commit_ns = output->commit_ns != 0 ? output->commit_ns : loss.now_ns;
     output->epoch = new_view->epoch;
     output->members = output->spares = 0;
     for (uint32_t i = 0; i < new_view->member_count; i++)
@@ -429,6 +459,17 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
 /* ---- the rest
  * ---------------------------------------------------------------------------------------------------- */
 
+static void take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note)
+{
+    const char *host = json_string_value(json_object_get(note, "host"));
+    const char *board = json_string_value(json_object_get(note, "board"));
+    if (node >= KEEL_NODES_MAX || local >= KEEL_WORKERS_PER_NODE || host == NULL || board == NULL)
+        return;
+    struct place *place = &output->places[node][local];
+    snprintf(place->host, sizeof place->host, "%s", host);
+    snprintf(place->board, sizeof place->board, "%s", board);
+}
+
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_output *output = context;
@@ -443,12 +484,19 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     const char *status = json_string_value(json_object_get(note, "status"));
     if (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0)
         dispute(output, (uint64_t)step);
-    if (strcmp(event, "resumed") == 0)
+    if (strcmp(event, "resumed") == 0) {
         output->first_step = (uint64_t)step + 1;
+        output->resumed_ns = keel_now_ns();
+        keel_incident_resumed(&output->incident, (uint64_t)step, output->resumed_ns);
+    }
+    if (strcmp(event, "board") == 0)
+        take_place(output, node, local, note);
+    else
+        say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
+            detail != NULL ? detail : "");
     if (strcmp(event, "snapshot-failed") == 0)
         snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s",
                  detail != NULL ? detail : event);
-    say(output, "node %u: %s at step %lld: %s", node, event, (long long)step, detail != NULL ? detail : "");
     char name[64];
     snprintf(name, sizeof name, "%s", event);
     json_object_set_new(note, "node", json_integer(node));
@@ -514,7 +562,13 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
 static enum keel_status open_files(struct keel_output *output)
 {
     char path[FILE_NAME_BYTES];
+    struct stat last;
     KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    if (stat(path, &last) == 0) { /* its last line was written when the last step was committed */
+        uint64_t written_ns = (uint64_t)last.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)last.st_mtim.tv_nsec;
+        uint64_t now_ns = keel_wall_ns();
+        output->down_ns = now_ns > written_ns ? now_ns - written_ns : 0;
+    }
     KEEL_TRY(keel_jsonl_open(path, take_old_metric, output, &output->metrics));
     KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
     return keel_jsonl_open(path, NULL, NULL, &output->events);
@@ -535,9 +589,11 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
         return status;
     }
     output->steps_before = last_step(output);
+    char model[160];
+    keel_job_describe(job, model, sizeof model);
     write_event(output, "start",
-                json_pack("{s:I, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output), "ranks",
-                          (int)job->ranks, "spares", (int)job->spares));
+                json_pack("{s:I, s:s, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output),
+                          "model", model, "ranks", (int)job->ranks, "spares", (int)job->spares));
     *out = output;
     return KEEL_OK;
 }

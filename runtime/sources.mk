@@ -25,6 +25,7 @@ runtime_SRC += graph_row.c
 runtime_SRC += graph_shape.c
 runtime_SRC += graph_table.c
 runtime_SRC += idx.c
+runtime_SRC += incident.c
 runtime_SRC += job.c
 runtime_SRC += jsonl.c
 runtime_SRC += keel_main.c

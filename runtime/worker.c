@@ -20,7 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+enum { HOST_NAME_BYTES = 65 };
 enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again, on such a node */
 
 /* ---- arguments -------------------------------------------------------------------------------------------
@@ -92,6 +94,17 @@ static enum keel_status parse_arguments(struct keel_worker *worker, int argc, ch
     if (worker->incarnation > FIRST_INCARNATION) /* --resume says how a run begins, and this one has begun */
         worker->resume = KEEL_RESUME_AUTO;
     return keel_job_load(argv[optind], NULL, 0, &worker->job);
+}
+
+/* Send a line for events.jsonl; takes the reference of `note`. */
+static void send_note(struct keel_worker *worker, json_t *note)
+{
+    struct keel_link_message message = {.kind = KEEL_LINK_NOTE};
+    size_t bytes =
+        note != NULL ? json_dumpb(note, message.as.text, sizeof message.as.text - 1, JSON_COMPACT) : 0;
+    json_decref(note);
+    if (bytes > 0 && bytes < sizeof message.as.text)
+        keel_inbox_say(&worker->inbox, &message);
 }
 
 /* ---- set-up
@@ -208,6 +221,25 @@ static void note_native(struct keel_worker *worker)
     keel_worker_note(worker, "native", worker->next_step, KEEL_OK, detail);
 }
 
+/* Where this rank computes, and what a step costs: so that a report can name the board of a rank that was
+ * lost, and say what share of the boards' peak was reached. */
+static void note_board(struct keel_worker *worker)
+{
+    char host[HOST_NAME_BYTES] = "";
+    struct keel_engine_facts facts;
+    const struct keel_job *job = &worker->job;
+    const struct keel_device_info *info = keel_device_info(worker->device);
+    const uint64_t per_step = (uint64_t)job->microbatches * job->shards;
+    keel_engine_facts(keel_trainer_engine(worker->trainer), &facts);
+    if (gethostname(host, sizeof host - 1) != 0)
+        host[0] = '\0';
+    json_t *note = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I}", "event", "board", "host", host, "board",
+                             info->name, "device", info->selector, "parameters", (json_int_t)facts.parameters,
+                             "flops_per_step", (json_int_t)facts.flops_per_microbatch * (json_int_t)per_step,
+                             "peak_flops_s", (json_int_t)keel_board_file(worker->board)->peak_flops_s);
+    send_note(worker, note);
+}
+
 /* Who joins a run that began long ago must read what the others read. */
 static enum keel_status check_identity(const struct keel_worker *worker)
 {
@@ -263,6 +295,7 @@ static enum keel_status set_up(struct keel_worker *worker)
     KEEL_TRY(open_device(worker));
     KEEL_TRY(build_trainer(worker));
     note_native(worker);
+    note_board(worker);
     KEEL_TRY(open_screen(worker));
     KEEL_TRY(open_store(worker));
     return open_endpoint(worker);
@@ -278,14 +311,8 @@ static void say_ready(struct keel_worker *worker)
 void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,
                       const char *detail)
 {
-    struct keel_link_message message = {.kind = KEEL_LINK_NOTE};
-    json_t *note = json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", event, "step", (json_int_t)step, "rank",
-                             (int)worker->rank, "status", keel_status_name(status), "detail", detail);
-    size_t bytes =
-        note != NULL ? json_dumpb(note, message.as.text, sizeof message.as.text - 1, JSON_COMPACT) : 0;
-    json_decref(note);
-    if (bytes > 0 && bytes < sizeof message.as.text)
-        keel_inbox_say(&worker->inbox, &message);
+    send_note(worker, json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", event, "step", (json_int_t)step, "rank",
+                                (int)worker->rank, "status", keel_status_name(status), "detail", detail));
 }
 
 /* ---- lives

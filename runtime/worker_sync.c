@@ -219,9 +219,9 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     return KEEL_OK;
 }
 
-static enum keel_status agree(struct keel_worker *worker)
+/* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
+static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
-    uint64_t since = keel_now_ns();
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST));
     if (furthest(worker) == worker->rank_count) {
         if (worker->sync_all[0].snapshot_count == 0)
@@ -239,11 +239,12 @@ static enum keel_status agree(struct keel_worker *worker)
 
 enum keel_status keel_worker_join_view(struct keel_worker *worker)
 {
+    uint64_t since = keel_now_ns();
     place_in_view(worker);
     worker->first_step_of_view = true;
     if (!worker->active)
         return KEEL_OK;
     if (worker->rank_count > 1)
         KEEL_TRY(open_group(worker));
-    return agree(worker);
+    return agree(worker, since);
 }

@@ -30,6 +30,8 @@ static const struct keel_ini_key keys[] = {
     {"device", "banks", KEEL_INI_U32, FIELD(memory_banks), "1", 1, 64, NULL, false, "memory banks"},
     {"device", "bank_style", KEEL_INI_CHOICE, FIELD(bank_style), "none", 0, 0, "none|intel|xilinx", false,
      "how its driver is told the bank of a buffer"},
+    {"device", "peak_flops_s", KEEL_INI_U64, FIELD(peak_flops_s), "0", 0, RATE_MAX, NULL, false,
+     "float32 operations a second at most, as its maker says; 0: not known"},
     {"code", "form", KEEL_INI_CHOICE, FIELD(code), "auto", 0, 0, "auto|source|artifacts|builtin", false,
      "auto: artifacts made for this driver, else source; builtin: artifacts of kernels in the board"},
     {"code", "artifacts", KEEL_INI_TEXT, FIELD(artifacts), "artifacts", 1, 0, NULL, false,

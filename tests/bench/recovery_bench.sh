@@ -1,6 +1,6 @@
 #!/bin/sh
-# Kill of one rank of four to the next committed step, seconds by cause: medians over several runs of the
-# demo model. One JSON object per line.
+# Loss of one rank of four, from the commit before it to the next one, seconds by cause: medians over several runs
+# of the demo model. One JSON object per line.
 set -u
 . "$(dirname "$0")/../demo/lib.sh"
 BUILD=${BUILD:-build}
@@ -14,14 +14,14 @@ for i in $(seq 1 "$runs"); do
         { echo "recovery_bench: run $i failed; see $root/$i.log" >&2; exit 1; }
 done
 median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)]; else print "null" }'; }
-for part in detect reconfigure sync heal redo wait total; do
+for part in before detect reconfigure sync heal redo wait other total; do
     value=$(cat "$root"/*/events.jsonl | grep '"event":"recovery"' | sed -n "s/.*\"${part}_s\":\([0-9.e-]*\).*/\1/p" | median)
     goal=null met=null
     if [ $part = total ]; then
         goal=2
         met=$(awk -v v="$value" 'BEGIN { print v < 2 ? "true" : "false" }')
     fi
-    printf '{"room":"runtime","figure":"kill of one rank of four to next commit: %s","value":%s,"unit":"s","peer":null,"peer_value":null,"ratio":null,"goal":%s,"met":%s}\n' \
+    printf '{"room":"runtime","figure":"loss of one rank of four, commit to commit: %s","value":%s,"unit":"s","peer":null,"peer_value":null,"ratio":null,"goal":%s,"met":%s}\n' \
         "$part" "$value" "$goal" "$met"
 done
 # What a healthy step costs, from the undisturbed part of the same runs.

@@ -44,9 +44,9 @@ field() {
     shift
     for key in "$@"; do printf '%s ' "$(printf '%s' "$line" | sed -n "s/.*\"$key\":\([0-9.e-]*\).*/\1/p")"; done
 }
-field recovery step total_s detect_s reconfigure_s sync_s heal_s redo_s wait_s | awk '{ printf \
-    "  loss of a node: step %d committed %.3f s after the kill (detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, redo %.3f, wait for others %.3f)\n",
-    $1, $2, $3, $4, $5, $6, $7, $8 }'
+field recovery step total_s before_s detect_s reconfigure_s sync_s heal_s redo_s wait_s other_s | awk '{ printf \
+    "  loss of a node: step %d committed %.3f s after the commit before (work before the kill %.3f, detect %.3f, reconfigure %.3f, agree %.3f, heal %.3f, compute %.3f, wait for others %.3f, other %.3f)\n",
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 }'
 field restarted snapshot steps_again seconds | awk '{ printf \
     "  loss of everything: resumed from the snapshot of step %d, %d steps again, %.1f s from the command to the next new step\n",
     $1, $2, $3 }'

@@ -53,6 +53,8 @@ check "which was killed" grep -q '"event":"recovery"' "$root/killed/events.jsonl
 for kind in fashion dlrm-demo; do
     check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"
 done
+train dlrm-demo drawn --set train.steps=1
+check "a set that is drawn counts what a validation asks for" grep -q '^data: 200 samples to train on, [0-9]\{1,5\} to validate with' "$root/log"
 train fashion native --set train.steps=1 --set job.numerics=native
 check "a native run says who computes its products" grep -q '"event":"native".*products by Keel"' "$root/native/events.jsonl"
 check "samples are counted, one token each" grep -q '^{"step":6,.*"tokens":96,.*"samples":96[,}]' "$root/fashion-1/metrics.jsonl"

@@ -77,6 +77,7 @@ struct keel_board_file {
     uint32_t image_limit;  /* programs' images that it holds at once; 0: no limit */
     uint32_t memory_banks; /* 0 and 1: one */
     uint32_t bank_style;   /* enum keel_bank_style: 0 none, 1 intel, 2 xilinx */
+    uint64_t peak_flops_s; /* of float32, a multiply-add counted as two; 0: not known. For reports alone */
     /* [code] */
     uint32_t code;                           /* enum keel_board_code */
     char artifacts[KEEL_PATH_BYTES];         /* a folder, as an absolute path or from the board's folder */

@@ -116,6 +116,9 @@ const char *keel_job_key_file(const struct keel_job *job);
 /* What a run counts: "tokens" of text, else "samples". */
 const char *keel_job_unit(const struct keel_job *job);
 
+/* The model in a few words, for the head of a report: "gpt, 4 layers, width 128, ...". */
+void keel_job_describe(const struct keel_job *job, char *out, size_t bytes);
+
 /* The table of keys for --help. */
 void keel_job_print_keys(FILE *out);
 
