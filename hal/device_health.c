@@ -135,18 +135,32 @@ static void name_command(struct keel_queue *queue, uint64_t sequence, char *out,
              name != NULL ? name : "");
 }
 
-/* The last commands of a queue, the newest first, as many as fit. */
-static void append_last(struct keel_queue *queue, char *text, size_t text_bytes)
+void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes)
 {
     uint64_t last = last_sequence(queue);
+    size_t used = 0;
+    out[0] = '\0';
     for (uint64_t i = 0; i < KEEL_NOTES && i < last; i++) {
         char one[64];
         name_command(queue, last - i, one, sizeof one);
-        size_t used = strlen(text);
-        if (used + strlen(one) + 20 > text_bytes)
+        if (used + strlen(one) + 3 > out_bytes)
             return;
-        snprintf(text + used, text_bytes - used, "%s%s", i == 0 ? "; last: " : ", ", one);
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : ", ", one);
     }
+}
+
+/* The same behind a text, where there is room. */
+static void append_last(struct keel_queue *queue, char *text, size_t text_bytes)
+{
+    static const char words[] = "; last: ";
+    size_t used = strlen(text), wanted = used + sizeof words - 1;
+    if (last_sequence(queue) == 0 || wanted + 20 > text_bytes)
+        return;
+    keel_queue_last(queue, text + wanted, text_bytes - wanted);
+    if (text[wanted] != '\0')
+        memcpy(text + used, words, sizeof words - 1);
+    else
+        text[used] = '\0';
 }
 
 /* ---- failures ----------------------------------------------------------------------------------------- */

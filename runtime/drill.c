@@ -17,8 +17,8 @@
 
 enum { LOG_BYTES_MAX = 1 << 20, DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 
-static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill",      "stop", "slow",
-                                                                  "disk-full", "flip", "sick"};
+static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
+                                                                  "flip", "sick", "hang"};
 static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot"};
 
 static enum keel_status wrong(const char *text, const char *why)
@@ -26,7 +26,8 @@ static enum keel_status wrong(const char *text, const char *why)
     return keel_fail(KEEL_INVALID,
                      "--drill %s: %s; examples: kill:rank=2,step=30  kill:node=1,step=30,at=reduce  "
                      "kill:all,step=200  stop:rank=0,step=9  slow:rank=1,step=9,ms=500,steps=3  "
-                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9 (at: forward, reduce, "
+                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9 "
+                     "(at: forward, reduce, "
                      "commit, snapshot)",
                      text, why);
 }
@@ -92,7 +93,7 @@ static enum keel_status parse_action(const char *whole, const char *name, struct
     while (action < KEEL_DRILL_ACTION_COUNT && strcmp(name, action_names[action]) != 0)
         action++;
     if (action == KEEL_DRILL_ACTION_COUNT)
-        return wrong(whole, "the action is kill, stop, slow, disk-full, flip or sick");
+        return wrong(whole, "the action is kill, stop, slow, disk-full, flip, sick or hang");
     drill->action = (enum keel_drill_action)action;
     if (drill->action == KEEL_DRILL_DISK_FULL)
         drill->phase = KEEL_AT_SNAPSHOT;
@@ -121,7 +122,8 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
         return wrong(text, "a target (rank, node or all) and a step are wanted");
     if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
         return wrong(text, "only kill takes a node or all; the others take a rank");
-    if ((drill.action == KEEL_DRILL_FLIP || drill.action == KEEL_DRILL_SICK) &&
+    if ((drill.action == KEEL_DRILL_FLIP || drill.action == KEEL_DRILL_SICK ||
+         drill.action == KEEL_DRILL_HANG) &&
         drill.phase != KEEL_AT_FORWARD)
         return wrong(text, "what spoils a board comes before the forward pass");
     *out = drill;
@@ -283,7 +285,10 @@ static void fire(const struct keel_drill_plan *plan, const struct keel_drill *dr
         plan->flip(plan->context);
         break;
     case KEEL_DRILL_SICK:
-        plan->sicken(plan->context);
+        plan->spoil(plan->context, "flip:read=*");
+        break;
+    case KEEL_DRILL_HANG:
+        plan->spoil(plan->context, "hang:any=*");
         break;
     default:
         end_processes(drill, plan->directory);

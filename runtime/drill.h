@@ -9,6 +9,7 @@
  * space, from the moment on when it takes a snapshot at that step flip:rank=2,step=30            one bit of
  * that rank's weights changes, as if its memory were bad
  *     sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's board
+ *     hang:rank=2,step=30            from then on no command of that rank's board comes back
  *
  * A drill fires once in the life of a run directory: before it fires, a line in DIR/drills.jsonl is made
  * durable, so that a resumed run does not die again of the same drill. */
@@ -28,6 +29,7 @@ enum keel_drill_action {
     KEEL_DRILL_DISK_FULL,
     KEEL_DRILL_FLIP,
     KEEL_DRILL_SICK,
+    KEEL_DRILL_HANG,
     KEEL_DRILL_ACTION_COUNT
 };
 enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
@@ -54,7 +56,7 @@ struct keel_drill_plan {
     _Atomic uint64_t begun; /* bit per drill that this process fired: a slow one goes on */
     /* Flip a bit of this process's weights. Borrowed, as its context is. */
     void (*flip)(void *context);
-    void (*sicken)(void *context); /* from now on its device gives wrong bits */
+    void (*spoil)(void *context, const char *faults); /* its device has these from now on (keel/health.h) */
     void *context;
 };
 

@@ -65,8 +65,10 @@ static enum keel_status run_case(struct keel_screen *screen, uint32_t index, con
     struct keel_golden_result result = {0};
     char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES], what[256];
     uint64_t deadline_ns = keel_deadline_after_ns(screen->config.limit_ns);
+    keel_hang_enter(screen->config.hangs, KEEL_HANG_SCREEN, keel_now_ns());
     enum keel_status status =
         keel_golden_run(screen->config.kernels, screen->queue, index, deadline_ns, &result);
+    keel_hang_leave(screen->config.hangs, KEEL_HANG_SCREEN, keel_now_ns());
     if (status == KEEL_TIMEOUT)
         return keel_fail(KEEL_DEVICE_LOST, "golden operation %s did not end in time", golden.name);
     KEEL_TRY(status);
@@ -84,6 +86,7 @@ enum keel_status keel_screen_admit(struct keel_screen *screen)
              screen->config.run, screen->config.node, screen->config.local);
     for (uint32_t i = 0; i < keel_golden_count(); i++)
         KEEL_TRY(run_case(screen, i, where));
+    keel_hang_trust(screen->config.hangs, KEEL_HANG_SCREEN); /* each was compiled, and ran */
     return KEEL_OK;
 }
 

@@ -13,16 +13,18 @@
 #ifndef KEEL_SCREEN_H
 #define KEEL_SCREEN_H
 
+#include "hang_watch.h"
 #include <keel/kernels.h>
 
 struct keel_screen;
 
 struct keel_screen_config {
-    struct keel_device *device;   /* borrowed, as are the kernels of it */
-    struct keel_kernels *kernels; /* used between launches of the steps, never during one */
-    const char *run;              /* borrowed: its name, for the evidence */
-    uint32_t node, local;         /* of the worker: where it begins, and for the evidence */
-    uint64_t limit_ns;            /* a golden operation that takes longer: the device hangs */
+    struct keel_device *device;    /* borrowed, as are the kernels of it */
+    struct keel_kernels *kernels;  /* used between launches of the steps, never during one */
+    const char *run;               /* borrowed: its name, for the evidence */
+    uint32_t node, local;          /* of the worker: where it begins, and for the evidence */
+    uint64_t limit_ns;             /* a golden operation that takes longer: the device hangs */
+    struct keel_hang_watch *hangs; /* who notices that sooner; borrowed; NULL: nobody */
 };
 
 enum keel_status keel_screen_create(const struct keel_screen_config *config, struct keel_screen **out);

@@ -24,6 +24,7 @@ runtime_SRC += graph_loss.c
 runtime_SRC += graph_row.c
 runtime_SRC += graph_shape.c
 runtime_SRC += graph_table.c
+runtime_SRC += hang_watch.c
 runtime_SRC += idx.c
 runtime_SRC += incident.c
 runtime_SRC += job.c

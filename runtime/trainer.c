@@ -104,6 +104,7 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     trainer->data = config->data;
     trainer->device = config->device;
     trainer->stall_ns = config->stall_ns;
+    trainer->hangs = config->hangs;
     trainer->progress = config->progress;
     enum keel_status status = build(trainer, config->kernels);
     if (status != KEEL_OK) {
@@ -176,18 +177,24 @@ struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
 
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out)
 {
-    KEEL_TRY(
-        keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest));
-    *out = trainer->digest;
-    return KEEL_OK;
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status =
+        keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    if (status == KEEL_OK)
+        *out = trainer->digest;
+    return status;
 }
 
 enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
 {
-    return keel_engine_initialize(trainer->engine, trainer->job->seed);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status = keel_engine_initialize(trainer->engine, trainer->job->seed);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    return status;
 }
 
-enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
+static enum keel_status run_all_once(struct keel_trainer *trainer)
 {
     const struct keel_job *job = trainer->job;
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
@@ -201,6 +208,14 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
     KEEL_TRY(keel_engine_update(trainer->engine, &request, deadline_ns, &updated));
     KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
     return keel_engine_digest(trainer->engine, deadline_ns, &trainer->digest);
+}
+
+enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
+{
+    keel_hang_enter(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
+    enum keel_status status = run_all_once(trainer);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
+    return status;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------------
@@ -236,6 +251,7 @@ static enum keel_status free_slot(struct keel_trainer *trainer, int *out)
     KEEL_ASSERT(found < KEEL_HOLD_NODES_MAX);
     struct keel_slot *slot = &trainer->slots[found];
     if (slot->buffer == NULL) {
+        keel_hang_distrust(trainer->hangs, KEEL_HANG_COMPUTE); /* its launches may compile */
         enum keel_status status = build_slot(trainer, slot);
         if (status != KEEL_OK) {
             destroy_slot(trainer, slot);
@@ -287,15 +303,48 @@ static enum keel_status bucket_finished(void *context, uint32_t bucket)
     return keel_queue_flush(queue);
 }
 
+/* Everything that a step launches goes through the next three: drivers may run a kernel inside its launch. */
+static enum keel_status make_room(struct keel_trainer *trainer)
+{
+    keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    enum keel_status status = vacate_gradients(trainer);
+    if (status == KEEL_OK)
+        status = keel_engine_zero(trainer->engine);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    return status;
+}
+
+static enum keel_status run_microbatch(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                       bool final)
+{
+    keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    enum keel_status status =
+        keel_engine_microbatch(trainer->engine, batch, final ? bucket_finished : NULL, trainer);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    atomic_fetch_add(trainer->progress, 1);
+    return status;
+}
+
+static enum keel_status add_losses(struct keel_trainer *trainer)
+{
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    enum keel_status status = KEEL_OK;
+    keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    for (uint32_t i = 0; i < trainer->chain_count && status == KEEL_OK; i++)
+        status = keel_launch_list_run(&trainer->slots[trainer->chain[i]].add[trainer->bucket_count], queue);
+    if (status == KEEL_OK)
+        status = keel_queue_flush(queue);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    return status;
+}
+
 static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t step, uint32_t shard, bool last)
 {
     const struct keel_job *job = trainer->job;
-    struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    KEEL_TRY(vacate_gradients(trainer));
+    KEEL_TRY(make_room(trainer));
     struct keel_tree_hold next = trainer->hold; /* adopted only when all is enqueued */
     trainer->chain_count = keel_hold_add(&next, shard, trainer->chain);
     trainer->last_shard = last;
-    KEEL_TRY(keel_engine_zero(trainer->engine));
     for (uint32_t m = 0; m < job->microbatches; m++) {
         uint32_t number = shard * job->microbatches + m;
         keel_data_train_batch(trainer->data, step, number, job->shards * job->microbatches, trainer->inputs);
@@ -303,16 +352,22 @@ static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t ste
                                           .seed = job->seed,
                                           .step = (uint32_t)step,
                                           .microbatch = number};
-        bool final = m + 1 == job->microbatches;
-        KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, final ? bucket_finished : NULL, trainer));
-        atomic_fetch_add(trainer->progress, 1);
+        KEEL_TRY(run_microbatch(trainer, &batch, m + 1 == job->microbatches));
     }
-    for (uint32_t i = 0; i < trainer->chain_count; i++)
-        KEEL_TRY(keel_launch_list_run(&trainer->slots[trainer->chain[i]].add[trainer->bucket_count], queue));
+    KEEL_TRY(add_losses(trainer));
     for (uint32_t i = 0; i < trainer->chain_count; i++)
         trainer->slots[trainer->chain[i]].used = false; /* in-order queue: reused only after these reads */
     trainer->hold = next;
-    return keel_queue_flush(queue);
+    return KEEL_OK;
+}
+
+/* Wait until a queue has done all it was given for the gradients. */
+static enum keel_status finish(struct keel_trainer *trainer, struct keel_queue *queue)
+{
+    keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    enum keel_status status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    return status;
 }
 
 /* Compute the shards of this rank that no held node covers. */
@@ -342,7 +397,7 @@ static enum keel_status compute_missing(struct keel_trainer *trainer, const stru
     if (*out_microbatches > 0)
         return KEEL_OK;
     /* All is held from an attempt that may have ended before the device did: no bucket has an event. */
-    return keel_queue_finish(keel_engine_queue(trainer->engine), keel_deadline_after_ns(trainer->stall_ns));
+    return finish(trainer, keel_engine_queue(trainer->engine));
 }
 
 /* ---- the sum over ranks
@@ -381,7 +436,7 @@ static enum keel_status read_nodes(struct keel_trainer *trainer, struct keel_eve
         KEEL_TRY(keel_queue_read(trainer->copy_queue, source, source_at * sizeof(float),
                                  trainer->parts[i] + at, bytes, &waits, NULL));
     }
-    return keel_queue_finish(trainer->copy_queue, keel_deadline_after_ns(trainer->stall_ns));
+    return finish(trainer, trainer->copy_queue);
 }
 
 static enum keel_status begin_reduce(struct keel_trainer *trainer, const struct keel_trainer_step *step,
@@ -421,7 +476,9 @@ static enum keel_status begin_commit(struct keel_trainer *trainer, const struct 
 static enum keel_status settle(struct keel_trainer *trainer, const struct keel_trainer_step *step)
 {
     char evidence[KEEL_DETAIL_BYTES];
+    keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
     enum keel_status status = keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
     if (status != KEEL_CORRUPT || step->screen.wrong == NULL)
         return status;
     snprintf(evidence, sizeof evidence, "%s", keel_detail());
@@ -555,11 +612,18 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
                                          .step = (uint32_t)step->step,
                                          .never_skip = !isfinite(result->loss)};
     struct keel_engine_updated updated;
+    enum keel_status status = KEEL_OK;
+    keel_hang_enter(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
     if (step->group != NULL) /* the sum goes where the optimizer reads it, and a held node may lie */
-        KEEL_TRY(keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
-                                  trainer->result, keel_flat_bytes(trainer), NULL, NULL));
-    KEEL_TRY(
-        keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
+        status = keel_queue_write(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
+                                  trainer->result, keel_flat_bytes(trainer), NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns),
+                                    &updated);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+    if (status != KEEL_OK)
+        return status;
+    keel_hang_trust(trainer->hangs, KEEL_HANG_UPDATE);
     result->grad_norm = updated.grad_norm;
     result->loss_scale = updated.loss_scale;
     result->skipped = updated.skipped;
@@ -584,6 +648,8 @@ enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct kee
     if (status != KEEL_OK)
         return status;
     atomic_fetch_add(trainer->progress, 1);
+    if (result.computed_microbatches > 0)
+        keel_hang_trust(trainer->hangs, KEEL_HANG_COMPUTE);
     keel_trainer_drop(trainer);
     *out = result;
     return KEEL_OK;

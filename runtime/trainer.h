@@ -10,6 +10,7 @@
 #define KEEL_TRAINER_H
 
 #include "data.h"
+#include "hang_watch.h"
 #include <keel/ckpt.h>
 #include <keel/device.h>
 #include <keel/engine.h>
@@ -24,7 +25,8 @@ struct keel_trainer_config {
     const struct keel_data *data;               /* borrowed */
     struct keel_device *device;                 /* borrowed */
     const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
-    uint64_t stall_ns;              /* a device or peer that makes no progress for so long is an error */
+    uint64_t stall_ns;             /* a device or peer that makes no progress for so long is an error */
+    struct keel_hang_watch *hangs; /* told of all that waits for the device; borrowed; NULL: nobody watches */
     atomic_uint_fast64_t *progress; /* counts what moves; borrowed */
 };
 

@@ -30,6 +30,7 @@ struct keel_trainer {
     struct keel_engine *engine;
     struct keel_queue *copy_queue; /* host copies, beside the engine's queue */
     uint64_t stall_ns;
+    struct keel_hang_watch *hangs; /* NULL: nobody watches */
     atomic_uint_fast64_t *progress;
     uint64_t flat_count;
     uint32_t bucket_count;

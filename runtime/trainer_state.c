@@ -41,8 +41,14 @@ enum keel_status keel_trainer_read_state(struct keel_trainer *trainer, struct ke
                                          uint64_t offset_bytes, uint64_t bytes, void *out)
 {
     struct keel_buffer *flat = part_of(trainer, &offset_bytes, bytes);
-    KEEL_TRY(keel_queue_read(queue, flat, offset_bytes, out, bytes, NULL, NULL));
-    return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    /* A capture's thread gives way to all others: its time says nothing of the device. */
+    struct keel_hang_watch *hangs = queue == keel_engine_queue(trainer->engine) ? trainer->hangs : NULL;
+    keel_hang_enter(hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status = keel_queue_read(queue, flat, offset_bytes, out, bytes, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_leave(hangs, KEEL_HANG_STATE, keel_now_ns());
+    return status;
 }
 
 enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t offset_bytes, uint64_t bytes,
@@ -50,8 +56,12 @@ enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t
 {
     struct keel_buffer *flat = part_of(trainer, &offset_bytes, bytes);
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    KEEL_TRY(keel_queue_write(queue, flat, offset_bytes, data, bytes, NULL, NULL));
-    return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status = keel_queue_write(queue, flat, offset_bytes, data, bytes, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    return status;
 }
 
 /* What the optimizer keeps of a tensor it trains: of statistics, the loss scale among them, it keeps nothing.

@@ -18,16 +18,28 @@ float keel_learning_rate(const struct keel_job *job, uint64_t step)
     return job->min_learning_rate + share * (job->learning_rate - job->min_learning_rate);
 }
 
-static enum keel_status count_right(struct keel_trainer *trainer, uint64_t *right)
+static void count_right(struct keel_trainer *trainer, uint64_t *right)
 {
     struct keel_shape shape = keel_engine_output_shape(trainer->engine);
     uint32_t classes = (uint32_t)shape.size[shape.dims - 1];
-    KEEL_TRY(
-        keel_engine_evaluated(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), trainer->logits));
     for (uint32_t row = 0; row < trainer->job->batch; row++)
         *right += keel_data_is_right(trainer->data, trainer->inputs, row,
                                      trainer->logits + (size_t)row * classes, classes);
-    return KEEL_OK;
+}
+
+/* The loss of the batch in trainer->inputs, and its logits where accuracy is asked for. */
+static enum keel_status eval_batch(struct keel_trainer *trainer, float *out_loss)
+{
+    struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = trainer->job->seed};
+    uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    enum keel_status status = keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
+    if (status == KEEL_OK && trainer->logits != NULL)
+        status = keel_engine_evaluated(trainer->engine, deadline_ns, trainer->logits);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    if (status == KEEL_OK)
+        keel_hang_trust(trainer->hangs, KEEL_HANG_EVAL);
+    return status;
 }
 
 enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_trainer_scores *out)
@@ -39,11 +51,10 @@ enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_tra
     for (uint32_t i = 0; i < job->eval_batches; i++) {
         if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs))
             return KEEL_OK;
-        struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
         float loss;
-        KEEL_TRY(keel_engine_eval(trainer->engine, &batch, keel_deadline_after_ns(trainer->stall_ns), &loss));
+        KEEL_TRY(eval_batch(trainer, &loss));
         if (trainer->logits != NULL)
-            KEEL_TRY(count_right(trainer, &right));
+            count_right(trainer, &right);
         sum += loss;
         atomic_fetch_add(trainer->progress, 1);
     }
@@ -83,8 +94,12 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
     memcpy(trainer->inputs[0], window, length * sizeof(int32_t));
     struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->inputs[0], NULL},
                                       .seed = trainer->job->seed};
-    KEEL_TRY(keel_engine_output(trainer->engine, &batch, length - 1, 1,
-                                keel_deadline_after_ns(trainer->stall_ns), logits));
+    keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    enum keel_status status = keel_engine_output(trainer->engine, &batch, length - 1, 1,
+                                                 keel_deadline_after_ns(trainer->stall_ns), logits);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    if (status != KEEL_OK)
+        return status;
     /* Only tokens that the text has: a padded vocabulary has no bytes behind the rest. */
     *out = (int32_t)draw(logits, keel_data_vocab(trainer->data), uniform, logits + vocab);
     return KEEL_OK;

@@ -131,14 +131,15 @@ static enum keel_status open_device(struct keel_worker *worker)
     return keel_quarantine_admit(keel_device_info(worker->device));
 }
 
-struct keel_screen_config keel_worker_screen(const struct keel_worker *worker)
+struct keel_screen_config keel_worker_screen(struct keel_worker *worker)
 {
     return (struct keel_screen_config){.device = worker->device,
                                        .kernels = keel_trainer_kernels(worker->trainer),
                                        .run = worker->job.name,
                                        .node = worker->node,
                                        .local = worker->local,
-                                       .limit_ns = worker->stall_ns};
+                                       .limit_ns = worker->stall_ns,
+                                       .hangs = &worker->hangs};
 }
 
 /* Every golden operation once, before the board is trusted with anything. */
@@ -194,6 +195,7 @@ static enum keel_status build_trainer(struct keel_worker *worker)
                                          .device = worker->device,
                                          .kernels = keel_board_kernels(worker->board),
                                          .stall_ns = worker->stall_ns,
+                                         .hangs = &worker->hangs,
                                          .progress = &worker->inbox.progress};
     KEEL_TRY(keel_path_join(path, worker->directory, "kernels.lock"));
     bool first = keel_file_lock(path, false, 0, &fd) == KEEL_OK;
@@ -276,18 +278,18 @@ static void flip_weight(void *context)
         keel_log(KEEL_LOG_ERROR, "the drill could not flip a bit: %s", keel_detail());
 }
 
-/* For drills: a board that loses a bit of all that is read from it, from now on. */
-static void sicken_board(void *context)
+/* For drills: a board that is bad from now on. */
+static void spoil_board(void *context, const char *faults)
 {
     struct keel_worker *worker = context;
-    if (keel_device_inject(worker->device, "flip:read=*") != KEEL_OK)
+    if (keel_device_inject(worker->device, faults) != KEEL_OK)
         keel_log(KEEL_LOG_ERROR, "the drill could not spoil the board: %s", keel_detail());
 }
 
 static enum keel_status set_up(struct keel_worker *worker)
 {
     worker->drills.flip = flip_weight;
-    worker->drills.sicken = sicken_board;
+    worker->drills.spoil = spoil_board;
     worker->drills.context = worker;
     keel_drill_prepare(&worker->drills);
     KEEL_TRY(keel_data_open(&worker->job, &worker->data));
@@ -446,6 +448,28 @@ static void say_end(struct keel_worker *worker, enum keel_status status, const c
     keel_inbox_say(&worker->inbox, &message);
 }
 
+/* On the inbox's thread. The thread that uses the device may be inside the driver for good, so nothing is
+ * closed: the process ends, and the others go on without it. */
+static void end_if_hung(void *context)
+{
+    struct keel_worker *worker = context;
+    struct keel_hang hang;
+    char last[160] = "", detail[KEEL_DETAIL_BYTES];
+    if (!keel_hang_watch_tick(&worker->hangs, keel_now_ns(), &hang))
+        return;
+    if (hang.section != KEEL_HANG_WARM)
+        keel_queue_last(keel_engine_queue(keel_trainer_engine(worker->trainer)), last, sizeof last);
+    const struct keel_device_info *info = keel_device_info(worker->device);
+    snprintf(detail, sizeof detail,
+             "board %s (%s) hangs: %s did not come back in %.1f s, the longest before took %.2f s%s%s",
+             info->selector, info->name, keel_hang_section_name(hang.section), (double)hang.waited_ns / 1e9,
+             (double)hang.longest_ns / 1e9, last[0] != '\0' ? "; last: " : "", last);
+    keel_log(KEEL_LOG_ERROR, "%s", detail);
+    keel_worker_note(worker, "worker-failed", worker->next_step, KEEL_DEVICE_LOST, detail);
+    say_end(worker, KEEL_DEVICE_LOST, detail);
+    _exit(keel_status_exit_code(KEEL_DEVICE_LOST));
+}
+
 int keel_worker_main(int argc, char **argv)
 {
     keel_link_ignore_signals();
@@ -464,7 +488,9 @@ int keel_worker_main(int argc, char **argv)
     uint64_t timeout_ns = (uint64_t)(worker->job.timeout_s * 1e9);
     worker->silence_ns = timeout_ns;
     worker->stall_ns = timeout_ns * KEEL_STALL_TIMEOUTS;
-    status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, timeout_ns / KEEL_BEATS_PER_TIMEOUT);
+    const uint64_t beat_ns = timeout_ns / KEEL_BEATS_PER_TIMEOUT;
+    keel_hang_watch_init(&worker->hangs, timeout_ns, worker->stall_ns, beat_ns, keel_now_ns());
+    status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, beat_ns, end_if_hung, worker);
     if (status == KEEL_OK) {
         status = work(worker);
         char detail[KEEL_DETAIL_BYTES];

@@ -55,6 +55,7 @@ static void *listen_to_agent(void *argument)
                 (struct keel_link_message){.kind = KEEL_LINK_BEAT, .value = atomic_load(&inbox->progress)};
             keel_inbox_say(inbox, &message);
             revoke_if_stopped(inbox);
+            inbox->beat(inbox->context);
         } else if (status != KEEL_OK) {
             if (is_closing(inbox))
                 break;
@@ -69,9 +70,10 @@ static void *listen_to_agent(void *argument)
     return NULL;
 }
 
-enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns)
+enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns,
+                                  void (*beat)(void *context), void *context)
 {
-    *inbox = (struct keel_inbox){.fd = fd, .beat_ns = beat_ns};
+    *inbox = (struct keel_inbox){.fd = fd, .beat_ns = beat_ns, .beat = beat, .context = context};
     keel_mutex_init(&inbox->mutex);
     keel_cond_init(&inbox->changed);
     return keel_thread_create(&inbox->thread, "keel-inbox", listen_to_agent, inbox);

@@ -13,6 +13,8 @@
 struct keel_inbox {
     int fd;
     uint64_t beat_ns;
+    void (*beat)(void *context); /* called with each beat, by the inbox's thread */
+    void *context;
     atomic_uint_fast64_t progress; /* counts what moves in this worker */
     struct keel_thread thread;
     struct keel_mutex mutex;
@@ -25,7 +27,8 @@ struct keel_inbox {
     bool closing;            /* the main thread ends the inbox */
 };
 
-enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns);
+enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns,
+                                  void (*beat)(void *context), void *context);
 void keel_inbox_end(struct keel_inbox *inbox);
 
 /* Wait for a view newer than `epoch`, or for stop. TIMEOUT. */

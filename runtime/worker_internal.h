@@ -4,13 +4,15 @@
 #define KEEL_WORKER_INTERNAL_H
 
 #include "drill.h"
+#include "hang_watch.h"
 #include "screen.h"
 #include "trainer.h"
 #include "worker_inbox.h"
 
 enum {
     /* A device or peer that makes no progress for so many timeouts is an error: far above any step, since
-     * silence, exits and broken connections are noticed by others long before. */
+     * silence, exits and broken connections are noticed by others long before, and a device that hangs by
+     * hang_watch.h. */
     KEEL_STALL_TIMEOUTS = 120,
     KEEL_BEATS_PER_TIMEOUT = 10
 };
@@ -57,6 +59,7 @@ struct keel_worker {
     struct keel_cost_model costs; /* if the job names a file of them */
     struct keel_store *store;     /* NULL: the job takes no snapshots and has none */
     struct keel_inbox inbox;      /* shared with its thread */
+    struct keel_hang_watch hangs; /* shared with the inbox's thread, which ticks */
     uint64_t stall_ns;
     uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 
@@ -88,7 +91,7 @@ struct keel_worker {
 struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key);
 
 /* worker.c: how this worker's board is screened, and named when it is found wrong. */
-struct keel_screen_config keel_worker_screen(const struct keel_worker *worker);
+struct keel_screen_config keel_worker_screen(struct keel_worker *worker);
 
 /* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
 enum keel_status keel_worker_join_view(struct keel_worker *worker);

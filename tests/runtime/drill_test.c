@@ -29,6 +29,8 @@ START_TEST(good_drills_are_understood)
               drill.duration_ns > 0);
     ck_ok(keel_drill_parse("sick:rank=2,step=7", &drill));
     ck_assert(drill.action == KEEL_DRILL_SICK && drill.number == 2 && drill.step == 7);
+    ck_ok(keel_drill_parse("hang:rank=2,step=7", &drill));
+    ck_assert(drill.action == KEEL_DRILL_HANG && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
     ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
 }
@@ -55,6 +57,8 @@ static const char *const bad[] = {
     "flip:rank=1,step=2,at=reduce",
     "sick:rank=1,step=2,at=commit",
     "sick:all,step=2",
+    "hang:node=1,step=2",
+    "hang:rank=1,step=2,at=reduce",
 };
 
 START_TEST(bad_drills_are_refused_with_an_example)

@@ -59,6 +59,10 @@ void keel_device_health(struct keel_device *device, struct keel_health_report *o
 enum keel_status keel_device_report(struct keel_device *device, enum keel_health health,
                                     const char *evidence);
 
+/* The last commands that were enqueued, the newest first, as many as fit: "launch gemm, write". Any thread.
+ */
+void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
+
 /* Faults on demand, in front of any backend. A plan is a list of faults, separated by `;`, each
  *
  *     FAULT:COMMAND=WHEN[,key=value]...

@@ -1,0 +1,84 @@
+/* hang_watch.h - notices that a device does not come back, after seconds and not after the stall limit.
+ *
+ * The thread that talks to the device says when it begins and when it has come back, by section of the step.
+ * Another thread (the inbox's, which beats) looks at each tick. So it is noticed whether the driver blocks
+ * inside a launch, in a wait, or in a call that knows no deadline.
+ *
+ * The limit of a section follows what was measured:
+ *
+ *     limit = 20 x longest time of that section so far    at least the user's timeout, at most the stall
+ * limit
+ *
+ * and before a section was measured, or where a launch may compile, it is 30 timeouts and 8 times what the
+ * warm-up took, which compiled everything. A slow device is not a hung one: each time that it is slower the
+ * limit grows, and a jump by 20 is far above what a loaded machine makes of a step.
+ *
+ * Time is counted in ticks. A tick that came late counts as two at most: on a machine that is overloaded, and
+ * in a process that was stopped, the thread that looks did not run either, and that time is not the device's.
+ *
+ * Threads. A section belongs to one thread at a time; keel_hang_watch_tick to one thread. NULL watches
+ * nothing. */
+#ifndef KEEL_HANG_WATCH_H
+#define KEEL_HANG_WATCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum keel_hang_section {
+    KEEL_HANG_WARM,    /* set-up: kernels are compiled. Never measured: the stall limit holds */
+    KEEL_HANG_STATE,   /* digest, healing, restoring: rare, of any size. As a section not yet measured */
+    KEEL_HANG_COMPUTE, /* one microbatch, or one wait for gradients */
+    KEEL_HANG_UPDATE,
+    KEEL_HANG_EVAL,
+    KEEL_HANG_SCREEN, /* one golden operation */
+    KEEL_HANG_SECTIONS
+};
+
+enum {
+    KEEL_HANG_FACTOR = 20,
+    KEEL_HANG_FIRST_TIMEOUTS = 30,
+    KEEL_HANG_FIRST_WARMS = 8,
+    KEEL_HANG_TICK_MAX = 2 /* so many ticks one tick counts for at most */
+};
+
+struct keel_hang_timer {
+    atomic_uint_fast64_t entries;    /* times entered and left: odd while inside */
+    atomic_uint_fast64_t counted_ns; /* so long inside, as the ticks count */
+    atomic_uint_fast64_t longest_ns; /* of all that came back; 0: none has */
+    atomic_bool trusted;             /* longest_ns says how long it takes */
+    uint64_t entered_ns;             /* of the thread inside */
+    uint64_t seen;                   /* entries at the last tick; of the thread that ticks */
+};
+
+struct keel_hang_watch {
+    uint64_t timeout_ns, stall_ns, tick_ns;
+    uint64_t ticked_ns; /* of the thread that ticks */
+    struct keel_hang_timer timers[KEEL_HANG_SECTIONS];
+};
+
+/* What does not come back. */
+struct keel_hang {
+    enum keel_hang_section section;
+    uint64_t waited_ns, limit_ns, longest_ns;
+};
+
+/* tick_ns: how far apart the ticks are meant to be. stall_ns: no limit is above it. */
+void keel_hang_watch_init(struct keel_hang_watch *watch, uint64_t timeout_ns, uint64_t stall_ns,
+                          uint64_t tick_ns, uint64_t now_ns);
+
+/* Around what talks to the device; sections do not nest in themselves. */
+void keel_hang_enter(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t now_ns);
+void keel_hang_leave(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t now_ns);
+/* What was measured of a section now holds: all of it ran once. */
+void keel_hang_trust(struct keel_hang_watch *watch, enum keel_hang_section section);
+/* What comes next there may compile kernels: no longer so, until trusted again. */
+void keel_hang_distrust(struct keel_hang_watch *watch, enum keel_hang_section section);
+
+/* Look. True when a section has been inside for longer than its limit; *out says which. */
+bool keel_hang_watch_tick(struct keel_hang_watch *watch, uint64_t now_ns, struct keel_hang *out);
+
+/* "the gradients of a step": static. */
+const char *keel_hang_section_name(enum keel_hang_section section);
+
+#endif

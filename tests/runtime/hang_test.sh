@@ -1,0 +1,56 @@
+#!/bin/sh
+# A board that does not come back costs its worker, after seconds: the board is named, and the run goes on without
+# it, to the same bits. One that is slow, from the beginning or by far more than a timeout, is left alone.
+set -u
+here=$(dirname "$0")
+BUILD=${BUILD:-build}
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+export KEEL_STATE="$root/state"
+failed=0 passed=0
+check() {
+    if eval "$2"; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL: $1"
+    fi
+}
+run() {
+    out=$1
+    shift
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --out "$root/$out" "$@" >"$root/$out.log" 2>&1
+}
+# in_time DIR: was each hang noticed within the limit that its own measure gives, and two ticks?
+in_time() {
+    sed -n 's/.*did not come back in \([0-9.]*\) s, the longest before took \([0-9.]*\) s.*/\1 \2/p' "$root/$1/events.jsonl" |
+        awk '{ n++; limit = 20 * ($2 + 0.01); if (limit < 1) limit = 1; if ($1 > limit + 0.5) late = 1 } END { exit !(n > 0 && !late) }'
+}
+host() {
+    run "$@" --set cluster.device=host
+}
+pocl() {
+    OPENCL_LAYERS=$BUILD/libkeel-emulated.so run "$@" --set cluster.device=pocl:0
+}
+host plain
+host hung --drill hang:rank=1,step=5
+code=$?
+check "a run whose board hangs ended with $code" '[ $code -eq 0 ]'
+check "a run whose board hangs has other bits" 'same_bits "$root/plain" "$root/hung"'
+check "the board is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board host (.*) hangs: the gradients of a step" "$root/hung/events.jsonl"'
+check "a hang was noticed late" 'in_time hung'
+# A driver that hangs inside the call that launches, where no wait has a deadline.
+touch "$root/block-once"
+EMULATED_FAULTS="block:launch=900,once=$root/block-once" pocl whole
+rm -f "$root/block-once"
+EMULATED_FAULTS="block:launch=900,once=$root/block-once" pocl blocked
+code=$?
+check "a run whose driver blocks ended with $code" '[ $code -eq 0 ] && [ -e "$root/block-once" ]'
+check "a run whose driver blocks has other bits" 'same_bits "$root/whole" "$root/blocked"'
+check "the board of a driver that blocks is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 (.*) hangs: " "$root/blocked/events.jsonl"'
+# Each microbatch takes longer than the timeout of one second.
+KEEL_DEVICE_FAULTS="slow:launch=*,ms=20" host slow --set train.steps=2 --set job.shards=2 --set train.microbatches=1
+code=$?
+check "a slow board ended the run with $code" '[ $code -eq 0 ]'
+check "a slow board was said to hang" '! grep -q "worker-failed" "$root/slow/events.jsonl"'
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
