@@ -52,7 +52,7 @@ private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
 kernels_LIBS := -lclblast -lm
-transport_LIBS := -lfabric -lsodium
+transport_LIBS := -lfabric -lcrypto -lisal -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
 boards_LIBS := -linih -ljansson -lsodium -lm
 runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
@@ -178,7 +178,7 @@ sim: deps
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
 # Everything is built again by clang; neither OpenCL nor libfabric is linked.
-FUZZ_LIBS := -linih -ljansson -lsodium -lz -lxxhash -lisal -lm
+FUZZ_LIBS := -linih -ljansson -lcrypto -lsodium -lz -lxxhash -lisal -lm
 fuzz_programs := $(patsubst tests/%.c,$(BUILD)/%,$(fuzz_SRC))
 fuzz-programs: $(fuzz_programs)
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a

@@ -165,7 +165,7 @@ static const struct keel_ini_key keys[] = {
     {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, FREE,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
     {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, FREE,
-     "encrypt and authenticate bulk data between hosts too, not only what controls them"},
+     "encrypt bulk data between hosts too; without it they are authenticated alone"},
     {"cluster", "respawn", KEEL_INI_BOOL, FIELD(respawn), "true", 0, 0, NULL, FREE,
      "start nodes that died again, to join as spares or to grow back"},
 };

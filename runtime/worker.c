@@ -326,6 +326,14 @@ static bool ends_view(enum keel_status status)
     return status == KEEL_REVOKED || status == KEEL_PEER_LOST || status == KEEL_TIMEOUT;
 }
 
+/* A peer's messages are changed on their way here: its connection is as good as gone. Other data that is
+ * damaged is nobody's loss. */
+static bool is_damaged_connection(const struct keel_worker *worker, enum keel_status status)
+{
+    uint32_t position;
+    return status == KEEL_CORRUPT && worker->group != NULL && keel_group_lost(worker->group, &position);
+}
+
 /* Say who is missed. A deadline that passed while nobody is missed was this worker's own: its device or its
  * disk hangs, and it ends, so that the others can go on without it. */
 static enum keel_status accuse(struct keel_worker *worker, enum keel_status status)
@@ -355,6 +363,8 @@ static enum keel_status live_in_view(struct keel_worker *worker)
         worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
         status = keel_worker_run_steps(worker);
+    if (is_damaged_connection(worker, status))
+        status = KEEL_PEER_LOST;
     if (ends_view(status)) {
         keel_log(KEEL_LOG_INFO, "epoch %" PRIu64 " ends at step %" PRIu64 ": %s", worker->view.epoch,
                  worker->next_step, keel_detail());

@@ -175,9 +175,10 @@ static bool ends_without(const struct keel_operation *operation, uint32_t rank, 
     if (own == KEEL_NO_RANK)
         return false;
     const struct keel_leg *leg = leg_of(operation, own);
-    if (status == KEEL_PEER_LOST && !is_pair(operation))
+    bool broken = status == KEEL_PEER_LOST || status == KEEL_CORRUPT;
+    if (broken && !is_pair(operation))
         return true;
-    return leg != NULL && (status == KEEL_PEER_LOST || !atomic_load(&leg->settled) || leg->held > 0);
+    return leg != NULL && (broken || !atomic_load(&leg->settled) || leg->held > 0);
 }
 
 /* Word of a disagreement stays: operations that are begun only now are to hear it. */
@@ -602,7 +603,7 @@ static enum keel_status may_begin(const struct keel_operation *operation)
         return KEEL_INVALID;
     for (const struct keel_peer *peer = whole->peer_list; peer != NULL; peer = peer->next)
         if ((peer->accused || peer->state == KEEL_PEER_LOST_STATE) && is_member(operation, peer))
-            return KEEL_PEER_LOST;
+            return peer->state == KEEL_PEER_LOST_STATE ? peer->parting : KEEL_PEER_LOST;
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         const struct keel_peer *peer = atomic_load(&operation->legs[k].peer);
         if (peer->state == KEEL_PEER_LEFT)

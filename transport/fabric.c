@@ -219,7 +219,7 @@ static enum keel_send fabric_send(struct keel_line *line, struct keel_message *m
     slot->bulk = lent;
     slot->lent = lent && message->bytes > 0 && !copies(fabric_of(line->carrier));
     bool whole = !lent || fabric_of(line->carrier)->seal_payload;
-    uint32_t head = keel_line_fold(line, slot->memory, message, slot->lent ? NULL : payload, whole);
+    uint32_t head = keel_line_fold(line, slot->memory, message, payload, slot->lent, whole);
     ssize_t result = post_send(slot, head, payload, message->bytes);
     if (result == -FI_EAGAIN) {
         *out_retry = true;

@@ -72,7 +72,7 @@ struct keel_peer {
     enum keel_peer_state state;
     bool accused;                 /* somebody of the epoch has lost it */
     struct keel_session *session; /* up, or being dialed */
-    enum keel_status parting;     /* left: what operations with it end with */
+    enum keel_status parting;     /* left or lost: what operations with it end with */
     uint64_t redial_ns;
     bool busy; /* on the epoch's list of those to whom something may be sent */
     struct keel_peer *next_busy;

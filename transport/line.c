@@ -3,7 +3,10 @@
 #include "rdm.h"
 #include "shared.h"
 
+#include <arpa/inet.h>
+#include <isa-l/crc.h>
 #include <keel/log.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,17 +137,52 @@ void keel_line_broke(struct keel_line *line, const char *why)
     KEEL_ASSERT(line->state == KEEL_LINE_CLOSED);
 }
 
-uint32_t keel_line_fold(struct keel_line *line, uint8_t *memory, const struct keel_message *message,
-                        const void *payload, bool whole)
+/* CRC-32C finds any one to three bits that differ, and any burst of 32. */
+static uint32_t checksum_of(const struct keel_message *message, const void *payload)
 {
-    uint32_t head = line->sealer != NULL ? sizeof(struct keel_envelope) : sizeof *message;
-    if (payload != NULL && message->bytes > 0)
+    uint8_t header[sizeof *message];
+    uint8_t *at;
+    memcpy(header, message, sizeof header);
+    memcpy(&at, &payload, sizeof at); /* ISA-L only reads, but has no const */
+    uint32_t sum = crc32_iscsi(header, sizeof header, UINT32_MAX);
+    return ~(message->bytes > 0 ? crc32_iscsi(at, (int)message->bytes, sum) : sum);
+}
+
+uint32_t keel_line_fold(struct keel_line *line, uint8_t *memory, const struct keel_message *message,
+                        const void *payload, bool lent, bool whole)
+{
+    uint32_t head = line->sealer != NULL ? sizeof(struct keel_envelope) : sizeof(struct keel_checked);
+    KEEL_ASSERT(!lent || !whole);
+    if (!lent && message->bytes > 0)
         memcpy(memory + head, payload, message->bytes);
-    if (line->sealer == NULL)
-        memcpy(memory, message, sizeof *message);
-    else
-        keel_cipher_seal(line->sealer, (struct keel_envelope *)(void *)memory, message, whole);
+    const void *there = lent ? payload : memory + head;
+    if (line->sealer == NULL) {
+        struct keel_checked checked = {.message = *message, .checksum = checksum_of(message, there)};
+        memcpy(memory, &checked, sizeof checked);
+    } else {
+        keel_cipher_seal(line->sealer, (struct keel_envelope *)(void *)memory, message, there, whole);
+    }
     return head;
+}
+
+/* Without a key, or before it is agreed about. */
+static const uint8_t *unfold_checked(struct keel_line *line, const uint8_t *memory, size_t bytes,
+                                     struct keel_message *out)
+{
+    struct keel_checked checked;
+    const uint8_t *payload = memory + sizeof checked;
+    if (bytes < sizeof checked)
+        return NULL;
+    memcpy(&checked, memory, sizeof checked);
+    if (checked.message.magic != KEEL_MESSAGE_MAGIC || checked.message.bytes > KEEL_CHUNK_BYTES ||
+        checked.message.bytes != bytes - sizeof checked ||
+        checked.checksum != checksum_of(&checked.message, payload)) {
+        line->damaged = true;
+        line->carrier->forged++;
+        return NULL;
+    }
+    *out = checked.message;
+    return payload;
 }
 
 const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t bytes, bool whole,
@@ -152,14 +190,11 @@ const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t 
 {
     struct keel_envelope *envelope = (struct keel_envelope *)(void *)memory;
     if (line->opener == NULL) {
-        *out_why = "a message that is not ours";
-        if (bytes < sizeof *out)
-            return NULL;
-        memcpy(out, memory, sizeof *out);
-        return out->magic == KEEL_MESSAGE_MAGIC && out->bytes == bytes - sizeof *out ? memory + sizeof *out
-                                                                                     : NULL;
+        *out_why = "a message was damaged on its way: its checksum is wrong, or it is none of ours";
+        return unfold_checked(line, memory, bytes, out);
     }
     if (!keel_cipher_open(line->opener, envelope, bytes)) {
+        line->damaged = true;
         line->carrier->forged++;
         *out_why = "a message was changed, repeated or left out on its way, or never sealed";
         return NULL;
@@ -238,6 +273,18 @@ struct keel_place keel_place_of(const struct keel_address *address)
     struct keel_place place = {{0}, {0}, {0}};
     memcpy(&place, address->data, address->bytes < sizeof place ? address->bytes : sizeof place);
     return place;
+}
+
+void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES])
+{
+    struct keel_place place = keel_place_of(address);
+    struct sockaddr_in where;
+    char host[INET_ADDRSTRLEN];
+    memcpy(&where, place.fabric, sizeof where);
+    if (where.sin_family == AF_INET && inet_ntop(AF_INET, &where.sin_addr, host, sizeof host) != NULL)
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "%s:%u", host, ntohs(where.sin_port));
+    else
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "an address that is no IPv4");
 }
 
 bool keel_same_host(const struct keel_address *left, const struct keel_address *right)

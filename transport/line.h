@@ -25,7 +25,8 @@ struct keel_line {
     void *owner;                       /* the session; set by whoever dials or accepts */
     enum keel_line_state state;
     uint32_t bulk_in_flight;             /* sends that lend memory now */
-    struct keel_cipher *sealer, *opener; /* of what goes and comes; NULL: as it is */
+    bool damaged;                        /* what came was not what was sent: why it broke */
+    struct keel_cipher *sealer, *opener; /* of what goes and comes; NULL: a checksum if exposed */
 };
 
 /* What a carrier tells its user, from keel_lines_progress. A callee may close any line. */
@@ -83,6 +84,9 @@ struct keel_place {
 static_assert(sizeof(struct keel_place) == KEEL_ADDRESS_BYTES, "an address is a place");
 
 struct keel_place keel_place_of(const struct keel_address *address);
+enum { KEEL_ADDRESS_TEXT_BYTES = 64 };
+/* For messages: where the fabric finds it, "10.0.0.1:4000". */
+void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES]);
 /* Both can share memory with each other. */
 bool keel_same_host(const struct keel_address *left, const struct keel_address *right);
 
@@ -169,12 +173,13 @@ void keel_carrier_adopt(struct keel_carrier *carrier, struct keel_line *line);
 /* Count a message: one writer, so no more than a load and a store. */
 void keel_carrier_sent(struct keel_carrier *carrier, uint32_t payload_bytes);
 void keel_carrier_received(struct keel_carrier *carrier, uint32_t payload_bytes);
-/* Exposed carriers: put header and payload into memory, sealed if the line is; `whole` with the payload.
- * Returns the bytes before the payload; with NULL for it that is all. */
+/* Exposed carriers: put what vouches for header and payload into memory, and unless it is `lent` the payload
+ * behind it. Sealed if the line is; `whole`: the payload is encrypted too, so it is not lent. Returns the
+ * bytes before the payload. */
 uint32_t keel_line_fold(struct keel_line *line, uint8_t *memory, const struct keel_message *message,
-                        const void *payload, bool whole);
-/* The payload of what came, and its header copied; NULL: it is no message, and why. `whole`: payloads have to
- * be sealed if the line is. */
+                        const void *payload, bool lent, bool whole);
+/* The payload of what came, and its header copied; NULL: it is no message, and why; or the line is `damaged`.
+ * `whole`: payloads have to be encrypted if the line is sealed. */
 const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t bytes, bool whole,
                                 struct keel_message *out, const char **out_why);
 /* Takes the first line off a list; NULL when it is empty. */

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum {
-    KEEL_MESSAGE_MAGIC = 0x4b454c31,   /* "KEL1" */
+    KEEL_MESSAGE_MAGIC = 0x4b454c32,   /* "KEL2" */
     KEEL_ENVELOPE_WHOLE = 0x4b454c57,  /* "KELW" */
     KEEL_ENVELOPE_HEADER = 0x4b454c48, /* "KELH" */
     KEEL_TAG_BYTES = 16,
@@ -94,9 +94,18 @@ struct keel_message {
 };
 static_assert(sizeof(struct keel_message) == 40, "the header has a fixed size on the wire");
 
-/* What takes the header's place once both sides have proven themselves: the header is encrypted, and so is
- * the payload behind it if the magic says WHOLE. The tag vouches for all but a payload that is not encrypted.
+/* What takes the header's place where others than the two processes could change what goes over a connection
+ * and there is no key, or none yet. The checksum finds damage; it proves nothing about who made the message.
  */
+struct keel_checked {
+    struct keel_message message;
+    uint32_t checksum; /* CRC-32C (RFC 3720) of the message, then of the payload behind this */
+    uint32_t unused;   /* zero */
+};
+static_assert(sizeof(struct keel_checked) == 48, "the checked header has a fixed size on the wire");
+
+/* What takes its place once both sides have proven themselves: the header is encrypted, and so is the payload
+ * behind it if the magic says WHOLE. The tag vouches for all of it, the payload included. */
 struct keel_envelope {
     uint32_t magic;
     uint32_t bytes; /* of payload behind it */

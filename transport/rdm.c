@@ -432,7 +432,7 @@ static enum keel_send rdm_send(struct keel_line *given, struct keel_message *mes
     bool whole = !lent || rdm_of(given->carrier)->seal_payload;
     memcpy(slot->memory, &label, sizeof label);
     uint32_t bytes = (uint32_t)sizeof label + message->bytes +
-                     keel_line_fold(given, slot->memory + sizeof label, message, payload, whole);
+                     keel_line_fold(given, slot->memory + sizeof label, message, payload, false, whole);
     ssize_t result = keel_station_send(slot, line->to, bytes);
     if (result != 0) {
         keel_slot_return(slot);

@@ -137,13 +137,15 @@ static void spread(struct keel_group *group, uint32_t rank)
         }
 }
 
-static void peer_lost(struct keel_group *group, uint32_t rank, const char *why)
+/* `status`: what operations with it end with. PEER_LOST, or CORRUPT where what it said was changed. */
+static void peer_lost(struct keel_group *group, uint32_t rank, enum keel_status status, const char *why)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     struct keel_peer *peer = group->peers[rank];
     if (peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
         return;
     peer->state = KEEL_PEER_LOST_STATE;
+    peer->parting = status;
     peer->redial_ns = 0;
     keel_log(KEEL_LOG_INFO, "epoch %llu: rank %u lost rank %u: %s", (unsigned long long)group->epoch,
              group->rank, rank, why);
@@ -152,7 +154,7 @@ static void peer_lost(struct keel_group *group, uint32_t rank, const char *why)
     void (*told)(void *, uint32_t) = group->close_ns == 0 ? group->on_lost : NULL;
     void *context = group->on_lost_context;
     keel_mutex_unlock(&endpoint->lock);
-    keel_exchange_without(group, rank, KEEL_PEER_LOST);
+    keel_exchange_without(group, rank, status);
     if (told != NULL)
         told(context, rank);
 }
@@ -197,9 +199,10 @@ void keel_session_break(struct keel_session *session, const char *why)
 {
     struct keel_group *group = session->group;
     uint32_t rank = session->rank;
+    bool damaged = session->link != NULL && session->link->damaged;
     session_destroy(session);
     if (group != NULL)
-        peer_lost(group, rank, why);
+        peer_lost(group, rank, damaged ? KEEL_CORRUPT : KEEL_PEER_LOST, why);
 }
 
 /* A stranger, or one who broke the rules of the handshake. */

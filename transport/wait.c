@@ -307,11 +307,14 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
     struct keel_group *group = operation->group;
     unsigned long long sequence = operation->sequence, epoch = group->epoch;
     struct keel_differ differ = {0};
+    char where[KEEL_ADDRESS_TEXT_BYTES] = "";
     enum keel_status status = done ? operation->status : unfinished(operation);
     bool named = group->has_lost;
     uint32_t rank = group->lost_rank;
     if (status == KEEL_MISMATCH)
         differ = operation->differ;
+    if (status == KEEL_CORRUPT && named)
+        keel_address_text(&group->whole->addresses[rank], where);
     leave(group);
     keel_mutex_unlock(&group->endpoint->lock); /* from here on another thread may have closed the group */
     if (status == KEEL_MISMATCH)
@@ -322,6 +325,12 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
     if (status == KEEL_PEER_LOST && named)
         return keel_fail(status, "operation %llu of epoch %llu: rank %u is gone; open the next group",
                          sequence, epoch, rank);
+    if (status == KEEL_CORRUPT && named)
+        return keel_fail(
+            status,
+            "operation %llu of epoch %llu: a message of rank %u was changed on the connection with "
+            "%s; nothing of it was used; open the next group",
+            sequence, epoch, rank, where);
     return keel_fail(status, "operation %llu of epoch %llu: %s", sequence, epoch,
                      status == KEEL_INVALID ? "another of this number is in flight; each needs its own"
                                             : keel_status_text(status));

@@ -42,19 +42,12 @@ static void seal_all(struct keel_cipher *sealer, struct fuzz_input *in)
         KEEL_ASSERT(keel_alloc(1, packet->bytes, &space) == KEEL_OK);
         memset(packet->payload, (int)(k * 37 + 1), bytes);
         memcpy(space + sizeof(struct keel_envelope), packet->payload, bytes);
-        keel_cipher_seal(sealer, (struct keel_envelope *)(void *)space, &packet->message, whole);
+        keel_cipher_seal(sealer, (struct keel_envelope *)(void *)space, &packet->message,
+                         space + sizeof(struct keel_envelope), whole);
         keel_cipher_advance(sealer);
         memcpy(packet->data, space, packet->bytes);
         keel_free(space);
     }
-}
-
-/* How much of it the tag vouches for. */
-static size_t covered(const struct packet *packet)
-{
-    uint32_t magic;
-    memcpy(&magic, packet->data, sizeof magic);
-    return magic == KEEL_ENVELOPE_WHOLE ? packet->bytes : sizeof(struct keel_envelope);
 }
 
 /* Returns whether it opened. `next`: the message whose turn it is. */
@@ -62,15 +55,13 @@ static bool give(struct keel_cipher *opener, const uint8_t *data, size_t bytes, 
 {
     uint8_t *copy = exact(data, bytes);
     const struct packet *packet = next < MESSAGES ? &packets[next] : NULL;
-    bool honest =
-        packet != NULL && bytes == packet->bytes && memcmp(data, packet->data, covered(packet)) == 0;
+    bool honest = packet != NULL && bytes == packet->bytes && memcmp(data, packet->data, packet->bytes) == 0;
     bool opened = keel_cipher_open(opener, (struct keel_envelope *)(void *)copy, bytes);
     KEEL_ASSERT(opened == honest);
     if (opened) {
         const struct keel_envelope *envelope = (const struct keel_envelope *)(const void *)copy;
         KEEL_ASSERT(memcmp(&envelope->message, &packet->message, sizeof packet->message) == 0);
-        if (covered(packet) == packet->bytes)
-            KEEL_ASSERT(memcmp(copy + sizeof *envelope, packet->payload, packet->message.bytes) == 0);
+        KEEL_ASSERT(memcmp(copy + sizeof *envelope, packet->payload, packet->message.bytes) == 0);
     }
     keel_free(copy);
     return opened;

@@ -24,10 +24,13 @@ enum {
     PIPES_MAX = 16,
     RECORD_MAX = 1 << 20,
     HANDSHAKE_MESSAGES = 2, /* so many may be the handshake's, each way */
-    LATEST = 12             /* the message that is attacked at the latest */
+    LATEST = 12,            /* the message that is attacked at the latest */
+    FLIPS = 340,            /* of a long attack, in each of its three ways */
+    FLIP_GAP = 16           /* messages from one to the next, at most */
 };
 
-enum attack { FLIP, REPEAT, SWAP, OMIT, CUT, MAKE_UP, ATTACKS, RECORD = ATTACKS };
+enum attack { FLIP, REPEAT, SWAP, OMIT, CUT, MAKE_UP, ATTACKS, RECORD = ATTACKS, FLIP_MANY };
+enum sort { HANDSHAKE, CONTROL, BULK, SORTS };
 
 /* What ranks, the one between them and the test share. */
 struct middle {
@@ -36,8 +39,11 @@ struct middle {
     enum attack attack;
     uint32_t direction, index; /* 0: from who called */
     uint64_t seed;
-    bool sealed_payload;
+    uint32_t gap; /* FLIP_MANY: messages to the next one */
     _Atomic uint32_t calls, attacks, statuses[2], lost[2], stale[2];
+    /* FLIP_MANY */
+    _Atomic uint32_t flipped[SORTS], arrived[2], corrupt, ended_otherwise, right;
+    _Atomic bool enough;
 };
 
 static struct middle *middle;
@@ -105,13 +111,10 @@ static void hang_up(struct pipe *pipe)
     pipe->open = false;
 }
 
-/* A bit of what is vouched for: the payload only where it is sealed. */
+/* A bit of whatever is ours: header or payload. */
 static void flip(struct side *side)
 {
-    uint32_t magic, size = side->fill - FRAME_BYTES;
-    memcpy(&magic, side->packet + FRAME_BYTES, sizeof magic);
-    if (magic == KEEL_ENVELOPE_HEADER)
-        size = ENVELOPE;
+    uint32_t size = side->fill - FRAME_BYTES;
     uint64_t bit = test_random(&middle->seed) % (size * 8);
     side->packet[FRAME_BYTES + bit / 8] ^= (uint8_t)(1 << bit % 8);
 }
@@ -149,9 +152,24 @@ static void attack(struct pipe *pipe, struct side *side)
     }
 }
 
+static void flip_one_of_many(struct side *side, uint32_t index)
+{
+    enum sort sort = side->fill > FRAME_BYTES + ENVELOPE + KEEL_COPY_BYTES ? BULK
+                     : index < HANDSHAKE_MESSAGES                          ? HANDSHAKE
+                                                                           : CONTROL;
+    if (middle->gap-- > 0)
+        return;
+    middle->gap = (uint32_t)(test_random(&middle->seed) % FLIP_GAP);
+    atomic_fetch_add(&middle->attacks, 1);
+    atomic_fetch_add(&middle->flipped[sort], 1);
+    flip(side);
+}
+
 static void message_complete(struct pipe *pipe, struct side *side)
 {
     uint32_t index = side->count++;
+    if (middle->attack == FLIP_MANY)
+        flip_one_of_many(side, index);
     bool now = side == &pipe->sides[middle->direction] && index == middle->index &&
                middle->attack < ATTACKS && atomic_load(&middle->attacks) == 0;
     if (middle->attack == RECORD && side == &pipe->sides[0] && recorded + side->fill <= RECORD_MAX) {
@@ -388,7 +406,7 @@ struct scene {
     int orders, answers;
 };
 
-static void open_scene(struct scene *scene, enum attack attack, int (*body)(struct rank *))
+static void open_scene(struct scene *scene, enum attack attack, bool keyed, int (*body)(struct rank *))
 {
     static const uint8_t *keys[] = {job_key, job_key};
     uint32_t ports[2];
@@ -397,6 +415,7 @@ static void open_scene(struct scene *scene, enum attack attack, int (*body)(stru
         listeners[rank] = listen_port(&ports[rank]);
     middle->attack = attack;
     middle->attacks = 0;
+    middle->gap = 0;
     atomic_store(&middle->calls, 0);
     atomic_store(&middle->listening, ports[0] | ports[1] << 16);
     ck_assert_int_eq(pipe2(down, O_CLOEXEC), 0);
@@ -413,7 +432,7 @@ static void open_scene(struct scene *scene, enum attack attack, int (*body)(stru
     close(up[1]);
     scene->orders = down[1];
     scene->answers = up[0];
-    ranks_start(&scene->ranks, 2, 1, keys, body);
+    ranks_start(&scene->ranks, 2, 1, keyed ? keys : NULL, body);
     ranks_together(&scene->ranks);
 }
 
@@ -436,8 +455,9 @@ static void share_middle(void)
 
 enum { SEEDS = 6 };
 
-/* Once both have proven themselves, both are told; before, what the attack breaks may be set right by a call
- * the other way. Where both called, the second call may come when its caller is lost already, and counts too.
+/* Once both have proven themselves, both are told, and who received it knows that it was changed; before,
+ * what the attack breaks may be set right by a call the other way. Where both called, the second call may
+ * come when its caller is lost already, and counts too.
  */
 static void check_outcome(void)
 {
@@ -445,11 +465,14 @@ static void check_outcome(void)
     ck_assert_uint_eq(middle->attacks, 1);
     if (middle->index < HANDSHAKE_MESSAGES)
         return;
+    uint32_t corrupt = 0;
     for (uint32_t rank = 0; rank < 2; rank++) {
-        ck_assert_msg(middle->statuses[rank] == KEEL_PEER_LOST, "rank %u: %s", rank,
-                      keel_status_name((enum keel_status)middle->statuses[rank]));
+        corrupt += middle->statuses[rank] == KEEL_CORRUPT;
+        ck_assert_msg(middle->statuses[rank] == KEEL_PEER_LOST || middle->statuses[rank] == KEEL_CORRUPT,
+                      "rank %u: %s", rank, keel_status_name((enum keel_status)middle->statuses[rank]));
         ck_assert_uint_eq(middle->lost[rank], 1 - rank);
     }
+    ck_assert_uint_ge(corrupt, broken);
     ck_assert_uint_ge(stale, broken);
     ck_assert_uint_lt(stale, broken + middle->calls);
 }
@@ -466,11 +489,61 @@ START_TEST(whatever_the_one_between_does_a_result_is_right_or_there_is_none)
         middle->direction = (uint32_t)(test_random(&state) % 2);
         middle->index = seed == 0 ? 0 : (uint32_t)(test_random(&state) % LATEST);
         middle->seed = test_random(&state);
-        open_scene(&scene, (enum attack)(_i / 2), attacked_body);
+        open_scene(&scene, (enum attack)(_i / 2), true, attacked_body);
         ranks_together(&scene.ranks);
         close_scene(&scene);
         check_outcome();
     }
+}
+END_TEST
+
+/* Epoch after epoch through the one between, who flips one bit in every eighth message or so. */
+static int flipped_body(struct rank *me)
+{
+    meet(me);
+    for (uint64_t epoch = 1;; epoch++) {
+        struct keel_group *group = group_through_middle(me, epoch);
+        enum keel_status status = gather_until_failure(me, group);
+        if (status == KEEL_CORRUPT)
+            rank_check(me, strstr(keel_detail(), "was changed on the connection with 127.0.0.1:") != NULL);
+        atomic_fetch_add(status == KEEL_OK        ? &middle->right
+                         : status == KEEL_CORRUPT ? &middle->corrupt
+                                                  : &middle->ended_otherwise,
+                         1);
+        keel_group_close(group);
+        if (me->rank == 0 && atomic_load(&middle->attacks) >= FLIPS)
+            atomic_store(&middle->enough, true);
+        atomic_store(&middle->arrived[me->rank], (uint32_t)epoch);
+        while (atomic_load(&middle->arrived[1 - me->rank]) < epoch)
+            usleep(100);
+        if (atomic_load(&middle->enough))
+            return 0;
+    }
+}
+
+/* _i: no key, a key, a key and bulk data encrypted. What a rank finds wrong in a result that is OK ends it.
+ */
+START_TEST(a_thousand_bits_flipped_in_messages_of_every_sort_give_no_wrong_result)
+{
+    struct scene scene;
+    share_middle();
+    if (_i == 2)
+        setenv("KEEL_TEST_SEALED", "1", 1);
+    middle->seed = (uint64_t)_i + 1;
+    middle->index = HANDSHAKE_MESSAGES; /* the longer deadline */
+    open_scene(&scene, FLIP_MANY, _i > 0, flipped_body);
+    close_scene(&scene);
+    printf("%s: %u bits flipped (%u in handshakes, %u in control messages, %u in bulk data): %u operations "
+           "CORRUPT, %u ended otherwise, 0 wrong\n",
+           _i == 0   ? "no key"
+           : _i == 1 ? "key"
+                     : "encrypted",
+           middle->attacks, middle->flipped[HANDSHAKE], middle->flipped[CONTROL], middle->flipped[BULK],
+           middle->corrupt, middle->ended_otherwise);
+    ck_assert_uint_ge(middle->attacks, FLIPS);
+    for (uint32_t sort = 0; sort < SORTS; sort++)
+        ck_assert_uint_gt(middle->flipped[sort], 0);
+    ck_assert_uint_gt(middle->corrupt, 0);
 }
 END_TEST
 
@@ -501,7 +574,7 @@ START_TEST(a_recorded_connection_played_again_after_a_view_change_is_dropped_and
     struct scene scene;
     uint8_t word = 'p';
     share_middle();
-    open_scene(&scene, RECORD, recorded_body);
+    open_scene(&scene, RECORD, true, recorded_body);
     for (uint32_t rank = 0; rank < 2; rank++)
         ck_assert_int_eq(ranks_listen(&scene.ranks, rank), 'r');
     ranks_move(scene.orders, &word, 1, true);
@@ -532,6 +605,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, whatever_the_one_between_does_a_result_is_right_or_there_is_none, 0, 2 * ATTACKS);
+    tcase_add_loop_test(tc, a_thousand_bits_flipped_in_messages_of_every_sort_give_no_wrong_result, 0, 3);
     tcase_add_test(tc, a_recorded_connection_played_again_after_a_view_change_is_dropped_and_counted);
     tcase_add_test(tc, sealing_payloads_without_a_key_is_refused);
 }

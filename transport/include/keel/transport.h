@@ -13,9 +13,10 @@
  *   OK
  *   TIMEOUT    keel_group_lost names who was awaited, the detail for what
  *   PEER_LOST  a rank is gone: keel_group_lost says who
- *   REVOKED    the epoch is over: keel_group_revoke here, a newer epoch there, or a peer closed its group
- *   MISMATCH   ranks disagree about the operation; the detail says who has what
- *   NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
+ *   CORRUPT    a message was changed on its way here: keel_group_lost says whose, the detail which
+ * connection. Nothing of it was used; to the other ranks it is PEER_LOST REVOKED    the epoch is over:
+ * keel_group_revoke here, a newer epoch there, or a peer closed its group MISMATCH   ranks disagree about the
+ * operation; the detail says who has what NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
  * After any of these but OK the group is finished: close it and open one of a new epoch. Memory given to an
  * operation that failed is released by keel_group_close, not before. Closing takes no deadline: it gives
  * sends that are under way 200 ms.
@@ -53,10 +54,11 @@ struct keel_endpoint_config {
                              used is refused by name of what it lacks (provider.h) */
     const char *node;     /* address to listen on; NULL is "127.0.0.1" */
     const uint8_t *key;   /* 32 bytes: the job key; connections prove that they know it (keyed hash
-                             over a challenge), and what follows is sealed: every header, and control
-                             messages and small payloads with it. NULL: no proof asked, nothing sealed
-                             (tools on loopback). Copied. */
-    bool seal_payload; /* bulk data is encrypted and authenticated too: the same on all ranks, needs a key */
+                             over a challenge), and all that follows between hosts is authenticated; headers,
+                             control messages and small payloads are encrypted too. NULL: no proof asked, and
+                             a checksum finds what was damaged, not what was forged (loopback). Copied. */
+    bool seal_payload; /* bulk data is encrypted too, not only authenticated: the same on all ranks, needs a
+                          key */
     bool fabric_only;  /* ranks of one host use the fabric too, not shared memory; so does the environment
                           variable KEEL_SHARED_MEMORY=0 */
 };
