@@ -241,13 +241,57 @@ static void judge_accusations(struct keel_membership *m, const struct keel_view 
     }
 }
 
-/* ---- newcomers --------------------------------------------------------------------------------------------
- */
+/* ---- when nobody would remain -------------------------------------------------------------------------- */
 
 static bool node_is_live(const struct keel_seen_node *seen, const struct keel_times *times, uint64_t now_ns)
 {
     return seen->heard && !seen->exited && !seen->ended && now_ns - seen->heard_ns < times->silence_ns;
 }
+
+/* Its node is heard and says that it runs, under the incarnation that the view knows. */
+static bool is_alive_and_ready(const struct keel_membership *m, const struct keel_member *member,
+                               const struct keel_times *times, uint64_t now_ns)
+{
+    const struct keel_wire_worker *w = worker_of(m, member);
+    return w && node_is_live(&m->nodes[member->node], times, now_ns) &&
+           w->incarnation == member->incarnation && w->state == KEEL_WORKER_READY;
+}
+
+static bool somebody_remains(const struct keel_membership *m, const struct keel_view *view)
+{
+    for (int i = 0; i < view->member_count; i++)
+        if (m->convicted[i] == KEEL_CAUSE_NONE && !is_done(m, &view->members[i]))
+            return true;
+    return false;
+}
+
+/* A convicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
+ * stays after all. All were silent together, which says more about the network or the machine than about one
+ * of them, so the others that were only silent get the whole timeout again, from now on. */
+static void acquit(struct keel_membership *m, const struct keel_view *view, const struct keel_times *times,
+                   uint64_t now_ns)
+{
+    bool acquitted = false;
+    if (somebody_remains(m, view))
+        return;
+    for (int i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        if (m->convicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, times, now_ns))
+            continue;
+        m->convicted[i] = KEEL_CAUSE_NONE;
+        m->accused_ns[i] = 0;
+        acquitted = true;
+    }
+    for (int i = 0; acquitted && i < view->member_count; i++) {
+        if (m->convicted[i] != KEEL_CAUSE_SILENCE)
+            continue;
+        m->convicted[i] = KEEL_CAUSE_NONE;
+        m->nodes[view->members[i].node].heard_ns = now_ns;
+    }
+}
+
+/* ---- newcomers --------------------------------------------------------------------------------------------
+ */
 
 /* Is the place (node, local) held by a member that stays? */
 static bool place_is_taken(const struct keel_view *view, uint64_t gone, uint16_t node, uint8_t local)
@@ -281,9 +325,10 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
         if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->muster_ns)
             out->unheard++;
         if (!node_is_live(seen, times, now_ns)) {
-            /* It may have been stopped, and come back. */
-            if (seen->heard && !seen->exited && !seen->ended &&
-                now_ns - seen->heard_ns < 2 * times->orphan_ns)
+            /* It may have been stopped, and come back; or it said that it ends, and its end, after which it
+             * can be started again, is about to be seen. */
+            uint64_t limit_ns = seen->ended ? times->silence_ns : times->muster_ns;
+            if (seen->heard && !seen->exited && now_ns - seen->heard_ns < limit_ns)
                 out->unheard++;
             continue;
         }
@@ -341,6 +386,7 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
             out->wake_ns = due_ns;
     }
     judge_accusations(m, view, times, now_ns, out);
+    acquit(m, view, times, now_ns);
     collect_members(m, view, out);
     list_newcomers(m, view, times, now_ns, out);
     if (out->join_count == 0)

@@ -55,7 +55,7 @@ struct keel_verdict {
     uint16_t remaining;    /* active members neither gone nor done */
     uint16_t spares;       /* spare members neither gone nor done */
     uint16_t coming;       /* workers that may still become ready, on nodes that are heard */
-    uint16_t unheard;      /* nodes never heard, not known to be dead */
+    uint16_t unheard;      /* nodes that are silent or were never heard, not known to be dead */
     uint64_t probe;        /* nodes to be asked now: one of theirs is accused */
     struct keel_member joins[KEEL_MEMBERS_MAX];
     uint16_t join_count;
@@ -85,7 +85,9 @@ void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns);
  *  4 accused by active peers of this epoch, and its node silent for `probe` since -> the node's all gone
  *  5 accused although it lives, for `probe` by at least half of the other active ranks, or for `silence` by
  *    anyone: a network matter. Only the most accused goes (highest rank among equals), and its own
- *    accusations with it. */
+ *    accusations with it.
+ * When these leave nobody, members that are alive and ready stay after all, and those that were only silent
+ * are given `silence` again from now on. */
 void keel_membership_judge(struct keel_membership *m, const struct keel_view *view,
                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 

@@ -127,8 +127,24 @@ START_TEST(only_fresh_workers_outside_the_view_may_join)
 }
 END_TEST
 
+START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
+{
+    set_up();
+    view.member_count = 2; /* ranks 0 and 1 */
+    ck_assert(report(1, 1, 1, KEEL_WORKER_READY) && report(2, 1, 1, KEEL_WORKER_READY));
+    m.convicted[1] = KEEL_CAUSE_CONNECTION; /* by rank 0 */
+    m.convicted_ns[1] = now_ns;
+    ck_assert_uint_eq(judge().gone, 2);
+    ck_assert(report(1, 1, 2, KEEL_WORKER_GONE));
+    struct keel_verdict verdict = judge();
+    ck_assert_uint_eq(verdict.gone, 1);
+    ck_assert_uint_eq(verdict.remaining, 1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);
     tcase_add_test(tc, a_conviction_stays_until_the_view_changes);

@@ -389,6 +389,18 @@ static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t 
     sim->notes++;
 }
 
+/* A run that is not complete ends only when its user asks or when nobody is left: a worker that lives, on a
+ * node that the launcher can hear (now, or once its processes are no longer paused), is somebody. */
+static void check_nobody_lives(struct sim *sim, const char *detail)
+{
+    for (uint16_t i = 1; i < sim->config.nodes; i++)
+        for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
+            const struct sim_worker *w = &sim->nodes[i].workers[local];
+            if (sim->nodes[i].running && w->running && !w->stopped && !sim->blocked[0][i])
+                violate(sim, "the run ends though worker %u.%u lives: %s", i, local, detail);
+        }
+}
+
 static void env_finish(void *context, enum keel_status status, const char *detail)
 {
     struct sim_context *c = context;
@@ -397,6 +409,8 @@ static void env_finish(void *context, enum keel_status status, const char *detai
         violate(c->sim, "node %u finishes twice", c->node);
     if (c->node == 0 && status == KEEL_OK)
         pass_over(c->sim, c->sim->config.last_step + 1);
+    if (c->node == 0 && (status == KEEL_INTERRUPTED || status == KEEL_TIMEOUT) && !c->sim->user_stopped)
+        check_nobody_lives(c->sim, detail);
     n->finished = true;
     n->finish_status = status;
     (void)snprintf(n->finish_detail, sizeof n->finish_detail, "%s", detail);
@@ -806,6 +820,8 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     n->stopped = n->finished = false;
     n->incarnation = incarnation;
     n->life++;
+    if (node == 0)
+        sim->user_stopped = false;
     memset(n->held, 0, sizeof n->held);
     enum keel_status status = keel_node_init(n->state, &config);
     KEEL_ASSERT(status == KEEL_OK);
@@ -919,5 +935,6 @@ void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_st
 
 void sim_user_stop(struct sim *sim)
 {
+    sim->user_stopped = true;
     (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }

@@ -75,6 +75,7 @@ struct sim {
     int bad_digest_node; /* -1: nobody computes wrongly */
     uint64_t trace_hash;
     bool verbose;
+    bool user_stopped; /* sim_user_stop was called in this life of the launcher */
     char violation[256]; /* "" while all is well */
 };
 

@@ -181,75 +181,6 @@ START_TEST(workers_lost_within_the_gathering_time_make_one_change)
 }
 END_TEST
 
-START_TEST(a_stopped_worker_is_convicted_as_stuck_and_killed)
-{
-    struct sim *sim = begin(sim_default(7));
-    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
-    sim_stop_worker(sim, 2, 0);
-    uint64_t stopped_ns = sim->now_ns;
-    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
-    ck_assert_uint_lt(sim->now_ns - stopped_ns, 600 * SIM_MS);
-    ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_STUCK);
-    ck_assert_uint_eq(sim->kills, 1);
-    check_end(sim);
-    ck_assert_uint_eq(active(sim), 4);
-    sim_destroy(sim);
-}
-END_TEST
-
-START_TEST(a_stopped_agent_is_evicted_and_on_waking_replaces_its_workers)
-{
-    struct sim_config config = sim_default(8);
-    config.last_step = 300;
-    struct sim *sim = begin(config);
-    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
-    sim_stop_node(sim, 2);
-    sim_stop_worker(sim, 2, 0); /* so that nothing but silence tells */
-    uint64_t stopped_ns = sim->now_ns;
-    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
-    ck_assert_uint_lt(sim->now_ns - stopped_ns, 600 * SIM_MS);
-    ck_assert_int_eq(keel_view_find_worker(&sim->view, 2, 0, 0), -1);
-    (void)sim_run(sim, sim->now_ns + 500 * SIM_MS);
-    ck_assert_uint_eq(sim->kills, 0);
-    sim_wake_worker(sim, 2, 0);
-    sim_wake_node(sim, 2);
-    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 3));
-    ck_assert_uint_eq(sim->kills, 1);
-    ck_assert_int_ge(keel_view_find_worker(&sim->view, 2, 0, 1), 0);
-    check_end(sim);
-    sim_destroy(sim);
-}
-END_TEST
-
-START_TEST(an_agent_stopped_for_less_than_the_timeout_is_kept)
-{
-    struct sim *sim = begin(sim_default(9));
-    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
-    sim_stop_node(sim, 2);
-    (void)sim_run(sim, sim->now_ns + 350 * SIM_MS);
-    sim_wake_node(sim, 2);
-    check_end(sim);
-    ck_assert_uint_eq(sim->view_changes, 1);
-    ck_assert_uint_eq(sim->kills, 0);
-    sim_destroy(sim);
-}
-END_TEST
-
-START_TEST(a_launcher_that_was_stopped_convicts_nobody_for_its_own_deafness)
-{
-    struct sim *sim = begin(sim_default(10));
-    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
-    sim_stop_node(sim, 0);
-    (void)sim_run(sim, sim->now_ns + 1500 * SIM_MS);
-    sim_wake_node(sim, 0);
-    check_end(sim);
-    ck_assert_uint_eq(sim->view_changes, 1);
-    ck_assert_uint_eq(sim->delivered_count, 100);
-    ck_assert_uint_eq(sim->kills, 0);
-    sim_destroy(sim);
-}
-END_TEST
-
 START_TEST(agents_without_a_launcher_end_with_their_workers)
 {
     struct sim_config config = sim_default(11);
@@ -655,13 +586,13 @@ END_TEST
 static struct sim_config random_config(struct sim *dice)
 {
     struct sim_config c = sim_default(sim_random(dice, UINT64_MAX));
-    c.nodes = (uint16_t)(3 + sim_random(dice, 4));
+    c.nodes = (uint16_t)(2 + sim_random(dice, 5));
     c.workers_per_node = (uint16_t)(1 + sim_random(dice, 2));
     uint64_t workers = (uint64_t)(c.nodes - 1) * c.workers_per_node;
     c.ranks = (uint16_t)(1 + sim_random(dice, workers));
     c.spares = (uint16_t)(workers - c.ranks);
     c.shards = (uint16_t)(c.ranks + sim_random(dice, 9));
-    c.holders = sim_random(dice, 2) == 0 ? 1 : 3;
+    c.holders = c.nodes < 3 || sim_random(dice, 2) == 0 ? 1 : 3;
     c.timeout_ns = (200 + sim_random(dice, 800)) * SIM_MS;
     c.loss_ppm = sim_random(dice, 2) == 0 ? 0 : (uint32_t)sim_random(dice, 200000);
     c.duplicate_ppm = (uint32_t)sim_random(dice, 200000);
@@ -692,12 +623,39 @@ static void kill_in_a_burst(struct sim *sim)
     }
 }
 
+/* Some or all of the processes are stopped together, the launcher maybe among them, and come back one after
+ * the other: a terminal, a debugger, a switch that starts again. With workers, the machine was suspended. */
+static void pause_some(struct sim *sim)
+{
+    uint64_t all = (UINT64_C(1) << sim->config.nodes) - 1;
+    uint64_t mask = sim_random(sim, 2) == 0 ? all - sim_random(sim, 2) : sim_random(sim, all + 1);
+    bool workers = sim_random(sim, 2) == 0;
+    uint64_t timeouts = sim_random(sim, 4) == 0 ? 30 : 4;
+    for (uint16_t node = 0; node < sim->config.nodes; node++)
+        if (mask >> node & 1) {
+            sim_stop_node(sim, node);
+            for (uint8_t local = 0; workers && local < sim->config.workers_per_node; local++)
+                sim_stop_worker(sim, node, local);
+        }
+    (void)sim_run(sim, sim->now_ns + sim_random(sim, timeouts * sim->config.timeout_ns));
+    uint64_t apart_ns = sim_random(sim, 3) == 0 ? 2 * sim->config.timeout_ns : 10 * SIM_MS;
+    for (uint16_t i = 0, first = (uint16_t)sim_random(sim, sim->config.nodes); i < sim->config.nodes; i++) {
+        uint16_t node = (uint16_t)((first + i) % sim->config.nodes);
+        if (!(mask >> node & 1))
+            continue;
+        for (uint8_t local = 0; workers && local < sim->config.workers_per_node; local++)
+            sim_wake_worker(sim, node, local);
+        sim_wake_node(sim, node);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, apart_ns));
+    }
+}
+
 static void inject(struct sim *sim)
 {
     uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
     uint16_t other = (uint16_t)sim_random(sim, sim->config.nodes);
     uint8_t local = (uint8_t)sim_random(sim, sim->config.workers_per_node);
-    switch (sim_random(sim, 20)) {
+    switch (sim_random(sim, 24)) {
     case 0:
     case 1:
     case 2:
@@ -755,6 +713,12 @@ static void inject(struct sim *sim)
         break;
     case 18:
         kill_in_a_burst(sim);
+        break;
+    case 19:
+    case 20:
+    case 21:
+    case 22:
+        pause_some(sim);
         break;
     default:
         sim->duplicate_ppm = (uint32_t)sim_random(sim, 500000);
@@ -903,10 +867,6 @@ static void cases(TCase *tc)
     tcase_add_test(tc, without_a_spare_survivors_share_and_keep_what_they_had);
     tcase_add_test(tc, a_node_with_all_its_workers_is_lost_in_one_change_and_comes_back);
     tcase_add_test(tc, workers_lost_within_the_gathering_time_make_one_change);
-    tcase_add_test(tc, a_stopped_worker_is_convicted_as_stuck_and_killed);
-    tcase_add_test(tc, a_stopped_agent_is_evicted_and_on_waking_replaces_its_workers);
-    tcase_add_test(tc, an_agent_stopped_for_less_than_the_timeout_is_kept);
-    tcase_add_test(tc, a_launcher_that_was_stopped_convicts_nobody_for_its_own_deafness);
     tcase_add_test(tc, agents_without_a_launcher_end_with_their_workers);
     tcase_add_test(tc, a_launcher_that_starts_again_keeps_the_workers_and_raises_the_epoch);
     tcase_add_test(tc, after_a_total_loss_the_run_resumes_and_no_step_is_delivered_twice);
