@@ -3,6 +3,7 @@
 #
 #   make            build libraries and build/keel        make deps      install what is missing (Debian)
 #   make demo       the three stories, on real text       make test      all tests
+#   make chaos      random kills and pauses, same bits
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
@@ -69,7 +70,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all examples deps lint-deps bench-deps demo test run-tests drill bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test run-tests drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -210,6 +211,10 @@ demo: deps
 drill: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data
 	@BUILD=$(BUILD) sh tests/demo/drill.sh
+# Random schedules of kills and pauses on real processes: RUNS of them (200) from SEED (1) on, JOBS (1) at a time.
+chaos: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/keel
+	@BUILD=$(BUILD) RUNS=$(or $(RUNS),200) SEED=$(or $(SEED),1) JOBS=$(or $(JOBS),1) sh tests/demo/chaos.sh
 bench: deps bench-deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
 	@$(MAKE) --no-print-directory bench-data

@@ -61,15 +61,20 @@ static void end(struct keel_control *control, enum keel_status status, const cha
     snprintf(control->detail, sizeof control->detail, "%s", detail);
 }
 
-static void effect_persist(void *context, const uint8_t *data, uint32_t bytes)
+/* A full disk is waited for: it is told by `unstored`. What no wait cures ends the node. */
+static bool effect_persist(void *context, const uint8_t *data, uint32_t bytes)
 {
     struct keel_control *control = context;
     KEEL_ASSERT(control->state_path[0] != '\0' && bytes <= STATE_BYTES_MAX);
     enum keel_status status = keel_file_replace(control->state_path, data, bytes, 0600);
-    if (status == KEEL_OK)
-        return;
+    control->unstored = status == KEEL_NO_SPACE;
+    if (control->unstored)
+        snprintf(control->detail, sizeof control->detail, "%s", keel_detail());
+    if (status == KEEL_OK || control->unstored)
+        return !control->unstored;
     control->undurable = true;
     end(control, status, keel_detail());
+    return true; /* the node is at its end: nobody hears what it still says */
 }
 
 static void effect_finish(void *context, enum keel_status status, const char *detail)

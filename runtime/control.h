@@ -22,9 +22,10 @@ struct keel_control {
     uint8_t *outbox;                  /* what this step sends; heap */
     uint32_t outbox_bytes;
     bool undurable; /* a persist of this step failed */
+    bool unstored;  /* the newest persist found no room (`detail` says where); it is tried again */
     bool finished;
-    enum keel_status status; /* once finished */
-    char detail[KEEL_DETAIL_BYTES];
+    enum keel_status status;        /* once finished */
+    char detail[KEEL_DETAIL_BYTES]; /* of the end, or of what could not be stored */
 };
 
 struct keel_control_config {
@@ -47,7 +48,8 @@ void keel_control_fini(struct keel_control *control);
 /* Hand over START with the durable state, if any. CORRUPT or IO when that cannot be read. */
 enum keel_status keel_control_start(struct keel_control *control);
 
-/* Hand over one event, then do what it sent. A failure to persist ends the node: `finished`, with why. */
+/* Hand over one event, then do what it sent. A failure to persist that more room does not cure ends the node:
+ * `finished`, with why. */
 void keel_control_step(struct keel_control *control, const struct keel_node_event *event);
 
 /* Hand over the messages that wait (a bounded number), then a TICK when it is due: in this order, so that

@@ -53,6 +53,7 @@ struct launcher {
     int signal_fd;
     sigset_t signals_before;
     bool stopping, hurried; /* by a signal; by a second one */
+    bool full;              /* the disk, as the caller was told last */
     bool began;             /* there was a view */
     int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
@@ -268,6 +269,15 @@ static void serve_signals(struct launcher *launcher)
         keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
+static void report_room(struct launcher *launcher)
+{
+    const struct keel_control *control = &launcher->control;
+    if (control->unstored == launcher->full)
+        return;
+    launcher->full = control->unstored;
+    launcher->report->room(launcher->report->context, launcher->full, launcher->full ? control->detail : "");
+}
+
 /* ---- loop --------------------------------------------------------------------------------------------- */
 
 enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
@@ -315,6 +325,7 @@ static void loop(struct launcher *launcher)
                 tell_exit(launcher, node);
         }
         keel_control_turn(&launcher->control);
+        report_room(launcher);
     }
 }
 

@@ -26,6 +26,9 @@ struct keel_launch_report {
     /* The agent of a node was killed or failed. */
     void (*agent_exit)(void *context, uint16_t node, uint32_t incarnation,
                        const struct keel_process_end *end);
+    /* A change of the view waits, since the disk has no room for it (full; `detail` names the file), or goes
+     * on. */
+    void (*room)(void *context, bool full, const char *detail);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a

@@ -142,17 +142,19 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
 /* ---- register
  * ------------------------------------------------------------------------------------------------ */
 
-static void answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
+/* False: there is no room to make the answer durable, so there is none; the proposer asks again. */
+static bool answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
                              struct keel_register_message *reply)
 {
     bool changed = false;
     keel_register_answer(&node->reg, ask, reply, &changed);
-    if (!changed)
-        return;
+    if (!changed && !node->unstored)
+        return true;
     /* Invariant 7: the environment stores before it sends. */
     uint8_t stored[KEEL_REGISTER_STORE_BYTES];
     uint32_t bytes = keel_register_store(&node->reg, stored);
-    node->env->persist(node->env->context, stored, bytes);
+    node->unstored = !node->env->persist(node->env->context, stored, bytes);
+    return !node->unstored;
 }
 
 void keel_node_ask_holders(struct keel_node *node)
@@ -167,8 +169,8 @@ void keel_node_ask_holders(struct keel_node *node)
         keel_node_send(node, holder);
     }
     struct keel_register_message reply;
-    answer_as_holder(node, &ask, &reply);
-    keel_lead_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+    if (answer_as_holder(node, &ask, &reply))
+        keel_lead_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
 }
 
 static void take_register(struct keel_node *node, uint16_t from)
@@ -176,8 +178,8 @@ static void take_register(struct keel_node *node, uint16_t from)
     const struct keel_register_message *message = &node->in.as.reg;
     bool ask = message->kind == KEEL_REGISTER_PREPARE || message->kind == KEEL_REGISTER_ACCEPT;
     if (ask && from == 0 && node->config.node < node->config.holder_count) {
-        answer_as_holder(node, message, &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg);
-        keel_node_send(node, from);
+        if (answer_as_holder(node, message, &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg))
+            keel_node_send(node, from);
     } else if (!ask && node->config.launcher) {
         keel_lead_register(node, keel_register_hear(&node->reg, from, message));
     }

@@ -404,12 +404,15 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
     }
 }
 
-/* A change under way: repeat the ask; without a majority for sixty timeouts the run cannot go on. */
+/* A change under way: repeat the ask; without a majority for sixty timeouts the run cannot go on. But our own
+ * disk, when it is full, is waited for until there is room or the user stops the run. */
 static void push_change(struct keel_node *node)
 {
     struct keel_lead *lead = &node->lead;
     if (!lead->changing)
         return;
+    if (node->unstored)
+        lead->change_ns = node->now_ns;
     if (keel_node_due(node, lead->change_ns + node->times.muster_ns)) {
         end_run(node, KEEL_INTERRUPTED, "most holders of the view are gone; run the same command again");
         return;

@@ -109,6 +109,7 @@ struct keel_node {
     uint64_t wake_ns;           /* earliest deadline asked for in this step */
     uint64_t planned_ns;        /* the TICK asked for last; 0: none */
     bool started, finished;
+    bool unstored;         /* the register changed and could not be stored: no room */
     struct keel_view view; /* newest committed one known */
     struct keel_register reg;
     struct keel_records records;

@@ -530,6 +530,16 @@ static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
     say(output, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code", end->code);
 }
 
+static void on_room(void *context, bool full, const char *detail)
+{
+    struct keel_output *output = context;
+    write_event(output, full ? "disk-full" : "disk-room", full ? json_pack("{s:s}", "detail", detail) : NULL);
+    if (full)
+        say(output, "the disk is full: the view cannot change before there is room: %s", detail);
+    else
+        say(output, "the disk has room again: the run goes on");
+}
+
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
 {
     struct keel_output *output = context;
@@ -552,6 +562,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .note = on_note,
                                        .snapshot = on_snapshot,
                                        .agent_exit = on_agent_exit,
+                                       .room = on_room,
                                        .stranger = on_stranger,
                                        .settle = on_settle};
 }

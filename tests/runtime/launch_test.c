@@ -65,6 +65,12 @@ static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
             end->code);
 }
 
+static void on_room(void *context, bool full, const char *detail)
+{
+    (void)context;
+    fprintf(report_file, "room %s %s\n", full ? "none" : "again", detail);
+}
+
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
 {
     (void)context;
@@ -118,6 +124,7 @@ static int run_main(int argc, char **argv)
                                                          .note = on_note,
                                                          .snapshot = on_snapshot,
                                                          .agent_exit = on_agent_exit,
+                                                         .room = on_room,
                                                          .stranger = on_stranger}};
     enum keel_status status = lock_status == KEEL_OK ? keel_launch(&config) : lock_status;
     fprintf(report_file, "end %s %s\n", keel_status_name(status), status == KEEL_OK ? "" : keel_detail());

@@ -200,12 +200,15 @@ static void env_timer(void *context, uint64_t deadline_ns)
                                     .value = n->timer_generation});
 }
 
-static void env_persist(void *context, const uint8_t *data, uint32_t bytes)
+static bool env_persist(void *context, const uint8_t *data, uint32_t bytes)
 {
     struct sim_node *n = self(context);
+    if (n->disk_full)
+        return false;
     KEEL_ASSERT(bytes <= sizeof n->disk);
     memcpy(n->disk, data, bytes);
     n->disk_bytes = bytes;
+    return true;
 }
 
 /* Invariants 2 and 3: one valid view per epoch, wherever it is seen. */

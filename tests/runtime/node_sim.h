@@ -41,6 +41,7 @@ struct sim_node {
     struct sim_worker workers[SIM_LOCALS];
     uint8_t disk[KEEL_REGISTER_STORE_BYTES];
     uint32_t disk_bytes;
+    bool disk_full;              /* what is stored from now on finds no room */
     uint8_t held[SIM_STEPS_MAX]; /* records that this process was given */
     bool finished;
     enum keel_status finish_status;
@@ -75,7 +76,7 @@ struct sim {
     int bad_digest_node; /* -1: nobody computes wrongly */
     uint64_t trace_hash;
     bool verbose;
-    bool user_stopped; /* sim_user_stop was called in this life of the launcher */
+    bool user_stopped;   /* sim_user_stop was called in this life of the launcher */
     char violation[256]; /* "" while all is well */
 };
 

@@ -540,6 +540,39 @@ START_TEST(a_damaged_register_is_refused)
 }
 END_TEST
 
+START_TEST(a_view_that_finds_no_room_on_the_disk_waits_for_it)
+{
+    struct sim_config config = sim_default(36);
+    config.last_step = 300;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim->nodes[0].disk_full = true;
+    sim_kill_worker(sim, 2, 0);
+    (void)sim_run(sim, sim->now_ns + 100 * config.timeout_ns);
+    ck_assert(!sim->nodes[0].finished);
+    ck_assert_uint_eq(sim->view_changes, 1); /* nobody heard of what could be forgotten */
+    sim->nodes[0].disk_full = false;
+    check_end(sim);
+    ck_assert_uint_eq(sim->kills, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_run_that_waits_for_room_can_be_stopped)
+{
+    struct sim *sim = begin(sim_default(37));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim->nodes[0].disk_full = true;
+    sim_kill_worker(sim, 2, 0);
+    (void)sim_run(sim, sim->now_ns + 2 * SECONDS);
+    sim_user_stop(sim);
+    ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+    ck_assert_int_eq(sim->nodes[0].finish_status, KEEL_INTERRUPTED);
+    ck_fine(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(late_workers_join_after_the_grace_and_the_run_does_not_wait_for_ever)
 {
     struct sim_config config = sim_default(32);
@@ -717,8 +750,10 @@ static void inject(struct sim *sim)
     case 19:
     case 20:
     case 21:
-    case 22:
         pause_some(sim);
+        break;
+    case 22:
+        sim->nodes[sim_random(sim, 2) == 0 ? 0 : other].disk_full = sim_random(sim, 3) != 0;
         break;
     default:
         sim->duplicate_ppm = (uint32_t)sim_random(sim, 500000);
@@ -731,6 +766,7 @@ static void end_faults(struct sim *sim)
     sim->loss_ppm = sim->duplicate_ppm = 0;
     memset(sim->blocked, 0, sizeof sim->blocked);
     for (uint16_t node = 0; node < sim->config.nodes; node++) {
+        sim->nodes[node].disk_full = false;
         sim_wake_node(sim, node);
         for (uint8_t local = 0; local < sim->config.workers_per_node; local++)
             sim_wake_worker(sim, node, local);
@@ -889,6 +925,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, under_heavy_loss_and_duplication_every_step_still_arrives_once);
     tcase_add_test(tc, with_three_holders_the_view_survives_the_launchers_disk);
     tcase_add_test(tc, a_damaged_register_is_refused);
+    tcase_add_test(tc, a_view_that_finds_no_room_on_the_disk_waits_for_it);
+    tcase_add_test(tc, a_run_that_waits_for_room_can_be_stopped);
     tcase_add_test(tc, late_workers_join_after_the_grace_and_the_run_does_not_wait_for_ever);
     tcase_add_test(tc, nonsense_from_the_network_or_the_caller_changes_nothing);
     tcase_add_test(tc, lies_in_messages_crash_nobody);

@@ -155,8 +155,9 @@ struct keel_env {
     void (*send)(void *context, uint16_t node, const uint8_t *data, uint32_t bytes);
     /* Deliver a TICK at `deadline_ns`; replaces the earlier one. */
     void (*timer)(void *context, uint64_t deadline_ns);
-    /* Store durably before anything that was sent in this call goes out. */
-    void (*persist)(void *context, const uint8_t *data, uint32_t bytes);
+    /* Store durably before anything that was sent in this call goes out. False: there is no room for it now.
+     * Nothing is answered then; the node asks again as long as a change of the view is wanted. */
+    bool (*persist)(void *context, const uint8_t *data, uint32_t bytes);
     /* Agent: hand the view to a local worker. */
     void (*tell_view)(void *context, uint8_t local, const struct keel_view *view);
     /* Agent: ask a local worker for an orderly end: it finishes the step and says DONE. */

@@ -1,0 +1,128 @@
+#!/bin/sh
+# Same bits under chaos: real runs of up to 4 ranks whose processes are killed and paused by a schedule drawn from a
+# seed: workers, agents, all agents together, the launcher, everything. A run whose launcher was killed is begun
+# again with the same command; any other end than a good one is a failure, and so is a step with other bits than in
+# an undisturbed run. RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
+set -u
+. "$(dirname "$0")/lib.sh"
+job=$(dirname "$0")/drill.conf
+root=${ROOT:-${BUILD:-build}/chaos}
+first=${SEED:-1} runs=${RUNS:-200} jobs=${JOBS:-1} timeout=${T:-1}
+limit=${LIMIT:-300} # seconds for a life of a run
+
+state=0
+draw() { # draw N: a number in [0, N) into $drawn
+    state=$(((state * 1103515245 + 12345) % 2147483648))
+    drawn=$((state / 65536 % $1))
+}
+
+# Processes that a process has started, as far as they still run.
+children() { for parent; do cat "/proc/$parent/task/$parent/children" 2>/dev/null; done; }
+
+pick() { # pick PID...: one of them into $picked
+    picked=
+    [ $# -gt 0 ] || return
+    draw $#
+    shift "$drawn"
+    picked=$1
+}
+
+keel_run() { # keel_run NAME ARGS...
+    name=$1
+    shift
+    exec "$KEEL" run "$job" --out "$root/$name" --set "data.path=$root/text" --set cluster.device=host \
+        --set model.layers=1 --set model.width=16 --set model.block=8 --set train.microbatches=1 \
+        --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set "cluster.timeout_s=$timeout" "$@"
+}
+
+# pause PID...: for a tenth to four timeouts, while the schedule goes on
+pause() {
+    draw 40
+    log "pause $* for $drawn tenths of a timeout"
+    # shellcheck disable=SC2086
+    kill -STOP "$@" 2>/dev/null
+    (
+        sleep "$(awk "BEGIN { print ($drawn + 1) * $timeout / 10 }")"
+        kill -CONT "$@" 2>/dev/null
+    ) &
+}
+
+log() { echo "$name: $*" >>"$root/$name.schedule"; }
+
+# One fault, somewhere in the tree of processes.
+strike() {
+    agents=$(children "$launcher")
+    # shellcheck disable=SC2086
+    workers=$(children $agents)
+    draw 12
+    # shellcheck disable=SC2086
+    case $drawn in
+    0 | 1 | 2) pick $workers && [ -n "$picked" ] && log "kill worker $picked" && kill -KILL "$picked" ;;
+    3) pick $agents && [ -n "$picked" ] && log "kill agent $picked" && kill -KILL "$picked" ;;
+    4) log "kill launcher" && killed=1 && kill -KILL "$launcher" ;;
+    5) pick $workers && [ -n "$picked" ] && pause "$picked" ;;
+    6) pick $agents && [ -n "$picked" ] && pause "$picked" ;;
+    7 | 8 | 9) [ -n "$agents" ] && pause $agents ;;
+    10) pause "$launcher" ;;
+    11) pause "$launcher" $agents $workers ;;
+    esac 2>/dev/null
+}
+
+# One schedule; its word on the last line: passed, differs, or ended.
+schedule() {
+    name=run-$1 state=$1 life=0
+    draw 4; ranks=$((drawn + 1))
+    draw 2; spares=$drawn
+    draw 5; faults=$((drawn + 1))
+    log "$ranks ranks, $spares spares, $faults faults"
+    while [ $life -lt 8 ]; do
+        life=$((life + 1)) killed=0
+        (keel_run "$name" --ranks "$ranks" --spares "$spares" >>"$root/$name.log" 2>&1) &
+        launcher=$!
+        for try in $(seq 200); do # until it trains
+            [ -s "$root/$name/metrics.jsonl" ] && break
+            sleep 0.05
+        done
+        while [ $faults -gt 0 ] && [ $killed -eq 0 ] && kill -0 $launcher 2>/dev/null; do
+            draw 10
+            sleep "$(awk "BEGIN { print $drawn * $timeout / 10 }")"
+            strike
+            faults=$((faults - 1))
+        done
+        (sleep "$limit" && kill -KILL $launcher 2>/dev/null) &
+        guard=$!
+        wait $launcher
+        code=$?
+        kill $guard 2>/dev/null
+        log "life $life ended with code $code"
+        [ $killed -eq 1 ] || break
+    done
+    if [ $code -ne 0 ]; then
+        log ended
+    elif ! { steps "$root/$name" >"$root/$name/bits.txt" && cmp -s "$root/reference.bits" "$root/$name/bits.txt"; }; then
+        log differs
+    else
+        log passed
+        rm -rf "${root:?}/$name" "$root/$name.log"
+    fi
+}
+
+rm -rf "$root"
+mkdir -p "$root"
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+(keel_run reference --ranks 1 >"$root/reference.log" 2>&1) || { echo "FAIL: the undisturbed run did not end well; see $root/reference.log"; exit 1; }
+steps "$root/reference" >"$root/reference.bits"
+for worker in $(seq "$jobs"); do
+    for number in $(seq $((first + worker - 1)) "$jobs" $((first + runs - 1))); do schedule "$number"; done &
+done
+wait
+count() { grep -lx "run-[0-9]*: $1" "$root"/run-*.schedule 2>/dev/null | wc -l; }
+for bad in $(grep -lxE "run-[0-9]*: (ended|differs)" "$root"/run-*.schedule 2>/dev/null); do
+    echo "FAIL ${bad%.schedule}:"
+    cat "$bad"
+    tail -n 3 "${bad%.schedule}.log" | cut -c1-300
+done
+passed=$(count passed) differ=$(count differs) ended=$(count ended)
+echo "$((passed + differ + ended)) schedules, $(cat "$root"/run-*.schedule | grep -cE ': (kill|pause)') faults: $differ differ, $ended ended though nobody asked"
+echo "$passed passed, $((differ + ended)) failed"
+[ "$passed" -eq "$runs" ]

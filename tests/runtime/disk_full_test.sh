@@ -1,0 +1,85 @@
+#!/bin/sh
+# A run on a small file system that is full when a rank is lost: the new view finds no room, so the run says so and
+# waits; with room again it goes on to the bits of an undisturbed run, and stopped instead it ends with code 5.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+passed=0 failed=0 launcher=
+job=$here/../demo/drill.conf
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+mkdir "$root/small"
+if ! mount -t tmpfs -o size=8m tmpfs "$root/small" 2>/dev/null; then
+    rm -rf "$root"
+    echo "note: a small file system could not be mounted here"
+    echo "0 passed, 0 failed, 8 skipped"
+    exit 0
+fi
+trap '[ -n "$launcher" ] && kill -KILL $launcher 2>/dev/null; umount "$root/small"; rm -rf "$root"' EXIT
+
+children() { for parent; do cat "/proc/$parent/task/$parent/children" 2>/dev/null; done; }
+# begin NAME: on two ranks, for as long as it takes to be disturbed
+begin() {
+    (exec "$KEEL" run "$job" --out "$root/$1" --set "data.path=$root/text" --set cluster.device=host --ranks 2 \
+        --set train.steps=150 --set train.decay_steps=150 --set snapshot.every=30 --drill slow:rank=1,step=2,ms=40,steps=149 >"$root/log" 2>&1) &
+    launcher=$!
+}
+# within SECONDS COMMAND...: does it hold within that time?
+within() {
+    tries=$(($1 * 10))
+    shift
+    while ! "$@" 2>/dev/null; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+check() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what"
+        tail -n 5 "$root/log" | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+fill() { dd if=/dev/zero of="$root/small/filler" bs=4k 2>/dev/null; cat /dev/zero >>"$root/small/filler" 2>/dev/null; [ -s "$root/small/filler" ]; }
+lose_a_rank() {
+    agents=$(children $launcher)
+    workers=$(children ${agents%% *})
+    kill -KILL ${workers%% *}
+}
+lives() { kill -0 $launcher 2>/dev/null; }
+trains() { [ -s "$root/small/$1/metrics.jsonl" ]; }
+
+"$KEEL" run "$job" --out "$root/plain" --set "data.path=$root/text" --set cluster.device=host --set train.steps=150 \
+    --set train.decay_steps=150 --set snapshot.every=30 >"$root/log" 2>&1
+begin small/run
+check "the run trains" within 60 trains run
+check "the disk is full" fill
+lose_a_rank
+check "the run says what it waits for" within 60 grep -q "disk is full.*register.state.*No space" "$root/log"
+sleep 3
+check "and waits" lives
+rm "$root/small/filler"
+wait $launcher
+code=$?
+check "with room again it ends well" [ $code -eq 0 ]
+check "which is on record" grep -q '"event":"disk-room"' "$root/small/run/events.jsonl"
+check "with the bits of an undisturbed run" same_bits "$root/plain" "$root/small/run"
+
+begin small/stopped
+within 60 trains stopped
+fill
+lose_a_rank
+within 60 grep -q "disk is full" "$root/log"
+kill -INT $launcher
+wait $launcher
+code=$?
+check "stopped while it waits, it ends as resumable" [ $code -eq 5 ]
+rm "$root/small/filler"
+launcher=
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
