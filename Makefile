@@ -322,4 +322,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,10s/^# //p' Makefile
+	@sed -n '4,11s/^# //p' Makefile
