@@ -74,20 +74,45 @@ static void *capture_main(void *argument)
 
 static void *drain_main(void *argument)
 {
-    struct keel_save *save = argument;
-    if (save->background)
-        keel_thread_to_background();
-    return leave(save, keel_save_drain(save));
+    return leave(argument, keel_save_drain(argument, false));
+}
+
+static void *background_drain_main(void *argument)
+{
+    keel_thread_to_background();
+    return leave(argument, keel_save_drain(argument, true));
+}
+
+static enum keel_status write_stream(struct keel_save *save, bool *out_over)
+{
+    enum keel_status status = keel_save_stream_drain(&save->stream, out_over);
+    if (status == KEEL_OK && *out_over && keel_disk_fsync(save->place.fd) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be synced", save->place.path);
+    return status;
 }
 
 static void *writer_main(void *argument)
 {
     struct keel_save *save = argument;
-    if (save->background)
-        keel_thread_to_background();
-    enum keel_status status = keel_save_stream_drain(&save->stream);
-    if (status == KEEL_OK && keel_disk_fsync(save->place.fd) != 0)
-        status = keel_fail_errno(errno, "%s: cannot be synced", save->place.path);
+    keel_mutex_lock(&save->lock);
+    while (save->hurried && !save->writer_left)
+        keel_cond_wait(&save->moved, &save->lock, KEEL_NEVER);
+    bool over = save->writer_over;
+    keel_mutex_unlock(&save->lock);
+    return leave(save, over ? KEEL_OK : write_stream(save, &over));
+}
+
+static void *background_writer_main(void *argument)
+{
+    struct keel_save *save = argument;
+    keel_thread_to_background();
+    bool over;
+    enum keel_status status = write_stream(save, &over);
+    keel_mutex_lock(&save->lock);
+    save->writer_left = true;
+    save->writer_over = over || status != KEEL_OK;
+    keel_cond_broadcast(&save->moved);
+    keel_mutex_unlock(&save->lock);
     return leave(save, status);
 }
 
@@ -111,9 +136,10 @@ static void join_threads(struct keel_save *save)
 
 static enum keel_status start_threads(struct keel_save *save)
 {
-    enum keel_status status = start_thread(save, "ckpt-write", writer_main);
+    bool behind = save->background;
+    enum keel_status status = start_thread(save, "ckpt-write", behind ? background_writer_main : writer_main);
     for (uint32_t i = 0; i < save->drain_count && status == KEEL_OK; i++)
-        status = start_thread(save, "ckpt-drain", drain_main);
+        status = start_thread(save, "ckpt-drain", behind ? background_drain_main : drain_main);
     for (uint32_t i = 0; i < save->capture_count && status == KEEL_OK; i++) {
         keel_mutex_lock(&save->lock);
         save->capturing++;
@@ -266,6 +292,26 @@ bool keel_save_done(const struct keel_save *save)
 {
     KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
     return atomic_load(&save->running) == 0;
+}
+
+/* Whoever was put into the idle class may not leave it again without a privilege: so others take over. */
+void keel_save_hurry(struct keel_save *save)
+{
+    KEEL_ASSERT(save != NULL && save->handle == KEEL_HANDLE_OPEN);
+    keel_mutex_lock(&save->lock);
+    bool needed = save->background && !save->hurried && !save->stopping && !save->writer_left;
+    save->hurried = save->hurried || needed;
+    keel_cond_broadcast(&save->moved);
+    keel_mutex_unlock(&save->lock);
+    if (!needed)
+        return;
+    enum keel_status status = start_thread(save, "ckpt-write", writer_main);
+    for (uint32_t i = 0; i < save->drain_count && status == KEEL_OK; i++)
+        status = start_thread(save, "ckpt-drain", drain_main);
+    if (status == KEEL_OK)
+        keel_save_stream_hand_over(&save->stream);
+    else
+        stop(save, status, keel_detail());
 }
 
 uint64_t keel_save_progress_bytes(const struct keel_save *save)

@@ -61,7 +61,7 @@ struct keel_save {
     uint8_t *arena;                  /* in it */
     uint64_t arena_bytes;
     struct keel_save_job *jobs; /* owned */
-    struct keel_thread threads[KEEL_SAVE_DRAIN_MAX + KEEL_SAVE_CAPTURE_MAX + 1];
+    struct keel_thread threads[2 * (KEEL_SAVE_DRAIN_MAX + 1) + KEEL_SAVE_CAPTURE_MAX];
     uint32_t thread_count;
 
     struct keel_mutex lock; /* guards all below; the stream's lock may be taken under it */
@@ -69,6 +69,9 @@ struct keel_save {
     uint32_t tail, placed, taken, captured, claimed;
     uint64_t arena_head;
     bool tail_claimed, stopping;
+    bool hurried;             /* threads of normal priority have taken over from those in the background */
+    bool writer_left;         /* the one in the background wrote its last, */
+    bool writer_over;         /* and leaves nothing to another: it is all written, or failed */
     uint32_t capturing;       /* threads that may yet read the caller's regions */
     enum keel_status failure; /* the first one */
     char failure_detail[KEEL_DETAIL_BYTES];
@@ -89,8 +92,8 @@ enum keel_status keel_save_plan(struct keel_save *save, const struct keel_save_c
 /* ---- save_capture.c: body of each capture thread. */
 enum keel_status keel_save_capture(struct keel_save *save);
 
-/* ---- save_drain.c: body of each drain thread. */
-enum keel_status keel_save_drain(struct keel_save *save);
+/* ---- save_drain.c: body of each drain thread; one in the background leaves when others take over. */
+enum keel_status keel_save_drain(struct keel_save *save, bool in_background);
 
 /* ---- save.c: what a thread returns when it finds `stopping`. */
 enum keel_status keel_save_interrupted(void);

@@ -15,6 +15,7 @@ enum {
 /* A drain thread's own buffers, on the heap. */
 struct drain {
     struct keel_save *save;
+    bool in_background;
     uint8_t *memory; /* owned: `stored` with room for a seal around it */
     uint8_t *stored; /* of the codec */
     uint8_t *scratch;
@@ -33,15 +34,16 @@ struct coded {
 
 /* The next captured chunk to encode; false when none will come. In the background nothing is encoded before a
  * whole arena is captured: it would take memory's time from the capture, for which somebody may wait. */
-static enum keel_status take_chunk(struct keel_save *save, uint32_t *out_chunk, bool *out_more)
+static enum keel_status take_chunk(struct drain *drain, uint32_t *out_chunk, bool *out_more)
 {
+    struct keel_save *save = drain->save;
     keel_mutex_lock(&save->lock);
     uint32_t enough = save->background && save->whole ? save->chunk_count : 0;
-    while (!save->stopping && save->taken < save->chunk_count &&
+    while (!save->stopping && !(drain->in_background && save->hurried) && save->taken < save->chunk_count &&
            (save->taken == save->captured || save->captured < enough))
         keel_cond_wait(&save->moved, &save->lock, KEEL_NEVER);
     bool stopping = save->stopping;
-    *out_more = save->taken < save->captured;
+    *out_more = save->taken < save->captured && !(drain->in_background && save->hurried);
     if (!stopping && *out_more)
         *out_chunk = save->taken++;
     keel_mutex_unlock(&save->lock);
@@ -290,16 +292,16 @@ static enum keel_status drain_all(struct drain *drain)
     for (;;) {
         uint32_t chunk = 0;
         bool more;
-        KEEL_TRY(take_chunk(drain->save, &chunk, &more));
+        KEEL_TRY(take_chunk(drain, &chunk, &more));
         if (!more)
             return append_tail(drain->save);
         KEEL_TRY(drain_chunk(drain, chunk));
     }
 }
 
-enum keel_status keel_save_drain(struct keel_save *save)
+enum keel_status keel_save_drain(struct keel_save *save, bool in_background)
 {
-    struct drain drain = {.save = save};
+    struct drain drain = {.save = save, .in_background = in_background};
     uint64_t room = KEEL_FORMAT_CHUNK_BYTES + KEEL_CODEC_SLACK_BYTES;
     enum keel_status status = keel_alloc(room + KEEL_FORMAT_SEAL_BYTES, 1, &drain.memory);
     if (status == KEEL_OK) {

@@ -219,25 +219,41 @@ static enum keel_status write_block(struct keel_save_stream *stream, const struc
     return KEEL_OK;
 }
 
-/* Wait for a block; false at the end. */
-static enum keel_status wait_for_block(struct keel_save_stream *stream, bool *out_more)
+enum { BLOCK_THERE, BLOCK_END, BLOCK_HANDED_OVER };
+
+/* Wait for a block, the end, or to be relieved; the latter is said once. */
+static enum keel_status wait_for_block(struct keel_save_stream *stream, int *out_what)
 {
     keel_mutex_lock(&stream->lock);
-    while (!stream->stopped && !stream->ended && stream->filled == stream->written)
+    while (!stream->stopped && !stream->ended && !stream->handing_over && stream->filled == stream->written)
         keel_cond_wait(&stream->moved, &stream->lock, KEEL_NEVER);
     bool stopped = stream->stopped;
-    *out_more = stream->filled > stream->written;
+    *out_what = stream->handing_over               ? BLOCK_HANDED_OVER
+                : stream->filled > stream->written ? BLOCK_THERE
+                                                   : BLOCK_END;
+    stream->handing_over = false;
     keel_mutex_unlock(&stream->lock);
     return stopped ? interrupted() : KEEL_OK;
 }
 
-enum keel_status keel_save_stream_drain(struct keel_save_stream *stream)
+void keel_save_stream_hand_over(struct keel_save_stream *stream)
 {
+    keel_mutex_lock(&stream->lock);
+    stream->handing_over = true;
+    keel_cond_broadcast(&stream->moved);
+    keel_mutex_unlock(&stream->lock);
+}
+
+enum keel_status keel_save_stream_drain(struct keel_save_stream *stream, bool *out_over)
+{
+    *out_over = false;
     stream->due_ns = keel_now_ns();
     for (;;) {
-        bool more = false;
-        KEEL_TRY(wait_for_block(stream, &more));
-        if (!more)
+        int what = BLOCK_END;
+        KEEL_TRY(wait_for_block(stream, &what));
+        if (what == BLOCK_HANDED_OVER)
+            return KEEL_OK;
+        if (what == BLOCK_END)
             break;
         KEEL_TRY(write_block(stream, &stream->blocks[stream->written % KEEL_STREAM_BLOCKS]));
         keel_mutex_lock(&stream->lock);
@@ -251,5 +267,6 @@ enum keel_status keel_save_stream_drain(struct keel_save_stream *stream)
     stream->fd = -1;
     if (keel_disk_close(fd) != 0)
         return keel_fail_errno(errno, "%s: cannot be closed", stream->path);
+    *out_over = true;
     return KEEL_OK;
 }

@@ -39,7 +39,7 @@ struct keel_save_stream {
     struct keel_mutex lock; /* guards all below; a leaf: nothing else is locked under it */
     struct keel_cond moved;
     uint64_t filled, written; /* blocks handed over, blocks written: written <= filled <= written + BLOCKS */
-    bool ended, stopped;
+    bool ended, stopped, handing_over;
 
     uint64_t due_ns, file_bytes; /* the writing thread's: when the next write is paid for; written so far */
     bool told_retry;
@@ -64,7 +64,11 @@ void keel_save_stream_stop(struct keel_save_stream *stream);
 /* Bytes that wait to be written, without the block that is being written. Any thread. */
 uint64_t keel_save_stream_queued_bytes(struct keel_save_stream *stream);
 
-/* The writing thread's body: until end and fsync, an error, or stop (INTERRUPTED). */
-enum keel_status keel_save_stream_drain(struct keel_save_stream *stream);
+/* The writing thread's body: until end and fsync, an error, or stop (INTERRUPTED). False in *out_over: it was
+ * asked to leave the rest to another thread. */
+enum keel_status keel_save_stream_drain(struct keel_save_stream *stream, bool *out_over);
+/* Ask the thread that writes to leave behind the block that it is at. Another one may call drain when it
+ * left. Any thread, once. */
+void keel_save_stream_hand_over(struct keel_save_stream *stream);
 
 #endif

@@ -146,6 +146,9 @@ static const struct keel_ini_key keys[] = {
      "memory of each rank for what is captured and not written yet; 0: its whole state"},
     {"snapshot", "background", KEEL_INI_BOOL, FIELD(snapshot_background), "true", 0, 0, NULL, FREE,
      "encode and write only when nobody else wants the processor and the disk"},
+    {"snapshot", "max_age_steps", KEEL_INI_U64, FIELD(snapshot_max_age_steps), "0", 0, STEP_MAX, NULL, FREE,
+     "a snapshot in the background is written at normal priority from so many steps on; 0: half of "
+     "snapshot.every"},
     {"snapshot", "retry", KEEL_INI_U32, FIELD(snapshot_retry), "3", 0, 100, NULL, FREE,
      "how often a write that failed is tried again, and then the snapshot, at the next steps"},
     {"snapshot", "key_file", KEEL_INI_TEXT, FIELD(snapshot_key_file), "", 0, 0, NULL, FREE,

@@ -30,6 +30,7 @@ struct keel_worker_snapshot {
     uint32_t rank;  /* of this worker in the view that it began in, */
     bool lead;      /* and whether it was the first there */
     bool failed;    /* the newest one did, here */
+    bool hurried;   /* it waited in the background for long enough */
     uint32_t tries; /* how many were begun again since the last regular one */
 };
 
@@ -107,6 +108,8 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
+/* One that waits in the background for longer than snapshot.max_age_steps is written at normal priority. */
+void keel_worker_snapshot_age(struct keel_worker *worker);
 /* Cancel what is still on its way, and let all go. */
 void keel_worker_snapshot_end(struct keel_worker *worker);
 /* How many snapshots resume may take (one of step 0 may have been imported), and taking the newest. A store

@@ -47,6 +47,7 @@ static enum keel_status begin(struct keel_worker *worker)
     snapshot->attempt = worker->view.epoch;
     snapshot->rank = worker->rank;
     snapshot->lead = worker->position == 0;
+    snapshot->hurried = false;
     const struct keel_job *job = &worker->job;
     struct keel_save_config config = {.step = snapshot->step,
                                       .attempt = snapshot->attempt,
@@ -113,6 +114,7 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
     if (snapshot->save == NULL || (!wait && !keel_save_done(snapshot->save)))
         return;
+    keel_save_hurry(snapshot->save); /* who waits for it does nothing else */
     struct keel_link_message message = {
         .kind = KEEL_LINK_SHARD, .value = snapshot->step, .attempt = snapshot->attempt};
     enum keel_status status =
@@ -124,6 +126,24 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     else
         failed(worker, snapshot->step, status);
     forget(snapshot);
+}
+
+void keel_worker_snapshot_age(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    const struct keel_job *job = &worker->job;
+    uint64_t most =
+        job->snapshot_max_age_steps != 0 ? job->snapshot_max_age_steps : (job->snapshot_every + 1) / 2;
+    if (snapshot->save == NULL || snapshot->hurried || !job->snapshot_background ||
+        worker->next_step - snapshot->step < most)
+        return;
+    char detail[96];
+    snapshot->hurried = true;
+    snprintf(detail, sizeof detail,
+             "not written after %" PRIu64 " steps in the background: at normal priority now",
+             worker->next_step - snapshot->step);
+    keel_save_hurry(snapshot->save);
+    keel_worker_note(worker, "snapshot-hurried", snapshot->step, KEEL_OK, detail);
 }
 
 void keel_worker_snapshot_end(struct keel_worker *worker)

@@ -138,6 +138,7 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         KEEL_TRY(one_step(worker, &wishes));
         bool last = worker->next_step == worker->job.steps;
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
+        keel_worker_snapshot_age(worker);
         if (snapshot_due(worker) || wishes == KEEL_WISH_SNAPSHOT)
             keel_worker_snapshot_begin(worker, !snapshot_due(worker));
     }

@@ -310,6 +310,64 @@ START_TEST(in_the_background_only_capturing_is_urgent)
 }
 END_TEST
 
+START_TEST(a_save_in_the_background_that_is_hurried_goes_on_at_normal_priority)
+{
+    char root[KEEL_PATH_BYTES];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    struct keel_region region;
+    struct keel_save *save;
+    struct pausing pausing = {.go = false};
+    struct keel_save_config config = pattern_config(&region, 40);
+    config.background = true;
+    config.read = read_with_pause;
+    config.context = &pausing;
+    config.arena_bytes = 20 * MIB;
+    config.drain_threads = 3;
+    ck_ok(keel_save_begin(store, &config, &save));
+    while (policy_of("ckpt-drain") != SCHED_IDLE || policy_of("ckpt-write") != SCHED_IDLE)
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
+    keel_save_hurry(save);
+    while (policy_of("ckpt-drain") != SCHED_OTHER || policy_of("ckpt-write") != SCHED_OTHER)
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS)); /* those in the background have left */
+    keel_save_hurry(save);
+    atomic_store(&pausing.go, true);
+    struct keel_shard_summary shard;
+    ck_ok(keel_save_finish(save, late(), &shard));
+    ck_assert_uint_eq(shard.raw_bytes, 40 * (uint64_t)MIB);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+/* Whenever it comes, the file is the same. */
+START_TEST(a_save_may_be_hurried_at_any_moment)
+{
+    char root[KEEL_PATH_BYTES];
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    struct keel_region region;
+    struct keel_shard_summary first, shard;
+    for (uint32_t i = 0; i < 60; i++) {
+        struct keel_save *save;
+        struct keel_save_config config = pattern_config(&region, 6);
+        config.attempt = i + 1;
+        config.background = i > 0;
+        config.drain_threads = 1 + i % 3;
+        ck_ok(keel_save_begin(store, &config, &save));
+        keel_sleep_until_ns(keel_deadline_after_ns(i * 200 * KEEL_NS_PER_US));
+        keel_save_hurry(save);
+        ck_ok(keel_save_finish(save, late(), &shard));
+        if (i == 0)
+            first = shard;
+        ck_assert_mem_eq(shard.index_digest, first.index_digest, sizeof first.index_digest);
+        ck_assert_uint_eq(shard.stored_bytes, first.stored_bytes);
+    }
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 struct two_parts {
     atomic_uint begun;
     atomic_bool go;
@@ -367,6 +425,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, cancel_ends_a_pause);
     tcase_add_test(tc, in_the_background_only_capturing_is_urgent);
     tcase_add_test(tc, in_the_background_the_capture_comes_first);
+    tcase_add_test(tc, a_save_in_the_background_that_is_hurried_goes_on_at_normal_priority);
+    tcase_add_test(tc, a_save_may_be_hurried_at_any_moment);
 }
 
 KEEL_TEST_MAIN("save_stream", cases, 120)

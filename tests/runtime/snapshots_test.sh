@@ -91,6 +91,11 @@ run slow --set snapshot.bandwidth_bytes_s=1000000 --set snapshot.arena_bytes=400
 check "a run under a bandwidth cap, with a bounded arena, ends well" done_well
 check "and loses no bits by it" same_bits "$root/plain" "$out"
 
+run aged --set snapshot.bandwidth_bytes_s=150000 --set snapshot.background=yes --set snapshot.max_age_steps=3
+check "a run whose snapshots in the background get old ends well" done_well
+check "and writes them at normal priority then" event snapshot-hurried "not written after 3 steps" 1
+check "and loses no bits by it" same_bits "$root/plain" "$out"
+
 head -c 32 /dev/urandom >"$root/key" && chmod 600 "$root/key"
 run sealed --set "snapshot.key_file=$root/key"
 check "a run that seals its snapshots ends well" done_well

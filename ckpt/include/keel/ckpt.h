@@ -147,6 +147,11 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
  * TIMEOUT they may still be read, whatever has become of the save. */
 enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns);
 bool keel_save_done(const struct keel_save *save); /* ended, well or not; never blocks */
+/* A save in the background goes on at the caller's own priority from here on: what waits for it no longer
+ * waits until nobody else wants the processor. The thread that began the save; does not block. A save that is
+ * not in the background, or over, stays as it is; one that finds no memory for the threads fails as a save
+ * does. */
+void keel_save_hurry(struct keel_save *save);
 /* Progress, 0 .. raw bytes. */
 uint64_t keel_save_progress_bytes(const struct keel_save *save);
 /* Wait until the shard is written and fsynced, give its summary, free the save. On TIMEOUT it goes

@@ -77,6 +77,7 @@ struct keel_job {
     uint64_t snapshot_bandwidth_bytes_s; /* 0: no cap */
     uint64_t snapshot_arena_bytes;       /* 0: the whole state */
     bool snapshot_background;
+    uint64_t snapshot_max_age_steps; /* in the background; 0: half of snapshot_every */
     uint32_t snapshot_retry;
     char snapshot_key_file[KEEL_PATH_BYTES]; /* "": snapshots are not sealed */
     bool snapshot_allow_nonfinite;
