@@ -89,8 +89,8 @@ static const struct keel_ini_key keys[] = {
      "mirror every second training image, drawn by sample and pass"},
     {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS_LATER,
      "move training images by up to so many pixels, likewise"},
-    {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 1, STEP_MAX, NULL, FREE,
-     "optimizer steps of the run"},
+    {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
+     "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
     {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, 65536, NULL, BITS,
      "microbatches per shard and step"},
     {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, BITS, "samples per microbatch"},
@@ -132,6 +132,8 @@ static const struct keel_ini_key keys[] = {
      "test each board by a golden operation every so many steps, and by all of them at first; 0: never"},
     {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, FREE,
      "snapshot every so many steps; 0: never"},
+    {"snapshot", "first", KEEL_INI_BOOL, FIELD(snapshot_first), "false", 0, 0, NULL, FREE,
+     "snapshot of step 0 too: the weights before the first step"},
     {"snapshot", "codec", KEEL_INI_CHOICE, FIELD(snapshot_codec), "planes", 0, 0, "raw|planes|delta", FREE,
      "raw; planes: compressed byte planes; delta: those of the change since the snapshot before"},
     {"snapshot", "keep", KEEL_INI_U32, FIELD(snapshot_keep), "3", 2, 1000, NULL, FREE,
@@ -327,10 +329,13 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
     memset(&job, 0, sizeof job);
     keel_ini_defaults(&table, &job);
     KEEL_TRY(keel_ini_read(&table, path, &job));
+    const uint64_t steps_of_file = job.steps;
     for (uint32_t i = 0; i < override_count; i++)
         KEEL_TRY(keel_ini_override(&table, overrides[i], &job));
     if (job.decay_steps == 0)
-        job.decay_steps = job.steps; /* settled here, so that a longer run later keeps its schedule */
+        job.decay_steps =
+            job.steps > 0 ? job.steps
+                          : steps_of_file; /* settled here, so that a longer run later keeps its schedule */
     KEEL_TRY(check_job(&job));
     *out = job;
     return KEEL_OK;
@@ -339,6 +344,11 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
 {
     return keel_ini_write(&table, job, out);
+}
+
+bool keel_job_takes_snapshots(const struct keel_job *job)
+{
+    return job->snapshot_every > 0 || job->snapshot_first;
 }
 
 const char *keel_job_key_file(const struct keel_job *job)

@@ -148,10 +148,9 @@ static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attemp
                                    const struct keel_shard_summary *shards, uint32_t count)
 {
     struct launcher *launcher = launcher_of(context);
-    enum keel_status status =
-        launcher->committer == NULL
-            ? keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none (snapshot.every = 0)")
-            : keel_committer_order(launcher->committer, step, attempt, shards, count);
+    enum keel_status status = launcher->committer == NULL
+                                  ? keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none")
+                                  : keel_committer_order(launcher->committer, step, attempt, shards, count);
     if (status == KEEL_OK)
         return;
     struct keel_committed failed = {.step = step, .attempt = attempt, .status = status};
@@ -436,7 +435,7 @@ static enum keel_status open_mailbox(struct launcher *launcher)
 static enum keel_status open_snapshots(struct launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
-    if (job->snapshot_every == 0)
+    if (!keel_job_takes_snapshots(job))
         return KEEL_OK;
     char root[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));

@@ -323,14 +323,20 @@ static enum keel_status write_job(struct run *run)
     return status;
 }
 
+/* Who only evaluates trains nothing: the schedule stays that of the run in the directory. */
+static void keep_schedule(struct run *run)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_job there;
+    if (run->job.steps == 0 && keel_path_join(path, run->directory, "job.conf") == KEEL_OK &&
+        keel_path_exists(path) && keel_job_load(path, NULL, 0, &there) == KEEL_OK)
+        run->job.decay_steps = there.decay_steps;
+}
+
 static enum keel_status prepare(struct run *run)
 {
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
     KEEL_TRY(check_drills(run));
-    KEEL_TRY(check_data(run));
-    struct keel_cost_model costs; /* each worker reads them itself: better said here, and once */
-    if (run->job.network_costs[0] != '\0')
-        KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
     if (run->out != NULL && (run->out[0] == '\0' || strlen(run->out) >= sizeof run->directory))
         return keel_fail(KEEL_INVALID, "--out: a directory is wanted, of less than %d bytes",
                          KEEL_PATH_BYTES);
@@ -338,6 +344,11 @@ static enum keel_status prepare(struct run *run)
         snprintf(run->directory, sizeof run->directory, "%s", run->out);
     else
         snprintf(run->directory, sizeof run->directory, "runs/%s", run->job.name);
+    keep_schedule(run);
+    KEEL_TRY(check_data(run));
+    struct keel_cost_model costs; /* each worker reads them itself: better said here, and once */
+    if (run->job.network_costs[0] != '\0')
+        KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
     if (keel_mkdir_all(run->directory) != KEEL_OK)
         return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
@@ -498,7 +509,10 @@ static enum keel_status run_job(struct run *run)
     snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());
     keel_output_finish(output, status, detail);
     keel_output_close(output);
-    if (keel_report_write(run->directory) != KEEL_OK)
+    enum keel_status written = keel_report_write(run->directory);
+    if (written == KEEL_NOT_FOUND && run->job.steps == 0)
+        ; /* no step, nothing to draw */
+    else if (written != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
     else
         printf("report: %s/report.html\n", run->directory);

@@ -470,6 +470,19 @@ static void take_place(struct keel_output *output, uint16_t node, uint8_t local,
     snprintf(place->board, sizeof place->board, "%s", board);
 }
 
+/* Of train.steps = 0. */
+static void tell_scores(struct keel_output *output, uint64_t step, const json_t *note)
+{
+    const json_t *loss = json_object_get(note, "val_loss"), *accuracy = json_object_get(note, "val_accuracy");
+    char more[48] = "";
+    if (accuracy != NULL)
+        snprintf(more, sizeof more, "  accuracy %.4f", json_number_value(accuracy));
+    if (loss != NULL)
+        say(output, "step %" PRIu64 "  validation %.4f%s", step, json_number_value(loss), more);
+    else
+        say(output, "step %" PRIu64 ": there is nothing to validate with", step);
+}
+
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_output *output = context;
@@ -491,6 +504,8 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     }
     if (strcmp(event, "board") == 0)
         take_place(output, node, local, note);
+    else if (strcmp(event, "evaluated") == 0)
+        tell_scores(output, (uint64_t)step, note);
     else
         say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
             detail != NULL ? detail : "");
@@ -648,7 +663,9 @@ const char *keel_output_snapshot_failure(const struct keel_output *output)
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
-    if (newest->step > 0) {
+    if (output->job->steps == 0) {
+        say(output, "done: evaluated, no step was trained (train.steps = 0)");
+    } else if (newest->step > 0) {
         say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
             (double)float_of(newest->loss_bits), newest->digest);
     } else if (output->seen_count > 0) {

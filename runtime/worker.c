@@ -114,7 +114,7 @@ static enum keel_status open_store(struct keel_worker *worker)
 {
     char root[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
-    if (worker->job.snapshot_every == 0 && !keel_path_exists(root))
+    if (!keel_job_takes_snapshots(&worker->job) && !keel_path_exists(root))
         return KEEL_OK;
     struct keel_store_config config = {
         .root = root, .run = worker->job.name, .create = true, .key_file = keel_job_key_file(&worker->job)};
@@ -315,6 +315,17 @@ void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t st
 {
     send_note(worker, json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", event, "step", (json_int_t)step, "rank",
                                 (int)worker->rank, "status", keel_status_name(status), "detail", detail));
+}
+
+void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores)
+{
+    json_t *note = json_pack("{s:s, s:I, s:i}", "event", "evaluated", "step", (json_int_t)worker->next_step,
+                             "rank", (int)worker->rank);
+    if (note != NULL && scores->has_loss)
+        json_object_set_new(note, "val_loss", json_real((double)scores->loss));
+    if (note != NULL && scores->has_accuracy)
+        json_object_set_new(note, "val_accuracy", json_real((double)scores->accuracy));
+    send_note(worker, note);
 }
 
 /* ---- lives

@@ -101,9 +101,14 @@ void keel_worker_leave_view(struct keel_worker *worker);
 /* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 
+/* worker.c: what train.steps = 0 asks for, as the event `evaluated`. */
+void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores);
+
 /* worker_snapshot.c */
 /* `again`: in place of one that failed. */
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
+/* That of step 0, if the job wants it; one that a view before began is never committed, and goes. */
+void keel_worker_snapshot_first(struct keel_worker *worker);
 /* KEEL_WISH_*, of this rank. */
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */

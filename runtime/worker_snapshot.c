@@ -109,6 +109,18 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     }
 }
 
+void keel_worker_snapshot_first(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (worker->next_step != 0 || !worker->job.snapshot_first || worker->store == NULL)
+        return;
+    if (snapshot->save != NULL) {
+        keel_save_cancel(snapshot->save);
+        forget(snapshot);
+    }
+    keel_worker_snapshot_begin(worker, false);
+}
+
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;

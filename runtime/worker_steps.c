@@ -124,8 +124,21 @@ static bool snapshot_due(const struct keel_worker *worker)
            (worker->next_step % job->snapshot_every == 0 || worker->next_step == job->steps);
 }
 
+/* train.steps = 0: no step, but what the weights are worth as they are. */
+static enum keel_status evaluate_only(struct keel_worker *worker)
+{
+    struct keel_trainer_scores scores;
+    KEEL_TRY(keel_trainer_eval(worker->trainer, &scores));
+    if (worker->position == 0)
+        keel_worker_note_scores(worker, &scores);
+    return KEEL_OK;
+}
+
 enum keel_status keel_worker_run_steps(struct keel_worker *worker)
 {
+    keel_worker_snapshot_first(worker);
+    if (worker->job.steps == 0)
+        return evaluate_only(worker);
     while (worker->next_step < worker->job.steps) {
         if (keel_inbox_stopping(&worker->inbox))
             return keel_fail(KEEL_INTERRUPTED, "stopped before step %llu",

@@ -52,11 +52,11 @@ struct keel_job {
     bool flip;        /* images: every second one mirrored, by sample and pass */
     uint32_t shift;   /* images: moved by so many pixels at most */
     /* [train] */
-    uint64_t steps;
+    uint64_t steps;        /* 0: evaluate what there is */
     uint32_t microbatches; /* per shard and step */
     uint32_t batch;        /* sequences per microbatch */
     float learning_rate, min_learning_rate;
-    uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps */
+    uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps, of the file if an override makes them 0 */
     uint32_t storage;                   /* enum keel_dtype: of what waits for the backward pass */
     float loss_scale;                   /* of storage f16; 0: found */
     uint32_t optimizer;                 /* enum keel_optimizer */
@@ -70,6 +70,7 @@ struct keel_job {
     uint64_t screen_every;  /* steps between golden operations; 0: never */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
+    bool snapshot_first;     /* of step 0 */
     uint32_t snapshot_codec; /* enum keel_codec */
     uint32_t snapshot_keep;
     uint64_t snapshot_keep_every; /* steps; 0: none */
@@ -110,6 +111,9 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
  * identities differ, the data do. */
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes);
+
+/* Whether the job asks for any snapshot. */
+bool keel_job_takes_snapshots(const struct keel_job *job);
 
 /* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
 const char *keel_job_key_file(const struct keel_job *job);

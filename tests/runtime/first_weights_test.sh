@@ -1,0 +1,67 @@
+#!/bin/sh
+# The weights before the first step can be kept (snapshot.first), and what there is can be evaluated without a step
+# of training (train.steps = 0); neither changes a bit of the run.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+
+run() { # DIR ARGUMENTS...
+    out=$root/$1
+    shift
+    timeout 600 "$KEEL" run "$here/../demo/drill.conf" --set "data.path=$root/text" --set cluster.device=host \
+        --set snapshot.every=4 --set train.eval_every=4 --out "$out" "$@" >"$root/log" 2>&1
+    code=$?
+}
+check() { # NAME CONDITION...
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what: exit $code"
+        tail -n 4 "$root/log" | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+snapshots() { "$KEEL" ckpt ls "$out" --json | sed -n 's/.*"step": \([0-9]*\),.*/\1/p' | sort -n | tr '\n' ' '; }
+evaluated() { grep '"event":"evaluated"' "$out/events.jsonl" | tail -n 1 | sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p"; }
+validation() { sed -n "s/^{\"step\":$1,.*\"val_loss\":\([0-9.e-]*\).*/\1/p" "$out/metrics.jsonl"; }
+same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
+
+run plain
+check "a run to compare with" [ "$code" -eq 0 ]
+run first --set snapshot.first=true --set snapshot.keep=9 --ranks 2
+check "a run that keeps its first weights ends well" [ "$code" -eq 0 ]
+check "and has them beside the others" same "$(snapshots)" "0 4 8 12 "
+check "they are whole" "$KEEL" ckpt verify "$out" --all
+check "and cost no bit" same_bits "$root/plain" "$out"
+
+run none --set train.steps=0
+check "evaluating needs no step" [ "$code" -eq 0 ]
+check "it is of step 0" same "$(evaluated step)" 0
+check "and tells a loss" [ -n "$(evaluated val_loss)" ]
+check "on the terminal too" grep -q "step 0  validation [0-9]" "$root/log"
+check "and no step is on record" [ ! -s "$out/metrics.jsonl" ]
+none=$(evaluated val_loss)
+run none
+check "the same directory can be trained in then" [ "$code" -eq 0 ]
+check "with the same bits" same_bits "$root/plain" "$out"
+run none --set train.steps=0
+check "what was trained can be evaluated again" same "$(evaluated step)" 12
+check "and is worth what it was worth when it was trained" same "$(evaluated val_loss)" "$(validation 12)"
+run none --set train.steps=0 --resume 8 --ranks 2
+check "so can an earlier snapshot, on other ranks" same "$(evaluated val_loss)" "$(validation 8)"
+
+run weights --set train.steps=0 --set snapshot.first=true --set snapshot.every=0
+check "weights can be made without a step" same "$(snapshots)" "0 "
+check "and are those that every run begins with" same "$(evaluated val_loss)" "$none"
+run weights --ranks 3
+check "a run begins from them" grep -q '"resumed".*"step":0' "$out/events.jsonl"
+check "to the same bits" same_bits "$root/plain" "$out"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
