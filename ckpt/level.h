@@ -33,10 +33,11 @@ void keel_frame_unload(struct keel_frame *frame);
 /* Header and footer only; *out.index stays NULL. */
 enum keel_status keel_frame_load_ends(struct keel_level_source *source, struct keel_frame *out);
 
-/* Read and check a manifest; finish it with keel_manifest_fini. */
+/* Read and check a manifest; finish it with keel_manifest_fini. Its bytes as they were read go to *out_text
+ * (free with keel_free) and *out_bytes; NULL when not wanted. */
 struct keel_manifest;
 enum keel_status keel_manifest_from_level(struct keel_level *level, const struct keel_object *object,
-                                          struct keel_manifest *out);
+                                          struct keel_manifest *out, char **out_text, uint64_t *out_bytes);
 
 /* Is it what its name says, as far as header, footer, or a manifest's check tell? */
 enum keel_status keel_source_glance(struct keel_level_source *source);

@@ -8,13 +8,15 @@ enum { NEAR_NONE = KEEL_NEAR_COUNT };
 
 struct seen {
     uint64_t step, attempt;
-    int shard_near;                   /* the nearest that has the rank's shard; NEAR_NONE */
-    struct keel_level *manifest_from; /* the first that lists it; NULL */
-    int near;                         /* out: of what is needed the furthest; NEAR_NONE: cannot be had */
+    int shard_near; /* the nearest that has the rank's shard; NEAR_NONE */
+    bool manifest;  /* some level lists it */
+    int near;       /* out: of what is needed the furthest; NEAR_NONE: cannot be had */
 };
 
 struct offers {
     uint32_t rank;
+    struct keel_level *const *levels; /* borrowed */
+    uint32_t level_count;
     struct keel_level *level; /* that is being listed */
     struct seen *seen;        /* owned; newest first once sorted */
     size_t count, capacity;
@@ -46,8 +48,7 @@ static enum keel_status see(void *context, const struct keel_object_info *info)
     if (!shard && object->kind != KEEL_OBJECT_MANIFEST)
         return KEEL_OK;
     KEEL_TRY(find_or_add(offers, object->step, object->attempt, &seen));
-    if (!shard && seen->manifest_from == NULL)
-        seen->manifest_from = offers->level;
+    seen->manifest = seen->manifest || !shard;
     if (shard && (int)offers->level->near < seen->shard_near)
         seen->shard_near = (int)offers->level->near;
     return KEEL_OK;
@@ -61,6 +62,16 @@ static int newest_first(const void *a, const void *b)
     return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
 }
 
+/* From the first level that gives it sound: one that lists it may be gone by now. */
+static enum keel_status read_manifest(const struct offers *offers, const struct keel_object *object,
+                                      struct keel_manifest *out)
+{
+    enum keel_status status = KEEL_NOT_FOUND;
+    for (uint32_t i = 0; i < offers->level_count && status != KEEL_OK && status != KEEL_NO_MEMORY; i++)
+        status = keel_manifest_from_level(offers->levels[i], object, out, NULL, NULL);
+    return status;
+}
+
 /* Bases are of earlier snapshots, so going from the oldest on each is decided before those that need it. A
  * base of the same or a later step would be none of ours. */
 static enum keel_status decide(struct offers *offers, size_t number)
@@ -69,9 +80,9 @@ static enum keel_status decide(struct offers *offers, size_t number)
     const struct keel_object object = {
         .step = seen->step, .attempt = seen->attempt, .kind = KEEL_OBJECT_MANIFEST};
     struct keel_manifest manifest;
-    if (seen->shard_near == NEAR_NONE || seen->manifest_from == NULL)
+    if (seen->shard_near == NEAR_NONE || !seen->manifest)
         return KEEL_OK;
-    enum keel_status status = keel_manifest_from_level(seen->manifest_from, &object, &manifest);
+    enum keel_status status = read_manifest(offers, &object, &manifest);
     if (status != KEEL_OK)
         return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     int near = seen->shard_near;
@@ -91,7 +102,7 @@ static enum keel_status decide(struct offers *offers, size_t number)
 enum keel_status keel_level_offers(struct keel_level *const *levels, uint32_t level_count, uint32_t rank,
                                    struct keel_offer *out, uint32_t capacity, uint32_t *out_count)
 {
-    struct offers offers = {.rank = rank};
+    struct offers offers = {.rank = rank, .levels = levels, .level_count = level_count};
     enum keel_status status = KEEL_OK;
     uint32_t count = 0;
     for (uint32_t i = 0; i < level_count && status != KEEL_NO_MEMORY; i++) {

@@ -2,8 +2,10 @@
  * is stopped, dead or mad costs a call its time-out, and the level its use, nothing more.
  *
  * One call at a time holds the lock from its request to its answer. A call that gave up leaves its answer on
- * the way; the next one knows it by its serial number, and lets go of what was opened for it. After a failure
- * that leaves the link in doubt (sending timed out, the peer is gone, garbage came) the level is broken:
+ * the way; the next one knows it by its serial number, and lets go of what was opened for it. Until that
+ * answer comes the level is silent, and calls fail without waiting: links lose nothing, so a partner that
+ * works again is heard of, and one that stands still costs its time-out once. After a failure that leaves the
+ * link in doubt (sending timed out, the peer is gone, garbage came) the level is broken:
  * every later call fails at once. */
 #include "level.h"
 #include "level_wire.h"
@@ -21,6 +23,7 @@ struct remote_level {
     struct keel_wire_message *message; /* owned; the request, then the answer */
     uint64_t serial;
     bool broken;
+    bool silent; /* a call timed out, and nothing has come since */
 };
 
 struct remote_source {
@@ -40,12 +43,6 @@ static struct remote_level *remote_of(struct keel_level *level)
 
 /* ---- calls (all with the lock held) ----------------------------------------------------------------------
  */
-
-static struct keel_wire_header *begin(struct remote_level *remote, enum keel_wire_op op)
-{
-    keel_wire_begin(remote->message, op, ++remote->serial, remote->level.run);
-    return &remote->message->header;
-}
 
 static enum keel_status doubt(struct remote_level *remote, enum keel_status status)
 {
@@ -80,7 +77,9 @@ static enum keel_status pass_on(struct remote_level *remote)
         char c = (char)remote->message->payload[i];
         detail[i] = c >= ' ' && c <= '~' ? c : '?';
     }
-    return keel_fail((enum keel_status)header->status, "%s: %s", remote->level.name, detail);
+    /* Memory that is short over there is not short here, where it would end more than this call. */
+    return keel_fail(header->status == KEEL_NO_MEMORY ? KEEL_IO : (enum keel_status)header->status, "%s: %s",
+                     remote->level.name, detail);
 }
 
 /* The answer to a call that gave up is here. What was opened for that call nobody else would close, and what
@@ -98,16 +97,49 @@ static enum keel_status let_go(struct remote_level *remote, uint64_t deadline_ns
     return post(remote, deadline_ns);
 }
 
+/* Has the answer come that the last call did not wait for? Looks, without waiting. */
+static void listen_again(struct remote_level *remote)
+{
+    const struct keel_wire_header *header = &remote->message->header;
+    enum keel_status status = keel_wire_receive(&remote->link, remote->message, keel_now_ns());
+    if (status == KEEL_TIMEOUT)
+        return;
+    remote->silent = false;
+    if (status != KEEL_OK)
+        (void)doubt(remote, status);
+    else if ((header->op & KEEL_WIRE_ANSWER) == 0 || header->serial > remote->serial)
+        (void)garbage(remote);
+    else
+        (void)let_go(remote, keel_deadline_after_ns(remote->call_timeout_ns));
+}
+
+/* Fill in a request. */
+static struct keel_wire_header *begin(struct remote_level *remote, enum keel_wire_op op)
+{
+    if (remote->silent)
+        listen_again(remote);
+    keel_wire_begin(remote->message, op, ++remote->serial, remote->level.run);
+    return &remote->message->header;
+}
+
+static enum keel_status still_silent(const struct remote_level *remote)
+{
+    return keel_fail(KEEL_TIMEOUT, "%s: still no answer to a call that timed out", remote->level.name);
+}
+
 /* Send what was begun and wait for its answer. On OK it is in remote->message. */
 static enum keel_status call(struct remote_level *remote)
 {
     const uint64_t deadline_ns = keel_deadline_after_ns(remote->call_timeout_ns);
     const uint32_t op = remote->message->header.op;
     const struct keel_wire_header *header = &remote->message->header;
+    if (remote->silent)
+        return still_silent(remote);
     KEEL_TRY(post(remote, deadline_ns));
     for (;;) {
         enum keel_status status = keel_wire_receive(&remote->link, remote->message, deadline_ns);
-        if (status == KEEL_TIMEOUT)
+        remote->silent = status == KEEL_TIMEOUT;
+        if (remote->silent)
             return keel_fail(KEEL_TIMEOUT, "%s: no answer within %llu ms", remote->level.name,
                              (unsigned long long)(remote->call_timeout_ns / KEEL_NS_PER_MS));
         if (status != KEEL_OK)
@@ -126,10 +158,10 @@ static enum keel_status call(struct remote_level *remote)
     }
 }
 
-/* Send what was begun; nobody answers. */
+/* Send what was begun; nobody answers. A silent level gets what its link takes without waiting. */
 static void tell(struct remote_level *remote)
 {
-    (void)post(remote, keel_deadline_after_ns(remote->call_timeout_ns));
+    (void)post(remote, remote->silent ? keel_now_ns() : keel_deadline_after_ns(remote->call_timeout_ns));
 }
 
 /* ---- list ------------------------------------------------------------------------------------------------
@@ -326,13 +358,20 @@ static enum keel_status remote_write(struct keel_level_sink *sink, const void *d
         header->offset = offset;
         header->payload_bytes = (uint32_t)part;
         memcpy(remote->message->payload, at, part);
-        status = post(remote, keel_deadline_after_ns(remote->call_timeout_ns));
+        status = remote->silent ? still_silent(remote)
+                                : post(remote, keel_deadline_after_ns(remote->call_timeout_ns));
         keel_mutex_unlock(&remote->lock);
         at += part;
         offset += part;
         bytes -= part;
     }
     return status;
+}
+
+static void remote_abort(struct keel_level_sink *sink)
+{
+    tell_handle(remote_of(sink->level), KEEL_WIRE_ABORT, ((struct remote_sink *)sink)->handle);
+    keel_free(sink);
 }
 
 static enum keel_status remote_commit(struct keel_level_sink *sink,
@@ -343,16 +382,15 @@ static enum keel_status remote_commit(struct keel_level_sink *sink,
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_COMMIT);
     header->handle = ((struct remote_sink *)sink)->handle;
     memcpy(header->digest, digest, sizeof header->digest);
+    const bool was_silent = remote->silent;
     enum keel_status status = call(remote);
     keel_mutex_unlock(&remote->lock);
+    if (was_silent) { /* the commit was not sent: it must not stay open over there */
+        remote_abort(sink);
+        return still_silent(remote);
+    }
     keel_free(sink);
     return status;
-}
-
-static void remote_abort(struct keel_level_sink *sink)
-{
-    tell_handle(remote_of(sink->level), KEEL_WIRE_ABORT, ((struct remote_sink *)sink)->handle);
-    keel_free(sink);
 }
 
 /* ---- the level

@@ -53,16 +53,32 @@ static bool is_loss(enum keel_status status)
 
 /* ---- manifest ------------------------------------------------------------------------------------------ */
 
-/* From the store, or the nearest level that has it sound. */
+/* Of the generation that is repaired. Its bytes are kept from the reading that verified them, as the level
+ * that they came from may be gone when all shards are there and they are written. */
+struct found_manifest {
+    struct keel_manifest manifest;
+    char *text; /* owned */
+    uint64_t text_bytes;
+    struct keel_level *from; /* borrowed */
+};
+
+static void forget_manifest(struct found_manifest *found)
+{
+    keel_manifest_fini(&found->manifest);
+    keel_free(found->text);
+}
+
+/* From the store, or the nearest level that has it sound: whatever is wrong with one, the next is asked. */
 static enum keel_status find_manifest(struct repair *repair, const struct keel_object *object,
-                                      struct keel_manifest *out, struct keel_level **out_from)
+                                      struct found_manifest *out)
 {
     enum keel_status first = KEEL_OK;
     char detail[KEEL_DETAIL_BYTES] = "";
     for (uint32_t i = 0; i < repair->level_count; i++) {
-        enum keel_status status = keel_manifest_from_level(repair->levels[i], object, out);
-        *out_from = repair->levels[i];
-        if (status == KEEL_OK || (!is_loss(status) && status != KEEL_IO))
+        enum keel_status status =
+            keel_manifest_from_level(repair->levels[i], object, &out->manifest, &out->text, &out->text_bytes);
+        out->from = repair->levels[i];
+        if (status == KEEL_OK || status == KEEL_NO_MEMORY)
             return status;
         if (first == KEEL_OK || (first == KEEL_NOT_FOUND && status != KEEL_NOT_FOUND)) {
             first = status;
@@ -357,10 +373,25 @@ static enum keel_status settle(struct repair *repair, uint64_t step, uint64_t at
     return status;
 }
 
-static enum keel_status finish_manifest(struct repair *repair, const struct keel_object *object,
-                                        struct keel_level *from, uint32_t lost_before)
+static enum keel_status write_manifest(struct repair *repair, const struct keel_object *object,
+                                       const struct found_manifest *found)
 {
-    if (from == repair->self) {
+    struct keel_level_sink *sink;
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    KEEL_TRY(keel_level_create(repair->self, object, found->text_bytes, &sink));
+    enum keel_status status = keel_level_write(sink, found->text, found->text_bytes);
+    if (status != KEEL_OK) {
+        keel_level_abort(sink);
+        return status;
+    }
+    keel_format_digest(found->text, found->text_bytes, digest);
+    return keel_level_commit(sink, digest);
+}
+
+static enum keel_status finish_manifest(struct repair *repair, const struct keel_object *object,
+                                        const struct found_manifest *found, uint32_t lost_before)
+{
+    if (found->from == repair->self) {
         report(repair, object, KEEL_REPAIR_SOUND, "");
         return KEEL_OK;
     }
@@ -369,9 +400,9 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
         return KEEL_OK;
     }
     if (!repair->config->dry_run)
-        KEEL_TRY(keel_level_copy(from, object, repair->self));
+        KEEL_TRY(write_manifest(repair, object, found));
     char detail[KEEL_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "from %s", from->name);
+    snprintf(detail, sizeof detail, "from %s", found->from->name);
     report(repair, object, KEEL_REPAIR_MENDED, detail);
     return KEEL_OK;
 }
@@ -418,24 +449,23 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
                                           uint32_t depth)
 {
     const struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
-    struct keel_manifest manifest = {0};
-    struct keel_level *from = NULL;
+    struct found_manifest found = {0};
     uint32_t lost_before = repair->result.lost;
     bool is_new;
     KEEL_TRY(meet(repair, step, attempt, &is_new));
     if (!is_new)
         return KEEL_OK;
-    KEEL_TRY(find_manifest(repair, &object, &manifest, &from));
+    KEEL_TRY(find_manifest(repair, &object, &found));
     enum keel_status status = sweep_temporaries(repair, step, attempt);
     if (status == KEEL_OK)
-        status = repair_bases(repair, &manifest, depth);
+        status = repair_bases(repair, &found.manifest, depth);
     if (status == KEEL_OK)
-        status = repair_files(repair, &manifest);
+        status = repair_files(repair, &found.manifest);
     if (status == KEEL_OK)
         status = settle(repair, step, attempt);
     if (status == KEEL_OK)
-        status = finish_manifest(repair, &object, from, lost_before);
-    keel_manifest_fini(&manifest);
+        status = finish_manifest(repair, &object, &found, lost_before);
+    forget_manifest(&found);
     return status;
 }
 

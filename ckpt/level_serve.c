@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HANDLES_MAX = 64 };
+/* A client that reads an erasure set has two files of each node open, and some more. */
+enum { HANDLES_MAX = 3 * KEEL_ERASURE_NODES_MAX };
 
 /* An open source or sink of the client. Its number is never used again, so a late message for one that is
  * closed meets no other. */

@@ -170,7 +170,9 @@ static enum keel_status verify_shard(struct keel_level_source *source)
 
 /* ---- manifests ------------------------------------------------------------------------------------- */
 
-static enum keel_status read_manifest(struct keel_level_source *source, struct keel_manifest *out)
+/* *text is set, and the caller's, only on OK. */
+static enum keel_status read_manifest(struct keel_level_source *source, struct keel_manifest *out,
+                                      char **out_text)
 {
     char label[KEEL_LEVEL_LABEL_BYTES], *text;
     const struct keel_object *object = &source->info.object;
@@ -181,35 +183,48 @@ static enum keel_status read_manifest(struct keel_level_source *source, struct k
     enum keel_status status = keel_level_read(source, 0, text, keel_size(source->info.bytes));
     if (status == KEEL_OK)
         status = keel_manifest_decode(text, keel_size(source->info.bytes), label, out);
-    if (status == KEEL_OK && !source->info.digest_known) {
-        keel_format_digest(text, source->info.bytes, source->info.digest);
-        source->info.digest_known = true;
-    }
-    keel_free(text);
-    if (status != KEEL_OK)
-        return status;
-    if (strcmp(out->run, source->level->run) != 0 || out->info.step != object->step ||
-        out->info.attempt != object->attempt) {
+    if (status == KEEL_OK && (strcmp(out->run, source->level->run) != 0 || out->info.step != object->step ||
+                              out->info.attempt != object->attempt)) {
         status = foreign(source, out->run, out->info.step, out->info.attempt);
         keel_manifest_fini(out);
     }
-    return status;
+    if (status != KEEL_OK) {
+        keel_free(text);
+        return status;
+    }
+    if (!source->info.digest_known) {
+        keel_format_digest(text, source->info.bytes, source->info.digest);
+        source->info.digest_known = true;
+    }
+    *out_text = text;
+    return KEEL_OK;
 }
 
 enum keel_status keel_manifest_from_level(struct keel_level *level, const struct keel_object *object,
-                                          struct keel_manifest *out)
+                                          struct keel_manifest *out, char **out_text, uint64_t *out_bytes)
 {
     struct keel_level_source *source;
+    char *text;
     KEEL_TRY(keel_level_open(level, object, &source));
-    enum keel_status status = read_manifest(source, out);
+    enum keel_status status = read_manifest(source, out, &text);
+    const uint64_t bytes = source->info.bytes;
     keel_level_close_source(source);
-    return status;
+    KEEL_TRY(status);
+    if (out_text == NULL) {
+        keel_free(text);
+        return KEEL_OK;
+    }
+    *out_text = text;
+    *out_bytes = bytes;
+    return KEEL_OK;
 }
 
 static enum keel_status verify_manifest(struct keel_level_source *source)
 {
     struct keel_manifest manifest;
-    KEEL_TRY(read_manifest(source, &manifest));
+    char *text;
+    KEEL_TRY(read_manifest(source, &manifest, &text));
+    keel_free(text);
     keel_manifest_fini(&manifest);
     return KEEL_OK;
 }

@@ -5,7 +5,7 @@
 #include "level_rig.h"
 #include "parity.h"
 
-enum { NODES_MAX = 12, NODE_BYTES = 8 << 20 };
+enum { NODES_MAX = KEEL_ERASURE_NODES_MAX, NODE_BYTES = 8 << 20 };
 
 struct blob {
     uint8_t *data;

@@ -38,7 +38,7 @@ static void lose_and_compute(const struct node_set *nodes, uint32_t lost)
     keel_level_end(set);
 }
 
-enum { THREADS = 4, SMALL_BYTES = 8000 };
+enum { THREADS = 4, SMALL_BYTES = 8000, PATTERN_NODES_MAX = 12 };
 
 /* All patterns of some m of one set of shards: thread `first` of THREADS. */
 struct pattern_worker {
@@ -65,9 +65,9 @@ static void *try_patterns(void *argument)
 START_TEST(any_m_nodes_of_up_to_twelve_may_be_lost)
 {
     uint64_t patterns = 0, state = 5;
-    for (uint32_t n = 2; n <= NODES_MAX; n++) {
+    for (uint32_t n = 2; n <= PATTERN_NODES_MAX; n++) {
         struct origin origin = make_empty_origin();
-        struct node_set sets[NODES_MAX] = {make_nodes(&origin, n, SMALL_BYTES, &state)};
+        struct node_set sets[PATTERN_NODES_MAX] = {make_nodes(&origin, n, SMALL_BYTES, &state)};
         struct pattern_worker workers[THREADS];
         for (uint32_t m = 1; m < n; m++) {
             sets[m] = sets[0]; /* the same levels and shards, other parity */
@@ -88,7 +88,55 @@ START_TEST(any_m_nodes_of_up_to_twelve_may_be_lost)
         end_origin(&origin);
     }
     printf("note: %llu patterns of lost nodes, n = 2 .. %d, m = 1 .. n - 1: all computed\n",
-           (unsigned long long)patterns, NODES_MAX);
+           (unsigned long long)patterns, PATTERN_NODES_MAX);
+}
+END_TEST
+
+/* Each node a level of its own, up to the largest set: what may be written may be read, whichever are lost,
+ * and repaired into a store that has nothing. */
+START_TEST(a_set_of_the_most_nodes_is_read_and_repaired)
+{
+    const uint32_t sizes[] = {16, 17, 18, KEEL_ERASURE_NODES_MAX - 1, KEEL_ERASURE_NODES_MAX};
+    const uint32_t loses[] = {1, 3};
+    uint64_t state = 23;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        struct origin origin = make_empty_origin();
+        struct node_set nodes = make_nodes(&origin, sizes[s], 30000, &state);
+        const struct keel_object manifest = manifest_object(5, 2);
+        for (size_t l = 0; l < sizeof loses / sizeof *loses; l++) {
+            const uint32_t m = loses[l], first = (uint32_t)draw(&state, sizes[s] - m);
+            struct origin empty = make_empty_origin();
+            struct keel_level *levels[KEEL_ERASURE_NODES_MAX + 1] = {empty.level}, *set;
+            uint32_t count = 1;
+            protect_nodes(&nodes, m, KEEL_PARITY_CELL_BYTES_MIN);
+            for (uint32_t i = 0; i < sizes[s]; i++) { /* an empty level stands for each that is lost */
+                levels[count] = nodes.levels[i];
+                if (i >= first && i < first + m)
+                    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a fresh node", &levels[count]));
+                count++;
+            }
+            ck_ok(keel_level_erasure_open(levels, count, 5, 2, nodes.set, &set));
+            for (uint32_t i = first; i < first + m; i++)
+                ck_ok(node_as_before(&nodes, set, i));
+            keel_level_end(set);
+            ck_ok(keel_level_copy(origin.level, &manifest, levels[count - 1]));
+            struct keel_repair_config config = {
+                .step = 5, .attempt = 2, .sources = levels + 1, .source_count = count - 1};
+            struct keel_repair_result result;
+            ck_ok(keel_store_repair(empty.store, &config, &result));
+            ck_assert_uint_eq(result.lost, 0);
+            for (uint32_t i = 0; i < sizes[s]; i++) {
+                struct keel_object shard = shard_object(5, 2, nodes.ranks[i]);
+                if (nodes.ranks[i] != KEEL_ERASURE_NO_SHARD)
+                    ck_ok(same_as_before(empty.level, &shard, &nodes.shards[i]));
+            }
+            for (uint32_t i = first; i < first + m; i++)
+                keel_level_end(levels[1 + i]);
+            end_origin(&empty);
+        }
+        end_nodes(&nodes);
+        end_origin(&origin);
+    }
 }
 END_TEST
 
@@ -541,6 +589,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, any_m_nodes_of_up_to_twelve_may_be_lost);
+    tcase_add_test(tc, a_set_of_the_most_nodes_is_read_and_repaired);
     tcase_add_test(tc, one_node_too_many_is_refused_and_named);
     tcase_add_test(tc, large_cells_sizes_and_sets_work_as_small_ones);
     tcase_add_test(tc, lost_nodes_are_rebuilt_onto_others_and_the_set_is_whole_again);

@@ -1,7 +1,7 @@
 /* level_choose_test.c - the newest generation that all can have, against an oracle that tries them all; and
  * what a rank can have, from lists and manifests. */
+#include "failing_level.h"
 #include "generations.h"
-#include "level_rig.h"
 
 enum { RANKS_MAX = 6, OFFERS_MAX = 12, ROUNDS = 20000 };
 
@@ -156,6 +156,20 @@ START_TEST(a_rank_offers_what_it_has_shard_and_manifest_of)
 }
 END_TEST
 
+START_TEST(a_manifest_is_read_from_whichever_level_still_gives_it)
+{
+    struct origin origin = make_origin();
+    struct failing_level first = make_failing_level(origin.level, FAILING_GONE, 1); /* after its list */
+    struct keel_level *levels[2] = {&first.level, origin.level};
+    struct keel_offer offers[4];
+    uint32_t count;
+    ck_ok(keel_level_offers(levels, 2, 0, offers, 4, &count));
+    ck_assert_uint_gt(first.failed, 0);
+    ck_assert_uint_eq(count, 1);
+    end_origin(&origin);
+}
+END_TEST
+
 START_TEST(a_delta_is_offered_with_its_bases_only)
 {
     struct origin origin = make_empty_origin();
@@ -185,6 +199,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_choice_is_the_oracles);
     tcase_add_test(tc, the_choice_says_what_it_took_and_why);
     tcase_add_test(tc, a_rank_offers_what_it_has_shard_and_manifest_of);
+    tcase_add_test(tc, a_manifest_is_read_from_whichever_level_still_gives_it);
     tcase_add_test(tc, a_delta_is_offered_with_its_bases_only);
 }
 

@@ -7,7 +7,7 @@
 #include "sample.h"
 #include "store.h"
 
-enum { RIG_RANKS = 3, RIG_LISTED_MAX = 64 };
+enum { RIG_RANKS = 3, RIG_LISTED_MAX = 160 };
 
 /* A committed snapshot of RIG_RANKS ranks, as a directory level. */
 struct origin {

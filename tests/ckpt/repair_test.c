@@ -1,6 +1,7 @@
 /* repair_test.c - what is damaged or missing in a snapshot is mended byte for byte from whatever still holds
  * it, and what cannot be mended is named, and left as it is. */
 #include "erasure_rig.h"
+#include "failing_level.h"
 #include "generations.h"
 #include <errno.h>
 #include <keel/disk.h>
@@ -181,6 +182,33 @@ START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
     ck_ok(load_step(&origin, 5));
     keel_level_end(copy);
+    end_origin(&origin);
+}
+END_TEST
+
+/* Two partners hold everything, and the one that is asked first fails at any of its calls, for good. */
+START_TEST(any_sound_source_will_do_whenever_another_fails)
+{
+    struct origin origin = make_origin();
+    struct listed all = list_level(origin.level);
+    uint32_t repairs = 0;
+    for (int mode = 0; mode < FAILING_MODES; mode++)
+        for (uint32_t fails_from = 0, failed = 1; failed > 0; fails_from++) {
+            struct origin empty = make_empty_origin();
+            struct failing_level first =
+                make_failing_level(origin.level, (enum failing_mode)mode, fails_from);
+            struct keel_level *sources[2] = {&first.level, origin.level};
+            struct keel_repair_config config = {
+                .step = 5, .attempt = 2, .sources = sources, .source_count = 2};
+            enum keel_status status = keel_store_repair(empty.store, &config, NULL);
+            ck_assert_msg(status == KEEL_OK, "mode %d, from call %u on: %s", mode, fails_from, keel_detail());
+            ck_assert_uint_eq(list_level(empty.level).count, all.count);
+            failed = first.failed;
+            repairs++;
+            end_origin(&empty);
+        }
+    printf("note: %u repairs beside a source that fails at each of its calls: all brought everything\n",
+           repairs);
     end_origin(&origin);
 }
 END_TEST
@@ -502,6 +530,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_flipped_bit_anywhere_is_mended_from_another_level);
     tcase_add_test(tc, a_generation_is_restored_into_an_empty_store);
     tcase_add_test(tc, a_manifest_that_the_disk_cannot_read_is_brought_from_another_level);
+    tcase_add_test(tc, any_sound_source_will_do_whenever_another_fails);
     tcase_add_test(tc, what_is_lost_everywhere_is_named_and_nothing_is_committed);
     tcase_add_test(tc, a_file_that_is_gone_or_cut_off_is_brought_back);
     tcase_add_test(tc, temporary_files_of_a_crash_go_and_others_stay);

@@ -13,7 +13,8 @@
  * that the format has a check for.
  *
  * Levels may be used by any threads at once; a source or sink by one at a time. Everything here blocks;
- * remote levels for no longer than their time-out a call. Close sources and sinks before their level. */
+ * remote levels for no longer than their time-out a call, and once only for a partner that stands still.
+ * Close sources and sinks before their level. */
 #ifndef KEEL_CKPT_LEVEL_H
 #define KEEL_CKPT_LEVEL_H
 
@@ -155,7 +156,8 @@ enum keel_status keel_level_memory_open(const char *run, uint64_t capacity_bytes
 /* ---- remote levels ------------------------------------------------------------------------------- */
 
 /* Messages to one other process and back, in order, each whole and once; a socket pair or a connection of
- * transport. Both return TIMEOUT when the deadline passes, PEER_LOST when the other side is gone. Of a
+ * transport. Both return TIMEOUT when the deadline passes, PEER_LOST when the other side is gone. With a
+ * deadline that has passed they do what can be done without waiting: a message that is there is taken. Of a
  * message that timed out in sending no part, or all of it, or the link is useless from then on: it is not
  * used again. */
 struct keel_level_link {
@@ -167,10 +169,11 @@ struct keel_level_link {
 enum { KEEL_LEVEL_MESSAGE_BYTES = (1 << 20) + 256 }; /* the largest */
 
 /* The level that another process serves on the other end: a partner's memory. The link is borrowed, and used
- * by this level alone. Each call waits at most `call_timeout_ns` for the other side; then TIMEOUT, and the
- * next may work again, unless it was sending that did not get through. PEER_LOST and garbage are for ever:
- * open another link. After a commit that failed so nobody knows whether the object is there: look, or do it
- * again. Closing sources and sinks never waits for an answer. MISMATCH: the other side serves another run. */
+ * by this level alone. A call waits at most `call_timeout_ns` for the other side; then TIMEOUT. All later
+ * calls fail so at once, without waiting, until that late answer has come, and work again from then on. Where
+ * sending timed out, or after PEER_LOST or garbage, all calls fail for ever: open another link. After a
+ * commit that failed so nobody knows whether the object is there: look, or do it again. Closing sources and
+ * sinks never waits for an answer. MISMATCH: the other side serves another run. */
 enum keel_status keel_level_remote_open(const struct keel_level_link *link, enum keel_level_near near,
                                         const char *run, const char *name, uint64_t call_timeout_ns,
                                         struct keel_level **out);
@@ -209,7 +212,8 @@ enum keel_status keel_erasure_protect(const struct keel_erasure_config *config);
 enum keel_status keel_level_erasure_open(struct keel_level *const *levels, uint32_t level_count,
                                          uint64_t step, uint64_t attempt, uint32_t set,
                                          struct keel_level **out);
-enum { KEEL_LEVEL_SOURCES_MAX = 16 }; /* of one erasure level, one restore, one repair */
+/* Levels of one erasure level: one for each node, and a store. One repair takes all but the store. */
+enum { KEEL_LEVEL_SOURCES_MAX = KEEL_ERASURE_NODES_MAX + 1 };
 
 /* ---- which generation ----------------------------------------------------------------------------- */
 
