@@ -8,7 +8,7 @@ enum { KEEP_DEFAULT = 2 }; /* when another rule is given */
 
 struct gc_options {
     uint64_t keep, every_steps, within_ns, spaced_ns;
-    bool dry_run;
+    bool idle, dry_run;
 };
 
 struct gc {
@@ -61,7 +61,7 @@ static int print_end(const struct gc *gc, const struct keel_store *store, struct
            gc->dry_run ? "would stay" : "stay");
     if (left.uncommitted > 0)
         printf("%u more %s that are not committed, and no earlier than the newest made: they may be on their "
-               "way\n",
+               "way; --idle removes them\n",
                left.uncommitted, gc->dry_run ? "would stay" : "stay");
     return 0;
 }
@@ -121,8 +121,11 @@ static int run(const struct keel_cmd *cmd)
         return keel_cmd_report(status);
     if (place.has_step)
         status = keel_fail(KEEL_INVALID, "%s: is one snapshot; name the run or the store", place.path);
-    else if (!options->dry_run)
+    else
         status = keel_cmd_lock_run(&place, "gc", &lock);
+    if (status == KEEL_BUSY && options->dry_run) /* looking is allowed while it runs */
+        status = KEEL_OK;
+    rules.idle = options->idle || lock >= 0; /* a run that is locked by us saves nothing */
     gc.removed = json_array();
     int code = status == KEEL_OK ? collect(&gc, place.store, &rules) : keel_cmd_report(status);
     json_decref(gc.removed);
@@ -140,6 +143,8 @@ static const struct keel_cmd_option options[] = {
      "and those younger than TIME: 90s, 30m, 12h, 7d"},
     {"--spaced", "TIME", KEEL_CMD_DURATION, offsetof(struct gc_options, spaced_ns),
      "and the first of every span of TIME"},
+    {"--idle", NULL, KEEL_CMD_FLAG, offsetof(struct gc_options, idle),
+     "no program saves here now: what is not committed goes, whatever its step"},
     {"--dry-run", NULL, KEEL_CMD_FLAG, offsetof(struct gc_options, dry_run),
      "remove nothing, tell what would go"},
     {0}};
@@ -152,7 +157,8 @@ const struct keel_cmd_kind keel_cmd_gc = {
     .summary = "let old snapshots go, and what killed writers left",
     .details =
         "What any rule keeps stays, and so does every base that a delta of it needs. Without a rule all\n"
-        "committed snapshots stay, and only leftovers go; with one the newest 2 stay at least.\n",
+        "committed snapshots stay, and only leftovers go; with one the newest 2 stay at least. Of a\n"
+        "directory of keel run, which it locks, it knows what is left over; elsewhere --idle says so.\n",
     .examples = "  keel ckpt gc out --keep 3 --every 1000 --within 1d --spaced 7d --dry-run\n",
     .options = options,
     .run = run};

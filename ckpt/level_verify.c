@@ -204,7 +204,7 @@ enum keel_status keel_manifest_from_level(struct keel_level *level, const struct
                                           struct keel_manifest *out, char **out_text, uint64_t *out_bytes)
 {
     struct keel_level_source *source;
-    char *text;
+    char *text = NULL;
     KEEL_TRY(keel_level_open(level, object, &source));
     enum keel_status status = read_manifest(source, out, &text);
     const uint64_t bytes = source->info.bytes;
@@ -222,7 +222,7 @@ enum keel_status keel_manifest_from_level(struct keel_level *level, const struct
 static enum keel_status verify_manifest(struct keel_level_source *source)
 {
     struct keel_manifest manifest;
-    char *text;
+    char *text = NULL;
     KEEL_TRY(read_manifest(source, &manifest, &text));
     keel_free(text);
     keel_manifest_fini(&manifest);

@@ -31,8 +31,21 @@ static struct word finish(struct keel_save *save, uint64_t deadline_ns)
     return word;
 }
 
-static enum keel_status commit_words(struct keel_store *store, const struct keel_commit *commit,
-                                     const struct word *words, uint32_t count)
+/* All saves of the attempt are over, so what they wrote is of no use any more. It was made by them: a rank
+ * that could not begin may have met a directory that is another program's. */
+static void discard(struct keel_store *store, const struct keel_commit *commit, const struct word *words,
+                    uint32_t count)
+{
+    char detail[KEEL_DETAIL_BYTES]; /* of the failure, which is what is told */
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    for (uint32_t i = 0; i < count; i++)
+        if (words[i].status == KEEL_OK)
+            (void)keel_save_discard(store, commit->step, commit->attempt, i);
+    keel_detail_set(detail);
+}
+
+static enum keel_status try_commit(struct keel_store *store, const struct keel_commit *commit,
+                                   const struct word *words, uint32_t count)
 {
     struct keel_shard_summary *shards;
     struct keel_commit complete = *commit;
@@ -47,6 +60,15 @@ static enum keel_status commit_words(struct keel_store *store, const struct keel
     complete.shard_count = count;
     enum keel_status status = keel_store_commit(store, &complete);
     keel_free(shards);
+    return status;
+}
+
+static enum keel_status commit_words(struct keel_store *store, const struct keel_commit *commit,
+                                     const struct word *words, uint32_t count)
+{
+    enum keel_status status = try_commit(store, commit, words, count);
+    if (status != KEEL_OK)
+        discard(store, commit, words, count);
     return status;
 }
 

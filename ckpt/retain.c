@@ -2,7 +2,8 @@
  *
  * A committed one goes when no rule holds it and none that stays needs it as a base, over any number of
  * others. Of those that are not committed only leftovers go: of earlier steps than the one made last, since
- * another may be on its way. One whose manifest is damaged stays, for repair, and so do its bases.
+ * another may be on its way, or all of them when the caller knows that none is. One whose manifest is damaged
+ * stays, for repair, and so do its bases.
  *
  * Two orders count for keep_last, by step and by time: a run that was begun anew, or went back behind a
  * damaged snapshot, makes snapshots of earlier steps than some that are there, and what it makes must not go
@@ -122,13 +123,13 @@ static uint64_t last_made_step(const struct decision *decision)
     return decision->attempts[decision->moments[decision->moment_count - 1].number].info.step;
 }
 
-static void keep_others(struct decision *decision, uint64_t last_step)
+static void keep_others(struct decision *decision, uint64_t last_step, bool idle)
 {
     bool any = false; /* somebody who stays may need any */
     for (uint32_t i = 0; i < decision->count; i++) {
         const struct keel_attempt *attempt = &decision->attempts[i];
         if (attempt->state == KEEL_ATTEMPT_DAMAGED ||
-            (attempt->state == KEEL_ATTEMPT_UNCOMMITTED && attempt->info.step >= last_step))
+            (attempt->state == KEEL_ATTEMPT_UNCOMMITTED && attempt->info.step >= last_step && !idle))
             decision->stays[i] = true;
         any = any || (decision->stays[i] && attempt->bases_unknown);
     }
@@ -212,7 +213,7 @@ enum keel_status keel_retain_decide(const struct keel_attempts *attempts, const 
         plan.last_made_step = last_made_step(&decision);
         keep_newest(&decision, rules->keep_last);
         keep_by_rules(&decision, rules, now_ns);
-        keep_others(&decision, plan.last_made_step);
+        keep_others(&decision, plan.last_made_step, rules->idle);
         keep_bases(&decision);
         plan.count = put_in_order(&decision, plan.goes);
         plan.stays = decision.stays;

@@ -171,10 +171,11 @@ static enum keel_status create_file(struct keel_save *save, int *out_fd)
     return KEEL_OK;
 }
 
-/* The directory stays, as other ranks may be about to write there; retention removes it. */
+/* The attempt has failed, for all its ranks: with its last file the directory goes. */
 static void remove_file(struct keel_save *save)
 {
     keel_disk_unlink(save->place.fd, save->shard_name, 0);
+    keel_disk_unlink(save->store->run_fd, save->place.name, AT_REMOVEDIR);
 }
 
 static void destroy(struct keel_save *save)
@@ -370,6 +371,24 @@ enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
         leave_base(save);
     }
     destroy(save);
+    return status;
+}
+
+enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint64_t attempt, uint32_t rank)
+{
+    struct keel_step_place place;
+    char name[KEEL_SHARD_NAME_BYTES];
+    KEEL_TRY(keel_store_writable(store));
+    enum keel_status status = keel_step_open(store, step, attempt, false, &place);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? KEEL_OK : status;
+    keel_shard_name(rank, name);
+    status = keel_step_uncommitted(&place);
+    if (status == KEEL_OK && keel_disk_unlink(place.fd, name, 0) != 0 && errno != ENOENT)
+        status = keel_fail_errno(errno, "%s/%s: cannot be removed", place.path, name);
+    if (status == KEEL_OK) /* others' files may be there yet */
+        keel_disk_unlink(store->run_fd, place.name, AT_REMOVEDIR);
+    keel_step_close(&place);
     return status;
 }
 

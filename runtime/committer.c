@@ -34,6 +34,14 @@ struct keel_committer {
     struct keel_committed results[ORDERS_MAX];
 };
 
+/* The shards are complete and nobody writes there any more; a manifest that is there in spite of the failure
+ * keeps them. */
+static void discard(const struct keel_committer *committer, const struct order *order)
+{
+    for (uint32_t i = 0; i < order->count; i++)
+        (void)keel_save_discard(committer->config.store, order->step, order->attempt, order->shards[i].rank);
+}
+
 static void commit_one(struct keel_committer *committer, const struct order *order,
                        struct keel_committed *result)
 {
@@ -57,6 +65,7 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
     result->duration_ns = keel_now_ns() - begin_ns;
     if (result->status != KEEL_OK) {
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
+        discard(committer, order);
         return;
     }
     if (keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)

@@ -373,6 +373,15 @@ static void end_agents(struct launcher *launcher)
     await_agents(launcher, keel_deadline_after_ns(kill_grace_ns), false);
 }
 
+/* Nobody saves: before the first agent starts, or after the last has ended. What is not committed was left by
+ * those that were killed, or failed. */
+static void remove_leftovers(struct launcher *launcher)
+{
+    const struct keel_retention only_leftovers = {.keep_last = UINT32_MAX, .idle = true};
+    if (keel_store_retain(launcher->store, &only_leftovers, NULL) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "what failed snapshots left stays: %s", keel_detail());
+}
+
 /* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
 static void end_snapshots(struct launcher *launcher)
 {
@@ -380,6 +389,8 @@ static void end_snapshots(struct launcher *launcher)
         return;
     bool drained = keel_committer_drain(launcher->committer, keel_deadline_after_ns(drain_grace_ns));
     report_snapshots(launcher);
+    if (drained)
+        remove_leftovers(launcher);
     if (drained)
         return;
     keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
@@ -442,6 +453,7 @@ static enum keel_status open_snapshots(struct launcher *launcher)
     const struct keel_store_config store = {
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
+    remove_leftovers(launcher);
     const struct keel_committer_config config = {
         .store = launcher->store,
         .identity = launcher->config->identity,

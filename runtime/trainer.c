@@ -455,12 +455,17 @@ static enum keel_status begin_reduce(struct keel_trainer *trainer, const struct 
     return keel_group_begin(step->group, &sum, &trainer->operations[number]);
 }
 
+static uint64_t wishes_now(const struct keel_trainer_step *step)
+{
+    return step->wishes | (step->save != NULL && !keel_save_done(step->save) ? step->saving_wish : 0);
+}
+
 static enum keel_status begin_commit(struct keel_trainer *trainer, const struct keel_trainer_step *step)
 {
     uint32_t number = trainer->bucket_count + 1;
     struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
     *mine = (struct keel_commit_record){
-        .epoch = step->epoch, .step = step->step, .digest = trainer->digest, .wishes = step->wishes};
+        .epoch = step->epoch, .step = step->step, .digest = trainer->digest, .wishes = wishes_now(step)};
     const void *parts[] = {mine};
     struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
                                      .sequence = ((step->step + 1) << 20) + number,
@@ -635,7 +640,7 @@ static enum keel_status update(struct keel_trainer *trainer, const struct keel_t
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *out)
 {
-    struct keel_trainer_result result = {.wishes = step->wishes};
+    struct keel_trainer_result result = {.wishes = step->group == NULL ? wishes_now(step) : 0};
     uint64_t since = keel_now_ns();
     KEEL_TRY(compute_missing(trainer, step, &result.computed_microbatches));
     KEEL_TRY(step->group != NULL ? sum_ranks(trainer, step, &result) : sum_alone(trainer, step, &result));

@@ -68,6 +68,7 @@ struct keel_trainer_step {
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
     uint64_t wishes;                /* bits that all ranks get to know with the commit */
+    uint64_t saving_wish;           /* and these, when `save` is then not done */
     struct keel_trainer_phase phase;
     struct keel_trainer_screen screen;
 };

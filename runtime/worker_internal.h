@@ -27,16 +27,20 @@ struct keel_worker_snapshot {
     struct keel_region *regions;
     uint64_t *place;
     uint64_t step, attempt;
-    uint32_t rank;  /* of this worker in the view that it began in, */
-    bool lead;      /* and whether it was the first there */
-    bool failed;    /* the newest one did, here */
-    bool hurried;   /* it waited in the background for long enough */
-    uint32_t tries; /* how many were begun again since the last regular one */
+    uint32_t rank;     /* of this worker in the view that it began in, */
+    bool lead;         /* and whether it was the first there */
+    uint32_t position; /* of this worker in that view: its rank in the snapshot */
+    bool failed;       /* the newest one did, here */
+    bool finished;     /* the newest one's shard lies in the store, complete */
+    bool doomed;       /* the one under way failed on another rank */
+    bool hurried;      /* it waited in the background for long enough */
+    uint32_t tries;    /* how many were begun again since the last regular one */
 };
 
 /* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is
- * begun again when every rank is done with it. */
-enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2 };
+ * begun again when every rank is done with it (WAIT: its save is under way), and what others wrote of it goes
+ * (FAILED: of the newest one of this view). */
+enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2, KEEL_WISH_FAILED = 4 };
 
 /* What a rank says when a view begins; over the wire between equal binaries. */
 struct keel_sync_record {
@@ -109,6 +113,10 @@ void keel_worker_note_scores(struct keel_worker *worker, const struct keel_train
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
 /* That of step 0, if the job wants it; one that a view before began is never committed, and goes. */
 void keel_worker_snapshot_first(struct keel_worker *worker);
+/* In place of beginning one, while a rank's save is under way. */
+void keel_worker_snapshot_skip(struct keel_worker *worker);
+/* A rank said FAILED. */
+void keel_worker_snapshot_give_up(struct keel_worker *worker);
 /* KEEL_WISH_*, of this rank. */
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */

@@ -39,15 +39,16 @@ static enum keel_status begin(struct keel_worker *worker)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
     uint32_t count;
+    snapshot->step = worker->next_step;
+    snapshot->attempt = worker->view.epoch;
     if (snapshot->queue == NULL)
         KEEL_TRY(keel_queue_create(worker->device, &snapshot->queue));
     KEEL_TRY(keel_trainer_regions(worker->trainer, worker->position, worker->rank_count, &snapshot->regions,
                                   &snapshot->place, &count));
-    snapshot->step = worker->next_step;
-    snapshot->attempt = worker->view.epoch;
     snapshot->rank = worker->rank;
     snapshot->lead = worker->position == 0;
     snapshot->hurried = false;
+    snapshot->position = worker->position;
     const struct keel_job *job = &worker->job;
     struct keel_save_config config = {.step = snapshot->step,
                                       .attempt = snapshot->attempt,
@@ -81,21 +82,49 @@ static void failed(struct keel_worker *worker, uint64_t step, enum keel_status s
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker)
 {
     const struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    uint64_t wishes = 0;
+    if (snapshot->failed && snapshot->attempt == worker->view.epoch)
+        wishes |= KEEL_WISH_FAILED;
+    if (snapshot->failed && snapshot->tries < worker->job.snapshot_retry)
+        wishes |= KEEL_WISH_SNAPSHOT;
+    return wishes;
+}
+
+void keel_worker_snapshot_skip(struct keel_worker *worker)
+{
+    if (worker->position == 0)
+        keel_worker_note(
+            worker, "snapshot-skipped", worker->next_step, KEEL_BUSY,
+            "the snapshot before is still being written; snapshot less often, or on a faster disk");
+}
+
+static void discard(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (keel_save_discard(worker->store, snapshot->step, snapshot->attempt, snapshot->position) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "a failed snapshot stays until the next one: %s", keel_detail());
+    snapshot->finished = false;
+}
+
+/* A rank has no shard of the newest snapshot, so it is never complete and nobody will commit it: what this
+ * rank wrote of it, or still writes, is of no use. Within a view all ranks begin the same ones; of another
+ * view's nothing is known. */
+void keel_worker_snapshot_give_up(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    if (snapshot->attempt != worker->view.epoch)
+        return;
     if (snapshot->save != NULL)
-        return KEEL_WISH_WAIT;
-    return snapshot->failed && snapshot->tries < worker->job.snapshot_retry ? KEEL_WISH_SNAPSHOT : 0;
+        snapshot->doomed = true;
+    else if (snapshot->finished)
+        discard(worker);
 }
 
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
 {
+    KEEL_ASSERT(worker->snapshot.save == NULL);
     worker->snapshot.tries = again ? worker->snapshot.tries + 1 : 0;
-    worker->snapshot.failed = false;
-    if (worker->snapshot.save != NULL) {
-        keel_worker_note(
-            worker, "snapshot-skipped", worker->next_step, KEEL_BUSY,
-            "the snapshot before is still being written; snapshot less often, or on a faster disk");
-        return;
-    }
+    worker->snapshot.failed = worker->snapshot.doomed = worker->snapshot.finished = false;
     if (again && worker->position == 0) {
         char detail[64];
         snprintf(detail, sizeof detail, "a rank could not write the one before; try %u of %u",
@@ -133,10 +162,13 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
         keel_save_finish(snapshot->save, keel_deadline_after_ns(worker->stall_ns), &message.as.summary);
     if (status == KEEL_TIMEOUT)
         keel_save_cancel(snapshot->save);
-    if (status == KEEL_OK)
-        keel_inbox_say(&worker->inbox, &message);
-    else
+    snapshot->finished = status == KEEL_OK;
+    if (status != KEEL_OK)
         failed(worker, snapshot->step, status);
+    else if (snapshot->doomed || snapshot->attempt != worker->view.epoch)
+        discard(worker); /* shards of a view that is over are not collected either */
+    else
+        keel_inbox_say(&worker->inbox, &message);
     forget(snapshot);
 }
 

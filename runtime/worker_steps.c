@@ -90,6 +90,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
                                      .wishes = keel_worker_snapshot_wishes(worker),
+                                     .saving_wish = KEEL_WISH_WAIT,
                                      .phase = {.at = drill_at, .context = worker},
                                      .screen = {.wrong = quarantine_board, .context = worker}};
     struct keel_trainer_result result;
@@ -150,10 +151,16 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         uint64_t wishes;
         KEEL_TRY(one_step(worker, &wishes));
         bool last = worker->next_step == worker->job.steps;
+        if ((wishes & KEEL_WISH_FAILED) != 0)
+            keel_worker_snapshot_give_up(worker);
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
         keel_worker_snapshot_age(worker);
-        if (snapshot_due(worker) || wishes == KEEL_WISH_SNAPSHOT)
-            keel_worker_snapshot_begin(worker, !snapshot_due(worker));
+        /* All ranks begin one, or none does: at the end each has waited for its own. */
+        bool due = snapshot_due(worker), wait = (wishes & KEEL_WISH_WAIT) != 0 && !(last && due);
+        if (due && wait)
+            keel_worker_snapshot_skip(worker);
+        else if (due || ((wishes & KEEL_WISH_SNAPSHOT) != 0 && !wait))
+            keel_worker_snapshot_begin(worker, !due);
     }
     return KEEL_OK;
 }

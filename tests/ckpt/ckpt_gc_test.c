@@ -99,7 +99,7 @@ END_TEST
 
 START_TEST(a_run_that_goes_on_is_not_swept_and_one_that_ended_is)
 {
-    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], out[KEEL_PATH_BYTES];
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], out[KEEL_PATH_BYTES], later[KEEL_PATH_BYTES];
     int lock;
     make_store(root, "ckpt");
     ck_ok(keel_path_join(path, root, "../run.lock"));
@@ -111,9 +111,11 @@ START_TEST(a_run_that_goes_on_is_not_swept_and_one_that_ended_is)
     ck_assert_int_eq(COMMAND("gc", out, "--keep", "2", "--dry-run").code, 0); /* looking is allowed */
     ck_assert(has(root, "sample/step-100.3/manifest.json"));
     keel_file_unlock(lock);
+    ck_ok(keel_path_join(later, root, "sample/step-900.1")); /* later than all that is committed */
+    ck_ok(keel_mkdir_all(later));
     o = COMMAND("gc", out, "--keep", "2");
     ck_assert_msg(o.code == 0, "%s", o.errors);
-    ck_assert(!has(root, "sample/step-100.3"));
+    ck_assert(!has(root, "sample/step-100.3") && !keel_path_exists(later));
     ck_ok(keel_file_lock(path, false, 0, &lock)); /* and the lock is free again */
     keel_file_unlock(lock);
     remove_store(root);
@@ -167,6 +169,11 @@ START_TEST(what_may_be_on_its_way_stays_and_is_counted)
     json_t *root = parse(&o);
     ck_assert_int_eq(json_integer_value(json_object_get(root, "uncommitted")), 1);
     json_decref(root);
+    ck_assert_int_eq(COMMAND("gc", top, "--idle", "--dry-run").code, 0);
+    ck_assert(keel_path_exists(path));
+    o = COMMAND("gc", top, "--idle");
+    ck_assert_ptr_nonnull(strstr(o.text, "1 leftovers"));
+    ck_assert(!keel_path_exists(path));
     ck_ok(keel_remove_tree(top));
 }
 END_TEST

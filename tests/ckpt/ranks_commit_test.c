@@ -124,7 +124,7 @@ END_TEST
 static void fails_everywhere(struct world world, enum keel_status wanted, const char *rank_name,
                              const char *reason)
 {
-    char root[KEEL_PATH_BYTES];
+    char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
     struct rank ranks[RANKS];
     uint32_t count;
     struct keel_snapshot_info info;
@@ -138,6 +138,8 @@ static void fails_everywhere(struct world world, enum keel_status wanted, const 
     }
     ck_ok(keel_store_list(world.store, &info, 1, &count, NULL));
     ck_assert_uint_eq(count, 0);
+    ck_ok(keel_path_join(path, root, "sample/step-4.1")); /* nor is anything left of what others wrote */
+    ck_assert(!keel_path_exists(path));
     keel_store_close(world.store);
     ck_ok(keel_remove_tree(root));
 }
@@ -169,6 +171,11 @@ START_TEST(a_single_process_needs_no_ranks)
     ck_ok(check_all(snapshot, 4));
     keel_snapshot_close(snapshot);
     ck_status(keel_save_commit(store, NULL, &commit, NULL, 0), KEEL_INTERRUPTED);
+    ck_status(keel_save_discard(store, 4, 1, 0), KEEL_INVALID); /* committed: it stays */
+    ck_ok(keel_save_discard(store, 5, 1, 0));                   /* and nothing is fine */
+    ck_ok(keel_snapshot_open(store, 4, 0, &snapshot));
+    ck_ok(check_all(snapshot, 4));
+    keel_snapshot_close(snapshot);
     keel_store_close(store);
     ck_ok(keel_remove_tree(root));
 }

@@ -36,12 +36,12 @@ done_well() { [ "$code" -eq 0 ]; }
 event() { [ "$(grep -c "\"event\":\"$1\".*$2" "$out/events.jsonl")" -eq "$3" ]; }
 snapshots() { "$KEEL" ckpt ls "$out" --json 2>&1 | sed -n 's/^ \{6\}"step": \([0-9]*\),*$/\1/p' | tr '\n' ' '; }
 are() { [ "$(snapshots)" = "$1" ]; }
-# block DIR STEP...: rank 0's shard of that step cannot be written: somebody used its name
+# block DIR STEP...: rank 0's shard of that step cannot be written: something that is not Keel's has its name
 block() {
     dir=$root/$1/ckpt/drill
     shift
     for step; do
-        mkdir -p "$dir/step-$step.1" && : >"$dir/step-$step.1/rank-0.keel"
+        mkdir -p "$dir/step-$step.1/rank-0.keel"
     done
 }
 
@@ -69,6 +69,19 @@ check "a run whose snapshots keep failing ends well" done_well
 check "they are tried three times" event snapshot-again 'try . of 3' 3
 check "then the next regular one is waited for" event snapshot-failed '"step":13.*next regular one is waited for' 1
 check "which is committed" are "20 "
+
+# One rank fails again and again: what the other wrote must not stay until some snapshot is committed.
+shards_left() { find "$out/ckpt" -name 'rank-*.keel' -type f | wc -l; }
+block leaks 10 11 12 13 20
+run leaks --ranks 2 --set train.microbatches=64
+check "a run whose snapshots all fail on one rank says that its end is not kept" test "$code" -eq 1
+check "nothing is committed" are ""
+check "and no shard is left of them: $(shards_left)" test "$(shards_left)" -eq 0
+mkdir -p "$root/begun/ckpt/drill/step-90.7" && : >"$root/begun/ckpt/drill/step-90.7/rank-1.keel"
+run begun --set snapshot.every=5
+check "a run that begins removes what a killed one left" test ! -e "$out/ckpt/drill/step-90.7"
+check "and leaves no attempt that is not committed" test "$(find "$out/ckpt/drill" -mindepth 1 -maxdepth 1 | wc -l)" -eq \
+    "$(find "$out/ckpt/drill" -name manifest.json | wc -l)"
 
 block never 10
 run never --set snapshot.retry=0

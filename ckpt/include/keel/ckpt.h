@@ -163,6 +163,11 @@ enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
  * server that hangs as long as it hangs. Whoever must not wait for that asks keel_save_done first, or calls
  * it from another thread. */
 void keel_save_cancel(struct keel_save *save);
+/* Remove a rank's shard that was finished, of an attempt that is known to have failed: another rank has no
+ * shard of it, or its commit was refused. With the last of its files the attempt's directory goes. By whoever
+ * knows that nobody commits that attempt any more, once its save there is finished; fine when there is
+ * nothing. INVALID: it is committed. Blocks. */
+enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint64_t attempt, uint32_t rank);
 
 /* ---- commit (one process) ------------------------------------------------------------------------ */
 
@@ -198,7 +203,8 @@ struct keel_ranks {
  * the same status, that of the commit or of the first rank that has no shard, and nobody is left waiting;
  * only a rank 0 that has no memory to gather into returns NO_MEMORY alone: end the program. `save` is freed
  * in any case; NULL says that it could not begin here (with this thread's detail as the reason). On TIMEOUT
- * it is cancelled. `ranks` NULL: this process is the only rank. */
+ * it is cancelled. What was written of an attempt that fails is removed. `ranks` NULL: this process is the
+ * only rank. */
 enum keel_status keel_save_commit(struct keel_store *store, struct keel_save *save,
                                   const struct keel_commit *commit, const struct keel_ranks *ranks,
                                   uint64_t deadline_ns);
@@ -222,16 +228,19 @@ struct keel_retention {
     uint64_t keep_every_steps; /* and those of a step that is a multiple of it; 0: none */
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
-    bool dry_run;              /* remove nothing, tell what would go */
+    /* No save of this run is under way, in any process: attempts that are not committed go whatever their
+     * step. So a program that begins, or goes on after failures, makes room before its first save. */
+    bool idle;
+    bool dry_run;                                                    /* remove nothing, tell what would go */
     void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
     void *context;
 };
 /* Remove the others, manifest first, and what killed writers left: directories of attempts of earlier steps
- * than the one committed last, temporary files in snapshots of such steps. What is not of the format stays,
- * with its directory. *out_removed (may be NULL) counts directories. Blocks; one process at a time, the one
- * that commits. A copy, parity or repair that is just being written into a snapshot of an earlier step fails
- * (NOT_FOUND at its commit), and is to be made again.
- * INVALID: keep_last below 2. On another failure some are gone, the next call goes on. */
+ * than the one committed last (when idle, of any step), temporary files in snapshots of such steps. What is
+ * not of the format stays, with its directory. *out_removed (may be NULL) counts directories. Blocks; one
+ * process at a time, the one that commits. A copy, parity or repair that is just being written into a
+ * snapshot of an earlier step fails (NOT_FOUND at its commit), and is to be made again. INVALID: keep_last
+ * below 2. On another failure some are gone, the next call goes on. */
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed);
 
