@@ -175,7 +175,7 @@ static bool ends_without(const struct keel_operation *operation, uint32_t rank, 
     if (own == KEEL_NO_RANK)
         return false;
     const struct keel_leg *leg = leg_of(operation, own);
-    bool broken = status == KEEL_PEER_LOST || status == KEEL_CORRUPT;
+    bool broken = status == KEEL_PEER_LOST || status == KEEL_CORRUPT || status == KEEL_MISMATCH;
     if (broken && !is_pair(operation))
         return true;
     return leg != NULL && (broken || !atomic_load(&leg->settled) || leg->held > 0);

@@ -1,5 +1,6 @@
 /* group.c - one epoch: opening, revoking, closing, and the word about who was lost. */
 #include "group.h"
+#include "handshake.h"
 
 #include "costs.h"
 
@@ -99,6 +100,7 @@ static enum keel_status group_fill(struct keel_group *group, const struct keel_g
     group->rank_count = config->rank_count;
     group->silence_ns = config->silence_ns;
     group->identity = keel_recorder_identity(0, config->addresses, config->rank_count, config->epoch);
+    keel_handshake_members(config, group->members);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof *group->addresses, &group->addresses));
     memcpy(group->addresses, config->addresses, config->rank_count * sizeof *config->addresses);
     KEEL_TRY(keel_alloc(config->rank_count, sizeof(struct keel_peer *), &group->peers));

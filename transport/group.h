@@ -36,7 +36,8 @@ struct keel_session {
     uint32_t to;   /* incoming: the rank that it called */
     uint64_t epoch;
     uint8_t challenge[KEEL_CHALLENGE_BYTES], theirs[KEEL_CHALLENGE_BYTES];
-    uint8_t secret[KEEL_KEY_BYTES]; /* behind the challenge, until the ciphers are made */
+    uint8_t members[KEEL_MEMBERS_BYTES]; /* of the dialer's group */
+    uint8_t secret[KEEL_KEY_BYTES];      /* behind the challenge, until the ciphers are made */
     enum keel_cipher_kind cipher;
     struct keel_cipher *sealer; /* made, for what comes after our greeting */
     bool dialed;
@@ -211,13 +212,14 @@ struct keel_group {
     uint64_t epoch;
     uint32_t rank, rank_count;
     uint32_t shard_count;
-    uint16_t *shard_rank;            /* shard_count */
-    uint64_t map_hash;               /* of both */
-    uint16_t *host_of;               /* rank_count: its host, numbered as they come */
-    uint32_t node_count;             /* tree nodes held here */
-    uint16_t *to_whole, *from_whole; /* child: rank in the epoch; rank of the epoch here, or NO_RANK */
-    struct keel_cost_model costs;    /* whole only: what AUTO goes by, */
-    uint16_t costs_hash;             /*   for the others to compare */
+    uint16_t *shard_rank;                /* shard_count */
+    uint64_t map_hash;                   /* of both */
+    uint8_t members[KEEL_MEMBERS_BYTES]; /* whole only: who it is (handshake.h) */
+    uint16_t *host_of;                   /* rank_count: its host, numbered as they come */
+    uint32_t node_count;                 /* tree nodes held here */
+    uint16_t *to_whole, *from_whole;     /* child: rank in the epoch; rank of the epoch here, or NO_RANK */
+    struct keel_cost_model costs;        /* whole only: what AUTO goes by, */
+    uint16_t costs_hash;                 /*   for the others to compare */
     /* whole only; progress */
     struct keel_address *addresses; /* rank_count */
     struct keel_peer **peers;       /* rank_count; NULL until wanted */
@@ -265,16 +267,17 @@ struct keel_endpoint {
     struct keel_group *current; /* as far as progress has got */
     struct keel_session *sessions;
     bool seen_epoch;
-    uint64_t current_epoch;          /* newest that was current, open or not */
-    uint64_t past_epoch;             /* closed last, */
-    uint16_t past_accused;           /* and whom it had lost: a rank + 1, or 0; */
-    struct keel_notice past_quarrel; /* and who had disagreed in it */
-    uint64_t now_ns;                 /* as this pass began, or one before: for what need not be finer */
-    uint32_t glances;                /* passes since, in which nothing happened */
-    uint64_t tick_ns;                /* when something is due */
-    uint64_t spin_ns;                /* how long a waiter spins before it sleeps */
-    uint64_t calm_ns;                /* until then nobody spins */
-    uint64_t events;                 /* messages that came, sends that completed */
+    uint64_t current_epoch;                   /* newest that was current, open or not */
+    uint64_t past_epoch;                      /* closed last, */
+    uint8_t past_members[KEEL_MEMBERS_BYTES]; /* who it was, */
+    uint16_t past_accused;                    /* and whom it had lost: a rank + 1, or 0; */
+    struct keel_notice past_quarrel;          /* and who had disagreed in it */
+    uint64_t now_ns;  /* as this pass began, or one before: for what need not be finer */
+    uint32_t glances; /* passes since, in which nothing happened */
+    uint64_t tick_ns; /* when something is due */
+    uint64_t spin_ns; /* how long a waiter spins before it sleeps */
+    uint64_t calm_ns; /* until then nobody spins */
+    uint64_t events;  /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped, data_sent;
     _Atomic uint32_t connections;
     /* lock */

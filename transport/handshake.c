@@ -38,13 +38,32 @@ static void begin(crypto_generichash_state *state, const uint8_t key[KEEL_KEY_BY
     crypto_generichash_update(state, (const uint8_t *)&parties->epoch, sizeof parties->epoch);
     crypto_generichash_update(state, (const uint8_t *)&parties->dialer, sizeof parties->dialer);
     crypto_generichash_update(state, (const uint8_t *)&parties->listener, sizeof parties->listener);
+    crypto_generichash_update(state, parties->members, KEEL_MEMBERS_BYTES);
+}
+
+void keel_handshake_members(const struct keel_group_config *config, uint8_t out[KEEL_MEMBERS_BYTES])
+{
+    static const char domain[] = "keel transport members 1";
+    crypto_generichash_state state;
+    crypto_generichash_init(&state, NULL, 0, KEEL_MEMBERS_BYTES);
+    crypto_generichash_update(&state, (const uint8_t *)domain, sizeof domain);
+    crypto_generichash_update(&state, (const uint8_t *)&config->rank_count, sizeof config->rank_count);
+    for (uint32_t rank = 0; rank < config->rank_count; rank++) {
+        const struct keel_address *address = &config->addresses[rank];
+        crypto_generichash_update(&state, (const uint8_t *)&address->bytes, sizeof address->bytes);
+        crypto_generichash_update(&state, address->data, address->bytes);
+    }
+    crypto_generichash_update(&state, (const uint8_t *)&config->shard_count, sizeof config->shard_count);
+    crypto_generichash_update(&state, (const uint8_t *)config->shard_rank,
+                              config->shard_count * sizeof *config->shard_rank);
+    crypto_generichash_final(&state, out, KEEL_MEMBERS_BYTES);
 }
 
 void keel_handshake_prove(const uint8_t key[KEEL_KEY_BYTES], enum keel_handshake_role role,
                           const struct keel_parties *parties, uint8_t out[KEEL_PROOF_BYTES])
 {
     crypto_generichash_state state;
-    begin(&state, key, "keel transport handshake 1", role, parties);
+    begin(&state, key, "keel transport handshake 2", role, parties);
     crypto_generichash_final(&state, out, KEEL_PROOF_BYTES);
     sodium_memzero(&state, sizeof state);
 }
@@ -61,7 +80,7 @@ static enum keel_status make_cipher(const uint8_t key[KEEL_KEY_BYTES], enum keel
 {
     uint8_t own[KEEL_KEY_BYTES], kind_byte = (uint8_t)kind;
     crypto_generichash_state state;
-    begin(&state, key, "keel transport session 1", sender, parties);
+    begin(&state, key, "keel transport session 2", sender, parties);
     crypto_generichash_update(&state, &kind_byte, sizeof kind_byte);
     crypto_generichash_update(&state, both, KEEL_KEY_BYTES);
     crypto_generichash_final(&state, own, sizeof own);

@@ -1,9 +1,10 @@
 /* handshake.h - the proof that a connection's other side knows the job key, and the connection's own keys.
  *
- * Pure: keyed BLAKE2b (libsodium) over the role, both fresh challenges, the epoch and both ranks, so that a
- * proof is good for one connection, one direction, one epoch and one pair of ranks. So are the keys that seal
- * what follows (cipher.h). A challenge is a fresh public key (X25519), and what both sides compute from the
- * two goes into the keys: who learns the job key later cannot open what was recorded before. */
+ * Pure: keyed BLAKE2b (libsodium) over the role, both fresh challenges, the epoch, the group's members and
+ * both ranks, so that a proof is good for one connection, one direction, one group and one pair of ranks. So
+ * are the keys that seal what follows (cipher.h). A challenge is a fresh public key (X25519), and what both
+ * sides compute from the two goes into the keys: who learns the job key later cannot open what was recorded
+ * before. */
 #ifndef KEEL_TRANSPORT_HANDSHAKE_H
 #define KEEL_TRANSPORT_HANDSHAKE_H
 
@@ -16,6 +17,7 @@ struct keel_parties {
     const uint8_t *listener_challenge, *dialer_challenge; /* KEEL_CHALLENGE_BYTES each */
     uint64_t epoch;
     uint32_t dialer, listener;
+    const uint8_t *members; /* KEEL_MEMBERS_BYTES: of the dialer's group */
 };
 
 /* Once per process before the others; any thread. */
@@ -24,6 +26,9 @@ enum keel_status keel_handshake_init(void);
 void keel_handshake_challenge(uint8_t out[KEEL_CHALLENGE_BYTES]);
 /* The same, and the secret behind them. */
 void keel_handshake_exchange(uint8_t out_secret[KEEL_KEY_BYTES], uint8_t out[KEEL_CHALLENGE_BYTES]);
+/* Who a group is: its ranks, the address of each, and which of them carries each shard. Two ranks that open
+ * an epoch with different ones are in different groups. */
+void keel_handshake_members(const struct keel_group_config *config, uint8_t out[KEEL_MEMBERS_BYTES]);
 void keel_handshake_prove(const uint8_t key[KEEL_KEY_BYTES], enum keel_handshake_role role,
                           const struct keel_parties *parties, uint8_t out[KEEL_PROOF_BYTES]);
 /* In constant time. */

@@ -40,6 +40,7 @@ enum {
     KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
+    KEEL_MEMBERS_BYTES = 32, /* digest of who a group is: keel_handshake_members */
     KEEL_KEY_BYTES = 32
 };
 
@@ -79,7 +80,11 @@ enum keel_message_kind {
                           lost + 1; and if it disagreed about an operation, the words of a DIFFER */
 };
 
-enum keel_refusal { KEEL_REFUSE_STALE = 1, KEEL_REFUSE_DUPLICATE };
+enum keel_refusal {
+    KEEL_REFUSE_STALE = 1,
+    KEEL_REFUSE_DUPLICATE,
+    KEEL_REFUSE_MEMBERS /* the same epoch, but other members, addresses or shards */
+};
 
 struct keel_message {
     uint32_t magic;
@@ -141,8 +146,9 @@ struct keel_handshake {
     uint8_t challenge[KEEL_CHALLENGE_BYTES];
     uint8_t proof[KEEL_PROOF_BYTES];
     uint64_t epoch;
-    uint32_t from, to; /* ranks of dialer and listener */
+    uint32_t from, to;                   /* ranks of dialer and listener */
+    uint8_t members[KEEL_MEMBERS_BYTES]; /* HELLO: the dialer's group */
 };
-static_assert(sizeof(struct keel_handshake) == 80, "the handshake has a fixed size on the wire");
+static_assert(sizeof(struct keel_handshake) == 112, "the handshake has a fixed size on the wire");
 
 #endif

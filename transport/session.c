@@ -219,10 +219,10 @@ static void drop(struct keel_session *session, const char *why)
 static struct keel_parties parties_of(const struct keel_session *session)
 {
     if (session->dialed)
-        return (struct keel_parties){session->theirs, session->challenge, session->epoch,
-                                     session->group->rank, session->rank};
-    return (struct keel_parties){session->challenge, session->theirs, session->epoch, session->rank,
-                                 session->to};
+        return (struct keel_parties){session->theirs,      session->challenge, session->epoch,
+                                     session->group->rank, session->rank,      session->members};
+    return (struct keel_parties){session->challenge, session->theirs, session->epoch,
+                                 session->rank,      session->to,     session->members};
 }
 
 static void prove(const struct keel_session *session, enum keel_handshake_role role,
@@ -277,6 +277,7 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
         payload->epoch = session->epoch;
         payload->from = session->group->rank;
         payload->to = session->rank;
+        memcpy(payload->members, session->members, sizeof payload->members);
         prove(session, KEEL_ROLE_DIALER, payload->proof);
     } else if (kind == KEEL_MESSAGE_WELCOME) {
         payload->epoch = session->epoch;
@@ -421,6 +422,7 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->rank = rank;
     session->epoch = group->epoch;
     session->dialed = true;
+    memcpy(session->members, group->members, sizeof session->members);
     peer->session = session;
     keel_company_begin(group, peer);
     keel_handshake_exchange(session->secret, session->challenge);
@@ -487,10 +489,29 @@ static void refuse(struct keel_session *session, enum keel_refusal refusal)
     pump_session(session);
 }
 
+/* The caller opened this epoch with other members, addresses or shards: it is in another group, whatever both
+ * call it, and its numbers would mix with ours. It hears so; we find out the same by calling whom we list. */
+static bool refuse_other_members(struct keel_session *session, uint64_t epoch,
+                                 const uint8_t members[KEEL_MEMBERS_BYTES])
+{
+    if (session->epoch != epoch || memcmp(session->members, members, sizeof session->members) == 0)
+        return false;
+    keel_log(KEEL_LOG_WARN,
+             "epoch %llu: refused a caller that is rank %u of another group: it opened this epoch with other "
+             "members, addresses or shards",
+             (unsigned long long)epoch, session->rank);
+    atomic_fetch_add(&session->endpoint->stale_dropped, 1);
+    refuse(session, KEEL_REFUSE_MEMBERS);
+    return true;
+}
+
 /* Its epoch is over here: whom that epoch lost it hears as one that heard the farewell would. */
 static void refuse_stale(struct keel_session *session)
 {
     struct keel_endpoint *endpoint = session->endpoint;
+    if (endpoint->current == NULL &&
+        refuse_other_members(session, endpoint->past_epoch, endpoint->past_members))
+        return;
     atomic_fetch_add(&endpoint->stale_dropped, 1);
     if (endpoint->current != NULL && endpoint->current->epoch == session->epoch)
         session->accused = endpoint->current->accused;
@@ -502,6 +523,8 @@ static void refuse_stale(struct keel_session *session)
 /* A proven caller whose epoch is the one open here. */
 static void admit(struct keel_session *session, struct keel_group *group)
 {
+    if (refuse_other_members(session, group->epoch, group->members))
+        return;
     if (session->rank >= group->rank_count || session->rank == group->rank || session->to != group->rank) {
         drop(session, "the caller's view is another one");
         return;
@@ -579,6 +602,7 @@ static void hello_arrived(struct keel_session *session, const struct keel_handsh
     struct keel_endpoint *endpoint = session->endpoint;
     struct keel_group *group = endpoint->current;
     memcpy(session->theirs, hello->challenge, sizeof session->theirs);
+    memcpy(session->members, hello->members, sizeof session->members);
     session->epoch = hello->epoch;
     session->rank = hello->from;
     session->to = hello->to;
@@ -623,6 +647,18 @@ static void welcome_arrived(struct keel_session *session, const struct keel_hand
         come_up(session);
 }
 
+/* The rank that was called opened this epoch with other members, addresses or shards. */
+static void other_members(struct keel_group *group, uint32_t rank)
+{
+    struct keel_peer *peer = group->peers[rank];
+    peer->state = KEEL_PEER_LEFT;
+    peer->parting = KEEL_MISMATCH;
+    peer->redial_ns = 0;
+    keel_company_left(peer);
+    spread(group, rank);
+    keel_exchange_without(group, rank, KEEL_MISMATCH);
+}
+
 /* A farewell or a refusal: why its sender's epoch ended. */
 static void last_arrived(struct keel_session *session, const struct keel_message *message,
                          const uint8_t *payload)
@@ -637,6 +673,8 @@ static void last_arrived(struct keel_session *session, const struct keel_message
     if (refusal == KEEL_REFUSE_DUPLICATE) {
         group->peers[rank]->redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
         keel_endpoint_at(group->endpoint, group->peers[rank]->redial_ns);
+    } else if (refusal == KEEL_REFUSE_MEMBERS) {
+        other_members(group, rank);
     } else {
         peer_left(group, rank, (uint32_t)message->offset);
     }
@@ -837,6 +875,7 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     endpoint->past_epoch = group->epoch;
+    memcpy(endpoint->past_members, group->members, sizeof endpoint->past_members);
     endpoint->past_accused = group->accused;
     endpoint->past_quarrel = group->quarrel;
     group->close_ns = now_ns + KEEL_CLOSE_NS;

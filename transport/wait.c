@@ -313,10 +313,17 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
     uint32_t rank = group->lost_rank;
     if (status == KEEL_MISMATCH)
         differ = operation->differ;
-    if (status == KEEL_CORRUPT && named)
+    bool other_members = status == KEEL_MISMATCH && named && differ.rank[0] == differ.rank[1];
+    if ((status == KEEL_CORRUPT && named) || other_members)
         keel_address_text(&group->whole->addresses[rank], where);
     leave(group);
     keel_mutex_unlock(&group->endpoint->lock); /* from here on another thread may have closed the group */
+    if (other_members)
+        return keel_fail(
+            status,
+            "operation %llu: rank %u at %s opened epoch %llu with other members, addresses or shards "
+            "than this rank; give all ranks the same",
+            sequence, rank, where, epoch);
     if (status == KEEL_MISMATCH)
         return differ_fail(sequence, epoch, &differ);
     if (status == KEEL_TIMEOUT && named)

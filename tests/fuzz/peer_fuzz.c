@@ -322,6 +322,8 @@ static uint32_t fill_handshake(struct fuzz_input *in, uint8_t *payload)
     handshake.to = fuzz_take_u8(in) % 8 == 7 ? fuzz_take_u8(in) : ME;
     handshake.proof[0] = fuzz_take_u8(in);
     handshake.challenge[0] = handshake.proof[0] / 2;
+    if (handshake.proof[0] % 8 != 7)
+        memcpy(handshake.members, world.group->members, sizeof handshake.members);
     memcpy(payload, &handshake, sizeof handshake);
     return sizeof handshake;
 }
@@ -394,8 +396,9 @@ static void connect_peer(uint32_t rank)
 {
     const struct keel_endpoint *endpoint = world.endpoint;
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC, .bytes = sizeof(struct keel_handshake)};
-    const struct keel_handshake handshake = {.epoch = world.epoch, .from = rank, .to = ME};
+    struct keel_handshake handshake = {.epoch = world.epoch, .from = rank, .to = ME};
     const struct keel_session *session = session_of(rank);
+    memcpy(handshake.members, world.group->members, sizeof handshake.members);
     if (session == NULL) {
         call_us();
         session = endpoint->sessions;

@@ -126,7 +126,7 @@ static void forget(struct side *side)
 }
 
 /* What the dialer and the listener agree about, but for one thing that differs at the listener. */
-enum { NOTHING, EPOCH, DIALER, LISTENER, JOB_KEY, CHALLENGE, SECRET, DIFFERENCES };
+enum { NOTHING, EPOCH, DIALER, LISTENER, JOB_KEY, CHALLENGE, SECRET, MEMBERS, DIFFERENCES };
 
 START_TEST(both_sides_make_the_same_keys_and_only_for_one_connection_epoch_and_pair)
 {
@@ -136,10 +136,14 @@ START_TEST(both_sides_make_the_same_keys_and_only_for_one_connection_epoch_and_p
     keel_handshake_exchange(dialer.secret, dialer.challenge);
     keel_handshake_exchange(listener.secret, listener.challenge);
     keel_handshake_exchange(stranger.secret, stranger.challenge);
-    struct keel_parties parties = {listener.challenge, dialer.challenge, 7, 1, 2}, there = parties;
+    static const uint8_t members[2][KEEL_MEMBERS_BYTES] = {"these", "others"};
+    struct keel_parties parties = {listener.challenge, dialer.challenge, 7, 1, 2, members[0]},
+                        there = parties;
     there.epoch += _i == EPOCH;
     there.dialer += _i == DIALER;
     there.listener += _i == LISTENER;
+    if (_i == MEMBERS)
+        there.members = members[1];
     if (_i == CHALLENGE)
         there.dialer_challenge = stranger.challenge;
     if (_i == SECRET)
@@ -165,7 +169,7 @@ START_TEST(a_challenge_that_would_make_the_keys_known_is_refused)
     struct side side;
     ck_ok(keel_handshake_init());
     keel_handshake_exchange(side.secret, side.challenge);
-    struct keel_parties parties = {side.challenge, weak, 7, 1, 2};
+    struct keel_parties parties = {side.challenge, weak, 7, 1, 2, weak};
     uint64_t live = keel_memory_stats().live_bytes;
     ck_assert_int_eq(keel_handshake_ciphers(key, KEEL_ROLE_LISTENER, &parties, side.secret, weak,
                                             KEEL_CIPHER_CHACHA, &side.sealer, &side.opener),

@@ -455,6 +455,84 @@ START_TEST(operations_in_a_row_take_no_memory_of_their_own)
 }
 END_TEST
 
+/* ---- members ----------------------------------------------------------------------------------------------
+ */
+
+/* Ranks 0 and 1 are in both groups {0, 1, 2} and {0, 1, 3}; 0 opens the one, 1 the other. */
+static int other_members_body(struct rank *me)
+{
+    static const uint32_t lists[2][3] = {{0, 1, 2}, {0, 1, 3}};
+    const uint16_t own[3] = {0, 1, 2};
+    uint32_t which = me->rank % 2, lost = 99;
+    int32_t mine = 1 << me->rank, sum = -1;
+    struct keel_operation *operation;
+    struct keel_group *group = rank_group_of(me, 1, lists[which], 3, 3, own);
+    rank_ok(me, add_up(group, 1, &mine, &sum, 1, &operation));
+    enum keel_status status = keel_operation_wait(operation, in_seconds(20));
+    rank_check(me, status == KEEL_MISMATCH || status == KEEL_PEER_LOST); /* the latter: a third one told */
+    rank_check(me, keel_group_lost(group, &lost) && lost == 1 - which);
+    if (status == KEEL_MISMATCH)
+        rank_check(me, strstr(keel_detail(), which == 0 ? "rank 1 at " : "rank 0 at ") != NULL &&
+                           strstr(keel_detail(), "with other members, addresses or shards") != NULL);
+    rank_say(me, 'd');
+    rank_hear(me); /* nobody is gone before all have found out */
+    keel_group_close(group);
+    rank_check(me, sum_of(me, group = all_ranks(me, 2), 1, mine) == 15);
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+/* The same members; each has another map of the shards. */
+static int other_shards_body(struct rank *me)
+{
+    const uint16_t maps[2][2] = {{0, 1}, {1, 0}};
+    uint32_t lost = 99;
+    int32_t mine = 1, sum;
+    struct keel_operation *operation;
+    struct keel_group *group = rank_group(me, 1, 2, maps[me->rank]);
+    rank_ok(me, add_up(group, 1, &mine, &sum, 1, &operation));
+    rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_MISMATCH);
+    rank_check(me, keel_group_lost(group, &lost) && lost == 1 - me->rank);
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+static void over(int loop, const uint8_t *keys[4])
+{
+    static const uint8_t key[32] = "the key of all four";
+    setenv("KEEL_SHARED_MEMORY", loop / 2 == 0 ? "0" : "1", 1);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        keys[rank] = loop % 2 == 0 ? key : NULL;
+}
+
+/* _i: over TCP with a key, without; in shared memory with a key, without. */
+START_TEST(ranks_that_open_an_epoch_with_other_members_refuse_each_other_by_name)
+{
+    struct ranks ranks;
+    const uint8_t *keys[4];
+    over(_i, keys);
+    ranks_start(&ranks, 4, 1, keys, other_members_body);
+    ranks_together(&ranks);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+START_TEST(ranks_that_open_an_epoch_with_other_shards_refuse_each_other_by_name)
+{
+    struct ranks ranks;
+    const uint8_t *keys[4];
+    over(_i, keys);
+    ranks_start(&ranks, 2, 1, keys, other_shards_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, groups_split_off_work_side_by_side_on_the_same_connections, 1, 4);
@@ -465,6 +543,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, ranks_that_disagree_are_told_who_and_what_all_of_them);
     tcase_add_test(tc, a_pair_that_disagrees_about_its_bytes_is_named);
     tcase_add_test(tc, what_cannot_be_is_refused_and_what_can_still_works);
+    tcase_add_loop_test(tc, ranks_that_open_an_epoch_with_other_members_refuse_each_other_by_name, 0, 4);
+    tcase_add_loop_test(tc, ranks_that_open_an_epoch_with_other_shards_refuse_each_other_by_name, 0, 4);
     tcase_add_test(tc, operations_in_a_row_take_no_memory_of_their_own);
 }
 KEEL_TEST_MAIN("transport groups", cases, 120)

@@ -314,10 +314,10 @@ static struct keel_group *group_through_middle(struct rank *me, uint64_t epoch)
 {
     const uint16_t shard_rank[1] = {0};
     struct keel_address own[2] = {me->addresses[0], me->addresses[1]};
-    uint32_t other = 1 - me->rank;
-    me->addresses[other] = through_middle(me, other);
+    for (uint32_t rank = 0; rank < 2; rank++) /* all must list the same: so does each for itself */
+        me->addresses[rank] = through_middle(me, rank);
     struct keel_group *group = rank_group(me, epoch, 1, shard_rank);
-    me->addresses[other] = own[other];
+    memcpy(me->addresses, own, sizeof own);
     return group;
 }
 

@@ -13,10 +13,12 @@
  *   OK
  *   TIMEOUT    keel_group_lost names who was awaited, the detail for what
  *   PEER_LOST  a rank is gone: keel_group_lost says who
- *   CORRUPT    a message was changed on its way here: keel_group_lost says whose, the detail which
- * connection. Nothing of it was used; to the other ranks it is PEER_LOST REVOKED    the epoch is over:
- * keel_group_revoke here, a newer epoch there, or a peer closed its group MISMATCH   ranks disagree about the
- * operation; the detail says who has what NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
+ *   CORRUPT    a message was changed on its way here: keel_group_lost says whose, the detail on which
+ *              connection. Nothing of it was used; to the other ranks it is PEER_LOST
+ *   REVOKED    the epoch is over: keel_group_revoke here, a newer epoch there, or a peer closed its group
+ *   MISMATCH   ranks disagree about the operation, or opened the epoch with other members, addresses or
+ *              shards; the detail says who has what
+ *   NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
  * After any of these but OK the group is finished: close it and open one of a new epoch. Memory given to an
  * operation that failed is released by keel_group_close, not before. Closing takes no deadline: it gives
  * sends that are under way 200 ms.
