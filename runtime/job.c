@@ -166,7 +166,7 @@ static const struct keel_ini_key keys[] = {
     {"cluster", "timeout_s", KEEL_INI_DOUBLE, FIELD(timeout_s), "5", 0.2, 3600, NULL, FREE,
      "silence after which a peer is lost; every other timeout follows from it"},
     {"cluster", "device", KEEL_INI_TEXT, FIELD(device), "auto", 1, 0, NULL, FREE,
-     "device or board of each worker, as `keel board list` names them"},
+     "device or board of all workers, as `keel board list` names them, or one for each rank: pocl:0,host"},
     {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, FREE,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
     {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, FREE,
@@ -284,9 +284,63 @@ static bool is_scale(float scale)
     return scale <= 0.0F || (scale >= 1.0F && frexpf(scale, &exponent) <= 0.5F);
 }
 
+static uint32_t count_devices(const struct keel_job *job)
+{
+    uint32_t count = 1;
+    for (const char *at = job->device; (at = strchr(at, ',')) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Entry `index` of cluster.device, without the blanks around it; how long it is. */
+static size_t find_device(const struct keel_job *job, uint32_t index, const char **out)
+{
+    const char *at = job->device;
+    for (; index > 0; index--)
+        at = strchr(at, ',') + 1;
+    at += strspn(at, " ");
+    size_t length = strcspn(at, ",");
+    while (length > 0 && at[length - 1] == ' ')
+        length--;
+    *out = at;
+    return length;
+}
+
+static enum keel_status check_devices(const struct keel_job *job)
+{
+    uint32_t count = count_devices(job);
+    if (count != 1 && count != job->ranks && count != job->ranks + job->spares)
+        return keel_fail(KEEL_INVALID,
+                         "cluster.device = %.200s: %u devices for %u ranks and %u spares; name one for all, "
+                         "or one for each rank, and then one for each spare if you like",
+                         job->device, count, job->ranks, job->spares);
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name;
+        size_t length = find_device(job, i, &name);
+        if (length == 0 || length >= KEEL_SELECTOR_BYTES)
+            return keel_fail(KEEL_INVALID,
+                             "cluster.device = %.200s: device %u has no name, or one of more than %d bytes",
+                             job->device, i + 1, KEEL_SELECTOR_BYTES - 1);
+    }
+    return KEEL_OK;
+}
+
+void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local, char out[KEEL_SELECTOR_BYTES])
+{
+    uint32_t nodes = job->nodes != 0 ? job->nodes : job->ranks;
+    uint32_t worker =
+        node <= nodes ? (node - 1) * (job->ranks / nodes) + local : job->ranks + (node - nodes - 1);
+    const char *name;
+    size_t length = find_device(job, worker % count_devices(job), &name);
+    KEEL_ASSERT(length < KEEL_SELECTOR_BYTES);
+    memcpy(out, name, length);
+    out[length] = '\0';
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
+    KEEL_TRY(check_devices(job));
     KEEL_TRY(check_kind(job));
     if (is_text(job) && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,

@@ -24,7 +24,7 @@ struct seen_step { /* what metrics.jsonl says of a step */
 
 /* Where a worker computes, as it said itself; "" until then. */
 struct place {
-    char host[64], board[128];
+    char host[64], board[128], device[128];
 };
 
 struct keel_output {
@@ -50,6 +50,7 @@ struct keel_output {
                                                */
     uint16_t members, spares;
     uint64_t epoch;
+    struct keel_member carriers[KEEL_MEMBERS_MAX]; /* `members` of them: of that view, by rank */
 };
 
 /* ---- events ----------------------------------------------------------------------------------------------
@@ -181,6 +182,20 @@ static json_t *metric_of(const struct keel_job *job, const struct keel_step_reco
     if (line != NULL && record->has_val_accuracy)
         json_object_set_new(line, "val_accuracy", json_real((double)float_of(record->val_accuracy_bits)));
     return line;
+}
+
+/* With the devices of the ranks of that view, in order. */
+static void write_metric(struct keel_output *output, const struct keel_step_record *record)
+{
+    json_t *line = metric_of(output->job, record), *boards = json_array();
+    for (uint32_t i = 0; i < output->members; i++) {
+        const struct keel_member *member = &output->carriers[i];
+        json_array_append_new(boards, json_string(output->places[member->node][member->local].device));
+    }
+    if (line != NULL && record->epoch == output->epoch)
+        json_object_set(line, "boards", boards);
+    json_decref(boards);
+    keel_jsonl_write(output->metrics, line);
 }
 
 static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t loss_a, uint64_t digest_a,
@@ -389,7 +404,7 @@ static void on_step(void *context, const struct keel_step_record *record)
         if (record->step > last_step(output) + 1)
             tell_hole(output, last_step(output) + 1, record->step - 1);
         if (remember(output, seen) == KEEL_OK)
-            keel_jsonl_write(output->metrics, metric_of(output->job, record));
+            write_metric(output, record);
         if (skipped(record))
             tell_skipped(output, record);
     }
@@ -447,7 +462,10 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
     output->epoch = new_view->epoch;
     output->members = output->spares = 0;
     for (uint32_t i = 0; i < new_view->member_count; i++)
-        *(new_view->members[i].spare ? &output->spares : &output->members) += 1;
+        if (new_view->members[i].spare)
+            output->spares++;
+        else
+            output->carriers[output->members++] = new_view->members[i];
     write_event(output, "view",
                 json_pack("{s:I, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "cause",
                           keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
@@ -468,6 +486,8 @@ static void take_place(struct keel_output *output, uint16_t node, uint8_t local,
     struct place *place = &output->places[node][local];
     snprintf(place->host, sizeof place->host, "%s", host);
     snprintf(place->board, sizeof place->board, "%s", board);
+    const char *device = json_string_value(json_object_get(note, "device"));
+    snprintf(place->device, sizeof place->device, "%s", device != NULL ? device : "");
 }
 
 /* Of train.steps = 0. */

@@ -15,6 +15,8 @@
 #include <math.h>
 #include <string.h>
 
+#define PROBE_RATE 1e-3F /* of the warm-up's update: any that moves the weights */
+
 /* ---- creation ---------------------------------------------------------------------------------------- */
 
 static enum keel_status build_engine(struct keel_trainer *trainer)
@@ -200,14 +202,23 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
     keel_data_train_batch(trainer->data, 0, 0, 1, trainer->inputs);
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
-    struct keel_engine_update request = {.beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
+    struct keel_engine_update request = {
+        .learning_rate = PROBE_RATE, .beta1 = job->beta1, .beta2 = job->beta2, .epsilon = job->epsilon};
     struct keel_engine_updated updated;
     float loss;
+    KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
     KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, NULL, NULL));
-    KEEL_TRY(keel_engine_update(trainer->engine, &request, deadline_ns, &updated));
+    enum keel_status status = keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
+    if (status != KEEL_OK && status != KEEL_DIVERGED) /* which the first step will say, if it is so */
+        return status;
     KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
-    return keel_engine_digest(trainer->engine, deadline_ns, &trainer->digest);
+    return keel_engine_digest(trainer->engine, deadline_ns, &trainer->probe);
+}
+
+uint64_t keel_trainer_probe(const struct keel_trainer *trainer)
+{
+    return trainer->probe;
 }
 
 enum keel_status keel_trainer_warm(struct keel_trainer *trainer)

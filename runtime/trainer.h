@@ -39,6 +39,9 @@ struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer);
 /* Run everything once, so that the first step, and the takeover by a spare, cost what all steps cost.
  * The state is not of use afterwards: initialize, load or heal it. */
 enum keel_status keel_trainer_warm(struct keel_trainer *trainer);
+/* The digest of the weights after the one update of the warm-up, from the job's first weights: equal on
+ * boards that compute the same bits, in the kernels and shapes of this job. 0 before. */
+uint64_t keel_trainer_probe(const struct keel_trainer *trainer);
 /* Weights from the seed, optimizer at zero. */
 enum keel_status keel_trainer_initialize(struct keel_trainer *trainer);
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out);

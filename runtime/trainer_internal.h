@@ -42,6 +42,7 @@ struct keel_trainer {
     struct keel_tree_hold hold;
     uint64_t hold_step; /* the step whose nodes are held */
     uint64_t digest;    /* of the weights as they are */
+    uint64_t probe;     /* after the update of the warm-up */
 
     /* Of the shard being computed, for the bucket callback. */
     int chain[KEEL_HOLD_LEVELS_MAX]; /* slots to add, in order */

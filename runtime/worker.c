@@ -126,7 +126,9 @@ static enum keel_status open_device(struct keel_worker *worker)
     /* Processes of one machine share its processors evenly. */
     uint32_t processes = worker->job.ranks + worker->job.spares, cpus = keel_cpu_count();
     struct keel_board_options options = {.threads = cpus > processes ? cpus / processes : 1};
-    KEEL_TRY(keel_board_open(worker->job.device, &options, &worker->board));
+    char selector[KEEL_SELECTOR_BYTES];
+    keel_job_device(&worker->job, worker->node, worker->local, selector);
+    KEEL_TRY(keel_board_open(selector, &options, &worker->board));
     worker->device = keel_board_device(worker->board);
     return keel_quarantine_admit(keel_device_info(worker->device));
 }
@@ -235,10 +237,11 @@ static void note_board(struct keel_worker *worker)
     keel_engine_facts(keel_trainer_engine(worker->trainer), &facts);
     if (gethostname(host, sizeof host - 1) != 0)
         host[0] = '\0';
-    json_t *note = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I}", "event", "board", "host", host, "board",
-                             info->name, "device", info->selector, "parameters", (json_int_t)facts.parameters,
-                             "flops_per_step", (json_int_t)facts.flops_per_microbatch * (json_int_t)per_step,
-                             "peak_flops_s", (json_int_t)keel_board_file(worker->board)->peak_flops_s);
+    json_t *note = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I}", "event", "board", "host", host,
+                             "board", info->name, "device", info->selector, "identity", info->identity,
+                             "parameters", (json_int_t)facts.parameters, "flops_per_step",
+                             (json_int_t)facts.flops_per_microbatch * (json_int_t)per_step, "peak_flops_s",
+                             (json_int_t)keel_board_file(worker->board)->peak_flops_s);
     send_note(worker, note);
 }
 

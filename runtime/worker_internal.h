@@ -42,9 +42,11 @@ struct keel_worker_snapshot {
  * (FAILED: of the newest one of this view). */
 enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2, KEEL_WISH_FAILED = 4 };
 
-/* What a rank says when a view begins; over the wire between equal binaries. */
+/* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
+ * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
-    uint64_t has_state, next_step, digest, snapshot_count;
+    uint64_t has_state, next_step, digest, snapshot_count, probe;
+    char board[64];
 };
 
 struct keel_worker {

@@ -8,6 +8,7 @@
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_HEAL = 16, HEAL_CHUNK_BYTES = 8 << 20 };
@@ -92,8 +93,11 @@ void keel_worker_leave_view(struct keel_worker *worker)
 static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
 {
     struct keel_sync_record *mine = &worker->sync_mine;
-    *mine = (struct keel_sync_record){
-        .has_state = worker->has_state, .next_step = worker->next_step, .digest = worker->digest};
+    *mine = (struct keel_sync_record){.has_state = worker->has_state,
+                                      .next_step = worker->next_step,
+                                      .digest = worker->digest,
+                                      .probe = keel_trainer_probe(worker->trainer)};
+    snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
         KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count));
     if (worker->group == NULL) {
@@ -219,10 +223,31 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     return KEEL_OK;
 }
 
+/* A board that computes other bits than the others has no part in the run: what a shard comes to would depend
+ * on who carries it. Those that hold the state are right, and at the beginning the first rank is. */
+static enum keel_status check_probe(const struct keel_worker *worker)
+{
+    uint32_t right = furthest(worker);
+    if (right == worker->rank_count)
+        right = 0;
+    const struct keel_sync_record *mine = &worker->sync_all[worker->position],
+                                  *theirs = &worker->sync_all[right];
+    if (mine->probe == theirs->probe)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_MISMATCH,
+        "board %s computes other bits than board %s of rank %u (weights %016llx and %016llx after the same "
+        "update), and is left out of this run: give all ranks boards that agree (with job.numerics = native "
+        "boards of one kind); keel board check --level 4 says which is wrong",
+        mine->board, theirs->board, worker->position_rank[right], (unsigned long long)mine->probe,
+        (unsigned long long)theirs->probe);
+}
+
 /* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
 static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST));
+    KEEL_TRY(check_probe(worker));
     if (furthest(worker) == worker->rank_count) {
         if (worker->sync_all[0].snapshot_count == 0)
             KEEL_TRY(initialize(worker));

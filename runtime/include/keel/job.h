@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128 };
+enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 2048 };
 
 enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
 
@@ -85,7 +85,7 @@ struct keel_job {
     /* [cluster] */
     uint32_t ranks, nodes, spares; /* nodes 0: one per rank (spares are nodes of their own) */
     double timeout_s;
-    char device[KEEL_SELECTOR_BYTES];
+    char device[KEEL_SELECTORS_BYTES];   /* one for all workers, or one for each: keel_job_device */
     char network_costs[KEEL_PATH_BYTES]; /* "": those built in */
     bool seal_payload;                   /* between ranks, bulk data too */
     bool respawn; /* start a node again when it died, to join as a spare or to grow back */
@@ -114,6 +114,12 @@ uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
+
+/* The device or board of worker `local` of node `node` (from 1, as the agents number them; spares come after
+ * all ranks): the only entry of cluster.device, or that of its number; spares beyond the list begin it anew.
+ */
+void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local,
+                     char out[KEEL_SELECTOR_BYTES]);
 
 /* snapshot.key_file, as struct keel_store_config wants it: NULL when there is none. */
 const char *keel_job_key_file(const struct keel_job *job);

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Each rank has the board that cluster.device gives it, and events and metrics say which. Boards of several kinds in
+# one run compute the same bits, or the one that does not is left out with the reason.
+set -u
+here=$(dirname "$0")
+BUILD=${BUILD:-build}
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+export KEEL_STATE="$root/state"
+failed=0 passed=0
+check() {
+    if eval "$2"; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL: $1"
+    fi
+}
+run() {
+    out=$1
+    shift
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --out "$root/$out" "$@" >"$root/$out.log" 2>&1
+}
+# agreed DIR FIRST: the bits of a run on FIRST alone; with all ranks to the end, or with the reason why not.
+agreed() {
+    same_bits "$root/$2" "$root/$1" &&
+        if grep -q "computes other bits than board" "$root/$1/events.jsonl"; then
+            echo "note: $1: $(sed -n 's/.*"detail":"\(board .* computes other bits than board [^ ]*\).*/\1/p' "$root/$1/events.jsonl" | head -n 1), and was left out"
+        else
+            ! grep -q '"lost_ranks":[1-9]' "$root/$1/events.jsonl"
+        fi
+}
+run host --set cluster.device=host
+check "metrics do not say the boards" 'grep -q "\"boards\":\[\"host\",\"host\"\]" "$root/host/metrics.jsonl"'
+run both --set cluster.device=host,pocl:0
+code=$?
+check "a run on two kinds of boards ended with $code" '[ $code -eq 0 ]'
+check "two kinds of boards have neither the same bits nor a reason" 'agreed both host'
+check "events do not say the boards" 'grep -q "\"event\":\"board\".*\"device\":\"host\".*\"node\":1,\"local\":0" "$root/both/events.jsonl" && grep -q "\"event\":\"board\".*\"device\":\"pocl:0\".*\"node\":2,\"local\":0" "$root/both/events.jsonl"'
+# One of the two loses a bit of what it computes, from the beginning: it is named, and the run is the other's.
+OPENCL_LAYERS=$BUILD/libkeel-emulated.so EMULATED_FAULTS='flip:launch=*,kernel=keel_gemm$,arg=2,bit=22' \
+    run wrong --set cluster.device=host,pocl:0
+code=$?
+check "a run with one wrong board ended with $code" '[ $code -eq 0 ]'
+check "a run with one wrong board has other bits" 'same_bits "$root/host" "$root/wrong"'
+check "the wrong board is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 computes other bits than board host of rank 0" "$root/wrong/events.jsonl"'
+# PoCL beside Mesa's software renderer, which compiles for minutes: only on demand.
+if [ -n "${KEEL_TEST_MESA:-}" ] && RUSTICL_ENABLE=llvmpipe "$KEEL" board list 2>/dev/null | grep -q '^mesa:0 '; then
+    tiny() {
+        run "$@" --set train.steps=2 --set model.layers=1 --set model.width=16 --set model.block=8 --set train.batch=1 \
+            --set train.microbatches=1 --set job.shards=2 --set cluster.timeout_s=60
+    }
+    export RUSTICL_ENABLE=llvmpipe
+    tiny pocl --set cluster.device=pocl:0
+    tiny mesa --set cluster.device=pocl:0,mesa:0
+    code=$?
+    check "PoCL beside rusticl ended with $code" '[ $code -eq 0 ]'
+    check "PoCL beside rusticl has neither the same bits nor a reason" 'agreed mesa pocl'
+fi
+run many --set cluster.device=host,host,host
+code=$?
+check "three boards for two ranks ended with $code" '[ $code -eq 2 ] && grep -q "3 devices for 2 ranks and 0 spares; name one for all" "$root/many.log"'
+run none --set cluster.device=host,
+code=$?
+check "a board without a name ended with $code" '[ $code -eq 2 ] && grep -q "device 2 has no name" "$root/none.log"'
+run spare --set cluster.device=host,host,host --set cluster.spares=1 --set train.steps=2
+check "a list with the spare's board is refused" '[ $? -eq 0 ]'
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
