@@ -4,6 +4,9 @@
 #include <keel/log.h>
 #include <unistd.h>
 
+/* A timeout is ten beats; the launcher waits sixty of them for an agent. */
+enum { BRIEF_BEATS = 10, LONG_BEATS = 600 };
+
 static void take_view(struct keel_inbox *inbox, const struct keel_view *view)
 {
     keel_mutex_lock(&inbox->mutex);
@@ -132,10 +135,19 @@ void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64
     keel_mutex_unlock(&inbox->mutex);
 }
 
+/* Nobody says again what the main thread says of steps, snapshots and its state, so it waits for an agent
+ * that is stopped as long as the launcher does. The others must not be held up: the inbox's thread, which
+ * hears new views, and the transport's, which peers watch. */
+static uint64_t patience_ns(const struct keel_inbox *inbox, uint32_t kind)
+{
+    bool brief = kind == KEEL_LINK_BEAT || kind == KEEL_LINK_ACCUSE || kind == KEEL_LINK_NOTE;
+    return (brief ? BRIEF_BEATS : LONG_BEATS) * inbox->beat_ns;
+}
+
 void keel_inbox_say(struct keel_inbox *inbox, const struct keel_link_message *message)
 {
-    uint64_t patience_ns = 10 * inbox->beat_ns;
-    enum keel_status status = keel_link_send(inbox->fd, message, keel_deadline_after_ns(patience_ns));
+    enum keel_status status =
+        keel_link_send(inbox->fd, message, keel_deadline_after_ns(patience_ns(inbox, message->kind)));
     if (status != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "the agent did not take a message: %s", keel_detail());
 }

@@ -42,7 +42,9 @@ bool keel_inbox_newer(struct keel_inbox *inbox, uint64_t epoch);
  * already here the group is revoked at once. */
 void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64_t epoch);
 
-/* Send to the agent; a lost agent ends the process elsewhere, so nothing is returned. Any thread. */
+/* Send to the agent; a lost agent ends the process elsewhere, so nothing is returned. Any thread. Blocks
+ * while an agent that is stopped leaves no room in the link: for one timeout at most (beats, accusations,
+ * notes), for sixty with what nobody would say again (READY, STEP, SHARD, DONE, FAILED). */
 void keel_inbox_say(struct keel_inbox *inbox, const struct keel_link_message *message);
 
 #endif

@@ -1,5 +1,5 @@
 /* worker_link_test.c - packets between an agent and its worker arrive whole, in time, or not at all. */
-#include "worker_link.h"
+#include "worker_inbox.h"
 
 #include "harness.h"
 #include <keel/clock.h>
@@ -166,8 +166,49 @@ START_TEST(a_packet_that_is_none_is_refused)
 }
 END_TEST
 
+enum { STEPS = 3000 }; /* more than any link holds */
+
+/* An agent that is stopped for four timeouts, and then reads on. */
+static void *read_late(void *argument)
+{
+    int fd = *(int *)argument;
+    struct keel_link_message message;
+    keel_sleep_until_ns(keel_now_ns() + 4 * 500 * KEEL_NS_PER_MS);
+    for (uint64_t next = 1; next <= STEPS;) {
+        enum keel_status status = keel_link_receive(fd, &message, soon());
+        ck_ok(status);
+        if (message.kind == KEEL_LINK_STEP)
+            ck_assert_uint_eq(message.value, next++);
+    }
+    return NULL;
+}
+
+static void no_beat(void *context)
+{
+    (void)context;
+}
+
+START_TEST(steps_told_to_an_agent_that_is_stopped_wait_for_it)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_inbox inbox;
+    struct keel_thread reader;
+    struct keel_link_message message = {.kind = KEEL_LINK_STEP};
+    ck_ok(keel_inbox_start(&inbox, pair[0], 50 * KEEL_NS_PER_MS, no_beat, NULL));
+    ck_ok(keel_thread_create(&reader, "late-agent", read_late, &pair[1]));
+    for (message.value = 1; message.value <= STEPS; message.value++)
+        keel_inbox_say(&inbox, &message);
+    keel_thread_join(&reader);
+    keel_inbox_end(&inbox);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, steps_told_to_an_agent_that_is_stopped_wait_for_it);
     tcase_add_test(tc, every_kind_arrives_as_it_was_sent);
     tcase_add_test(tc, a_text_without_an_end_is_cut_to_its_room);
     tcase_add_test(tc, several_views_fit_before_anyone_reads_and_then_the_sender_is_told);
