@@ -54,12 +54,21 @@ static bool place_standard(int log_fd)
     return null_fd >= 0 && dup2(null_fd, 0) == 0;
 }
 
+/* A copy of the descriptor above all targets. What lies beyond `ulimit -n` is refused by EINVAL. */
+static int park(int fd, int command)
+{
+    int parked = fcntl(fd, command, PARKED_FD);
+    if (parked < 0 && errno == EINVAL)
+        errno = EMFILE;
+    return parked;
+}
+
 /* Descriptors to 3 and up; the rest closed, but for `report`. */
 static bool place_kept(const int *keep_fds, uint32_t count, int report)
 {
     int parked[KEEP_FDS_MAX]; /* above all targets, so that no dup2 hits one still needed */
     for (uint32_t i = 0; i < count; i++) {
-        parked[i] = fcntl(keep_fds[i], F_DUPFD, PARKED_FD);
+        parked[i] = park(keep_fds[i], F_DUPFD);
         if (parked[i] < 0)
             return false;
     }
@@ -79,7 +88,7 @@ static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t c
     if (getppid() != parent) /* it died before the line above */
         _exit(127);
     reset_signals();
-    int report = fcntl(report_fd, F_DUPFD_CLOEXEC, PARKED_FD);
+    int report = park(report_fd, F_DUPFD_CLOEXEC);
     if (report >= 0 && place_standard(log_fd) && place_kept(keep_fds, count, report))
         execv(argv[0], argv);
     int error = errno;

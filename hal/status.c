@@ -93,8 +93,9 @@ enum keel_status keel_fail_errno(int error_number, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     char reason[REASON_BYTES];
-    return keel_fail(status_of_errno(error_number), "%s: %s", text,
-                     strerror_r(error_number, reason, sizeof reason));
+    return keel_fail(status_of_errno(error_number), "%s: %s%s", text,
+                     strerror_r(error_number, reason, sizeof reason),
+                     error_number == EMFILE ? "; raise the limit (ulimit -n)" : "");
 }
 
 const char *keel_detail(void)

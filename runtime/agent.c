@@ -272,6 +272,7 @@ static void report_unstarted(struct agent *agent, uint8_t local)
 {
     struct worker *worker = worker_of(agent, local);
     worker->unstarted = false;
+    keel_log(KEEL_LOG_ERROR, "worker %u: %s", local, worker->start_detail);
     struct keel_node_event failed = {.kind = KEEL_EVENT_WORKER_FAILED,
                                      .local = local,
                                      .value = worker->start_status,
@@ -405,10 +406,37 @@ static enum keel_status parse_option(struct options *options, char *name, char *
     return KEEL_OK;
 }
 
+static const char usage[] = "keel agent JOB --dir DIR --node N --launcher HOST:PORT --run HEX "
+                            "--incarnation I [--drill SPEC]... [--resume WHAT]";
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+static void print_help(void)
+{
+    printf(
+        "usage: %s\n\n"
+        "One node of a run: starts its workers, watches them and speaks for them. keel run starts one per\n"
+        "node and fills in all of this; what it hands to its agents is not meant to be typed.\n\n"
+        "  JOB               the job as the run uses it: DIR/job.conf\n"
+        "  --dir DIR         directory of the run, with its job.key\n"
+        "  --node N          number of this node; 0 is the launcher\n"
+        "  --launcher PLACE  where the launcher listens, HOST:PORT\n"
+        "  --run HEX         number of the run, drawn at each start of the launcher\n"
+        "  --incarnation I   how often this node was started, from 1 on\n"
+        "  --drill SPEC      handed to the workers, as is --resume WHAT; see keel run --help\n\n"
+        "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
+        "            5 interrupted: the run can be resumed\n",
+        usage);
+}
+
 static enum keel_status parse(int argc, char **argv, struct options *out)
 {
-    static const char usage[] = "keel agent JOB --dir DIR --node N --launcher HOST:PORT --run HEX "
-                                "--incarnation I [--drill SPEC]... [--resume WHAT]";
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-' && out->job_path == NULL) {
             out->job_path = argv[i];
@@ -489,6 +517,10 @@ static void log_end(const struct keel_control *control, enum keel_status status)
 
 int keel_agent_main(int argc, char **argv)
 {
+    if (asks_for_help(argc, argv)) {
+        print_help();
+        return 0;
+    }
     struct agent *agent;
     enum keel_status status = keel_alloc(1, sizeof *agent, &agent);
     if (status == KEEL_OK) {

@@ -45,6 +45,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     seen->silent_node = status->silent_node;
     seen->worker_count = status->worker_count;
     memcpy(seen->workers, status->workers, sizeof seen->workers);
+    memcpy(seen->detail, status->detail, sizeof seen->detail);
     if (node >= m->node_count)
         m->node_count = (uint16_t)(node + 1);
     for (uint8_t i = 0; i < status->worker_count && m->failure == KEEL_OK; i++) {

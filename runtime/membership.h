@@ -33,6 +33,7 @@ struct keel_seen_node {
     uint16_t silent_node;  /* whom it accuses of silence */
     uint8_t worker_count;
     struct keel_wire_worker workers[KEEL_WORKERS_PER_NODE];
+    char detail[KEEL_WIRE_DETAIL_BYTES]; /* why it lost workers; "": it says nothing */
 };
 
 struct keel_membership {

@@ -81,6 +81,13 @@ static void take_exit(struct keel_node *node, uint8_t local)
         retire_worker(node, local, KEEL_CAUSE_EXIT);
 }
 
+static void copy_detail(char out[KEEL_WIRE_DETAIL_BYTES], const struct keel_node_event *event)
+{
+    if (event->data)
+        (void)snprintf(out, KEEL_WIRE_DETAIL_BYTES, "%.*s",
+                       (int)strnlen((const char *)event->data, event->bytes), (const char *)event->data);
+}
+
 static void take_failure(struct keel_node *node, const struct keel_node_event *event)
 {
     struct keel_local *w = &node->agent.locals[event->local];
@@ -89,16 +96,19 @@ static void take_failure(struct keel_node *node, const struct keel_node_event *e
     enum keel_next next = keel_status_next(status);
     keel_node_trace(node, "worker %u.%u failed: %s", node->config.node, event->local,
                     keel_status_name(status));
-    if (status == KEEL_OK || (next != KEEL_NEXT_FIX && next != KEEL_NEXT_FATAL))
-        return; /* its exit follows, and a restart may cure it */
+    if (status == KEEL_OK)
+        return;
+    if (next != KEEL_NEXT_FIX && next != KEEL_NEXT_FATAL) { /* its exit follows, and a restart may cure it */
+        copy_detail(node->agent.lost_detail, event);
+        return;
+    }
     if (w->state == KEEL_WORKER_DONE)
         return;
     w->state = KEEL_WORKER_FAILED;
     w->failure = status;
     node->agent.report_due = true;
-    if (node->agent.failure_detail[0] == '\0' && event->data)
-        (void)snprintf(node->agent.failure_detail, sizeof node->agent.failure_detail, "%.*s",
-                       (int)strnlen((const char *)event->data, event->bytes), (const char *)event->data);
+    if (node->agent.failure_detail[0] == '\0')
+        copy_detail(node->agent.failure_detail, event);
 }
 
 /* ---- what workers say ---------------------------------------------------------------------------------- */
@@ -163,6 +173,7 @@ static int take_ready(struct keel_node *node, const struct keel_node_event *even
     if (w->state != KEEL_WORKER_STARTING || event->address.bytes > KEEL_ADDRESS_BYTES)
         return KEEL_INVALID;
     w->state = KEEL_WORKER_READY;
+    node->agent.lost_detail[0] = '\0';
     w->address = event->address;
     w->beat_ns = node->now_ns;
     node->agent.report_due = true;
@@ -273,7 +284,8 @@ static void send_report(struct keel_node *node, bool ended)
     status->worker_count = worker_count(node);
     for (uint8_t i = 0; i < worker_count(node); i++)
         fill_worker(node, i, &status->workers[i]);
-    memcpy(status->detail, agent->failure_detail, sizeof status->detail);
+    const char *detail = agent->failure_detail[0] != '\0' ? agent->failure_detail : agent->lost_detail;
+    memcpy(status->detail, detail, sizeof status->detail);
     keel_node_send(node, 0);
     agent->report_due = false;
 }

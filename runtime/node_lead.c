@@ -336,6 +336,17 @@ static uint32_t pending_respawns(const struct keel_lead *lead)
     return count;
 }
 
+static void end_without_workers(struct keel_node *node)
+{
+    char text[KEEL_WIRE_DETAIL_BYTES];
+    const char *reason = "";
+    for (uint16_t i = 1; i < node->membership.node_count && reason[0] == '\0'; i++)
+        reason = node->membership.nodes[i].detail;
+    (void)snprintf(text, sizeof text, "all workers are lost%s%.*s; run the same command again to resume",
+                   reason[0] != '\0' ? ": " : "", (int)sizeof text - 80, reason);
+    end_run(node, KEEL_INTERRUPTED, text);
+}
+
 /* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
 static void muster_workers(struct keel_node *node, const struct keel_verdict *verdict)
 {
@@ -348,7 +359,7 @@ static void muster_workers(struct keel_node *node, const struct keel_verdict *ve
         if (hope == 0 && node->membership.failure != KEEL_OK)
             end_run(node, node->membership.failure, node->membership.failure_detail);
         else if (hope == 0)
-            end_run(node, KEEL_INTERRUPTED, "all workers are lost; run the same command again to resume");
+            end_without_workers(node);
         else if (keel_node_due(node, lead->start_ns + node->times.muster_ns))
             end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
         return;

@@ -54,7 +54,9 @@ struct keel_agent {
     uint64_t end_ns; /* kill what still runs then */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
-    char failure_detail[KEEL_WIRE_DETAIL_BYTES];
+    char failure_detail[KEEL_WIRE_DETAIL_BYTES]; /* of the first worker that FAILED */
+    char lost_detail[KEEL_WIRE_DETAIL_BYTES]; /* of the newest failure that a restart was to cure; "" once a
+                                                 worker is ready again */
 };
 
 /* ---- launcher -------------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ struct keel_wire_status {
     struct keel_step_record newest; /* newest step record, to compare the bits of all nodes */
     uint8_t worker_count;
     struct keel_wire_worker workers[KEEL_WORKERS_PER_NODE];
-    char detail[KEEL_WIRE_DETAIL_BYTES]; /* of the first worker that FAILED */
+    char detail[KEEL_WIRE_DETAIL_BYTES]; /* of the first worker that FAILED, else of the newest that was lost
+                                          */
 };
 
 struct keel_wire_lead {

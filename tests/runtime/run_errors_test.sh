@@ -155,6 +155,15 @@ else
     echo "note: a small file system could not be mounted here; the full-disk cases were skipped"
 fi
 
+# ---- open files ----
+# Whoever runs out of them, launcher, agent or worker, it is said; from some number on it is enough.
+for limit in 12 16 18 20; do
+    (ulimit -n $limit && keel run "$job" --ranks 2 --out "$root/files-$limit") >"$root/log" 2>&1; code=$?
+    [ $code -eq 0 ] || { grep "^keel run:" "$root/log" | grep -qF "Too many open files; raise the limit (ulimit -n)" && code=0; }
+    expect "a limit of $limit open files is named" 0 ""
+done
+"$KEEL" agent --help >"$root/log" 2>&1; code=$?;           expect "keel agent --help" 0 "usage: keel agent JOB"
+
 # ---- strangers ----
 chmod 644 "$root/run/job.key"
 try run "$job" --out "$root/run";                          expect "a key that others can read" 3 "chmod 600"
