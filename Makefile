@@ -311,9 +311,15 @@ install: all
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
 	for page in $(man_pages); do \
 	  section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
-	  install -d "$$section" && install -m 644 "$$page" "$$section/" || exit 1; \
+	  install -d "$$section" && sed 's|PREFIX/|$(PREFIX)/|g' "$$page" > "$$section/$${page##*/}" && chmod 644 "$$section/$${page##*/}" || exit 1; \
 	done
-	install -m 644 runtime/jobs/*.conf $(DESTDIR)$(PREFIX)/share/keel/jobs/
+	for job in runtime/jobs/*.conf; do \
+	  sed 's|build/data/|$(PREFIX)/share/keel/data/|' "$$job" > "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" && \
+	  chmod 644 "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" || exit 1; \
+	done
+	install -m 755 tests/setup/data.sh $(DESTDIR)$(PREFIX)/share/keel/
+	@sh tests/setup/data.sh $(DESTDIR)$(PREFIX)/share/keel/data text || \
+	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
 	for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make what the jobs train on, in the directory that is given; the same bytes on every machine.
+# sh data.sh DIRECTORY [text|images]: make what the jobs train on; the same bytes on every machine.
 #   english.txt  the King James Bible from Debian's bible-kjv, one verse a line, without the verse numbers: 4 MB
 #   fashion/     Fashion-MNIST from Debian's dataset-fashion-mnist, unpacked: four IDX files
 set -u
@@ -27,6 +27,6 @@ images() {
     done
 }
 failed=0
-text || failed=1
-images || failed=1
+[ "${2:-text}" = images ] || text || failed=1
+[ "${2:-images}" = text ] || images || failed=1
 exit $failed

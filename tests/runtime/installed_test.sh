@@ -1,0 +1,84 @@
+#!/bin/sh
+# An installed Keel runs by itself, from any directory: its jobs find their text, its pages are there, and every
+# example of every page does what it says. The examples run as they stand there, but for names of other machines;
+# a `keel` before them makes those shorter that measure or check for long.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=${BUILD:-build}
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+prefix=$root/usr
+
+check() { # NAME CONDITION...
+    what=$1
+    shift
+    if "$@" >"$root/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what"
+        tail -n 8 "$root/log" | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+
+check "make install" make --no-print-directory install "BUILD=$build" "PREFIX=$prefix" DESTDIR=
+check "a staged one" make --no-print-directory install "BUILD=$build" PREFIX=/opt/keel "DESTDIR=$root/stage"
+check "which names no file of the stage" sh -c "! grep -rqF '$root/stage' '$root/stage/opt/keel/share' '$root/stage/opt/keel/lib/pkgconfig'"
+check "but those of its place" grep -q '^path = /opt/keel/share/keel/data/english.txt' "$root/stage/opt/keel/share/keel/jobs/demo.conf"
+for page in keel-run.1 keel-agent.1 keel-board.1 keel-ckpt.1 keel-net.1 keel-ckpt-format.5; do
+    check "$page is installed" [ -s "$prefix/share/man/man${page##*.}/$page" ]
+done
+
+# ---- what the options of keel run are, its page says ----
+for option in $("$prefix/bin/keel" run --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'); do
+    check "the page of keel run has --$option" grep -q -- "^\.It Fl -$option\( \|\$\)" "$prefix/share/man/man1/keel-run.1"
+    check "and its synopsis" grep -q -- "^\.Op Fl -$option\( \|\$\)" "$prefix/share/man/man1/keel-run.1"
+done
+
+# ---- from another directory ----
+mkdir "$root/work" "$root/shared" "$root/bin"
+cd "$root/work" || exit 1
+check "the installed demo finds its text" env -i "PATH=$PATH" "KEEL_STATE=${KEEL_STATE:-$root/state}" "$prefix/bin/keel" run \
+    "$prefix/share/keel/jobs/demo.conf" --ranks 2 --set train.steps=2 --set train.eval_every=0 --set cluster.device=host
+check "and writes where it was started" [ -s runs/demo/report.html ]
+
+# ---- the examples ----
+cat >"$root/bin/keel" <<END
+#!/bin/sh
+case "\$1 \$2" in
+"net check") set -- "\$@" --op gather --shell "$root/shell" ;;
+"net bench") set -- "\$@" --max 1M --iterations 1 --warmup 0 --op all-reduce ;;
+"net tune") set -- "\$@" --op all-reduce --max 64K ;;
+"board init") set -- "\$@" --unmeasured ;;
+"board check" | "board record" | "board diff") set -- "\$@" --level 0 --quick ;;
+"run $prefix"*) set -- "\$@" --set train.steps=3 --set train.eval_every=0 --set cluster.device=host ;;
+"run "*) set -- "\$@" --set cluster.device=host ;;
+esac
+exec "$prefix/bin/keel" "\$@"
+END
+printf '#!/bin/sh\nexec sh -c "$2"\n' >"$root/shell"
+chmod +x "$root/bin/keel" "$root/shell"
+PATH=$root/bin:$PATH
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >book.txt
+{
+    sed 's/^steps = .*/steps = 80/' "$here/../demo/drill.conf"
+    printf '[data]\npath = book.txt\n'
+} >my.conf
+cp my.conf job.conf
+cp my.conf gpt2.conf
+printf 'left 2\nright\n' >nodes.txt
+keel run my.conf --ranks 2 --out out --set job.name=demo --set train.steps=200 --set snapshot.every=20 --set snapshot.keep=20 >/dev/null 2>&1
+cp -r out "$root/shared/out"
+keel ckpt export out gpt2/ --names gpt2 >/dev/null 2>&1
+for page in "$prefix"/share/man/man1/*.1; do
+    name=$(basename "$page" .1)
+    awk '/^\.Sh/ { in_examples = /EXAMPLES/ } /^\.Ed/ { literal = 0 } in_examples && literal { print } /^\.Bd -literal/ { literal = 1 }' "$page" |
+        sed -e 's/acme:0/pocl:0/' -e 's/10\.0\.0\.1:0/127.0.0.1:0/' -e "s|/shared/|$root/shared/|" -e "s|PREFIX/|$prefix/|" >"$root/examples"
+    while read -r line <&3; do
+        check "$name: $line" timeout -k 5 300 sh -c "$line" 3<&-
+    done 3<"$root/examples"
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
