@@ -128,6 +128,10 @@ static const struct keel_ini_key keys[] = {
      "attention or experts), before it is trained on"},
     {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, FREE,
      "tokens of text to generate when the run ends"},
+    {"train", "spike", KEEL_INI_CHOICE, FIELD(spike), "warn", 0, 0, "warn|stop|back", FREE,
+     "a loss that explodes without being infinite: warn; stop: end at the snapshot before it; back: go back "
+     "to "
+     "that once, since what a fault did does not come again, and stop if it does"},
     {"train", "screen_every", KEEL_INI_U64, FIELD(screen_every), "0", 0, STEP_MAX, NULL, FREE,
      "test each board by a golden operation every so many steps, and by all of them at first; 0: never"},
     {"snapshot", "every", KEEL_INI_U64, FIELD(snapshot_every), "50", 0, STEP_MAX, NULL, FREE,

@@ -260,6 +260,17 @@ static void give_signals_back(struct launcher *launcher)
     pthread_sigmask(SIG_SETMASK, &launcher->signals_before, NULL);
 }
 
+/* The caller saw a reason to end. */
+static void serve_caller(struct launcher *launcher)
+{
+    const struct keel_launch_report *report = launcher->report;
+    if (launcher->stopping || report->stop == NULL || !report->stop(report->context))
+        return;
+    launcher->stopping = true;
+    launcher->stopped_ns = keel_now_ns();
+    keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+}
+
 static void serve_signals(struct launcher *launcher)
 {
     bool before = launcher->stopping;
@@ -324,6 +335,7 @@ static void loop(struct launcher *launcher)
                 tell_exit(launcher, node);
         }
         keel_control_turn(&launcher->control);
+        serve_caller(launcher);
         report_room(launcher);
     }
 }

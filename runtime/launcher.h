@@ -31,6 +31,8 @@ struct keel_launch_report {
     void (*room)(void *context, bool full, const char *detail);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
+    /* True: the run is to be ended in order, as by a signal. NULL: never. */
+    bool (*stop)(void *context);
     /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a
      * hole. On the committer's thread, may block; what fails fails the snapshot. NULL: nothing to do. */
     enum keel_status (*settle)(void *context);

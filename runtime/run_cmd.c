@@ -475,7 +475,9 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .report = keel_output_report(output)};
     *again = false;
     KEEL_TRY(find_first_step(run, resume, keel_output_next_step(output) - 1, &config.first_step));
-    KEEL_TRY(keel_launch(&config));
+    enum keel_status status = keel_launch(&config);
+    KEEL_TRY(keel_output_spike(output, again));
+    KEEL_TRY(status);
     if (keel_output_mismatches(output) > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
                          keel_output_mismatches(output), run->directory);
@@ -494,7 +496,8 @@ static enum keel_status run_lives(struct run *run, struct keel_output *output)
     bool again;
     enum keel_status status = live(run, output, run->resume, &again);
     for (uint32_t lives = 1; again && lives < LIVES_MAX; lives++) {
-        keel_output_tell_end_again(output);
+        if (status != KEEL_DIVERGED)
+            keel_output_tell_end_again(output);
         status = live(run, output, "auto", &again);
     }
     return status;

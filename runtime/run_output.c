@@ -3,12 +3,14 @@
 #include "drill.h"
 #include "incident.h"
 #include "jsonl.h"
+#include "spike.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -44,6 +46,10 @@ struct keel_output {
     struct keel_incident incident;
     struct place places[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* by node and local number */
     struct keel_step_record newest;
+    struct keel_spike spike;
+    struct seen_step spiked; /* where the loss exploded, and the run is to end or go back; step 0: nowhere */
+    struct seen_step went_back; /* the same, of the life before */
+    atomic_bool refusing;       /* snapshots: read by the committer's thread */
     bool terminal;
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
     char snapshot_failure[KEEL_DETAIL_BYTES]; /* of the newest snapshot that failed; "" when one came through
@@ -143,6 +149,7 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     struct seen_step seen = {.step = (uint64_t)step,
                              .digest = strtoull(digest, NULL, 16),
                              .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
+    keel_spike_add(&output->spike, float_of(seen.loss_bits));
     return remember(output, seen);
 }
 
@@ -234,22 +241,100 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
     dispute(output, a->step);
 }
 
-static void withdraw_disputed(struct keel_output *output)
+/* Cut the lines from that step on. */
+static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
 {
     uint64_t keep = 0;
-    while (keep < output->seen_count && output->seen[keep].step < output->disputed_step)
+    while (keep < output->seen_count && output->seen[keep].step < step)
         keep++;
-    if (keel_jsonl_cut(output->metrics, keep) != KEEL_OK) {
-        say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", output->disputed_step,
-            keel_detail());
-        return;
+    enum keel_status status = keel_jsonl_cut(output->metrics, keep);
+    if (status != KEEL_OK) {
+        say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", step, keel_detail());
+        return status;
     }
     output->seen_count = keep;
-    write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)output->disputed_step));
+    write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
+    return KEEL_OK;
+}
+
+static void withdraw_disputed(struct keel_output *output)
+{
+    if (withdraw_from(output, output->disputed_step) == KEEL_OK)
+        say(output,
+            "after step %" PRIu64
+            " the ranks held different weights: a memory or a board is bad. That step is "
+            "withdrawn; check the boards, and the same command goes on from the snapshot before",
+            output->disputed_step);
+}
+
+/* ---- a loss that explodes
+ * ----------------------------------------------------------------------------------------------- */
+
+/* What was gone back from: did a fault make it, or does it come again? */
+static void compare_again(struct keel_output *output, const struct seen_step *seen, bool explodes)
+{
+    const struct seen_step *before = &output->went_back;
+    if (before->step == 0 || before->step != seen->step || explodes)
+        return;
+    write_event(output, "loss-spike-gone", json_pack("{s:I}", "step", (json_int_t)seen->step));
     say(output,
-        "after step %" PRIu64 " the ranks held different weights: a memory or a board is bad. That step is "
-        "withdrawn; check the boards, and the same command goes on from the snapshot before",
-        output->disputed_step);
+        "step %" PRIu64 ": the loss is %.4f this time: what it was before came from a fault; check the "
+        "boards",
+        seen->step, (double)float_of(seen->loss_bits));
+    output->went_back.step = 0;
+}
+
+/* Each new step, once. */
+static void watch_loss(struct keel_output *output, const struct seen_step *seen)
+{
+    static const char *const moves[] = {"the run goes on (train.spike = warn)",
+                                        "the run ends, at the snapshot before (train.spike = stop)",
+                                        "the run goes back to the snapshot before (train.spike = back)"};
+    double loss = (double)float_of(seen->loss_bits);
+    if (output->spiked.step != 0)
+        return;
+    bool explodes = keel_spike_add(&output->spike, float_of(seen->loss_bits));
+    compare_again(output, seen, explodes);
+    if (!explodes)
+        return;
+    write_event(output, "loss-spike",
+                json_pack("{s:I, s:f, s:f, s:s}", "step", (json_int_t)seen->step, "loss", loss, "usual",
+                          output->spike.mean, "detail", moves[output->job->spike]));
+    say(output, "step %" PRIu64 ": the loss explodes: %.4f, where %.4f was usual; %s", seen->step, loss,
+        output->spike.mean, moves[output->job->spike]);
+    if (output->job->spike == KEEL_SPIKE_WARN)
+        return;
+    output->spiked = *seen;
+    atomic_store(&output->refusing, true); /* before this step's snapshot can be ordered */
+}
+
+static bool on_stop(void *context)
+{
+    const struct keel_output *output = context;
+    return output->spiked.step != 0;
+}
+
+enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
+{
+    const struct seen_step spiked = output->spiked, before = output->went_back;
+    *out_back = false;
+    if (spiked.step == 0)
+        return KEEL_OK;
+    KEEL_TRY(withdraw_from(output, spiked.step));
+    bool same = before.step == spiked.step && before.digest == spiked.digest;
+    *out_back = output->job->spike == KEEL_SPIKE_BACK && !same;
+    output->went_back = spiked;
+    output->spiked.step = 0;
+    output->incident.open = false;
+    atomic_store(&output->refusing, false);
+    memset(&output->spike, 0, sizeof output->spike);
+    for (uint64_t i = 0; i < output->seen_count; i++)
+        keel_spike_add(&output->spike, float_of(output->seen[i].loss_bits));
+    return keel_fail(KEEL_DIVERGED,
+                     "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
+                     "train.clip may help, in another --out; train.spike = warn goes on through it",
+                     spiked.step, (double)float_of(spiked.loss_bits),
+                     same ? ", twice with the same bits: it is the job's own, no fault's" : "");
 }
 
 /* ---- the bar
@@ -405,6 +490,7 @@ static void on_step(void *context, const struct keel_step_record *record)
             tell_hole(output, last_step(output) + 1, record->step - 1);
         if (remember(output, seen) == KEEL_OK)
             write_metric(output, record);
+        watch_loss(output, &seen);
         if (skipped(record))
             tell_skipped(output, record);
     }
@@ -585,6 +671,9 @@ static void on_stranger(void *context, const char *place, const char *reason, ui
 
 static enum keel_status on_settle(void *context)
 {
+    struct keel_output *output = context;
+    if (atomic_load(&output->refusing))
+        return keel_fail(KEEL_DIVERGED, "the loss exploded: the newest snapshot stays one from before");
     return keel_output_settle(context);
 }
 
@@ -599,6 +688,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .agent_exit = on_agent_exit,
                                        .room = on_room,
                                        .stranger = on_stranger,
+                                       .stop = on_stop,
                                        .settle = on_settle};
 }
 

@@ -24,6 +24,12 @@ uint64_t keel_output_next_step(const struct keel_output *output);
 /* The callbacks of the launcher. */
 struct keel_launch_report keel_output_report(struct keel_output *output);
 
+/* The loss exploded and the job says that this ends the run (train.spike): DIVERGED with the detail, else OK.
+ * The lines from that step on are withdrawn, and no snapshot of it was committed. *out_back (may be NULL):
+ * the run is to go back and on from the newest snapshot; if the same bits come again, it is to end. Between
+ * lives. */
+enum keel_status keel_output_spike(struct keel_output *output, bool *out_back);
+
 /* The end of the run is made once more: the last snapshot was lost with its node. */
 void keel_output_tell_end_again(struct keel_output *output);
 

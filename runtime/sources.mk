@@ -59,6 +59,7 @@ runtime_SRC += run_output.c
 runtime_SRC += screen.c
 runtime_SRC += seal.c
 runtime_SRC += secret.c
+runtime_SRC += spike.c
 runtime_SRC += trainer.c
 runtime_SRC += trainer_state.c
 runtime_SRC += trainer_text.c

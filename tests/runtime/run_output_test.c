@@ -96,8 +96,52 @@ START_TEST(what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends)
 }
 END_TEST
 
+static void give_loss(struct keel_output *output, uint64_t step, float loss)
+{
+    const struct keel_launch_report report = keel_output_report(output);
+    struct keel_step_record record = {.step = step, .digest = step};
+    memcpy(&record.loss_bits, &loss, sizeof loss);
+    report.step(report.context, &record);
+}
+
+START_TEST(a_spike_that_does_not_come_again_was_a_fault)
+{
+    static const struct keel_job goes_back = {.ranks = 2, .spike = KEEL_SPIKE_BACK};
+    struct keel_output *output;
+    bool back;
+    char *text, events[KEEL_PATH_BYTES];
+    size_t bytes;
+    begin("");
+    ck_ok(keel_output_open(directory, &goes_back, &output));
+    const struct keel_launch_report report = keel_output_report(output);
+    for (uint64_t step = 1; step <= 20; step++)
+        give_loss(output, step, 2.0F);
+    ck_ok(keel_output_spike(output, &back));
+    ck_assert(!report.stop(report.context));
+    give_loss(output, 21, 50.0F);
+    ck_assert(report.stop(report.context));
+    ck_status(report.settle(report.context), KEEL_DIVERGED); /* no snapshot from here on */
+    give_loss(output, 22, 60.0F);
+    ck_status(keel_output_spike(output, &back), KEEL_DIVERGED);
+    ck_assert(back);
+    ck_assert_uint_eq(keel_output_next_step(output), 21);
+    ck_ok(report.settle(report.context));
+    give_loss(output, 21, 2.1F);
+    ck_assert(!report.stop(report.context));
+    ck_ok(keel_output_spike(output, &back));
+    keel_output_close(output);
+    ck_ok(keel_path_join(events, directory, "events.jsonl"));
+    ck_ok(keel_file_read(events, 1 << 20, &text, &bytes));
+    ck_assert_ptr_nonnull(strstr(text, "\"loss-spike\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"loss-spike-gone\""));
+    keel_free(text);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);
     tcase_add_test(tc, what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends);
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);

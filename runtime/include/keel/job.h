@@ -25,6 +25,8 @@ enum keel_model_kind {
     KEEL_MODEL_DLRM,
     KEEL_MODEL_KIND_COUNT
 };
+/* What is done about a loss that explodes. */
+enum keel_spike_policy { KEEL_SPIKE_WARN, KEEL_SPIKE_STOP, KEEL_SPIKE_BACK };
 enum keel_stem_kind { KEEL_STEM_SMALL, KEEL_STEM_LARGE };
 
 struct keel_job {
@@ -67,6 +69,7 @@ struct keel_job {
     uint32_t eval_batches;
     bool check_products;    /* checksums of the results of products of linear layers */
     uint32_t sample_tokens; /* generated at the end */
+    uint32_t spike;         /* enum keel_spike_policy */
     uint64_t screen_every;  /* steps between golden operations; 0: never */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */

@@ -1,0 +1,55 @@
+#!/bin/sh
+# A loss that explodes without being infinite is told, and train.spike says what follows: the run goes on, ends at
+# the snapshot before, or goes back there once, and ends when the same bits come again.
+set -u
+here=$(dirname "$0")
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+passed=0 failed=0
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+
+run() { # DIR ARGUMENTS...: a learning rate that is far too high in the end
+    out=$root/$1
+    shift
+    timeout 600 "$KEEL" run "$here/../demo/drill.conf" --set "data.path=$root/text" --set cluster.device=host --out "$out" \
+        --set train.steps=60 --set train.warmup_steps=100 --set train.lr=4 --set train.min_lr=0 --set train.clip=0 \
+        --set snapshot.every=10 --ranks 2 "$@" >"$root/log" 2>&1
+    code=$?
+}
+check() { # NAME CONDITION...
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what: exit $code"
+        tail -n 4 "$root/log" | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+first_spike() { grep '"event":"loss-spike"' "$1/events.jsonl" | head -n 1 | sed -n 's/.*"step":\([0-9]*\).*/\1/p'; }
+newest() { "$KEEL" ckpt ls "$out" --json | sed -n 's/.*"step": \([0-9]*\),.*/\1/p' | sort -n | tail -n 1; }
+
+run warned
+step=$(first_spike "$out")
+check "a loss that explodes is told" [ "${step:-0}" -gt 16 ]
+check "and the run goes on" [ "$code" -eq 0 ]
+run stopped --set train.spike=stop
+check "or it ends with code 1" [ "$code" -eq 1 ]
+check "with the step and the move" grep -q "the loss exploded at step $step to .*a lower train.lr" "$root/log"
+check "the same step" [ "$(first_spike "$out")" = "$step" ]
+check "whose line is withdrawn, and those behind it" [ "$(last_field "$out" step)" -eq $((step - 1)) ]
+check "and which no snapshot holds" [ "$(newest)" -lt "$step" ]
+run stopped --set train.spike=stop
+check "the same command ends there again" grep -q "the loss exploded at step $step " "$root/log"
+run stopped
+check "unless it is only to warn" [ "$code" -eq 0 ]
+check "and then has the bits of the run that was warned" same_bits "$root/warned" "$out"
+run back --set train.spike=back
+check "a run that goes back ends when the same bits come again" grep -q "exploded at step $step .*twice with the same bits" "$root/log"
+check "with code 1" [ "$code" -eq 1 ]
+check "from a snapshot before" grep -q '"event":"resumed".*"step":[12]0' "$out/events.jsonl"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
