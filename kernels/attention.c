@@ -5,9 +5,9 @@
 #include <keel/attention_ops.h>
 
 enum {
-    LANES_SMALL = 16, /* LANES and WIDTH_MAX of attention.cl where local memory is small, */
-    LANES_LARGE = 32, /* and where it is not */
-    WIDTH_MAX_SMALL = 64,
+    LANES_SMALL = 16, /* LANES and WIDTH_MAX of attention.cl, */
+    LANES_LARGE = 32, /* and where local memory is large */
+    WIDTH_MAX_SMALL = 128,
     WIDTH_MAX_LARGE = 256,
     PACKED_PARTS = 2,      /* keys and values, forward; */
     PACKED_PARTS_GRAD = 5, /* and queries, dout and dq, backward */
@@ -16,13 +16,17 @@ enum {
     WANT_KEYS = 2
 };
 
+static bool large_local(const struct keel_kernels *kernels)
+{
+    return keel_device_local_size(keel_kernels_info(kernels)) == KEEL_LOCAL_LARGE;
+}
+
 static enum keel_status check_shape(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
         return keel_fail(KEEL_INVALID, "attention: batch %u, %u tokens, %u heads of %u: nothing to compute",
                          op->batch, op->tokens, op->heads, op->head_width);
-    uint32_t width_max =
-        keel_device_large_local(keel_kernels_info(kernels)) ? WIDTH_MAX_LARGE : WIDTH_MAX_SMALL;
+    const uint32_t width_max = large_local(kernels) ? WIDTH_MAX_LARGE : WIDTH_MAX_SMALL;
     if (op->head_width > width_max)
         return keel_fail(KEEL_LIMIT, "attention: heads of %u, at most %u on this device: use more heads",
                          op->head_width, width_max);
@@ -67,7 +71,7 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
 /* Blocks of queries, or of keys. */
 static struct keel_range block_range(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
-    const uint32_t lanes = keel_device_large_local(keel_kernels_info(kernels)) ? LANES_LARGE : LANES_SMALL;
+    const uint32_t lanes = large_local(kernels) ? LANES_LARGE : LANES_SMALL;
     const uint32_t blocks = op->tokens / lanes + (op->tokens % lanes != 0);
     return (struct keel_range){.global = {blocks, op->heads, op->batch}, .local = {1, 1, 1}};
 }

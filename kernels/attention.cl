@@ -31,7 +31,7 @@
  * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a
  * time: scores have one to a lane, sums one to a row. `lanes` arrays are [head_width][LANES]. BLOCK keys (or
  * queries) are taken at a time: every chain goes on unchanged from block to block. Forward, the scores of the
- * first KEPT keys wait in local memory until the largest is known, those of others are computed again.
+ * first KEPT keys wait in the memory of the group until the largest is known, those of others are computed again.
  * Nothing else grows with the length. Tunables (tunables.c): BLOCK, KEPT, KEEL_BY_LANE. Tolerance against the
  * host: none, equal bits. */
 
@@ -44,7 +44,14 @@
 enum { VECTORS = 2, WIDTH_MAX = 256, COPY_FLOATS = 4096 };
 #else
 #define WIDE(x)
-enum { VECTORS = 1, WIDTH_MAX = 64, COPY_FLOATS = 1024 };
+enum { VECTORS = 1, WIDTH_MAX = 128, COPY_FLOATS = 1024 };
+#endif
+/* Where the arrays of a group lie. A group is one work-item, so that private memory, which a driver may put into
+ * global memory, serves where local memory is too small for heads of WIDTH_MAX. */
+#ifdef KEEL_ATTENTION_PRIVATE
+#define SPACE __private
+#else
+#define SPACE __local
 #endif
 enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
 enum { ALWAYS = 1 << 30 };                          /* further than any token */
@@ -53,7 +60,7 @@ enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
 enum { Q, K, V, G, DQ, PARTS };           /* of the gradient's workspace, where it is packed */
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */
 
-#define LOCAL_FLOATS __local float __attribute__((aligned(64)))
+#define GROUP_FLOATS SPACE float __attribute__((aligned(64)))
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define EACH_8(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
@@ -104,7 +111,7 @@ static ulong part_floats(uint tokens, uint heads, uint width)
 #if KEEL_BY_LANE == 0
 #define PIECE(l, c) vload4(c, rows + min(first + (l), last) * step)
 #define PUT(m, v)   vstore16(v, 0, lanes + (m)*LANES);
-static void turn_rows(__global const float *rows, ulong step, uint first, uint last, __local float *lanes)
+static void turn_rows(__global const float *rows, ulong step, uint first, uint last, SPACE float *lanes)
 {
     TURN_TILE(float16)
 }
@@ -112,7 +119,7 @@ static void turn_rows(__global const float *rows, ulong step, uint first, uint l
 
 /* lanes[d][l] = row first + l, the last row of all again where there are fewer than LANES. */
 static void load_lanes(__global const float *rows, ulong step, uint first, uint last, uint width,
-                       LOCAL_FLOATS *lanes)
+                       GROUP_FLOATS *lanes)
 {
     uint whole = 0; /* how much of a row goes by blocks of 16 */
 #if KEEL_BY_LANE == 0
@@ -129,7 +136,7 @@ static void load_lanes(__global const float *rows, ulong step, uint first, uint 
 }
 
 /* Two facts of each row, from lanes. */
-static void store_facts(__local const float *lanes, __global float *rows, uint first, uint last)
+static void store_facts(SPACE const float *lanes, __global float *rows, uint first, uint last)
 {
     for (uint l = 0; l < LANES && first + l <= last; l++) {
         rows[(first + l) * 2] = lanes[l];
@@ -154,8 +161,8 @@ static void store_facts(__local const float *lanes, __global float *rows, uint f
     WIDE(if (all) vstore16(t##r, (i + r) * VECTORS + 1, out);)
 /* out[i][l] = chain over d of rows[i][d] lanes[d][l], of all l or of the first 16; writes up to 7 rows past
  * count, within BLOCK. */
-CANON_INLINE void dot(__global const float *rows, ulong step, uint count, uint width, __local const float *lanes,
-                      __local float *out, const bool all)
+CANON_INLINE void dot(__global const float *rows, ulong step, uint count, uint width, SPACE const float *lanes,
+                      SPACE float *out, const bool all)
 {
 #if KEEL_BY_LANE >= 2
     for (uint i = 0; i < count; i++)
@@ -178,12 +185,12 @@ CANON_INLINE void dot(__global const float *rows, ulong step, uint count, uint w
 #endif
 }
 static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
-                     __local const float *lanes, __local float *out)
+                     SPACE const float *lanes, SPACE float *out)
 {
     dot(rows, step, count, width, lanes, out, true);
 }
 static void dot_half(__global const float *rows, ulong step, uint count, uint width,
-                     __local const float *lanes, __local float *out)
+                     SPACE const float *lanes, SPACE float *out)
 {
     dot(rows, step, count, width, lanes, out, false);
 }
@@ -205,7 +212,7 @@ static void dot_half(__global const float *rows, ulong step, uint count, uint wi
 #if KEEL_BY_LANE >= 2
 #define ADD_CHAINS                                                                                           \
     for (uint at = 0; at < 8 * VECTORS; at++) {                                                              \
-        __local float *to = sums + at / VECTORS * pitch;                                                     \
+        SPACE float *to = sums + at / VECTORS * pitch;                                                     \
         float16 s = vload16(at % VECTORS, to);                                                               \
         for (uint j = 0; j < count; j++)                                                                     \
             s = canon_wide_fma((float16)(weights[at / VECTORS * across + j * along]),                        \
@@ -223,12 +230,12 @@ static void dot_half(__global const float *rows, ulong step, uint count, uint wi
     EACH_8(ADD_END)
 #endif
 #define ADD_TILE(name, space)                                                                                \
-    CANON_INLINE void name(__local const float *weights, const uint across, const uint along,                \
-                           space const float *rows, uint step, uint count, __local float *sums, uint pitch)  \
+    CANON_INLINE void name(SPACE const float *weights, const uint across, const uint along,                \
+                           space const float *rows, uint step, uint count, SPACE float *sums, uint pitch)  \
     {                                                                                                        \
         ADD_CHAINS                                                                                           \
     }
-ADD_TILE(add_local, __local)
+ADD_TILE(add_near, SPACE)
 ADD_TILE(add_global, __global)
 
 /* What of n floats belongs to vector v of them, for canon_load and canon_store. */
@@ -244,7 +251,7 @@ static uint pitch_of(uint width)
 }
 
 /* `count` rows, with zeros behind each. */
-static void copy_rows(__global const float *rows, ulong step, uint count, uint width, __local float *copy)
+static void copy_rows(__global const float *rows, ulong step, uint count, uint width, SPACE float *copy)
 {
     for (uint j = 0; j < count; j++)
         for (uint d = 0; d < width; d += LANES, copy += LANES)
@@ -256,7 +263,7 @@ static void copy_rows(__global const float *rows, ulong step, uint count, uint w
  * `to` + l; what is beyond these by less than 8 must weigh 0. Rows are read where they are if they lie close
  * and come out even, else from `copy`, COPY_FLOATS of scratch. */
 static void sum_rows(__global const float *rows, ulong step, uint count, uint width, int from, int to,
-                     __local const float *weights, __local float *copy, __local float *sums)
+                     SPACE const float *weights, SPACE float *copy, SPACE float *sums)
 {
     const uint pitch = pitch_of(width);
     const bool direct = width == pitch && step <= 3 * width;
@@ -272,7 +279,7 @@ static void sum_rows(__global const float *rows, ulong step, uint count, uint wi
                     add_global(weights + (j0 + begin) * LANES + l, 1, LANES, rows + (j0 + begin) * step + d,
                                step, end - begin, sums + l * pitch + d, pitch);
                 else
-                    add_local(weights + (j0 + begin) * LANES + l, 1, LANES, copy + begin * pitch + d, pitch,
+                    add_near(weights + (j0 + begin) * LANES + l, 1, LANES, copy + begin * pitch + d, pitch,
                               end - begin, sums + l * pitch + d, pitch);
         }
     }
@@ -280,8 +287,8 @@ static void sum_rows(__global const float *rows, ulong step, uint count, uint wi
 
 /* rows[i][d] = chain over the j <= i + `to` of weights[i][j] keys[j][d], going on from what rows holds, or
  * from 0. */
-static void add_rows(__local const float *weights, uint count, __local const float *keys, uint key_count,
-                     int to, uint width, bool begin, __global float *rows, ulong step, __local float *tile)
+static void add_rows(SPACE const float *weights, uint count, SPACE const float *keys, uint key_count,
+                     int to, uint width, bool begin, __global float *rows, ulong step, SPACE float *tile)
 {
     const uint pitch = pitch_of(width);
     for (uint i = 0; i < count; i += 8) {
@@ -296,7 +303,7 @@ static void add_rows(__local const float *weights, uint count, __local const flo
                              : canon_load(corner + at / VECTORS * step + v * 16, rest_of(width - d, v)),
                          at, tile);
             }
-            add_local(weights + i * LANES, LANES, 1, keys + d, pitch, end, tile, LANES);
+            add_near(weights + i * LANES, LANES, 1, keys + d, pitch, end, tile, LANES);
             for (uint at = 0; at < high * VECTORS; at++) {
                 const uint v = at % VECTORS;
                 canon_store(vload16(at, tile), corner + at / VECTORS * step + v * 16, rest_of(width - d, v));
@@ -305,14 +312,14 @@ static void add_rows(__local const float *weights, uint count, __local const flo
     }
 }
 
-static void zero_rows(__local float *sums, uint width)
+static void zero_rows(SPACE float *sums, uint width)
 {
     for (uint i = 0; i < pitch_of(width) * VECTORS; i++)
         vstore16((float16)(0.0f), i, sums);
 }
 
 /* y = sums * factor + 0, row by row. */
-static void store_rows(__local const float *sums, uint count, uint width, float factor, __global float *y,
+static void store_rows(SPACE const float *sums, uint count, uint width, float factor, __global float *y,
                        ulong step)
 {
     for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
@@ -351,7 +358,7 @@ __kernel void keel_attention_pack(__global const float *from, __global float *to
 /* Scores of a block of keys, before they are scaled; of a key that only the second vector of queries sees,
  * from `near` on, only those. */
 static void score_keys(__global const float *keys, ulong step, uint count, uint near, uint width,
-                       __local const float *q, __local float *scores)
+                       SPACE const float *q, SPACE float *scores)
 {
     if (near > 0)
         dot_rows(keys, step, near, width, q, scores);
@@ -360,7 +367,7 @@ static void score_keys(__global const float *keys, ulong step, uint count, uint 
 }
 
 /* A block of scores becomes scores * scale, and `largest` the largest of each query's. */
-static void scale_scores(__local float *scores, uint count, float scale, bool masked, int first_key,
+static void scale_scores(SPACE float *scores, uint count, float scale, bool masked, int first_key,
                          int16 query, uint v, float16 *largest)
 {
     float16 most = *largest;
@@ -374,7 +381,7 @@ static void scale_scores(__local float *scores, uint count, float scale, bool ma
 }
 
 /* A block of scores becomes exponentials, those that dropout keeps; `sum` adds all of them. */
-static void weigh_scores(__local float *scores, uint count, const struct drop *drop, bool masked,
+static void weigh_scores(SPACE float *scores, uint count, const struct drop *drop, bool masked,
                          int first_key, int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
 {
     float16 total = *sum;
@@ -409,8 +416,8 @@ static bool ordinary(uint16 most, uint16 least)
 /* y = sums / facts[LANES + i] + 0, row by row. The operations of canon_divide without those on exponents,
  * which what is ordinary does not need: the same bits. Returns false, after nonsense, if something is not.
  * `inverse` is scratch for LANES floats. */
-static bool divide_ordinary(__local const float *sums, __local const float *facts, uint count, uint width,
-                            __local float *inverse, __global float *y, ulong step)
+static bool divide_ordinary(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
+                            SPACE float *inverse, __global float *y, ulong step)
 {
     uint16 most = (uint16)(0u), least = (uint16)(~0u);
     for (uint v = 0; v < VECTORS; v++) {
@@ -432,8 +439,8 @@ static bool divide_ordinary(__local const float *sums, __local const float *fact
     return ordinary(most, least);
 }
 
-static void divide_rows(__local const float *sums, __local const float *facts, uint count, uint width,
-                        __local float *scratch, __global float *y, ulong step)
+static void divide_rows(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
+                        SPACE float *scratch, __global float *y, ulong step)
 {
     if (KEEL_BY_LANE == 0 && divide_ordinary(sums, facts, count, width, scratch, y, step))
         return;
@@ -449,10 +456,10 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
                              uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
                              uint stream)
 {
-    LOCAL_FLOATS q[WIDTH_MAX * LANES];
-    LOCAL_FLOATS sums[WIDTH_MAX * LANES];
-    LOCAL_FLOATS copy[COPY_FLOATS];
-    LOCAL_FLOATS scores[(KEPT + BLOCK) * LANES];
+    GROUP_FLOATS q[WIDTH_MAX * LANES];
+    GROUP_FLOATS sums[WIDTH_MAX * LANES];
+    GROUP_FLOATS copy[COPY_FLOATS];
+    GROUP_FLOATS scores[(KEPT + BLOCK) * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2);
     const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
@@ -479,7 +486,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
     zero_rows(sums, width);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
-        LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
+        GROUP_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
         score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
         for (uint v = 0; v < VECTORS; v++)
             scale_scores(block, v == 0 ? near : count, scale, causal && j0 + count > first + 1, (int)j0,
@@ -489,7 +496,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
         largest[v] = canon_plus_zero_x16(largest[v]);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
-        LOCAL_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
+        GROUP_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
         if (j0 >= KEPT && keys > KEPT + BLOCK) {
             float16 known = (float16)(INFINITY);
             score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
@@ -519,9 +526,9 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
                                   __global const float *dout, __global float *work, uint packed, uint tokens,
                                   uint heads, uint width)
 {
-    LOCAL_FLOATS g[WIDTH_MAX * LANES];
-    LOCAL_FLOATS o[WIDTH_MAX * LANES];
-    LOCAL_FLOATS facts[2 * LANES];
+    GROUP_FLOATS g[WIDTH_MAX * LANES];
+    GROUP_FLOATS o[WIDTH_MAX * LANES];
+    GROUP_FLOATS facts[2 * LANES];
     const uint first = get_group_id(0) * LANES, head = get_group_id(1), batch = get_group_id(2);
     const uint last = min(first + LANES - 1, tokens - 1);
     const ulong step = (ulong)heads * width, at = batch * tokens * step + head * width;
@@ -542,7 +549,7 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
 
 /* Of queries `begin` to `count` of a block, and LANES keys: scores become ds, gains (g . v) become drop(p).
  * `stats` and `rows` are those of the first query. */
-static void weigh_block(__local float *scores, __local float *gains, uint begin, uint count,
+static void weigh_block(SPACE float *scores, SPACE float *gains, uint begin, uint count,
                         const struct drop *drop, float scale, __global const float *stats,
                         __global const float *rows, ulong element, ulong tokens, bool masked, int first_query,
                         int16 key, uint v)
@@ -577,7 +584,7 @@ static uint first_of(uint key, uint i0, uint count)
 /* Products of queries, or their dout, with the keys, or values, in lanes; of the first `few` with the first
  * vector of lanes alone. */
 static void score_queries(__global const float *queries, ulong step, uint count, uint few, uint width,
-                          __local const float *lanes, __local float *scores)
+                          SPACE const float *lanes, SPACE float *scores)
 {
     if (HALVES && few > 0)
         dot_half(queries, step, few, width, lanes, scores);
@@ -593,15 +600,15 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
                                   uint heads, uint width, uint causal, float scale, float rate,
                                   float keep_scale, uint stream, uint want)
 {
-    LOCAL_FLOATS k[WIDTH_MAX * LANES];
-    LOCAL_FLOATS v[WIDTH_MAX * LANES];
-    LOCAL_FLOATS keys[WIDTH_MAX * LANES];
-    LOCAL_FLOATS copy[COPY_FLOATS];
-    LOCAL_FLOATS dk[WIDTH_MAX * LANES];
-    LOCAL_FLOATS dv[WIDTH_MAX * LANES];
-    LOCAL_FLOATS tile[8 * LANES];
-    LOCAL_FLOATS scores[BLOCK * LANES];
-    LOCAL_FLOATS gains[BLOCK * LANES];
+    GROUP_FLOATS k[WIDTH_MAX * LANES];
+    GROUP_FLOATS v[WIDTH_MAX * LANES];
+    GROUP_FLOATS keys[WIDTH_MAX * LANES];
+    GROUP_FLOATS copy[COPY_FLOATS];
+    GROUP_FLOATS dk[WIDTH_MAX * LANES];
+    GROUP_FLOATS dv[WIDTH_MAX * LANES];
+    GROUP_FLOATS tile[8 * LANES];
+    GROUP_FLOATS scores[BLOCK * LANES];
+    GROUP_FLOATS gains[BLOCK * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2), own = get_group_id(0) * LANES;
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
     const ulong at = batch * tokens * step + head * width;

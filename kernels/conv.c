@@ -129,7 +129,7 @@ struct tiles {
     const char *name;
     uint32_t columns; /* of a group of channels */
     uint32_t rows, layers;
-    uint32_t rows_max, rows_max_small; /* of a group of work: with large local memory, and without */
+    uint32_t rows_max[KEEL_LOCAL_SIZES]; /* of a group of work, by the size of local memory */
 };
 
 /* How long the compute unit with the most groups of `block` rows works, in rows: a driver that gives out
@@ -146,8 +146,7 @@ static uint64_t longest(const struct keel_kernels *kernels, const struct tiles *
 static uint32_t choose_row_block(const struct keel_kernels *kernels, const struct tiles *tiles,
                                  uint32_t strips)
 {
-    const bool large = keel_device_large_local(keel_kernels_info(kernels));
-    const uint32_t rows_max = large ? tiles->rows_max : tiles->rows_max_small;
+    const uint32_t rows_max = tiles->rows_max[keel_device_local_size(keel_kernels_info(kernels))];
     uint32_t best = rows_max;
     uint64_t best_rows = UINT64_MAX;
     for (uint32_t block = rows_max; block >= TILE_ROWS; block -= TILE_ROWS) {
@@ -212,7 +211,8 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
     if (is_narrow(s))
         return launch_plain(kernels, list, "keel_conv2d_plain", s->batch * keel_conv_out(s, 0),
                             s->out_channels, args);
-    const struct tiles tiles = {"keel_conv2d_tiles", s->out_channels / s->groups, out_pixels(s), 1, 384, 48};
+    const struct tiles tiles = {
+        "keel_conv2d_tiles", s->out_channels / s->groups, out_pixels(s), 1, {24, 48, 384}};
     return launch_tiles(kernels, list, s, &tiles, args);
 }
 
@@ -250,7 +250,7 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
     const uint32_t down = s->stride[0] < s->height ? s->stride[0] : s->height;
     const uint32_t across = s->stride[1] < s->width ? s->stride[1] : s->width;
     const struct tiles tiles = {
-        "keel_conv2d_grad_data_tiles", s->channels / s->groups, pixels, down * across, 384, 48};
+        "keel_conv2d_grad_data_tiles", s->channels / s->groups, pixels, down * across, {24, 48, 384}};
     return launch_tiles(kernels, list, s, &tiles, args);
 }
 
@@ -284,6 +284,6 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
         return launch_plain(kernels, list, "keel_conv2d_grad_weight_plain", weight_rows(s), s->out_channels,
                             args);
     const struct tiles tiles = {
-        "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, 192, 48};
+        "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, {24, 48, 192}};
     return launch_tiles(kernels, list, s, &tiles, args);
 }

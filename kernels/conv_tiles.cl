@@ -13,10 +13,12 @@
  * and loaded as the floats that they are: each is one chain, whatever DEPTH and row_block.
  *
  * 64 columns, for channels come in 64s: 6 x 4 vectors of sums, 4 of the panel. Sizes: DEPTH and rows follow the
- * device's local memory (KEEL_LARGE_LOCAL) and change no bit. Tolerance against the host: none, equal bits. */
+ * device's local memory (KEEL_LARGE_LOCAL, KEEL_TINY_LOCAL) and change no bit. Tolerance against the host: none, equal bits. */
 
 #ifdef KEEL_LARGE_LOCAL
 enum { DEPTH = 128, ROWS_MAX = 384, WEIGHT_ROWS_MAX = 192 };
+#elif defined(KEEL_TINY_LOCAL)
+enum { DEPTH = 16, ROWS_MAX = 24, WEIGHT_ROWS_MAX = 24 };
 #else
 enum { DEPTH = 32, ROWS_MAX = 48, WEIGHT_ROWS_MAX = 48 };
 #endif

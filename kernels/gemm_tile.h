@@ -230,6 +230,30 @@ static inline __global const char *fetch_next(struct tile_soon *soon, ulong *ste
     vstore16(s##r##1, 3 * r + 1, sums);                                                                      \
     vstore16(s##r##2, 3 * r + 2, sums);
 
+/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With 16 of 8 floats the sums of a
+ * whole tile would lie on the stack, and the code that LLVM 15 makes of that (PoCL 3.1 for AVX2) is wrong. */
+#if defined(__x86_64__) && !defined(__AVX512F__) && KEEL_BY_LANE < 2
+#define TILE_IN_PARTS 1
+#else
+#define TILE_IN_PARTS 0
+#endif
+#if TILE_IN_PARTS
+#define PART_BEGIN(r) float16 s##r = first ? (float16)(0.0f) : vload16(3 * r, sums);
+#define PART_FMA(r)   s##r = fma((float16)(rows[r]), b, s##r);
+#define PART_END(r)   vstore16(s##r, 3 * r, sums);
+#define EACH_PART(X)  X(0) X(1) X(2) X(3)
+static void multiply_part(__local const float *rows, __local const float *panel, uint depth, bool first,
+                          __local float *sums)
+{
+    EACH_PART(PART_BEGIN)
+    for (uint p = 0; p < depth; p++, rows += TILE_ROWS, panel += TILE_COLUMNS) {
+        const float16 b = vload16(0, panel);
+        EACH_PART(PART_FMA)
+    }
+    EACH_PART(PART_END)
+}
+#endif
+
 /* sums (8 x 48): s = fma(rows[8 p + r], panel[48 p + j], s), p ascending to depth - 1. `first`: sums begin
  * at +0 instead of what lies there. Meanwhile lines of `soon` are asked for. */
 static void tile_multiply(__local const float *rows, __local const float *panel, uint depth, bool first,
@@ -242,6 +266,11 @@ static void tile_multiply(__local const float *rows, __local const float *panel,
             s = canon_wide_fma((float16)(rows[p * TILE_ROWS + at / 3]), vload16(3 * p + at % 3, panel), s);
         vstore16(s, at, sums);
     }
+#elif TILE_IN_PARTS
+    (void)soon;
+    for (uint at = 0; at < 6; at++) /* of 4 rows and 16 columns each */
+        multiply_part(rows + at / 3 * 4, panel + at % 3 * 16, depth, first,
+                      sums + at / 3 * 4 * TILE_COLUMNS + at % 3 * 16);
 #else
     float16 zero = (float16)(0.0f);
     EACH_TILE_ROW(ROW_BEGIN)

@@ -33,6 +33,16 @@ static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #undef KEEL_MODULE_ADDRESS
 };
 
+/* Some drivers (PoCL 3.1) run a kernel that takes more local memory than there is, with wrong results. */
+static enum keel_status check_local(const struct keel_kernels *kernels, const struct keel_kernel *kernel)
+{
+    const uint64_t takes = keel_kernel_info(kernel).local_bytes;
+    if (kernels->info.kind == KEEL_DEVICE_HOST || takes <= kernels->info.local_bytes)
+        return KEEL_OK;
+    return keel_fail(KEEL_LIMIT, "kernel %s takes %" PRIu64 " bytes of local memory, %s has %" PRIu64,
+                     keel_kernel_name(kernel), takes, kernels->info.selector, kernels->info.local_bytes);
+}
+
 static enum keel_status build_module(const struct keel_kernels *kernels, enum keel_module_id id,
                                      struct built_module *out)
 {
@@ -41,8 +51,10 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
     keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
     KEEL_TRY(keel_program_create(kernels->device, module, out->options, &out->program));
-    for (uint32_t i = 0; i < module->kernel_count; i++)
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
+        KEEL_TRY(check_local(kernels, out->kernels[i]));
+    }
     return KEEL_OK;
 }
 
@@ -179,9 +191,11 @@ uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunab
     return kernels->tuned[tunable_index];
 }
 
-bool keel_device_large_local(const struct keel_device_info *info)
+enum keel_local_size keel_device_local_size(const struct keel_device_info *info)
 {
-    return info->kind == KEEL_DEVICE_HOST || info->local_bytes >= KEEL_LOCAL_LARGE_BYTES;
+    return info->kind == KEEL_DEVICE_HOST || info->local_bytes >= KEEL_LOCAL_LARGE_BYTES ? KEEL_LOCAL_LARGE
+           : info->local_bytes >= KEEL_LOCAL_SMALL_BYTES                                 ? KEEL_LOCAL_SMALL
+                                                                                         : KEEL_LOCAL_TINY;
 }
 
 enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,

@@ -88,10 +88,12 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
 struct keel_clblast;
 const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
-/* Local memory for arrays of some 200 KiB a group, instead of 32 KiB: caches of a CPU, mostly. Then
- * .cl files see KEEL_LARGE_LOCAL. Changes sizes of blocks, never bits. */
-enum { KEEL_LOCAL_LARGE_BYTES = 262144 };
-bool keel_device_large_local(const struct keel_device_info *info);
+/* How much local memory a group has, in three sizes: LARGE for arrays of some 200 KiB (caches of a CPU, mostly),
+ * TINY below the 32 KiB that OpenCL asks of a full profile. The .cl files see KEEL_LARGE_LOCAL and
+ * KEEL_TINY_LOCAL. Changes sizes of blocks, never bits. The host device is LARGE. */
+enum keel_local_size { KEEL_LOCAL_TINY, KEEL_LOCAL_SMALL, KEEL_LOCAL_LARGE, KEEL_LOCAL_SIZES };
+enum { KEEL_LOCAL_SMALL_BYTES = 32768, KEEL_LOCAL_LARGE_BYTES = 262144 };
+enum keel_local_size keel_device_local_size(const struct keel_device_info *info);
 
 /* The kernel object `name` of a module; INTERNAL when there is none (a bug of this room). */
 enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_module_id module, const char *name,

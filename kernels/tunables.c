@@ -86,18 +86,97 @@ struct keel_tunable keel_tunable_get(uint32_t index)
     return rows[index].tunable;
 }
 
-/* Keys whose scores, 128 bytes each, fill half of the local memory or so; blocks have the rest. */
-static uint32_t attention_kept(uint64_t local_bytes)
+/* ---- what fits a device ---- */
+
+/* The largest local arrays of a module's kernels: those of gemm.cl and attention.cl. */
+static uint64_t gemm_local_bytes(const struct keel_device_info *info,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    return local_bytes >= UINT64_C(2) << 20 ? 8192 : local_bytes >= UINT64_C(1) << 20 ? 4096 : 1024;
+    const uint64_t depth = values[KEEL_TUNABLE_GEMM_DEPTH], rows_max = values[KEEL_TUNABLE_GEMM_ROWS];
+    const uint64_t packed = keel_device_local_size(info) == KEEL_LOCAL_LARGE ? rows_max : 16;
+    return (48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) + packed / 8 * (8 * depth + 16)) *
+           sizeof(float);
+}
+static uint64_t attention_local_bytes(const struct keel_device_info *info,
+                                      const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
+    const uint32_t width = large ? 256 : 128, block = values[KEEL_TUNABLE_ATTENTION_BLOCK];
+    const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT], copy = large ? 128 : 64; /* rows of lanes */
+    const uint64_t forward = 2 * width + (kept > block ? kept : block) + block + copy;
+    const uint64_t backward = 5 * width + 8 + 2 * block + copy;
+    return (forward > backward ? forward : backward) * KEEL_LANES * (large ? 2 : 1) * sizeof(float);
+}
+
+/* Attention's arrays lie in private memory where local memory does not hold the least of them. No driver
+ * tells how much of that there is. */
+enum { ATTENTION_LOCAL_BYTES = 49152, ATTENTION_PRIVATE_BYTES = 65536 };
+static bool attention_is_private(const struct keel_device_info *info)
+{
+    return info->kind != KEEL_DEVICE_HOST && info->local_bytes < ATTENTION_LOCAL_BYTES;
+}
+
+static enum keel_status check_device(const struct keel_device_info *info,
+                                     const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    if (info->kind == KEEL_DEVICE_HOST)
+        return KEEL_OK;
+    const uint64_t gemm = gemm_local_bytes(info, values), attention = attention_local_bytes(info, values);
+    const bool private = attention_is_private(info);
+    const uint64_t room = private ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
+    if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
+        return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
+                         values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
+    if (gemm > info->local_bytes)
+        return keel_fail(
+            KEEL_LIMIT,
+            "gemm.depth, gemm.rows and gemm.strips: take %llu bytes of local memory, %s has %llu: "
+            "set a smaller one",
+            (unsigned long long)gemm, info->selector, (unsigned long long)info->local_bytes);
+    if (attention > room)
+        return keel_fail(KEEL_LIMIT,
+                         "attention.block and attention.kept: take %llu bytes of %s memory, %s has %llu for "
+                         "them: set a smaller one",
+                         (unsigned long long)attention, private ? "private" : "local", info->selector,
+                         (unsigned long long)room);
+    return KEEL_OK;
+}
+
+/* The next smaller value; false when there is none. */
+static bool shrink(uint32_t index, uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const struct keel_tunable *tunable = &rows[index].tunable;
+    for (uint32_t i = tunable->value_count; i-- > 0;) {
+        if (tunable->values[i] < values[index]) {
+            values[index] = tunable->values[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Values as large as the device has room for, and at most what they are. */
+static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const uint64_t room = attention_is_private(info) ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
+    while (gemm_local_bytes(info, values) > info->local_bytes &&
+           (shrink(KEEL_TUNABLE_GEMM_STRIPS, values) || shrink(KEEL_TUNABLE_GEMM_ROWS, values) ||
+            shrink(KEEL_TUNABLE_GEMM_DEPTH, values)))
+        continue;
+    while (attention_local_bytes(info, values) > room &&
+           (shrink(KEEL_TUNABLE_ATTENTION_KEPT, values) || shrink(KEEL_TUNABLE_ATTENTION_BLOCK, values)))
+        continue;
 }
 
 /* ---- settings ---- */
 
+/* From here on the scores of 4096 keys or more, 128 bytes each, may wait in local memory. */
+enum { KEPT_MANY_BYTES = 1 << 20 };
+
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
     const bool few_wide = info->kind == KEEL_DEVICE_HOST || info->kind == KEEL_DEVICE_CPU;
-    const bool large = keel_device_large_local(info);
+    const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
     const uint32_t limit = info->max_group_items != 0 ? info->max_group_items : 1;
     const bool fused = info->kind == KEEL_DEVICE_HOST || (info->numerics & KEEL_NUMERICS_FMA) != 0;
     values[KEEL_TUNABLE_BY_LANE] = fused ? 0 : 2;
@@ -110,7 +189,9 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
-    values[KEEL_TUNABLE_ATTENTION_KEPT] = large ? attention_kept(info->local_bytes) : 64;
+    values[KEEL_TUNABLE_ATTENTION_KEPT] = !large ? 64 : info->local_bytes >= KEPT_MANY_BYTES ? 8192 : 1024;
+    if (info->kind != KEEL_DEVICE_HOST)
+        fit(info, values);
 }
 
 static enum keel_status find(const char *name, uint32_t *out)
@@ -141,59 +222,31 @@ static enum keel_status apply(const struct keel_setting *setting, uint32_t value
         setting->name, setting->value, tunable->values[0], tunable->values[tunable->value_count - 1]);
 }
 
-/* The largest local arrays of a module's kernels: those of gemm.cl and attention.cl. */
-static uint64_t gemm_local_bytes(const struct keel_device_info *info,
-                                 const uint32_t values[KEEL_TUNABLE_COUNT])
-{
-    const uint64_t depth = values[KEEL_TUNABLE_GEMM_DEPTH], rows_max = values[KEEL_TUNABLE_GEMM_ROWS];
-    const uint64_t packed = keel_device_large_local(info) ? rows_max : 16;
-    return (48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) + packed / 8 * (8 * depth + 16)) *
-           sizeof(float);
-}
-static uint64_t attention_local_bytes(const struct keel_device_info *info,
-                                      const uint32_t values[KEEL_TUNABLE_COUNT])
-{
-    const bool large = keel_device_large_local(info);
-    const uint32_t width = large ? 256 : 64, block = values[KEEL_TUNABLE_ATTENTION_BLOCK];
-    const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT], copy = large ? 128 : 64; /* rows of lanes */
-    const uint64_t forward = 2 * width + (kept > block ? kept : block) + block + copy;
-    const uint64_t backward = 5 * width + 8 + 2 * block + copy;
-    return (forward > backward ? forward : backward) * KEEL_LANES * (large ? 2 : 1) * sizeof(float);
-}
-
-static enum keel_status check_device(const struct keel_device_info *info,
-                                     const uint32_t values[KEEL_TUNABLE_COUNT])
-{
-    if (info->kind == KEEL_DEVICE_HOST)
-        return KEEL_OK;
-    const uint64_t gemm = gemm_local_bytes(info, values), attention = attention_local_bytes(info, values);
-    if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
-        return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
-                         values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
-    if (gemm > info->local_bytes || attention > info->local_bytes)
-        return keel_fail(KEEL_LIMIT, "%s: takes %llu bytes of local memory, %s has %llu: set a smaller one",
-                         gemm > info->local_bytes ? "gemm.depth, gemm.rows and gemm.strips"
-                                                  : "attention.block and attention.kept",
-                         (unsigned long long)(gemm > info->local_bytes ? gemm : attention), info->selector,
-                         (unsigned long long)info->local_bytes);
-    return KEEL_OK;
-}
-
 enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
                                      uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT])
 {
     defaults(info, values);
     for (uint32_t i = 0; i < setting_count; i++)
         KEEL_TRY(apply(&settings[i], values));
-    return setting_count > 0 ? check_device(info, values) : KEEL_OK;
+    return check_device(info, values);
+}
+
+enum keel_status keel_kernels_check(const struct keel_device_info *info, const struct keel_setting *settings,
+                                    uint32_t setting_count)
+{
+    uint32_t values[KEEL_TUNABLE_COUNT];
+    return keel_tunables_apply(info, settings, setting_count, values);
 }
 
 void keel_tunables_build_options(const struct keel_device_info *info, enum keel_module_id module,
                                  const uint32_t values[KEEL_TUNABLE_COUNT],
                                  char out[KEEL_BUILD_OPTIONS_BYTES])
 {
-    int length = snprintf(out, KEEL_BUILD_OPTIONS_BYTES, "%s",
-                          keel_device_large_local(info) ? "-DKEEL_LARGE_LOCAL" : "");
+    static const char *const sizes[KEEL_LOCAL_SIZES] = {"-DKEEL_TINY_LOCAL", "", "-DKEEL_LARGE_LOCAL"};
+    const bool private = module == KEEL_MODULE_attention && attention_is_private(info);
+    const char *size = sizes[keel_device_local_size(info)];
+    int length = snprintf(out, KEEL_BUILD_OPTIONS_BYTES, "%s%s%s", size, private && *size != '\0' ? " " : "",
+                          private ? "-DKEEL_ATTENTION_PRIVATE" : "");
     for (uint32_t i = 0; i < KEEL_TUNABLE_COUNT; i++) {
         if (rows[i].macro == NULL || (rows[i].module != module && rows[i].module != KEEL_MODULE_COUNT))
             continue;

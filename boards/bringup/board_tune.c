@@ -45,8 +45,8 @@ struct tuner {
     const char *board;
     struct keel_board_file file; /* board.conf alone, without tune.conf */
     struct keel_device_info info;
-    uint64_t deadline_ns;
-    struct keel_trial trial; /* its settings: of the board's file, then what was found */
+    uint64_t deadline_ns, longest_ns; /* the longest trial that came to its end; 0: none did */
+    struct keel_trial trial;          /* its settings: of the board's file, then what was found */
     uint32_t given_count, measured_count;
     double gains[KEEL_TRIAL_SETTINGS_MAX]; /* of a setting that was found: how much faster, 0.1 for a tenth */
     char failed[KEEL_DETAIL_BYTES];        /* the last one that was not measured, and why */
@@ -54,17 +54,42 @@ struct tuner {
 
 /* ---- the search ---- */
 
-/* Try one value with the settings that hold. */
+static void note_failed(struct tuner *tuner, struct keel_trial_setting tried, const char *said)
+{
+    snprintf(tuner->failed, sizeof tuner->failed, "%s = %" PRIu32 ": %.400s",
+             keel_tunable_get(tried.tunable).name, tried.value, said);
+}
+
+/* Whether the board has room for the settings that hold with this value in its place. */
+static bool fits(struct tuner *tuner, struct keel_trial_setting tried)
+{
+    struct keel_setting settings[KEEL_TRIAL_SETTINGS_MAX + 1];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < tuner->trial.setting_count; i++) {
+        const struct keel_trial_setting *held = &tuner->trial.settings[i];
+        if (held->tunable != tried.tunable)
+            settings[count++] = (struct keel_setting){keel_tunable_get(held->tunable).name, held->value};
+    }
+    settings[count++] = (struct keel_setting){keel_tunable_get(tried.tunable).name, tried.value};
+    return keel_kernels_check(&tuner->info, settings, count) == KEEL_OK;
+}
+
+/* Try one value with the settings that hold. One that the time was up for has not failed. */
 static enum keel_status try_value(struct tuner *tuner, struct keel_trial_setting tried)
 {
     struct keel_trial *trial = &tuner->trial;
     trial->tried = tried;
-    KEEL_TRY(keel_trial_run(tuner->board, trial, tuner->deadline_ns));
+    if (!fits(tuner, tried)) {
+        trial->outcome = KEEL_TRIAL_FAILED;
+        note_failed(tuner, tried, keel_detail());
+        return KEEL_OK;
+    }
+    KEEL_TRY(keel_trial_run(tuner->board, trial, &tuner->longest_ns, tuner->deadline_ns));
     tuner->measured_count += trial->outcome >= KEEL_TRIAL_SLOWER;
     if (trial->outcome == KEEL_TRIAL_FAILED) {
-        snprintf(tuner->failed, sizeof tuner->failed, "%s = %" PRIu32 ": %.400s",
-                 keel_tunable_get(tried.tunable).name, tried.value, trial->said);
-        fprintf(stderr, "keel board tune: %s\n", tuner->failed);
+        note_failed(tuner, tried, trial->said);
+        if (keel_remaining_ns(tuner->deadline_ns) > 0)
+            fprintf(stderr, "keel board tune: %s\n", tuner->failed);
     }
     return KEEL_OK;
 }

@@ -32,9 +32,11 @@ struct keel_trial {
     char said[KEEL_DETAIL_BYTES];
 };
 
-/* Try trial->tried until the deadline, a minute at most. OK: *trial has the answer, also when the driver died
- * or hung. Blocks; the process is gone when it returns. */
-enum keel_status keel_trial_run(const char *board, struct keel_trial *trial, uint64_t deadline_ns);
+/* Try trial->tried until the deadline, a minute at most or ten times as long as the longest trial that came
+ * to its end, which *longest_ns keeps from call to call (0 at first). OK: *trial has the answer, also when
+ * the driver died or hung. Blocks; the process is gone when it returns. */
+enum keel_status keel_trial_run(const char *board, struct keel_trial *trial, uint64_t *longest_ns,
+                                uint64_t deadline_ns);
 
 /* The process of a trial, whose order is on descriptor 3. Returns its exit code. */
 int keel_trial_main(const char *board);

@@ -59,12 +59,15 @@ static bool is_known(const struct stack *stack, const char *name)
     return stack->short_lived && strcmp(name, "bias_grad/70001x1") == 0;
 }
 
-static void all_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes)
+/* Those whose operation begins with `op`. */
+static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes, const char *op)
 {
     int wrong = 0;
     for (uint32_t i = 0; i < keel_golden_count(); i++) {
         struct keel_golden_result result;
         const struct keel_golden golden = keel_golden_get(i);
+        if (strncmp(golden.op, op, strlen(op)) != 0)
+            continue;
         ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
                                  &result));
         const bool known = is_known(stack, golden.name);
@@ -81,6 +84,11 @@ static void all_cases(const struct stack *stack, struct rig *rig, uint64_t guard
     }
     fflush(stdout);
     ck_assert_int_eq(wrong, 0);
+}
+
+static void all_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes)
+{
+    some_cases(stack, rig, guard_bytes, "");
 }
 
 /* OCL_ICD_VENDORS names the drivers that may be loaded instead. */
@@ -128,11 +136,102 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"canon.by_lane", 2}},
 };
 
+static uint32_t tunable_named(const char *name)
+{
+    uint32_t t = 0;
+    while (strcmp(keel_tunable_get(t).name, name) != 0)
+        t++;
+    return t;
+}
+
+/* The next smaller value that a tunable has; false when there is none. */
+static bool lower(struct keel_setting *setting)
+{
+    const struct keel_tunable tunable = keel_tunable_get(tunable_named(setting->name));
+    for (uint32_t i = tunable.value_count; i-- > 0;) {
+        if (tunable.values[i] < setting->value) {
+            setting->value = tunable.values[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A sample as the device has room for it: what takes local memory is lowered in turns until it fits. */
+static void fit(const struct keel_device_info *info, struct keel_setting settings[SETTINGS_MAX])
+{
+    bool lowered = true;
+    while (lowered && keel_kernels_check(info, settings, SETTINGS_MAX) == KEEL_LIMIT) {
+        const bool of_gemm = strstr(keel_detail(), "gemm.") != NULL;
+        lowered = false;
+        for (int i = SETTINGS_MAX; i-- > 0 && !lowered;)
+            if (strncmp(settings[i].name, of_gemm ? "gemm." : "attention.", of_gemm ? 5 : 10) == 0 &&
+                strcmp(settings[i].name, "gemm.provider") != 0)
+                lowered = lower(&settings[i]);
+    }
+}
+
 START_TEST(no_tunable_changes_a_bit)
 {
-    struct rig rig = rig_open("pocl", samples[_i], SETTINGS_MAX);
+    struct keel_setting settings[SETTINGS_MAX];
+    struct keel_device *device;
+    memcpy(settings, samples[_i], sizeof settings);
+    ck_ok(keel_device_open("pocl", NULL, &device));
+    fit(keel_device_info(device), settings);
+    keel_device_close(device);
+    struct rig rig = rig_open("pocl", settings, SETTINGS_MAX);
     all_cases(&stacks[1], &rig, 256);
     rig_close(&rig);
+}
+END_TEST
+
+/* What PoCL says is the second cache of the processor, and so it differs from machine to machine. */
+static const struct {
+    uint64_t local_bytes;
+    uint32_t units;
+} machines[] = {{16384, 1},  {32768, 2},  {49152, 4},   {65536, 8},  {262144, 1},
+                {524288, 2}, {917504, 3}, {1048576, 4}, {2097152, 8}};
+
+/* The kernels that take local memory, made for a device that has so much of it and so many processors, and
+ * run where there is as much. That each fits is seen by keel_kernels_create. */
+START_TEST(every_size_of_local_memory_gives_the_hashes)
+{
+    char threads[16];
+    snprintf(threads, sizeof threads, "%u", machines[_i].units);
+    setenv("POCL_MAX_PTHREAD_COUNT", threads, 1);
+    struct rig rig = rig_open("pocl", NULL, 0);
+    struct keel_device_info target = *keel_device_info(rig.device);
+    if (machines[_i].local_bytes > target.local_bytes) {
+        printf("note: %" PRIu64 " bytes of local memory: here are %" PRIu64 "\n", machines[_i].local_bytes,
+               target.local_bytes);
+    } else {
+        target.local_bytes = machines[_i].local_bytes;
+        target.compute_units = machines[_i].units;
+        keel_kernels_destroy(rig.kernels);
+        ck_ok(keel_kernels_create_with(rig.device, &(struct keel_kernels_options){.target = &target},
+                                       &rig.kernels));
+        some_cases(&stacks[1], &rig, 256, "gemm");
+        some_cases(&stacks[1], &rig, 256, "conv2d");
+        some_cases(&stacks[1], &rig, 256, "attention");
+    }
+    rig_close(&rig);
+}
+END_TEST
+
+/* A device of each size from 16 KiB on has settings that fit, and none that does not passes. */
+START_TEST(defaults_and_settings_fit_the_local_memory)
+{
+    struct keel_device *device;
+    ck_ok(keel_device_open("pocl", NULL, &device));
+    struct keel_device_info info = *keel_device_info(device);
+    for (info.local_bytes = 16384; info.local_bytes <= 1 << 24; info.local_bytes += info.local_bytes / 8)
+        ck_ok(keel_kernels_check(&info, NULL, 0));
+    info.local_bytes = 8192;
+    ck_status(keel_kernels_check(&info, NULL, 0), KEEL_LIMIT);
+    info.local_bytes = 32768;
+    ck_status(keel_kernels_check(&info, &(struct keel_setting){"gemm.rows", 512}, 1), KEEL_LIMIT);
+    ck_status(keel_kernels_check(&info, &(struct keel_setting){"attention.kept", 8192}, 1), KEEL_LIMIT);
+    keel_device_close(device);
 }
 END_TEST
 
@@ -314,6 +413,9 @@ static void cases(TCase *tc)
         else
             printf("note: %s is not here\n0 passed, 0 failed, 1 skipped\n", stacks[i].name);
     tcase_add_loop_test(tc, no_tunable_changes_a_bit, 0, (int)(sizeof samples / sizeof samples[0]));
+    tcase_add_loop_test(tc, every_size_of_local_memory_gives_the_hashes, 0,
+                        (int)(sizeof machines / sizeof machines[0]));
+    tcase_add_test(tc, defaults_and_settings_fit_the_local_memory);
     tcase_add_test(tc, every_tunable_is_in_a_sample);
     tcase_add_test(tc, what_is_no_setting_is_refused_by_name);
     tcase_add_test(tc, every_kernel_is_launched_by_the_cases);

@@ -72,6 +72,10 @@ struct keel_kernels_options {
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out);
+/* Whether a device of these facts has room for the settings, and without any for the defaults, which follow its
+ * local memory: 16 KiB suffice. Pure; any thread. LIMIT says what to lower, INVALID what is no setting. */
+enum keel_status keel_kernels_check(const struct keel_device_info *info, const struct keel_setting *settings,
+                                    uint32_t setting_count);
 void keel_kernels_destroy(struct keel_kernels *kernels);
 bool keel_kernels_native(const struct keel_kernels *kernels);
 /* Who computes products of native kernels: "Keel", or "CLBlast" with the digest of the parameters that it was
