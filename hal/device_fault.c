@@ -482,3 +482,8 @@ enum keel_status keel_device_inject(struct keel_device *device, const char *plan
     keel_mutex_unlock(&device->faults->lock);
     return KEEL_OK;
 }
+
+bool keel_device_has_faults(const struct keel_device *device)
+{
+    return device->faults != NULL;
+}

@@ -40,12 +40,16 @@ void keel_screen_destroy(struct keel_screen *screen)
     keel_free(screen);
 }
 
-static enum keel_status quarantine(struct keel_device *device, const char *where, const char *evidence)
+static enum keel_status quarantine(const struct keel_screen_config *config, enum keel_quarantine_kind kind,
+                                   const char *where, const char *evidence)
 {
-    const struct keel_device_info *info = keel_device_info(device);
+    const struct keel_device_info *info = keel_device_info(config->device);
+    bool drill = keel_device_has_faults(config->device);
+    const struct keel_quarantine_finding finding = {
+        .kind = kind, .where = where, .evidence = evidence, .directory = drill ? config->directory : NULL};
     struct keel_quarantine record;
-    (void)keel_device_report(device, KEEL_HEALTH_QUARANTINED, evidence); /* or it is lost already */
-    if (keel_quarantine_add(info, where, evidence, &record) != KEEL_OK) {
+    (void)keel_device_report(config->device, KEEL_HEALTH_QUARANTINED, evidence); /* or it is lost already */
+    if (keel_quarantine_add(info, &finding, &record) != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
         return keel_fail(KEEL_CORRUPT,
@@ -53,6 +57,11 @@ static enum keel_status quarantine(struct keel_device *device, const char *where
                          "take it out of cluster.device",
                          info->selector, evidence, why);
     }
+    if (drill)
+        return keel_fail(KEEL_CORRUPT,
+                         "board %s computes wrong bits: %s. Faults were put in on purpose: it is left out of "
+                         "this run alone (%s)",
+                         info->selector, evidence, record.path);
     return keel_fail(
         KEEL_CORRUPT, "board %s computes wrong bits: %s. It is quarantined (%s)%s; see keel board list",
         info->selector, evidence, record.path,
@@ -76,7 +85,7 @@ static enum keel_status run_case(struct keel_screen *screen, uint32_t index, con
         return KEEL_OK;
     keel_golden_describe(&result, what, sizeof what);
     snprintf(evidence, sizeof evidence, "golden operation %s %s", golden.name, what);
-    return quarantine(screen->config.device, where, evidence);
+    return quarantine(&screen->config, KEEL_QUARANTINE_WRONG_BITS, where, evidence);
 }
 
 enum keel_status keel_screen_admit(struct keel_screen *screen)
@@ -102,7 +111,7 @@ enum keel_status keel_screen_quarantine(const struct keel_screen_config *config,
 {
     char where[KEEL_QUARANTINE_WHERE_BYTES];
     place_of(config, step, where);
-    return quarantine(config->device, where, evidence);
+    return quarantine(config, KEEL_QUARANTINE_MEMORY, where, evidence);
 }
 
 enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step)

@@ -22,6 +22,7 @@ struct keel_screen_config {
     struct keel_device *device;    /* borrowed, as are the kernels of it */
     struct keel_kernels *kernels;  /* used between launches of the steps, never during one */
     const char *run;               /* borrowed: its name, for the evidence */
+    const char *directory;         /* borrowed: of the run, where findings of drills go */
     uint32_t node, local;          /* of the worker: where it begins, and for the evidence */
     uint64_t limit_ns;             /* a golden operation that takes longer: the device hangs */
     struct keel_hang_watch *hangs; /* who notices that sooner; borrowed; NULL: nobody */
@@ -37,7 +38,7 @@ enum keel_status keel_screen_admit(struct keel_screen *screen);
  * detail says with the evidence; TIMEOUT becomes DEVICE_LOST; what else the device says. */
 enum keel_status keel_screen_step(struct keel_screen *screen, uint64_t step);
 
-/* The board was found wrong in step `step` by other means: what it did goes into its file. CORRUPT, always,
+/* A product of step `step` changed in memory: what it was goes into the board's file. CORRUPT, always,
  * with the evidence, and where its file is or why there is none. */
 enum keel_status keel_screen_quarantine(const struct keel_screen_config *config, uint64_t step,
                                         const char *evidence);

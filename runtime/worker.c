@@ -130,7 +130,7 @@ static enum keel_status open_device(struct keel_worker *worker)
     keel_job_device(&worker->job, worker->node, worker->local, selector);
     KEEL_TRY(keel_board_open(selector, &options, &worker->board));
     worker->device = keel_board_device(worker->board);
-    return keel_quarantine_admit(keel_device_info(worker->device));
+    return keel_quarantine_admit(keel_device_info(worker->device), &worker->probation);
 }
 
 struct keel_screen_config keel_worker_screen(struct keel_worker *worker)
@@ -138,6 +138,7 @@ struct keel_screen_config keel_worker_screen(struct keel_worker *worker)
     return (struct keel_screen_config){.device = worker->device,
                                        .kernels = keel_trainer_kernels(worker->trainer),
                                        .run = worker->job.name,
+                                       .directory = worker->directory,
                                        .node = worker->node,
                                        .local = worker->local,
                                        .limit_ns = worker->stall_ns,
@@ -147,17 +148,22 @@ struct keel_screen_config keel_worker_screen(struct keel_worker *worker)
 /* Every golden operation once, before the board is trusted with anything. */
 static enum keel_status open_screen(struct keel_worker *worker)
 {
-    if (worker->job.screen_every == 0)
+    if (worker->job.screen_every == 0 && !worker->probation)
         return KEEL_OK;
     struct keel_screen_config config = keel_worker_screen(worker);
     KEEL_TRY(keel_screen_create(&config, &worker->screen));
-    return keel_screen_admit(worker->screen);
+    KEEL_TRY(keel_screen_admit(worker->screen));
+    if (worker->probation)
+        keel_worker_note(worker, "board-screened", worker->next_step, KEEL_OK,
+                         "a number had changed in this board's memory in an earlier run: it passed all golden "
+                         "operations");
+    return KEEL_OK;
 }
 
 /* What the golden operations between the steps were, and their share of the time. */
 static void note_screens(struct keel_worker *worker)
 {
-    if (worker->screen == NULL || worker->stepped_ns == 0)
+    if (worker->job.screen_every == 0 || worker->screen == NULL || worker->stepped_ns == 0)
         return;
     struct keel_screen_cost cost = keel_screen_cost(worker->screen);
     char detail[128];

@@ -94,7 +94,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .phase = {.at = drill_at, .context = worker},
                                      .screen = {.wrong = quarantine_board, .context = worker}};
     struct keel_trainer_result result;
-    if (worker->screen != NULL && (worker->next_step + 1) % worker->job.screen_every == 0)
+    if (worker->job.screen_every > 0 && (worker->next_step + 1) % worker->job.screen_every == 0)
         step.screen.pass = screen_board;
     drill_at(worker, KEEL_AT_FORWARD);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);

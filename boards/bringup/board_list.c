@@ -153,7 +153,7 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_open(json, NULL, '{');
     keel_json_text(json, "board", found ? text : NULL);
     keel_json_text(json, "board_problem", found || text[0] == '\0' ? NULL : text);
-    bool admitted = keel_quarantine_admit(info) == KEEL_OK;
+    bool probation = false, admitted = keel_quarantine_admit(info, &probation) == KEEL_OK;
     keel_json_text(json, "selector", info->selector);
     keel_json_text(json, "kind", kind_name(info->kind));
     keel_json_text(json, "name", info->name);

@@ -79,15 +79,14 @@ static struct subject subject_of(const struct keel_device_info *info)
     return subject;
 }
 
-static enum keel_status path_of(const struct subject *subject, const char *selector,
+static enum keel_status path_of(const struct subject *subject, const char *selector, const char *folder,
                                 char out[KEEL_PATH_BYTES])
 {
-    char folder[KEEL_PATH_BYTES], name[KEEL_DEVICE_NAME_BYTES + 32];
+    char name[KEEL_DEVICE_NAME_BYTES + 32];
     snprintf(name, sizeof name, "%s-%s-%s%s", selector, subject->alike, subject->own, ending);
     for (char *at = name; *at != '\0'; at++)
         if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) == NULL)
             *at = '_';
-    KEEL_TRY(keel_quarantine_folder(folder));
     return keel_path_join(out, folder, name);
 }
 
@@ -143,6 +142,13 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
         if (good)
             memcpy((char *)&record + fields[i].offset, value, strlen(value) + 1);
     }
+    const char *kind = json_string_value(json_object_get(root, "kind")); /* older versions knew one kind */
+    json_int_t findings = json_integer_value(json_object_get(root, "findings"));
+    json_int_t last_s = json_integer_value(json_object_get(root, "last_s"));
+    record.kind =
+        kind != NULL && strcmp(kind, "memory") == 0 ? KEEL_QUARANTINE_MEMORY : KEEL_QUARANTINE_WRONG_BITS;
+    record.findings = findings > 0 && findings < UINT32_MAX ? (uint32_t)findings : 1;
+    record.last_s = last_s > 0 ? (uint64_t)last_s : 0;
     json_decref(root);
     if (!good)
         return keel_fail(KEEL_CORRUPT,
@@ -154,10 +160,11 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
     return KEEL_OK;
 }
 
-static enum keel_status write_record(const struct keel_quarantine *record)
+static enum keel_status write_record(const struct keel_quarantine *record, const char *folder)
 {
-    char folder[KEEL_PATH_BYTES];
-    json_t *root = json_pack("{s:i}", "format", FORMAT);
+    json_t *root = json_pack("{s:i, s:s, s:I, s:I}", "format", FORMAT, "kind",
+                             record->kind == KEEL_QUARANTINE_MEMORY ? "memory" : "wrong bits", "findings",
+                             (json_int_t)record->findings, "last_s", (json_int_t)record->last_s);
     bool good = root != NULL;
     for (uint32_t i = 0; i < FIELD_COUNT && good; i++)
         good = json_object_set_new(root, fields[i].key,
@@ -166,9 +173,7 @@ static enum keel_status write_record(const struct keel_quarantine *record)
     json_decref(root);
     if (text == NULL)
         return keel_fail(KEEL_NO_MEMORY, "%s: no memory to write it", record->path);
-    enum keel_status status = keel_quarantine_folder(folder);
-    if (status == KEEL_OK)
-        status = keel_mkdir_all(folder);
+    enum keel_status status = keel_mkdir_all(folder);
     if (status == KEEL_OK)
         status = keel_file_replace(record->path, text, strlen(text), 0644);
     free(text);
@@ -207,7 +212,10 @@ static enum keel_status find_in_file(void *context, const char *name)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status; /* released meanwhile */
     if (!may_be(&record, finding->subject))
         return KEEL_OK;
-    if (!finding->found || strcmp(record.identity, finding->subject->identity) == 0)
+    /* Of several, one that keeps the board out; then the board's own. */
+    bool graver = finding->found && finding->out->kind > record.kind;
+    bool lighter = finding->found && finding->out->kind < record.kind;
+    if (!finding->found || graver || (!lighter && strcmp(record.identity, finding->subject->identity) == 0))
         *finding->out = record;
     finding->found = true;
     return KEEL_OK;
@@ -226,8 +234,9 @@ enum keel_status keel_quarantine_find(const struct keel_device_info *info, struc
     return KEEL_OK;
 }
 
-static enum keel_status begin_quarantine(const struct keel_device_info *info, const char *where,
-                                         const char *evidence, struct keel_quarantine *record)
+static enum keel_status begin_quarantine(const struct keel_device_info *info,
+                                         const struct keel_quarantine_finding *finding, const char *folder,
+                                         struct keel_quarantine *record)
 {
     const struct subject subject = subject_of(info);
     time_t now_s = (time_t)(keel_wall_ns() / KEEL_NS_PER_S);
@@ -239,35 +248,70 @@ static enum keel_status begin_quarantine(const struct keel_device_info *info, co
     snprintf(record->identity, sizeof record->identity, "%s", subject.identity);
     copy_text(record->version, sizeof record->version, info->version);
     snprintf(record->host, sizeof record->host, "%s", subject.host);
-    copy_text(record->where, sizeof record->where, where);
-    copy_text(record->evidence, sizeof record->evidence, evidence);
+    copy_text(record->where, sizeof record->where, finding->where);
+    copy_text(record->evidence, sizeof record->evidence, finding->evidence);
+    record->kind = finding->kind;
+    record->findings = 1;
+    record->last_s = (uint64_t)now_s;
     if (gmtime_r(&now_s, &utc) != NULL)
         (void)strftime(record->since, sizeof record->since, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    KEEL_TRY(path_of(&subject, record->selector, record->path));
-    return write_record(record);
+    KEEL_TRY(path_of(&subject, record->selector, folder, record->path));
+    return write_record(record, folder);
 }
 
-enum keel_status keel_quarantine_add(const struct keel_device_info *info, const char *where,
-                                     const char *evidence, struct keel_quarantine *out)
+/* The board was found out before, by its memory alone: once more, or graver. */
+static enum keel_status continue_quarantine(const struct keel_quarantine_finding *finding, const char *folder,
+                                            struct keel_quarantine *record)
+{
+    const uint64_t now_s = keel_wall_ns() / KEEL_NS_PER_S,
+                   window_s = UINT64_C(86400) * KEEL_QUARANTINE_MEMORY_DAYS;
+    bool late = now_s > record->last_s && now_s - record->last_s > window_s;
+    if (finding->kind == KEEL_QUARANTINE_MEMORY) {
+        record->findings = late ? 1 : record->findings + 1;
+    } else {
+        record->kind = finding->kind;
+        record->findings = 1;
+        copy_text(record->where, sizeof record->where, finding->where);
+        copy_text(record->evidence, sizeof record->evidence, finding->evidence);
+    }
+    record->last_s = now_s;
+    return write_record(record, folder);
+}
+
+enum keel_status keel_quarantine_add(const struct keel_device_info *info,
+                                     const struct keel_quarantine_finding *finding,
+                                     struct keel_quarantine *out)
 {
     struct keel_quarantine record = {0};
-    bool found;
-    KEEL_TRY(keel_quarantine_find(info, &record, &found));
+    char folder[KEEL_PATH_BYTES];
+    bool found = false;
+    if (finding->directory != NULL) {
+        KEEL_TRY(keel_path_join(folder, finding->directory, "quarantine"));
+    } else {
+        KEEL_TRY(keel_quarantine_folder(folder));
+        KEEL_TRY(keel_quarantine_find(info, &record, &found));
+    }
     if (!found)
-        KEEL_TRY(begin_quarantine(info, where, evidence, &record));
+        KEEL_TRY(begin_quarantine(info, finding, folder, &record));
+    else if (record.kind == KEEL_QUARANTINE_MEMORY)
+        KEEL_TRY(continue_quarantine(finding, folder, &record));
     if (out != NULL)
         *out = record;
     return KEEL_OK;
 }
 
-enum keel_status keel_quarantine_admit(const struct keel_device_info *info)
+enum keel_status keel_quarantine_admit(const struct keel_device_info *info, bool *out_probation)
 {
     struct keel_quarantine record;
     char who[2 * KEEL_DEVICE_NAME_BYTES + 16], alike[160] = "";
     bool found;
     KEEL_TRY(keel_quarantine_find(info, &record, &found));
-    if (!found)
+    bool probation =
+        found && record.kind == KEEL_QUARANTINE_MEMORY && record.findings < KEEL_QUARANTINE_MEMORY_FINDINGS;
+    if (!found || probation) {
+        *out_probation = probation;
         return KEEL_OK;
+    }
     if (strcmp(record.selector, info->selector) == 0)
         snprintf(who, sizeof who, "%s", info->selector);
     else

@@ -20,6 +20,12 @@ void keel_quarantine_print(void)
             printf("\nQuarantined: no run takes them before `keel board release SELECTOR`\n");
         printf("%-12s since %s on %s, %s\n%12s %s\n%12s %s\n", record->selector, record->since, record->host,
                record->where, "", record->evidence, "", record->path);
+        if (record->kind == KEEL_QUARANTINE_MEMORY)
+            printf("%12s memory, %u of %d findings: %s\n", "", record->findings,
+                   KEEL_QUARANTINE_MEMORY_FINDINGS,
+                   record->findings < KEEL_QUARANTINE_MEMORY_FINDINGS
+                       ? "a run takes it when it passes all golden operations"
+                       : "it stays out");
         if (record->identity[0] == '\0')
             printf("%12s with all boards alike: its driver tells no identity\n", "");
     }

@@ -1,5 +1,6 @@
 /* quarantine_test.c - a board that is not trusted stays out, with its evidence, until it is released. */
 #include "harness.h"
+#include <keel/memory.h>
 #include <keel/quarantine.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,21 @@ static const struct keel_device_info board = {
 static const struct keel_device_info other = {
     .selector = "acme:1", .name = "A1", .platform = "Acme \xc3", .identity = "uuid 02"};
 
+static enum keel_status add(const struct keel_device_info *info, const char *where, const char *evidence,
+                            struct keel_quarantine *out)
+{
+    const struct keel_quarantine_finding finding = {.where = where, .evidence = evidence};
+    return keel_quarantine_add(info, &finding, out);
+}
+
+static enum keel_status admit(const struct keel_device_info *info)
+{
+    bool probation = true;
+    enum keel_status status = keel_quarantine_admit(info, &probation);
+    ck_assert(status != KEEL_OK || !probation);
+    return status;
+}
+
 static void set_up(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -28,12 +44,12 @@ static void tear_down(void)
 
 START_TEST(a_board_is_out_with_its_evidence_and_only_it)
 {
-    ck_ok(keel_quarantine_admit(&board));
-    ck_ok(keel_quarantine_add(&board, "run gpt, rank 2, step 31", "gemm: 01 where 02 is right", NULL));
-    ck_status(keel_quarantine_admit(&board), KEEL_DENIED);
+    ck_ok(admit(&board));
+    ck_ok(add(&board, "run gpt, rank 2, step 31", "gemm: 01 where 02 is right", NULL));
+    ck_status(admit(&board), KEEL_DENIED);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "gemm: 01 where 02 is right"));
     ck_assert_ptr_nonnull(strstr(keel_detail(), "keel board release acme:0"));
-    ck_ok(keel_quarantine_admit(&other));
+    ck_ok(admit(&other));
     ck_ok(keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count));
     ck_assert_uint_eq(count, 1);
     ck_assert_str_eq(records[0].where, "run gpt, rank 2, step 31");
@@ -44,8 +60,8 @@ END_TEST
 
 START_TEST(the_first_evidence_stays)
 {
-    ck_ok(keel_quarantine_add(&board, "first", "one", NULL));
-    ck_ok(keel_quarantine_add(&board, "second", "two", &record));
+    ck_ok(add(&board, "first", "one", NULL));
+    ck_ok(add(&board, "second", "two", &record));
     ck_assert_str_eq(record.evidence, "one");
 }
 END_TEST
@@ -54,22 +70,90 @@ START_TEST(a_newer_driver_does_not_heal_a_board)
 {
     struct keel_device_info later = board;
     snprintf(later.version, sizeof later.version, "99");
-    ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", NULL));
-    ck_status(keel_quarantine_admit(&later), KEEL_DENIED);
+    ck_ok(add(&board, "a run", "wrong bits", NULL));
+    ck_status(admit(&later), KEEL_DENIED);
 }
 END_TEST
 
 START_TEST(release_ends_it_and_keeps_the_file)
 {
-    ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", &record));
+    ck_ok(add(&board, "a run", "wrong bits", &record));
     ck_status(keel_quarantine_release("acme:1"), KEEL_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "acme:0"));
     ck_ok(keel_quarantine_release("acme:0"));
-    ck_ok(keel_quarantine_admit(&board));
+    ck_ok(admit(&board));
     char released[KEEL_PATH_BYTES + 16];
     snprintf(released, sizeof released, "%s.released", record.path);
     ck_assert(keel_path_is_file(released));
     ck_status(keel_quarantine_release("acme:0"), KEEL_NOT_FOUND);
+}
+END_TEST
+
+static void find_memory(uint32_t findings_wanted)
+{
+    const struct keel_quarantine_finding finding = {
+        .kind = KEEL_QUARANTINE_MEMORY, .where = "a run", .evidence = "a bit changed"};
+    ck_ok(keel_quarantine_add(&board, &finding, &record));
+    ck_assert_uint_eq(record.findings, findings_wanted);
+}
+
+START_TEST(memory_puts_a_board_on_probation_and_the_third_finding_keeps_it_out)
+{
+    bool probation = false;
+    find_memory(1);
+    ck_ok(keel_quarantine_admit(&board, &probation));
+    ck_assert(probation);
+    ck_ok(admit(&other));
+    find_memory(2);
+    ck_ok(keel_quarantine_admit(&board, &probation));
+    find_memory(3);
+    ck_status(admit(&board), KEEL_DENIED);
+    ck_ok(keel_quarantine_release("acme:0"));
+    ck_ok(admit(&board));
+}
+END_TEST
+
+START_TEST(memory_findings_far_apart_are_counted_anew)
+{
+    static const char key[] = "\"last_s\": ";
+    char number[32], *text;
+    size_t bytes;
+    find_memory(1);
+    find_memory(2);
+    ck_ok(keel_file_read(record.path, 4096, &text, &bytes));
+    char *digits = strstr(text, key);
+    ck_assert_ptr_nonnull(digits);
+    digits += sizeof key - 1;
+    int length =
+        snprintf(number, sizeof number, "%llu", (unsigned long long)(record.last_s - UINT64_C(86400) * 31));
+    memcpy(digits, number, (size_t)length);
+    ck_ok(keel_file_replace(record.path, text, bytes, 0644));
+    keel_free(text);
+    find_memory(1);
+}
+END_TEST
+
+START_TEST(wrong_bits_after_a_finding_of_memory_keep_the_board_out)
+{
+    find_memory(1);
+    ck_ok(add(&board, "another run", "gemm is wrong", &record));
+    ck_assert_str_eq(record.evidence, "gemm is wrong");
+    ck_status(admit(&board), KEEL_DENIED);
+}
+END_TEST
+
+START_TEST(a_drills_finding_is_its_runs_alone)
+{
+    char directory[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(directory, folder, "run"));
+    const struct keel_quarantine_finding finding = {
+        .where = "run drill", .evidence = "wrong", .directory = directory};
+    ck_ok(keel_quarantine_add(&board, &finding, &record));
+    ck_assert_int_eq(strncmp(record.path, directory, strlen(directory)), 0);
+    ck_assert(keel_path_is_file(record.path));
+    ck_ok(admit(&board));
+    ck_ok(keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count));
+    ck_assert_uint_eq(count, 0);
 }
 END_TEST
 
@@ -86,13 +170,13 @@ START_TEST(a_card_that_comes_back_under_another_selector_stays_out_and_its_neigh
 {
     const struct keel_device_info sick = as(&other, "acme:0", other.identity);
     const struct keel_device_info sound = as(&board, "acme:1", board.identity);
-    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", NULL));
-    ck_status(keel_quarantine_admit(&sick), KEEL_DENIED);
+    ck_ok(add(&other, "a run", "wrong bits", NULL));
+    ck_status(admit(&sick), KEEL_DENIED);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "acme:0, then acme:1,"));
     ck_assert_ptr_nonnull(strstr(keel_detail(), "keel board release acme:1"));
-    ck_ok(keel_quarantine_admit(&sound));
+    ck_ok(admit(&sound));
     ck_ok(keel_quarantine_release("acme:1"));
-    ck_ok(keel_quarantine_admit(&sick));
+    ck_ok(admit(&sick));
 }
 END_TEST
 
@@ -101,27 +185,27 @@ START_TEST(without_an_identity_all_boards_alike_are_out_and_the_message_says_so)
     const struct keel_device_info first = as(&board, "acme:0", ""), second = as(&board, "acme:1", "");
     struct keel_device_info larger = second;
     snprintf(larger.name, sizeof larger.name, "A2");
-    ck_ok(keel_quarantine_add(&first, "a run", "wrong bits", NULL));
-    ck_status(keel_quarantine_admit(&second), KEEL_DENIED);
+    ck_ok(add(&first, "a run", "wrong bits", NULL));
+    ck_status(admit(&second), KEEL_DENIED);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "tells no identity"));
-    ck_status(keel_quarantine_admit(&board), KEEL_DENIED); /* a newer driver tells, the file does not */
-    ck_ok(keel_quarantine_admit(&larger));
+    ck_status(admit(&board), KEEL_DENIED); /* a newer driver tells, the file does not */
+    ck_ok(admit(&larger));
     ck_ok(keel_quarantine_release("acme:0"));
-    ck_ok(keel_quarantine_admit(&second));
+    ck_ok(admit(&second));
 }
 END_TEST
 
 START_TEST(where_two_cards_had_a_selector_the_file_says_which_is_released)
 {
     const struct keel_device_info later = as(&board, "acme:1", board.identity);
-    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", &record));
-    ck_ok(keel_quarantine_add(&later, "a run", "wrong bits", NULL));
+    ck_ok(add(&other, "a run", "wrong bits", &record));
+    ck_ok(add(&later, "a run", "wrong bits", NULL));
     ck_status(keel_quarantine_release("acme:1"), KEEL_INVALID);
     const char *file = strrchr(record.path, '/') + 1;
     ck_assert_ptr_nonnull(strstr(keel_detail(), file));
     ck_ok(keel_quarantine_release(file));
-    ck_ok(keel_quarantine_admit(&other));
-    ck_status(keel_quarantine_admit(&later), KEEL_DENIED);
+    ck_ok(admit(&other));
+    ck_status(admit(&later), KEEL_DENIED);
 }
 END_TEST
 
@@ -138,9 +222,9 @@ START_TEST(a_file_of_an_older_version_keeps_its_board_out)
     ck_ok(keel_mkdir_all(path));
     ck_ok(keel_path_join(path, path, "acme_0-0a1b2c3d.json"));
     ck_ok(keel_file_replace(path, text, strlen(text), 0644));
-    ck_status(keel_quarantine_admit(&board), KEEL_DENIED);
+    ck_status(admit(&board), KEEL_DENIED);
     ck_ok(keel_quarantine_release("acme:0"));
-    ck_ok(keel_quarantine_admit(&board));
+    ck_ok(admit(&board));
 }
 END_TEST
 
@@ -178,9 +262,9 @@ enum { ANSWERS = 6 };
 
 START_TEST(a_file_that_cannot_be_read_is_no_board_that_is_trusted)
 {
-    ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", &record));
+    ck_ok(add(&board, "a run", "wrong bits", &record));
     ck_ok(keel_file_replace(record.path, "{}", 2, 0644));
-    ck_status(keel_quarantine_admit(&board), KEEL_CORRUPT);
+    ck_status(admit(&board), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), record.path));
     ck_status(keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count), KEEL_CORRUPT);
 }
@@ -188,8 +272,8 @@ END_TEST
 
 START_TEST(a_file_that_cannot_be_read_hides_no_other)
 {
-    ck_ok(keel_quarantine_add(&other, "a run", "wrong bits", NULL));
-    ck_ok(keel_quarantine_add(&board, "a run", "wrong bits", &record));
+    ck_ok(add(&other, "a run", "wrong bits", NULL));
+    ck_ok(add(&board, "a run", "wrong bits", &record));
     ck_ok(keel_file_replace(record.path, "{}", 2, 0644));
     ck_status(keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count), KEEL_CORRUPT);
     ck_assert_uint_eq(count, 1);
@@ -203,6 +287,10 @@ static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_add_test(tc, a_board_is_out_with_its_evidence_and_only_it);
+    tcase_add_test(tc, memory_puts_a_board_on_probation_and_the_third_finding_keeps_it_out);
+    tcase_add_test(tc, memory_findings_far_apart_are_counted_anew);
+    tcase_add_test(tc, wrong_bits_after_a_finding_of_memory_keep_the_board_out);
+    tcase_add_test(tc, a_drills_finding_is_its_runs_alone);
     tcase_add_test(tc, the_first_evidence_stays);
     tcase_add_test(tc, a_newer_driver_does_not_heal_a_board);
     tcase_add_test(tc, release_ends_it_and_keeps_the_file);

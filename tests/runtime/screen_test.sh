@@ -30,8 +30,13 @@ code=$?
 check "a run that lost a sick board ended with $code" '[ $code -eq 0 ]'
 check "a run that lost a sick board has other bits" 'same_bits "$root/plain" "$root/sick"'
 check "the sick board's worker was started again" '[ "$(grep -c "\"event\":\"worker-failed\"" "$root/sick/events.jsonl")" -eq 1 ]'
-check "no file has the evidence" 'grep -q "\"evidence\": \"golden operation" "$root"/state/quarantine/host-*.json'
-check "the file does not say where" 'grep -q "\"where\": \"run drill, worker 2.0, step 5\"" "$root"/state/quarantine/host-*.json'
+check "no file has the evidence" 'grep -q "\"evidence\": \"golden operation" "$root"/sick/quarantine/host-*.json'
+check "the file does not say where" 'grep -q "\"where\": \"run drill, worker 2.0, step 5\"" "$root"/sick/quarantine/host-*.json'
+# A drill's finding is its run's: no other run hears of it. What the board itself did is the host's.
+check "a drill quarantined the host's board" '[ ! -e "$root/state/quarantine" ]'
+run beside --ranks 2
+check "a run beside a drilled one is not as before" 'same_bits "$root/plain" "$root/beside"'
+mkdir -p "$root/state/quarantine" && cp "$root"/sick/quarantine/host-*.json "$root/state/quarantine/"
 check "keel board list does not show it" '"$KEEL" board list | grep -A1 "^host .*step 5" | grep -q "golden operation"'
 run refused --ranks 2
 code=$?
@@ -45,8 +50,9 @@ drop() { # the board's layer, with a fault that comes to one process alone
         run "$@" --ranks 2 --set train.check_products=true --set cluster.device=pocl:0
 }
 touch "$root/flipped"
+run pocl --ranks 2 --set cluster.device=pocl:0
 drop whole
-check "a run with products checked has other bits" 'same_bits "$root/plain" "$root/whole"'
+check "a run with products checked has other bits" 'same_bits "$root/pocl" "$root/whole"'
 rm -f "$root/flipped"
 drop bitten
 code=$?
@@ -54,11 +60,19 @@ check "a run that lost a board with bad memory ended with $code" '[ $code -eq 0 
 check "a run that lost a board with bad memory has other bits" 'same_bits "$root/whole" "$root/bitten"'
 check "the worker of bad memory was started again" '[ "$(grep -c "\"event\":\"worker-failed\".*CORRUPT" "$root/bitten/events.jsonl")" -eq 1 ]'
 check "no file has the product" 'grep -q "\"evidence\": \"the product .* has changed in memory" "$root"/state/quarantine/pocl_0-*.json'
+# Memory that lost one bit puts the board on probation: the next run takes it when it passes all golden operations,
+# and otherwise it is out for those. Three such findings keep it out.
+run probation --ranks 1 --set cluster.device=pocl:0
+code=$?
+check "a board on probation ended its run with $code" '
+    if [ $code -eq 0 ]; then grep -q "\"event\":\"board-screened\"" "$root/probation/events.jsonl"
+    else grep -q "\"evidence\": \"golden operation" "$root"/state/quarantine/pocl_0-*.json; fi'
+sed -i "s/\"findings\": [0-9]*/\"findings\": 3/" "$root"/state/quarantine/pocl_0-*.json
 run refused --ranks 1 --set cluster.device=pocl:0
 check "a run took a board of bad memory" '[ $? -ne 0 ] && grep -q "keel board release pocl:0" "$root/refused.log"'
 # Bits that are wrong from the start are found before the first step.
 KEEL_DEVICE_FAULTS='flip:read=*' run born --ranks 1 --set train.screen_every=50
 code=$?
-check "a board that never was right ended with $code" '[ $code -eq 4 ] && grep -q "before its first step" "$root"/state/quarantine/host-*.json'
+check "a board that never was right ended with $code" '[ $code -eq 4 ] && grep -q "before its first step" "$root"/born/quarantine/host-*.json'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

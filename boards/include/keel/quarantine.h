@@ -3,7 +3,8 @@
  * Owns the files: one for each board, <state>/quarantine/<selector>-<alike>-<key>.json, where <state> is the
  * first of $KEEL_STATE, $XDG_STATE_HOME/keel, $HOME/.local/state/keel and /var/lib/keel. <alike> is a hash of
  * host, platform and device name, <key> one of these and the identity that the driver tells (keel/device.h):
- * neither a newer driver nor another place in the order of devices heals a board. Where a driver tells no
+ * neither a newer driver nor another place in the order of devices heals a board. What was found while faults
+ * were put in on purpose is a drill's, and goes to a folder of the run. Where a driver tells no
  * identity, all boards of the host that are alike are out. A file holds all that was known when the board was
  * found out, its selector then among it, and the first evidence stays. Leaves to others: finding wrong bits
  * (golden operations, `keel board check`), and leaving the run.
@@ -15,6 +16,14 @@
 #include <keel/device.h>
 #include <keel/file.h>
 
+/* How long a finding lasts.
+ * WRONG_BITS  an operation gave other bits than its own: until a person releases the board.
+ * MEMORY      one number changed where it lay, which a sound board does now and then: until the next run has
+ * put the board through all golden operations. KEEL_QUARANTINE_MEMORY_FINDINGS of them, each within
+ *             KEEL_QUARANTINE_MEMORY_DAYS of the one before, last as WRONG_BITS does. */
+enum keel_quarantine_kind { KEEL_QUARANTINE_WRONG_BITS, KEEL_QUARANTINE_MEMORY };
+enum { KEEL_QUARANTINE_MEMORY_FINDINGS = 3, KEEL_QUARANTINE_MEMORY_DAYS = 30 };
+
 enum { KEEL_QUARANTINE_MAX = 64, KEEL_QUARANTINE_EVIDENCE_BYTES = 512, KEEL_QUARANTINE_WHERE_BYTES = 128 };
 
 struct keel_quarantine {
@@ -25,26 +34,37 @@ struct keel_quarantine {
     char where[KEEL_QUARANTINE_WHERE_BYTES];       /* what found it out: "run gpt, rank 2, step 31" */
     char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES]; /* what it did: operation, hash, expected hash */
     char since[32];                                /* UTC, "2026-11-21T13:02:11Z" */
-    char path[KEEL_PATH_BYTES];                    /* of the file */
+    enum keel_quarantine_kind kind;                /* of the gravest finding */
+    uint32_t findings;                             /* of memory; 1 for others */
+    uint64_t last_s;            /* the newest, in seconds of UTC; 0 in files of older versions */
+    char path[KEEL_PATH_BYTES]; /* of the file */
 };
 
 /* The folder of the files, whether or not it is there. LIMIT when the path is too long. */
 enum keel_status keel_quarantine_folder(char out[KEEL_PATH_BYTES]);
 
-/* Quarantine a board of this host; durable when it returns OK. Where it is quarantined already, nothing
- * changes and *out is what stands there. `out` may be NULL. DENIED, NO_SPACE, IO: the board must then be kept
- * out by other means, and the caller says so. */
-enum keel_status keel_quarantine_add(const struct keel_device_info *info, const char *where,
-                                     const char *evidence, struct keel_quarantine *out);
+struct keel_quarantine_finding {
+    enum keel_quarantine_kind kind;
+    const char *where, *evidence;
+    const char *directory; /* of a run, for the findings of its drills; NULL: the host's folder */
+};
+
+/* Quarantine a board of this host; durable when it returns OK. Where it is quarantined already, the first
+ * evidence stays, a further finding of memory is counted, and *out is what stands there. `out` may be NULL.
+ * DENIED, NO_SPACE, IO: the board must then be kept out by other means, and the caller says so. */
+enum keel_status keel_quarantine_add(const struct keel_device_info *info,
+                                     const struct keel_quarantine_finding *finding,
+                                     struct keel_quarantine *out);
 
 /* Is this board quarantined, or one that cannot be told from it? OK with *out_found; a file that cannot be
  * read or is no such file is an error (DENIED, IO, CORRUPT, with its path), never a board that is trusted. */
 enum keel_status keel_quarantine_find(const struct keel_device_info *info, struct keel_quarantine *out,
                                       bool *out_found);
 
-/* OK when the board may be used; else DENIED with its evidence and how it is released, or what
- * keel_quarantine_find says. */
-enum keel_status keel_quarantine_admit(const struct keel_device_info *info);
+/* OK when the board may be used, with *out_probation after a finding of memory: only when it then passes all
+ * golden operations. Else DENIED with its evidence and how it is released, or what keel_quarantine_find says.
+ */
+enum keel_status keel_quarantine_admit(const struct keel_device_info *info, bool *out_probation);
 
 /* All files of the folder, by name; LIMIT when there are more than `capacity`. With CORRUPT, for a file that
  * is no record, *out has all the others. */

@@ -88,6 +88,9 @@ void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
  * 60 s). Costs nothing on a device that was never given a plan. */
 enum keel_status keel_device_inject(struct keel_device *device, const char *plan);
 
+/* Was the device ever given a plan of faults? What is found of it since is a drill's. Any thread. */
+bool keel_device_has_faults(const struct keel_device *device);
+
 /* Keep the last `commands` commands (1 to 16384) of all queues of the device, from now on: which queue, what,
  * kernel, bytes, when enqueued, and when it began and ended: as the driver tells for queues that are made
  * while the trace runs, else when it was seen to be done. Replayed lists are kept command by command. BUSY
