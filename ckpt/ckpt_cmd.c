@@ -61,6 +61,8 @@ static void print_help(FILE *out, const struct keel_cmd_kind *kind)
 
 int keel_cmd_wrong_use(const char *why, const char *what)
 {
+    (void)keel_fail(KEEL_INVALID, "%s%s", why, what);
+    keel_cmd_note_failure(KEEL_INVALID);
     fprintf(stderr, "keel ckpt: %s%s; try keel ckpt --help\n", why, what);
     return keel_status_exit_code(KEEL_INVALID);
 }
@@ -244,14 +246,27 @@ static int run_command(int argc, char **argv)
     else if (help)
         print_usage(stdout);
     if (help)
-        return printed(0);
+        return 0;
     if (argc < 2)
         return keel_cmd_wrong_use("a command is missing", "");
     if (kind == NULL)
         return keel_cmd_wrong_use("unknown command ", argv[1]);
     struct keel_cmd cmd;
     int code = parse(kind, argc, argv, &cmd);
-    return code != 0 ? code : printed(kind->run(&cmd));
+    return code != 0 ? code : kind->run(&cmd);
+}
+
+/* With --json whoever reads the output gets an object also where the command failed before it had one. */
+static int run_and_print(int argc, char **argv)
+{
+    bool json = false;
+    for (int i = 1; i < argc; i++)
+        json = json || strcmp(argv[i], "--json") == 0;
+    keel_cmd_forget_output();
+    int code = run_command(argc, argv);
+    if (json && code != 0)
+        keel_cmd_print_failure(code);
+    return printed(code);
 }
 
 /* A reader that goes away (`keel ckpt gc out | head`) stops no work half-way. */
@@ -259,7 +274,7 @@ int keel_ckpt_main(int argc, char **argv)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
-    int code = run_command(argc, argv);
+    int code = run_and_print(argc, argv);
     sigaction(SIGPIPE, &before, NULL);
     return code;
 }

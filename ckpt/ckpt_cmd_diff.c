@@ -30,6 +30,16 @@ struct diff {
 
 /* ---- elements ----------------------------------------------------------------------------------------- */
 
+/* Little-endian, `bytes` of them. */
+static uint64_t whole_of(const uint8_t *at, uint32_t bytes)
+{
+    uint64_t value = 0;
+    memcpy(&value, at, bytes);
+    return value;
+}
+
+/* Types without arithmetic here are numbers as their bits are: what differs is told, and by how many steps.
+ */
 static double real_of(enum keel_ckpt_dtype dtype, const uint8_t *at)
 {
     float single;
@@ -46,9 +56,13 @@ static double real_of(enum keel_ckpt_dtype dtype, const uint8_t *at)
     case KEEL_CKPT_I64:
         memcpy(&large, at, sizeof large);
         return (double)large;
-    case KEEL_CKPT_U8:
-        return *at;
-    default: /* the narrow ones were widened */
+    case KEEL_CKPT_I8:
+        return (int8_t)*at;
+    case KEEL_CKPT_I16:
+        return (int16_t)whole_of(at, 2);
+    default:
+        return (double)whole_of(at, keel_ckpt_dtype_bytes(dtype));
+    case KEEL_CKPT_F32: /* the narrow ones were widened */
         memcpy(&single, at, sizeof single);
         return (double)single;
     }
@@ -72,6 +86,10 @@ static bool is_finite(double x)
 static double distance_of(enum keel_ckpt_dtype dtype, const uint8_t *a, const uint8_t *b)
 {
     int64_t x, y;
+    if (dtype == KEEL_CKPT_U64 || dtype == KEEL_CKPT_C64) {
+        uint64_t u = whole_of(a, 8), v = whole_of(b, 8);
+        return (double)(u > v ? u - v : v - u);
+    }
     if (dtype != KEEL_CKPT_I64)
         return magnitude_of(real_of(dtype, a) - real_of(dtype, b));
     memcpy(&x, a, sizeof x); /* large ones that are neighbours are one and the same double */

@@ -128,19 +128,23 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
     if (!keel_safetensors_to_ckpt(tensor->dtype, &out->dtype))
         return keel_fail(
             KEEL_UNSUPPORTED,
-            "tensor %s: snapshots hold no %s; convert it (to I32, I64 or U8, say), or choose others "
-            "with --only",
+            "tensor %s: snapshots hold no %s; convert it (to F8_E5M2, say), or choose others with --only",
             keel_safetensors_shown(name).text, keel_safetensors_dtype_name(tensor->dtype));
     if (im->dtype != 0 && keel_is_float(out->dtype))
         out->dtype = (enum keel_ckpt_dtype)im->dtype;
     for (uint32_t d = 0; d < tensor->dims; d++)
         out->shape[d] = out->extent[d] = tensor->shape[d];
+    if (!keel_tensor_name_valid(out->name)) /* the file's fault, and it should be said which tensor's */
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "tensor %s: a snapshot's names are not empty and have no control characters; rename "
+                         "it in the file, or choose others with --only",
+                         keel_safetensors_shown(name).text);
     enum keel_status status = keel_region_check(out);
-    if (status == KEEL_INVALID) /* the file's fault, and it should be said which tensor's */
+    if (status == KEEL_INVALID)
         status =
             keel_fail(KEEL_UNSUPPORTED,
-                      "tensor %s: a snapshot's names are printable ASCII without space, \" and \\; rename "
-                      "it in the file, or choose others with --only",
+                      "tensor %s: its shape is larger than a snapshot's may be (2^62 bytes, an extent of "
+                      "0 taken as 1); choose others with --only",
                       keel_safetensors_shown(name).text);
     return status;
 }

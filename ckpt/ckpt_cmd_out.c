@@ -8,8 +8,38 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Of the command that runs: there is one in a process at a time. */
+static struct {
+    bool printed; /* an object was */
+    enum keel_status status;
+    char detail[KEEL_DETAIL_BYTES]; /* of the first failure */
+} output;
+
+void keel_cmd_forget_output(void)
+{
+    output.printed = false;
+    output.status = KEEL_OK;
+}
+
+void keel_cmd_note_failure(enum keel_status status)
+{
+    if (output.status != KEEL_OK)
+        return;
+    output.status = status;
+    snprintf(output.detail, sizeof output.detail, "%s", keel_detail());
+}
+
+void keel_cmd_print_failure(int code)
+{
+    if (!output.printed)
+        (void)keel_cmd_print_json(json_pack("{s:{s:s, s:s}, s:i}", "error", "status",
+                                            keel_status_name(output.status), "detail",
+                                            output.status != KEEL_OK ? output.detail : "", "exit", code));
+}
+
 int keel_cmd_report(enum keel_status status)
 {
+    keel_cmd_note_failure(status);
     fprintf(stderr, "keel ckpt: %s: %s\n", keel_status_text(status), keel_detail());
     return keel_status_exit_code(status);
 }
@@ -21,6 +51,7 @@ int keel_cmd_print_json(json_t *value)
     if (text == NULL)
         return keel_cmd_report(keel_fail(KEEL_NO_MEMORY, "no memory for the output"));
     printf("%s\n", text);
+    output.printed = true;
     free(text);
     return 0;
 }
@@ -94,8 +125,10 @@ void keel_cmd_format_ratio(uint64_t raw_bytes, uint64_t stored_bytes, char out[K
 
 const char *keel_cmd_dtype_name(uint32_t dtype)
 {
-    static const char *const names[] = {"?", "f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
-    return dtype <= KEEL_CKPT_U8 ? names[dtype] : names[0];
+    static const char *const names[] = {
+        "?",   "f32", "f64", "bf16", "f16",     "i32",     "i64",     "u8",          "bool",        "i8",
+        "i16", "u16", "u32", "u64",  "f8_e5m2", "f8_e4m3", "f8_e8m0", "f8_e4m3fnuz", "f8_e5m2fnuz", "c64"};
+    return dtype <= KEEL_CKPT_C64 ? names[dtype] : names[0];
 }
 
 struct keel_cmd_meter keel_cmd_meter_of(const char *verb)

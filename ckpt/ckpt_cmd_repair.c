@@ -124,8 +124,17 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
                                         .context = repair};
     repair->files = json_array();
     enum keel_status status = keel_store_repair(repair->place.store, &config, &result);
-    if (status == KEEL_NOT_FOUND) /* the store has it, and its manifest is damaged */
-        status = keel_fail(KEEL_CORRUPT, "step %" PRIu64 ": no sound manifest is anywhere", info->step);
+    bool manifest_lost = result.sound + result.mended + result.lost == 0 &&
+                         (status == KEEL_NOT_FOUND || status == KEEL_CORRUPT || status == KEEL_VERSION);
+    if (manifest_lost) {
+        char detail[KEEL_DETAIL_BYTES];
+        snprintf(detail, sizeof detail, "%s", keel_detail());
+        status =
+            keel_fail(KEEL_CORRUPT,
+                      "step %" PRIu64 ": its manifest is lost: no store that was asked has a sound one, and "
+                      "without it nothing tells what the files should be (%.240s)",
+                      info->step, detail);
+    }
     bool lost = status == KEEL_CORRUPT || status == KEEL_MISMATCH || status == KEEL_VERSION;
     if (status == KEEL_OK || lost)
         see_end(repair, info, status, &result);
@@ -159,8 +168,14 @@ static enum keel_status repair_from_elsewhere(struct repair *repair)
         if (is_there)
             return repair_one(repair, &info);
     }
-    return keel_fail(KEEL_NOT_FOUND, "%s: holds no such snapshot, and no store given by --from does",
-                     repair->place.path);
+    if (!repair->place.has_step)
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s: holds no committed snapshot; name by --step N the one that a store "
+                         "given by --from holds",
+                         repair->place.path);
+    return keel_fail(KEEL_NOT_FOUND,
+                     "%s: holds no snapshot of step %" PRIu64 ", and no store given by --from does",
+                     repair->place.path, repair->place.step);
 }
 
 static enum keel_status repair_meant(struct repair *repair)
@@ -196,6 +211,11 @@ static int run(const struct keel_cmd *cmd)
 {
     struct repair repair = {.cmd = cmd, .options = keel_cmd_own(cmd)};
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], !repair.options->dry_run, &repair.place);
+    if (status == KEEL_NOT_FOUND) /* where it lay may be all that is known of it */
+        status = keel_fail(status,
+                           "%.300s; to bring it back make the run's directory (mkdir -p ROOT/RUN), and give "
+                           "--from STORE and --step N",
+                           keel_detail());
     if (status != KEEL_OK)
         return keel_cmd_report(status);
     repair.results = json_array();

@@ -1,5 +1,6 @@
 /* format.c - the bytes of format.h: sealing them, and believing nothing that is read back. */
 #include "format.h"
+#include "json_scan.h"
 #include <keel/memory.h>
 #include <string.h>
 #include <xxhash.h>
@@ -12,14 +13,26 @@ uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
     switch (dtype) {
     case KEEL_CKPT_F32:
     case KEEL_CKPT_I32:
+    case KEEL_CKPT_U32:
         return 4;
     case KEEL_CKPT_F64:
     case KEEL_CKPT_I64:
+    case KEEL_CKPT_U64:
+    case KEEL_CKPT_C64:
         return 8;
     case KEEL_CKPT_BF16:
     case KEEL_CKPT_F16:
+    case KEEL_CKPT_I16:
+    case KEEL_CKPT_U16:
         return 2;
     case KEEL_CKPT_U8:
+    case KEEL_CKPT_BOOL:
+    case KEEL_CKPT_I8:
+    case KEEL_CKPT_F8_E5M2:
+    case KEEL_CKPT_F8_E4M3:
+    case KEEL_CKPT_F8_E8M0:
+    case KEEL_CKPT_F8_E4M3FNUZ:
+    case KEEL_CKPT_F8_E5M2FNUZ:
         return 1;
     default:
         return 0;
@@ -66,16 +79,32 @@ bool keel_run_name_valid(const char *run)
     return strspn(run, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == length;
 }
 
-/* Printable ASCII without space, quote and backslash: names go into messages, JSON and terminals. */
-static bool tensor_name_valid(const char *name)
+bool keel_tensor_name_valid(const char *name)
 {
-    size_t length = strnlen(name, KEEL_TENSOR_NAME_BYTES);
-    if (length == 0 || length >= KEEL_TENSOR_NAME_BYTES)
+    size_t length = strnlen(name, KEEL_TENSOR_NAME_BYTES), wrong;
+    if (length == 0 || length >= KEEL_TENSOR_NAME_BYTES || !keel_utf8_valid(name, length, &wrong))
         return false;
-    for (size_t i = 0; i < length; i++)
-        if (name[i] <= ' ' || name[i] > '~' || name[i] == '"' || name[i] == '\\')
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)name[i], next = (unsigned char)name[i + 1]; /* at most the NUL */
+        if (c < ' ' || c == 0x7f || (c == 0xc2 && next < 0xa0)) /* U+0080 to U+009F are of them, too */
+            return false;
+    }
+    return true;
+}
+
+/* Version 1: printable ASCII without space, quote and backslash. */
+static bool name_of_version_1(const char *name)
+{
+    for (; *name != '\0'; name++)
+        if (*name <= ' ' || *name > '~' || *name == '"' || *name == '\\')
             return false;
     return true;
+}
+
+uint32_t keel_region_version(const struct keel_region *region)
+{
+    return region->dtype > KEEL_CKPT_U8 || !name_of_version_1(region->name) ? KEEL_FORMAT_VERSION_WIDE
+                                                                            : KEEL_FORMAT_VERSION;
 }
 
 /* Bytes of the whole tensor must fit in 62 bits, so that no later product overflows. */
@@ -96,10 +125,11 @@ static bool shape_fits(const struct keel_region *region)
 
 enum keel_status keel_region_check(const struct keel_region *region)
 {
-    if (!tensor_name_valid(region->name))
-        return keel_fail(KEEL_INVALID,
-                         "a tensor's name is empty, longer than %d, or not plain printable ASCII",
-                         KEEL_TENSOR_NAME_BYTES - 1);
+    if (!keel_tensor_name_valid(region->name))
+        return keel_fail(
+            KEEL_INVALID,
+            "a tensor's name is empty, longer than %d bytes, no UTF-8, or has control characters",
+            KEEL_TENSOR_NAME_BYTES - 1);
     if (keel_ckpt_dtype_bytes(region->dtype) == 0)
         return keel_fail(KEEL_INVALID, "tensor %s: unknown dtype %d", region->name, (int)region->dtype);
     if (region->dims > KEEL_TENSOR_DIMS_MAX)
@@ -129,7 +159,8 @@ void keel_format_header_seal(const struct keel_format_header *header, uint8_t *b
 {
     struct keel_format_header sealed = *header;
     memcpy(sealed.magic, header_magic, sizeof sealed.magic);
-    sealed.version = KEEL_FORMAT_VERSION;
+    if (sealed.version == 0)
+        sealed.version = KEEL_FORMAT_VERSION;
     sealed.header_bytes = KEEL_FORMAT_BLOCK_BYTES;
     sealed.check = 0;
     memset(block, 0, KEEL_FORMAT_BLOCK_BYTES);
@@ -141,9 +172,15 @@ void keel_format_header_seal(const struct keel_format_header *header, uint8_t *b
 void keel_format_footer_seal(struct keel_format_footer *footer)
 {
     memcpy(footer->magic, footer_magic, sizeof footer->magic);
-    footer->version = KEEL_FORMAT_VERSION;
+    if (footer->version == 0)
+        footer->version = KEEL_FORMAT_VERSION;
     footer->footer_bytes = sizeof *footer;
     footer->check = keel_format_check(footer, offsetof(struct keel_format_footer, check));
+}
+
+static bool known_version(uint32_t version)
+{
+    return version == KEEL_FORMAT_VERSION || version == KEEL_FORMAT_VERSION_WIDE;
 }
 
 static enum keel_status newer(const char *label, const char *what)
@@ -175,8 +212,8 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
         return damaged(label, "is no Keel shard, or its header is damaged");
     if (header.check != keel_format_check(copy, sizeof copy))
         return damaged(label, "its header is damaged");
-    if (header.version != KEEL_FORMAT_VERSION || header.header_bytes != KEEL_FORMAT_BLOCK_BYTES)
-        return newer(label, "its format is of another version than 1");
+    if (!known_version(header.version) || header.header_bytes != KEEL_FORMAT_BLOCK_BYTES)
+        return newer(label, "its format is of another version than 1 and 2");
     if (!keel_format_all_zero(block + offsetof(struct keel_format_header, reserved),
                               sizeof header.reserved) ||
         !keel_format_all_zero(block + sizeof header, KEEL_FORMAT_BLOCK_BYTES - sizeof header))
@@ -207,8 +244,8 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
         return damaged(label, "has no footer: it is cut off, or damaged at its end");
     if (footer.check != keel_format_check(bytes, offsetof(struct keel_format_footer, check)))
         return damaged(label, "its footer is damaged");
-    if (footer.version != KEEL_FORMAT_VERSION || footer.footer_bytes != sizeof footer)
-        return newer(label, "its format is of another version than 1");
+    if (!known_version(footer.version) || footer.footer_bytes != sizeof footer)
+        return newer(label, "its format is of another version than 1 and 2");
     uint64_t index_bytes = footer.record_count * (uint64_t)sizeof(struct keel_format_record) +
                            footer.chunk_count * (uint64_t)sizeof(struct keel_format_chunk);
     if (footer.record_count > KEEL_FORMAT_RECORDS_MAX || footer.chunk_count > KEEL_FORMAT_CHUNKS_MAX ||
@@ -226,7 +263,8 @@ enum keel_status keel_format_ends_match(const struct keel_format_header *header,
                                         const struct keel_format_footer *footer, uint64_t file_bytes,
                                         const char *label)
 {
-    if (footer->file_bytes != file_bytes || footer->header_check != header->check ||
+    if (footer->version != header->version || footer->file_bytes != file_bytes ||
+        footer->header_check != header->check ||
         ((header->flags & KEEL_HEADER_SEALED) == 0 && !keel_format_all_zero(footer->mac, sizeof footer->mac)))
         return damaged(label, "its parts do not belong together");
     return KEEL_OK;
@@ -308,16 +346,15 @@ static bool unused_dims_are_zero(const struct keel_format_record *record)
     return true;
 }
 
-/* No more elements are NaN or infinite than there are, and of integers none is. */
+/* No more elements are NaN or infinite than there are, and only those of the first four types are counted. */
 static bool nonfinite_makes_sense(const struct keel_format_record *record)
 {
-    bool integers =
-        record->dtype == KEEL_CKPT_I32 || record->dtype == KEEL_CKPT_I64 || record->dtype == KEEL_CKPT_U8;
+    bool counted = record->dtype >= KEEL_CKPT_F32 && record->dtype <= KEEL_CKPT_F16;
     uint64_t elements = record->raw_bytes / keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype);
-    return record->nonfinite <= (integers ? 0 : elements);
+    return record->nonfinite <= (counted ? elements : 0);
 }
 
-static enum keel_status check_record(const struct keel_format_record *record,
+static enum keel_status check_record(const struct keel_format_record *record, uint32_t version,
                                      const struct keel_format_chunk *chunks, uint64_t first_chunk,
                                      uint32_t chunk_count, const char *label)
 {
@@ -326,7 +363,7 @@ static enum keel_status check_record(const struct keel_format_record *record,
     struct keel_region region;
     keel_record_region(record, &region);
     if (!name_padded(record->name, sizeof record->name) || keel_region_check(&region) != KEEL_OK ||
-        !unused_dims_are_zero(record))
+        !unused_dims_are_zero(record) || keel_region_version(&region) > version)
         return damaged(label, "a record's region makes no sense");
     uint64_t size = record->chunk_bytes;
     if (record->raw_bytes != keel_region_bytes(&region) || size < KEEL_FORMAT_CHUNK_BYTES_MIN ||
@@ -361,7 +398,7 @@ enum keel_status keel_format_index_check(const uint8_t *index, const struct keel
         place += keel_round_up(chunks[i].stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
     }
     for (uint32_t i = 0; i < footer->record_count; i++) {
-        KEEL_TRY(check_record(&records[i], chunks, next_chunk, footer->chunk_count, label));
+        KEEL_TRY(check_record(&records[i], header->version, chunks, next_chunk, footer->chunk_count, label));
         next_chunk += records[i].chunk_count;
     }
     for (uint32_t i = 0; i < footer->record_count; i++)

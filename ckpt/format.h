@@ -19,7 +19,8 @@
 #include <stddef.h>
 
 enum {
-    KEEL_FORMAT_VERSION = 1,
+    KEEL_FORMAT_VERSION = 1,      /* of shards whose types and names are those of version 1, */
+    KEEL_FORMAT_VERSION_WIDE = 2, /* and of the others */
     KEEL_FORMAT_BLOCK_BYTES = 4096,
     KEEL_FORMAT_CHUNK_BYTES_MIN = 1 << 18,
     KEEL_FORMAT_CHUNK_BYTES = 1 << 20, /* of the writer; the largest that readers take */
@@ -169,7 +170,8 @@ uint64_t keel_format_check(const void *data, uint64_t bytes);
 void keel_format_digest(const void *data, uint64_t bytes, uint8_t out[KEEL_DIGEST_BYTES]);
 bool keel_format_all_zero(const void *data, uint64_t bytes);
 
-/* Fill magic, version, sizes and check; the other fields are the caller's. `block` is 4096 bytes. */
+/* Fill magic, sizes and check, and the version where it is 0; the other fields are the caller's. `block` is
+ * 4096 bytes. */
 void keel_format_header_seal(const struct keel_format_header *header, uint8_t *block);
 void keel_format_footer_seal(struct keel_format_footer *footer);
 
@@ -203,6 +205,10 @@ static inline const struct keel_format_chunk *keel_format_chunks(const uint8_t *
 const struct keel_format_record *keel_format_record_of(const struct keel_format_record *records,
                                                        uint32_t record_count, uint32_t chunk);
 
+/* UTF-8 of 1 to 127 bytes without control characters: names go into messages, JSON and terminals. */
+bool keel_tensor_name_valid(const char *name);
+/* The version of shards that such a region needs. */
+uint32_t keel_region_version(const struct keel_region *region);
 /* A region that makes sense: name, dtype, dims, box inside the shape, no overflow. INVALID. */
 enum keel_status keel_region_check(const struct keel_region *region);
 /* [A-Za-z0-9._-], 1 .. 63 characters, not beginning with a dot. */

@@ -2,7 +2,7 @@
 #include "json_scan.h"
 #include <string.h>
 
-enum { DEPTH_MAX = 64 };
+enum { DEPTH_MAX = 120 };
 
 static bool fail(struct keel_json_scan *scan, const char *error)
 {
@@ -252,6 +252,12 @@ static bool skip_word(struct keel_json_scan *scan, const char *word)
         return false;
     scan->at += bytes;
     return true;
+}
+
+bool keel_json_null(struct keel_json_scan *scan)
+{
+    skip_space(scan);
+    return skip_word(scan, "null");
 }
 
 static bool skip_scalar(struct keel_json_scan *scan)

@@ -27,7 +27,9 @@ bool keel_json_take(struct keel_json_scan *scan, char c);
 bool keel_json_string(struct keel_json_scan *scan, char **out);
 /* A whole number from 0 to 2^64 - 1, in digits. */
 bool keel_json_u64(struct keel_json_scan *scan, uint64_t *out);
-/* Any value, nested at most 64 deep. */
+/* Is `null` next? Then it is taken. False is no error here. */
+bool keel_json_null(struct keel_json_scan *scan);
+/* Any value, nested at most 120 deep. */
 bool keel_json_skip(struct keel_json_scan *scan);
 /* Nothing but white space is left. */
 bool keel_json_end(struct keel_json_scan *scan);

@@ -282,13 +282,23 @@ static enum keel_status assemble(struct assembly *assembly, uint32_t rank)
     return keel_level_commit(sink, digest);
 }
 
+static enum keel_status append_reason(enum keel_status status, const char *reason)
+{
+    char detail[KEEL_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    return keel_fail(status, "%.240s; by parity: %.240s", detail, reason);
+}
+
 enum keel_status keel_mend_shard(struct keel_mend *mend, uint32_t rank, char out_from[KEEL_DETAIL_BYTES])
 {
     struct assembly *assembly;
+    char parity[KEEL_DETAIL_BYTES] = ""; /* why a set could not compute it */
     for (uint32_t i = 0; i < mend->level_count; i++) {
         enum keel_status status = copy_whole(mend, mend->levels[i], rank);
         if (status == KEEL_NO_MEMORY)
             return status;
+        if (status != KEEL_OK && mend->levels[i]->near == KEEL_NEAR_ERASURE)
+            snprintf(parity, sizeof parity, "%s", keel_detail());
         if (status != KEEL_OK)
             continue;
         snprintf(out_from, KEEL_DETAIL_BYTES, "from %s", mend->levels[i]->name);
@@ -300,6 +310,8 @@ enum keel_status keel_mend_shard(struct keel_mend *mend, uint32_t rank, char out
     enum keel_status status = assemble(assembly, rank);
     if (status == KEEL_CORRUPT && assembly->denied[0] != '\0') /* it may be sound for who may read it */
         status = keel_fail(KEEL_DENIED, "%s", assembly->denied);
+    else if (status == KEEL_CORRUPT && parity[0] != '\0')
+        status = append_reason(status, parity);
     snprintf(out_from, KEEL_DETAIL_BYTES, "from its own sound chunks, %u of other levels, %u of replicas",
              assembly->from_copies, assembly->from_replicas);
     keel_level_abort(assembly->sink);

@@ -13,22 +13,31 @@
 
 static const struct {
     const char *name;
-    uint32_t bytes;
+    uint32_t bits;
     enum keel_ckpt_dtype ckpt; /* 0: snapshots have none such */
 } dtypes[KEEL_SAFETENSORS_DTYPES] = {
-    [KEEL_SAFETENSORS_BOOL] = {"BOOL", 1, 0},
-    [KEEL_SAFETENSORS_U8] = {"U8", 1, KEEL_CKPT_U8},
-    [KEEL_SAFETENSORS_I8] = {"I8", 1, 0},
-    [KEEL_SAFETENSORS_I16] = {"I16", 2, 0},
-    [KEEL_SAFETENSORS_U16] = {"U16", 2, 0},
-    [KEEL_SAFETENSORS_F16] = {"F16", 2, KEEL_CKPT_F16},
-    [KEEL_SAFETENSORS_BF16] = {"BF16", 2, KEEL_CKPT_BF16},
-    [KEEL_SAFETENSORS_I32] = {"I32", 4, KEEL_CKPT_I32},
-    [KEEL_SAFETENSORS_U32] = {"U32", 4, 0},
-    [KEEL_SAFETENSORS_F32] = {"F32", 4, KEEL_CKPT_F32},
-    [KEEL_SAFETENSORS_F64] = {"F64", 8, KEEL_CKPT_F64},
-    [KEEL_SAFETENSORS_I64] = {"I64", 8, KEEL_CKPT_I64},
-    [KEEL_SAFETENSORS_U64] = {"U64", 8, 0},
+    [KEEL_SAFETENSORS_BOOL] = {"BOOL", 8, KEEL_CKPT_BOOL},
+    [KEEL_SAFETENSORS_F4] = {"F4", 4, 0},
+    [KEEL_SAFETENSORS_F6_E2M3] = {"F6_E2M3", 6, 0},
+    [KEEL_SAFETENSORS_F6_E3M2] = {"F6_E3M2", 6, 0},
+    [KEEL_SAFETENSORS_U8] = {"U8", 8, KEEL_CKPT_U8},
+    [KEEL_SAFETENSORS_I8] = {"I8", 8, KEEL_CKPT_I8},
+    [KEEL_SAFETENSORS_F8_E5M2] = {"F8_E5M2", 8, KEEL_CKPT_F8_E5M2},
+    [KEEL_SAFETENSORS_F8_E4M3] = {"F8_E4M3", 8, KEEL_CKPT_F8_E4M3},
+    [KEEL_SAFETENSORS_F8_E8M0] = {"F8_E8M0", 8, KEEL_CKPT_F8_E8M0},
+    [KEEL_SAFETENSORS_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8, KEEL_CKPT_F8_E4M3FNUZ},
+    [KEEL_SAFETENSORS_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8, KEEL_CKPT_F8_E5M2FNUZ},
+    [KEEL_SAFETENSORS_I16] = {"I16", 16, KEEL_CKPT_I16},
+    [KEEL_SAFETENSORS_U16] = {"U16", 16, KEEL_CKPT_U16},
+    [KEEL_SAFETENSORS_F16] = {"F16", 16, KEEL_CKPT_F16},
+    [KEEL_SAFETENSORS_BF16] = {"BF16", 16, KEEL_CKPT_BF16},
+    [KEEL_SAFETENSORS_I32] = {"I32", 32, KEEL_CKPT_I32},
+    [KEEL_SAFETENSORS_U32] = {"U32", 32, KEEL_CKPT_U32},
+    [KEEL_SAFETENSORS_F32] = {"F32", 32, KEEL_CKPT_F32},
+    [KEEL_SAFETENSORS_C64] = {"C64", 64, KEEL_CKPT_C64},
+    [KEEL_SAFETENSORS_F64] = {"F64", 64, KEEL_CKPT_F64},
+    [KEEL_SAFETENSORS_I64] = {"I64", 64, KEEL_CKPT_I64},
+    [KEEL_SAFETENSORS_U64] = {"U64", 64, KEEL_CKPT_U64},
 };
 
 const char *keel_safetensors_dtype_name(enum keel_safetensors_dtype dtype)
@@ -38,7 +47,7 @@ const char *keel_safetensors_dtype_name(enum keel_safetensors_dtype dtype)
 
 uint32_t keel_safetensors_dtype_bytes(enum keel_safetensors_dtype dtype)
 {
-    return dtype < KEEL_SAFETENSORS_DTYPES ? dtypes[dtype].bytes : 0;
+    return dtype < KEEL_SAFETENSORS_DTYPES ? dtypes[dtype].bits / 8 : 0;
 }
 
 bool keel_safetensors_to_ckpt(enum keel_safetensors_dtype dtype, enum keel_ckpt_dtype *out)
@@ -57,13 +66,20 @@ enum keel_safetensors_dtype keel_safetensors_from_ckpt(enum keel_ckpt_dtype dtyp
     return KEEL_SAFETENSORS_DTYPES;
 }
 
+/* UINT64_MAX: more than 64 bits count. */
+static uint64_t bits_of(const struct keel_safetensors_tensor *tensor)
+{
+    uint64_t bits = tensor->dtype < KEEL_SAFETENSORS_DTYPES ? dtypes[tensor->dtype].bits : 0;
+    for (uint32_t i = 0; i < tensor->dims; i++)
+        if (__builtin_mul_overflow(bits, tensor->shape[i], &bits))
+            return UINT64_MAX;
+    return bits;
+}
+
 uint64_t keel_safetensors_bytes(const struct keel_safetensors_tensor *tensor)
 {
-    uint64_t bytes = keel_safetensors_dtype_bytes(tensor->dtype);
-    for (uint32_t i = 0; i < tensor->dims; i++)
-        if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes))
-            return UINT64_MAX;
-    return bytes;
+    uint64_t bits = bits_of(tensor);
+    return bits % 8 == 0 ? bits / 8 : UINT64_MAX; /* that many ones are no multiple of 8 either */
 }
 
 struct keel_shown_name keel_safetensors_shown(const char *name)
@@ -112,7 +128,7 @@ static enum keel_status find_dtype(const struct parse *parse, const char *tensor
     return keel_fail(
         KEEL_UNSUPPORTED,
         "%s: tensor %s: dtype %s is not known here; have it converted (BOOL, I8 to I64, U8 to U64, "
-        "F16, BF16, F32, F64 are)",
+        "F4 to F64, BF16 and C64 are)",
         parse->path, keel_safetensors_shown(tensor).text, keel_safetensors_shown(name).text);
 }
 
@@ -153,9 +169,8 @@ static enum keel_status take_member(struct parse *parse, struct keel_safetensors
         return no_json(parse);
     while (i < 3 && strcmp(name, members[i]) != 0)
         i++;
-    if (i == 3)
-        return of_tensor(parse, KEEL_CORRUPT, tensor,
-                         "has a member other than dtype, shape and data_offsets");
+    if (i == 3) /* of a later format, or somebody's own */
+        return keel_json_skip(&parse->scan) ? KEEL_OK : no_json(parse);
     if ((*seen & 1U << i) != 0)
         return of_tensor(parse, KEEL_CORRUPT, tensor, "a member comes twice");
     *seen |= 1U << i;
@@ -169,10 +184,11 @@ static enum keel_status take_member(struct parse *parse, struct keel_safetensors
 
 static enum keel_status check_entry(const struct parse *parse, const struct keel_safetensors_entry *entry)
 {
-    uint64_t wanted = keel_safetensors_bytes(&entry->tensor);
+    uint64_t wanted = keel_safetensors_bytes(&entry->tensor), bits = bits_of(&entry->tensor);
     if (wanted == UINT64_MAX)
         return of_tensor(parse, KEEL_CORRUPT, entry->tensor.name,
-                         "its shape is of more bytes than 64 bits count");
+                         bits == UINT64_MAX ? "its shape is of more bytes than 64 bits count"
+                                            : "its elements, smaller than a byte, do not fill the last byte");
     if (entry->end < entry->begin)
         return of_tensor(parse, KEEL_CORRUPT, entry->tensor.name, "its data_offsets end before they begin");
     if (entry->end - entry->begin != wanted)
@@ -209,6 +225,8 @@ static enum keel_status take_tensor(struct parse *parse, const char *name)
 static enum keel_status take_notes(struct parse *parse)
 {
     struct keel_safetensors_header *out = parse->out;
+    if (keel_json_null(&parse->scan))
+        return KEEL_OK;
     if (!keel_json_take(&parse->scan, '{'))
         return no_json(parse);
     for (bool more = !keel_json_next(&parse->scan, '}'); more;) {
@@ -303,8 +321,6 @@ static enum keel_status check_names(const struct parse *parse)
     if (header->note_count > 0)
         qsort(header->notes, header->note_count, sizeof *header->notes, by_key);
     for (uint32_t i = 0; i < header->count; i++) {
-        if (header->entries[i].tensor.name[0] == '\0')
-            return keel_fail(KEEL_CORRUPT, "%s: header: a tensor has no name", parse->path);
         if (i > 0 && by_name(&header->entries[i - 1], &header->entries[i]) == 0)
             return of_tensor(parse, KEEL_CORRUPT, header->entries[i].tensor.name, "comes twice");
     }

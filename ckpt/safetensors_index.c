@@ -36,8 +36,6 @@ static bool plain_name(const char *file)
 static enum keel_status take_place(struct parse *parse, const char *name, const char *file)
 {
     struct keel_safetensors_index *out = parse->out;
-    if (name[0] == '\0')
-        return keel_fail(KEEL_CORRUPT, "%s: a tensor has no name", parse->path);
     if (!plain_name(file))
         return keel_fail(
             KEEL_CORRUPT,

@@ -241,6 +241,10 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
                                                .rank = config->rank,
                                                .rank_count = config->rank_count};
     memcpy(save->header.run, store->run, strlen(store->run)); /* zeros behind it */
+    for (uint32_t i = 0; i < config->region_count; i++) {
+        uint32_t version = keel_region_version(&config->regions[i]);
+        save->header.version = version > save->header.version ? version : save->header.version;
+    }
     keel_shard_name(config->rank, save->shard_name);
     enum keel_status status = keel_save_plan(save, config);
     if (status == KEEL_OK)

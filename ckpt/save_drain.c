@@ -257,7 +257,8 @@ static enum keel_status append_tail(struct keel_save *save)
     keel_mutex_unlock(&save->lock);
     if (!mine)
         return KEEL_OK;
-    struct keel_format_footer footer = {.index_offset = save->stream.appended,
+    struct keel_format_footer footer = {.version = save->header.version,
+                                        .index_offset = save->stream.appended,
                                         .index_bytes = save->index_bytes,
                                         .record_count = save->record_count,
                                         .chunk_count = save->chunk_count,

@@ -169,11 +169,53 @@ START_TEST(the_highest_step_there_is_is_told_as_it_is)
 }
 END_TEST
 
+/* Whoever reads the output gets an object, whatever went wrong. */
+START_TEST(json_is_an_object_on_errors_too)
+{
+    static char nowhere[] = "/nowhere/at/all", file[] = "/dev/null";
+    struct fixture f = make_fixture();
+    char *lines[][6] = {{"ls", nowhere},
+                        {"show", nowhere},
+                        {"show", f.root, "--step", "7"},
+                        {"verify", nowhere},
+                        {"gc", nowhere, "--keep", "2"},
+                        {"gc", f.root, "--keep", "1"},
+                        {"repair", nowhere},
+                        {"repair", f.root, "--step", "7"},
+                        {"diff", nowhere, f.root},
+                        {"diff", f.root},
+                        {"export", nowhere, file},
+                        {"import", nowhere, f.root},
+                        {"ls"},
+                        {"ls", f.root, "--unknown"},
+                        {"unknown", f.root}};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        char *words[8];
+        int count = 0;
+        while (count < 6 && lines[i][count] != NULL) {
+            words[count] = lines[i][count];
+            count++;
+        }
+        words[count++] = "--json";
+        struct output o = run_command(count, words);
+        ck_assert_int_ne(o.code, 0);
+        json_t *root = parse(&o), *error = json_object_get(root, "error");
+        const char *detail = json_string_value(json_object_get(error, "detail"));
+        ck_assert_msg(detail != NULL && detail[0] != '\0', "%s: %s", lines[i][0], o.text);
+        ck_assert_msg(strstr(o.errors, detail) != NULL, "%s: %s: %s", lines[i][0], detail, o.errors);
+        ck_assert_int_eq(json_integer_value(json_object_get(root, "exit")), o.code);
+        json_decref(root);
+    }
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, ls_lists_newest_first_by_store_and_by_run);
     tcase_add_test(tc, show_lists_tensors_of_the_chosen_snapshot);
     tcase_add_test(tc, verify_tells_sound_from_damaged_by_its_exit_code);
+    tcase_add_test(tc, json_is_an_object_on_errors_too);
     tcase_add_test(tc, what_cannot_be_printed_is_no_success);
     tcase_add_test(tc, the_highest_step_there_is_is_told_as_it_is);
     tcase_add_test(tc, wrong_use_and_missing_things_have_their_own_codes);

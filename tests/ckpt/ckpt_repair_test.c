@@ -192,6 +192,34 @@ START_TEST(repair_tells_what_is_lost_and_ends_with_code_4)
 }
 END_TEST
 
+START_TEST(repair_says_what_is_missing_and_what_to_give_it)
+{
+    struct pair pair;
+    char path[KEEL_PATH_BYTES];
+    make_pair(&pair);
+    for (int step = 100; step <= 200; step += 100) { /* all manifests: damaged here, gone there */
+        char name[64];
+        snprintf(name, sizeof name, "sample/step-%d.3/manifest.json", step);
+        flip(pair.store, name, 50);
+        ck_ok(keel_path_join(path, pair.other, name));
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    struct output o = COMMAND("repair", pair.store, "--from", pair.other);
+    ck_assert_int_eq(o.code, 4);
+    ck_assert_msg(strstr(o.errors, "step 200: its manifest is lost") != NULL, "%s", o.errors);
+    o = COMMAND("repair", pair.other); /* without --step, where nothing is committed */
+    ck_assert_int_eq(o.code, 3);
+    ck_assert_msg(strstr(o.errors, "holds no committed snapshot; name by --step") != NULL, "%s", o.errors);
+    o = COMMAND("repair", pair.other, "--step", "300");
+    ck_assert_msg(strstr(o.errors, "holds no snapshot of step 300") != NULL, "%s", o.errors);
+    ck_ok(keel_path_join(path, pair.store, "gone"));
+    o = COMMAND("repair", path, "--from", pair.other, "--step", "100");
+    ck_assert_int_eq(o.code, 3);
+    ck_assert_msg(strstr(o.errors, "gone") != NULL && strstr(o.errors, "mkdir") != NULL, "%s", o.errors);
+    ck_ok(keel_remove_tree(pair.top));
+}
+END_TEST
+
 START_TEST(repair_brings_back_a_snapshot_that_only_another_store_has)
 {
     struct pair pair;
@@ -323,6 +351,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, verify_goes_on_behind_headers_and_manifests_that_are_damaged);
     tcase_add_test(tc, repair_mends_chunks_files_and_manifests_from_another_store);
     tcase_add_test(tc, repair_tells_what_is_lost_and_ends_with_code_4);
+    tcase_add_test(tc, repair_says_what_is_missing_and_what_to_give_it);
     tcase_add_test(tc, repair_brings_back_a_snapshot_that_only_another_store_has);
     tcase_add_test(tc, a_newest_snapshot_with_another_ones_manifest_hides_nothing);
     tcase_add_test(tc, what_may_not_be_read_is_not_said_to_be_lost);

@@ -39,7 +39,13 @@ NO_RANK = 0xFFFFFFFF
 # number: name, bytes of an element, and for floats the bits of exponent and mantissa
 DTYPES = {1: ("float32", 4, (8, 23)), 2: ("float64", 8, (11, 52)), 3: ("bfloat16", 2, (8, 7)),
           4: ("float16", 2, (5, 10)), 5: ("int32", 4, None), 6: ("int64", 8, None),
-          7: ("uint8", 1, None)}
+          7: ("uint8", 1, None),
+          # of version 2
+          8: ("bool", 1, None), 9: ("int8", 1, None), 10: ("int16", 2, None),
+          11: ("uint16", 2, None), 12: ("uint32", 4, None), 13: ("uint64", 8, None),
+          14: ("f8_e5m2", 1, None), 15: ("f8_e4m3", 1, None), 16: ("f8_e8m0", 1, None),
+          17: ("f8_e4m3fnuz", 1, None), 18: ("f8_e5m2fnuz", 1, None), 19: ("complex64", 8, None)}
+DTYPES_1 = 7  # the highest of version 1
 ROUNDINGS = {(3, 1), (3, 2), (4, 1), (4, 2), (1, 2)}  # a copy's dtype, its master's
 
 
@@ -97,7 +103,12 @@ def padded_text(field, pattern, what):
     text, _, rest = field.partition(b"\0")
     sure(len(text) < len(field) and zero(rest), f"{what}: not padded with NUL")
     sure(re.fullmatch(pattern, text), f"{what}: not a name")
-    return text.decode("ascii")
+    try:
+        text = text.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Damaged(f"{what}: not UTF-8") from None
+    sure(not re.search("[\x80-\x9f]", text), f"{what}: a control character")
+    return text
 
 
 MEMBERS = {"format", "version", "run", "step", "attempt", "created_wall_ns", "identity", "metadata",
@@ -105,7 +116,8 @@ MEMBERS = {"format", "version", "run", "step", "attempt", "created_wall_ns", "id
 SEALED = {"key_check", "mac"}
 SUMMARY = {"records", "file_bytes", "raw_bytes", "stored_bytes", "index_digest"}  # beside rank
 RUN = rb"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}"
-TENSOR = rb'[!#-\[\]-~]{1,127}'
+TENSOR_1 = rb'[!#-\[\]-~]{1,127}'
+TENSOR = rb'[^\x00-\x1f\x7f]{1,127}'  # and UTF-8, without U+0080 to U+009F
 
 
 # ---- keys and sealing -----------------------------------------------------------------------
@@ -230,7 +242,9 @@ class Record:
     def __init__(self, shard, number, block):
         name, self.dtype, ndim = struct.unpack_from("<128sII", block)
         self.shard, self.number = shard, number
-        self.name = padded_text(name, TENSOR, "tensor")
+        wide = shard.version == 2
+        self.name = padded_text(name, TENSOR if wide else TENSOR_1, "tensor")
+        sure(wide or self.dtype <= DTYPES_1, f"{self.name}: dtype of a later version")
         sure(self.dtype in DTYPES and ndim <= 8, f"{self.name}: dtype or dimensions")
         fields = [struct.unpack_from("<8Q", block, at) for at in (136, 200, 264)]
         sure(not any(any(f[ndim:]) for f in fields), f"{self.name}: more than its dimensions")
@@ -290,7 +304,8 @@ class Shard:
         self.check = struct.unpack_from("<Q", block, 248)[0]
         sure(magic == b"KEELSHRD" and self.check == xxh64(block[:248] + bytes(8) + block[256:]),
              "shard: header")
-        sure(version == 1 and size == BLOCK and flags <= 3 and reserved == 0
+        self.version = version
+        sure(version in (1, 2) and size == BLOCK and flags <= 3 and reserved == 0
              and zero(block[176:248]) and zero(block[256:]), "shard: header", Newer)
         there = self.snapshot
         sure((padded_text(run, RUN, "run"), step, attempt, rank, ranks)
@@ -307,7 +322,8 @@ class Shard:
         (magic, version, size, index_at, index_bytes, records, chunks, raw, stored, file_bytes,
          digest, header_check, self.mac, check) = struct.unpack("<8sIIQQIIQQQ16sQ32sQ", foot)
         sure(magic == b"KEELFOOT" and check == xxh64(foot[:120]), "shard: footer")
-        sure(version == 1 and size == 128, "shard: footer", Newer)
+        sure(version in (1, 2) and size == 128, "shard: footer", Newer)
+        sure(version == self.version, "shard: header and footer of two versions")
         sure(header_check == self.check and file_bytes == len(self.data),
              "shard: the footer is of another file")
         sure(self.sealed or zero(self.mac), "shard: mac without a seal")
@@ -865,7 +881,8 @@ def line(name, dtype, shape, data):
 def safetensors(path):
     """The same lines of a file that `keel ckpt export` wrote."""
     names = {"F32": "float32", "F64": "float64", "BF16": "bfloat16", "F16": "float16",
-             "I32": "int32", "I64": "int64", "U8": "uint8"}
+             "I32": "int32", "I64": "int64", "U8": "uint8", "BOOL": "bool", "I8": "int8",
+             "I16": "int16", "U16": "uint16", "U32": "uint32", "U64": "uint64", "C64": "complex64"}
     with open(path, "rb") as file:
         data = file.read()
     end = 8 + struct.unpack_from("<Q", data)[0]
@@ -873,7 +890,7 @@ def safetensors(path):
     header.pop("__metadata__", None)
     for name, told in sorted(header.items()):
         begin, stop = told["data_offsets"]
-        yield line(name, names[told["dtype"]], told["shape"], data[end + begin:end + stop])
+        yield line(name, names.get(told["dtype"], told["dtype"].lower()), told["shape"], data[end + begin:end + stop])
 
 
 def box(snapshot, name, texts):

@@ -36,13 +36,27 @@ enum keel_ckpt_dtype { /* values are of the file format */
                        KEEL_CKPT_F16 = 4,
                        KEEL_CKPT_I32 = 5,
                        KEEL_CKPT_I64 = 6,
-                       KEEL_CKPT_U8 = 7
+                       KEEL_CKPT_U8 = 7,
+                       /* Of shards of version 2: kept as bytes, never rounded, and no NaN of theirs counted.
+                        */
+                       KEEL_CKPT_BOOL = 8,
+                       KEEL_CKPT_I8 = 9,
+                       KEEL_CKPT_I16 = 10,
+                       KEEL_CKPT_U16 = 11,
+                       KEEL_CKPT_U32 = 12,
+                       KEEL_CKPT_U64 = 13,
+                       KEEL_CKPT_F8_E5M2 = 14,
+                       KEEL_CKPT_F8_E4M3 = 15,
+                       KEEL_CKPT_F8_E8M0 = 16,
+                       KEEL_CKPT_F8_E4M3FNUZ = 17,
+                       KEEL_CKPT_F8_E5M2FNUZ = 18,
+                       KEEL_CKPT_C64 = 19 /* two float32: real, imaginary */
 };
 uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype); /* 0 for an unknown one */
 
 /* A part of a global tensor: dense, row-major box at `offset` of size `extent` in `shape`. */
 struct keel_region {
-    char name[KEEL_TENSOR_NAME_BYTES];
+    char name[KEEL_TENSOR_NAME_BYTES]; /* UTF-8 without control characters, 1 to 127 bytes */
     enum keel_ckpt_dtype dtype;
     uint32_t dims; /* 0 is a scalar */
     uint64_t shape[KEEL_TENSOR_DIMS_MAX];

@@ -17,8 +17,16 @@
 /* In the order of the reference: tensors of a later type come first in a file, so that all lie aligned. */
 enum keel_safetensors_dtype {
     KEEL_SAFETENSORS_BOOL,
+    KEEL_SAFETENSORS_F4,
+    KEEL_SAFETENSORS_F6_E2M3,
+    KEEL_SAFETENSORS_F6_E3M2,
     KEEL_SAFETENSORS_U8,
     KEEL_SAFETENSORS_I8,
+    KEEL_SAFETENSORS_F8_E5M2,
+    KEEL_SAFETENSORS_F8_E4M3,
+    KEEL_SAFETENSORS_F8_E8M0,
+    KEEL_SAFETENSORS_F8_E4M3FNUZ,
+    KEEL_SAFETENSORS_F8_E5M2FNUZ,
     KEEL_SAFETENSORS_I16,
     KEEL_SAFETENSORS_U16,
     KEEL_SAFETENSORS_F16,
@@ -26,16 +34,17 @@ enum keel_safetensors_dtype {
     KEEL_SAFETENSORS_I32,
     KEEL_SAFETENSORS_U32,
     KEEL_SAFETENSORS_F32,
+    KEEL_SAFETENSORS_C64, /* two F32: real, imaginary */
     KEEL_SAFETENSORS_F64,
     KEEL_SAFETENSORS_I64,
     KEEL_SAFETENSORS_U64,
     KEEL_SAFETENSORS_DTYPES
 };
 
-/* "BF16", and 2; static. */
+/* "BF16", and 2; static. Bytes: 0 of F4 and F6, which are packed: a tensor of them has whole bytes. */
 const char *keel_safetensors_dtype_name(enum keel_safetensors_dtype dtype);
 uint32_t keel_safetensors_dtype_bytes(enum keel_safetensors_dtype dtype);
-/* Between the types of both formats. Snapshots have no BOOL, I8, I16, U16, U32 and U64: then false. */
+/* Between the types of both formats. Snapshots have no F4 and F6: then false. */
 bool keel_safetensors_to_ckpt(enum keel_safetensors_dtype dtype, enum keel_ckpt_dtype *out);
 enum keel_safetensors_dtype keel_safetensors_from_ckpt(enum keel_ckpt_dtype dtype);
 
@@ -62,8 +71,8 @@ struct keel_safetensors;
  * Blocks.
  *
  * Refused as CORRUPT, with one message that names file and tensor: a file shorter than its header says or
- * longer than its tensors need; a header that is empty, does not begin with '{', is no UTF-8, is no JSON, or
- * has anything in it that the format does not name; a name twice; a shape whose bytes do not fit into 64 bits
+ * longer than its tensors need; a header that is empty, does not begin with '{', is no UTF-8 or no JSON, or
+ * has a string with U+0000; a name twice; a shape whose bytes do not fit into 64 bits
  * or are not those of its data_offsets; bytes that two tensors share, or none has; an index that names a file
  * outside of its directory, a tensor that is not in the file where it should be, a file with tensors that it
  * does not name, or a total_size that is not theirs. UNSUPPORTED: a dtype that is not in the list above.
