@@ -213,8 +213,9 @@ static enum keel_status open_stream(struct keel_save *save, const struct keel_sa
     return keel_save_stream_append(&save->stream, block, sizeof block, 0);
 }
 
-enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
-                                 struct keel_save **out)
+/* A save that is planned, and has its memory; nothing of it is in the store yet. */
+static enum keel_status make_save(struct keel_store *store, const struct keel_save_config *config,
+                                  struct keel_save **out)
 {
     KEEL_ASSERT(config != NULL && out != NULL && (config->regions != NULL || config->region_count == 0));
     KEEL_TRY(keel_store_writable(store));
@@ -247,8 +248,31 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     }
     keel_shard_name(config->rank, save->shard_name);
     enum keel_status status = keel_save_plan(save, config);
-    if (status == KEEL_OK)
-        status = keel_step_open(store, config->step, config->attempt, true, &save->place);
+    if (status != KEEL_OK) {
+        destroy(save);
+        return status;
+    }
+    *out = save;
+    return KEEL_OK;
+}
+
+enum keel_status keel_save_prepare(struct keel_store *store, const struct keel_save_config *config)
+{
+    struct keel_save *save;
+    KEEL_TRY(make_save(store, config, &save));
+    volatile uint8_t *memory = save->workspace.data;
+    for (size_t at = 0; at < save->workspace.bytes; at += KEEL_PAGE_BYTES)
+        memory[at] = 0;
+    destroy(save); /* the store keeps the memory */
+    return KEEL_OK;
+}
+
+enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
+                                 struct keel_save **out)
+{
+    struct keel_save *save;
+    KEEL_TRY(make_save(store, config, &save));
+    enum keel_status status = keel_step_open(store, config->step, config->attempt, true, &save->place);
     if (status == KEEL_OK)
         status = keel_path_join(save->path, save->place.path, save->shard_name);
     if (status == KEEL_OK)

@@ -112,6 +112,8 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores);
 
 /* worker_snapshot.c */
+/* Have the memory of the first one touched before the first step. */
+void keel_worker_snapshot_prepare(struct keel_worker *worker);
 /* `again`: in place of one that failed. */
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
 /* That of step 0, if the job wants it; one that a view before began is never committed, and goes. */

@@ -35,12 +35,11 @@ static void forget(struct keel_worker_snapshot *snapshot)
     snapshot->save = NULL;
 }
 
-static enum keel_status begin(struct keel_worker *worker)
+/* Regions and settings of the next one. */
+static enum keel_status configure(struct keel_worker *worker, struct keel_save_config *out)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
     uint32_t count;
-    snapshot->step = worker->next_step;
-    snapshot->attempt = worker->view.epoch;
     if (snapshot->queue == NULL)
         KEEL_TRY(keel_queue_create(worker->device, &snapshot->queue));
     KEEL_TRY(keel_trainer_regions(worker->trainer, worker->position, worker->rank_count, &snapshot->regions,
@@ -50,21 +49,42 @@ static enum keel_status begin(struct keel_worker *worker)
     snapshot->hurried = false;
     snapshot->position = worker->position;
     const struct keel_job *job = &worker->job;
-    struct keel_save_config config = {.step = snapshot->step,
-                                      .attempt = snapshot->attempt,
-                                      .rank = worker->position,
-                                      .rank_count = worker->rank_count,
-                                      .state_digest = worker->digest,
-                                      .codec = (enum keel_codec)job->snapshot_codec,
-                                      .regions = snapshot->regions,
-                                      .region_count = count,
-                                      .read = read_region,
-                                      .context = worker,
-                                      .arena_bytes = job->snapshot_arena_bytes,
-                                      .bandwidth_bytes_s = job->snapshot_bandwidth_bytes_s,
-                                      .background = job->snapshot_background,
-                                      .retry_max = job->snapshot_retry};
+    *out = (struct keel_save_config){.step = snapshot->step,
+                                     .attempt = snapshot->attempt,
+                                     .rank = worker->position,
+                                     .rank_count = worker->rank_count,
+                                     .state_digest = worker->digest,
+                                     .codec = (enum keel_codec)job->snapshot_codec,
+                                     .regions = snapshot->regions,
+                                     .region_count = count,
+                                     .read = read_region,
+                                     .context = worker,
+                                     .arena_bytes = job->snapshot_arena_bytes,
+                                     .bandwidth_bytes_s = job->snapshot_bandwidth_bytes_s,
+                                     .background = job->snapshot_background,
+                                     .retry_max = job->snapshot_retry};
+    return KEEL_OK;
+}
+
+static enum keel_status begin(struct keel_worker *worker)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    struct keel_save_config config;
+    snapshot->step = worker->next_step;
+    snapshot->attempt = worker->view.epoch;
+    KEEL_TRY(configure(worker, &config));
     return keel_save_begin(worker->store, &config, &snapshot->save);
+}
+
+/* One that cannot be had now fails when the first snapshot begins, and is told there. */
+void keel_worker_snapshot_prepare(struct keel_worker *worker)
+{
+    struct keel_save_config config;
+    if (worker->store == NULL || worker->snapshot.save != NULL)
+        return;
+    if (configure(worker, &config) == KEEL_OK)
+        (void)keel_save_prepare(worker->store, &config);
+    forget(&worker->snapshot);
 }
 
 /* Told with its cause, and whether it will be tried again. */

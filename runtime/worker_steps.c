@@ -137,6 +137,8 @@ static enum keel_status evaluate_only(struct keel_worker *worker)
 
 enum keel_status keel_worker_run_steps(struct keel_worker *worker)
 {
+    if (worker->job.steps > 0)
+        keel_worker_snapshot_prepare(worker);
     keel_worker_snapshot_first(worker);
     if (worker->job.steps == 0)
         return evaluate_only(worker);

@@ -207,6 +207,51 @@ static void bench_stop(const char *root, const struct bench_state *state)
     free_source(source);
 }
 
+enum { AS_IT_COMES, PREPARED, LATER, STOPS };
+
+/* The stop of a store's first save, of its first after keel_save_prepare, and of the one behind that. */
+static void bench_first_stop(const char *root, const struct bench_state *state)
+{
+    static const char *const names[STOPS] = {"stop of the first save, 256 MiB, memory not touched",
+                                             "stop of the first save, 256 MiB, prepared",
+                                             "stop of the save behind it, 256 MiB"};
+    struct source *source = make_source(state, UINT64_C(256) << 20, false);
+    double stops[STOPS][ROUNDS], copies[ROUNDS];
+    uint8_t *copy;
+    bench_must(keel_alloc(source->bytes, 1, (void *)&copy));
+    memset(copy, 1, source->bytes);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct keel_store *store = NULL;
+        uint64_t from_ns = keel_now_ns();
+        memcpy(copy, source->all, source->bytes);
+        copies[i] = seconds_since(from_ns);
+        for (uint64_t stop = 0; stop < STOPS; stop++) {
+            struct keel_save_config config = config_of(source, stop + 1);
+            struct keel_save *save;
+            config.capture_threads = 1;
+            if (stop != LATER)
+                store = open_store(root, stop == PREPARED ? "prepared" : "first");
+            if (stop == PREPARED)
+                bench_must(keel_save_prepare(store, &config));
+            from_ns = keel_now_ns();
+            bench_must(keel_save_begin(store, &config, &save));
+            bench_must(keel_save_wait_captured(save, in_a_while()));
+            stops[stop][i] = seconds_since(from_ns);
+            keel_save_cancel(save);
+            if (stop != PREPARED)
+                keel_store_close(store);
+        }
+    }
+    double peer = median(copies, ROUNDS) * 1e3;
+    for (int stop = 0; stop < STOPS; stop++) {
+        double ms = median(stops[stop], ROUNDS) * 1e3, goal = stop == AS_IT_COMES ? 0 : 2;
+        print((struct figure){names[stop], "ms", "memcpy", ms, peer, ms / peer, goal,
+                              stop == AS_IT_COMES || ms / peer <= goal});
+    }
+    keel_free(copy);
+    free_source(source);
+}
+
 /* ---- training beside
  * ------------------------------------------------------------------------------------------- */
 
@@ -428,6 +473,7 @@ int main(void)
     uint32_t cores = keel_cpu_count();
     cores = cores < THREADS_MAX ? cores : THREADS_MAX;
     bench_stop(root, &state);
+    bench_first_stop(root, &state);
     bench_hidden(root, &state);
     bench_slow_down(root, &state, cores, "busy", "slow-down while a drain runs, training on every core");
     bench_slow_down(root, &state, cores > 1 ? cores - 1 : 1, "spare",

@@ -1,10 +1,12 @@
 /* save_test.c - what a save promises while it runs: bounds, caps, deadlines, cancelling, failing, threads. */
 #include "sample.h"
+#include "store.h"
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/thread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -467,8 +469,50 @@ START_TEST(ranks_save_side_by_side_and_threads_read_one_snapshot)
 }
 END_TEST
 
+static size_t resident_pages(const struct keel_workspace *memory)
+{
+    size_t pages = memory->bytes / KEEL_PAGE_BYTES, resident = 0;
+    unsigned char *map;
+    ck_ok(keel_alloc(pages, 1, (void *)&map));
+    ck_assert_int_eq(mincore(memory->data, pages * KEEL_PAGE_BYTES, map), 0);
+    for (size_t i = 0; i < pages; i++)
+        resident += map[i] & 1;
+    keel_free(map);
+    return resident;
+}
+
+START_TEST(memory_that_is_prepared_is_there_before_the_first_save_and_taken_by_it)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){5 << 20});
+    struct sample_source source = {&region, 4};
+    struct keel_save_config config = {.step = 4,
+                                      .attempt = 1,
+                                      .rank_count = 1,
+                                      .regions = &region,
+                                      .region_count = 1,
+                                      .read = sample_read,
+                                      .context = &source};
+    struct keel_shard_summary shard;
+    struct keel_save *save;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    ck_ok(keel_save_prepare(store, &config));
+    const uint8_t *prepared = store->spare.memory;
+    ck_assert_uint_ge(store->spare.bytes, keel_region_bytes(&region));
+    ck_assert_uint_eq(resident_pages(&store->spare), store->spare.bytes / KEEL_PAGE_BYTES);
+    ck_ok(keel_save_begin(store, &config, &save));
+    ck_ok(keel_save_finish(save, keel_deadline_after_ns(60 * KEEL_NS_PER_S), &shard));
+    ck_assert_ptr_eq(store->spare.memory, prepared);
+    ck_ok(commit_all(store, 4, 1, &shard, 1));
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, memory_that_is_prepared_is_there_before_the_first_save_and_taken_by_it);
     tcase_add_test(tc, waits_keep_their_deadlines_and_the_save_goes_on);
     tcase_add_test(tc, the_arena_bounds_how_far_capture_runs_ahead);
     tcase_add_test(tc, any_arena_gives_the_same_file);

@@ -153,6 +153,11 @@ struct keel_shard_summary {
     uint8_t index_digest[16]; /* XXH3-128 of the index: pins the shard to its manifest */
 };
 
+/* Take and touch the memory of such a save now, at the program's start: the first save would else stall for
+ * as long as its pages take to come, which is many times a copy. The store keeps it for the next save, as it
+ * does from save to save; `read` is not called, step and attempt may be any. Blocks. NO_MEMORY, INVALID,
+ * LIMIT: as the save would have. */
+enum keel_status keel_save_prepare(struct keel_store *store, const struct keel_save_config *config);
 /* Start; returns at once (the file is opened here, so that NO_SPACE or DENIED are told early). */
 enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
                                  struct keel_save **out);
