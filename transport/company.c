@@ -54,6 +54,90 @@ void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
         atomic_store(&peer->answered_ns, asked_ns);
 }
 
+/* ---- whom others wait for ---------------------------------------------------------------------------------
+ *
+ * A rank whose peers all live may still wait in vain, since these wait for somebody whom it does not talk to.
+ * So every answer (PONG) names whom its sender itself waits for, and over how many ranks it knows that, as
+ * routes are told in RIP (RFC 1058): a bound on those ends what goes round. */
+
+enum { HOPS_MAX = 64 };
+
+static uint64_t last_sign(const struct keel_peer *peer)
+{
+    uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
+    return heard < answered ? heard : answered;
+}
+
+bool keel_company_is_silent(const struct keel_peer *peer, uint64_t now_ns)
+{
+    uint64_t sign = last_sign(peer);
+    return sign < now_ns && now_ns - sign >= KEEL_SILENT_NS;
+}
+
+void keel_company_told(const struct keel_group *whole, struct keel_peer *peer,
+                       const struct keel_message *message)
+{
+    uint64_t hops = message->sequence;
+    bool news = message->part > 0 && message->part <= whole->rank_count && message->part != whole->rank + 1 &&
+                message->part != peer->rank + 1 && hops < HOPS_MAX;
+    atomic_store(&peer->suspect, news ? (uint32_t)(hops + 1) << 16 | message->part : 0);
+}
+
+static bool is_awaited(const struct keel_leg *leg)
+{
+    return !atomic_load(&leg->settled) && atomic_load(&leg->peer) != NULL;
+}
+
+struct keel_suspect keel_company_hint(const struct keel_operation *operation)
+{
+    uint32_t best = 0;
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        const struct keel_leg *leg = &operation->legs[k];
+        uint32_t suspect = is_awaited(leg) ? atomic_load(&atomic_load(&leg->peer)->suspect) : 0;
+        if (suspect != 0 && (best == 0 || suspect < best))
+            best = suspect;
+    }
+    return best != 0 ? (struct keel_suspect){(best & 0xffff) - 1, best >> 16}
+                     : (struct keel_suspect){.rank = KEEL_NO_RANK};
+}
+
+/* Of one operation that has waited for long: who is silent; else whom its peers name; else who has not begun
+ * it. */
+static struct keel_suspect suspect_of(const struct keel_operation *operation, uint64_t now_ns)
+{
+    struct keel_suspect unbegun = {.rank = KEEL_NO_RANK};
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        const struct keel_leg *leg = &operation->legs[k];
+        const struct keel_peer *peer = atomic_load(&leg->peer);
+        if (is_awaited(leg) && keel_company_is_silent(peer, now_ns))
+            return (struct keel_suspect){.rank = peer->rank};
+        if (is_awaited(leg) && !atomic_load(&leg->begun))
+            unbegun.rank = peer->rank;
+    }
+    struct keel_suspect hint = keel_company_hint(operation);
+    return hint.rank != KEEL_NO_RANK ? hint : unbegun;
+}
+
+struct keel_suspect keel_company_suspect(const struct keel_group *whole)
+{
+    struct keel_suspect best = {.rank = KEEL_NO_RANK};
+    if (whole == NULL || whole->active == 0)
+        return best;
+    uint64_t now = keel_now_ns();
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
+        for (const struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table) {
+            if (at->ended || now - at->since_ns < KEEL_SILENT_NS)
+                continue;
+            struct keel_suspect found = suspect_of(at, now);
+            if (found.rank != KEEL_NO_RANK && (best.rank == KEEL_NO_RANK || found.hops < best.hops))
+                best = found;
+        }
+    return best;
+}
+
+/* ---- looking ----------------------------------------------------------------------------------------------
+ */
+
 /* Never beyond now, unless it was. */
 static void shift(_Atomic uint64_t *at, uint64_t by_ns, uint64_t now_ns)
 {

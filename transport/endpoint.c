@@ -106,17 +106,18 @@ void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
 struct mail {
     struct keel_group *opened;
     struct keel_operation *submitted;
-    bool closing;
+    bool closing, revoking;
 };
 
 /* Caller holds the lock, under which all mail is written. */
 static struct mail take_mail(struct keel_endpoint *endpoint)
 {
-    struct mail mail = {.submitted = endpoint->submitted, .closing = endpoint->closing};
+    struct mail mail = {
+        .submitted = endpoint->submitted, .closing = endpoint->closing, .revoking = endpoint->revoking};
     atomic_store_explicit(&endpoint->mail, false, memory_order_relaxed);
     if (endpoint->opening)
         mail.opened = endpoint->group;
-    endpoint->opening = false;
+    endpoint->opening = endpoint->revoking = false;
     endpoint->submitted = NULL;
     endpoint->submitted_last = &endpoint->submitted;
     hush(endpoint);
@@ -160,6 +161,8 @@ void keel_endpoint_mail(struct keel_endpoint *endpoint)
         next = at->next_submitted;
         keel_exchange_begin(at);
     }
+    if (endpoint->current != NULL && mail.revoking)
+        keel_exchange_revoked(endpoint->current);
     if (endpoint->current != NULL)
         keel_session_pump(endpoint->current);
     if (endpoint->current != NULL && mail.closing)

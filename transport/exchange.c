@@ -260,6 +260,28 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
         notify(operation, atomic_load(&operation->legs[k].peer));
 }
 
+/* To a peer that is connected; one that is not yet hears it when it is. Without memory for the notice it
+ * learns from others, or by its deadline. */
+void keel_exchange_tell_revoked(const struct keel_group *group, struct keel_peer *peer)
+{
+    struct keel_notice *notice;
+    if (peer->state != KEEL_PEER_UP || keel_group_from_whole(group, peer->rank) == KEEL_NO_RANK ||
+        keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
+        return;
+    notice->message =
+        (struct keel_message){.kind = KEEL_MESSAGE_REVOKE, .epoch = group->epoch, .group = group->number};
+    notice->next = peer->notices;
+    peer->notices = notice;
+    keel_session_busy(group->whole, peer);
+}
+
+void keel_exchange_revoked(struct keel_group *whole)
+{
+    for (struct keel_group *group; (group = keel_group_next_revoked(whole)) != NULL;)
+        for (struct keel_peer *peer = whole->peer_list; peer != NULL; peer = peer->next)
+            keel_exchange_tell_revoked(group, peer);
+}
+
 /* Only whoever owns progress writes it. */
 static void count_data(const struct keel_leg *leg, uint64_t bytes)
 {
@@ -670,6 +692,7 @@ void keel_exchange_begin(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group, *whole = group->whole;
     whole->active++;
+    operation->since_ns = group->endpoint->now_ns;
     keel_trace_began(operation);
     keel_company_wake(whole);
     enum keel_status status = find_peers(operation);

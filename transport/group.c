@@ -150,32 +150,101 @@ bool keel_group_over(const struct keel_group *group)
     return false;
 }
 
-static void note(struct keel_group *group, uint32_t rank)
+static bool is_noted(const struct keel_group *group, uint32_t rank)
 {
-    if (rank == KEEL_NO_RANK || group->has_lost)
+    for (uint32_t k = 0; k < group->lost.count; k++)
+        if (group->lost.rank[k] == rank)
+            return true;
+    return false;
+}
+
+void keel_group_note(struct keel_group *group, uint32_t rank)
+{
+    if (rank == KEEL_NO_RANK || group->lost.count == KEEL_LOSSES_MAX || is_noted(group, rank))
         return;
-    group->has_lost = true;
-    group->lost_rank = rank;
+    group->lost.rank[group->lost.count++] = (uint16_t)rank;
 }
 
 void keel_group_note_lost(struct keel_group *whole, uint32_t rank)
 {
-    note(whole, rank);
+    keel_group_note(whole, rank);
     for (struct keel_group *child = whole->children; child != NULL; child = child->next_child)
-        note(child, keel_group_from_whole(child, rank));
+        keel_group_note(child, keel_group_from_whole(child, rank));
+}
+
+void keel_group_note_guess(struct keel_group *group, uint32_t rank)
+{
+    group->guessed = group->lost.count == 0;
+    keel_group_note(group, rank);
+}
+
+void keel_group_losses(struct keel_group *whole, struct keel_losses *out)
+{
+    keel_mutex_lock(&whole->endpoint->lock);
+    *out = (struct keel_losses){.awaited = whole->lost.awaited};
+    if (whole->is_awaited) { /* it left for this rank's sake, whatever this rank thinks of it */
+        *out = (struct keel_losses){.count = 1, .awaited = 1, .rank = {(uint16_t)whole->rank}};
+        keel_mutex_unlock(&whole->endpoint->lock);
+        return;
+    }
+    for (uint32_t k = whole->guessed ? 1 : 0; k < whole->lost.count; k++)
+        out->rank[out->count++] = whole->lost.rank[k];
+    keel_mutex_unlock(&whole->endpoint->lock);
 }
 
 /* Whoever owns progress may sleep, and is to look. */
-void keel_group_revoke(struct keel_group *group)
+void keel_group_end(struct keel_group *group, bool tell)
 {
     struct keel_endpoint *endpoint = group->endpoint;
-    keel_mutex_lock(&endpoint->lock);
-    if (!atomic_load(&group->revoked)) {
-        atomic_store(&group->revoked, true);
-        keel_cond_broadcast(&endpoint->changed);
-        keel_endpoint_wake(endpoint);
-    }
-    keel_mutex_unlock(&endpoint->lock);
+    if (atomic_load(&group->revoked))
+        return;
+    atomic_store(&group->revoked, true);
+    group->revoked_for_all = group->revocation_due = tell;
+    endpoint->revoking = endpoint->revoking || tell;
+    keel_cond_broadcast(&endpoint->changed);
+    keel_endpoint_wake(endpoint);
+}
+
+void keel_group_revoke(struct keel_group *group)
+{
+    keel_mutex_lock(&group->endpoint->lock);
+    keel_group_end(group, true);
+    keel_mutex_unlock(&group->endpoint->lock);
+}
+
+static bool is_number_in(const uint32_t *numbers, uint32_t count, uint32_t number)
+{
+    uint32_t k = 0;
+    while (k < count && numbers[k] != number)
+        k++;
+    return k < count;
+}
+
+void keel_group_revoked_there(struct keel_group *whole, uint32_t number)
+{
+    keel_mutex_lock(&whole->endpoint->lock);
+    struct keel_group *group = number == 0 ? whole : whole->children;
+    while (group != NULL && group->number != number)
+        group = group->next_child;
+    if (group != NULL)
+        keel_group_end(group, true);
+    else if (!is_number_in(whole->closed_numbers, whole->closed_count, number) &&
+             !is_number_in(whole->revoked_numbers, whole->revoked_count, number) &&
+             whole->revoked_count < KEEL_SPLITS_MAX)
+        whole->revoked_numbers[whole->revoked_count++] = number;
+    keel_mutex_unlock(&whole->endpoint->lock);
+}
+
+struct keel_group *keel_group_next_revoked(struct keel_group *whole)
+{
+    keel_mutex_lock(&whole->endpoint->lock);
+    struct keel_group *group = whole->revocation_due ? whole : whole->children;
+    while (group != NULL && !group->revocation_due)
+        group = group->next_child;
+    if (group != NULL)
+        group->revocation_due = false;
+    keel_mutex_unlock(&whole->endpoint->lock);
+    return group;
 }
 
 /* Progress lets go within KEEL_CLOSE_NS and the time of one round; then nothing touches the group or any
@@ -197,7 +266,9 @@ static void close_whole(struct keel_group *group)
 
 void keel_group_close(struct keel_group *group)
 {
-    keel_group_revoke(group);
+    keel_mutex_lock(&group->endpoint->lock);
+    keel_group_end(group, false); /* its peers hear the farewell instead */
+    keel_mutex_unlock(&group->endpoint->lock);
     if (group->whole == group)
         close_whole(group);
     else
@@ -207,13 +278,22 @@ void keel_group_close(struct keel_group *group)
     keel_group_destroy(group);
 }
 
-bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank)
+uint32_t keel_group_failed(const struct keel_group *group, uint32_t *out_ranks, uint32_t capacity)
 {
     keel_mutex_lock(&group->endpoint->lock);
-    bool lost = group->has_lost;
-    if (lost)
-        *out_rank = group->lost_rank;
+    uint32_t count = group->lost.count;
+    for (uint32_t k = 0; k < count && k < capacity; k++)
+        out_ranks[k] = group->lost.rank[k];
     keel_mutex_unlock(&group->endpoint->lock);
+    return count;
+}
+
+bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank)
+{
+    uint32_t rank;
+    bool lost = keel_group_failed(group, &rank, 1) > 0;
+    if (lost)
+        *out_rank = rank;
     return lost;
 }
 

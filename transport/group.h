@@ -43,11 +43,11 @@ struct keel_session {
     bool dialed;
     uint32_t due; /* bit per kind of message without operation that is to be sent */
     enum keel_refusal refusal;
-    uint16_t accused;     /* of the farewell: a lost rank + 1, or 0 */
-    uint64_t deadline_ns; /* when it is dropped (called, leaving) */
-    uint64_t retry_ns;    /* when to send again after EAGAIN; 0: not waiting */
-    uint64_t stuck_ns;    /* when EAGAIN has lasted too long; 0: it does not */
-    uint64_t asked_ns;    /* of its last PING, to be told with the answer */
+    struct keel_losses losses; /* of the farewell */
+    uint64_t deadline_ns;      /* when it is dropped (called, leaving) */
+    uint64_t retry_ns;         /* when to send again after EAGAIN; 0: not waiting */
+    uint64_t stuck_ns;         /* when EAGAIN has lasted too long; 0: it does not */
+    uint64_t asked_ns;         /* of its last PING, to be told with the answer */
 };
 
 /* A message of an operation that has not begun here. */
@@ -83,6 +83,7 @@ struct keel_peer {
     uint32_t early_count;
     /* 0: never called. The last sign of its life, and when the last question was asked that it answered. */
     _Atomic uint64_t heard_ns, answered_ns;
+    _Atomic uint32_t suspect; /* that it named last: hops << 16 | its rank + 1, or 0 */
 };
 
 /* A send that lends memory; what a line knows it by. */
@@ -142,9 +143,9 @@ struct keel_cut {
 struct keel_operation {
     struct keel_group *group;
     struct keel_plan *plan;
-    struct keel_collective asked; /* the sizes that all is set for; kind COUNT: none */
-    uint16_t lane;                /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
-    uint64_t sequence;
+    struct keel_collective asked;    /* the sizes that all is set for; kind COUNT: none */
+    uint16_t lane;                   /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
+    uint64_t sequence, since_ns;     /* since_ns: begun here, by progress */
     struct keel_signature signature; /* but for what goes between a pair */
     /* the data */
     uint64_t element_bytes, divisor; /* divisor: of an average, or 0 */
@@ -225,7 +226,6 @@ struct keel_group {
     struct keel_peer **peers;       /* rank_count; NULL until wanted */
     struct keel_peer *peer_list, *busy;
     struct keel_operation *table[KEEL_TABLE_SLOTS];
-    uint16_t accused;           /* rank lost last + 1, or 0 */
     struct keel_notice quarrel; /* the last disagreement; its message is of kind 0 when there was none */
     uint32_t active;            /* operations begun and not ended */
     uint32_t held_count;        /* payloads of peers that these hold */
@@ -236,6 +236,8 @@ struct keel_group {
     struct keel_group *children;
     uint32_t split_count;                                   /* children there were */
     uint32_t closed_numbers[KEEL_SPLITS_MAX], closed_count; /* of those that are closed */
+    uint32_t revoked_numbers[KEEL_SPLITS_MAX],
+        revoked_count; /* of those that peers revoked before they were */
     uint64_t scratch_bytes;
     uint32_t operation_count; /* live, of all groups of the epoch */
     bool detached;
@@ -249,8 +251,11 @@ struct keel_group {
     struct keel_operation *live;
     uint32_t waiters;
     _Atomic bool revoked;
-    bool has_lost;
-    uint32_t lost_rank;
+    bool revoked_for_all;    /* not only closed: whoever connects hears of it, */
+    bool revocation_due;     /*   and who is connected is still to */
+    struct keel_losses lost; /* ranks of this group */
+    bool guessed;            /* nothing speaks for the first of them: others do not hear of it */
+    bool is_awaited;         /* whole: somebody gave up waiting for this rank */
 };
 
 enum { KEEL_NO_RANK = 0xffff };
@@ -270,7 +275,7 @@ struct keel_endpoint {
     uint64_t current_epoch;                   /* newest that was current, open or not */
     uint64_t past_epoch;                      /* closed last, */
     uint8_t past_members[KEEL_MEMBERS_BYTES]; /* who it was, */
-    uint16_t past_accused;                    /* and whom it had lost: a rank + 1, or 0; */
+    struct keel_losses past_losses;           /* and whom it had lost, */
     struct keel_notice past_quarrel;          /* and who had disagreed in it */
     uint64_t now_ns;  /* as this pass began, or one before: for what need not be finer */
     uint32_t glances; /* passes since, in which nothing happened */
@@ -293,7 +298,7 @@ struct keel_endpoint {
     uint64_t lease_ns;         /* until then the thread leaves progress to waiters */
     _Atomic uint32_t sleepers; /* waiters that do not own progress; written under the lock */
     struct keel_group *group;  /* open */
-    bool has_epoch, opening, closing, stopping;
+    bool has_epoch, opening, closing, stopping, revoking;
     _Atomic bool mail; /* something of the above is new */
     bool woken;        /* the eventfd is written */
     uint64_t newest_epoch;
@@ -343,8 +348,20 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
 uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_collective *what);
 /* split.c: it has no waiters and no operations under way when this returns */
 void keel_group_close_child(struct keel_group *child);
-/* Caller holds the lock. */
+/* Caller holds the lock. rank: of this group (NO_RANK: not a member), lost to it; or of the epoch, and lost
+ * to all its groups. */
+void keel_group_note(struct keel_group *group, uint32_t rank);
 void keel_group_note_lost(struct keel_group *whole, uint32_t rank);
+/* Caller holds the lock. rank: of this group, where a wait ended that nobody is known to be guilty of. */
+void keel_group_note_guess(struct keel_group *group, uint32_t rank);
+/* Caller holds the lock. Its calls return REVOKED; `tell`: also on its other ranks. */
+void keel_group_end(struct keel_group *group, bool tell);
+/* What other ranks are told. Takes the lock. */
+void keel_group_losses(struct keel_group *whole, struct keel_losses *out);
+/* A peer says that the group of this number is revoked. Takes the lock. */
+void keel_group_revoked_there(struct keel_group *whole, uint32_t number);
+/* A group that is revoked and of which the peers are to hear, once; NULL: none. Takes the lock. */
+struct keel_group *keel_group_next_revoked(struct keel_group *whole);
 bool keel_group_over(const struct keel_group *group);
 
 /* session.c; progress */
@@ -370,6 +387,20 @@ bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns);
 void keel_session_break_lent(struct keel_group *child);
 void keel_session_forget(struct keel_group *whole); /* frees the peers; nobody uses the group any more */
 
+/* loss.c; progress. Ranks are those of the epoch. */
+/* False: it is no such message. */
+bool keel_losses_read(const uint8_t *payload, uint32_t bytes, struct keel_losses *out);
+bool keel_losses_name(const struct keel_losses *losses, uint32_t rank);
+/* Note the loss, and tell all who are connected. */
+void keel_loss_spread(struct keel_group *group, uint32_t rank);
+/* Its connection broke, or it is silent: its operations end with PEER_LOST, or CORRUPT if what came was
+ * changed. */
+void keel_loss_found(struct keel_group *group, uint32_t rank, enum keel_status status, const char *why);
+/* Others have lost these. */
+void keel_loss_heard(struct keel_group *group, const struct keel_losses *losses);
+/* It said farewell, or refused this rank. */
+void keel_loss_left(struct keel_group *group, uint32_t rank, const struct keel_losses *losses);
+
 /* company.c; progress */
 void keel_company_wake(struct keel_group *group); /* something is under way */
 /* Called, or connected: from now on it has to give signs of life. */
@@ -377,6 +408,19 @@ void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
 void keel_company_heard(struct keel_peer *peer, uint64_t now_ns);
 void keel_company_left(struct keel_peer *peer); /* in order: its silence says nothing any more */
 void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns);
+/* Whom this rank waits for in vain, in any operation: a rank of the epoch, and over how many ranks that is
+ * known; NO_RANK: nobody. */
+struct keel_suspect {
+    uint32_t rank, hops;
+};
+struct keel_suspect keel_company_suspect(const struct keel_group *whole);
+/* The answer of a peer says whom it waits for. */
+void keel_company_told(const struct keel_group *whole, struct keel_peer *peer,
+                       const struct keel_message *message);
+/* Any thread. The same of one operation: its legs from which something is awaited name it. */
+struct keel_suspect keel_company_hint(const struct keel_operation *operation);
+/* Any thread: no sign of life, or no answer, for so long that it is blamed before all others. */
+bool keel_company_is_silent(const struct keel_peer *peer, uint64_t now_ns);
 /* All that had come was delivered after now_ns. */
 void keel_company_tick(struct keel_group *group, uint64_t now_ns);
 
@@ -394,6 +438,9 @@ void keel_exchange_left(struct keel_group *whole, uint32_t rank);
 /* The rank will say nothing more: end what still awaits it with this status. */
 void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
 void keel_exchange_end(struct keel_operation *operation, enum keel_status status);
+/* Groups were revoked: tell their ranks, or one of them. */
+void keel_exchange_revoked(struct keel_group *whole);
+void keel_exchange_tell_revoked(const struct keel_group *group, struct keel_peer *peer);
 /* A ready SEND lies in the leg, or a grant is to be told. */
 void keel_exchange_queue(struct keel_leg *leg);
 /* Child closing: end what it has under way, take it out of the table. */

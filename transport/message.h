@@ -38,6 +38,7 @@ enum {
     KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
     KEEL_SILENCE_LOOKS = 4,     /* so often within a group's silence its peers are looked at */
     KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
+    KEEL_LOSSES_MAX = 126,      /* lost ranks of an epoch that are named */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
     KEEL_MEMBERS_BYTES = 32, /* digest of who a group is: keel_handshake_members */
@@ -73,11 +74,12 @@ enum keel_message_kind {
     KEEL_MESSAGE_DATA,   /* one message of the schedule: segment << 32 | number among those of this pair */
     KEEL_MESSAGE_DIFFER, /* two ranks disagree about the operation: struct keel_differ */
     /* keeping company */
-    KEEL_MESSAGE_PING, /* give a sign of life; `offset`: when it was asked, in the asker's time */
-    KEEL_MESSAGE_PONG, /* the same `offset` */
-    KEEL_MESSAGE_LOST, /* the sender has lost the rank `part` - 1 */
-    KEEL_MESSAGE_BYE   /* last message of a sender that closed its group; `offset`: 0, or the rank that it had
-                          lost + 1; and if it disagreed about an operation, the words of a DIFFER */
+    KEEL_MESSAGE_PING,  /* give a sign of life; `offset`: when it was asked, in the asker's time */
+    KEEL_MESSAGE_PONG,  /* the same `offset` */
+    KEEL_MESSAGE_LOST,  /* struct keel_losses: the ranks of the epoch that its sender knows to be lost */
+    KEEL_MESSAGE_BYE,   /* last message of a sender that closed its group: struct keel_losses; if it disagreed
+                           about an operation, struct keel_farewell, and the header names the operation */
+    KEEL_MESSAGE_REVOKE /* `group` is revoked, on all its ranks: who hears it passes it on */
 };
 
 enum keel_refusal {
@@ -140,6 +142,22 @@ struct keel_differ {
     struct keel_signature said[2];
 };
 static_assert(sizeof(struct keel_differ) == 120, "a difference has a fixed size on the wire");
+
+/* Ranks of the epoch that were lost, or were silent at a deadline, in the order in which its sender heard of
+ * it. */
+struct keel_losses {
+    uint16_t count;
+    uint16_t awaited; /* 1: nobody saw them die, they were awaited at a deadline */
+    uint16_t rank[KEEL_LOSSES_MAX];
+};
+static_assert(sizeof(struct keel_losses) == 256, "the losses have a fixed size on the wire");
+
+/* Why an epoch ended, for those who hear it only now. */
+struct keel_farewell {
+    struct keel_losses losses;
+    struct keel_differ differ;
+};
+static_assert(sizeof(struct keel_farewell) == 376, "a farewell has a fixed size on the wire");
 
 /* Payload of CHALLENGE, HELLO and WELCOME; unused fields are zero. */
 struct keel_handshake {

@@ -123,78 +123,6 @@ static void leave(struct keel_session *session)
     keel_endpoint_at(endpoint, session->deadline_ns);
 }
 
-/* Word of a loss goes to all whom we know, so that those hear of it who talk to neither. */
-static void spread(struct keel_group *group, uint32_t rank)
-{
-    group->accused = (uint16_t)(rank + 1);
-    keel_mutex_lock(&group->endpoint->lock);
-    keel_group_note_lost(group, rank);
-    keel_mutex_unlock(&group->endpoint->lock);
-    for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next)
-        if (peer->state == KEEL_PEER_UP && peer->rank != rank && peer->session != NULL) {
-            due(peer->session, KEEL_MESSAGE_LOST);
-            keel_session_busy(group, peer);
-        }
-}
-
-/* `status`: what operations with it end with. PEER_LOST, or CORRUPT where what it said was changed. */
-static void peer_lost(struct keel_group *group, uint32_t rank, enum keel_status status, const char *why)
-{
-    struct keel_endpoint *endpoint = group->endpoint;
-    struct keel_peer *peer = group->peers[rank];
-    if (peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
-        return;
-    peer->state = KEEL_PEER_LOST_STATE;
-    peer->parting = status;
-    peer->redial_ns = 0;
-    keel_log(KEEL_LOG_INFO, "epoch %llu: rank %u lost rank %u: %s", (unsigned long long)group->epoch,
-             group->rank, rank, why);
-    spread(group, rank);
-    keel_mutex_lock(&endpoint->lock);
-    void (*told)(void *, uint32_t) = group->close_ns == 0 ? group->on_lost : NULL;
-    void *context = group->on_lost_context;
-    keel_mutex_unlock(&endpoint->lock);
-    keel_exchange_without(group, rank, status);
-    if (told != NULL)
-        told(context, rank);
-}
-
-/* Another rank has lost this one: the operations of its groups cannot end any more. */
-static void peer_accused(struct keel_group *group, uint32_t rank)
-{
-    if (rank >= group->rank_count || rank == group->rank)
-        return;
-    struct keel_peer *peer = keel_session_peer(group, rank);
-    if (peer == NULL || peer->accused || peer->state == KEEL_PEER_LOST_STATE || peer->state == KEEL_PEER_LEFT)
-        return;
-    peer->accused = true;
-    spread(group, rank);
-    keel_exchange_without(group, rank, KEEL_PEER_LOST);
-}
-
-/* It closed its group. `accused` is one more than the rank that it lost before, or 0: so a survivor that
- * hears of the farewell before it notices the death itself still names the right rank. If that rank is this
- * one, the two have lost each other; the others hear of it, for their operations cannot end either. */
-static void peer_left(struct keel_group *group, uint32_t rank, uint64_t accused)
-{
-    struct keel_peer *peer = group->peers[rank];
-    bool loss = accused > 0 && accused <= group->rank_count;
-    if (peer->state == KEEL_PEER_LOST_STATE)
-        return;
-    peer->state = KEEL_PEER_LEFT;
-    keel_company_left(peer);
-    peer->redial_ns = 0;
-    peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
-    if (loss && accused - 1 == group->rank) {
-        spread(group, rank);
-    } else if (loss) {
-        peer_accused(group, (uint32_t)(accused - 1));
-    } else {
-        keel_exchange_left(group, rank);
-    }
-    keel_exchange_without(group, rank, peer->parting);
-}
-
 void keel_session_break(struct keel_session *session, const char *why)
 {
     struct keel_group *group = session->group;
@@ -202,7 +130,7 @@ void keel_session_break(struct keel_session *session, const char *why)
     bool damaged = session->link != NULL && session->link->damaged;
     session_destroy(session);
     if (group != NULL)
-        peer_lost(group, rank, damaged ? KEEL_CORRUPT : KEEL_PEER_LOST, why);
+        keel_loss_found(group, rank, damaged ? KEEL_CORRUPT : KEEL_PEER_LOST, why);
 }
 
 /* A stranger, or one who broke the rules of the handshake. */
@@ -235,23 +163,24 @@ static void prove(const struct keel_session *session, enum keel_handshake_role r
 
 /* Why it ends, for those who hear it only now. */
 static uint32_t compose_last(const struct keel_session *session, struct keel_message *message,
-                             struct keel_differ *payload)
+                             struct keel_farewell *payload)
 {
     const struct keel_endpoint *endpoint = session->endpoint;
     const struct keel_notice *quarrel = &endpoint->past_quarrel;
-    message->offset = (uint64_t)session->refusal << 32 | session->accused;
+    message->offset = (uint64_t)session->refusal << 32;
+    payload->losses = session->losses;
     if (quarrel->message.kind == 0 || endpoint->past_epoch != session->epoch)
-        return 0;
+        return sizeof payload->losses;
     message->part = quarrel->message.part;
     message->sequence = quarrel->message.sequence;
     message->group = quarrel->message.group;
-    *payload = quarrel->differ;
+    payload->differ = quarrel->differ;
     return sizeof *payload;
 }
 
 union control {
     struct keel_handshake handshake;
-    struct keel_differ differ;
+    struct keel_farewell farewell;
 };
 
 static uint32_t compose(struct keel_session *session, enum keel_message_kind kind,
@@ -261,13 +190,20 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     *message = (struct keel_message){.kind = (uint16_t)kind, .epoch = session->epoch};
     memset(out, 0, sizeof *out);
     if (kind == KEEL_MESSAGE_REFUSE || kind == KEEL_MESSAGE_BYE)
-        return compose_last(session, message, &out->differ);
+        return compose_last(session, message, &out->farewell);
     if (kind == KEEL_MESSAGE_PING)
         message->offset = keel_now_ns();
-    if (kind == KEEL_MESSAGE_PONG)
+    if (kind == KEEL_MESSAGE_PONG) {
+        struct keel_suspect suspect = keel_company_suspect(session->group);
         message->offset = session->asked_ns;
-    if (kind == KEEL_MESSAGE_LOST && session->group != NULL)
-        message->part = session->group->accused;
+        message->part = (uint16_t)(suspect.rank + 1);
+        message->sequence = suspect.hops;
+        return 0;
+    }
+    if (kind == KEEL_MESSAGE_LOST) {
+        keel_group_losses(session->group, &out->farewell.losses);
+        return sizeof out->farewell.losses;
+    }
     if (kind == KEEL_MESSAGE_CHALLENGE) {
         message->part = (uint16_t)session->cipher;
         memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
@@ -391,6 +327,7 @@ static bool company_arrived(struct keel_session *session, const struct keel_mess
     if (message->kind != KEEL_MESSAGE_PONG || session->state == KEEL_SESSION_EARLY)
         return false;
     keel_company_answered(peer_of(session), message->offset);
+    keel_company_told(session->group, peer_of(session), message);
     return true;
 }
 
@@ -466,6 +403,23 @@ void keel_session_pump(struct keel_group *whole)
 /* ---- the handshake
  * ---------------------------------------------------------------------------------------------- */
 
+/* What the others were told before it was there. */
+static void tell_news(struct keel_session *session)
+{
+    struct keel_group *group = session->group;
+    struct keel_losses losses;
+    keel_group_losses(group, &losses);
+    if (losses.count > (keel_losses_name(&losses, session->rank) ? 1 : 0))
+        due(session, KEEL_MESSAGE_LOST);
+    keel_mutex_lock(&group->endpoint->lock);
+    if (group->revoked_for_all)
+        keel_exchange_tell_revoked(group, peer_of(session));
+    for (struct keel_group *child = group->children; child != NULL; child = child->next_child)
+        if (child->revoked_for_all)
+            keel_exchange_tell_revoked(child, peer_of(session));
+    keel_mutex_unlock(&group->endpoint->lock);
+}
+
 static void come_up(struct keel_session *session)
 {
     struct keel_peer *peer = peer_of(session);
@@ -476,8 +430,7 @@ static void come_up(struct keel_session *session)
     peer->redial_ns = 0;
     keel_company_begin(session->group, peer);
     atomic_fetch_add(&session->endpoint->connections, 1);
-    if (session->group->accused != 0 && session->group->accused != session->rank + 1)
-        due(session, KEEL_MESSAGE_LOST); /* it was not there when the others were told */
+    tell_news(session);
     pump_session(session);
 }
 
@@ -514,9 +467,9 @@ static void refuse_stale(struct keel_session *session)
         return;
     atomic_fetch_add(&endpoint->stale_dropped, 1);
     if (endpoint->current != NULL && endpoint->current->epoch == session->epoch)
-        session->accused = endpoint->current->accused;
+        keel_group_losses(endpoint->current, &session->losses);
     else if (endpoint->past_epoch == session->epoch)
-        session->accused = endpoint->past_accused;
+        session->losses = endpoint->past_losses;
     refuse(session, KEEL_REFUSE_STALE);
 }
 
@@ -655,20 +608,25 @@ static void other_members(struct keel_group *group, uint32_t rank)
     peer->parting = KEEL_MISMATCH;
     peer->redial_ns = 0;
     keel_company_left(peer);
-    spread(group, rank);
+    keel_loss_spread(group, rank);
     keel_exchange_without(group, rank, KEEL_MISMATCH);
 }
 
-/* A farewell or a refusal: why its sender's epoch ended. */
-static void last_arrived(struct keel_session *session, const struct keel_message *message,
+/* A farewell or a refusal: why its sender's epoch ended. False when it breaks the rules. */
+static bool last_arrived(struct keel_session *session, const struct keel_message *message,
                          const uint8_t *payload)
 {
     struct keel_group *group = session->group;
+    struct keel_losses losses;
+    if (!keel_losses_read(payload, message->bytes, &losses))
+        return false;
     uint32_t rank = session->rank, refusal = (uint32_t)(message->offset >> 32);
     struct keel_message word = *message;
     word.kind = KEEL_MESSAGE_DIFFER;
-    if (message->bytes == sizeof(struct keel_differ))
-        keel_exchange_arrived(group, peer_of(session), &word, payload);
+    word.bytes = sizeof(struct keel_differ);
+    if (message->bytes == sizeof(struct keel_farewell))
+        keel_exchange_arrived(group, peer_of(session), &word,
+                              payload + offsetof(struct keel_farewell, differ));
     session_destroy(session);
     if (refusal == KEEL_REFUSE_DUPLICATE) {
         group->peers[rank]->redial_ns = keel_deadline_after_ns(KEEL_REDIAL_NS);
@@ -676,8 +634,9 @@ static void last_arrived(struct keel_session *session, const struct keel_message
     } else if (refusal == KEEL_REFUSE_MEMBERS) {
         other_members(group, rank);
     } else {
-        peer_left(group, rank, (uint32_t)message->offset);
+        keel_loss_left(group, rank, &losses);
     }
+    return true;
 }
 
 /* False when this is no time for that message. */
@@ -690,10 +649,8 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
     if (session->state == KEEL_SESSION_EARLY || session->state == KEEL_SESSION_PROVING)
         if (company_arrived(session, message))
             return true;
-    if (message->kind == KEEL_MESSAGE_REFUSE && session->state == KEEL_SESSION_PROVING) {
-        last_arrived(session, message, payload);
-        return true;
-    }
+    if (message->kind == KEEL_MESSAGE_REFUSE && session->state == KEEL_SESSION_PROVING)
+        return last_arrived(session, message, payload);
     if (message->bytes != sizeof handshake)
         return false;
     memcpy(&handshake, payload, sizeof handshake);
@@ -747,21 +704,37 @@ static void on_opened(void *context, struct keel_line *link)
     pump_session(link->owner);
 }
 
+/* A message of the epoch: false when it breaks the rules. */
+static bool take_message(struct keel_session *session, const struct keel_message *message,
+                         const uint8_t *payload)
+{
+    struct keel_group *group = session->group;
+    struct keel_losses losses;
+    if (message->kind == KEEL_MESSAGE_BYE)
+        return last_arrived(session, message, payload);
+    if (message->kind == KEEL_MESSAGE_LOST) {
+        if (!keel_losses_read(payload, message->bytes, &losses))
+            return false;
+        keel_loss_heard(group, &losses);
+        return true;
+    }
+    if (message->kind == KEEL_MESSAGE_REVOKE) {
+        keel_group_revoked_there(group, message->group);
+        return true;
+    }
+    return company_arrived(session, message) ||
+           keel_exchange_arrived(group, peer_of(session), message, payload);
+}
+
 static void up_arrived(struct keel_session *session, const struct keel_message *message,
                        const uint8_t *payload)
 {
     struct keel_group *group = session->group;
     keel_company_heard(peer_of(session), session->endpoint->now_ns);
-    if (message->epoch != group->epoch) {
+    if (message->epoch != group->epoch)
         drop(session, "a message of another epoch");
-    } else if (message->kind == KEEL_MESSAGE_BYE) {
-        last_arrived(session, message, payload);
-    } else if (message->kind == KEEL_MESSAGE_LOST) {
-        peer_accused(group, (uint32_t)message->part - 1);
-    } else if (!company_arrived(session, message) &&
-               !keel_exchange_arrived(group, peer_of(session), message, payload)) {
+    else if (!take_message(session, message, payload))
         keel_session_break(session, "a message that fits no operation");
-    }
     keel_session_pump(group);
 }
 
@@ -876,7 +849,7 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
     struct keel_endpoint *endpoint = group->endpoint;
     endpoint->past_epoch = group->epoch;
     memcpy(endpoint->past_members, group->members, sizeof endpoint->past_members);
-    endpoint->past_accused = group->accused;
+    keel_group_losses(group, &endpoint->past_losses);
     endpoint->past_quarrel = group->quarrel;
     group->close_ns = now_ns + KEEL_CLOSE_NS;
     keel_endpoint_at(group->endpoint, group->close_ns);
@@ -888,7 +861,7 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
             session_destroy(session);
             continue;
         }
-        session->accused = group->accused;
+        session->losses = endpoint->past_losses;
         due(session, KEEL_MESSAGE_BYE);
         pump_session(session);
     }

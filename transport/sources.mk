@@ -36,6 +36,7 @@ transport_SRC := \
 	engine.c \
 	exchange.c \
 	session.c \
+	loss.c \
 	company.c \
 	endpoint.c \
 	group.c \

@@ -85,6 +85,18 @@ static bool number_is_used(const struct keel_group *whole, uint32_t number)
     return false;
 }
 
+/* What the epoch heard before the child was: whom it has lost, that its peers have revoked it. Caller holds
+ * the lock. */
+static void catch_up(struct keel_group *child)
+{
+    const struct keel_group *whole = child->whole;
+    for (uint32_t k = whole->guessed ? 1 : 0; k < whole->lost.count; k++)
+        keel_group_note(child, keel_group_from_whole(child, whole->lost.rank[k]));
+    for (uint32_t k = 0; k < whole->revoked_count; k++)
+        if (whole->revoked_numbers[k] == child->number)
+            keel_group_end(child, true);
+}
+
 static enum keel_status install(struct keel_group *child)
 {
     struct keel_group *whole = child->whole;
@@ -100,6 +112,7 @@ static enum keel_status install(struct keel_group *child)
         status = keel_fail(KEEL_LIMIT, "split: its number %u is taken; split under another sequence",
                            child->number);
     if (status == KEEL_OK) {
+        catch_up(child);
         whole->split_count++;
         child->next_child = whole->children;
         whole->children = child;

@@ -115,53 +115,64 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 /* ---- the outcome ------------------------------------------------------------------------------------------
  */
 
-/* Of those that live and whose way to us and back is open. */
-static uint64_t last_sign(const struct keel_peer *peer)
+static void blame_leg(const struct keel_leg *leg)
 {
-    uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
-    return heard < answered ? heard : answered;
+    const struct keel_group *group = leg->operation->group;
+    keel_group_note_lost(group->whole, keel_group_to_whole(group, leg->rank));
 }
 
-static bool is_silent(uint64_t heard_ns, uint64_t now_ns)
+/* All that give no sign of life, those first from which something is awaited. */
+static bool blame_silent(const struct keel_operation *operation)
 {
-    return heard_ns < now_ns && now_ns - heard_ns >= KEEL_SILENT_NS;
+    uint64_t now = keel_now_ns();
+    bool found = false;
+    for (uint32_t settled = 0; settled < 2; settled++)
+        for (uint32_t k = 0; k < operation->leg_count; k++) {
+            const struct keel_leg *leg = &operation->legs[k];
+            const struct keel_peer *peer = atomic_load(&leg->peer);
+            if (atomic_load(&leg->settled) != (settled == 1) ||
+                (peer != NULL && !keel_company_is_silent(peer, now)))
+                continue;
+            blame_leg(leg);
+            found = true;
+        }
+    return found;
 }
 
-/* Whom to name when the deadline has passed: of those awaited, one that gives no sign of life; else such a
- * one from which we have all, for others may not; else one that has not begun; else the first. Caller holds
- * the lock. */
+/* Those awaited live, and say whom they wait for themselves. */
+static bool blame_hinted(const struct keel_operation *operation)
+{
+    struct keel_suspect suspect = keel_company_hint(operation);
+    if (suspect.rank != KEEL_NO_RANK)
+        keel_group_note_lost(operation->group->whole, suspect.rank);
+    return suspect.rank != KEEL_NO_RANK;
+}
+
+static bool blame_unbegun(const struct keel_operation *operation)
+{
+    bool found = false;
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        if (!atomic_load(&operation->legs[k].settled) && !atomic_load(&operation->legs[k].begun)) {
+            blame_leg(&operation->legs[k]);
+            found = true;
+        }
+    return found;
+}
+
+/* Whom to name when the deadline has passed, the best evidence first; the others of the group hear of it with
+ * the farewell. Where there is none the first awaited is named here alone. Caller holds the lock. */
 static void blame(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group;
-    const struct keel_leg *silent = NULL, *unbegun = NULL, *first = NULL, *settled = NULL;
-    uint64_t oldest = UINT64_MAX, oldest_settled = UINT64_MAX, now = keel_now_ns();
-    if (group->has_lost)
+    if (group->lost.count > 0)
         return;
-    for (uint32_t k = operation->leg_count; k-- > 0;) {
-        const struct keel_leg *leg = &operation->legs[k];
-        const struct keel_peer *peer = atomic_load(&leg->peer);
-        uint64_t heard = peer != NULL ? last_sign(peer) : 0;
-        if (atomic_load(&leg->settled)) {
-            settled = heard < oldest_settled ? leg : settled;
-            oldest_settled = heard < oldest_settled ? heard : oldest_settled;
-            continue;
-        }
-        first = leg;
-        if (!atomic_load(&leg->begun))
-            unbegun = leg;
-        if (heard <= oldest) {
-            oldest = heard;
-            silent = leg;
-        }
-    }
-    if (first == NULL)
-        return;
-    if (!is_silent(oldest, now) && settled != NULL && is_silent(oldest_settled, now))
-        silent = settled;
-    else if (!is_silent(oldest, now))
-        silent = unbegun != NULL ? unbegun : first;
-    group->has_lost = true;
-    group->lost_rank = silent->rank;
+    if (group->whole->lost.count == 0)
+        group->whole->lost.awaited = 1;
+    if (!blame_silent(operation) && !blame_hinted(operation))
+        blame_unbegun(operation);
+    for (uint32_t k = 0; k < operation->leg_count && group->lost.count == 0; k++)
+        if (!atomic_load(&operation->legs[k].settled))
+            keel_group_note_guess(group, operation->legs[k].rank);
 }
 
 /* Caller holds the lock. Whoever ends the operation looks for sleepers after he has said so, and we look
@@ -309,8 +320,8 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
     struct keel_differ differ = {0};
     char where[KEEL_ADDRESS_TEXT_BYTES] = "";
     enum keel_status status = done ? operation->status : unfinished(operation);
-    bool named = group->has_lost;
-    uint32_t rank = group->lost_rank;
+    bool named = group->lost.count > 0;
+    uint32_t rank = group->lost.rank[0];
     if (status == KEEL_MISMATCH)
         differ = operation->differ;
     bool other_members = status == KEEL_MISMATCH && named && differ.rank[0] == differ.rank[1];

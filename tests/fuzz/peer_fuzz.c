@@ -332,7 +332,7 @@ static uint32_t fill_handshake(struct fuzz_input *in, uint8_t *payload)
 static void give_message(struct line *line, struct fuzz_input *in)
 {
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
-                                   .kind = fuzz_take_u8(in) % (KEEL_MESSAGE_BYE + 2),
+                                   .kind = fuzz_take_u8(in) % (KEEL_MESSAGE_REVOKE + 2),
                                    .part = fuzz_take_u8(in) % 4,
                                    .epoch = world.epoch};
     uint8_t bits = fuzz_take_u8(in);

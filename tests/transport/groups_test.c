@@ -191,6 +191,8 @@ static int revoked_child_body(struct rank *me)
         rank_check(me, add_up(child, 2, &mine, &sum, 1, &operation) == KEEL_REVOKED);
     }
     rank_check(me, sum_of(me, whole, 2, 1) == (int32_t)me->rank_count);
+    rank_say(me, 's'); /* a revocation ends the others' sum, too */
+    rank_hear(me);
     keel_group_revoke(whole);
     rank_check(me, add_up(child, 3, &mine, &sum, 1, &operation) == KEEL_REVOKED);
     keel_group_close(child);
@@ -202,6 +204,7 @@ START_TEST(revoking_a_child_leaves_the_whole_and_revoking_the_whole_ends_the_chi
 {
     struct ranks ranks;
     ranks_start(&ranks, 3, 1, NULL, revoked_child_body);
+    ranks_together(&ranks);
     ranks_end(&ranks, -1);
 }
 END_TEST

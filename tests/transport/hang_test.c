@@ -42,6 +42,7 @@ static int sum_until_timeout(struct rank *me)
     struct keel_group *group = rank_group(me, 1, me->rank_count, identity);
     enum keel_status status = sum(group, 1, 64, in_seconds(20));
     uint64_t sequence = 2;
+    uint32_t lost = 9;
     rank_check(me, status == KEEL_OK);
     rank_say(me, 'r');
     if (me->seed == 1 && me->rank == 2) { /* never begins the next one */
@@ -49,8 +50,8 @@ static int sum_until_timeout(struct rank *me)
     } else {
         while (status == KEEL_OK)
             status = sum(group, sequence++, me->seed == 1 ? 64 : COUNT, in_seconds(3));
-        bool given_up = me->rank == 2 && status == KEEL_PEER_LOST; /* the others left because of it */
-        rank_check(me, status == KEEL_TIMEOUT || status == KEEL_REVOKED || given_up);
+        bool told = status == KEEL_PEER_LOST && keel_group_lost(group, &lost); /* by who gave up first */
+        rank_check(me, status == KEEL_TIMEOUT || (told && (me->rank == 2 || lost == 2)));
         if (status == KEEL_TIMEOUT)
             rank_check(me, strstr(keel_detail(), " is still awaited: all-reduce ") != NULL &&
                                strstr(keel_detail(), "nothing new for") != NULL);

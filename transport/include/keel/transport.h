@@ -11,11 +11,13 @@
  *
  * Deadlines. Every call that waits for other ranks takes one (keel_now_ns) and returns by then:
  *   OK
- *   TIMEOUT    keel_group_lost names who was awaited, the detail for what
- *   PEER_LOST  a rank is gone: keel_group_lost says who
+ *   TIMEOUT    keel_group_failed names who was awaited, the detail for what
+ *   PEER_LOST  a rank is gone, or was awaited in vain by another whose deadline came first:
+ *              keel_group_failed says who
  *   CORRUPT    a message was changed on its way here: keel_group_lost says whose, the detail on which
  *              connection. Nothing of it was used; to the other ranks it is PEER_LOST
- *   REVOKED    the epoch is over: keel_group_revoke here, a newer epoch there, or a peer closed its group
+ *   REVOKED    the epoch is over: keel_group_revoke here or there, a newer epoch there, or a peer
+ *              closed its group
  *   MISMATCH   ranks disagree about the operation, or opened the epoch with other members, addresses or
  *              shards; the detail says who has what
  *   NO_MEMORY, LIMIT, IO   this process lacks what a connection takes
@@ -106,8 +108,10 @@ struct keel_group_config {
  * each of a newer epoch than the one before (INVALID, as for a config that cannot be). NO_MEMORY. */
 enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct keel_group_config *config,
                                  struct keel_group **out);
-/* End the epoch at once: every waiting call of this group returns REVOKED. Local, never blocks, any
- * thread, may be called twice. */
+/* End the group at once, here and on all its ranks: every waiting call of it returns REVOKED, and no rank is
+ * blamed for that. Never blocks, any thread, may be called twice. Peers that are connected hear of it now and
+ * pass it on, others when they connect (MPIX_Comm_revoke of ULFM, Bland et al. 2013). Close the group then.
+ */
 void keel_group_revoke(struct keel_group *group);
 /* Split: ranks with the same colour form a child group, ordered by (key, rank in the parent). Collective over
  * the parent (an all-gather under `sequence`); returns by the deadline. The child lives in the parent's epoch
@@ -123,7 +127,14 @@ uint32_t keel_group_rank_count(const struct keel_group *group);
  * round of progress. Waiters of other threads return first. Once; children before what they were split from.
  */
 void keel_group_close(struct keel_group *group);
-/* The rank whose loss or silence ended an operation (PEER_LOST, TIMEOUT): false when there is none. */
+/* The ranks whose loss or silence ended operations (PEER_LOST, TIMEOUT), as far as this rank knows, in the
+ * order in which it heard of them: the first `capacity` go to out_ranks. Returns how many there are, 126 at
+ * most. After a TIMEOUT these are the awaited that gave no sign of life; else whom the awaited wait for
+ * themselves; else those that have not begun; else, where all have begun and live, the first awaited. All but
+ * the last the other ranks hear when this one closes its group, and name too. Any thread; until the group is
+ * closed. */
+uint32_t keel_group_failed(const struct keel_group *group, uint32_t *out_ranks, uint32_t capacity);
+/* The first of them: false when there is none. */
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
 
 /* Called by whoever makes progress, on any thread, when a peer's connection breaks or it is silent for too
