@@ -53,7 +53,7 @@ private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
 kernels_LIBS := -lclblast -lm
-transport_LIBS := -lfabric -lcrypto -lisal -lsodium
+transport_LIBS := -lcrypto -lisal -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
 boards_LIBS := -linih -ljansson -lsodium -lm
 runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm

@@ -1,7 +1,7 @@
 /* device.c - what libfabric says when it is asked for a provider. */
 #include "device.h"
+#include "libfabric.h"
 
-#include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
@@ -16,7 +16,7 @@ static const int registration_modes =
 
 static int ask(const struct keel_provider *provider, const char *node, struct fi_info **out)
 {
-    struct fi_info *hints = fi_allocinfo();
+    struct fi_info *hints = keel_fi_allocinfo();
     bool connected = keel_provider_drive(provider) == KEEL_DRIVE_CONNECTED;
     if (hints == NULL)
         return -FI_ENOMEM;
@@ -27,8 +27,8 @@ static int ask(const struct keel_provider *provider, const char *node, struct fi
     hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
     hints->domain_attr->mr_mode = registration_modes;
     hints->fabric_attr->prov_name = strdup(provider->name);
-    int result = fi_getinfo(FI_VERSION(1, 15), node, NULL, node != NULL ? FI_SOURCE : 0, hints, out);
-    fi_freeinfo(hints);
+    int result = keel_fi_getinfo(FI_VERSION(1, 15), node, NULL, node != NULL ? FI_SOURCE : 0, hints, out);
+    keel_fi_freeinfo(hints);
     return result;
 }
 
@@ -40,13 +40,13 @@ static enum keel_status ask_anywhere(struct keel_device *device, int error)
     if (ask(device->provider, NULL, &device->info) != 0)
         return keel_fail(KEEL_UNSUPPORTED,
                          "fabric: provider \"%s\" finds no device here (%s): load its driver, or use \"tcp\"",
-                         name, fi_strerror(-error));
+                         name, keel_fi_strerror(-error));
     if (device->info->addr_format != FI_SOCKADDR_IN && device->info->addr_format != FI_SOCKADDR_IN6)
         return KEEL_OK;
-    fi_freeinfo(device->info);
+    keel_fi_freeinfo(device->info);
     return keel_fail(KEEL_UNSUPPORTED,
                      "fabric: provider \"%s\" cannot listen at %s (%s): give an address of this host", name,
-                     device->node, fi_strerror(-error));
+                     device->node, keel_fi_strerror(-error));
 }
 
 static bool forced_to_register(void)
@@ -73,6 +73,7 @@ static enum keel_status find(const char *name, struct keel_device *device)
 enum keel_status keel_device_find(const char *provider, const char *node, struct keel_device *out)
 {
     *out = (struct keel_device){.node = node};
+    KEEL_TRY(keel_libfabric_open());
     if (provider != NULL)
         return find(provider, out);
     return find("verbs", out) == KEEL_OK ? KEEL_OK : find("tcp", out);

@@ -5,10 +5,10 @@
  * queues have been drained to the bottom once more, since completions that the provider flushed may still
  * name its slots. */
 #include "fabric.h"
+#include "libfabric.h"
 
 #include <keel/log.h>
 #include <keel/memory.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -72,7 +72,7 @@ static struct link *link_of_line(struct keel_line *line)
 
 static enum keel_status fabric_fail(ssize_t error, const char *what)
 {
-    return keel_fail(KEEL_IO, "fabric: %s: %s", what, fi_strerror((int)-error));
+    return keel_fail(KEEL_IO, "fabric: %s: %s", what, keel_fi_strerror((int)-error));
 }
 
 /* ---- links ------------------------------------------------------------------------------------------ */
@@ -180,7 +180,7 @@ static enum keel_status fabric_dial(struct keel_carrier *carrier, const struct k
     int result = fi_connect(link->ep, address->data, NULL, 0);
     if (result != 0) {
         keel_line_close(&link->line);
-        return keel_fail(KEEL_PEER_LOST, "fabric: connecting: %s", fi_strerror(-result));
+        return keel_fail(KEEL_PEER_LOST, "fabric: connecting: %s", keel_fi_strerror(-result));
     }
     *out = &link->line;
     return KEEL_OK;
@@ -285,7 +285,7 @@ static void failed_completion(struct fabric *fabric)
     if (fi_cq_readerr(fabric->cq, &error, 0) <= 0 || error.op_context == NULL)
         return;
     struct slot *slot = error.op_context;
-    keel_line_broke(&slot->link->line, fi_strerror(error.err));
+    keel_line_broke(&slot->link->line, keel_fi_strerror(error.err));
 }
 
 /* `once`: what is there now. Else to the bottom, for which the provider has to look at its sockets once more.
@@ -329,7 +329,7 @@ static void connection_asked(struct fabric *fabric, struct fi_info *info)
             keel_line_broke(&link->line, "it could not be accepted");
         keel_line_close(&link->line);
     }
-    fi_freeinfo(info);
+    keel_fi_freeinfo(info);
 }
 
 static void event_arrived(struct fabric *fabric, uint32_t event, const struct fi_eq_cm_entry *entry)
@@ -356,7 +356,7 @@ static void failed_event(struct fabric *fabric)
         return;
     struct keel_line *line = line_of_fid(fabric, error.fid);
     if (line != NULL)
-        keel_line_broke(line, fi_strerror(error.err));
+        keel_line_broke(line, keel_fi_strerror(error.err));
 }
 
 /* The last messages of a peer lie in the completion queue when its shutdown lies in the event queue, so the
@@ -410,7 +410,7 @@ static int open_queues(struct fabric *fabric)
 {
     struct fi_eq_attr eq = {.size = EVENT_ENTRIES, .wait_obj = FI_WAIT_FD};
     struct fi_cq_attr cq = {.size = QUEUE_ENTRIES, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
-    int result = fi_fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
+    int result = keel_fi_fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
     if (result == 0)
         result = fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL);
     if (result == 0)
@@ -482,7 +482,7 @@ static void fabric_close(struct keel_carrier *carrier)
         close_fid(&fabric->domain->fid);
     if (fabric->fabric != NULL)
         close_fid(&fabric->fabric->fid);
-    fi_freeinfo(fabric->info);
+    keel_fi_freeinfo(fabric->info);
     bury(&carrier->dying);
     keel_free(fabric);
 }
@@ -505,7 +505,7 @@ enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_pa
     struct fabric *fabric;
     enum keel_status status = keel_alloc(1, sizeof *fabric, &fabric);
     if (status != KEEL_OK) {
-        fi_freeinfo(device->info);
+        keel_fi_freeinfo(device->info);
         return status;
     }
     fabric->carrier.ops = &fabric_ops;
@@ -519,7 +519,7 @@ enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_pa
             result = open_listener(fabric);
         if (result != 0)
             status = keel_fail(KEEL_IO, "fabric: listening at %s: %s; is it an address of this host?",
-                               device->node, fi_strerror(-result));
+                               device->node, keel_fi_strerror(-result));
     }
     if (status != KEEL_OK) {
         fabric_close(&fabric->carrier);

@@ -337,7 +337,8 @@ static void look_after(struct hosting *hosting, bool met)
         if (end.signaled || (!met && !rank->failed)) {
             snprintf(why, sizeof why, "its process%s%s ended: %s %d", rank->host[0] != '\0' ? " on " : "",
                      rank->host, end.signaled ? "signal" : "exit code", end.code);
-            rank_failed(hosting, k, KEEL_PEER_LOST, why);
+            bool could_not = !end.signaled && end.code == keel_status_exit_code(KEEL_UNSUPPORTED);
+            rank_failed(hosting, k, could_not ? KEEL_UNSUPPORTED : KEEL_PEER_LOST, why);
         }
         if (!met)
             hosting->give_up_ns = 0;

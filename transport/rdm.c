@@ -13,6 +13,7 @@
  */
 #include "rdm.h"
 #include "handshake.h"
+#include "libfabric.h"
 #include "station.h"
 
 #include <arpa/inet.h>
@@ -629,7 +630,7 @@ static void rdm_close(struct keel_carrier *carrier)
         close(rdm->epoll);
     if (rdm->timer >= 0)
         close(rdm->timer);
-    fi_freeinfo(rdm->device.info);
+    keel_fi_freeinfo(rdm->device.info);
     keel_free(rdm);
 }
 
@@ -681,7 +682,7 @@ enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_paylo
     struct rdm *rdm;
     enum keel_status status = keel_alloc(1, sizeof *rdm, &rdm);
     if (status != KEEL_OK) {
-        fi_freeinfo(device->info);
+        keel_fi_freeinfo(device->info);
         return status;
     }
     rdm->carrier.ops = &rdm_ops;

@@ -25,6 +25,7 @@ transport_SRC := \
 	region.c \
 	shared.c \
 	provider.c \
+	libfabric.c \
 	device.c \
 	station.c \
 	rdm.c \

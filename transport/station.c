@@ -1,5 +1,6 @@
 /* station.c - an unconnected endpoint, its queue, its slots, and whom it knows. */
 #include "station.h"
+#include "libfabric.h"
 
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -47,7 +48,7 @@ static enum keel_status slot_create(struct keel_station *station, struct keel_sl
         int result = fi_mr_reg(station->domain, slot->memory, KEEL_STATION_SLOT_BYTES, FI_SEND | FI_RECV, 0,
                                station->registered++, 0, &slot->registration, NULL);
         if (result != 0)
-            status = keel_fail(KEEL_IO, "fabric: registering memory: %s", fi_strerror(-result));
+            status = keel_fail(KEEL_IO, "fabric: registering memory: %s", keel_fi_strerror(-result));
     }
     if (status != KEEL_OK) {
         keel_free(slot->memory);
@@ -131,7 +132,7 @@ static struct keel_slot *failed(struct keel_station *station, const char **out_e
     if (fi_cq_readerr(station->cq, &error, 0) <= 0)
         return NULL;
     struct keel_slot *slot = error.op_context;
-    *out_error = fi_strerror(error.err);
+    *out_error = keel_fi_strerror(error.err);
     if (slot != NULL && !slot->receive)
         station->sending--;
     return slot;
@@ -230,7 +231,7 @@ static int open_queue(struct keel_station *station)
 static int open_endpoint(struct keel_station *station)
 {
     struct fi_av_attr av = {.type = FI_AV_UNSPEC, .count = NAMES_MAX};
-    int result = fi_fabric(station->info->fabric_attr, &station->fabric, NULL);
+    int result = keel_fi_fabric(station->info->fabric_attr, &station->fabric, NULL);
     if (result == 0)
         result = fi_domain(station->fabric, station->info, &station->domain, NULL);
     if (result == 0)
@@ -256,7 +257,7 @@ enum keel_status keel_station_open(const struct keel_device *device, struct keel
     if (result != 0) {
         keel_station_close(station);
         return keel_fail(KEEL_IO, "fabric: opening an endpoint of \"%s\": %s", device->provider->name,
-                         fi_strerror(-result));
+                         keel_fi_strerror(-result));
     }
     *out = station;
     return KEEL_OK;
@@ -267,7 +268,7 @@ static void close_fid(struct fid *fid, const char *what)
 {
     int result = fi_close(fid);
     if (result != 0)
-        keel_log(KEEL_LOG_INFO, "fabric: closing %s: %s", what, fi_strerror(-result));
+        keel_log(KEEL_LOG_INFO, "fabric: closing %s: %s", what, keel_fi_strerror(-result));
 }
 
 void keel_station_close(struct keel_station *station)

@@ -2,9 +2,9 @@
  * table says what the libfabric of this machine says. */
 #include "device.h"
 #include "harness.h"
+#include "libfabric.h"
 
 #include <keel/transport.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
@@ -24,17 +24,18 @@ static enum keel_status open_with(const char *provider, const char *node)
 /* The provider's own name is the last of a layered one's parts: libfabric is asked for exactly this one. */
 static struct fi_info *info_of(const char *name, enum fi_ep_type type)
 {
-    struct fi_info *hints = fi_allocinfo(), *found = NULL;
+    ck_ok(keel_libfabric_open());
+    struct fi_info *hints = keel_fi_allocinfo(), *found = NULL;
     hints->caps = FI_MSG;
     hints->mode = FI_RX_CQ_DATA | FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = type;
     hints->domain_attr->mr_mode =
         FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
     hints->fabric_attr->prov_name = strdup(name);
-    int result = fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &found);
-    fi_freeinfo(hints);
+    int result = keel_fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &found);
+    keel_fi_freeinfo(hints);
     if (result == 0 && strcmp(found->fabric_attr->prov_name, name) != 0) {
-        fi_freeinfo(found);
+        keel_fi_freeinfo(found);
         found = NULL;
     }
     return result == 0 ? found : NULL;
@@ -48,7 +49,7 @@ static bool sleeps(struct fi_info *info)
     struct fid_domain *domain;
     struct fid_cq *queue;
     int fd = -1;
-    ck_assert_int_eq(fi_fabric(info->fabric_attr, &fabric, NULL), 0);
+    ck_assert_int_eq(keel_fi_fabric(info->fabric_attr, &fabric, NULL), 0);
     ck_assert_int_eq(fi_domain(fabric, info, &domain, NULL), 0);
     if (fi_cq_open(domain, &wanted, &queue, NULL) == 0) {
         if (fi_control(&queue->fid, FI_GETWAIT, &fd) != 0)
@@ -80,8 +81,8 @@ START_TEST(the_table_says_what_libfabric_says)
         ck_assert_msg(it->sleeps == sleeps(info), "%s", it->name);
         ck_assert_msg(unconnected == NULL || (unconnected->rx_attr->msg_order & FI_ORDER_SAS) != 0, "%s",
                       it->name);
-        fi_freeinfo(connected);
-        fi_freeinfo(unconnected);
+        keel_fi_freeinfo(connected);
+        keel_fi_freeinfo(unconnected);
     }
     ck_assert_uint_ge(present, 1);
     printf("note: %u of %zu providers of the table are on this machine\n", present, count);
@@ -109,7 +110,7 @@ START_TEST(providers_with_unconnected_endpoints_alone_are_taken)
         ck_assert_int_eq(open_with("tcp;ofi_rxm", "192.0.2.1"), KEEL_IO);
         ck_assert_ptr_nonnull(strstr(keel_detail(), "listening at 192.0.2.1"));
     }
-    fi_freeinfo(layered);
+    keel_fi_freeinfo(layered);
 }
 END_TEST
 
@@ -120,8 +121,8 @@ START_TEST(without_a_name_verbs_is_taken_where_it_is_and_tcp_elsewhere)
     ck_ok(keel_device_find(NULL, "127.0.0.1", &device));
     if (verbs == NULL)
         ck_assert_str_eq(device.provider->name, "tcp");
-    fi_freeinfo(device.info);
-    fi_freeinfo(verbs);
+    keel_fi_freeinfo(device.info);
+    keel_fi_freeinfo(verbs);
 }
 END_TEST
 
@@ -151,7 +152,7 @@ START_TEST(unknown_providers_absent_devices_and_foreign_addresses_have_each_thei
         ck_assert_int_eq(open_with("verbs", NULL), KEEL_UNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(keel_detail(), "finds no device here"));
     }
-    fi_freeinfo(verbs);
+    keel_fi_freeinfo(verbs);
     ck_ok(open_with("tcp", NULL));
 }
 END_TEST

@@ -6,11 +6,11 @@
 #define KEEL_TESTS_RANKS_H
 
 #include "harness.h"
+#include "libfabric.h"
 
 #include <fcntl.h>
 #include <keel/clock.h>
 #include <keel/transport.h>
-#include <rdma/fabric.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +26,13 @@ enum { RANKS_MAX = 9 };
  */
 __attribute__((constructor)) static void ranks_warm_up(void)
 {
-    struct fi_info *found = NULL, *hints = fi_allocinfo();
+    if (keel_libfabric_open() != KEEL_OK)
+        return;
+    struct fi_info *found = NULL, *hints = keel_fi_allocinfo();
     if (hints != NULL && (hints->fabric_attr->prov_name = strdup("tcp")) != NULL &&
-        fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &found) == 0)
-        fi_freeinfo(found);
-    fi_freeinfo(hints);
+        keel_fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &found) == 0)
+        keel_fi_freeinfo(found);
+    keel_fi_freeinfo(hints);
 }
 
 struct ranks;
