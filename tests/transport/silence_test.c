@@ -76,7 +76,7 @@ static int bereaved_body(struct rank *me)
     if (me->seed == NEVER_CALLED)
         rank_hear(me);
     if (me->seed == NOTHING)
-        while (atomic_load(&lost_there) == 0 && keel_now_ns() < deadline)
+        while (atomic_load(&lost_there) == 0 && !keel_group_lost(group, &lost) && keel_now_ns() < deadline)
             nap(KEEL_NS_PER_MS);
     while (status == KEEL_OK)
         status = sum_of(group, sequence++, part, result, count, deadline);
