@@ -47,6 +47,7 @@ boards_SRC += bringup/tune_trial.c
 # The layer that plays other boards in tests (boards/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC += emulated/layer.c
 emulated_SRC += emulated/layer_code.c
+emulated_SRC += emulated/layer_defect.c
 emulated_SRC += emulated/layer_fault.c
 emulated_SRC += emulated/layer_identity.c
 emulated_SRC += emulated/layer_objects.c

@@ -31,23 +31,53 @@
  * EMULATED_LOG: a file that gets a line for each program, build, reprogramming and fault.
  * EMULATED_FAULTS: faults with ';' or spaces between them, each ACTION:CALL=WHEN[,key=value...]
  *
- * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any.
- * WHEN counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh
- *   on, 7/3 the seventh and every third after it, * every one.
- * Filters: kernel=PART of the kernel's name (PART$: its end), device=NUMBER, bank=NUMBER (a buffer of the
- * command lies there). once=FILE: not if FILE is there; it is made when the fault comes (one fault in many
- * processes). until=FILE: made when the fault comes; while FILE is there the fault comes at every call, also
- * in new processes: a board that stays broken until its reset, which is `rm FILE`. ACTION is error    the
- * call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing fail     the command ends with
- * code=N instead of being done lose     this call and all later ones: CL_DEVICE_NOT_AVAILABLE hang     the
- * command never ends stall    it ends late, by ms=N, and the call returns at once slow     the call takes
- * longer, by ms=N, or by what its bytes take at mbps=N megabytes a second (of a launch: the bytes of its
- * buffers, those in the bank if one is named) block    the call never returns crash    the process dies of
- * SIGSEGV in it flip     one bit of the result is wrong: of what a launch changed (arg=N: in that argument;
- * bit=N of 32), or of the bytes read, written, copied or filled (bit=N of all) drop     the command says that
- * it is done, and was not options  of build: add=OPTION is given to the compiler (-cl-denorms-are-zero,
- * -cl-fast-relaxed-math) stuck    of memory: stuck:memory=*,address=N,bit=N,value=0|1 is a cell that keeps
- * its value alias    of memory: alias:memory=*,address=N,to=N,bytes=N are two places with the same cells
+ * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any of
+ * these; or slice (clCreateSubBuffer), arg (clSetKernelArg), wait (clWaitForEvents), callback
+ * (clSetEventCallback), context (clCreateContext), free (clReleaseMemObject), close-queue, close-program,
+ * close-kernel, close (clReleaseContext), exit (the driver's own handler at the end of the process). WHEN
+ * counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh on,
+ * 7/3 the seventh and every third after it, * every one. Filters kernel=PART       of the kernel's name
+ * (PART$: its end) device=N, bank=N  a buffer of the command lies in that bank once=FILE         not if FILE
+ * is there; it is made when the fault comes (one fault in many processes) until=FILE        made when the
+ * fault comes; while FILE is there the fault comes at every call, also in new processes: a board that stays
+ * broken until its reset, which is `rm FILE` over=N            more than N bytes (of an unmap: in its buffer)
+ *   ragged=N          the bytes are no multiple of N
+ *   unaligned=N       an offset is no multiple of N
+ *   groups=N          more than N groups; rows=N: more than N of them in y; slabs=N: in z
+ *   items=N           more than N work-items in a group
+ *   queue=N           the queue was at least the N-th of its device that lived when it was made
+ *   depth=N           more than N commands are not done in the queue
+ *   busy=1            another queue of the device has commands that are not done
+ *   foreign=1         an event of another queue is among the waits
+ *   live=N            more than N buffers live
+ *   after_ms=N        later than that after the first command of the process
+ *   idle_ms=N         no command named the buffer for so long
+ * ACTION
+ *   error      the call returns code=N (default -5, CL_OUT_OF_RESOURCES) and does nothing
+ *   fail       the command ends with code=N instead of being done
+ *   lose       this call and all later ones: CL_DEVICE_NOT_AVAILABLE
+ *   hang       the command never ends
+ *   stall      it ends late, by ms=N, and the call returns at once
+ *   slow       the call takes longer: by ms=N, by what its bytes take at mbps=N megabytes a second (of a
+ * launch: the bytes of its buffers, those in the bank if one is named), by percent=N of the time that the
+ *              command takes, or by growing=N nanoseconds for each such call before it
+ *   block      the call never returns
+ *   crash      the process dies in it, of SIGSEGV or the signal code=N
+ *   flip       one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of
+ * 32), or of the bytes read, written, copied or filled (bit=N of all) drop       the command says that it is
+ * done, and was not; a build forgets its options options    of build: add=OPTION is given to the compiler
+ * (-cl-denorms-are-zero, -cl-fast-relaxed-math) unordered  the list of events to wait for is ignored (but for
+ * the first keep=N) overtake   the command does not wait for the commands before it in its queue early its
+ * event says that it is done while it is not short      a part of it is done: the first keep=N bytes, less=N
+ * bytes fewer, the bytes modulo wrap=N, down to a multiple of align=N; of a launch: the groups, rows or slabs
+ * that the filter allows shift      the offsets are wrong: modulo wrap=N, or down to a multiple of align=N
+ *   spill      a write or fill goes on with zeros up to a multiple of align=N
+ *   regroup    the groups of a launch are halved in x
+ *   twice      a launch is done two times
+ *   stale      a read gives what the last read of the same place gave; an argument keeps its last value
+ *   leak       of free: the memory is not given back; bytes=N: the process loses so much at each such call
+ *   stuck      of memory: stuck:memory=*,address=N,bit=N,value=0|1 is a cell that keeps its value
+ *   alias      of memory: alias:memory=*,address=N,to=N,bytes=N are two places with the same cells
  * Addresses count from 0 over the board's memory, bank after bank; buffers take the lowest place free.
  * A setting that is not understood ends the process with 2, so that no test runs without its fault.
  *
@@ -138,7 +168,8 @@ static cl_mem place(cl_mem mem, uint64_t bytes, uint64_t bank, cl_int *error)
 static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t bytes, void *host,
                                         cl_int *error_ret)
 {
-    cl_int error = layer_before_call(CALL_BUFFER, NULL, NULL);
+    struct layer_command sizes = {.call = CALL_BUFFER, .bytes = bytes};
+    cl_int error = layer_before_buffer(&sizes);
     cl_mem mem = NULL;
     uint64_t bank = layer_settings.banks > 1 ? take_bank(&flags) : LAYER_UNSET;
     if (error == CL_SUCCESS && layer_settings.max_buffer_bytes > 0 && bytes > layer_settings.max_buffer_bytes)
@@ -155,10 +186,19 @@ static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, 
 static cl_mem CL_API_CALL create_sub_buffer(cl_mem buffer, cl_mem_flags flags, cl_buffer_create_type type,
                                             const void *info, cl_int *error_ret)
 {
-    cl_mem mem = layer_next->clCreateSubBuffer(buffer, flags, type, info, error_ret);
+    struct layer_command command = {.call = CALL_SLICE};
+    cl_buffer_region altered = {0};
+    const cl_buffer_region *region = info;
+    if (type == CL_BUFFER_CREATE_TYPE_REGION && info != NULL) {
+        command.offset = region->origin;
+        command.bytes = region->size;
+        (void)layer_before_buffer(&command);
+        altered = (cl_buffer_region){command.offset, command.bytes};
+        region = &altered;
+    }
+    cl_mem mem = layer_next->clCreateSubBuffer(buffer, flags, type, region, error_ret);
     if (mem == NULL)
         return NULL;
-    const cl_buffer_region *region = info;
     layer_lock();
     const struct layer_object *whole = layer_find(KIND_BUFFER, buffer);
     uint64_t address = whole != NULL ? whole->address + region->origin : 0,
@@ -182,10 +222,20 @@ static cl_int CL_API_CALL retain_mem(cl_mem mem)
 
 static cl_int CL_API_CALL release_mem(cl_mem mem)
 {
+    bool kept = false;
+    cl_int error = layer_before_drop(CALL_FREE, NULL, NULL, &kept);
+    if (error != CL_SUCCESS || kept)
+        return error;
     layer_lock();
     layer_drop(KIND_BUFFER, mem);
     layer_unlock();
     return layer_next->clReleaseMemObject(mem);
+}
+
+static void count_other(struct layer_object *queue, void *context)
+{
+    struct layer_object *own = context;
+    own->number += queue != own && queue->device == own->device;
 }
 
 static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_id device,
@@ -197,7 +247,10 @@ static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_i
         queue = layer_next->clCreateCommandQueue(context, device, properties, &error);
     if (queue != NULL) {
         layer_lock();
-        layer_add(KIND_QUEUE, queue)->device = layer_device_index(device);
+        struct layer_object *object = layer_add(KIND_QUEUE, queue);
+        object->device = layer_device_index(device);
+        object->number = 1;
+        layer_each(KIND_QUEUE, count_other, object);
         layer_unlock();
     }
     if (error_ret != NULL)
@@ -215,9 +268,14 @@ static cl_int CL_API_CALL retain_queue(cl_command_queue queue)
 
 static cl_int CL_API_CALL release_queue(cl_command_queue queue)
 {
+    (void)layer_before_call(CALL_CLOSE_QUEUE, NULL, NULL);
     layer_lock();
+    struct layer_object *object = layer_find(KIND_QUEUE, queue);
+    cl_command_queue side = object != NULL && object->uses == 1 ? object->side : NULL;
     layer_drop(KIND_QUEUE, queue);
     layer_unlock();
+    if (side != NULL)
+        layer_next->clReleaseCommandQueue(side);
     return layer_next->clReleaseCommandQueue(queue);
 }
 
@@ -230,20 +288,77 @@ static cl_int CL_API_CALL flush(cl_command_queue queue)
     return layer_end(&command, layer_next->clFlush(queue));
 }
 
+/* ---- contexts and events ---- */
+
+static cl_context CL_API_CALL create_context(
+    const cl_context_properties *properties, cl_uint count, const cl_device_id *list,
+    void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *user, cl_int *error_ret)
+{
+    cl_int error = layer_before_call(CALL_CONTEXT, count > 0 && list != NULL ? list[0] : NULL, NULL);
+    cl_context context = NULL;
+    if (error == CL_SUCCESS)
+        context = layer_next->clCreateContext(properties, count, list, notify, user, &error);
+    if (error_ret != NULL)
+        *error_ret = error;
+    return context;
+}
+
+static cl_int CL_API_CALL release_context(cl_context context)
+{
+    (void)layer_before_call(CALL_CLOSE, NULL, NULL);
+    return layer_next->clReleaseContext(context);
+}
+
+static cl_int CL_API_CALL wait_for_events(cl_uint count, const cl_event *list)
+{
+    bool dropped = false;
+    cl_int error = layer_before_drop(CALL_WAIT, NULL, NULL, &dropped);
+    if (error != CL_SUCCESS || !dropped)
+        return error != CL_SUCCESS ? error : layer_next->clWaitForEvents(count, list);
+    for (cl_uint i = 0; i < count; i++) {
+        cl_command_queue queue = NULL;
+        layer_next->clGetEventInfo(list[i], CL_EVENT_COMMAND_QUEUE, sizeof(cl_command_queue), &queue, NULL);
+        if (queue != NULL)
+            layer_next->clFlush(queue);
+    }
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL set_callback(cl_event event, cl_int type,
+                                       void(CL_CALLBACK *notify)(cl_event, cl_int, void *), void *user)
+{
+    bool dropped = false;
+    cl_int error = layer_before_drop(CALL_CALLBACK, NULL, NULL, &dropped);
+    if (error != CL_SUCCESS || dropped)
+        return error;
+    return layer_next->clSetEventCallback(event, type, notify, user);
+}
+
+static void at_exit(void)
+{
+    (void)layer_before_call(CALL_EXIT, NULL, NULL);
+}
+
 /* ---- commands ---- */
 
 static cl_int CL_API_CALL enqueue_read(cl_command_queue queue, cl_mem mem, cl_bool blocking, size_t offset,
                                        size_t bytes, void *data, cl_uint count, const cl_event *waits,
                                        cl_event *event)
 {
-    struct layer_command command = {
-        .call = CALL_READ, .queue = queue, .mems = {mem}, .mem_count = 1, .bytes = bytes, .host = data};
+    struct layer_command command = {.call = CALL_READ,
+                                    .queue = queue,
+                                    .mems = {mem},
+                                    .mem_count = 1,
+                                    .offset = offset,
+                                    .bytes = bytes,
+                                    .host = data,
+                                    .blocking = blocking};
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command,
-                     layer_next->clEnqueueReadBuffer(queue, mem, blocking, offset, bytes, data,
-                                                     command.wait_count, layer_waits(&command), event));
+    return layer_end(&command, layer_next->clEnqueueReadBuffer(command.queue, mem, blocking, command.offset,
+                                                               command.bytes, data, command.wait_count,
+                                                               layer_waits(&command), command.event));
 }
 
 static cl_int CL_API_CALL enqueue_write(cl_command_queue queue, cl_mem mem, cl_bool blocking, size_t offset,
@@ -260,9 +375,9 @@ static cl_int CL_API_CALL enqueue_write(cl_command_queue queue, cl_mem mem, cl_b
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command,
-                     layer_next->clEnqueueWriteBuffer(queue, mem, blocking, offset, bytes, data,
-                                                      command.wait_count, layer_waits(&command), event));
+    return layer_end(&command, layer_next->clEnqueueWriteBuffer(command.queue, mem, blocking, command.offset,
+                                                                command.bytes, data, command.wait_count,
+                                                                layer_waits(&command), command.event));
 }
 
 static cl_int CL_API_CALL enqueue_copy(cl_command_queue queue, cl_mem source, cl_mem target,
@@ -275,13 +390,14 @@ static cl_int CL_API_CALL enqueue_copy(cl_command_queue queue, cl_mem source, cl
                                     .mem_count = 2,
                                     .target = target,
                                     .offset = target_offset,
+                                    .from = source_offset,
                                     .bytes = bytes};
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command, layer_next->clEnqueueCopyBuffer(queue, source, target, source_offset,
-                                                               target_offset, bytes, command.wait_count,
-                                                               layer_waits(&command), event));
+    return layer_end(&command, layer_next->clEnqueueCopyBuffer(
+                                   command.queue, source, target, command.from, command.offset, command.bytes,
+                                   command.wait_count, layer_waits(&command), command.event));
 }
 
 static cl_int CL_API_CALL enqueue_fill(cl_command_queue queue, cl_mem mem, const void *pattern,
@@ -298,9 +414,9 @@ static cl_int CL_API_CALL enqueue_fill(cl_command_queue queue, cl_mem mem, const
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command,
-                     layer_next->clEnqueueFillBuffer(queue, mem, pattern, pattern_bytes, offset, bytes,
-                                                     command.wait_count, layer_waits(&command), event));
+    return layer_end(&command, layer_next->clEnqueueFillBuffer(
+                                   command.queue, mem, pattern, pattern_bytes, command.offset, command.bytes,
+                                   command.wait_count, layer_waits(&command), command.event));
 }
 
 static void *CL_API_CALL enqueue_map(cl_command_queue queue, cl_mem mem, cl_bool blocking, cl_map_flags flags,
@@ -308,12 +424,13 @@ static void *CL_API_CALL enqueue_map(cl_command_queue queue, cl_mem mem, cl_bool
                                      cl_event *event, cl_int *error_ret)
 {
     struct layer_command command = {
-        .call = CALL_MAP, .queue = queue, .mems = {mem}, .mem_count = 1, .bytes = bytes};
+        .call = CALL_MAP, .queue = queue, .mems = {mem}, .mem_count = 1, .offset = offset, .bytes = bytes};
     cl_int error = CL_SUCCESS;
     void *pointer = NULL;
     if (layer_begin(&command, count, waits, event, &error)) {
-        pointer = layer_next->clEnqueueMapBuffer(queue, mem, blocking, flags, offset, bytes,
-                                                 command.wait_count, layer_waits(&command), event, &error);
+        pointer =
+            layer_next->clEnqueueMapBuffer(command.queue, mem, blocking, flags, command.offset, command.bytes,
+                                           command.wait_count, layer_waits(&command), command.event, &error);
         error = layer_end(&command, error);
     }
     if (error_ret != NULL)
@@ -328,8 +445,9 @@ static cl_int CL_API_CALL enqueue_unmap(cl_command_queue queue, cl_mem mem, void
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command, layer_next->clEnqueueUnmapMemObject(queue, mem, pointer, command.wait_count,
-                                                                   layer_waits(&command), event));
+    return layer_end(&command,
+                     layer_next->clEnqueueUnmapMemObject(command.queue, mem, pointer, command.wait_count,
+                                                         layer_waits(&command), command.event));
 }
 
 static cl_int CL_API_CALL enqueue_mark(cl_command_queue queue, cl_uint count, const cl_event *waits,
@@ -339,8 +457,8 @@ static cl_int CL_API_CALL enqueue_mark(cl_command_queue queue, cl_uint count, co
     cl_int error = CL_SUCCESS;
     if (!layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command, layer_next->clEnqueueMarkerWithWaitList(queue, command.wait_count,
-                                                                       layer_waits(&command), event));
+    return layer_end(&command, layer_next->clEnqueueMarkerWithWaitList(command.queue, command.wait_count,
+                                                                       layer_waits(&command), command.event));
 }
 
 static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
@@ -348,6 +466,12 @@ static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kerne
                                          cl_uint count, const cl_event *waits, cl_event *event)
 {
     struct layer_command command = {.call = CALL_LAUNCH, .queue = queue, .kernel = kernel};
+    command.dimensions = dimensions <= 3 ? dimensions : 3;
+    command.has_local = local != NULL;
+    for (cl_uint i = 0; i < command.dimensions; i++) {
+        command.global[i] = global != NULL ? global[i] : 1;
+        command.local[i] = local != NULL ? local[i] : 1;
+    }
     layer_lock();
     const struct layer_object *object = layer_find(KIND_KERNEL, kernel);
     cl_int error = object != NULL ? layer_launch_allowed(object, dimensions, local) : CL_SUCCESS;
@@ -358,9 +482,14 @@ static cl_int CL_API_CALL enqueue_launch(cl_command_queue queue, cl_kernel kerne
     layer_unlock();
     if (error != CL_SUCCESS || !layer_begin(&command, count, waits, event, &error))
         return error;
-    return layer_end(&command,
-                     layer_next->clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local,
-                                                        command.wait_count, layer_waits(&command), event));
+    for (int i = 0; i < command.twice; i++)
+        layer_next->clEnqueueNDRangeKernel(command.queue, kernel, dimensions, offset, command.global,
+                                           command.has_local ? command.local : NULL, command.wait_count,
+                                           layer_waits(&command), NULL);
+    return layer_end(&command, layer_next->clEnqueueNDRangeKernel(
+                                   command.queue, kernel, dimensions, offset, command.global,
+                                   command.has_local ? command.local : NULL, command.wait_count,
+                                   layer_waits(&command), command.event));
 }
 
 /* ---- settings ---- */
@@ -443,6 +572,10 @@ static void install(struct _cl_icd_dispatch *table)
     table->clRetainCommandQueue = retain_queue;
     table->clReleaseCommandQueue = release_queue;
     table->clFlush = flush;
+    table->clCreateContext = create_context;
+    table->clReleaseContext = release_context;
+    table->clWaitForEvents = wait_for_events;
+    table->clSetEventCallback = set_callback;
     table->clEnqueueReadBuffer = enqueue_read;
     table->clEnqueueWriteBuffer = enqueue_write;
     table->clEnqueueCopyBuffer = enqueue_copy;
@@ -477,6 +610,8 @@ EXPORTED cl_int CL_API_CALL clInitLayer(cl_uint num_entries, const cl_icd_dispat
     layer_next = target_dispatch;
     read_settings();
     install(&own_dispatch);
+    if (atexit(at_exit) != 0)
+        layer_refuse("atexit", "a handler");
     *num_entries_ret = count;
     *layer_dispatch_ret = &own_dispatch;
     return CL_SUCCESS;

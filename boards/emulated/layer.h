@@ -1,8 +1,9 @@
 /* layer.h - what the files of the emulated boards' OpenCL layer share; the layer itself is layer.c.
  *
- * layer_plan.c reads the faults and knows when each is due, layer_objects.c knows what was made and where
- * it lies in the board's memory, layer_fault.c does the faults, layer_identity.c says what the board is,
- * layer_code.c loads its code, layer.c puts them before the driver. */
+ * layer_plan.c reads the faults and knows when each is due, layer_defect.c changes commands, layer_objects.c
+ * knows what was made and where it lies in the board's memory, layer_fault.c does the faults,
+ * layer_identity.c says what the board is, layer_code.c loads its code, layer.c puts them before the driver.
+ */
 #ifndef KEEL_EMULATED_LAYER_H
 #define KEEL_EMULATED_LAYER_H
 
@@ -39,7 +40,18 @@ enum layer_call {
     CALL_MARK,
     CALL_FLUSH,
     CALL_MEMORY, /* no call: a defect of the memory itself */
-    CALL_ANY
+    CALL_ANY,    /* the calls above; those below are named one by one */
+    CALL_SLICE,
+    CALL_ARG,
+    CALL_WAIT,
+    CALL_CALLBACK,
+    CALL_CONTEXT,
+    CALL_FREE,
+    CALL_CLOSE_QUEUE,
+    CALL_CLOSE_PROGRAM,
+    CALL_CLOSE_KERNEL,
+    CALL_CLOSE,
+    CALL_EXIT
 };
 
 enum layer_action {
@@ -55,7 +67,17 @@ enum layer_action {
     ACTION_DROP,
     ACTION_OPTIONS,
     ACTION_STUCK,
-    ACTION_ALIAS
+    ACTION_ALIAS,
+    ACTION_UNORDERED,
+    ACTION_OVERTAKE,
+    ACTION_EARLY,
+    ACTION_SHORT,
+    ACTION_SHIFT,
+    ACTION_SPILL,
+    ACTION_REGROUP,
+    ACTION_TWICE,
+    ACTION_STALE,
+    ACTION_LEAK
 };
 
 struct layer_fault {
@@ -66,7 +88,7 @@ struct layer_fault {
     char kernel[LAYER_NAME_BYTES];
     char add[LAYER_NAME_BYTES];
     char once[256], until[256];
-    uint64_t value[16]; /* by enum layer_key */
+    uint64_t value[40]; /* by enum layer_key */
 };
 
 enum layer_key {
@@ -81,6 +103,28 @@ enum layer_key {
     KEY_BYTES,
     KEY_TO,
     KEY_VALUE,
+    /* filters of commands */
+    KEY_OVER,
+    KEY_RAGGED,
+    KEY_UNALIGNED,
+    KEY_GROUPS,
+    KEY_ROWS,
+    KEY_SLABS,
+    KEY_ITEMS,
+    KEY_QUEUE,
+    KEY_DEPTH,
+    KEY_LIVE,
+    KEY_BUSY,
+    KEY_FOREIGN,
+    KEY_AFTER,
+    KEY_IDLE,
+    /* how much an action does */
+    KEY_KEEP,
+    KEY_LESS,
+    KEY_WRAP,
+    KEY_ALIGN,
+    KEY_PERCENT,
+    KEY_GROWING,
     KEY_COUNT
 };
 #define LAYER_UNSET UINT64_MAX
@@ -89,6 +133,7 @@ struct layer_plan {
     struct layer_fault faults[LAYER_FAULTS_MAX];
     uint32_t count;
     bool has_memory_defects;
+    bool counts_commands; /* a fault asks how many commands wait in a queue */
 };
 
 /* Reads a plan; false with the word that is wrong in `wrong`. */
@@ -111,6 +156,11 @@ struct layer_object {
     void *parent;                  /* program of a kernel; buffer of a slice */
     uint64_t address, bytes, bank; /* buffers */
     uint64_t device;               /* queues, programs: the number of their device */
+    uint64_t number;               /* queues: how many of the device live, itself included */
+    uint64_t pending;              /* queues: commands that are not done, where faults ask for it */
+    void *side;                    /* queues: where commands go that overtake; NULL: none yet */
+    uint64_t touched_ms;           /* buffers: when a command last named it */
+    uint64_t set;                  /* kernels: a bit for each argument that was set */
     uint64_t image;                /* programs: which image holds it, 0: none */
     bool from_source, finished;    /* programs: finished when it may not be built again */
     char *names;                   /* programs: the built-in kernels "a;b" that were asked for, else NULL */
@@ -138,15 +188,25 @@ struct layer_object *layer_at(uint64_t address);
 struct layer_command {
     enum layer_call call;
     cl_command_queue queue;
+    cl_command_queue home; /* where the application put it */
     cl_kernel kernel;
     cl_mem mems[LAYER_ARGS_MAX];
     uint32_t mem_count;
-    uint64_t offset, bytes; /* of the target */
-    cl_mem target;          /* what the command writes, NULL for a launch and a read */
-    void *host;             /* what a read writes */
+    size_t offset, bytes; /* of the target; of a read, of what it reads */
+    size_t from;          /* copies: offset in the source */
+    cl_mem target;        /* what the command writes, NULL for a launch and a read */
+    void *host;           /* what a read writes */
+    bool blocking;
+    cl_uint dimensions; /* launches */
+    size_t global[3], local[3];
+    bool has_local, twice, overtakes;
     cl_uint wait_count;
     cl_event waits[LAYER_WAITS_MAX];
     cl_event *event;
+    cl_event *early;    /* where the application wants its event, and gets one that is done already */
+    cl_event own_event; /* where a command is counted and the application asks for no event */
+    const struct layer_fault *spill, *stale;
+    uint64_t percent, begun_ns; /* slow by a share of its own time */
     struct layer_fault *flip;
     void *before[LAYER_ARGS_MAX]; /* a flip in a launch: what its buffers held */
     cl_event gate;
@@ -156,12 +216,29 @@ struct layer_command {
 
 /* The faults of a call that enqueues nothing. CL_SUCCESS: go on. */
 cl_int layer_before_call(enum layer_call call, cl_device_id device, const char *name);
+/* The same of a call that may also be left undone: *dropped. */
+cl_int layer_before_drop(enum layer_call call, cl_device_id device, const char *name, bool *dropped);
+/* The same of a buffer or slice that is made: offset and bytes may be changed. */
+cl_int layer_before_buffer(struct layer_command *sizes);
 /* Takes the waits over and does what is due before; true: give it to the driver with command->waits. False:
  * it is done, with *error. */
 bool layer_begin(struct layer_command *command, cl_uint wait_count, const cl_event *waits, cl_event *event,
                  cl_int *error);
 const cl_event *layer_waits(const struct layer_command *command); /* NULL when there are none */
 cl_int layer_end(struct layer_command *command, cl_int error);
+/* ---- what a driver does wrong to a command (layer_defect.c) ---- */
+
+/* Do the fault's filters let this command pass? Caller holds the lock. */
+bool layer_filters_match(const struct layer_fault *fault, const struct layer_command *command);
+/* Changes the command as the fault says; true: nothing is left of it to do. Caller holds the lock. */
+bool layer_alter(const struct layer_fault *fault, struct layer_command *command);
+/* Before the command is given to the driver, after it. Without the lock. */
+void layer_altered_begin(struct layer_command *command);
+void layer_altered_end(struct layer_command *command, cl_int error);
+/* Memory of the process that nobody gives back. */
+void layer_leak(uint64_t bytes);
+uint64_t layer_now_ns(void);
+
 /* Build options with what the faults add; the caller frees. */
 char *layer_options(const char *options);
 

@@ -204,10 +204,11 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_devi
         return CL_INVALID_OPERATION;
     if (from_source && layer_settings.board != BOARD_PLAIN)
         return CL_COMPILER_NOT_AVAILABLE;
-    cl_int error = layer_before_call(CALL_BUILD, list != NULL ? list[0] : NULL, NULL);
+    bool dropped = false;
+    cl_int error = layer_before_drop(CALL_BUILD, list != NULL ? list[0] : NULL, NULL, &dropped);
     if (error != CL_SUCCESS)
         return error;
-    char *all = layer_options(options);
+    char *all = layer_options(dropped ? NULL : options);
     error = layer_next->clBuildProgram(program, count, list, all, notify, user);
     free(all);
     return error;
@@ -254,6 +255,7 @@ static cl_int CL_API_CALL retain_program(cl_program program)
 
 static cl_int CL_API_CALL release_program(cl_program program)
 {
+    (void)layer_before_call(CALL_CLOSE_PROGRAM, NULL, NULL);
     layer_lock();
     layer_drop(KIND_PROGRAM, program);
     layer_unlock();
@@ -489,11 +491,19 @@ static cl_kernel CL_API_CALL create_kernel(cl_program program, const char *name,
 
 static cl_int CL_API_CALL set_kernel_arg(cl_kernel kernel, cl_uint index, size_t bytes, const void *value)
 {
-    cl_int error = layer_next->clSetKernelArg(kernel, index, bytes, value);
+    layer_lock();
+    struct layer_object *object = layer_find(KIND_KERNEL, kernel);
+    bool again = object != NULL && index < LAYER_ARGS_MAX && (object->set >> index & 1) != 0, kept = false;
+    if (object != NULL && index < LAYER_ARGS_MAX)
+        object->set |= UINT64_C(1) << index;
+    layer_unlock();
+    cl_int error = again ? layer_before_drop(CALL_ARG, NULL, object->name, &kept) : CL_SUCCESS;
+    if (error != CL_SUCCESS || kept)
+        return error;
+    error = layer_next->clSetKernelArg(kernel, index, bytes, value);
     if (error != CL_SUCCESS || index >= LAYER_ARGS_MAX)
         return error;
     layer_lock();
-    struct layer_object *object = layer_find(KIND_KERNEL, kernel);
     cl_mem mem = NULL;
     if (value != NULL && bytes == sizeof(cl_mem))
         memcpy(&mem, value, sizeof(cl_mem));
@@ -513,6 +523,7 @@ static cl_int CL_API_CALL retain_kernel(cl_kernel kernel)
 
 static cl_int CL_API_CALL release_kernel(cl_kernel kernel)
 {
+    (void)layer_before_call(CALL_CLOSE_KERNEL, NULL, NULL);
     layer_lock();
     layer_drop(KIND_KERNEL, kernel);
     layer_unlock();

@@ -19,9 +19,10 @@ static bool lost; /* under the layer's lock */
 /* What is due at one call, together. */
 struct due {
     cl_int error;
-    bool gate, drop, block, crash;
+    bool gate, drop, block;
+    int crash;        /* the signal, 0: none */
     cl_int gate_ends; /* negative: the gate fails; 0: it opens after gate_ms; 1: never */
-    uint64_t gate_ms, sleep_ms;
+    uint64_t gate_ms, sleep_ms, sleep_ns, leak_bytes;
     struct layer_fault *flip;
 };
 
@@ -51,7 +52,9 @@ static bool is_called(const char *name, const char *pattern)
 static bool concerns(const struct layer_fault *fault, enum layer_call call, uint64_t device, const char *name,
                      const struct layer_command *command)
 {
-    if (fault->call != call && (fault->call != CALL_ANY || call == CALL_MEMORY))
+    if (fault->call != call && (fault->call != CALL_ANY || call >= CALL_MEMORY))
+        return false;
+    if (!layer_filters_match(fault, command))
         return false;
     if (fault->value[KEY_DEVICE] != LAYER_UNSET && fault->value[KEY_DEVICE] != device)
         return false;
@@ -65,7 +68,7 @@ static uint64_t or_else(uint64_t value, uint64_t otherwise)
     return value == LAYER_UNSET ? otherwise : value;
 }
 
-static void add(struct due *due, struct layer_fault *fault, const struct layer_command *command)
+static void add(struct due *due, struct layer_fault *fault, struct layer_command *command)
 {
     cl_int code = (cl_int)(int64_t)or_else(fault->value[KEY_CODE], (uint64_t)(int64_t)CL_OUT_OF_RESOURCES);
     uint64_t ms = or_else(fault->value[KEY_MS], 0), mbps = or_else(fault->value[KEY_MBPS], 0);
@@ -85,6 +88,9 @@ static void add(struct due *due, struct layer_fault *fault, const struct layer_c
         due->gate_ends = fault->action == ACTION_FAIL ? code : fault->action == ACTION_HANG;
         break;
     case ACTION_SLOW:
+        due->sleep_ns += or_else(fault->value[KEY_GROWING], 0) * fault->calls;
+        if (command != NULL)
+            command->percent = or_else(fault->value[KEY_PERCENT], 0);
         due->sleep_ms += ms + (mbps > 0 && command != NULL ? bytes_in_bank(fault, command) / 1000 / mbps : 0);
         break;
     case ACTION_FLIP:
@@ -97,7 +103,22 @@ static void add(struct due *due, struct layer_fault *fault, const struct layer_c
         due->block = true;
         break;
     case ACTION_CRASH:
-        due->crash = true;
+        due->crash = (int)or_else(fault->value[KEY_CODE], SIGSEGV);
+        break;
+    case ACTION_LEAK:
+        due->drop |= fault->call == CALL_FREE;
+        due->leak_bytes += or_else(fault->value[KEY_BYTES], 0);
+        break;
+    case ACTION_UNORDERED:
+    case ACTION_OVERTAKE:
+    case ACTION_EARLY:
+    case ACTION_SHORT:
+    case ACTION_SHIFT:
+    case ACTION_SPILL:
+    case ACTION_REGROUP:
+    case ACTION_TWICE:
+    case ACTION_STALE:
+        due->drop |= command == NULL || layer_alter(fault, command);
         break;
     case ACTION_OPTIONS:
     case ACTION_STUCK:
@@ -108,7 +129,7 @@ static void add(struct due *due, struct layer_fault *fault, const struct layer_c
 
 /* Everything that is due at this call; what ends the process or never returns does so here. */
 static struct due collect(enum layer_call call, uint64_t device, const char *name,
-                          const struct layer_command *command)
+                          struct layer_command *command)
 {
     struct due due = {.error = CL_SUCCESS};
     layer_lock();
@@ -123,21 +144,38 @@ static struct due collect(enum layer_call call, uint64_t device, const char *nam
     if (lost)
         due.error = CL_DEVICE_NOT_AVAILABLE;
     layer_unlock();
-    if (due.crash) {
-        signal(SIGSEGV, SIG_DFL); /* PoCL has a handler of its own */
-        raise(SIGSEGV);
+    if (due.crash != 0) {
+        signal(due.crash, SIG_DFL); /* PoCL has a handler of its own */
+        raise(due.crash);
     }
     while (due.block)
         pause();
-    layer_sleep_ms(due.sleep_ms);
+    layer_leak(due.leak_bytes);
+    layer_sleep_ms(due.sleep_ms + due.sleep_ns / 1000000);
     return due;
+}
+
+cl_int layer_before_drop(enum layer_call call, cl_device_id device, const char *name, bool *dropped)
+{
+    *dropped = false;
+    if (layer_settings.plan.count == 0)
+        return CL_SUCCESS;
+    struct due due = collect(call, layer_device_index(device), name, NULL);
+    *dropped = due.drop;
+    return due.error;
 }
 
 cl_int layer_before_call(enum layer_call call, cl_device_id device, const char *name)
 {
+    bool dropped = false;
+    return layer_before_drop(call, device, name, &dropped);
+}
+
+cl_int layer_before_buffer(struct layer_command *sizes)
+{
     if (layer_settings.plan.count == 0)
         return CL_SUCCESS;
-    return collect(call, layer_device_index(device), name, NULL).error;
+    return collect(sizes->call, 0, NULL, sizes).error;
 }
 
 char *layer_options(const char *options)
@@ -402,6 +440,7 @@ bool layer_begin(struct layer_command *command, cl_uint wait_count, const cl_eve
                  cl_int *error)
 {
     command->event = event;
+    command->home = command->queue;
     if (wait_count >= LAYER_WAITS_MAX || (wait_count > 0) != (waits != NULL)) {
         *error = CL_INVALID_EVENT_WAIT_LIST;
         return false;
@@ -423,11 +462,13 @@ bool layer_begin(struct layer_command *command, cl_uint wait_count, const cl_eve
     command->flip = due.flip;
     if (due.flip != NULL && command->call == CALL_LAUNCH)
         look_before(command);
+    layer_altered_begin(command);
     if (!due.drop)
         return true;
     *error = layer_next->clEnqueueMarkerWithWaitList(command->queue, command->wait_count,
-                                                     layer_waits(command), event);
+                                                     layer_waits(command), command->event);
     let_gate_go(command);
+    layer_altered_end(command, *error);
     return false;
 }
 
@@ -439,6 +480,8 @@ const cl_event *layer_waits(const struct layer_command *command)
 cl_int layer_end(struct layer_command *command, cl_int error)
 {
     let_gate_go(command);
+    if (layer_settings.plan.count > 0)
+        layer_altered_end(command, error);
     if (error != CL_SUCCESS || layer_settings.plan.count == 0)
         return error;
     if (command->flip != NULL)

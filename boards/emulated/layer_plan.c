@@ -8,20 +8,61 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const actions[] = {
-    [ACTION_ERROR] = "error", [ACTION_FAIL] = "fail", [ACTION_LOSE] = "lose",       [ACTION_HANG] = "hang",
-    [ACTION_STALL] = "stall", [ACTION_SLOW] = "slow", [ACTION_BLOCK] = "block",     [ACTION_CRASH] = "crash",
-    [ACTION_FLIP] = "flip",   [ACTION_DROP] = "drop", [ACTION_OPTIONS] = "options", [ACTION_STUCK] = "stuck",
-    [ACTION_ALIAS] = "alias"};
-static const char *const calls[] = {
-    [CALL_BUFFER] = "buffer", [CALL_QUEUE] = "queue",   [CALL_PROGRAM] = "program", [CALL_BUILD] = "build",
-    [CALL_KERNEL] = "kernel", [CALL_LAUNCH] = "launch", [CALL_READ] = "read",       [CALL_WRITE] = "write",
-    [CALL_COPY] = "copy",     [CALL_FILL] = "fill",     [CALL_MAP] = "map",         [CALL_UNMAP] = "unmap",
-    [CALL_MARK] = "mark",     [CALL_FLUSH] = "flush",   [CALL_MEMORY] = "memory",   [CALL_ANY] = "any"};
-static const char *const keys[] = {
-    [KEY_CODE] = "code",   [KEY_MS] = "ms",   [KEY_MBPS] = "mbps",  [KEY_DEVICE] = "device",
-    [KEY_BANK] = "bank",   [KEY_ARG] = "arg", [KEY_BIT] = "bit",    [KEY_ADDRESS] = "address",
-    [KEY_BYTES] = "bytes", [KEY_TO] = "to",   [KEY_VALUE] = "value"};
+static const char *const actions[] = {[ACTION_ERROR] = "error",       [ACTION_FAIL] = "fail",
+                                      [ACTION_LOSE] = "lose",         [ACTION_HANG] = "hang",
+                                      [ACTION_STALL] = "stall",       [ACTION_SLOW] = "slow",
+                                      [ACTION_BLOCK] = "block",       [ACTION_CRASH] = "crash",
+                                      [ACTION_FLIP] = "flip",         [ACTION_DROP] = "drop",
+                                      [ACTION_OPTIONS] = "options",   [ACTION_STUCK] = "stuck",
+                                      [ACTION_ALIAS] = "alias",       [ACTION_UNORDERED] = "unordered",
+                                      [ACTION_OVERTAKE] = "overtake", [ACTION_EARLY] = "early",
+                                      [ACTION_SHORT] = "short",       [ACTION_SHIFT] = "shift",
+                                      [ACTION_SPILL] = "spill",       [ACTION_REGROUP] = "regroup",
+                                      [ACTION_TWICE] = "twice",       [ACTION_STALE] = "stale",
+                                      [ACTION_LEAK] = "leak"};
+static const char *const calls[] = {[CALL_BUFFER] = "buffer",
+                                    [CALL_QUEUE] = "queue",
+                                    [CALL_PROGRAM] = "program",
+                                    [CALL_BUILD] = "build",
+                                    [CALL_KERNEL] = "kernel",
+                                    [CALL_LAUNCH] = "launch",
+                                    [CALL_READ] = "read",
+                                    [CALL_WRITE] = "write",
+                                    [CALL_COPY] = "copy",
+                                    [CALL_FILL] = "fill",
+                                    [CALL_MAP] = "map",
+                                    [CALL_UNMAP] = "unmap",
+                                    [CALL_MARK] = "mark",
+                                    [CALL_FLUSH] = "flush",
+                                    [CALL_MEMORY] = "memory",
+                                    [CALL_ANY] = "any",
+                                    [CALL_SLICE] = "slice",
+                                    [CALL_ARG] = "arg",
+                                    [CALL_WAIT] = "wait",
+                                    [CALL_CALLBACK] = "callback",
+                                    [CALL_CONTEXT] = "context",
+                                    [CALL_FREE] = "free",
+                                    [CALL_CLOSE_QUEUE] = "close-queue",
+                                    [CALL_CLOSE_PROGRAM] = "close-program",
+                                    [CALL_CLOSE_KERNEL] = "close-kernel",
+                                    [CALL_CLOSE] = "close",
+                                    [CALL_EXIT] = "exit"};
+static const char *const keys[] = {[KEY_CODE] = "code",       [KEY_MS] = "ms",
+                                   [KEY_MBPS] = "mbps",       [KEY_DEVICE] = "device",
+                                   [KEY_BANK] = "bank",       [KEY_ARG] = "arg",
+                                   [KEY_BIT] = "bit",         [KEY_ADDRESS] = "address",
+                                   [KEY_BYTES] = "bytes",     [KEY_TO] = "to",
+                                   [KEY_VALUE] = "value",     [KEY_OVER] = "over",
+                                   [KEY_RAGGED] = "ragged",   [KEY_UNALIGNED] = "unaligned",
+                                   [KEY_GROUPS] = "groups",   [KEY_ROWS] = "rows",
+                                   [KEY_SLABS] = "slabs",     [KEY_ITEMS] = "items",
+                                   [KEY_QUEUE] = "queue",     [KEY_DEPTH] = "depth",
+                                   [KEY_LIVE] = "live",       [KEY_BUSY] = "busy",
+                                   [KEY_FOREIGN] = "foreign", [KEY_AFTER] = "after_ms",
+                                   [KEY_IDLE] = "idle_ms",    [KEY_KEEP] = "keep",
+                                   [KEY_LESS] = "less",       [KEY_WRAP] = "wrap",
+                                   [KEY_ALIGN] = "align",     [KEY_PERCENT] = "percent",
+                                   [KEY_GROWING] = "growing"};
 
 const char *layer_action_name(enum layer_action action)
 {
@@ -162,6 +203,8 @@ bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[LAYER
         struct layer_fault *fault = &out->faults[out->count++];
         good = parse_fault(part, fault, wrong);
         out->has_memory_defects |= fault->call == CALL_MEMORY;
+        out->counts_commands |=
+            fault->value[KEY_DEPTH] != LAYER_UNSET || fault->value[KEY_BUSY] != LAYER_UNSET;
     }
     free(copy);
     return good;
