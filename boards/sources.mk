@@ -1,5 +1,6 @@
 # One source a line.
 boards_CL += bringup/memcheck.cl
+boards_CL += bringup/probe.cl
 
 boards_SRC += bringup/artifact.c
 boards_SRC += bringup/artifact_make.c
@@ -31,6 +32,11 @@ boards_SRC += bringup/check_soak.c
 boards_SRC += bringup/check_faults.c
 boards_SRC += bringup/check_pair.c
 boards_SRC += bringup/check_api.c
+boards_SRC += bringup/check_bench.c
+boards_SRC += bringup/check_lasting.c
+boards_SRC += bringup/check_order.c
+boards_SRC += bringup/check_rates.c
+boards_SRC += bringup/check_transfers.c
 boards_SRC += bringup/check_code.c
 boards_SRC += bringup/check_numerics.c
 boards_SRC += bringup/check_speed.c
@@ -39,6 +45,7 @@ boards_SRC += bringup/ini.c
 boards_SRC += bringup/member.c
 boards_SRC += bringup/member_main.c
 boards_SRC += bringup/memcheck.c
+boards_SRC += bringup/probe.c
 boards_SRC += bringup/quarantine.c
 boards_SRC += bringup/quarantine_cmd.c
 boards_SRC += bringup/rig.c

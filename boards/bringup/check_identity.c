@@ -9,6 +9,10 @@
 #include <string.h>
 
 enum { LOCAL_BYTES_LEAST = 1024, GROUP_ITEMS_LEAST = 1, BUFFER_PART_LEAST = 4 };
+/* Far beyond what is built: a claim above is an overflow, or another unit. Work is cut by these numbers. */
+enum { UNITS_MOST = 16384, GROUP_ITEMS_MOST = 65536 };
+#define LOCAL_BYTES_MOST  (UINT64_C(1) << 30)
+#define MEMORY_BYTES_MOST (UINT64_C(1) << 47)
 
 /* What is listed beside the board and was passed over: nothing against the board, but worth a line. */
 static void note_passed_over(struct keel_check_run *run, const struct keel_device_info *devices,
@@ -120,6 +124,18 @@ static void claims(struct keel_check_run *run)
     if (info->kind != KEEL_DEVICE_HOST && info->local_bytes < LOCAL_BYTES_LEAST)
         keel_check_fail(run, "%" PRIu64 " bytes of local memory; OpenCL asks for %d even of embedded boards",
                         info->local_bytes, LOCAL_BYTES_LEAST);
+    if (info->compute_units > UNITS_MOST)
+        keel_check_fail(run, "%" PRIu32 " compute units are claimed; no board has more than %d",
+                        info->compute_units, UNITS_MOST);
+    if (info->max_group_items > GROUP_ITEMS_MOST)
+        keel_check_fail(run, "groups of %" PRIu32 " items are claimed; no board has more than %d",
+                        info->max_group_items, GROUP_ITEMS_MOST);
+    if (info->kind != KEEL_DEVICE_HOST && info->local_bytes > LOCAL_BYTES_MOST)
+        keel_check_fail(run, "%" PRIu64 " MiB of local memory are claimed; no board has more than %" PRIu64,
+                        info->local_bytes >> 20, LOCAL_BYTES_MOST >> 20);
+    if (info->memory_bytes > MEMORY_BYTES_MOST)
+        keel_check_fail(run, "%" PRIu64 " TiB of memory are claimed; no board has more than %" PRIu64,
+                        info->memory_bytes >> 40, MEMORY_BYTES_MOST >> 40);
 }
 
 /* Memory is left out: some drivers tell what is free at the moment. */

@@ -4,12 +4,14 @@
  * host's, and others live in it: there it is as much as the board file's limits.memory, or 256 MiB without
  * one, and a note at the verdict says how much of how much. */
 #include "board_check.h"
+#include "check_bench.h"
 #include "check_tables.h"
 #include "memcheck.h"
 #include <inttypes.h>
 #include <keel/board.h>
 #include <keel/clock.h>
 
+enum { REST_S = 20, REST_S_QUICK = 1 };
 enum { SHARED_BYTES = 256 << 20, QUICK_BYTES = 16 << 20, PIECES = 8, SLOW_TIMES = 4, RESERVE_S = 5 };
 
 static const double mib = 1024.0 * 1024.0;
@@ -147,10 +149,43 @@ static void check_patterns(struct keel_check_run *run)
         judge(run, &result);
 }
 
+/* ---- 3.3 -------------------------------------------------------------------------------------------------
+ */
+
+static bool retain_words(struct keel_bench *bench, uint32_t *words, bool write)
+{
+    enum keel_status status =
+        write ? keel_queue_write(bench->queue, bench->buffer, 0, words, KEEL_BENCH_BYTES, NULL, NULL)
+              : keel_queue_read(bench->queue, bench->buffer, 0, words, KEEL_BENCH_BYTES, NULL, NULL);
+    return keel_bench_ok(bench, status, write ? "a write" : "a read") &&
+           keel_bench_finish(bench, bench->queue, "a transfer");
+}
+
+/* Words, their complements, and nothing done with them for a while: cells that are not refreshed lose one
+ * value. */
+static void check_retention(struct keel_check_run *run)
+{
+    const uint64_t rest_ns = (keel_check_options(run)->quick ? REST_S_QUICK : REST_S) * KEEL_NS_PER_S;
+    struct keel_bench bench;
+    bool going = keel_bench_begin(&bench, run);
+    for (uint32_t round = 0; going && round < 2; round++) {
+        for (uint32_t i = 0; i < KEEL_BENCH_BYTES; i++)
+            bench.wanted[i] = (uint8_t)~bench.wanted[i];
+        keel_check_progress(run, round, 2, "letting memory rest");
+        going = retain_words(&bench, (uint32_t *)(void *)bench.wanted, true);
+        keel_sleep_until_ns(keel_deadline_after_ns(going ? rest_ns : 0));
+        going = going && retain_words(&bench, (uint32_t *)(void *)bench.got, false) &&
+                keel_bench_same(&bench, bench.got, bench.wanted, KEEL_BENCH_BYTES, "memory that rested");
+    }
+    keel_bench_end(&bench);
+}
+
 const struct keel_check keel_checks_memory[] = {
     {"3.1", "capacity", "the memory that the board says it has can be had at once", NULL, 60, false,
      check_capacity},
     {"3.2", "patterns", "every word has an address of its own and keeps every bit, and no bank is slow",
      "3.1", 600, false, check_patterns},
+    {"3.3", "retention", "memory that nobody touches for a while keeps what it was told", "1.2", 120, false,
+     check_retention},
     {NULL, NULL, NULL, NULL, 0, false, NULL},
 };

@@ -178,9 +178,16 @@ static void judge_end(struct child *child, struct keel_check_result *result,
              strsignal(end->code), child->doing);
     else if (!child->heard_verdict)
         fail(result, "the driver ended the process with exit code %d at: %.300s", end->code, child->doing);
-    else if (end->signaled && result->verdict == KEEL_VERDICT_PASS)
-        fail(result, "the driver's process died of signal %d (%s) when the board was closed", end->code,
-             strsignal(end->code));
+    else if (result->verdict == KEEL_VERDICT_PASS && end->signaled)
+        fail(result,
+             "the driver's process died of signal %d (%s) after the verdict, when the board was closed or "
+             "the process ended",
+             end->code, strsignal(end->code));
+    else if (result->verdict == KEEL_VERDICT_PASS && end->code != 0)
+        fail(result,
+             "the driver ended the process with exit code %d after the verdict, when the board was closed or "
+             "at its end",
+             end->code);
 }
 
 static void end_child(struct child *child, struct keel_check_result *result, uint64_t limit_s)

@@ -6,8 +6,9 @@
 #include <string.h>
 
 static const struct keel_check *const tables[] = {
-    keel_checks_identity, keel_checks_api,  keel_checks_code,   keel_checks_memory, keel_checks_numerics,
-    keel_checks_speed,    keel_checks_soak, keel_checks_faults, keel_checks_pair,
+    keel_checks_identity, keel_checks_api,      keel_checks_code,  keel_checks_order,
+    keel_checks_memory,   keel_checks_numerics, keel_checks_speed, keel_checks_rates,
+    keel_checks_soak,     keel_checks_faults,   keel_checks_pair,
 };
 enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };
 

@@ -432,6 +432,7 @@ static void *CL_API_CALL enqueue_map(cl_command_queue queue, cl_mem mem, cl_bool
             layer_next->clEnqueueMapBuffer(command.queue, mem, blocking, flags, command.offset, command.bytes,
                                            command.wait_count, layer_waits(&command), command.event, &error);
         error = layer_end(&command, error);
+        layer_mapped(command.queue, pointer, command.bytes);
     }
     if (error_ret != NULL)
         *error_ret = error;
@@ -443,7 +444,9 @@ static cl_int CL_API_CALL enqueue_unmap(cl_command_queue queue, cl_mem mem, void
 {
     struct layer_command command = {.call = CALL_UNMAP, .queue = queue, .mems = {mem}, .mem_count = 1};
     cl_int error = CL_SUCCESS;
-    if (!layer_begin(&command, count, waits, event, &error))
+    bool lost = !layer_begin(&command, count, waits, event, &error);
+    layer_unmapped(pointer, lost);
+    if (lost)
         return error;
     return layer_end(&command,
                      layer_next->clEnqueueUnmapMemObject(command.queue, mem, pointer, command.wait_count,

@@ -133,6 +133,7 @@ struct layer_plan {
     struct layer_fault faults[LAYER_FAULTS_MAX];
     uint32_t count;
     bool has_memory_defects;
+    bool drops_unmaps;
     bool counts_commands; /* a fault asks how many commands wait in a queue */
 };
 
@@ -235,6 +236,9 @@ bool layer_alter(const struct layer_fault *fault, struct layer_command *command)
 /* Before the command is given to the driver, after it. Without the lock. */
 void layer_altered_begin(struct layer_command *command);
 void layer_altered_end(struct layer_command *command, cl_int error);
+/* What a map gave, and its unmap, done or lost. */
+void layer_mapped(cl_command_queue queue, void *at, size_t bytes);
+void layer_unmapped(void *at, bool lost);
 /* Memory of the process that nobody gives back. */
 void layer_leak(uint64_t bytes);
 uint64_t layer_now_ns(void);

@@ -278,6 +278,11 @@ static void count_pending(cl_command_queue queue, uint64_t more)
     layer_unlock();
 }
 
+static bool is_counted(const struct layer_command *command)
+{
+    return layer_settings.plan.counts_commands && command->call != CALL_FLUSH;
+}
+
 void layer_altered_begin(struct layer_command *command)
 {
     layer_lock();
@@ -290,7 +295,7 @@ void layer_altered_begin(struct layer_command *command)
     layer_unlock();
     if (command->overtakes)
         command->queue = side_of(command->home);
-    if (layer_settings.plan.counts_commands) {
+    if (is_counted(command)) {
         count_pending(command->home, 1);
         if (command->event == NULL)
             command->event = &command->own_event;
@@ -344,6 +349,44 @@ static void spill(const struct layer_command *command)
                                      NULL, NULL);
 }
 
+/* Where a driver gives a copy, an unmap that is not done loses what the host wrote. */
+static struct {
+    void *at, *before;
+    size_t bytes;
+} mapped[CACHED_MAX];
+
+void layer_mapped(cl_command_queue queue, void *at, size_t bytes)
+{
+    if (!layer_settings.plan.drops_unmaps || at == NULL)
+        return;
+    layer_next->clFinish(queue);
+    layer_lock();
+    uint32_t i = 0;
+    while (i < CACHED_MAX && mapped[i].at != NULL)
+        i++;
+    if (i < CACHED_MAX && (mapped[i].before = malloc(bytes)) != NULL) {
+        memcpy(mapped[i].before, at, bytes);
+        mapped[i].at = at;
+        mapped[i].bytes = bytes;
+    }
+    layer_unlock();
+}
+
+void layer_unmapped(void *at, bool lost)
+{
+    layer_lock();
+    for (uint32_t i = 0; i < CACHED_MAX; i++) {
+        if (mapped[i].at != at || at == NULL)
+            continue;
+        if (lost)
+            memcpy(at, mapped[i].before, mapped[i].bytes);
+        free(mapped[i].before);
+        mapped[i].at = NULL;
+        break;
+    }
+    layer_unlock();
+}
+
 /* A cache of reads that nothing invalidates. */
 static void give_stale(const struct layer_command *command)
 {
@@ -375,7 +418,7 @@ static void give_stale(const struct layer_command *command)
 
 void layer_altered_end(struct layer_command *command, cl_int error)
 {
-    if (layer_settings.plan.counts_commands)
+    if (is_counted(command))
         count_until_done(command, error);
     if (error != CL_SUCCESS)
         return;
@@ -389,8 +432,13 @@ void layer_altered_end(struct layer_command *command, cl_int error)
         layer_next->clFinish(command->queue);
         layer_sleep_ms((layer_now_ns() - command->begun_ns) * command->percent / 100000000);
     }
-    if (command->overtakes)
+    if (command->overtakes && command->queue != command->home) {
+        cl_event done = NULL; /* what comes behind it in its own queue waits for it */
+        layer_next->clEnqueueMarkerWithWaitList(command->queue, 0, NULL, &done);
         layer_next->clFlush(command->queue);
+        layer_next->clEnqueueBarrierWithWaitList(command->home, 1, &done, NULL);
+        layer_next->clReleaseEvent(done);
+    }
     if (command->spill != NULL && command->target != NULL)
         spill(command);
     if (command->stale != NULL && command->call == CALL_READ)

@@ -203,6 +203,7 @@ bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[LAYER
         struct layer_fault *fault = &out->faults[out->count++];
         good = parse_fault(part, fault, wrong);
         out->has_memory_defects |= fault->call == CALL_MEMORY;
+        out->drops_unmaps |= fault->action == ACTION_DROP && fault->call == CALL_UNMAP;
         out->counts_commands |=
             fault->value[KEY_DEPTH] != LAYER_UNSET || fault->value[KEY_BUSY] != LAYER_UNSET;
     }

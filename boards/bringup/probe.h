@@ -1,0 +1,41 @@
+/* probe.h - the kernels of probe.cl, opened for a check: launches whose results show what a driver did with
+ * them.
+ *
+ * They are compiled from source, or run on the host device; a board without a compiler has none of them. */
+#ifndef KEEL_PROBE_H
+#define KEEL_PROBE_H
+
+#include "board_check.h"
+
+enum keel_probe_kernel {
+    KEEL_PROBE_SLOW, /* words[at + i] = value + i, i < count, after `steps` turns */
+    KEEL_PROBE_COPY, /* to[i] = from[i] */
+    KEEL_PROBE_GRID, /* words[id] += keel_probe_grid_word */
+    KEEL_PROBE_STEP, /* words[at] = 3 words[at] + value */
+    KEEL_PROBE_KERNELS
+};
+
+struct keel_probe {
+    struct keel_program *program;
+    struct keel_kernel *kernels[KEEL_PROBE_KERNELS];
+};
+
+/* False where the check has its verdict, or the board does not compile (a note says so). Fini in both cases.
+ */
+bool keel_probe_init(struct keel_probe *probe, struct keel_check_run *run);
+void keel_probe_fini(struct keel_probe *probe);
+
+/* What keel_probe_grid adds for a work-item: group, place in the group, size of the group. */
+uint32_t keel_probe_grid_word(const size_t group[3], const size_t local[3], const size_t size[3]);
+
+enum keel_status keel_probe_slow(const struct keel_probe *probe, struct keel_queue *queue,
+                                 struct keel_buffer *words, uint32_t at, uint32_t count, uint32_t steps,
+                                 uint32_t value, const struct keel_wait_list *waits,
+                                 struct keel_event **event);
+enum keel_status keel_probe_copy(const struct keel_probe *probe, struct keel_queue *queue,
+                                 struct keel_buffer *from, struct keel_buffer *to, uint32_t count,
+                                 const struct keel_wait_list *waits, struct keel_event **event);
+enum keel_status keel_probe_step(const struct keel_probe *probe, struct keel_queue *queue,
+                                 struct keel_buffer *words, uint32_t at, uint32_t value);
+
+#endif
