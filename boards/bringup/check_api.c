@@ -6,6 +6,7 @@
 #include "check_tables.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/memory.h>
 #include <string.h>
 
 enum { QUEUES = 4, COMMANDS = 2000 };

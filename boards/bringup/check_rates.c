@@ -4,7 +4,8 @@
  * host beside them. A rate is that of the fastest turn in a window, an eighth of the time: what else the
  * machine does disturbs most turns of a window, seldom all. A board fails when a kind of work takes more than
  * TIMES_SLOWER as long as in the first window, by the clock and by the host's work of the same window, in
- * each of the last LAST_WINDOWS. */
+ * each of the last LAST_WINDOWS. Where a window has few turns, one that is disturbed may stand for it, and
+ * TIMES_SLOWER_FEW is tolerated. */
 #include "check_tables.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -23,7 +24,8 @@ enum {
     BYTES = 1 << 20,
     HOST_STEPS = 1 << 20
 };
-#define TIMES_SLOWER 2.0
+#define TIMES_SLOWER     2.0
+#define TIMES_SLOWER_FEW 4.0
 
 enum work { WORK_PRODUCT, WORK_LAUNCHES, WORK_WRITE, WORK_READ, WORK_HOST, WORKS };
 
@@ -36,10 +38,12 @@ struct rates {
     struct keel_kernels *kernels;
     struct keel_queue *queue;
     struct keel_buffer *a, *b, *c;
-    struct keel_launch_list product, launches;
-    uint8_t *host;
+    struct keel_launch_list product, launches, launch;
+    uint8_t *input, *host, *first; /* what is written, what the reads gave, and the first of them */
     double best_ms[WINDOWS][WORKS];
     uint32_t turns[WINDOWS];
+    double first_ms[WINDOWS][WORKS]; /* the first turns one by one */
+    uint32_t turn_count;
 };
 
 static bool rates_begin(struct rates *rates, struct keel_check_run *run)
@@ -53,9 +57,14 @@ static bool rates_begin(struct rates *rates, struct keel_check_run *run)
                          "memory to measure with") ||
         !keel_check_able(run, keel_buffer_create(rates->device, BYTES, &rates->c),
                          "memory to measure with") ||
-        !keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &rates->host), "host memory"))
+        !keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &rates->host), "host memory") ||
+        !keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &rates->input), "host memory") ||
+        !keel_check_able(run, keel_alloc(1, BYTES, &rates->first), "host memory"))
         return false;
-    memset(rates->host, 0, BYTES);
+    for (uint32_t i = 0; i < BYTES / sizeof(float); i++) {
+        const float x = (float)(i % 251) / 251.0f - 0.5f;
+        memcpy(rates->input + (size_t)i * sizeof x, &x, sizeof x);
+    }
     const struct keel_gemm gemm = {.m = SIDE,
                                    .n = SIDE,
                                    .k = SIDE,
@@ -70,6 +79,8 @@ static bool rates_begin(struct rates *rates, struct keel_check_run *run)
     enum keel_status status = keel_op_gemm(rates->kernels, &gemm, &rates->product);
     for (uint32_t i = 0; i < LAUNCHES && status == KEEL_OK; i++)
         status = keel_op_fill(rates->kernels, &fill, &rates->launches);
+    if (status == KEEL_OK)
+        status = keel_op_fill(rates->kernels, &fill, &rates->launch);
     return keel_check_ok(run, status, "a launch");
 }
 
@@ -77,6 +88,7 @@ static void rates_end(struct rates *rates)
 {
     keel_launch_list_fini(&rates->product);
     keel_launch_list_fini(&rates->launches);
+    keel_launch_list_fini(&rates->launch);
     if (rates->queue != NULL)
         keel_queue_destroy(rates->queue);
     struct keel_buffer *buffers[] = {rates->a, rates->b, rates->c};
@@ -84,6 +96,8 @@ static void rates_end(struct rates *rates)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
     keel_free(rates->host);
+    keel_free(rates->first);
+    keel_free(rates->input);
 }
 
 static enum keel_status host_work(void)
@@ -107,7 +121,7 @@ static enum keel_status do_work(struct rates *rates, enum work work)
     case WORK_LAUNCHES:
         return keel_launch_list_run(&rates->launches, rates->queue);
     case WORK_WRITE:
-        return keel_queue_write(rates->queue, rates->a, 0, rates->host, BYTES, NULL, NULL);
+        return keel_queue_write(rates->queue, rates->b, 0, rates->input, BYTES, NULL, NULL);
     case WORK_READ:
         return keel_queue_read(rates->queue, rates->c, 0, rates->host, BYTES, NULL, NULL);
     case WORK_HOST:
@@ -131,8 +145,19 @@ static bool turn(struct rates *rates, uint32_t window)
         const double ms = (double)(keel_now_ns() - begun_ns) / 1e6;
         double *best = &rates->best_ms[window][work];
         *best = *best == 0 || ms < *best ? ms : *best;
+        if (rates->turn_count < WINDOWS)
+            rates->first_ms[rates->turn_count][work] = ms;
     }
     rates->turns[window]++;
+    if (rates->turn_count++ == 0)
+        memcpy(rates->first, rates->host, BYTES);
+    if (memcmp(rates->first, rates->host, BYTES) != 0) {
+        keel_check_fail(rates->run,
+                        "turn %" PRIu32
+                        " of the same product, launches and read gives other bits than the first",
+                        rates->turn_count);
+        return false;
+    }
     return true;
 }
 
@@ -145,42 +170,78 @@ static double times_slower(const struct rates *rates, uint32_t window, uint32_t 
     return by_clock < by_host ? by_clock : by_host;
 }
 
+/* Where there were no more turns than windows each is a window; other windows without a turn are left out. */
+static uint32_t settle_windows(struct rates *rates, bool *few)
+{
+    uint32_t count = 0;
+    *few = rates->turn_count <= WINDOWS;
+    if (*few) {
+        memcpy(rates->best_ms, rates->first_ms, sizeof rates->best_ms);
+        return rates->turn_count;
+    }
+    for (uint32_t window = 0; window < WINDOWS; window++) {
+        if (rates->turns[window] == 0)
+            continue;
+        *few |= rates->turns[window] < TURNS_LEAST;
+        memmove(rates->best_ms[count], rates->best_ms[window], sizeof rates->best_ms[0]);
+        count++;
+    }
+    return count;
+}
+
 static void judge(struct rates *rates)
 {
-    for (uint32_t window = 0; window < WINDOWS; window++)
-        if (rates->turns[window] < TURNS_LEAST) {
-            keel_check_note(rates->run, "too slow to be judged: %" PRIu32 " turns in a window of the time",
-                            rates->turns[window]);
-            return;
-        }
+    bool few;
+    const uint32_t count = settle_windows(rates, &few);
+    if (count <= LAST_WINDOWS) {
+        keel_check_note(rates->run, "too slow to be judged: %" PRIu32 " turns of work in the time", count);
+        return;
+    }
+    const double tolerated = few ? TIMES_SLOWER_FEW : TIMES_SLOWER;
     for (uint32_t work = 0; work < WORK_HOST; work++) {
         double least = 1e9;
-        for (uint32_t window = WINDOWS - LAST_WINDOWS; window < WINDOWS; window++) {
+        for (uint32_t window = count - LAST_WINDOWS; window < count; window++) {
             double slower = times_slower(rates, window, work);
             least = slower < least ? slower : least;
         }
         keel_check_note(rates->run, "%s: %.3f ms at first, %.2f times that at last", work_names[work],
                         rates->best_ms[0][work], least);
-        if (least > TIMES_SLOWER)
-            keel_check_fail(rates->run,
-                            "%s slows down under load: %.3f ms at first, and %.1f times that at last (%.1f "
-                            "is tolerated)",
-                            work_names[work], rates->best_ms[0][work], least, TIMES_SLOWER);
+        if (least > tolerated)
+            keel_check_fail(
+                rates->run,
+                "%s slows down under load: %.3f ms at first, and %.1f times that at last (%.1f is "
+                "tolerated)",
+                work_names[work], rates->best_ms[0][work], least, tolerated);
     }
+}
+
+/* What compiles at the first launch is no measure. */
+static bool warm(struct rates *rates)
+{
+    enum keel_status status = keel_queue_write(rates->queue, rates->a, 0, rates->input, BYTES, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_queue_write(rates->queue, rates->b, 0, rates->input, BYTES, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_launch_list_run(&rates->launch, rates->queue);
+    if (status == KEEL_OK)
+        status = keel_launch_list_run(&rates->product, rates->queue);
+    if (status == KEEL_OK)
+        status = keel_queue_finish(rates->queue, keel_check_deadline_ns(rates->run));
+    return keel_check_ok(rates->run, status, "a first launch");
 }
 
 static void check_steady_rates(struct keel_check_run *run)
 {
     struct rates rates;
-    if (rates_begin(&rates, run) && turn(&rates, 0)) { /* the first one compiles, and is no measure */
+    if (rates_begin(&rates, run) && warm(&rates)) {
         const uint64_t all_ns =
             (uint64_t)(keel_check_options(run)->quick ? LOAD_S_QUICK : LOAD_S) * KEEL_NS_PER_S;
         const uint64_t begun_ns = keel_now_ns();
-        memset(rates.best_ms, 0, sizeof rates.best_ms);
         uint64_t now_ns = begun_ns;
         bool going = true;
-        while (going && now_ns - begun_ns < all_ns) {
+        while (going && (now_ns - begun_ns < all_ns || rates.turn_count <= LAST_WINDOWS)) {
             uint32_t window = (uint32_t)((now_ns - begun_ns) * WINDOWS / all_ns);
+            window = window < WINDOWS ? window : WINDOWS - 1;
             keel_check_progress(run, window, WINDOWS, "work without a pause");
             going = turn(&rates, window);
             now_ns = keel_now_ns();
@@ -192,6 +253,6 @@ static void check_steady_rates(struct keel_check_run *run)
 }
 
 const struct keel_check keel_checks_rates[] = {
-    {"5.6", "steady-rates", "under load the board is as fast at the end as at the beginning", "2.1", 180,
-     false, check_steady_rates},
+    {"5.6", "steady-rates", "under load the board is as fast and as right at the end as at the beginning",
+     "2.1", 180, false, check_steady_rates},
     {.id = NULL}};

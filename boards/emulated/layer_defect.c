@@ -22,9 +22,9 @@ uint64_t layer_now_ns(void)
 
 void layer_leak(uint64_t bytes)
 {
-    void *volatile lost = bytes > 0 ? malloc(bytes) : NULL;
-    if (lost != NULL)
-        memset(lost, 0x5a, bytes);
+    volatile uint8_t *lost = bytes > 0 ? malloc(bytes) : NULL;
+    for (uint64_t at = 0; lost != NULL && at < bytes; at += 1024) /* it is there once it is touched */
+        lost[at] = 0x5a;
 }
 
 /* ---- filters ---- */
