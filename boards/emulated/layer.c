@@ -197,8 +197,8 @@ static cl_mem CL_API_CALL create_sub_buffer(cl_mem buffer, cl_mem_flags flags, c
         region = &altered;
     }
     cl_mem mem = layer_next->clCreateSubBuffer(buffer, flags, type, region, error_ret);
-    if (mem == NULL)
-        return NULL;
+    if (mem == NULL || region == NULL)
+        return mem;
     layer_lock();
     const struct layer_object *whole = layer_find(KIND_BUFFER, buffer);
     uint64_t address = whole != NULL ? whole->address + region->origin : 0,

@@ -22,9 +22,15 @@ uint64_t layer_now_ns(void)
 
 void layer_leak(uint64_t bytes)
 {
-    volatile uint8_t *lost = bytes > 0 ? malloc(bytes) : NULL;
-    for (uint64_t at = 0; lost != NULL && at < bytes; at += 1024) /* it is there once it is touched */
-        lost[at] = 0x5a;
+    static uint8_t *kept; /* a chain of all that was lost; under the layer's lock */
+    uint8_t *lost = bytes >= sizeof kept ? malloc(bytes) : NULL;
+    if (lost == NULL)
+        return;
+    memset(lost, 0x5a, bytes); /* it is there once it is touched */
+    layer_lock();
+    memcpy(lost, &kept, sizeof kept);
+    kept = lost;
+    layer_unlock();
 }
 
 /* ---- filters ---- */
