@@ -5,6 +5,7 @@
  * queues have been drained to the bottom once more, since completions that the provider flushed may still
  * name its slots. */
 #include "fabric.h"
+#include "callers.h"
 #include "libfabric.h"
 
 #include <keel/log.h>
@@ -55,9 +56,10 @@ struct fabric {
     struct fid_pep *pep;
     struct fid_cq *cq;
     int eq_fd, cq_fd;
-    uint64_t registered; /* so often: keys of registrations, which nobody but the provider uses */
-    bool registers;      /* memory must be registered before the provider touches it */
-    bool seal_payload;   /* of bulk data too, on lines that are sealed */
+    uint64_t registered;          /* so often: keys of registrations, which nobody but the provider uses */
+    bool registers;               /* memory must be registered before the provider touches it */
+    bool seal_payload;            /* of bulk data too, on lines that are sealed */
+    struct keel_callers *callers; /* who has connected and says nothing; NULL: nobody looks */
 };
 
 static struct fabric *fabric_of(const struct keel_carrier *carrier)
@@ -365,6 +367,8 @@ static void fabric_progress(struct keel_carrier *carrier)
 {
     struct fabric *fabric = fabric_of(carrier);
     struct keel_line *dead = carrier->dying;
+    struct pollfd events = {.fd = fabric->eq_fd, .events = POLLIN};
+    bool asked = fabric->callers != NULL && poll(&events, 1, 0) > 0;
     carrier->dying = NULL;
     for (;;) {
         drain_completions(fabric, false);
@@ -383,6 +387,8 @@ static void fabric_progress(struct keel_carrier *carrier)
         }
     }
     bury(&dead);
+    if (fabric->callers != NULL)
+        keel_callers_look(fabric->callers, asked);
 }
 
 static bool fabric_may_sleep(struct keel_carrier *carrier)
@@ -449,7 +455,10 @@ static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct po
     const struct fabric *fabric = fabric_of(carrier);
     out[0] = (struct pollfd){.fd = fabric->eq_fd, .events = POLLIN};
     out[1] = (struct pollfd){.fd = fabric->cq_fd, .events = POLLIN};
-    return 2;
+    if (fabric->callers == NULL)
+        return 2;
+    out[2] = (struct pollfd){.fd = keel_callers_descriptor(fabric->callers), .events = POLLIN};
+    return 3;
 }
 
 static void fabric_progress_data(struct keel_carrier *carrier)
@@ -459,8 +468,11 @@ static void fabric_progress_data(struct keel_carrier *carrier)
 
 static bool fabric_asked(const struct keel_carrier *carrier)
 {
-    struct pollfd events = {.fd = fabric_of(carrier)->eq_fd, .events = POLLIN};
-    return carrier->dying != NULL || poll(&events, 1, 0) > 0;
+    const struct fabric *fabric = fabric_of(carrier);
+    struct pollfd events[2] = {{.fd = fabric->eq_fd, .events = POLLIN}, {.fd = -1}};
+    if (fabric->callers != NULL)
+        events[1] = (struct pollfd){.fd = keel_callers_descriptor(fabric->callers), .events = POLLIN};
+    return carrier->dying != NULL || poll(events, 2, 0) > 0;
 }
 
 static void close_fid(struct fid *fid)
@@ -472,6 +484,7 @@ static void close_fid(struct fid *fid)
 static void fabric_close(struct keel_carrier *carrier)
 {
     struct fabric *fabric = fabric_of(carrier);
+    keel_callers_close(fabric->callers);
     if (fabric->pep != NULL)
         close_fid(&fabric->pep->fid);
     if (fabric->cq != NULL)
@@ -499,6 +512,16 @@ static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
                                                    .place = fabric_place,
                                                    .exposed = true};
 
+/* Of a listener of TCP over IPv4: others accept nobody who has not spoken. */
+static void watch_callers(struct fabric *fabric)
+{
+    struct sockaddr_in own;
+    size_t bytes = sizeof own;
+    if (fi_getname(&fabric->pep->fid, &own, &bytes) == 0 && bytes == sizeof own &&
+        own.sin_family == AF_INET && keel_callers_open(own.sin_port, &fabric->callers) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "%s; callers who say nothing are kept", keel_detail());
+}
+
 enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
                                   struct keel_carrier **out)
 {
@@ -525,6 +548,7 @@ enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_pa
         fabric_close(&fabric->carrier);
         return status;
     }
+    watch_callers(fabric);
     *out = &fabric->carrier;
     return KEEL_OK;
 }

@@ -678,13 +678,21 @@ static uint32_t count_strangers(const struct keel_endpoint *endpoint)
     return count;
 }
 
+/* Who has had the longest time to prove itself: sessions are listed the newest first. */
+static struct keel_session *oldest_stranger(const struct keel_endpoint *endpoint)
+{
+    struct keel_session *oldest = NULL;
+    for (struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
+        if (at->state == KEEL_SESSION_CALLED && keel_line_is_exposed(at->link))
+            oldest = at;
+    return oldest;
+}
+
 static bool on_asked(void *context, struct keel_line *link)
 {
     struct keel_endpoint *endpoint = context;
-    if (keel_line_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX) {
-        atomic_fetch_add(&endpoint->stale_dropped, 1);
-        return false;
-    }
+    if (keel_line_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX)
+        drop(oldest_stranger(endpoint), "it has not proven itself, and newer callers need its place");
     struct keel_session *session = session_create(endpoint, KEEL_SESSION_CALLED);
     if (session == NULL)
         return false;

@@ -17,6 +17,7 @@ transport_SRC := \
 	schedule_bruck.c \
 	schedule_pairwise.c \
 	schedule_two_level.c \
+	callers.c \
 	cipher.c \
 	handshake.c \
 	line.c \

@@ -1,0 +1,111 @@
+/* idle_test.c - strangers who connect and say nothing: they take no more than a few descriptors, for a short
+ * time, and new epochs open meanwhile. */
+#include "ranks.h"
+#include "sums.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+enum { STRANGERS = 1000, DESCRIPTORS = 256, EPOCHS = 4 };
+
+static uint32_t count_descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (all != NULL && readdir(all) != NULL)
+        count++;
+    closedir(all);
+    return count;
+}
+
+static void limit_descriptors(uint32_t most)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static int call(const struct keel_address *address)
+{
+    struct sockaddr_in where;
+    memcpy(&where, address->data, sizeof where);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&where, sizeof where) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void add_up(struct rank *me, uint64_t epoch)
+{
+    const uint16_t shard_rank[2] = {0, 1};
+    float *parts[2], result[1000];
+    struct keel_operation *operation = NULL;
+    struct keel_group *group = rank_group(me, epoch, 2, shard_rank);
+    uint32_t count = make_parts(2, shard_rank, me->rank, 1000, parts);
+    rank_ok(me, sum_begin(group, 1, (const float *const *)parts, count, result, 1000, &operation));
+    rank_ok(me, keel_operation_wait(operation, in_seconds(20)));
+    rank_check(me, first_wrong(result, 2, 1000) == 1000);
+    keel_group_close(group);
+    free_parts(parts, count);
+}
+
+/* Ranks 0 and 1 work; rank 2 is the stranger, and needs no endpoint for that. */
+static int crowded_body(struct rank *me)
+{
+    static int silent[2][STRANGERS];
+    if (me->rank == 2) {
+        rank_say(me, 'i');
+        rank_hear(me); /* the ranks have had an epoch */
+        limit_descriptors(2 * STRANGERS + DESCRIPTORS);
+        for (uint32_t k = 0; k < 2 * STRANGERS; k++)
+            silent[k % 2][k / 2] = call(&me->addresses[k % 2]);
+        for (uint32_t k = 0; k < 2 * STRANGERS; k++)
+            rank_check(me, silent[k % 2][k / 2] >= 0);
+        rank_say(me, 'i');
+        rank_hear(me);
+        rank_hear(me); /* the ranks are done */
+        return 0;
+    }
+    limit_descriptors(DESCRIPTORS);
+    me->rank_count = 2;
+    add_up(me, 1);
+    rank_say(me, 'i');
+    rank_hear(me);
+    rank_say(me, 'i');
+    rank_hear(me); /* all strangers have called */
+    for (uint64_t epoch = 2; epoch < 2 + EPOCHS; epoch++)
+        add_up(me, epoch);
+    rank_check(me, count_descriptors() < DESCRIPTORS / 2);
+    rank_say(me, 'd');
+    rank_hear(me);
+    return 0;
+}
+
+START_TEST(a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch)
+{
+    struct ranks ranks;
+    static const uint8_t key[32] = "a key the strangers have not";
+    const uint8_t *keys[] = {key, key, key};
+    setenv("KEEL_SHARED_MEMORY", "0", 1);
+    ranks_start(&ranks, 3, 1, _i == 0 ? keys : NULL, crowded_body);
+    ranks_together(&ranks);
+    ranks_together(&ranks);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        ck_assert_int_eq(ranks_listen(&ranks, rank), 'd');
+    for (uint32_t rank = 0; rank < 3; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch, 0, 2);
+}
+KEEL_TEST_MAIN("transport with idle callers", cases, 120)

@@ -1,0 +1,148 @@
+/* callers.c - silent callers are found among /proc/self/fd and shut down when they are too many or too old.
+ */
+#include "callers.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <linux/tcp.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    LOOK_MS = 200,  /* between two looks while somebody is silent */
+    ESTABLISHED = 1 /* the kernel's TCP_ESTABLISHED; linux/tcp.h lacks it, netinet/tcp.h the newer figures */
+};
+
+struct silent {
+    int fd;
+    in_addr_t address;
+    uint32_t age_ms;
+};
+
+struct keel_callers {
+    DIR *descriptors; /* stays open: where none is left, none could be opened */
+    int timer;
+    in_port_t port;
+    uint32_t bound, count; /* silent callers that may be there, and are */
+    struct silent silent[KEEL_SILENT_MAX];
+};
+
+static uint32_t bound_of_process(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / KEEL_SILENT_SHARE < KEEL_SILENT_MIN)
+        return KEEL_SILENT_MIN;
+    return limit.rlim_cur / KEEL_SILENT_SHARE > KEEL_SILENT_MAX
+               ? KEEL_SILENT_MAX
+               : (uint32_t)(limit.rlim_cur / KEEL_SILENT_SHARE);
+}
+
+enum keel_status keel_callers_open(in_port_t port, struct keel_callers **out)
+{
+    struct keel_callers *callers;
+    KEEL_TRY(keel_alloc(1, sizeof *callers, &callers));
+    callers->port = port;
+    callers->descriptors = opendir("/proc/self/fd");
+    callers->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (callers->descriptors == NULL || callers->timer < 0) {
+        int error = errno;
+        keel_callers_close(callers);
+        return keel_fail_errno(error, "watching for silent callers");
+    }
+    *out = callers;
+    return KEEL_OK;
+}
+
+void keel_callers_close(struct keel_callers *callers)
+{
+    if (callers == NULL)
+        return;
+    if (callers->descriptors != NULL)
+        closedir(callers->descriptors);
+    if (callers->timer >= 0)
+        close(callers->timer);
+    keel_free(callers);
+}
+
+int keel_callers_descriptor(const struct keel_callers *callers)
+{
+    return callers->timer;
+}
+
+/* Accepted at our port, and nothing has come over it yet. */
+static bool is_silent(const struct keel_callers *callers, int fd, struct silent *out)
+{
+    struct sockaddr_in own, peer;
+    struct tcp_info info;
+    socklen_t own_bytes = sizeof own, peer_bytes = sizeof peer, info_bytes = sizeof info;
+    if (getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0 || own.sin_family != AF_INET ||
+        own.sin_port != callers->port)
+        return false;
+    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_bytes) != 0 || info.tcpi_bytes_received > 0 ||
+        info.tcpi_state != ESTABLISHED)
+        return false;
+    *out = (struct silent){fd, peer.sin_addr.s_addr, info.tcpi_last_data_recv}; /* since it was accepted */
+    return true;
+}
+
+/* Where there is no room, the oldest goes; of its own address, if that has more than its share. */
+static void admit(struct keel_callers *callers, struct silent caller)
+{
+    struct silent *oldest = NULL, *oldest_there = NULL;
+    uint32_t there = 0;
+    if (callers->count < callers->bound) {
+        callers->silent[callers->count++] = caller;
+        return;
+    }
+    for (uint32_t k = 0; k < callers->count; k++) {
+        struct silent *at = &callers->silent[k];
+        bool same = at->address == caller.address;
+        there += same;
+        if (oldest == NULL || at->age_ms > oldest->age_ms)
+            oldest = at;
+        if (same && (oldest_there == NULL || at->age_ms > oldest_there->age_ms))
+            oldest_there = at;
+    }
+    struct silent *place = there > callers->bound / KEEL_SILENT_ADDRESS_SHARE ? oldest_there : oldest;
+    struct silent gone = *place;
+    if (place->age_ms >= caller.age_ms)
+        *place = caller;
+    else
+        gone = caller;
+    shutdown(gone.fd, SHUT_RDWR);
+}
+
+static void set_timer(const struct keel_callers *callers)
+{
+    struct itimerspec when = {{0, 0}, {0, 0}};
+    if (callers->count > 0)
+        when.it_value.tv_nsec = LOOK_MS * (long)KEEL_NS_PER_MS;
+    timerfd_settime(callers->timer, 0, &when, NULL);
+}
+
+void keel_callers_look(struct keel_callers *callers, bool asked)
+{
+    uint64_t times;
+    bool due = callers->count > 0 && read(callers->timer, &times, sizeof times) == (ssize_t)sizeof times;
+    if (!asked && !due)
+        return;
+    callers->count = 0;
+    callers->bound = bound_of_process();
+    rewinddir(callers->descriptors);
+    for (const struct dirent *entry; (entry = readdir(callers->descriptors)) != NULL;) {
+        struct silent caller;
+        if (entry->d_name[0] == '.' || !is_silent(callers, (int)strtol(entry->d_name, NULL, 10), &caller))
+            continue;
+        if (caller.age_ms >= KEEL_SILENT_MS)
+            shutdown(caller.fd, SHUT_RDWR);
+        else
+            admit(callers, caller);
+    }
+    set_timer(callers);
+}

@@ -1,0 +1,35 @@
+/* callers.h - a bound on what callers who say nothing may take of a listener that accepts by itself.
+ *
+ * libfabric's tcp provider accepts whoever connects and keeps the connection until it speaks or hangs up; its
+ * listener cannot be replaced. So this looks at the process's own sockets: those that were accepted at the
+ * listener's address and have received nothing yet are bounded in number, per address and in age, and what is
+ * beyond is shut down, upon which libfabric closes it. The newest stay: a member speaks at once. So strangers
+ * leave the process the descriptors that its members need. One thread at a time: the one that makes the
+ * listener's progress, since nobody else may close its sockets meanwhile. */
+#ifndef KEEL_TRANSPORT_CALLERS_H
+#define KEEL_TRANSPORT_CALLERS_H
+
+#include <keel/status.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+
+enum {
+    KEEL_SILENT_SHARE =
+        4, /* of the process's descriptors one in so many may be such a caller's, and of these */
+    KEEL_SILENT_ADDRESS_SHARE = 2, /*   one in so many of one address where others call too, */
+    KEEL_SILENT_MIN = 32,          /* but so many may be there, */
+    KEEL_SILENT_MAX = 1024,        /* and no more than so many, */
+    KEEL_SILENT_MS = 2000          /* and none for longer */
+};
+
+struct keel_callers;
+/* `port`: the listener's, in network order. NOT_FOUND where the process cannot see its own descriptors; IO.
+ */
+enum keel_status keel_callers_open(in_port_t port, struct keel_callers **out);
+void keel_callers_close(struct keel_callers *callers); /* NULL is accepted */
+/* Look at the sockets, if somebody may have called (`asked`) or the time of a silent one may be up. */
+void keel_callers_look(struct keel_callers *callers, bool asked);
+/* Readable when it is time to look. */
+int keel_callers_descriptor(const struct keel_callers *callers);
+
+#endif
