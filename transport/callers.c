@@ -77,7 +77,7 @@ int keel_callers_descriptor(const struct keel_callers *callers)
 /* Accepted at our port, and nothing has come over it yet. */
 static bool is_silent(const struct keel_callers *callers, int fd, struct silent *out)
 {
-    struct sockaddr_in own, peer;
+    struct sockaddr_in own = {0}, peer;
     struct tcp_info info;
     socklen_t own_bytes = sizeof own, peer_bytes = sizeof peer, info_bytes = sizeof info;
     if (getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0 || own.sin_family != AF_INET ||
@@ -110,6 +110,7 @@ static void admit(struct keel_callers *callers, struct silent caller)
             oldest_there = at;
     }
     struct silent *place = there > callers->bound / KEEL_SILENT_ADDRESS_SHARE ? oldest_there : oldest;
+    KEEL_ASSERT(place != NULL); /* the bound is above 0 */
     struct silent gone = *place;
     if (place->age_ms >= caller.age_ms)
         *place = caller;
