@@ -164,6 +164,7 @@ struct layer_object {
     uint64_t set;                  /* kernels: a bit for each argument that was set */
     uint64_t image;                /* programs: which image holds it, 0: none */
     bool from_source, finished;    /* programs: finished when it may not be built again */
+    cl_int build_error;            /* programs: with which the layer refused the newest build, else 0 */
     char *names;                   /* programs: the built-in kernels "a;b" that were asked for, else NULL */
     char *stored;                  /* and all that the stored binary has */
     cl_context context;            /* and where it was loaded */

@@ -191,9 +191,8 @@ static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint cou
     return program;
 }
 
-static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id *list,
-                                const char *options, void(CL_CALLBACK *notify)(cl_program, void *),
-                                void *user)
+/* What the layer itself says of a build, before the driver gets it. */
+static cl_int refuse_build(cl_program program, const cl_device_id *list, bool *dropped)
 {
     layer_lock();
     const struct layer_object *object = layer_find(KIND_PROGRAM, program);
@@ -204,14 +203,53 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_devi
         return CL_INVALID_OPERATION;
     if (from_source && layer_settings.board != BOARD_PLAIN)
         return CL_COMPILER_NOT_AVAILABLE;
+    return layer_before_drop(CALL_BUILD, list != NULL ? list[0] : NULL, NULL, dropped);
+}
+
+static void note_build(cl_program program, cl_int error)
+{
+    layer_lock();
+    struct layer_object *object = layer_find(KIND_PROGRAM, program);
+    if (object != NULL)
+        object->build_error = error;
+    layer_unlock();
+}
+
+static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id *list,
+                                const char *options, void(CL_CALLBACK *notify)(cl_program, void *),
+                                void *user)
+{
     bool dropped = false;
-    cl_int error = layer_before_drop(CALL_BUILD, list != NULL ? list[0] : NULL, NULL, &dropped);
-    if (error != CL_SUCCESS)
-        return error;
+    cl_int refused = refuse_build(program, list, &dropped);
+    if (refused != CL_INVALID_OPERATION) /* which leaves what was built as it was */
+        note_build(program, refused);
+    if (refused != CL_SUCCESS)
+        return refused;
     char *all = layer_options(dropped ? NULL : options);
-    error = layer_next->clBuildProgram(program, count, list, all, notify, user);
+    cl_int error = layer_next->clBuildProgram(program, count, list, all, notify, user);
     free(all);
     return error;
+}
+
+/* The driver knows nothing of a build that the layer refused. */
+static cl_int CL_API_CALL get_build_info(cl_program program, cl_device_id device, cl_program_build_info param,
+                                         size_t value_bytes, void *value, size_t *value_bytes_ret)
+{
+    char text[128];
+    const cl_build_status failed = CL_BUILD_ERROR;
+    layer_lock();
+    const struct layer_object *object = layer_find(KIND_PROGRAM, program);
+    cl_int error = object != NULL ? object->build_error : CL_SUCCESS;
+    layer_unlock();
+    if (error != CL_SUCCESS && param == CL_PROGRAM_BUILD_STATUS)
+        return layer_answer(&failed, sizeof failed, value_bytes, value, value_bytes_ret);
+    if (error == CL_SUCCESS || param != CL_PROGRAM_BUILD_LOG)
+        return layer_next->clGetProgramBuildInfo(program, device, param, value_bytes, value, value_bytes_ret);
+    if (error == CL_COMPILER_NOT_AVAILABLE)
+        snprintf(text, sizeof text, "this board has no compiler: give it a binary");
+    else
+        snprintf(text, sizeof text, "EMULATED_FAULTS: the build was to fail with error %d", error);
+    return layer_answer(text, strlen(text) + 1, value_bytes, value, value_bytes_ret);
 }
 
 static cl_int CL_API_CALL compile(cl_program program, cl_uint count, const cl_device_id *list,
@@ -539,6 +577,7 @@ void layer_code_install(struct _cl_icd_dispatch *table)
     table->clCompileProgram = compile;
     table->clLinkProgram = link_programs;
     table->clGetProgramInfo = get_program_info;
+    table->clGetProgramBuildInfo = get_build_info;
     table->clRetainProgram = retain_program;
     table->clReleaseProgram = release_program;
     table->clCreateKernel = create_kernel;

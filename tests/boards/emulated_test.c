@@ -304,6 +304,41 @@ START_TEST(an_error_comes_at_its_call_alone)
 }
 END_TEST
 
+static void asked_why(cl_program program, cl_build_status status, const char *words)
+{
+    cl_build_status said_status = CL_BUILD_NONE;
+    char log[256] = "";
+    size_t bytes = 0;
+    ck_assert_int_eq(clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_STATUS, sizeof said_status,
+                                           &said_status, NULL),
+                     CL_SUCCESS);
+    ck_assert_int_eq(said_status, status);
+    ck_assert_int_eq(clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log, log, &bytes),
+                     CL_SUCCESS);
+    ck_assert_msg(strstr(log, words) != NULL, "the log is \"%s\"", log);
+    ck_assert_uint_eq(bytes, strlen(log) + 1);
+}
+
+START_TEST(a_build_that_is_refused_says_why)
+{
+    open_board("plain", "error:build=1,code=-11");
+    cl_program program = from_source();
+    ck_assert_int_eq(clBuildProgram(program, 1, &device, "", NULL, NULL), CL_BUILD_PROGRAM_FAILURE);
+    asked_why(program, CL_BUILD_ERROR, "EMULATED_FAULTS");
+    ck_assert_int_eq(clBuildProgram(program, 1, &device, "", NULL, NULL), CL_SUCCESS);
+    asked_why(program, CL_BUILD_SUCCESS, "");
+}
+END_TEST
+
+START_TEST(a_board_without_a_compiler_says_so_in_the_log)
+{
+    open_board("fpga", "");
+    cl_program program = from_source();
+    ck_assert_int_eq(clBuildProgram(program, 1, &device, "", NULL, NULL), CL_COMPILER_NOT_AVAILABLE);
+    asked_why(program, CL_BUILD_ERROR, "no compiler");
+}
+END_TEST
+
 START_TEST(a_lost_board_stays_lost)
 {
     cl_kernel twice = ready_plain("lose:launch=1");
@@ -470,6 +505,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, memory_ends_where_the_board_says_or_earlier_when_it_lies);
     tcase_add_test(tc, a_buffer_lies_in_the_bank_that_it_names);
     tcase_add_test(tc, an_error_comes_at_its_call_alone);
+    tcase_add_test(tc, a_build_that_is_refused_says_why);
+    tcase_add_test(tc, a_board_without_a_compiler_says_so_in_the_log);
     tcase_add_test(tc, a_lost_board_stays_lost);
     tcase_add_test(tc, a_hung_command_never_ends_and_a_stalled_one_late);
     tcase_add_test(tc, a_failed_command_ends_with_an_error);
