@@ -299,8 +299,17 @@ enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_b
     KEEL_TRY(device->ops->buffer_slice(buffer, offset_bytes, bytes, &slice));
     atomic_fetch_add(&buffer->slices, 1);
     introduce(device, buffer, bytes, slice);
+    slice->from_bytes = offset_bytes;
     *out = slice;
     return KEEL_OK;
+}
+
+bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer *b)
+{
+    const struct keel_buffer *a_whole = a->parent != NULL ? a->parent : a;
+    const struct keel_buffer *b_whole = b->parent != NULL ? b->parent : b;
+    return a_whole == b_whole && a->from_bytes < b->from_bytes + b->bytes &&
+           b->from_bytes < a->from_bytes + a->bytes;
 }
 
 void keel_buffer_destroy(struct keel_buffer *buffer)

@@ -26,8 +26,8 @@ enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct k
     const struct activation *of = find(op->kind);
     if (of == NULL)
         return KEEL_INVALID;
-    KEEL_TRY(keel_check_buffer(of->op, "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(of->op, "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(of->op, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(of->op, "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->y),
@@ -44,9 +44,9 @@ enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const str
     const struct activation *of = find(op->kind);
     if (of == NULL)
         return KEEL_INVALID;
-    KEEL_TRY(keel_check_buffer(of->grad, "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(of->grad, "dy", op->dy, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(of->grad, "dx", op->dx, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(of->grad, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(of->grad, "dy", op->dy, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(of->grad, "dx", op->dx, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->dy),
@@ -61,9 +61,9 @@ enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const str
 enum keel_status keel_op_swiglu(struct keel_kernels *kernels, const struct keel_swiglu *op,
                                 struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("swiglu", "a", op->a, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("swiglu", "b", op->b, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("swiglu", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("swiglu", "a", op->a, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("swiglu", "b", op->b, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("swiglu", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),
@@ -84,7 +84,7 @@ enum keel_status keel_op_swiglu_grad(struct keel_kernels *kernels, const struct 
     } operands[] = {{"a", op->a}, {"b", op->b}, {"dy", op->dy}, {"da", op->da}, {"db", op->db}};
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         KEEL_TRY(keel_check_buffer("swiglu_grad", operands[i].name, operands[i].buffer,
-                                   op->count * sizeof(float)));
+                                   KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),

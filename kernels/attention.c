@@ -33,7 +33,7 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
     if (!(op->dropout_rate >= 0.0F && op->dropout_rate < 1.0F))
         return keel_fail(KEEL_INVALID, "attention: dropout rate %g is not in [0, 1)",
                          (double)op->dropout_rate);
-    uint64_t rows = (uint64_t)op->batch * op->heads * op->tokens;
+    const uint64_t rows = KEEL_BYTES(op->batch, op->heads, op->tokens);
     if (op->dropout_rate > 0.0F && rows > KEEL_RANDOM_ELEMENTS_MAX / op->tokens)
         return keel_fail(KEEL_LIMIT, "attention: %llu rows of %u: over 2^34 probabilities to draw",
                          (unsigned long long)rows, op->tokens);
@@ -42,13 +42,13 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
 
 static uint64_t tokens_bytes(const struct keel_attention *op)
 {
-    return (uint64_t)op->batch * op->tokens * op->heads * op->head_width * sizeof(float);
+    return KEEL_BYTES(op->batch, op->tokens, op->heads, op->head_width, sizeof(float));
 }
 
 /* Two floats for each row of probabilities. */
 static uint64_t rows_bytes(const struct keel_attention *op)
 {
-    return (uint64_t)op->batch * op->heads * op->tokens * 2 * sizeof(float);
+    return KEEL_BYTES(op->batch, op->heads, op->tokens, 2, sizeof(float));
 }
 
 /* Whether the rows of a head are copied together before they are read many times. */
@@ -60,8 +60,9 @@ static bool packed(const struct keel_attention *op)
 static enum keel_status check_forward(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     KEEL_TRY(check_shape(kernels, op));
-    KEEL_TRY(keel_check_buffer("attention", "qkv", op->qkv, 3 * tokens_bytes(op)));
+    KEEL_TRY(keel_check_buffer("attention", "qkv", op->qkv, KEEL_BYTES(3, tokens_bytes(op))));
     KEEL_TRY(keel_check_buffer("attention", "out", op->out, tokens_bytes(op)));
+    KEEL_TRY(keel_check_apart("attention", "out", op->out, "qkv", op->qkv));
     KEEL_TRY(keel_check_buffer("attention", "stats", op->stats, rows_bytes(op)));
     if (op->dropout_rate > 0.0F)
         KEEL_TRY(keel_check_buffer("attention", "control", op->control, sizeof(struct keel_control)));
@@ -100,7 +101,7 @@ static struct keel_arg control_arg(const struct keel_attention *op)
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     (void)kernels;
-    return packed(op) ? PACKED_PARTS * tokens_bytes(op) : 0;
+    return packed(op) ? KEEL_BYTES(PACKED_PARTS, tokens_bytes(op)) : 0;
 }
 
 /* `count` parts of rows of `parts`, from part `skip`, become parts `first`, ... of the workspace. */
@@ -129,7 +130,8 @@ enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct ke
 {
     KEEL_TRY(check_forward(kernels, op));
     if (packed(op)) {
-        KEEL_TRY(keel_check_buffer("attention", "workspace", op->workspace, PACKED_PARTS * tokens_bytes(op)));
+        KEEL_TRY(keel_check_buffer("attention", "workspace", op->workspace,
+                                   KEEL_BYTES(PACKED_PARTS, tokens_bytes(op))));
         KEEL_TRY(launch_pack(kernels, op, op->qkv, (const uint32_t[]){3, 1, PACKED_PARTS, 0}, list));
     }
     struct keel_arg args[5 + SCALAR_COUNT] = {
@@ -148,7 +150,8 @@ uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
 {
     (void)kernels;
     const struct keel_attention *forward = &op->forward; /* rows: 1 / sum, and dout . out, of each */
-    return (packed(forward) ? PACKED_PARTS_GRAD * tokens_bytes(forward) : 0) + rows_bytes(forward);
+    return keel_plus(packed(forward) ? KEEL_BYTES(PACKED_PARTS_GRAD, tokens_bytes(forward)) : 0,
+                     rows_bytes(forward));
 }
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
@@ -198,7 +201,10 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
     const struct keel_attention *forward = &op->forward;
     KEEL_TRY(check_forward(kernels, forward));
     KEEL_TRY(keel_check_buffer("attention_grad", "dout", op->dout, tokens_bytes(forward)));
-    KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, 3 * tokens_bytes(forward)));
+    KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward))));
+    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "qkv", forward->qkv));
+    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "dout", op->dout));
+    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "out", forward->out));
     KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace,
                                keel_attention_grad_workspace_bytes(kernels, op)));
     KEEL_TRY(launch_rows(kernels, op, list));

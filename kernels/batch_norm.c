@@ -14,7 +14,7 @@ static uint32_t blocks_of(uint32_t rows)
 
 uint64_t keel_batch_norm_scratch_bytes(uint32_t rows, uint32_t n)
 {
-    return (uint64_t)blocks_of(rows) * 2 * n * sizeof(float);
+    return KEEL_BYTES(blocks_of(rows), 2, n, sizeof(float));
 }
 
 /* Blocks of rows by columns, or all of a column. */
@@ -98,7 +98,7 @@ static enum keel_status launch_apply(struct keel_kernels *kernels, const struct 
 enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct keel_batch_norm *op,
                                     struct keel_launch_list *list)
 {
-    const uint64_t column = op->n * sizeof(float), all = op->rows * column;
+    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"y", op->y, all, false},
@@ -112,6 +112,8 @@ enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct k
         {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
     };
     KEEL_TRY(check("batch_norm", op->rows, op->n, OPERANDS(operands)));
+    KEEL_TRY(keel_check_finite("batch_norm", "epsilon", op->epsilon));
+    KEEL_TRY(keel_check_finite("batch_norm", "scale", op->scale));
     KEEL_TRY(launch_statistics(kernels, op, list));
     return launch_apply(kernels,
                         &(struct keel_batch_norm_eval){.rows = op->rows,
@@ -130,7 +132,7 @@ enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct k
 enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const struct keel_batch_norm_eval *op,
                                          struct keel_launch_list *list)
 {
-    const uint64_t column = op->n * sizeof(float), all = op->rows * column;
+    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"y", op->y, all, false},
@@ -141,12 +143,13 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const str
         {"variance", op->variance, column, false},
     };
     KEEL_TRY(check("batch_norm_eval", op->rows, op->n, OPERANDS(operands)));
+    KEEL_TRY(keel_check_finite("batch_norm_eval", "epsilon", op->epsilon));
     return launch_apply(kernels, op, BATCH_NORM_VARIANCE, list);
 }
 
 static enum keel_status check_grad(const struct keel_batch_norm_grad *op)
 {
-    const uint64_t column = op->n * sizeof(float), all = op->rows * column;
+    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"gamma", op->gamma, column, false},

@@ -66,7 +66,7 @@ static uint32_t divide_up(uint32_t a, uint32_t b)
 }
 static uint64_t in_bytes(const struct keel_conv_shape *s)
 {
-    return (uint64_t)s->batch * s->height * s->width * s->channels * sizeof(float);
+    return KEEL_BYTES(s->batch, s->height, s->width, s->channels, sizeof(float));
 }
 static uint32_t out_pixels(const struct keel_conv_shape *s)
 {
@@ -74,7 +74,7 @@ static uint32_t out_pixels(const struct keel_conv_shape *s)
 }
 static uint64_t out_bytes(const struct keel_conv_shape *s)
 {
-    return (uint64_t)out_pixels(s) * s->out_channels * sizeof(float);
+    return KEEL_BYTES(out_pixels(s), s->out_channels, sizeof(float));
 }
 static uint32_t weight_rows(const struct keel_conv_shape *s)
 {
@@ -82,7 +82,7 @@ static uint32_t weight_rows(const struct keel_conv_shape *s)
 }
 static uint64_t weight_bytes(const struct keel_conv_shape *s)
 {
-    return (uint64_t)weight_rows(s) * s->out_channels * sizeof(float);
+    return KEEL_BYTES(weight_rows(s), s->out_channels, sizeof(float));
 }
 
 /* A product of matrices as it is: pixels by channels. */
@@ -187,6 +187,8 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(keel_check_buffer("conv2d", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "y", op->y, out_bytes(s)));
+    KEEL_TRY(keel_check_apart("conv2d", "y", op->y, "x", op->x));
+    KEEL_TRY(keel_check_apart("conv2d", "y", op->y, "weight", op->weight));
     if (op->bias != NULL)
         KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, s->out_channels * sizeof(float)));
     if (is_product(s))
@@ -225,6 +227,8 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dx", op->dx, in_bytes(s)));
+    KEEL_TRY(keel_check_apart("conv2d_grad_data", "dx", op->dx, "dy", op->dy));
+    KEEL_TRY(keel_check_apart("conv2d_grad_data", "dx", op->dx, "weight", op->weight));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = out_pixels(s),
@@ -263,6 +267,8 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dweight", op->dweight, weight_bytes(s)));
+    KEEL_TRY(keel_check_apart("conv2d_grad_weight", "dweight", op->dweight, "x", op->x));
+    KEEL_TRY(keel_check_apart("conv2d_grad_weight", "dweight", op->dweight, "dy", op->dy));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = s->channels,

@@ -17,11 +17,15 @@ static enum keel_status check(const struct keel_cross_entropy *op)
     const uint64_t row_bytes = op->rows * sizeof(float);
     if (op->rows == 0 || op->vocab == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
-    KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, op->vocab * row_bytes));
+    KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
+    KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, KEEL_BYTES(op->vocab, row_bytes)));
     KEEL_TRY(keel_check_buffer("cross_entropy", "targets", op->targets, op->rows * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, row_bytes));
+    if (op->loss_scale != NULL)
+        KEEL_TRY(keel_check_buffer("cross_entropy", "loss_scale", op->loss_scale, sizeof(float)));
     if (op->dlogits != NULL)
-        KEEL_TRY(keel_check_buffer("cross_entropy", "dlogits", op->dlogits, op->vocab * row_bytes));
+        KEEL_TRY(
+            keel_check_buffer("cross_entropy", "dlogits", op->dlogits, KEEL_BYTES(op->vocab, row_bytes)));
     return KEEL_OK;
 }
 
@@ -59,6 +63,7 @@ enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *kernels,
 {
     if (op->rows == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: 0 rows");
+    KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
     KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, op->rows * sizeof(float)));
     KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
     const struct keel_arg args[] = {

@@ -11,7 +11,7 @@ enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "digest: no elements");
-    KEEL_TRY(keel_check_buffer("digest", "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("digest", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("digest", "digest", op->digest, sizeof(uint64_t)));
     KEEL_TRY(keel_check_buffer("digest", "scratch", op->scratch, keel_digest_scratch_bytes(op->count)));
     uint64_t blocks = keel_digest_scratch_bytes(op->count) / sizeof(uint64_t);

@@ -9,11 +9,11 @@ enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel
     if (op->count > KEEL_RANDOM_ELEMENTS_MAX)
         return keel_fail(KEEL_LIMIT, "dropout: %llu elements, at most 2^34 have a counter of their own",
                          (unsigned long long)op->count);
-    KEEL_TRY(keel_check_buffer("dropout", "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("dropout", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("dropout", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("dropout", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("dropout", "control", op->control, sizeof(struct keel_control)));
     if (op->base != NULL)
-        KEEL_TRY(keel_check_buffer("dropout", "base", op->base, op->count * sizeof(float)));
+        KEEL_TRY(keel_check_buffer("dropout", "base", op->base, KEEL_BYTES(op->count, sizeof(float))));
     uint32_t block = keel_kernels_item_elements(kernels);
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),

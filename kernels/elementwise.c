@@ -8,9 +8,9 @@
 static enum keel_status launch_pairs(struct keel_kernels *kernels, const char *name, const char *kernel,
                                      const struct keel_add *op, struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer(name, "a", op->a, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(name, "b", op->b, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(name, "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "a", op->a, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(name, "b", op->b, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(name, "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->a),
         keel_arg_buffer(op->b),
@@ -40,13 +40,13 @@ enum keel_status keel_op_multiply(struct keel_kernels *kernels, const struct kee
 enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bias *op,
                               struct keel_launch_list *list)
 {
-    const uint64_t count = op->rows * op->n;
+    const uint64_t count = KEEL_BYTES(op->rows, op->n);
     if (count == 0 || op->rows > UINT64_MAX / sizeof(float) / op->n)
         return keel_fail(KEEL_INVALID, "bias: %llu rows of %u: none, or more than memory has bytes",
                          (unsigned long long)op->rows, op->n);
-    KEEL_TRY(keel_check_buffer("bias", "x", op->x, count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("bias", "bias", op->bias, op->n * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("bias", "y", op->y, count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias", "x", op->x, KEEL_BYTES(count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("bias", "bias", op->bias, KEEL_BYTES(op->n, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("bias", "y", op->y, KEEL_BYTES(count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x), keel_arg_buffer(op->bias), keel_arg_buffer(op->y),
         keel_arg_u64(count),    keel_arg_u32(op->n),       keel_arg_u32(keel_kernels_item_elements(kernels)),
@@ -58,8 +58,8 @@ enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bi
 enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_gelu *op,
                               struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("gelu", "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("gelu", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("gelu", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("gelu", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->y),
@@ -73,9 +73,9 @@ enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_ge
 enum keel_status keel_op_gelu_grad(struct keel_kernels *kernels, const struct keel_gelu_grad *op,
                                    struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("gelu_grad", "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("gelu_grad", "dy", op->dy, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("gelu_grad", "dx", op->dx, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("gelu_grad", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("gelu_grad", "dy", op->dy, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("gelu_grad", "dx", op->dx, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->dy),
@@ -90,7 +90,7 @@ enum keel_status keel_op_gelu_grad(struct keel_kernels *kernels, const struct ke
 enum keel_status keel_op_fill(struct keel_kernels *kernels, const struct keel_fill *op,
                               struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("fill", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("fill", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->y),
         keel_arg_u64(op->count),
@@ -104,8 +104,8 @@ enum keel_status keel_op_fill(struct keel_kernels *kernels, const struct keel_fi
 enum keel_status keel_op_copy(struct keel_kernels *kernels, const struct keel_copy *op,
                               struct keel_launch_list *list)
 {
-    KEEL_TRY(keel_check_buffer("copy", "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer("copy", "y", op->y, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("copy", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("copy", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->y),

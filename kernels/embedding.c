@@ -10,12 +10,12 @@ static enum keel_status check_shape(const char *name, const struct keel_embeddin
     if (rows == 0 || op->width == 0 || op->vocab == 0 || rows > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, width %u, vocabulary %u", name, op->batch,
                          op->tokens, op->width, op->vocab);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, rows * sizeof(int32_t)));
-    KEEL_TRY(keel_check_buffer(name, "table", op->table, (uint64_t)op->vocab * op->width * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(name, "activations", op->y, rows * op->width * sizeof(float)));
+    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t))));
+    KEEL_TRY(keel_check_buffer(name, "table", op->table, KEEL_BYTES(op->vocab, op->width, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(name, "activations", op->y, KEEL_BYTES(rows, op->width, sizeof(float))));
     if (op->positions != NULL)
         KEEL_TRY(keel_check_buffer(name, "positions", op->positions,
-                                   (uint64_t)op->tokens * op->width * sizeof(float)));
+                                   KEEL_BYTES(op->tokens, op->width, sizeof(float))));
     return KEEL_OK;
 }
 

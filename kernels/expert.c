@@ -14,7 +14,7 @@ static enum keel_status launch(struct keel_kernels *kernels, const char *kernel,
 
 static uint64_t row_bytes(uint32_t rows, uint32_t n)
 {
-    return (uint64_t)rows * n * sizeof(float);
+    return KEEL_BYTES(rows, n, sizeof(float));
 }
 
 static uint64_t items_of(uint64_t rows, uint32_t item_rows)
@@ -171,10 +171,13 @@ static enum keel_status check_balance(const struct keel_balance_loss *op)
     if (choices == 0 || choices > INT32_MAX || op->experts == 0 || op->experts > KEEL_EXPERTS_MAX)
         return keel_fail(KEEL_INVALID, "%s: probabilities [%u, %u], %u choices a row", name, op->rows,
                          op->experts, op->k);
+    KEEL_TRY(keel_check_finite(name, "scale", op->scale));
     KEEL_TRY(keel_check_buffer(name, "probabilities", op->probabilities, row_bytes(op->rows, op->experts)));
     KEEL_TRY(keel_check_buffer(name, "choice", op->choice, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, row_bytes(2, op->experts)));
     KEEL_TRY(keel_check_buffer(name, "loss", op->loss, sizeof(float)));
+    if (op->loss_scale != NULL)
+        KEEL_TRY(keel_check_buffer(name, "loss_scale", op->loss_scale, sizeof(float)));
     if (op->dprobabilities == NULL)
         return KEEL_OK;
     return keel_check_buffer(name, "dprobabilities", op->dprobabilities, row_bytes(op->rows, op->experts));

@@ -54,7 +54,8 @@ static uint32_t type_bytes(enum keel_dtype type)
 static uint64_t span_bytes(uint64_t count, uint64_t rows, uint32_t columns, uint32_t leading, uint64_t stride,
                            enum keel_dtype type)
 {
-    return ((count - 1) * stride + (rows - 1) * leading + columns) * type_bytes(type);
+    const uint64_t last = keel_plus(KEEL_BYTES(count - 1, stride), KEEL_BYTES(rows - 1, leading));
+    return KEEL_BYTES(keel_plus(last, columns), type_bytes(type));
 }
 
 static enum keel_status check_shape(const struct keel_gemm *op)
@@ -81,6 +82,17 @@ static enum keel_status check_shape(const struct keel_gemm *op)
     return KEEL_OK;
 }
 
+/* `count` of C lie behind each other, or side by side in the same rows: no element is in two. */
+static enum keel_status check_places(const struct keel_gemm *op, uint64_t count)
+{
+    const uint64_t high = keel_plus(KEEL_BYTES(op->m - UINT64_C(1), op->ldc), op->n);
+    const uint64_t wide = keel_plus(KEEL_BYTES(count - 1, op->stride_c), op->n);
+    if (count == 1 || op->stride_c >= high || (op->stride_c >= op->n && wide <= op->ldc))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "gemm: %u x %u with rows of %u: %llu of them overlap at a stride of %llu",
+                     op->m, op->n, op->ldc, (unsigned long long)count, (unsigned long long)op->stride_c);
+}
+
 /* So many of A, of B with its bias, of C. */
 static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_count, uint64_t b_count,
                                       uint64_t c_count)
@@ -97,13 +109,22 @@ static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_cou
         KEEL_TRY(keel_check_buffer("gemm", "pre", op->pre, c));
     if (op->residual != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "residual", op->residual, c));
-    return KEEL_OK;
+    KEEL_TRY(check_places(op, c_count));
+    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "A", op->a));
+    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "B", op->b));
+    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "bias", op->bias));
+    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "pre", op->pre));
+    KEEL_TRY(keel_check_apart("gemm", "pre", op->pre, "A", op->a));
+    KEEL_TRY(keel_check_apart("gemm", "pre", op->pre, "B", op->b));
+    if (op->residual != op->c)
+        KEEL_TRY(keel_check_apart("gemm", "C", op->c, "residual", op->residual));
+    return keel_check_apart("gemm", "pre", op->pre, "bias", op->bias);
 }
 
 uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
 {
-    return (uint64_t)divide_up(op->m, GEMM_TILE_ROWS) * divide_up(op->n, GEMM_TILE_COLUMNS) * op->batch *
-           sizeof(uint32_t);
+    return KEEL_BYTES(divide_up(op->m, GEMM_TILE_ROWS), divide_up(op->n, GEMM_TILE_COLUMNS), op->batch,
+                      sizeof(uint32_t));
 }
 
 static uint32_t flags_of(const struct keel_gemm *op)
@@ -185,7 +206,7 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
     KEEL_TRY(check_buffers(&op->product, 1, op->over_k ? 1 : op->groups, op->over_k ? op->groups : 1));
     if (one.bias != NULL)
         KEEL_TRY(keel_check_buffer("gemm_grouped", "bias", one.bias,
-                                   (uint64_t)op->groups * one.n * sizeof(float)));
+                                   KEEL_BYTES(op->groups, one.n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gemm_grouped", "offsets", op->offsets,
                                (op->groups + UINT64_C(1)) * sizeof(int32_t)));
     one.batch = op->groups;
@@ -204,6 +225,7 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
 {
     const struct keel_gemm *product = op->product;
     KEEL_TRY(check_shape(product));
+    KEEL_TRY(check_places(product, product->batch));
     KEEL_TRY(keel_check_buffer("gemm_check", "C", product->c,
                                span_bytes(product->batch, product->m, product->n, product->ldc,
                                           product->stride_c, product->c_type)));

@@ -7,6 +7,7 @@
 #include "kernels_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -269,6 +270,18 @@ enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct k
     return keel_kernels_launch(kernels, list, module, name, &range, args, arg_count);
 }
 
+uint64_t keel_product(const uint64_t *factors, size_t count)
+{
+    uint64_t product = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (factors[i] != 0 && product > UINT64_MAX / factors[i])
+            product = UINT64_MAX;
+        else
+            product *= factors[i];
+    }
+    return product;
+}
+
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes)
 {
@@ -278,6 +291,21 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
         return keel_fail(KEEL_INVALID, "%s: %s holds %llu bytes, needs %llu", op, what,
                          (unsigned long long)keel_buffer_bytes(buffer), (unsigned long long)bytes);
     return KEEL_OK;
+}
+
+enum keel_status keel_check_apart(const char *op, const char *written, const struct keel_buffer *to,
+                                  const char *read, const struct keel_buffer *from)
+{
+    if (to == NULL || from == NULL || !keel_buffer_overlaps(to, from))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "%s: %s overlaps %s; it needs memory of its own", op, written, read);
+}
+
+enum keel_status keel_check_finite(const char *op, const char *what, float value)
+{
+    if (isfinite(value))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "%s: %s is %g", op, what, (double)value);
 }
 
 void keel_launch_list_fini(struct keel_launch_list *list)

@@ -88,8 +88,8 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
 struct keel_clblast;
 const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
-/* How much local memory a group has, in three sizes: LARGE for arrays of some 200 KiB (caches of a CPU, mostly),
- * TINY below the 32 KiB that OpenCL asks of a full profile. The .cl files see KEEL_LARGE_LOCAL and
+/* How much local memory a group has, in three sizes: LARGE for arrays of some 200 KiB (caches of a CPU,
+ * mostly), TINY below the 32 KiB that OpenCL asks of a full profile. The .cl files see KEEL_LARGE_LOCAL and
  * KEEL_TINY_LOCAL. Changes sizes of blocks, never bits. The host device is LARGE. */
 enum keel_local_size { KEEL_LOCAL_TINY, KEEL_LOCAL_SMALL, KEEL_LOCAL_LARGE, KEEL_LOCAL_SIZES };
 enum { KEEL_LOCAL_SMALL_BYTES = 32768, KEEL_LOCAL_LARGE_BYTES = 262144 };
@@ -124,9 +124,26 @@ enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct k
                                           enum keel_module_id module, const char *name, uint64_t count,
                                           const struct keel_arg *args, uint32_t arg_count);
 
+/* Sizes of what a caller describes. A product or a sum that 64 bits do not hold is UINT64_MAX, and stays so
+ * through further factors above 0: no buffer has that many bytes, and keel_check_buffer refuses it. */
+uint64_t keel_product(const uint64_t *factors, size_t count);
+#define KEEL_BYTES(...)                                                                                      \
+    keel_product((const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
+static inline uint64_t keel_plus(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
 /* INVALID, naming the operation, unless `buffer` is there and holds at least `bytes`. */
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes);
+
+/* INVALID when what an operation writes overlaps what it reads and it cannot work in place. NULL is apart
+ * from all. */
+enum keel_status keel_check_apart(const char *op, const char *written, const struct keel_buffer *to,
+                                  const char *read, const struct keel_buffer *from);
+/* INVALID when a number of a descriptor is infinite or NaN. */
+enum keel_status keel_check_finite(const char *op, const char *what, float value);
 
 static inline struct keel_arg keel_arg_buffer(struct keel_buffer *buffer)
 {

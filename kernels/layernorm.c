@@ -35,7 +35,7 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
-    KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, (uint64_t)op->rows * op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, op->n * sizeof(float)));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
@@ -53,8 +53,9 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
 {
     const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
     KEEL_TRY(check_shape("layernorm", op->rows, op->n));
-    KEEL_TRY(keel_check_buffer("layernorm", "x", op->x, op->rows * column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm", "y", op->y, op->rows * column_bytes));
+    KEEL_TRY(keel_check_finite("layernorm", "epsilon", op->epsilon));
+    KEEL_TRY(keel_check_buffer("layernorm", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
+    KEEL_TRY(keel_check_buffer("layernorm", "y", op->y, KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm", "gamma", op->gamma, column_bytes));
     if (op->beta != NULL)
         KEEL_TRY(keel_check_buffer("layernorm", "beta", op->beta, column_bytes));
@@ -84,11 +85,12 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
 {
     const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "x", op->x, op->rows * column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "dy", op->dy, op->rows * column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "dx", op->dx, op->rows * column_bytes));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "dy", op->dy, KEEL_BYTES(op->rows, column_bytes)));
+    KEEL_TRY(keel_check_buffer("layernorm_grad", "dx", op->dx, KEEL_BYTES(op->rows, column_bytes)));
     if (op->residual != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm_grad", "residual", op->residual, op->rows * column_bytes));
+        KEEL_TRY(keel_check_buffer("layernorm_grad", "residual", op->residual,
+                                   KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm_grad", "gamma", op->gamma, column_bytes));
     KEEL_TRY(keel_check_buffer("layernorm_grad", "dgamma", op->dgamma, column_bytes));
     if (op->dbeta != NULL)

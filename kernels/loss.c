@@ -19,11 +19,15 @@ static enum keel_status check(const char *name, const struct keel_loss *op)
 {
     if (op->count == 0 || blocks_of(op->count) > UINT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: %llu values", name, (unsigned long long)op->count);
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, op->count * sizeof(float)));
-    KEEL_TRY(keel_check_buffer(name, "targets", op->targets, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_finite(name, "scale", op->scale));
+    KEEL_TRY(keel_check_buffer(name, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer(name, "targets", op->targets, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, keel_loss_scratch_bytes(op->count)));
     KEEL_TRY(keel_check_buffer(name, "loss", op->loss, sizeof(float)));
-    return op->dx != NULL ? keel_check_buffer(name, "dx", op->dx, op->count * sizeof(float)) : KEEL_OK;
+    if (op->loss_scale != NULL)
+        KEEL_TRY(keel_check_buffer(name, "loss_scale", op->loss_scale, sizeof(float)));
+    return op->dx != NULL ? keel_check_buffer(name, "dx", op->dx, KEEL_BYTES(op->count, sizeof(float)))
+                          : KEEL_OK;
 }
 
 enum keel_status keel_op_loss(struct keel_kernels *kernels, const struct keel_loss *op,

@@ -50,7 +50,7 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "norm: no elements");
-    KEEL_TRY(keel_check_buffer("norm", "x", op->x, op->count * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("norm", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->count)));
     KEEL_TRY(keel_check_buffer("norm", "norm", op->norm, (op->loss_scale != NULL ? 3 : 2) * sizeof(float)));
     KEEL_TRY(keel_check_buffer("norm", "control", op->control, sizeof(struct keel_control)));
@@ -144,7 +144,7 @@ enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors
 
 static enum keel_status check_update(const struct keel_update *op)
 {
-    const uint64_t bytes = op->count * sizeof(float);
+    const uint64_t bytes = KEEL_BYTES(op->count, sizeof(float));
     if ((unsigned)op->optimizer >= KEEL_OPTIMIZER_COUNT)
         return keel_fail(KEEL_INVALID, "update: no optimizer has number %u", (unsigned)op->optimizer);
     if (op->count == 0 || op->tensor_count == 0)
@@ -164,7 +164,7 @@ static enum keel_status check_update(const struct keel_update *op)
     KEEL_TRY(keel_check_buffer("update", "pages", op->pages,
                                keel_update_page_count(op->count) * sizeof(uint32_t)));
     if (op->half != NULL)
-        KEEL_TRY(keel_check_buffer("update", "half", op->half, op->count * sizeof(uint16_t)));
+        KEEL_TRY(keel_check_buffer("update", "half", op->half, KEEL_BYTES(op->count, sizeof(uint16_t))));
     KEEL_TRY(keel_check_buffer("update", "digest", op->digest, sizeof(uint64_t)));
     return keel_check_buffer("update", "scratch", op->scratch, keel_update_scratch_bytes(op));
 }

@@ -59,10 +59,11 @@ static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_
 {
     KEEL_TRY(check(pool->op, s));
     const uint32_t out_h = keel_pool_out(s, 0), out_w = keel_pool_out(s, 1);
-    const uint64_t in_bytes = (uint64_t)s->batch * s->height * s->width * s->channels * sizeof(float);
-    const uint64_t out_bytes = (uint64_t)s->batch * out_h * out_w * s->channels * sizeof(float);
+    const uint64_t in_bytes = KEEL_BYTES(s->batch, s->height, s->width, s->channels, sizeof(float));
+    const uint64_t out_bytes = KEEL_BYTES(s->batch, out_h, out_w, s->channels, sizeof(float));
     KEEL_TRY(keel_check_buffer(pool->op, pool->in_name, pool->in, in_bytes));
     KEEL_TRY(keel_check_buffer(pool->op, pool->out_name, pool->out, out_bytes));
+    KEEL_TRY(keel_check_apart(pool->op, pool->out_name, pool->out, pool->in_name, pool->in));
     if (pool->max)
         KEEL_TRY(keel_check_buffer(pool->op, "taps", pool->taps, out_bytes));
     struct keel_buffer *from = pool->grad ? pool->out : pool->in, *to = pool->grad ? pool->in : pool->out;
@@ -123,8 +124,8 @@ static enum keel_status launch_global(struct keel_kernels *kernels, struct keel_
     if (op->batch == 0 || op->pixels == 0 || op->channels == 0)
         return keel_fail(KEEL_INVALID, "%s: %u images of %u pixels, %u channels", name, op->batch, op->pixels,
                          op->channels);
-    const uint64_t out_bytes = (uint64_t)op->batch * op->channels * sizeof(float);
-    KEEL_TRY(keel_check_buffer(name, grad ? "dx" : "x", op->x, op->pixels * out_bytes));
+    const uint64_t out_bytes = KEEL_BYTES(op->batch, op->channels, sizeof(float));
+    KEEL_TRY(keel_check_buffer(name, grad ? "dx" : "x", op->x, KEEL_BYTES(op->pixels, out_bytes)));
     KEEL_TRY(keel_check_buffer(name, grad ? "dy" : "y", op->y, out_bytes));
     const struct keel_arg args[] = {
         keel_arg_buffer(grad ? op->y : op->x),

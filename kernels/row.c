@@ -21,7 +21,7 @@ static enum keel_status launch(struct keel_kernels *kernels, const char *kernel,
 enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel_softmax *op,
                                  struct keel_launch_list *list)
 {
-    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax", op->rows, op->n));
     KEEL_TRY(keel_check_buffer("softmax", "x", op->x, bytes));
     KEEL_TRY(keel_check_buffer("softmax", "y", op->y, bytes));
@@ -38,7 +38,7 @@ enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel
 enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct keel_softmax_grad *op,
                                       struct keel_launch_list *list)
 {
-    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax_grad", op->rows, op->n));
     KEEL_TRY(keel_check_buffer("softmax_grad", "y", op->y, bytes));
     KEEL_TRY(keel_check_buffer("softmax_grad", "dy", op->dy, bytes));
@@ -59,9 +59,9 @@ static enum keel_status check_top_k(const char *name, uint32_t rows, uint32_t n,
 enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_top_k *op,
                                struct keel_launch_list *list)
 {
-    const uint64_t taken_bytes = (uint64_t)op->rows * op->k * sizeof(float);
+    const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k", op->rows, op->n, op->k));
-    KEEL_TRY(keel_check_buffer("top_k", "x", op->x, (uint64_t)op->rows * op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("top_k", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("top_k", "indices", op->indices, taken_bytes));
     if (op->values != NULL)
         KEEL_TRY(keel_check_buffer("top_k", "values", op->values, taken_bytes));
@@ -81,11 +81,11 @@ enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_t
 enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct keel_top_k_grad *op,
                                     struct keel_launch_list *list)
 {
-    const uint64_t taken_bytes = (uint64_t)op->rows * op->k * sizeof(float);
+    const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k_grad", op->rows, op->n, op->k));
     KEEL_TRY(keel_check_buffer("top_k_grad", "indices", op->indices, taken_bytes));
     KEEL_TRY(keel_check_buffer("top_k_grad", "dvalues", op->dvalues, taken_bytes));
-    KEEL_TRY(keel_check_buffer("top_k_grad", "dx", op->dx, (uint64_t)op->rows * op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("top_k_grad", "dx", op->dx, KEEL_BYTES(op->rows, op->n, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->indices),
         keel_arg_buffer(op->dvalues),
@@ -101,7 +101,7 @@ enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct k
 enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_cumsum *op,
                                 struct keel_launch_list *list)
 {
-    const uint64_t bytes = (uint64_t)op->rows * op->n * sizeof(float);
+    const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("cumsum", op->rows, op->n));
     KEEL_TRY(keel_check_buffer("cumsum", "x", op->x, bytes));
     KEEL_TRY(keel_check_buffer("cumsum", "y", op->y, bytes));

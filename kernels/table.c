@@ -21,7 +21,7 @@ static enum keel_status launch_rows(struct keel_kernels *kernels, const char *ke
 
 static uint64_t row_bytes(uint32_t rows, uint32_t n)
 {
-    return (uint64_t)rows * n * sizeof(float);
+    return KEEL_BYTES(rows, n, sizeof(float));
 }
 
 /* ---- gather ---- */
@@ -53,6 +53,8 @@ enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(keel_check_buffer("gather", "ids", op->ids, op->count * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer("gather", "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer("gather", "y", op->y, row_bytes(op->count, op->n)));
+    KEEL_TRY(keel_check_apart("gather", "y", op->y, "x", op->x));
+    KEEL_TRY(keel_check_apart("gather", "y", op->y, "ids", op->ids));
     const struct keel_row_gather rows = {
         .count = op->count, .n = op->n, .limit = op->rows, .per = 1, .ids = op->ids, .x = op->x, .y = op->y};
     return keel_gather_rows(kernels, &rows, list);
@@ -66,11 +68,13 @@ enum keel_status keel_op_embedding_bag(struct keel_kernels *kernels, const struc
     if (ids == 0 || op->rows == 0 || op->rows > INT32_MAX || op->n == 0)
         return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, table [%u, %u]", name, op->bags, op->size, op->rows,
                          op->n);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, ids * sizeof(int32_t)));
+    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(ids, sizeof(int32_t))));
     KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->bags, op->n)));
+    KEEL_TRY(keel_check_apart(name, "y", op->y, "table", op->table));
+    KEEL_TRY(keel_check_apart(name, "y", op->y, "ids", op->ids));
     if (op->weights != NULL)
-        KEEL_TRY(keel_check_buffer(name, "weights", op->weights, ids * sizeof(float)));
+        KEEL_TRY(keel_check_buffer(name, "weights", op->weights, KEEL_BYTES(ids, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->ids),
         keel_arg_buffer(op->weights != NULL ? op->weights : op->table),
@@ -176,6 +180,7 @@ enum keel_status keel_op_pairwise_dot(struct keel_kernels *kernels, const struct
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->batch, op->f * op->n)));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->batch, op->f * (op->f - 1) / 2)));
+    KEEL_TRY(keel_check_apart(name, "y", op->y, "x", op->x));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),  keel_arg_buffer(op->y),
         keel_arg_u32(op->batch), keel_arg_u32(op->f),
