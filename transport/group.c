@@ -207,6 +207,8 @@ void keel_group_end(struct keel_group *group, bool tell)
 
 void keel_group_revoke(struct keel_group *group)
 {
+    if (atomic_load(&group->revoked))
+        return;
     keel_mutex_lock(&group->endpoint->lock);
     keel_group_end(group, true);
     keel_mutex_unlock(&group->endpoint->lock);
@@ -253,7 +255,6 @@ static void close_whole(struct keel_group *group)
 {
     struct keel_endpoint *endpoint = group->endpoint;
     keel_mutex_lock(&endpoint->lock);
-    KEEL_ASSERT(group->children == NULL);
     endpoint->closing = true;
     keel_endpoint_wake(endpoint);
     while (!group->detached || group->waiters > 0)
@@ -264,8 +265,46 @@ static void close_whole(struct keel_group *group)
     keel_session_forget(group);
 }
 
+static bool descends(const struct keel_group *child, const struct keel_group *from)
+{
+    const struct keel_group *at = child->parent;
+    while (at != NULL && at != from)
+        at = at->parent;
+    return at != NULL;
+}
+
+/* The one split off last, from which nothing that is open was split: the newest come first. */
+static struct keel_group *last_split_from(const struct keel_group *group)
+{
+    keel_mutex_lock(&group->endpoint->lock);
+    struct keel_group *at = group->whole->children;
+    while (at != NULL && !descends(at, group))
+        at = at->next_child;
+    if (at != NULL)
+        keel_group_end(at, false);
+    keel_mutex_unlock(&group->endpoint->lock);
+    return at;
+}
+
+/* What was split from it ends with it; its owner still has to close it. */
+static void close_splits(const struct keel_group *group)
+{
+    for (struct keel_group *child; (child = last_split_from(group)) != NULL;) {
+        keel_group_close_child(child);
+        keel_operation_free_all(child);
+        keel_plan_free_all(child);
+        child->orphaned = true;
+        child->parent = child->whole = NULL;
+    }
+}
+
 void keel_group_close(struct keel_group *group)
 {
+    if (group->orphaned) {
+        keel_group_destroy(group);
+        return;
+    }
+    close_splits(group);
     keel_mutex_lock(&group->endpoint->lock);
     keel_group_end(group, false); /* its peers hear the farewell instead */
     keel_mutex_unlock(&group->endpoint->lock);
@@ -280,11 +319,13 @@ void keel_group_close(struct keel_group *group)
 
 uint32_t keel_group_failed(const struct keel_group *group, uint32_t *out_ranks, uint32_t capacity)
 {
-    keel_mutex_lock(&group->endpoint->lock);
+    if (!group->orphaned) /* else its endpoint may be closed, and nobody writes it */
+        keel_mutex_lock(&group->endpoint->lock);
     uint32_t count = group->lost.count;
     for (uint32_t k = 0; k < count && k < capacity; k++)
         out_ranks[k] = group->lost.rank[k];
-    keel_mutex_unlock(&group->endpoint->lock);
+    if (!group->orphaned)
+        keel_mutex_unlock(&group->endpoint->lock);
     return count;
 }
 

@@ -251,8 +251,9 @@ struct keel_group {
     struct keel_operation *live;
     uint32_t waiters;
     _Atomic bool revoked;
-    bool revoked_for_all;    /* not only closed: whoever connects hears of it, */
-    bool revocation_due;     /*   and who is connected is still to */
+    bool orphaned;        /* closed with what it was split from: only this is left, until it is closed too */
+    bool revoked_for_all; /* not only closed: whoever connects hears of it, */
+    bool revocation_due;  /*   and who is connected is still to */
     struct keel_losses lost; /* ranks of this group */
     bool guessed;            /* nothing speaks for the first of them: others do not hear of it */
     bool is_awaited;         /* whole: somebody gave up waiting for this rank */

@@ -596,6 +596,13 @@ static enum keel_status obtain_prepared(struct keel_group *group, const struct k
     return status;
 }
 
+static enum keel_status is_over(const struct keel_group *group, const struct keel_collective *what)
+{
+    return keel_fail(KEEL_REVOKED, "%s %llu: epoch %llu is over; open the next group",
+                     keel_collective_name(what->kind), (unsigned long long)what->sequence,
+                     (unsigned long long)group->epoch);
+}
+
 /* Begun, as one of the group's waiters; the caller owns progress if `out_driving`. */
 static enum keel_status begin(struct keel_group *group, const struct keel_collective *collective,
                               struct keel_operation **out, bool *out_driving)
@@ -603,6 +610,8 @@ static enum keel_status begin(struct keel_group *group, const struct keel_collec
     struct keel_endpoint *endpoint = group->endpoint;
     if (collective->parts == NULL && collective->part_count > 0)
         return wrong(collective, "it has parts, and no list of them");
+    if (keel_group_over(group))
+        return is_over(group, collective);
     keel_mutex_lock(&endpoint->lock);
     struct keel_operation *operation = take_again(group, collective);
     if (operation == NULL) {
@@ -627,11 +636,7 @@ static enum keel_status begin(struct keel_group *group, const struct keel_collec
         return keel_fail(status, "%s %llu: %d operations are in flight already; wait for some",
                          keel_collective_name(collective->kind), (unsigned long long)collective->sequence,
                          KEEL_OPERATIONS_MAX);
-    if (status == KEEL_REVOKED)
-        return keel_fail(status, "%s %llu: epoch %llu is over; open the next group",
-                         keel_collective_name(collective->kind), (unsigned long long)collective->sequence,
-                         (unsigned long long)group->epoch);
-    return status;
+    return status == KEEL_REVOKED ? is_over(group, collective) : status;
 }
 
 /* Long operations are left to the thread, which overlaps them with what the caller does next. */

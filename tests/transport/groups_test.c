@@ -178,6 +178,38 @@ START_TEST(a_child_closes_at_once_while_another_thread_waits_in_the_whole_group)
 }
 END_TEST
 
+/* The whole is closed first, as by a caller that cleans up after an error. */
+static int parent_first_body(struct rank *me)
+{
+    uint64_t live = keel_memory_stats().live_blocks;
+    struct keel_group *whole = all_ranks(me, 1), *child, *grandchild;
+    struct keel_operation *operation;
+    int32_t mine = 1, sum;
+    uint32_t lost;
+    rank_ok(me, keel_group_split(whole, 1, 0, 0, in_seconds(20), &child));
+    rank_ok(me, keel_group_split(child, 1, 0, 0, in_seconds(20), &grandchild));
+    rank_check(me, sum_of(me, grandchild, 1, 1) == (int32_t)me->rank_count);
+    if (me->rank == 0)
+        rank_ok(me, add_up(child, 2, &mine, &sum, 1, &operation));
+    keel_group_close(whole);
+    keel_group_revoke(child);
+    rank_check(me, add_up(child, 3, &mine, &sum, 1, &operation) == KEEL_REVOKED);
+    rank_check(me, keel_group_split(grandchild, 4, 0, 0, in_seconds(20), &whole) == KEEL_REVOKED);
+    rank_check(me, !keel_group_lost(child, &lost));
+    keel_group_close(child);
+    keel_group_close(grandchild);
+    rank_check(me, keel_memory_stats().live_blocks < live + 100);
+    return 0;
+}
+
+START_TEST(a_child_may_be_closed_after_what_it_was_split_from)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 3, 1, NULL, parent_first_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int revoked_child_body(struct rank *me)
 {
     struct keel_group *whole = all_ranks(me, 1), *child;
@@ -541,6 +573,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, groups_split_off_work_side_by_side_on_the_same_connections, 1, 4);
     tcase_add_test(tc, a_group_that_was_split_off_can_be_closed_in_the_middle_of_a_sum);
     tcase_add_test(tc, a_child_closes_at_once_while_another_thread_waits_in_the_whole_group);
+    tcase_add_test(tc, a_child_may_be_closed_after_what_it_was_split_from);
     tcase_add_test(tc, revoking_a_child_leaves_the_whole_and_revoking_the_whole_ends_the_child);
     tcase_add_test(tc, a_dead_rank_takes_only_the_groups_that_it_was_in);
     tcase_add_test(tc, ranks_that_disagree_are_told_who_and_what_all_of_them);

@@ -115,17 +115,17 @@ enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct ke
 void keel_group_revoke(struct keel_group *group);
 /* Split: ranks with the same colour form a child group, ordered by (key, rank in the parent). Collective over
  * the parent (an all-gather under `sequence`); returns by the deadline. The child lives in the parent's epoch
- * and on its connections, is revoked with it, and is closed before it. One shard a rank. On failure as
- * keel_group_run; LIMIT too (1,024 splits an epoch, a number that is taken): other ranks may have the child
- * then, and wait for this one until their deadlines. */
+ * and on its connections, and ends with it. One shard a rank. On failure as keel_group_run; LIMIT too (1,024
+ * splits an epoch, a number that is taken): other ranks may have the child then, and wait for this one until
+ * their deadlines. */
 enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, uint32_t colour, uint32_t key,
                                   uint64_t deadline_ns, struct keel_group **out);
 uint32_t keel_group_rank(const struct keel_group *group);
 uint32_t keel_group_rank_count(const struct keel_group *group);
 /* Revoke, close the connections of the epoch (of a child: none), release all memory of unfinished operations.
  * Returns when nothing touches memory that was lent any more, which takes 200 ms at most and the time of a
- * round of progress. Waiters of other threads return first. Once; children before what they were split from.
- */
+ * round of progress. Waiters of other threads return first. Once. What was split from it ends with it: calls
+ * of that return REVOKED, also when the endpoint is closed, and it is closed by its owner before or after. */
 void keel_group_close(struct keel_group *group);
 /* The ranks whose loss or silence ended operations (PEER_LOST, TIMEOUT), as far as this rank knows, in the
  * order in which it heard of them: the first `capacity` go to out_ranks. Returns how many there are, 126 at
