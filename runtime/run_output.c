@@ -232,12 +232,14 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
 {
     struct keel_output *output = context;
     output->mismatches++;
-    char one[24], other[24];
+    char one[24], other[24], loss[12], other_loss[12];
     snprintf(one, sizeof one, "%016" PRIx64, a->digest);
     snprintf(other, sizeof other, "%016" PRIx64, b->digest);
-    write_event(
-        output, "ranks-differ",
-        json_pack("{s:I, s:s, s:s}", "step", (json_int_t)a->step, "weights", one, "other_weights", other));
+    snprintf(loss, sizeof loss, "%08" PRIx32, a->loss_bits);
+    snprintf(other_loss, sizeof other_loss, "%08" PRIx32, b->loss_bits);
+    write_event(output, "ranks-differ",
+                json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)a->step, "weights", one,
+                          "other_weights", other, "loss_bits", loss, "other_loss_bits", other_loss));
     dispute(output, a->step);
 }
 
