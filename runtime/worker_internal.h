@@ -46,6 +46,7 @@ enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2, KEEL_WISH_FAILED = 4 };
  * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
     uint64_t has_state, next_step, digest, snapshot_count, probe;
+    uint64_t snapshot_step; /* the newest of the snapshot_count */
     char board[64];
 };
 
@@ -132,8 +133,11 @@ void keel_worker_snapshot_age(struct keel_worker *worker);
 void keel_worker_snapshot_end(struct keel_worker *worker);
 /* How many snapshots resume may take (one of step 0 may have been imported), and taking the newest. A store
  * that cannot be read is an error: nothing is begun anew because of a disk that does not answer. */
-enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count);
+enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count,
+                                            uint64_t *out_newest);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
+/* Take that of `step`, which position 0 takes too, if it can be read from here; else this rank is healed. */
+void keel_worker_restore_alike(struct keel_worker *worker, uint64_t step);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */
 void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,

@@ -244,12 +244,14 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
     return KEEL_OK;
 }
 
-enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count)
+enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count,
+                                            uint64_t *out_newest)
 {
     struct keel_snapshot_info *list = NULL;
     uint32_t count = 0;
     if (worker->store != NULL && worker->resume != KEEL_RESUME_NONE)
         KEEL_TRY(candidates(worker, &list, &count));
+    *out_newest = count > 0 ? list[0].step : 0;
     keel_free(list);
     if (count == 0 && worker->resume == KEEL_RESUME_STEP)
         return keel_fail(KEEL_NOT_FOUND,
@@ -307,4 +309,21 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
     }
     keel_free(list);
     return status == KEEL_OK ? keel_trainer_digest(worker->trainer, &worker->digest) : status;
+}
+
+void keel_worker_restore_alike(struct keel_worker *worker, uint64_t step)
+{
+    struct keel_snapshot_info *list = NULL;
+    uint32_t count = 0;
+    if (worker->store == NULL || candidates(worker, &list, &count) != KEEL_OK)
+        return;
+    for (uint32_t i = 0; i < count && !worker->has_state; i++)
+        if (list[i].step == step && restore_one(worker, &list[i]) == KEEL_OK &&
+            keel_trainer_digest(worker->trainer, &worker->digest) == KEEL_OK) {
+            worker->has_state = true;
+            worker->next_step = step;
+            keel_log(KEEL_LOG_INFO, "rank %u read the snapshot of step %" PRIu64 " itself", worker->rank,
+                     step);
+        }
+    keel_free(list);
 }

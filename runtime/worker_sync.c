@@ -2,8 +2,8 @@
  *
  * Every rank says what it has (one all-gather); all draw the same conclusion from the same records, so no
  * coordinator is needed. Where somebody is alive with state, the furthest one heals the rest: nobody goes
- * back a step. Where nobody has state, position 0 restores the newest snapshot and heals the rest; without
- * a snapshot everybody initializes from the seed. */
+ * back a step. Where nobody has state, every rank reads the newest snapshot, and position 0 (or who is
+ * furthest) heals those that could not; without a snapshot everybody initializes from the seed. */
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -99,7 +99,7 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
                                       .probe = keel_trainer_probe(worker->trainer)};
     snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
-        KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count));
+        KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count, &mine->snapshot_step));
     if (worker->group == NULL) {
         worker->sync_all[0] = *mine;
         return KEEL_OK;
@@ -253,6 +253,8 @@ static enum keel_status agree(struct keel_worker *worker, uint64_t since)
             KEEL_TRY(initialize(worker));
         else if (worker->position == 0)
             KEEL_TRY(keel_worker_restore(worker));
+        else
+            keel_worker_restore_alike(worker, worker->sync_all[0].snapshot_step);
         KEEL_TRY(exchange(worker, SEQUENCE_SECOND));
     }
     worker->sync_ns = keel_now_ns() - since;

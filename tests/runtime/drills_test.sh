@@ -32,6 +32,19 @@ else
     failed=$((failed + 1))
     echo "FAIL: begun anew, or with other bits, after all workers were lost"
 fi
+# After a loss of all every rank reads the snapshot itself: nobody is healed by another, one after the other.
+again() {
+    KEEL_LOG=info "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --ranks 4 --out "$root/again" "$@"
+}
+again --set train.steps=8 --set train.decay_steps=12 >/dev/null 2>&1
+again --set train.decay_steps=12 >"$root/again.log" 2>&1
+if same_bits "$root/auto/1/reference" "$root/again" && grep -q '"event":"resumed"' "$root/again/events.jsonl" &&
+    ! grep -q "healed from" "$root/again.log"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: $(grep -c "healed from" "$root/again.log") ranks were healed by another after all were lost"
+fi
 # A survivor that is alone takes the newcomer in, and goes no step back for it. There are steps enough for the
 # newcomer to be there before the end; with the thread sanitizer a step takes much longer.
 steps=200
