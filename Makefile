@@ -15,8 +15,12 @@ say = @$(if $(V),:,printf '  %-7s %s\n' $(1) $(2))
 SAN ?=
 comma := ,
 PREFIX ?= /usr/local
-CC := gcc
-AR := ar
+# CROSS_COMPILE=aarch64-linux-gnu- SYSROOT=DIR build for another processor: see `cross`.
+CROSS_COMPILE ?=
+SYSROOT ?=
+CC := $(CROSS_COMPILE)gcc $(if $(SYSROOT),--sysroot=$(SYSROOT))
+AR := $(CROSS_COMPILE)ar
+PKG_CONFIG ?= pkg-config
 VERSION := 0.1.0
 
 ROOMS := hal kernels transport ckpt boards runtime
@@ -70,7 +74,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all examples deps lint-deps bench-deps demo test run-tests drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -150,14 +154,14 @@ $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 
 # The examples are built as a stranger would: the C API's headers and libkeel-ckpt, nothing else.
-MPI_CFLAGS = $(subst -I,-isystem ,$(shell pkg-config --cflags ompi-c))
+MPI_CFLAGS = $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags ompi-c))
 examples: $(BUILD)/examples/heat $(BUILD)/examples/heat_mpi
 $(BUILD)/examples/%: ckpt/examples/%.c $(BUILD)/libkeel-ckpt.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(EXAMPLE_CFLAGS) -Ickpt/include -Ihal/include -o $@ $< $(BUILD)/libkeel-ckpt.a -Wl,--as-needed $(ckpt_LIBS) $(EXAMPLE_LIBS)
 $(BUILD)/examples/heat_mpi: EXAMPLE_CFLAGS = $(MPI_CFLAGS)
-$(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell pkg-config --libs ompi-c)
+$(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell $(PKG_CONFIG) --libs ompi-c)
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
 run-tests: all data examples $(test_programs)
@@ -172,6 +176,22 @@ ubsan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/ubsan SAN=undefined OPT="-O1 -g" run-tests
 tsan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/tsan SAN=thread OPT="-O1 -g" run-tests
+
+# The same bits on ARM, 64 and 32 bits wide, under user-mode emulation; ARCH=arm64 for one of them. The libraries come
+# from Debian's packages into a folder of their own.
+cross_TRIPLET_arm64 := aarch64-linux-gnu
+cross_TRIPLET_armhf := arm-linux-gnueabihf
+cross_EMULATOR_arm64 := qemu-aarch64-static
+cross_EMULATOR_armhf := qemu-arm-static
+cross: deps
+	@sh tests/setup/deps.sh cross
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/keel data
+	@for arch in $(or $(ARCH),arm64 armhf); do $(MAKE) --no-print-directory cross-$$arch || exit 1; done
+cross-%:
+	@sh tests/setup/sysroot.sh $* $(BUILD)/cross/$*/sysroot
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)/cross/$* CROSS_COMPILE=$(cross_TRIPLET_$*)- \
+	  SYSROOT=$(BUILD)/cross/$*/sysroot $(BUILD)/cross/$*/keel $(BUILD)/cross/$*/tests/kernels/golden_test
+	@NATIVE=$(BUILD) sh tests/cross/cross.sh $* $(BUILD)/cross/$* $(cross_EMULATOR_$*) $(cross_TRIPLET_$*)
 
 # SEED=n replays one random run of the control plane with its trace; without it, four times SIM_RUNS seeds.
 sim: deps

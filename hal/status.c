@@ -92,9 +92,7 @@ enum keel_status keel_fail_errno(int error_number, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    char reason[REASON_BYTES];
-    return keel_fail(status_of_errno(error_number), "%s: %s%s", text,
-                     strerror_r(error_number, reason, sizeof reason),
+    return keel_fail(status_of_errno(error_number), "%s: %s%s", text, strerror(error_number),
                      error_number == EMFILE ? "; raise the limit (ulimit -n)" : "");
 }
 
