@@ -48,8 +48,8 @@ SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=unde
 # Drivers are C++: one that throws while it is loaded needs the C++ runtime to be there before the sanitizer looks.
 SANFLAGS += $(if $(filter address,$(SAN)),-Wl$(comma)--no-as-needed -lstdc++)
 endif
-CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvisibility=default -pthread \
-	-MMD -MP -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
+CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvisibility=hidden -pthread \
+	-MMD -MP -ffile-prefix-map=$(CURDIR)=. -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
 
 # Where a room keeps its private headers.
 private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
@@ -81,7 +81,7 @@ CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_
 all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a $(BUILD)/libkeel-emulated.so
 
 define room_rules
-$(BUILD)/obj/$(1)/%.o: $(1)/%.c
+$(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
 	$$(Q)$(CC) $$(CFLAGS_ALL) $(call include_of,$(1)) -c $$< -o $$@
@@ -108,9 +108,9 @@ $(BUILD)/gen/boards/%.cl.c: boards/%.cl
 	@mkdir -p $(@D)
 	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $(notdir $*) $(notdir $*); \
 	   od -An -v -tx1 $< | sed 's/ \(..\)/0x\1,/g'; printf '0};\n'; } > $@.tmp && mv $@.tmp $@
-$(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c
+$(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CSTD) -O1 -fPIC -c $< -o $@
+	$(Q)$(CC) $(CSTD) -O1 -fPIC -fvisibility=hidden -c $< -o $@
 
 # The lists of sources too: a file that joins may be older than the library.
 $(BUILD)/libkeel.a: $(LIB_OBJ) $(ROOMS:=/sources.mk)

@@ -19,8 +19,8 @@ struct remote_level {
     struct keel_level level;
     struct keel_level_link link; /* its context is borrowed */
     uint64_t call_timeout_ns;
-    struct keel_mutex lock;            /* guards: */
-    struct keel_wire_message *message; /* owned; the request, then the answer */
+    struct keel_mutex lock;             /* guards: */
+    struct keel_level_message *message; /* owned; the request, then the answer */
     uint64_t serial;
     bool broken;
     bool silent; /* a call timed out, and nothing has come since */

@@ -27,7 +27,7 @@ struct server {
     uint64_t idle_timeout_ns;
     struct handle handles[HANDLES_MAX];
     uint64_t last_number;
-    struct keel_wire_message request, answer;
+    struct keel_level_message request, answer;
 };
 
 /* ---- handles

@@ -5,14 +5,14 @@
 enum { WIRE_VERSION = 1 };
 static const char wire_magic[8] = {'K', 'E', 'E', 'L', 'L', 'E', 'V', 'L'};
 
-void keel_wire_begin(struct keel_wire_message *message, uint32_t op, uint64_t serial, const char *run)
+void keel_wire_begin(struct keel_level_message *message, uint32_t op, uint64_t serial, const char *run)
 {
     message->header = (struct keel_wire_header){.version = WIRE_VERSION, .op = op, .serial = serial};
     memcpy(message->header.magic, wire_magic, sizeof wire_magic);
     memcpy(message->header.run, run, strnlen(run, KEEL_RUN_NAME_BYTES - 1));
 }
 
-enum keel_status keel_wire_send(const struct keel_level_link *link, struct keel_wire_message *message,
+enum keel_status keel_wire_send(const struct keel_level_link *link, struct keel_level_message *message,
                                 uint64_t deadline_ns)
 {
     const size_t bytes = sizeof message->header + message->header.payload_bytes;
@@ -22,7 +22,7 @@ enum keel_status keel_wire_send(const struct keel_level_link *link, struct keel_
     return link->send(link->context, message, bytes, deadline_ns);
 }
 
-enum keel_status keel_wire_receive(const struct keel_level_link *link, struct keel_wire_message *out,
+enum keel_status keel_wire_receive(const struct keel_level_link *link, struct keel_level_message *out,
                                    uint64_t deadline_ns)
 {
     size_t bytes = 0;

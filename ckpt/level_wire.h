@@ -58,19 +58,19 @@ _Static_assert(sizeof(struct keel_wire_info) == 64, "wire info");
 enum { KEEL_WIRE_PAYLOAD_MAX = 1 << 20, KEEL_WIRE_INFOS_MAX = 1024 };
 
 /* One message and room for the largest; the payload is behind the header. */
-struct keel_wire_message {
+struct keel_level_message {
     struct keel_wire_header header;
     uint8_t payload[KEEL_WIRE_PAYLOAD_MAX];
 };
-_Static_assert((int)sizeof(struct keel_wire_message) <= (int)KEEL_LEVEL_MESSAGE_BYTES, "message");
+_Static_assert((int)sizeof(struct keel_level_message) <= (int)KEEL_LEVEL_MESSAGE_BYTES, "message");
 
 /* An empty message of that op. */
-void keel_wire_begin(struct keel_wire_message *message, uint32_t op, uint64_t serial, const char *run);
+void keel_wire_begin(struct keel_level_message *message, uint32_t op, uint64_t serial, const char *run);
 /* Seal and send. */
-enum keel_status keel_wire_send(const struct keel_level_link *link, struct keel_wire_message *message,
+enum keel_status keel_wire_send(const struct keel_level_link *link, struct keel_level_message *message,
                                 uint64_t deadline_ns);
 /* Receive one and check its form. CORRUPT: garbage; VERSION. */
-enum keel_status keel_wire_receive(const struct keel_level_link *link, struct keel_wire_message *out,
+enum keel_status keel_wire_receive(const struct keel_level_link *link, struct keel_level_message *out,
                                    uint64_t deadline_ns);
 
 struct keel_wire_object keel_wire_object_from(const struct keel_object *object);

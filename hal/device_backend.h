@@ -112,7 +112,7 @@ struct keel_kernel {
 };
 
 /* One command of a list. */
-struct keel_step {
+struct keel_list_step {
     enum keel_command_kind kind; /* LAUNCH, COPY or FILL */
     union {
         struct {
@@ -134,7 +134,7 @@ struct keel_step {
 
 struct keel_commands {
     struct keel_device *device;
-    struct keel_step *steps; /* owned, as args */
+    struct keel_list_step *steps; /* owned, as args */
     struct keel_arg *args;
     uint32_t count, capacity, arg_count, arg_capacity;
     bool sealed;
@@ -172,7 +172,7 @@ extern const struct keel_backend keel_opencl_backend;
 void keel_opencl_loader(char out[KEEL_DEVICE_NAME_BYTES]);
 
 /* Where a command of a queue starts: what it waits for, and where its event goes (may be NULL). */
-struct keel_command {
+struct keel_device_command {
     struct keel_queue *queue;
     struct keel_event *const *waits;
     uint32_t wait_count;
@@ -200,19 +200,20 @@ struct keel_device_ops {
     enum keel_status (*queue_finish)(struct keel_queue *queue, uint64_t deadline_ns);
     enum keel_status (*queue_mark)(struct keel_queue *queue, struct keel_event **out_event);
 
-    enum keel_status (*write)(const struct keel_command *command, struct keel_buffer *buffer,
+    enum keel_status (*write)(const struct keel_device_command *command, struct keel_buffer *buffer,
                               uint64_t offset_bytes, const void *data, uint64_t bytes);
-    enum keel_status (*read)(const struct keel_command *command, struct keel_buffer *buffer,
+    enum keel_status (*read)(const struct keel_device_command *command, struct keel_buffer *buffer,
                              uint64_t offset_bytes, void *data, uint64_t bytes);
-    enum keel_status (*copy)(const struct keel_command *command, struct keel_buffer *source,
+    enum keel_status (*copy)(const struct keel_device_command *command, struct keel_buffer *source,
                              uint64_t source_offset_bytes, struct keel_buffer *target,
                              uint64_t target_offset_bytes, uint64_t bytes);
-    enum keel_status (*fill)(const struct keel_command *command, struct keel_buffer *buffer,
+    enum keel_status (*fill)(const struct keel_device_command *command, struct keel_buffer *buffer,
                              uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
-    enum keel_status (*map)(const struct keel_command *command, struct keel_buffer *buffer,
+    enum keel_status (*map)(const struct keel_device_command *command, struct keel_buffer *buffer,
                             uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer);
-    enum keel_status (*unmap)(const struct keel_command *command, struct keel_buffer *buffer, void *pointer);
-    enum keel_status (*launch)(const struct keel_command *command, struct keel_kernel *kernel,
+    enum keel_status (*unmap)(const struct keel_device_command *command, struct keel_buffer *buffer,
+                              void *pointer);
+    enum keel_status (*launch)(const struct keel_device_command *command, struct keel_kernel *kernel,
                                const struct keel_arg *args, uint32_t arg_count,
                                const struct keel_range *range);
 
@@ -235,7 +236,8 @@ struct keel_device_ops {
     /* All three NULL where a replay is but its commands one by one. */
     enum keel_status (*commands_seal)(struct keel_commands *commands);
     void (*commands_unseal)(struct keel_commands *commands);
-    enum keel_status (*replay)(const struct keel_command *command, const struct keel_commands *commands);
+    enum keel_status (*replay)(const struct keel_device_command *command,
+                               const struct keel_commands *commands);
 
     enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
     bool (*event_done)(struct keel_event *event);
@@ -257,14 +259,16 @@ enum keel_status keel_check_copy(const struct keel_device *device, const struct 
 enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes);
 /* All steps of a sealed list, one by one, and one step; what a replay notes of each (device_commands.c). */
-enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands);
-enum keel_status keel_commands_run_step(const struct keel_command *command,
-                                        const struct keel_commands *commands, const struct keel_step *step);
+enum keel_status keel_commands_run(const struct keel_device_command *command,
+                                   const struct keel_commands *commands);
+enum keel_status keel_commands_run_step(const struct keel_device_command *command,
+                                        const struct keel_commands *commands,
+                                        const struct keel_list_step *step);
 /* A list ended at `step` with a status that is not OK. Half a list is neither done nor not: the queue fails
  * with it, but for the first step, before which nothing was enqueued. */
 enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
                                        uint32_t step, enum keel_status status);
-void keel_step_note(struct keel_queue *queue, const struct keel_step *step);
+void keel_step_note(struct keel_queue *queue, const struct keel_list_step *step);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
  * it from its driver calls the second; the third when the whole device is gone. */
@@ -307,9 +311,9 @@ void keel_queue_ended(struct keel_queue *queue);
 void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 
 /* A trace of commands (device_trace.c). Before a command: note the time and see that it has an event. */
-void keel_trace_begin(struct keel_command *command);
+void keel_trace_begin(struct keel_device_command *command);
 /* After it: keep it, as the queue's last note names it. */
-void keel_trace_add(const struct keel_command *command, enum keel_status status);
+void keel_trace_add(const struct keel_device_command *command, enum keel_status status);
 /* The caller destroys this event. */
 void keel_trace_let_go(struct keel_event *event);
 /* The queue is about to be destroyed. */

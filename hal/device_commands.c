@@ -39,7 +39,7 @@ static enum keel_status check_open(const struct keel_commands *commands)
     return KEEL_OK;
 }
 
-static enum keel_status add(struct keel_commands *commands, const struct keel_step *step)
+static enum keel_status add(struct keel_commands *commands, const struct keel_list_step *step)
 {
     if (commands->count == commands->capacity) {
         uint32_t capacity = commands->capacity == 0 ? FIRST_STEPS : commands->capacity * 2;
@@ -72,7 +72,7 @@ enum keel_status keel_commands_launch(struct keel_commands *commands, struct kee
 {
     KEEL_TRY(check_open(commands));
     KEEL_TRY(keel_check_launch(commands->device, kernel, args, arg_count, range));
-    struct keel_step step = {.kind = KEEL_COMMAND_LAUNCH};
+    struct keel_list_step step = {.kind = KEEL_COMMAND_LAUNCH};
     step.as.launch.kernel = kernel;
     step.as.launch.range = *range;
     step.as.launch.arg_count = arg_count;
@@ -87,7 +87,7 @@ enum keel_status keel_commands_copy(struct keel_commands *commands, struct keel_
     KEEL_TRY(check_open(commands));
     KEEL_TRY(
         keel_check_copy(commands->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
-    struct keel_step step = {.kind = KEEL_COMMAND_COPY};
+    struct keel_list_step step = {.kind = KEEL_COMMAND_COPY};
     step.as.copy.source = source;
     step.as.copy.source_offset_bytes = source_offset_bytes;
     step.as.copy.target = target;
@@ -101,7 +101,7 @@ enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_
 {
     KEEL_TRY(check_open(commands));
     KEEL_TRY(keel_check_fill(commands->device, buffer, offset_bytes, bytes));
-    struct keel_step step = {.kind = KEEL_COMMAND_FILL};
+    struct keel_list_step step = {.kind = KEEL_COMMAND_FILL};
     step.as.fill.buffer = buffer;
     step.as.fill.offset_bytes = offset_bytes;
     step.as.fill.bytes = bytes;
@@ -120,8 +120,9 @@ enum keel_status keel_commands_seal(struct keel_commands *commands)
     return KEEL_OK;
 }
 
-enum keel_status keel_commands_run_step(const struct keel_command *command,
-                                        const struct keel_commands *commands, const struct keel_step *step)
+enum keel_status keel_commands_run_step(const struct keel_device_command *command,
+                                        const struct keel_commands *commands,
+                                        const struct keel_list_step *step)
 {
     const struct keel_device_ops *ops = commands->device->ops;
     if (step->kind == KEEL_COMMAND_LAUNCH)
@@ -135,14 +136,14 @@ enum keel_status keel_commands_run_step(const struct keel_command *command,
                      step->as.fill.pattern);
 }
 
-void keel_step_note(struct keel_queue *queue, const struct keel_step *step)
+void keel_step_note(struct keel_queue *queue, const struct keel_list_step *step)
 {
     bool launch = step->kind == KEEL_COMMAND_LAUNCH;
     keel_queue_note(queue, step->kind, launch ? step->as.launch.kernel->entry->name : NULL);
 }
 
 /* What a step moves, as far as its own words say. */
-static uint64_t bytes_of(const struct keel_step *step)
+static uint64_t bytes_of(const struct keel_list_step *step)
 {
     if (step->kind == KEEL_COMMAND_LAUNCH)
         return 0;
@@ -158,11 +159,12 @@ enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct ke
                            step + 1, commands->count, keel_detail());
 }
 
-enum keel_status keel_commands_run(const struct keel_command *command, const struct keel_commands *commands)
+enum keel_status keel_commands_run(const struct keel_device_command *command,
+                                   const struct keel_commands *commands)
 {
     bool traced = command->queue->device->trace != NULL;
     for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_command one = {.queue = command->queue, .bytes = bytes_of(&commands->steps[i])};
+        struct keel_device_command one = {.queue = command->queue, .bytes = bytes_of(&commands->steps[i])};
         if (i == 0)
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)

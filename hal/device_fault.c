@@ -135,7 +135,7 @@ static bool event_times(struct keel_event *event, uint64_t *out_began_ns, uint64
 /* ---- one command on its way to the backend ------------------------------------------------------------ */
 
 struct passage {
-    struct keel_command command; /* as the backend gets it */
+    struct keel_device_command command; /* as the backend gets it */
     struct keel_event *waits[KEEL_WAIT_MAX];
     struct keel_event *inner;  /* where the backend puts its event */
     struct fault_event *event; /* what the caller gets; NULL when nobody wants it */
@@ -144,7 +144,7 @@ struct passage {
 };
 
 /* The backend's own events of a wait list; the queue is not ready before they are. */
-static void unwrap_waits(const struct keel_command *command, struct passage *passage)
+static void unwrap_waits(const struct keel_device_command *command, struct passage *passage)
 {
     struct keel_queue *queue = command->queue;
     uint32_t count = 0;
@@ -180,7 +180,7 @@ static void strike(struct passage *passage, uint32_t on, const char *kernel)
 }
 
 /* Decide what becomes of a command, before the backend sees it. */
-static enum keel_status enter(const struct keel_command *command, uint32_t on, const char *kernel,
+static enum keel_status enter(const struct keel_device_command *command, uint32_t on, const char *kernel,
                               struct passage *passage)
 {
     struct keel_queue *queue = command->queue;
@@ -199,7 +199,7 @@ static enum keel_status enter(const struct keel_command *command, uint32_t on, c
 }
 
 /* What the caller gets: `status` is what the backend said of a command that passed. */
-static enum keel_status leave(const struct keel_command *command, struct passage *passage,
+static enum keel_status leave(const struct keel_device_command *command, struct passage *passage,
                               enum keel_status status)
 {
     if (passage->event == NULL) {
@@ -244,7 +244,7 @@ static enum keel_status flip_buffer(struct passage *passage, struct keel_buffer 
     uint64_t bit = flipped_bit(&passage->hit, bytes);
     unsigned char byte = 0;
     struct keel_event *event = NULL;
-    struct keel_command command = {.queue = queue, .out_event = &event};
+    struct keel_device_command command = {.queue = queue, .out_event = &event};
     KEEL_TRY(inner->read(&command, buffer, offset_bytes + bit / 8, &byte, 1));
     enum keel_status status = settle(queue, event);
     inner->event_destroy(event);
@@ -277,7 +277,7 @@ static struct keel_buffer *flipped_arg(const struct keel_fault *flip, const stru
 
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
-static enum keel_status fault_write(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status fault_write(const struct keel_device_command *command, struct keel_buffer *buffer,
                                     uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
     struct passage passage;
@@ -290,7 +290,7 @@ static enum keel_status fault_write(const struct keel_command *command, struct k
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_read(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status fault_read(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, void *data, uint64_t bytes)
 {
     struct passage passage;
@@ -303,7 +303,7 @@ static enum keel_status fault_read(const struct keel_command *command, struct ke
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_copy(const struct keel_command *command, struct keel_buffer *source,
+static enum keel_status fault_copy(const struct keel_device_command *command, struct keel_buffer *source,
                                    uint64_t source_offset_bytes, struct keel_buffer *target,
                                    uint64_t target_offset_bytes, uint64_t bytes)
 {
@@ -319,7 +319,7 @@ static enum keel_status fault_copy(const struct keel_command *command, struct ke
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_fill(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status fault_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
 {
     struct passage passage;
@@ -333,7 +333,7 @@ static enum keel_status fault_fill(const struct keel_command *command, struct ke
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_map(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status fault_map(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, enum keel_map map,
                                   void **out_pointer)
 {
@@ -346,7 +346,7 @@ static enum keel_status fault_map(const struct keel_command *command, struct kee
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status fault_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
                                     void *pointer)
 {
     struct passage passage;
@@ -357,7 +357,7 @@ static enum keel_status fault_unmap(const struct keel_command *command, struct k
     return leave(command, &passage, status);
 }
 
-static enum keel_status fault_launch(const struct keel_command *command, struct keel_kernel *kernel,
+static enum keel_status fault_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
                                      const struct keel_arg *args, uint32_t arg_count,
                                      const struct keel_range *range)
 {

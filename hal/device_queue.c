@@ -89,11 +89,11 @@ static void set_busy(struct keel_queue *queue, bool busy)
 }
 
 static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
-                                struct keel_event **out_event, struct keel_command *command)
+                                struct keel_event **out_event, struct keel_device_command *command)
 {
     KEEL_TRY(check_alive(queue));
     set_busy(queue, true);
-    *command = (struct keel_command){.queue = queue, .out_event = out_event};
+    *command = (struct keel_device_command){.queue = queue, .out_event = out_event};
     if (queue->device->trace != NULL)
         keel_trace_begin(command);
     if (waits == NULL)
@@ -108,7 +108,7 @@ static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait
 }
 
 /* What the backend said of a command that was prepared and noted. */
-static enum keel_status issued(const struct keel_command *command, enum keel_status status)
+static enum keel_status issued(const struct keel_device_command *command, enum keel_status status)
 {
     if (command->queue->device->trace != NULL)
         keel_trace_add(command, status);
@@ -130,7 +130,7 @@ enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *
                                   const void *data, uint64_t bytes, const struct keel_wait_list *waits,
                                   struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     command.bytes = bytes;
@@ -142,7 +142,7 @@ enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *b
                                  void *data, uint64_t bytes, const struct keel_wait_list *waits,
                                  struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     command.bytes = bytes;
@@ -175,7 +175,7 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
                                  uint64_t target_offset_bytes, uint64_t bytes,
                                  const struct keel_wait_list *waits, struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(keel_check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
     command.bytes = bytes;
@@ -198,7 +198,7 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
                                  uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
                                  struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(keel_check_fill(queue->device, buffer, offset_bytes, bytes));
     command.bytes = bytes;
@@ -210,7 +210,7 @@ enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *bu
                                 uint64_t bytes, enum keel_map map, void **out_pointer,
                                 const struct keel_wait_list *waits, struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
     command.bytes = bytes;
@@ -221,7 +221,7 @@ enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *bu
 enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
                                   const struct keel_wait_list *waits, struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     keel_queue_note(queue, KEEL_COMMAND_UNMAP, NULL);
     return issued(&command, queue->device->ops->unmap(&command, buffer, pointer));
@@ -283,7 +283,7 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
                                    const struct keel_range *range, const struct keel_wait_list *waits,
                                    struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     KEEL_TRY(keel_check_launch(queue->device, kernel, args, arg_count, range));
     keel_queue_note(queue, KEEL_COMMAND_LAUNCH, kernel->entry->name);
@@ -293,7 +293,7 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
 enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
                                    const struct keel_wait_list *waits, struct keel_event **out_event)
 {
-    struct keel_command command;
+    struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
     if (commands->device != queue->device || !commands->sealed)
         return keel_fail(KEEL_INVALID, "%s: a list of commands that is %s", queue->device->info.selector,

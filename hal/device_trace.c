@@ -53,14 +53,14 @@ static void settle(struct keel_device *device, struct entry *entry)
     entry->event = NULL;
 }
 
-void keel_trace_begin(struct keel_command *command)
+void keel_trace_begin(struct keel_device_command *command)
 {
     command->enqueued_ns = keel_now_ns();
     if (command->out_event == NULL)
         command->out_event = &command->traced;
 }
 
-void keel_trace_add(const struct keel_command *command, enum keel_status status)
+void keel_trace_add(const struct keel_device_command *command, enum keel_status status)
 {
     struct keel_queue *queue = command->queue;
     struct keel_trace *trace = queue->device->trace;

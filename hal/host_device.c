@@ -142,26 +142,26 @@ static enum keel_status host_queue_mark(struct keel_queue *queue, struct keel_ev
 }
 
 /* What every command does last. */
-static enum keel_status done(const struct keel_command *command)
+static enum keel_status done(const struct keel_device_command *command)
 {
     return command->out_event != NULL ? host_queue_mark(command->queue, command->out_event) : KEEL_OK;
 }
 
-static enum keel_status host_write(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status host_write(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
     memcpy(host_buffer(buffer)->data + offset_bytes, data, keel_size(bytes));
     return done(command);
 }
 
-static enum keel_status host_read(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status host_read(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, void *data, uint64_t bytes)
 {
     memcpy(data, host_buffer(buffer)->data + offset_bytes, keel_size(bytes));
     return done(command);
 }
 
-static enum keel_status host_copy(const struct keel_command *command, struct keel_buffer *source,
+static enum keel_status host_copy(const struct keel_device_command *command, struct keel_buffer *source,
                                   uint64_t source_offset_bytes, struct keel_buffer *target,
                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
@@ -170,7 +170,7 @@ static enum keel_status host_copy(const struct keel_command *command, struct kee
     return done(command);
 }
 
-static enum keel_status host_fill(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status host_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
 {
     unsigned char *target = host_buffer(buffer)->data + offset_bytes;
@@ -179,7 +179,7 @@ static enum keel_status host_fill(const struct keel_command *command, struct kee
     return done(command);
 }
 
-static enum keel_status host_map(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status host_map(const struct keel_device_command *command, struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
 {
     (void)bytes, (void)map;
@@ -187,14 +187,14 @@ static enum keel_status host_map(const struct keel_command *command, struct keel
     return done(command);
 }
 
-static enum keel_status host_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status host_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    void *pointer)
 {
     (void)buffer, (void)pointer;
     return done(command);
 }
 
-static enum keel_status host_launch(const struct keel_command *command, struct keel_kernel *kernel,
+static enum keel_status host_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range)
 {

@@ -318,7 +318,7 @@ static void null_event_destroy(struct keel_event *event)
  */
 
 /* What other queues' commands the job waits for; its own queue runs in order. */
-static void keep_waits(const struct keel_command *command, struct null_work *job)
+static void keep_waits(const struct keel_device_command *command, struct null_work *job)
 {
     for (uint32_t i = 0; i < command->wait_count; i++) {
         struct keel_event *event = command->waits[i];
@@ -343,7 +343,7 @@ static bool wait_for_place(struct null_queue *queue)
 }
 
 /* `job` comes without its waits. */
-static enum keel_status put(const struct keel_command *command, struct null_work job)
+static enum keel_status put(const struct keel_device_command *command, struct null_work job)
 {
     struct null_queue *queue = null_queue(command->queue);
     struct null_event *event = NULL;
@@ -367,7 +367,7 @@ static enum keel_status put(const struct keel_command *command, struct null_work
     return status;
 }
 
-static enum keel_status null_write(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status null_write(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
     return put(command, (struct null_work){.target = null_buffer(buffer)->data + offset_bytes,
@@ -375,7 +375,7 @@ static enum keel_status null_write(const struct keel_command *command, struct ke
                                            .bytes = bytes});
 }
 
-static enum keel_status null_read(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status null_read(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, void *data, uint64_t bytes)
 {
     return put(command, (struct null_work){.target = data,
@@ -383,7 +383,7 @@ static enum keel_status null_read(const struct keel_command *command, struct kee
                                            .bytes = bytes});
 }
 
-static enum keel_status null_copy(const struct keel_command *command, struct keel_buffer *source,
+static enum keel_status null_copy(const struct keel_device_command *command, struct keel_buffer *source,
                                   uint64_t source_offset_bytes, struct keel_buffer *target,
                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
@@ -392,7 +392,7 @@ static enum keel_status null_copy(const struct keel_command *command, struct kee
                                            .bytes = bytes});
 }
 
-static enum keel_status null_fill(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status null_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
 {
     return put(command, (struct null_work){.target = null_buffer(buffer)->data + offset_bytes,
@@ -402,7 +402,7 @@ static enum keel_status null_fill(const struct keel_command *command, struct kee
 
 /* BOARD: without unified memory a map for reading is a copy to memory of ours, and an unmap after writing one
  * back. */
-static enum keel_status null_map(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status null_map(const struct keel_device_command *command, struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
 {
     (void)bytes, (void)map;
@@ -410,7 +410,7 @@ static enum keel_status null_map(const struct keel_command *command, struct keel
     return put(command, (struct null_work){0});
 }
 
-static enum keel_status null_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+static enum keel_status null_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    void *pointer)
 {
     (void)buffer, (void)pointer;
@@ -419,12 +419,12 @@ static enum keel_status null_unmap(const struct keel_command *command, struct ke
 
 static enum keel_status null_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
 {
-    struct keel_command command = {.queue = queue, .out_event = out_event};
+    struct keel_device_command command = {.queue = queue, .out_event = out_event};
     return put(&command, (struct null_work){0});
 }
 
 /* BOARD: copy the arguments, which are the caller's, and start the kernel over the range. */
-static enum keel_status null_launch(const struct keel_command *command, struct keel_kernel *kernel,
+static enum keel_status null_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range)
 {

@@ -21,12 +21,12 @@ static void release(struct prepared *prepared, uint32_t count)
     keel_free(prepared);
 }
 
-static bool is_kernel(const struct keel_step *step)
+static bool is_kernel(const struct keel_list_step *step)
 {
     return step->kind == KEEL_COMMAND_LAUNCH && step->as.launch.kernel->call.enqueue == NULL;
 }
 
-static enum keel_status prepare(const struct keel_commands *commands, const struct keel_step *step,
+static enum keel_status prepare(const struct keel_commands *commands, const struct keel_list_step *step,
                                 struct prepared *out)
 {
     if (!is_kernel(step))
@@ -67,8 +67,8 @@ void keel_opencl_commands_unseal(struct keel_commands *commands)
     release(commands->prepared, commands->count);
 }
 
-static enum keel_status replay_launch(const struct keel_command *command, const struct keel_step *step,
-                                      const struct prepared *prepared)
+static enum keel_status replay_launch(const struct keel_device_command *command,
+                                      const struct keel_list_step *step, const struct prepared *prepared)
 {
     if (!atomic_load(&prepared->image->loaded))
         KEEL_TRY(keel_opencl_image_check(command->queue, prepared->image, prepared->name));
@@ -81,12 +81,13 @@ static enum keel_status replay_launch(const struct keel_command *command, const 
     return keel_opencl_end(command, &launch, error, prepared->name);
 }
 
-enum keel_status keel_opencl_replay(const struct keel_command *command, const struct keel_commands *commands)
+enum keel_status keel_opencl_replay(const struct keel_device_command *command,
+                                    const struct keel_commands *commands)
 {
     const struct prepared *prepared = commands->prepared;
     for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_command one = {.queue = command->queue};
-        const struct keel_step *step = &commands->steps[i];
+        struct keel_device_command one = {.queue = command->queue};
+        const struct keel_list_step *step = &commands->steps[i];
         if (i == 0)
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)

@@ -78,7 +78,7 @@ enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t dea
     return status;
 }
 
-enum keel_status keel_opencl_begin(const struct keel_command *command, struct opencl_launch *launch)
+enum keel_status keel_opencl_begin(const struct keel_device_command *command, struct opencl_launch *launch)
 {
     for (uint32_t i = 0; i < command->wait_count; i++)
         launch->waits[i] = keel_opencl_event_native(command->waits[i], command->queue);
@@ -90,7 +90,7 @@ enum keel_status keel_opencl_begin(const struct keel_command *command, struct op
     return keel_opencl_event_take(opencl_queue(command->queue), &launch->event);
 }
 
-enum keel_status keel_opencl_end(const struct keel_command *command, struct opencl_launch *launch,
+enum keel_status keel_opencl_end(const struct keel_device_command *command, struct opencl_launch *launch,
                                  cl_int error, const char *what)
 {
     if (error != CL_SUCCESS) {
@@ -105,14 +105,14 @@ enum keel_status keel_opencl_end(const struct keel_command *command, struct open
 
 enum keel_status keel_opencl_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
 {
-    struct keel_command command = {.queue = queue, .out_event = out_event};
+    struct keel_device_command command = {.queue = queue, .out_event = out_event};
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(&command, &launch));
     cl_int error = clEnqueueMarkerWithWaitList(opencl_queue(queue)->native, 0, NULL, launch.native_address);
     return keel_opencl_end(&command, &launch, error, "clEnqueueMarkerWithWaitList");
 }
 
-enum keel_status keel_opencl_write(const struct keel_command *command, struct keel_buffer *buffer,
+enum keel_status keel_opencl_write(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
 {
     struct opencl_launch launch;
@@ -123,7 +123,7 @@ enum keel_status keel_opencl_write(const struct keel_command *command, struct ke
     return keel_opencl_end(command, &launch, error, "clEnqueueWriteBuffer");
 }
 
-enum keel_status keel_opencl_read(const struct keel_command *command, struct keel_buffer *buffer,
+enum keel_status keel_opencl_read(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, void *data, uint64_t bytes)
 {
     struct opencl_launch launch;
@@ -134,7 +134,7 @@ enum keel_status keel_opencl_read(const struct keel_command *command, struct kee
     return keel_opencl_end(command, &launch, error, "clEnqueueReadBuffer");
 }
 
-enum keel_status keel_opencl_copy(const struct keel_command *command, struct keel_buffer *source,
+enum keel_status keel_opencl_copy(const struct keel_device_command *command, struct keel_buffer *source,
                                   uint64_t source_offset_bytes, struct keel_buffer *target,
                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
@@ -147,7 +147,7 @@ enum keel_status keel_opencl_copy(const struct keel_command *command, struct kee
     return keel_opencl_end(command, &launch, error, "clEnqueueCopyBuffer");
 }
 
-enum keel_status keel_opencl_fill(const struct keel_command *command, struct keel_buffer *buffer,
+enum keel_status keel_opencl_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
 {
     struct opencl_launch launch;
@@ -158,7 +158,7 @@ enum keel_status keel_opencl_fill(const struct keel_command *command, struct kee
     return keel_opencl_end(command, &launch, error, "clEnqueueFillBuffer");
 }
 
-enum keel_status keel_opencl_map(const struct keel_command *command, struct keel_buffer *buffer,
+enum keel_status keel_opencl_map(const struct keel_device_command *command, struct keel_buffer *buffer,
                                  uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
 {
     struct opencl_launch launch;
@@ -173,7 +173,7 @@ enum keel_status keel_opencl_map(const struct keel_command *command, struct keel
     return keel_opencl_end(command, &launch, error, "clEnqueueMapBuffer");
 }
 
-enum keel_status keel_opencl_unmap(const struct keel_command *command, struct keel_buffer *buffer,
+enum keel_status keel_opencl_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
                                    void *pointer)
 {
     struct opencl_launch launch;
@@ -221,8 +221,9 @@ static enum keel_status set_changed_arg(struct opencl_kernel *kernel, uint32_t i
 }
 
 /* The queue is in order: a barrier before the call waits for it, a marker behind it is its event. */
-static enum keel_status launch_call(const struct keel_command *command, const struct keel_kernel *kernel,
-                                    const struct keel_arg *args, uint32_t arg_count)
+static enum keel_status launch_call(const struct keel_device_command *command,
+                                    const struct keel_kernel *kernel, const struct keel_arg *args,
+                                    uint32_t arg_count)
 {
     cl_command_queue native = opencl_queue(command->queue)->native;
     const void *arguments[KEEL_ARG_MAX];
@@ -241,7 +242,7 @@ static enum keel_status launch_call(const struct keel_command *command, const st
     return keel_opencl_end(command, &launch, error, kernel->entry->name);
 }
 
-enum keel_status keel_opencl_launch(const struct keel_command *command, struct keel_kernel *kernel,
+enum keel_status keel_opencl_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
                                     const struct keel_arg *args, uint32_t arg_count,
                                     const struct keel_range *range)
 {

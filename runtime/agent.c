@@ -56,7 +56,7 @@ struct options {
 
 struct agent {
     struct options options;
-    struct keel_control control;
+    struct keel_control_plane control;
     struct keel_mailbox *mailbox;
     char self[KEEL_PATH_BYTES];
     uint32_t worker_count;
@@ -65,7 +65,7 @@ struct agent {
 
 static struct agent *agent_of(void *context)
 {
-    return ((struct keel_control *)context)->owner;
+    return ((struct keel_control_plane *)context)->owner;
 }
 
 static struct worker *worker_of(struct agent *agent, uint8_t local)
@@ -508,7 +508,7 @@ static enum keel_status run(struct agent *agent)
 }
 
 /* How the run ended is the launcher's to say; what ended this agent alone is ours. */
-static void log_end(const struct keel_control *control, enum keel_status status)
+static void log_end(const struct keel_control_plane *control, enum keel_status status)
 {
     bool told = control->finished && status != KEEL_PEER_LOST && !control->undurable;
     if (status != KEEL_OK)

@@ -35,7 +35,7 @@ static uint64_t effect_random(void *context)
 
 static void effect_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
 {
-    struct keel_control *control = context;
+    struct keel_control_plane *control = context;
     const struct letter letter = {.bytes = bytes, .node = node};
     KEEL_ASSERT(bytes <= KEEL_MESSAGE_BYTES && node < KEEL_NODES_MAX);
     if (OUTBOX_BYTES - control->outbox_bytes < sizeof letter + bytes) {
@@ -49,10 +49,10 @@ static void effect_send(void *context, uint16_t node, const uint8_t *data, uint3
 
 static void effect_timer(void *context, uint64_t deadline_ns)
 {
-    ((struct keel_control *)context)->timer_ns = deadline_ns;
+    ((struct keel_control_plane *)context)->timer_ns = deadline_ns;
 }
 
-static void end(struct keel_control *control, enum keel_status status, const char *detail)
+static void end(struct keel_control_plane *control, enum keel_status status, const char *detail)
 {
     if (control->finished)
         return;
@@ -64,7 +64,7 @@ static void end(struct keel_control *control, enum keel_status status, const cha
 /* A full disk is waited for: it is told by `unstored`. What no wait cures ends the node. */
 static bool effect_persist(void *context, const uint8_t *data, uint32_t bytes)
 {
-    struct keel_control *control = context;
+    struct keel_control_plane *control = context;
     KEEL_ASSERT(control->state_path[0] != '\0' && bytes <= STATE_BYTES_MAX);
     enum keel_status status = keel_file_replace(control->state_path, data, bytes, 0600);
     control->unstored = status == KEEL_NO_SPACE;
@@ -125,7 +125,7 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
 /* ---- life -----------------------------------------------------------------------------------------------
  */
 
-static void fill_effects(struct keel_control *control, const struct keel_env *effects)
+static void fill_effects(struct keel_control_plane *control, const struct keel_env *effects)
 {
     control->env = *effects;
     control->env.context = control;
@@ -137,10 +137,11 @@ static void fill_effects(struct keel_control *control, const struct keel_env *ef
     control->env.trace = effect_trace;
 }
 
-enum keel_status keel_control_init(struct keel_control *control, const struct keel_control_config *config)
+enum keel_status keel_control_init(struct keel_control_plane *control,
+                                   const struct keel_control_config *config)
 {
-    *control =
-        (struct keel_control){.owner = config->owner, .mailbox = config->mailbox, .timer_ns = KEEL_NEVER};
+    *control = (struct keel_control_plane){
+        .owner = config->owner, .mailbox = config->mailbox, .timer_ns = KEEL_NEVER};
     if (config->state_path != NULL)
         snprintf(control->state_path, sizeof control->state_path, "%s", config->state_path);
     fill_effects(control, config->effects);
@@ -154,7 +155,7 @@ enum keel_status keel_control_init(struct keel_control *control, const struct ke
     return status;
 }
 
-void keel_control_fini(struct keel_control *control)
+void keel_control_fini(struct keel_control_plane *control)
 {
     keel_free(control->outbox);
     keel_free(control->node);
@@ -162,7 +163,7 @@ void keel_control_fini(struct keel_control *control)
     control->node = NULL;
 }
 
-enum keel_status keel_control_start(struct keel_control *control)
+enum keel_status keel_control_start(struct keel_control_plane *control)
 {
     char *state = NULL;
     size_t bytes = 0;
@@ -181,7 +182,7 @@ enum keel_status keel_control_start(struct keel_control *control)
 /* ---- steps ----------------------------------------------------------------------------------------------
  */
 
-static void empty_outbox(struct keel_control *control)
+static void empty_outbox(struct keel_control_plane *control)
 {
     uint32_t at = 0;
     while (at < control->outbox_bytes && !control->undurable) {
@@ -194,7 +195,7 @@ static void empty_outbox(struct keel_control *control)
     control->outbox_bytes = 0;
 }
 
-void keel_control_step(struct keel_control *control, const struct keel_node_event *event)
+void keel_control_step(struct keel_control_plane *control, const struct keel_node_event *event)
 {
     if (control->finished)
         return;
@@ -205,7 +206,7 @@ void keel_control_step(struct keel_control *control, const struct keel_node_even
     empty_outbox(control);
 }
 
-void keel_control_turn(struct keel_control *control)
+void keel_control_turn(struct keel_control_plane *control)
 {
     uint8_t data[KEEL_MESSAGE_BYTES];
     struct keel_node_event event = {.kind = KEEL_EVENT_MESSAGE, .data = data};

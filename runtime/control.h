@@ -12,7 +12,7 @@
 #include <keel/job.h>
 #include <keel/node.h>
 
-struct keel_control {
+struct keel_control_plane {
     void *owner; /* for the owner's effects: the context of all effects is the control */
     struct keel_node *node;
     struct keel_mailbox *mailbox; /* borrowed */
@@ -42,18 +42,19 @@ struct keel_control_config {
 enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, uint32_t incarnation,
                                      struct keel_node_config *out);
 
-enum keel_status keel_control_init(struct keel_control *control, const struct keel_control_config *config);
-void keel_control_fini(struct keel_control *control);
+enum keel_status keel_control_init(struct keel_control_plane *control,
+                                   const struct keel_control_config *config);
+void keel_control_fini(struct keel_control_plane *control);
 
 /* Hand over START with the durable state, if any. CORRUPT or IO when that cannot be read. */
-enum keel_status keel_control_start(struct keel_control *control);
+enum keel_status keel_control_start(struct keel_control_plane *control);
 
 /* Hand over one event, then do what it sent. A failure to persist that more room does not cure ends the node:
  * `finished`, with why. */
-void keel_control_step(struct keel_control *control, const struct keel_node_event *event);
+void keel_control_step(struct keel_control_plane *control, const struct keel_node_event *event);
 
 /* Hand over the messages that wait (a bounded number), then a TICK when it is due: in this order, so that
  * an owner that was held up hears what came before it judges silence. */
-void keel_control_turn(struct keel_control *control);
+void keel_control_turn(struct keel_control_plane *control);
 
 #endif

@@ -226,7 +226,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
                                           engine->update.norm.count + engine->update.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
-    const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
+    const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;
     out->flops_per_microbatch = keel_graph_flops(program->graph);
     for (uint32_t i = 0; i < program->graph->node_count; i++)
         out->moved_per_microbatch += keel_op_bytes(program->graph, &program->graph->nodes[i]);

@@ -65,8 +65,9 @@ static enum keel_status choose_passes(const struct keel_engine_config *config, u
     return KEEL_OK;
 }
 
-static enum keel_status dump(const struct keel_engine_config *config, const struct keel_program *program,
-                             const char *program_name, uint32_t number, const char *pass)
+static enum keel_status dump(const struct keel_engine_config *config,
+                             const struct keel_engine_program *program, const char *program_name,
+                             uint32_t number, const char *pass)
 {
     if (config->dump_directory == NULL)
         return KEEL_OK;
@@ -79,8 +80,8 @@ static enum keel_status dump(const struct keel_engine_config *config, const stru
 }
 
 /* What both programs have after their first pass. */
-static enum keel_status finish_passes(const struct keel_engine_config *config, struct keel_program *program,
-                                      const char *name, bool training)
+static enum keel_status finish_passes(const struct keel_engine_config *config,
+                                      struct keel_engine_program *program, const char *name, bool training)
 {
     uint32_t fusions = 0;
     bool reuse = true;
@@ -114,8 +115,8 @@ static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
 
 static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
 {
-    struct keel_program *train = &engine->train;
-    struct keel_program *eval = &engine->eval;
+    struct keel_engine_program *train = &engine->train;
+    struct keel_engine_program *eval = &engine->eval;
     KEEL_TRY(keel_graph_copy(config->graph, &train->graph));
     if (engine->training && config->storage == KEEL_F16)
         KEEL_TRY(add_loss_scale(train->graph, config->loss_scale));
@@ -227,7 +228,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
 }
 
 /* Where a value that no node makes lies, and its buffer. `inputs` counts those so far. */
-static void bind_given(struct keel_engine *engine, struct keel_program *program, keel_value value,
+static void bind_given(struct keel_engine *engine, struct keel_engine_program *program, keel_value value,
                        struct keel_buffer *loss, uint32_t *inputs)
 {
     const struct keel_ir_value *v = &program->graph->values[value];
@@ -249,7 +250,7 @@ static void bind_given(struct keel_engine *engine, struct keel_program *program,
 }
 
 /* Place and buffer of each value of a program; values that share a place share the slice. */
-static enum keel_status bind_values(struct keel_engine *engine, struct keel_program *program,
+static enum keel_status bind_values(struct keel_engine *engine, struct keel_engine_program *program,
                                     struct keel_buffer *loss)
 {
     const struct keel_graph *graph = program->graph;
@@ -301,7 +302,7 @@ static enum keel_status emit_node(struct keel_emit *emit)
 }
 
 /* Append nodes to the program's lists; list b ends where bucket b is final. */
-static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *program,
+static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_engine_program *program,
                                    const uint32_t *bucket_nodes)
 {
     uint32_t list = 0;
@@ -319,7 +320,7 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_program *
                : KEEL_OK;
 }
 
-static struct keel_emit emitter(struct keel_engine *engine, struct keel_program *program)
+static struct keel_emit emitter(struct keel_engine *engine, struct keel_engine_program *program)
 {
     bool train = program == &engine->train;
     return (struct keel_emit){.graph = program->graph,
@@ -334,7 +335,8 @@ static struct keel_emit emitter(struct keel_engine *engine, struct keel_program 
                               .microbatches = train ? engine->microbatches : 1};
 }
 
-static enum keel_status measure(struct keel_engine *engine, struct keel_program *program, uint64_t *bytes)
+static enum keel_status measure(struct keel_engine *engine, struct keel_engine_program *program,
+                                uint64_t *bytes)
 {
     struct keel_emit emit = emitter(engine, program);
     emit.measure = true;
@@ -344,7 +346,7 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_program 
     return KEEL_OK;
 }
 
-static enum keel_status emit_program(struct keel_engine *engine, struct keel_program *program)
+static enum keel_status emit_program(struct keel_engine *engine, struct keel_engine_program *program)
 {
     bool train = program == &engine->train;
     program->list_count = train ? engine->layout.bucket_count + 1 : 1;
@@ -396,7 +398,8 @@ static keel_value largest_below(const struct keel_graph *graph, uint64_t than)
 }
 
 /* NO_MEMORY with what takes it, and the keys by which it can be less. */
-static enum keel_status name_memory(const struct keel_engine *engine, const struct keel_program *program)
+static enum keel_status name_memory(const struct keel_engine *engine,
+                                    const struct keel_engine_program *program)
 {
     enum { TOLD = 2 };
     const double mib = 1048576.0;
@@ -426,11 +429,11 @@ static enum keel_status name_memory(const struct keel_engine *engine, const stru
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config)
 {
     const enum keel_status status = compile(engine, config);
-    const struct keel_program *program = engine->training ? &engine->train : &engine->eval;
+    const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;
     return status == KEEL_NO_MEMORY && program->plan.offset != NULL ? name_memory(engine, program) : status;
 }
 
-void keel_program_fini(struct keel_program *program)
+void keel_program_fini(struct keel_engine_program *program)
 {
     for (uint32_t i = 0; i < program->list_count; i++)
         keel_launch_list_fini(&program->lists[i]);
@@ -444,5 +447,5 @@ void keel_program_fini(struct keel_program *program)
     keel_free(program->places);
     keel_memory_plan_fini(&program->plan);
     keel_graph_destroy(program->graph);
-    *program = (struct keel_program){.graph = NULL};
+    *program = (struct keel_engine_program){.graph = NULL};
 }

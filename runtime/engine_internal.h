@@ -42,7 +42,7 @@ void keel_layout_fini(struct keel_layout *layout);
 /* ---- programs ------------------------------------------------------------------------------------------ */
 
 /* A graph that is compiled: lists to run one after the other. */
-struct keel_program {
+struct keel_engine_program {
     struct keel_graph *graph; /* after the passes */
     struct keel_memory_plan plan;
     struct keel_place *places;    /* by value */
@@ -66,7 +66,7 @@ struct keel_feed_input {
     struct keel_buffer *slice;
 };
 
-struct keel_slot {
+struct keel_feed_slot {
     uint8_t *host;            /* control and inputs as the device wants them; of one block */
     struct keel_event *event; /* of its newest write */
 };
@@ -86,7 +86,7 @@ struct keel_engine {
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
-    struct keel_program train, eval;
+    struct keel_engine_program train, eval;
     struct keel_update_lists update;
     struct keel_product_checks checks; /* of `train`; none unless check_products */
 
@@ -104,7 +104,7 @@ struct keel_engine {
     uint64_t feed_bytes;
 
     uint8_t *staging; /* of all slots */
-    struct keel_slot slots[KEEL_ENGINE_SLOTS];
+    struct keel_feed_slot slots[KEEL_ENGINE_SLOTS];
     uint32_t next_slot;
     struct { /* where blocking reads land: must live until the queue has ended */
         float norm[3];
@@ -116,7 +116,7 @@ struct keel_engine {
 
 /* Everything between the model and the lists. The engine's plain fields are set. */
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config);
-void keel_program_fini(struct keel_program *program);
+void keel_program_fini(struct keel_engine_program *program);
 
 /* A buffer that is counted; the caller owns it. */
 enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes,

@@ -21,9 +21,9 @@ static enum keel_status run_list(struct keel_engine *engine, const struct keel_l
  * ------------------------------------------------------------------------------------------------- */
 
 /* The next slot, when the device has read what was in it. */
-static enum keel_status take_slot(struct keel_engine *engine, struct keel_slot **out)
+static enum keel_status take_slot(struct keel_engine *engine, struct keel_feed_slot **out)
 {
-    struct keel_slot *slot = &engine->slots[engine->next_slot];
+    struct keel_feed_slot *slot = &engine->slots[engine->next_slot];
     if (slot->event != NULL)
         KEEL_TRY(keel_event_wait(slot->event, keel_deadline_after_ns(engine->slot_wait_ns)));
     keel_event_destroy(slot->event);
@@ -35,7 +35,7 @@ static enum keel_status take_slot(struct keel_engine *engine, struct keel_slot *
 
 static enum keel_status feed_batch(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
-    struct keel_slot *slot;
+    struct keel_feed_slot *slot;
     KEEL_TRY(take_slot(engine, &slot));
     struct keel_control control = {.seed_lo = (uint32_t)batch->seed,
                                    .seed_hi = (uint32_t)(batch->seed >> 32),
@@ -55,7 +55,7 @@ static enum keel_status feed_batch(struct keel_engine *engine, const struct keel
 
 static enum keel_status feed_control(struct keel_engine *engine, const struct keel_control *control)
 {
-    struct keel_slot *slot;
+    struct keel_feed_slot *slot;
     KEEL_TRY(take_slot(engine, &slot));
     memcpy(slot->host, control, sizeof *control);
     return keel_queue_write(engine->queue, engine->feed, 0, slot->host, sizeof *control, NULL, &slot->event);

@@ -44,7 +44,7 @@ struct agent {
 struct launcher {
     const struct keel_launch_config *config;
     const struct keel_launch_report *report;
-    struct keel_control control;
+    struct keel_control_plane control;
     struct keel_mailbox *mailbox;
     struct keel_store *store;
     struct keel_committer *committer; /* NULL: the job makes no snapshots */
@@ -63,7 +63,7 @@ struct launcher {
 
 static struct launcher *launcher_of(void *context)
 {
-    return ((struct keel_control *)context)->owner;
+    return ((struct keel_control_plane *)context)->owner;
 }
 
 /* ---- agents ----------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ static void effect_view_change(void *context, const struct keel_view *old_view,
                                const struct keel_view *new_view, enum keel_cause cause, uint64_t evidence_ns)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
-    if (((struct keel_control *)context)->undurable)
+    if (((struct keel_control_plane *)context)->undurable)
         return; /* it never comes to be: nobody is told */
     launcher_of(context)->began = true;
     report->view(report->context, old_view, new_view, cause, evidence_ns);
@@ -281,7 +281,7 @@ static void serve_signals(struct launcher *launcher)
 
 static void report_room(struct launcher *launcher)
 {
-    const struct keel_control *control = &launcher->control;
+    const struct keel_control_plane *control = &launcher->control;
     if (control->unstored == launcher->full)
         return;
     launcher->full = control->unstored;

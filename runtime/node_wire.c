@@ -17,7 +17,7 @@ _Static_assert(17 + 64 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MES
 
 struct flow {
     struct keel_writer *w; /* one of the two is NULL */
-    struct keel_reader *r;
+    struct keel_wire_reader *r;
 };
 
 static uint64_t flow_number(struct flow *f, uint64_t value, uint32_t width_bytes)
@@ -273,7 +273,7 @@ uint32_t keel_wire_encode(const struct keel_wire_message *message, uint8_t *out)
 
 bool keel_wire_decode(const uint8_t *data, uint32_t bytes, struct keel_wire_message *out)
 {
-    struct keel_reader r = {.data = data, .bytes = bytes};
+    struct keel_wire_reader r = {.data = data, .bytes = bytes};
     struct flow f = {.r = &r};
     memset(out, 0, sizeof *out);
     flow_message(&f, out);

@@ -40,7 +40,7 @@ static void write_ballot(struct keel_writer *w, struct keel_ballot ballot)
     keel_writer_number(w, ballot.node, 8);
 }
 
-static struct keel_ballot read_ballot(struct keel_reader *r)
+static struct keel_ballot read_ballot(struct keel_wire_reader *r)
 {
     struct keel_ballot ballot;
     ballot.counter = keel_reader_number(r, 8);
@@ -63,7 +63,7 @@ uint32_t keel_register_store(const struct keel_register *reg, uint8_t *out)
 
 enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *data, uint32_t bytes)
 {
-    struct keel_reader r = {.data = data, .bytes = bytes};
+    struct keel_wire_reader r = {.data = data, .bytes = bytes};
     uint64_t magic = keel_reader_number(&r, 8);
     struct keel_ballot promised = read_ballot(&r), accepted = read_ballot(&r);
     struct keel_register_value value = {.bytes = (uint32_t)keel_reader_number(&r, 4)};

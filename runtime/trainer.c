@@ -117,7 +117,7 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     return KEEL_OK;
 }
 
-static void destroy_slot(struct keel_trainer *trainer, struct keel_slot *slot)
+static void destroy_slot(struct keel_trainer *trainer, struct keel_partial_buffer *slot)
 {
     for (uint32_t b = 0; slot->add != NULL && b <= trainer->bucket_count; b++)
         keel_launch_list_fini(&slot->add[b]);
@@ -128,7 +128,7 @@ static void destroy_slot(struct keel_trainer *trainer, struct keel_slot *slot)
         keel_buffer_destroy(slot->buffer);
     keel_free(slot->slices);
     keel_free(slot->add);
-    *slot = (struct keel_slot){.buffer = NULL};
+    *slot = (struct keel_partial_buffer){.buffer = NULL};
 }
 
 static void forget_events(struct keel_trainer *trainer)
@@ -232,7 +232,7 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
 /* ---- slots ----------------------------------------------------------------------------------------------
  */
 
-static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_slot *slot)
+static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_partial_buffer *slot)
 {
     uint32_t buckets = trainer->bucket_count;
     uint64_t bytes = keel_flat_bytes(trainer);
@@ -260,7 +260,7 @@ static enum keel_status free_slot(struct keel_trainer *trainer, int *out)
     while (found < KEEL_HOLD_NODES_MAX && trainer->slots[found].used)
         found++;
     KEEL_ASSERT(found < KEEL_HOLD_NODES_MAX);
-    struct keel_slot *slot = &trainer->slots[found];
+    struct keel_partial_buffer *slot = &trainer->slots[found];
     if (slot->buffer == NULL) {
         keel_hang_distrust(trainer->hangs, KEEL_HANG_COMPUTE); /* its launches may compile */
         enum keel_status status = build_slot(trainer, slot);
@@ -276,12 +276,12 @@ static enum keel_status free_slot(struct keel_trainer *trainer, int *out)
 /* The node in the gradient buffer, if any, moves to a slot, so that another shard can be computed. */
 static enum keel_status vacate_gradients(struct keel_trainer *trainer)
 {
-    struct keel_held *held = keel_hold_in_gradients(&trainer->hold);
+    struct keel_held_node *held = keel_hold_in_gradients(&trainer->hold);
     if (held == NULL)
         return KEEL_OK;
     int number;
     KEEL_TRY(free_slot(trainer, &number));
-    struct keel_slot *slot = &trainer->slots[number];
+    struct keel_partial_buffer *slot = &trainer->slots[number];
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     KEEL_TRY(keel_queue_copy(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0, slot->buffer,
                              0, keel_flat_bytes(trainer), NULL, NULL));
@@ -580,7 +580,7 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
     if (step->phase.at != NULL)
         step->phase.at(step->phase.context, KEEL_AT_REDUCE);
     if (keel_hold_in_gradients(&trainer->hold) == NULL) { /* kept in a slot: copy it back */
-        struct keel_slot *slot = &trainer->slots[trainer->hold.held[0].slot];
+        struct keel_partial_buffer *slot = &trainer->slots[trainer->hold.held[0].slot];
         struct keel_queue *queue = keel_engine_queue(trainer->engine);
         KEEL_TRY(keel_queue_copy(queue, slot->buffer, 0,
                                  keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,

@@ -10,7 +10,7 @@
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
 enum { KEEL_LOSS_FLOATS = 64, KEEL_STATE_PARTS_MAX = 3 };
 
-struct keel_slot {
+struct keel_partial_buffer {
     struct keel_buffer *buffer;   /* flat gradients, then the loss; NULL until first needed */
     struct keel_buffer **slices;  /* bucket_count + 1: the last is the loss */
     struct keel_launch_list *add; /* bucket_count + 1: gradients += slot */
@@ -38,7 +38,7 @@ struct keel_trainer {
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
 
-    struct keel_slot slots[KEEL_HOLD_NODES_MAX];
+    struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
     struct keel_tree_hold hold;
     uint64_t hold_step; /* the step whose nodes are held */
     uint64_t digest;    /* of the weights as they are */

@@ -27,7 +27,7 @@ static void remove_at(struct keel_tree_hold *hold, uint32_t at)
     memmove(&hold->held[at], &hold->held[at + 1], (hold->count - at) * sizeof hold->held[0]);
 }
 
-static void insert(struct keel_tree_hold *hold, struct keel_held held)
+static void insert(struct keel_tree_hold *hold, struct keel_held_node held)
 {
     KEEL_ASSERT(hold->count < KEEL_HOLD_NODES_MAX);
     uint32_t at = hold->count++;
@@ -90,11 +90,11 @@ uint32_t keel_hold_add(struct keel_tree_hold *hold, uint32_t shard, int merged[K
         }
         node = (struct keel_tree_node){.level = node.level + 1, .index = node.index >> 1};
     }
-    insert(hold, (struct keel_held){.node = node, .slot = KEEL_HOLD_GRADIENTS});
+    insert(hold, (struct keel_held_node){.node = node, .slot = KEEL_HOLD_GRADIENTS});
     return count;
 }
 
-struct keel_held *keel_hold_in_gradients(struct keel_tree_hold *hold)
+struct keel_held_node *keel_hold_in_gradients(struct keel_tree_hold *hold)
 {
     for (uint32_t i = 0; i < hold->count; i++)
         if (hold->held[i].slot == KEEL_HOLD_GRADIENTS)

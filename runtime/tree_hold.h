@@ -9,7 +9,7 @@
 
 enum { KEEL_HOLD_NODES_MAX = 256, KEEL_HOLD_LEVELS_MAX = 12, KEEL_HOLD_GRADIENTS = -1 };
 
-struct keel_held {
+struct keel_held_node {
     struct keel_tree_node node;
     int slot; /* KEEL_HOLD_GRADIENTS: in the gradient buffer */
 };
@@ -17,7 +17,7 @@ struct keel_held {
 struct keel_tree_hold {
     uint32_t shard_count;
     uint32_t count;
-    struct keel_held held[KEEL_HOLD_NODES_MAX]; /* ascending by first shard */
+    struct keel_held_node held[KEEL_HOLD_NODES_MAX]; /* ascending by first shard */
 };
 
 bool keel_hold_covers(const struct keel_tree_hold *hold, uint32_t shard);
@@ -32,6 +32,6 @@ uint32_t keel_hold_keep(struct keel_tree_hold *hold, const bool *owned, int *fre
 uint32_t keel_hold_add(struct keel_tree_hold *hold, uint32_t shard, int merged[KEEL_HOLD_LEVELS_MAX]);
 
 /* The node in the gradient buffer, or NULL. */
-struct keel_held *keel_hold_in_gradients(struct keel_tree_hold *hold);
+struct keel_held_node *keel_hold_in_gradients(struct keel_tree_hold *hold);
 
 #endif

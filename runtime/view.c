@@ -265,7 +265,7 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     return w.bytes;
 }
 
-static void read_member(struct keel_reader *r, struct keel_member *m)
+static void read_member(struct keel_wire_reader *r, struct keel_member *m)
 {
     m->rank = (uint16_t)keel_reader_number(r, 2);
     m->node = (uint16_t)keel_reader_number(r, 2);
@@ -281,7 +281,7 @@ static void read_member(struct keel_reader *r, struct keel_member *m)
 
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out)
 {
-    struct keel_reader r = {.data = data, .bytes = bytes};
+    struct keel_wire_reader r = {.data = data, .bytes = bytes};
     struct keel_view view = {.epoch = keel_reader_number(&r, 8)};
     view.member_count = (uint16_t)keel_reader_number(&r, 2);
     view.shard_count = (uint16_t)keel_reader_number(&r, 2);

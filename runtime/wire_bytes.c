@@ -24,7 +24,7 @@ void keel_writer_bytes(struct keel_writer *writer, const void *data, uint32_t by
     writer->bytes += bytes;
 }
 
-uint64_t keel_reader_number(struct keel_reader *reader, uint32_t width_bytes)
+uint64_t keel_reader_number(struct keel_wire_reader *reader, uint32_t width_bytes)
 {
     if (reader->failed || reader->bytes - reader->at < width_bytes) {
         reader->failed = true;
@@ -36,7 +36,7 @@ uint64_t keel_reader_number(struct keel_reader *reader, uint32_t width_bytes)
     return value;
 }
 
-void keel_reader_bytes(struct keel_reader *reader, void *out, uint32_t bytes)
+void keel_reader_bytes(struct keel_wire_reader *reader, void *out, uint32_t bytes)
 {
     if (reader->failed || reader->bytes - reader->at < bytes) {
         reader->failed = true;
@@ -47,7 +47,7 @@ void keel_reader_bytes(struct keel_reader *reader, void *out, uint32_t bytes)
     reader->at += bytes;
 }
 
-bool keel_reader_complete(const struct keel_reader *reader)
+bool keel_reader_complete(const struct keel_wire_reader *reader)
 {
     return !reader->failed && reader->at == reader->bytes;
 }

@@ -12,7 +12,7 @@ struct keel_writer {
     uint32_t bytes, capacity;
     bool failed;
 };
-struct keel_reader {
+struct keel_wire_reader {
     const uint8_t *data; /* borrowed */
     uint32_t at, bytes;
     bool failed;
@@ -20,9 +20,9 @@ struct keel_reader {
 
 void keel_writer_number(struct keel_writer *writer, uint64_t value, uint32_t width_bytes);
 void keel_writer_bytes(struct keel_writer *writer, const void *data, uint32_t bytes);
-uint64_t keel_reader_number(struct keel_reader *reader, uint32_t width_bytes);
-void keel_reader_bytes(struct keel_reader *reader, void *out, uint32_t bytes);
+uint64_t keel_reader_number(struct keel_wire_reader *reader, uint32_t width_bytes);
+void keel_reader_bytes(struct keel_wire_reader *reader, void *out, uint32_t bytes);
 /* Everything was read, and nothing too much. */
-bool keel_reader_complete(const struct keel_reader *reader);
+bool keel_reader_complete(const struct keel_wire_reader *reader);
 
 #endif

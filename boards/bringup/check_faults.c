@@ -298,7 +298,7 @@ static void flip(struct keel_check_run *run, struct keel_rig *rig)
 
 static void kill_worker(struct keel_check_run *run)
 {
-    struct keel_member member;
+    struct keel_helper_process member;
     struct keel_member_word word;
     keel_check_progress(run, 0, 0, "a second process begins to work on the board");
     if (!keel_check_ok(run, keel_member_start("golden", keel_check_options(run)->board, NULL, &member),
@@ -350,7 +350,7 @@ static enum keel_status run_command(const char *command, uint64_t deadline_ns)
 /* All golden operations in a process of its own, as whoever comes after the reset has it. */
 static void expect_right_elsewhere(struct keel_check_run *run)
 {
-    struct keel_member member;
+    struct keel_helper_process member;
     struct keel_member_word word;
     keel_check_progress(run, 0, 0, "all golden operations after the reset");
     if (!keel_check_ok(run, keel_member_start("once", keel_check_options(run)->board, NULL, &member),

@@ -17,7 +17,7 @@ static uint64_t deadline_of(const struct keel_check_run *run)
 }
 
 /* A process for each board, and where each finds the other. */
-static bool start(struct keel_check_run *run, const char *what, struct keel_member members[PAIR],
+static bool start(struct keel_check_run *run, const char *what, struct keel_helper_process members[PAIR],
                   uint32_t *started)
 {
     static const char *const ranks[PAIR] = {"0", "1"};
@@ -48,7 +48,7 @@ static bool start(struct keel_check_run *run, const char *what, struct keel_memb
 /* ---- 8.1 --------------------------------------------------------------------------------------------------
  */
 
-static void exchange(struct keel_check_run *run, struct keel_member members[PAIR])
+static void exchange(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
     uint64_t hashes[PAIR];
     struct keel_member_word word;
@@ -68,7 +68,7 @@ static void exchange(struct keel_check_run *run, struct keel_member members[PAIR
 /* ---- 8.2 --------------------------------------------------------------------------------------------------
  */
 
-static void outlive(struct keel_check_run *run, struct keel_member members[PAIR])
+static void outlive(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
     struct keel_member_word word;
     keel_check_progress(run, 0, 0, "sums until one is gone");
@@ -87,9 +87,9 @@ static void outlive(struct keel_check_run *run, struct keel_member members[PAIR]
  */
 
 static void with_pair(struct keel_check_run *run, const char *what,
-                      void (*part)(struct keel_check_run *, struct keel_member *))
+                      void (*part)(struct keel_check_run *, struct keel_helper_process *))
 {
-    struct keel_member members[PAIR];
+    struct keel_helper_process members[PAIR];
     uint32_t started = 0;
     if (start(run, what, members, &started))
         part(run, members);

@@ -12,7 +12,7 @@
 enum { END_S = 10 };
 
 enum keel_status keel_member_start(const char *what, const char *board, const char *rank,
-                                   struct keel_member *out)
+                                   struct keel_helper_process *out)
 {
     char self[KEEL_PATH_BYTES];
     int pair[2];
@@ -28,7 +28,7 @@ enum keel_status keel_member_start(const char *what, const char *board, const ch
     return status;
 }
 
-enum keel_status keel_member_hear(struct keel_member *member, uint64_t deadline_ns,
+enum keel_status keel_member_hear(struct keel_helper_process *member, uint64_t deadline_ns,
                                   struct keel_member_word *out)
 {
     struct pollfd poller = {.fd = member->fd, .events = POLLIN};
@@ -50,14 +50,14 @@ enum keel_status keel_member_hear(struct keel_member *member, uint64_t deadline_
     return KEEL_OK;
 }
 
-enum keel_status keel_member_tell(struct keel_member *member, const struct keel_member_word *word)
+enum keel_status keel_member_tell(struct keel_helper_process *member, const struct keel_member_word *word)
 {
     if (send(member->fd, word, sizeof *word, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof *word)
         return keel_fail(KEEL_PEER_LOST, "the second process does not listen");
     return KEEL_OK;
 }
 
-void keel_member_end(struct keel_member *member)
+void keel_member_end(struct keel_helper_process *member)
 {
     struct keel_process_end end;
     close(member->fd);

@@ -22,19 +22,19 @@ struct keel_member_word {
     char text[256];
 };
 
-struct keel_member {
+struct keel_helper_process {
     struct keel_process process;
     int fd; /* of the check; the process has the other end */
 };
 
 /* Start one: `rank` NULL for golden and once. Blocks for no board. */
 enum keel_status keel_member_start(const char *what, const char *board, const char *rank,
-                                   struct keel_member *out);
-enum keel_status keel_member_hear(struct keel_member *member, uint64_t deadline_ns,
+                                   struct keel_helper_process *out);
+enum keel_status keel_member_hear(struct keel_helper_process *member, uint64_t deadline_ns,
                                   struct keel_member_word *out);
-enum keel_status keel_member_tell(struct keel_member *member, const struct keel_member_word *word);
+enum keel_status keel_member_tell(struct keel_helper_process *member, const struct keel_member_word *word);
 /* Kill it if it is still there, and reap it. */
-void keel_member_end(struct keel_member *member);
+void keel_member_end(struct keel_helper_process *member);
 
 /* The other side. The exit code. */
 int keel_board_member_main(int argc, char **argv);

@@ -11,7 +11,7 @@
 
 enum { SOCKET = 3, GOLDEN_S = 580, PAIR_S = 580, FLOATS = 100003, PAIR = 2 };
 
-static struct keel_member here = {.fd = SOCKET};
+static struct keel_helper_process here = {.fd = SOCKET};
 
 static int end(enum keel_status status, uint64_t value)
 {

@@ -410,7 +410,7 @@ END_TEST
 struct exchange {
     struct socket_link client, server;
     struct keel_level *memory;
-    struct keel_wire_message *message;
+    struct keel_level_message *message;
 };
 
 static struct exchange make_exchange(void)

@@ -37,7 +37,7 @@ static uint32_t first_of(struct keel_tree_node node)
 
 static void vacate(struct bench *b)
 {
-    struct keel_held *held = keel_hold_in_gradients(&b->hold);
+    struct keel_held_node *held = keel_hold_in_gradients(&b->hold);
     if (held == NULL)
         return;
     int slot = 0;

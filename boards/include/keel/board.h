@@ -14,11 +14,14 @@
 #ifndef KEEL_BOARD_H
 #define KEEL_BOARD_H
 
+#include <keel/api.h>
 #include <keel/device.h>
 #include <keel/file.h>
 #include <keel/kernels.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum {
     KEEL_BOARD_NAME_BYTES = 64,
@@ -137,5 +140,7 @@ struct keel_device *keel_board_device(const struct keel_board *board);
 const struct keel_board_file *keel_board_file(const struct keel_board *board);
 /* How its kernels are built: for keel_kernels_create_with. Lives as long as the board. */
 const struct keel_kernels_options *keel_board_kernels(const struct keel_board *board);
+
+KEEL_API_END
 
 #endif

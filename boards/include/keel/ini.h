@@ -11,12 +11,15 @@
 #ifndef KEEL_INI_H
 #define KEEL_INI_H
 
+#include <keel/api.h>
 #include <keel/file.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_INI_KEYS_MAX = 128, KEEL_INI_VALUE_BYTES = KEEL_PATH_BYTES };
 
@@ -74,5 +77,7 @@ void keel_ini_print_keys(const struct keel_ini_table *table, FILE *out);
 /* How many letters must change to make one name of the other (Levenshtein 1966; the first 64 letters): to
  * find the name that was meant. */
 unsigned keel_ini_distance(const char *a, const char *b);
+
+KEEL_API_END
 
 #endif

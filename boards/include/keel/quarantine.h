@@ -13,8 +13,11 @@
 #ifndef KEEL_QUARANTINE_H
 #define KEEL_QUARANTINE_H
 
+#include <keel/api.h>
 #include <keel/device.h>
 #include <keel/file.h>
+
+KEEL_API_BEGIN
 
 /* How long a finding lasts.
  * WRONG_BITS  an operation gave other bits than its own: until a person releases the board.
@@ -74,5 +77,7 @@ enum keel_status keel_quarantine_list(struct keel_quarantine *out, uint32_t capa
  * has that name: its file becomes <file>.released. NOT_FOUND names the boards that are quarantined, INVALID
  * the files when several boards had the selector. */
 enum keel_status keel_quarantine_release(const char *selector);
+
+KEEL_API_END
 
 #endif

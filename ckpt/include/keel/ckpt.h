@@ -16,10 +16,13 @@
 #ifndef KEEL_CKPT_H
 #define KEEL_CKPT_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum {
     KEEL_TENSOR_NAME_BYTES = 128,
@@ -337,5 +340,7 @@ enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
 
 /* keel ckpt COMMAND PATH ..., see keel-ckpt(1); argv[0] is "ckpt". Returns the exit code. */
 int keel_ckpt_main(int argc, char **argv);
+
+KEEL_API_END
 
 #endif

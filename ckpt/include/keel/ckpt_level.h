@@ -18,7 +18,10 @@
 #ifndef KEEL_CKPT_LEVEL_H
 #define KEEL_CKPT_LEVEL_H
 
+#include <keel/api.h>
 #include <keel/ckpt.h>
+
+KEEL_API_BEGIN
 
 /* ---- objects ----------------------------------------------------------------------------------- */
 
@@ -284,5 +287,7 @@ struct keel_repair_result {
  * these cases. */
 enum keel_status keel_store_repair(struct keel_store *store, const struct keel_repair_config *config,
                                    struct keel_repair_result *out);
+
+KEEL_API_END
 
 #endif

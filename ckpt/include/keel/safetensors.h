@@ -11,8 +11,11 @@
 #ifndef KEEL_SAFETENSORS_H
 #define KEEL_SAFETENSORS_H
 
+#include <keel/api.h>
 #include <keel/ckpt.h>
 #include <keel/file.h>
+
+KEEL_API_BEGIN
 
 /* In the order of the reference: tensors of a later type come first in a file, so that all lie aligned. */
 enum keel_safetensors_dtype {
@@ -126,5 +129,7 @@ struct keel_safetensors_written {
  * DENIED, and what `read` returns: then nothing has changed, and the temporary files are gone. */
 enum keel_status keel_safetensors_write(const struct keel_safetensors_write *what,
                                         struct keel_safetensors_written *out);
+
+KEEL_API_END
 
 #endif

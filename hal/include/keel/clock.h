@@ -3,7 +3,10 @@
 #ifndef KEEL_CLOCK_H
 #define KEEL_CLOCK_H
 
+#include <keel/api.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 #define KEEL_NS_PER_US UINT64_C(1000)
 #define KEEL_NS_PER_MS UINT64_C(1000000)
@@ -28,5 +31,7 @@ int keel_remaining_poll_ms(uint64_t deadline_ns);
 
 /* Sleep; returns early only at the deadline. */
 void keel_sleep_until_ns(uint64_t deadline_ns);
+
+KEEL_API_END
 
 #endif

@@ -6,10 +6,13 @@
 #ifndef KEEL_COMMAND_H
 #define KEEL_COMMAND_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_COMMAND_OPERANDS_MAX = 64, KEEL_COMMAND_OWN_BYTES = 512 };
 
@@ -75,5 +78,7 @@ int keel_command_report(const struct keel_command_set *set, enum keel_status sta
 /* Replace a file that the user named, but for a device or a pipe, which is written into. */
 enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);
 enum keel_status keel_command_may_write(const char *path); /* tells it beforehand; leaves nothing */
+
+KEEL_API_END
 
 #endif

@@ -27,10 +27,13 @@
 #ifndef KEEL_DEVICE_H
 #define KEEL_DEVICE_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 struct keel_device;
 struct keel_buffer;
@@ -393,5 +396,7 @@ enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **o
 enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns);
 bool keel_event_done(struct keel_event *event);
 void keel_event_destroy(struct keel_event *event); /* NULL is accepted; never blocks */
+
+KEEL_API_END
 
 #endif

@@ -14,11 +14,14 @@
 #define KEEL_DISK_H
 
 #include <fcntl.h>
+#include <keel/api.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+
+KEEL_API_BEGIN
 
 struct keel_disk_ops {
     int (*open)(int at, const char *path, int flags, unsigned mode);
@@ -61,5 +64,7 @@ int keel_disk_fstat(int fd, struct stat *out);
 int keel_disk_get_flags(int fd);
 int keel_disk_set_flags(int fd, int flags);
 int keel_disk_list(int fd, int (*visit)(void *context, const char *name), void *context);
+
+KEEL_API_END
 
 #endif

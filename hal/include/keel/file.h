@@ -5,10 +5,13 @@
 #ifndef KEEL_FILE_H
 #define KEEL_FILE_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_PATH_BYTES = 1024 };
 
@@ -62,5 +65,7 @@ void keel_file_unmap(void *mapped, uint64_t bytes);
 
 /* Remove a directory tree (symbolic links are removed, never followed). Fine when it is not there. */
 enum keel_status keel_remove_tree(const char *path);
+
+KEEL_API_END
 
 #endif

@@ -28,7 +28,10 @@
 #ifndef KEEL_HEALTH_H
 #define KEEL_HEALTH_H
 
+#include <keel/api.h>
 #include <keel/device.h>
+
+KEEL_API_BEGIN
 
 enum keel_health {
     KEEL_HEALTH_OK,
@@ -102,5 +105,7 @@ enum keel_status keel_device_trace_start(struct keel_device *device, uint32_t co
 enum keel_status keel_device_trace_write(struct keel_device *device, const char *path);
 /* Drop the trace; nothing happens where none runs. keel_device_close does it too. */
 void keel_device_trace_stop(struct keel_device *device);
+
+KEEL_API_END
 
 #endif

@@ -5,9 +5,12 @@
 #ifndef KEEL_JSON_H
 #define KEEL_JSON_H
 
+#include <keel/api.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
+KEEL_API_BEGIN
 
 struct keel_json {
     FILE *out;    /* the caller's */
@@ -19,5 +22,7 @@ void keel_json_text(struct keel_json *json, const char *key, const char *value);
 void keel_json_number(struct keel_json *json, const char *key, uint64_t value);
 void keel_json_real(struct keel_json *json, const char *key, double value, int digits);
 void keel_json_bool(struct keel_json *json, const char *key, bool value);
+
+KEEL_API_END
 
 #endif

@@ -6,6 +6,10 @@
 #ifndef KEEL_LOG_H
 #define KEEL_LOG_H
 
+#include <keel/api.h>
+
+KEEL_API_BEGIN
+
 enum keel_log_level { KEEL_LOG_ERROR, KEEL_LOG_WARN, KEEL_LOG_INFO, KEEL_LOG_DEBUG };
 
 /* Lines above `level` are dropped. The default is WARN; KEEL_LOG=error|warn|info|debug overrides. */
@@ -16,5 +20,7 @@ enum keel_log_level keel_log_get_level(void);
 void keel_log_set_name(const char *name);
 
 void keel_log(enum keel_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+KEEL_API_END
 
 #endif

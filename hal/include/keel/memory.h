@@ -5,9 +5,12 @@
 #ifndef KEEL_MEMORY_H
 #define KEEL_MEMORY_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_PAGE_BYTES = 4096, KEEL_CACHE_LINE_BYTES = 64 };
 
@@ -52,5 +55,7 @@ static inline uint64_t keel_round_up(uint64_t a, uint64_t b)
 {
     return (a + b - 1) & ~(b - 1);
 }
+
+KEEL_API_END
 
 #endif

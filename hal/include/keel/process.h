@@ -6,10 +6,13 @@
 #ifndef KEEL_PROCESS_H
 #define KEEL_PROCESS_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+KEEL_API_BEGIN
 
 struct keel_process {
     pid_t pid;
@@ -62,5 +65,7 @@ bool keel_process_interrupted(void); /* any thread */
 
 /* The path of the running executable (/proc/self/exe). */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
+
+KEEL_API_END
 
 #endif

@@ -7,6 +7,10 @@
 #ifndef KEEL_STATUS_H
 #define KEEL_STATUS_H
 
+#include <keel/api.h>
+
+KEEL_API_BEGIN
+
 /* What a caller should do next. */
 enum keel_next {
     KEEL_NEXT_NOTHING, /* it worked */
@@ -81,7 +85,7 @@ enum { KEEL_DETAIL_BYTES = 512 };
 
 /* A programmer's error: prints file, line and expression, then aborts; never compiled out. */
 #define KEEL_ASSERT(expression) ((expression) ? (void)0 : keel_assert_failed(#expression, __FILE__, __LINE__))
-_Noreturn void keel_assert_failed(const char *expression, const char *file, int line);
+KEEL_NORETURN void keel_assert_failed(const char *expression, const char *file, int line);
 
 /* Return early with the status of a call that failed. */
 #define KEEL_TRY(call)                                                                                       \
@@ -90,5 +94,7 @@ _Noreturn void keel_assert_failed(const char *expression, const char *file, int 
         if (keel_try_status_ != KEEL_OK)                                                                     \
             return keel_try_status_;                                                                         \
     } while (0)
+
+KEEL_API_END
 
 #endif

@@ -5,10 +5,13 @@
 #ifndef KEEL_THREAD_H
 #define KEEL_THREAD_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 struct keel_mutex {
     pthread_mutex_t native;
@@ -52,5 +55,7 @@ void keel_thread_slice(uint64_t slice_ns);
 uint32_t keel_cpu_count(void);
 /* Those of the machine, online or not, whoever may use them: the same for all processes of a host. */
 uint32_t keel_cpu_installed(void);
+
+KEEL_API_END
 
 #endif

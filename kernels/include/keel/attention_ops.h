@@ -4,7 +4,10 @@
 #ifndef KEEL_ATTENTION_OPS_H
 #define KEEL_ATTENTION_OPS_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 /* Self-attention (Vaswani et al. 2017): causal, so that token i attends to tokens 0..i, or bidirectional, to
  * all of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one
@@ -47,5 +50,7 @@ struct keel_rotary {
     struct keel_buffer *qkv, *out;
 };
 enum keel_status keel_op_rotary(struct keel_kernels *, const struct keel_rotary *, struct keel_launch_list *);
+
+KEEL_API_END
 
 #endif

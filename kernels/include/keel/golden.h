@@ -15,7 +15,10 @@
 #ifndef KEEL_GOLDEN_H
 #define KEEL_GOLDEN_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_GOLDEN_BYTES_MAX = 4 << 20 };
 
@@ -60,5 +63,7 @@ void keel_golden_describe(const struct keel_golden_result *result, char *out, si
  * are run, milliseconds once compiled. Errors as above. */
 enum keel_status keel_golden_warm(struct keel_kernels *kernels, struct keel_queue *queue,
                                   uint64_t deadline_ns);
+
+KEEL_API_END
 
 #endif

@@ -7,7 +7,10 @@
 #ifndef KEEL_IMAGE_OPS_H
 #define KEEL_IMAGE_OPS_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 /* ---- convolution ----------------------------------------------------------------------------------------
  */
@@ -185,5 +188,7 @@ struct keel_global_avg_pool_grad {
 };
 enum keel_status keel_op_global_avg_pool_grad(struct keel_kernels *, const struct keel_global_avg_pool_grad *,
                                               struct keel_launch_list *);
+
+KEEL_API_END
 
 #endif

@@ -16,7 +16,11 @@
 #ifndef KEEL_KERNELS_H
 #define KEEL_KERNELS_H
 
+#include <assert.h>
+#include <keel/api.h>
 #include <keel/device.h>
+
+KEEL_API_BEGIN
 
 struct keel_kernels; /* the built programs of one device, and which variant it uses for each op */
 
@@ -134,7 +138,7 @@ struct keel_control {
     float trust; /* LARS */
     float reserved[2];
 };
-_Static_assert(sizeof(struct keel_control) == 64, "control block is 64 bytes");
+static_assert(sizeof(struct keel_control) == 64, "control block is 64 bytes");
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
@@ -430,5 +434,7 @@ float keel_canon_divide(float a, float b);
 /* cos on [0, pi], for schedules; 1 - beta^t by repeated squaring in double. */
 float keel_canon_cos(float x);
 float keel_adam_bias(float beta, uint32_t t);
+
+KEEL_API_END
 
 #endif

@@ -7,7 +7,11 @@
 #ifndef KEEL_OPTIMIZER_OPS_H
 #define KEEL_OPTIMIZER_OPS_H
 
+#include <assert.h>
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 /* norm[0] = sqrt(sum of squares of x[count]), in the fixed tree; scratch has
  * keel_norm_scratch_bytes(count). Then norm[1] = factor that clips to control.max_norm:
@@ -51,7 +55,7 @@ struct keel_update_tensor {
     uint32_t kind;          /* enum keel_tensor_kind */
     float momentum;         /* of a statistic */
 };
-_Static_assert(sizeof(struct keel_update_tensor) == 32, "32 bytes for kernels too");
+static_assert(sizeof(struct keel_update_tensor) == 32, "32 bytes for kernels too");
 
 /* Which tensor each page of the flat buffers belongs to: `pages` has keel_update_page_count(count) words.
  * INVALID names a tensor that is empty, begins within a page, overlaps another or does not fit. */
@@ -97,5 +101,7 @@ struct keel_update {
 };
 uint64_t keel_update_scratch_bytes(const struct keel_update *op);
 enum keel_status keel_op_update(struct keel_kernels *, const struct keel_update *, struct keel_launch_list *);
+
+KEEL_API_END
 
 #endif

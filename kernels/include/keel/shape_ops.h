@@ -7,7 +7,10 @@
 #ifndef KEEL_SHAPE_OPS_H
 #define KEEL_SHAPE_OPS_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_CONCAT_MAX = 64, KEEL_BOX_DIMS = 4 };
 
@@ -92,5 +95,7 @@ struct keel_cumsum {
     struct keel_buffer *x, *y;
 };
 enum keel_status keel_op_cumsum(struct keel_kernels *, const struct keel_cumsum *, struct keel_launch_list *);
+
+KEEL_API_END
 
 #endif

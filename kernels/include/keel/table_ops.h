@@ -9,7 +9,10 @@
 #ifndef KEEL_TABLE_OPS_H
 #define KEEL_TABLE_OPS_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
+
+KEEL_API_BEGIN
 
 /* y[i, :] = x[ids[i], :], zeros where the id is outside [0, rows). */
 struct keel_gather {
@@ -127,5 +130,7 @@ struct keel_balance_loss {
 };
 enum keel_status keel_op_balance_loss(struct keel_kernels *, const struct keel_balance_loss *,
                                       struct keel_launch_list *);
+
+KEEL_API_END
 
 #endif

@@ -14,11 +14,14 @@
 #ifndef KEEL_ENGINE_H
 #define KEEL_ENGINE_H
 
+#include <keel/api.h>
 #include <keel/device.h>
 #include <keel/graph.h>
 #include <keel/kernels.h>
 #include <keel/optimizer_ops.h>
 #include <keel/status.h>
+
+KEEL_API_BEGIN
 
 struct keel_engine;
 
@@ -180,5 +183,7 @@ struct keel_engine_facts {
     uint32_t commands_train, commands_eval, commands_update;
 };
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out);
+
+KEEL_API_END
 
 #endif

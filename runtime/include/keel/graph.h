@@ -8,10 +8,13 @@
 #ifndef KEEL_GRAPH_H
 #define KEEL_GRAPH_H
 
+#include <keel/api.h>
 #include <keel/kernels.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 struct keel_graph;
 typedef uint32_t keel_value; /* 0 is no value */
@@ -139,5 +142,7 @@ void keel_graph_output(struct keel_graph *, keel_value);
 struct keel_shape keel_graph_shape(const struct keel_graph *, keel_value);
 /* The graph as text, one node a line. */
 enum keel_status keel_graph_dump(const struct keel_graph *, const char *path);
+
+KEEL_API_END
 
 #endif

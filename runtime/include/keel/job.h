@@ -6,12 +6,15 @@
 #ifndef KEEL_JOB_H
 #define KEEL_JOB_H
 
+#include <keel/api.h>
 #include <keel/ckpt.h>
 #include <keel/file.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
+KEEL_API_BEGIN
 
 enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 2048 };
 
@@ -135,5 +138,7 @@ void keel_job_describe(const struct keel_job *job, char *out, size_t bytes);
 
 /* The table of keys for --help. */
 void keel_job_print_keys(FILE *out);
+
+KEEL_API_END
 
 #endif

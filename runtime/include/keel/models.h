@@ -6,7 +6,10 @@
 #ifndef KEEL_MODELS_H
 #define KEEL_MODELS_H
 
+#include <keel/api.h>
 #include <keel/graph.h>
+
+KEEL_API_BEGIN
 
 /* Of what a model is made of step by step; other sizes have the limits of tensors. */
 enum { KEEL_MODEL_LAYERS_MAX = 256, KEEL_RESNET_STAGES_MAX = 5, KEEL_MOE_CAPACITY_MAX = 64 };
@@ -60,5 +63,7 @@ struct keel_dlrm_config {
 /* A recommendation model (Naumov et al. 2019). Inputs "dense" f32 [batch, dense], "ids" [batch tables, bag]
  * of rows counted through all tables, -1 for none, and "labels" f32 [batch, 1]. */
 enum keel_status keel_model_dlrm(struct keel_graph *graph, const struct keel_dlrm_config *config);
+
+KEEL_API_END
 
 #endif

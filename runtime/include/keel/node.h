@@ -15,11 +15,14 @@
 #ifndef KEEL_NODE_H
 #define KEEL_NODE_H
 
+#include <keel/api.h>
 #include <keel/ckpt.h>
 #include <keel/status.h>
 #include <keel/transport.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum {
     KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
@@ -202,5 +205,7 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event);
 
 const struct keel_view *keel_node_view(const struct keel_node *node);
+
+KEEL_API_END
 
 #endif

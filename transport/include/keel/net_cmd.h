@@ -2,8 +2,14 @@
 #ifndef KEEL_NET_CMD_H
 #define KEEL_NET_CMD_H
 
+#include <keel/api.h>
+
+KEEL_API_BEGIN
+
 /* `keel net who|check|bench ...`; argv[0] is "net". Results on stdout, errors and progress on stderr. Returns
  * the exit code (DESIGN: one table for all commands). */
 int keel_net_main(int argc, char **argv);
+
+KEEL_API_END
 
 #endif

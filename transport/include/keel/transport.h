@@ -32,10 +32,13 @@
 #ifndef KEEL_TRANSPORT_H
 #define KEEL_TRANSPORT_H
 
+#include <keel/api.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KEEL_API_BEGIN
 
 enum {
     KEEL_ADDRESS_BYTES = 64,     /* opaque: fabric address, identity of the host, name of a local socket */
@@ -262,5 +265,7 @@ struct keel_transport_stats {
     uint32_t connections;   /* open now */
 };
 void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_transport_stats *out);
+
+KEEL_API_END
 
 #endif

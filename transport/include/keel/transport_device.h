@@ -22,8 +22,11 @@
 #ifndef KEEL_TRANSPORT_DEVICE_H
 #define KEEL_TRANSPORT_DEVICE_H
 
+#include <keel/api.h>
 #include <keel/device.h>
 #include <keel/transport.h>
+
+KEEL_API_BEGIN
 
 enum {
     KEEL_STAGER_SLOTS = 4,
@@ -95,5 +98,7 @@ struct keel_stager_stats {
     uint32_t slots_high;    /* most slots in use at once */
 };
 void keel_stager_stats(const struct keel_stager *stager, struct keel_stager_stats *out);
+
+KEEL_API_END
 
 #endif

@@ -16,7 +16,10 @@
 #ifndef KEEL_TRANSPORT_LEAN_H
 #define KEEL_TRANSPORT_LEAN_H
 
+#include <keel/api.h>
 #include <keel/transport.h>
+
+KEEL_API_BEGIN
 
 enum keel_lean_format {
     KEEL_LEAN_F16,   /* 2 bytes a number */
@@ -109,5 +112,7 @@ void keel_rows_free(struct keel_rows *rows); /* NULL is fine */
 enum keel_status keel_rows_run(struct keel_rows *rows, struct keel_group *group, uint64_t sequence,
                                const struct keel_row_set *part, struct keel_row_set *out,
                                uint64_t deadline_ns);
+
+KEEL_API_END
 
 #endif
