@@ -23,7 +23,7 @@ struct op_operands {
     double *param[OP_OPERANDS_MAX];
     const int32_t *ids;                /* of the int32 input, if there is one */
     const double *input;               /* of the float input, if there is one */
-    struct keel_control_plane control; /* of the microbatch: for dropout */
+    struct keel_control control; /* of the microbatch: for dropout */
 };
 
 struct op_case {
@@ -123,7 +123,7 @@ static struct keel_graph *op_graph(struct op_run *run)
 static void op_fill(struct op_run *run)
 {
     const struct op_case *of = run->of;
-    const struct keel_control_plane draw = {.seed_lo = 77};
+    const struct keel_control draw = {.seed_lo = 77};
     float spread = of->spread > 0.0F ? of->spread : 1.0F;
     for (uint32_t p = 0; p < run->params; p++) {
         const struct keel_engine_param *param = keel_engine_param(run->engine, p);
@@ -153,7 +153,7 @@ static void op_fill(struct op_run *run)
         run->targets[i] = 2.0F * keel_random_uniform(&draw, 92, i) - 1.0F;
     run->operands.ids = run->ids;
     run->operands.input = run->input_double;
-    run->operands.control = (struct keel_control_plane){.seed_lo = 42, .step = 3, .microbatch = 2};
+    run->operands.control = (struct keel_control){.seed_lo = 42, .step = 3, .microbatch = 2};
 }
 
 /* One microbatch: the gradients of all parameters, and the loss. */

@@ -154,7 +154,7 @@ static void copy_param(struct side *side, enum keel_engine_flat flat, const stru
  */
 static void dump_weights(struct side *side, struct dump *dump)
 {
-    struct keel_control_plane control = {.seed_lo = 5, .step = PERTURBED};
+    struct keel_control control = {.seed_lo = 5, .step = PERTURBED};
     for (uint32_t i = 0; i < keel_engine_param_count(side->engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(side->engine, i);
         float *values;
@@ -313,7 +313,7 @@ END_TEST
 static void write_set(const char *directory, const char *images, const char *labels)
 {
     enum { COUNT = 24, PIXELS = 256 };
-    struct keel_control_plane control = {.seed_lo = 9};
+    struct keel_control control = {.seed_lo = 9};
     uint8_t bytes[16 + COUNT * PIXELS] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 16, 0, 0, 0, 16};
     char path[KEEL_PATH_BYTES];
     for (uint32_t i = 0; i < COUNT * PIXELS; i++)
