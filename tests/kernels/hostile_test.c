@@ -363,7 +363,7 @@ static void make(struct rig *rig, const struct operation *operation, unsigned ch
             none ? NULL : rig->pool[tame ? 4 + (uint64_t)i % (POOL - 4) : draw(rig) % POOL].data;
         ck_assert_uint_le(field->offset + field->bytes, STRUCT_BYTES);
         if (field->kind == BUFFER)
-            memcpy(at, &buffer, sizeof buffer);
+            memcpy(at, (const void *)&buffer, sizeof buffer);
         else if (field->kind == REAL)
             memcpy(at, &real, sizeof real);
         else if (field->bytes == 8)
