@@ -7,7 +7,7 @@
  * CROWD=n shares the processors that it may use for n seconds; tests/transport/faults.sh --seconds calls it
  * so. */
 #include "drill_rank.h"
-#include "line.h"
+#include "group.h"
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -333,13 +333,21 @@ static int misdirect(struct rank *me, uint32_t rank, bool answers_never)
     return fd;
 }
 
+/* Ranks that list different addresses refuse each other: these say that they list the same. */
+static struct keel_group *open_misdirected(struct rank *me, _Atomic uint32_t *lost)
+{
+    struct keel_group *group = open_group(me, 1, lost);
+    memset(group->members, 1, sizeof group->members);
+    return group;
+}
+
 /* Rank 1's call reaches rank 0. */
 static int unanswered_body(struct rank *me)
 {
     _Atomic uint32_t lost;
     float part[16] = {0}, result[16];
     int deaf = misdirect(me, 1, true);
-    struct keel_group *group = open_group(me, 1, &lost);
+    struct keel_group *group = open_misdirected(me, &lost);
     rank_ok(me, sum_of(group, 1, part, result, 16, in_seconds(10)));
     rank_say(me, 'd');
     rank_hear(me);
@@ -368,7 +376,7 @@ static int third_body(struct rank *me)
     const void *parts[] = {part};
     enum keel_status status = KEEL_OK;
     int nowhere = misdirect(me, 2, false);
-    struct keel_group *group = open_group(me, 1, &lost_there);
+    struct keel_group *group = open_misdirected(me, &lost_there);
     if (me->rank == 2)
         rank_hear(me);
     for (uint64_t sequence = 1; status == KEEL_OK; sequence++) {
