@@ -84,7 +84,7 @@ EACH_PLAIN(APPEND)
 #define N(type, name) FIELD(type, name, NUMBER)
 #define R(type, name) FIELD(type, name, REAL)
 #define F(type, name) FIELD(type, name, FLAG)
-#define B(type, name) FIELD(type, name, BUFFER)
+#define B(type, name)           {offsetof(struct type, name), sizeof(void *), BUFFER}
 #define N2(t, a)      N(t, a[0]), N(t, a[1])
 #define CONV(t)                                                                                              \
     N(t, shape.batch), N(t, shape.height), N(t, shape.width), N(t, shape.channels),                          \
@@ -363,7 +363,7 @@ static void make(struct rig *rig, const struct operation *operation, unsigned ch
             none ? NULL : rig->pool[tame ? 4 + (uint64_t)i % (POOL - 4) : draw(rig) % POOL].data;
         ck_assert_uint_le(field->offset + field->bytes, STRUCT_BYTES);
         if (field->kind == BUFFER)
-            memcpy(at, (const void *)&buffer, sizeof buffer);
+            memcpy(at, (const void *)&buffer, sizeof(void *));
         else if (field->kind == REAL)
             memcpy(at, &real, sizeof real);
         else if (field->bytes == 8)
