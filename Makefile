@@ -74,7 +74,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all examples deps lint-deps bench-deps demo test run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -124,14 +124,16 @@ $(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ) $(ROOMS:=/sources.mk)
 $(BUILD)/libkeel.so: $(LIB_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ALL_LIBS)
+	$(Q)ln -sf $(@F) $@.0
 $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ckpt_LIBS)
+	$(Q)ln -sf $(@F) $@.0
 # Loaded into programs of any kind by the OpenCL loader: without a sanitizer, and only its door to be seen.
 $(BUILD)/libkeel-emulated.so: $(addprefix boards/,$(emulated_SRC)) boards/emulated/layer.h
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -pthread -shared -Wl,-z,defs -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(ALL_LIBS)
@@ -277,7 +279,7 @@ man_pages := $(wildcard $(ROOMS:=/man/*.[1-8]))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
 	@mandoc -T lint -W warning $(man_pages)
-	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes doors tidy
+	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes names exports doors tidy
 	@echo "lint: clean"
 format:
 	@clang-format -i $(c_files)
@@ -291,7 +293,17 @@ layers:
 sizes:
 	@git ls-files '*.c' '*.h' '*.cl' '*.sh' '*.mk' '*.md' Makefile | xargs wc -l | \
 	  awk '$$1 > 1000 && $$2 != "total" { print "sizes: " $$2 ": " $$1 " lines, 1000 at most: split it"; bad = 1 } END { exit bad }'
-# Every door opens alone: a public header compiles with nothing before it and its room's -I flags only.
+# A name means one thing: include guards, and tags of structs in headers, a room's own included.
+names:
+	@same=$$(git grep -hoE '^#ifndef [A-Z0-9_]+_H$$' -- '*.h' | sort | uniq -d); \
+	  [ -z "$$same" ] || { echo "names: include guards that two headers have: $$same"; exit 1; }
+	@same=$$(git grep -hoE '^(struct|union) keel_[a-z0-9_]+ \{' -- $(ROOMS) | sort | uniq -d); \
+	  [ -z "$$same" ] || { echo "names: tags that are defined twice:"; echo "$$same"; exit 1; }
+# The shared libraries export what public headers declare, and nothing else.
+exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
+	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(room)/include/keel)
+	@sh tests/setup/exports.sh $(BUILD)/libkeel-ckpt.so hal/include/keel ckpt/include/keel
+# Every door opens alone: a public header compiles with nothing before it and its room's -I flags only, as C and C++.
 doors: $(door_stamps)
 # A file is checked again when it, what it includes, or the rules have changed.
 tidy: $(tidy_stamps)
@@ -303,7 +315,8 @@ $(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
 	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
-	$$(Q)$(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc /dev/null && touch $$@
+	$$(Q)echo 'extern int keel_lint;' | $(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc -
+	$$(Q)$(CXX) -std=c++17 -Wall -Wextra -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -xc++ /dev/null && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call lint_rules,$(room))))
 define test_lint_rules
@@ -320,6 +333,22 @@ $(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Iboards/bringup -
 
 # Boards' folders as they are in the tree; what was measured or made on a machine stays there.
 board_files = $(wildcard boards/README.md boards/template/* $(addprefix boards/*/*/,board.conf clblast.conf README.md))
+# What a static link needs besides: libraries that have a pkg-config file by its name, the others as they are.
+pc_of = $(strip $(foreach lib,$(1),$(if $(pc_NAME_$(lib:-l%=%)),$(pc_NAME_$(lib:-l%=%)))))
+pc_rest = $(strip $(foreach lib,$(1),$(if $(pc_NAME_$(lib:-l%=%)),,$(lib))))
+pc_NAME_z := zlib
+pc_NAME_xxhash := libxxhash
+pc_NAME_jansson := jansson
+pc_NAME_sodium := libsodium
+pc_NAME_isal := libisal
+pc_NAME_crypto := libcrypto
+pc_NAME_inih := inih
+pc_NAME_clblast := clblast
+pc_NAME_OpenCL := OpenCL
+# write_pc NAME,DESCRIPTION,LIBRARIES
+define write_pc
+printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: $(1)' 'Description: $(2)' 'Version: $(VERSION)' 'Requires.private: $(call pc_of,$(3))' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -l$(1)' 'Libs.private: $(call pc_rest,$(3)) -pthread' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(1).pc
+endef
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
@@ -342,8 +371,8 @@ install: all
 	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
 	for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
-	printf 'prefix=%s\nName: keel\nDescription: fault-tolerant training runtime\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ALL_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel.pc
-	printf 'prefix=%s\nName: keel-ckpt\nDescription: snapshots of training state\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lkeel-ckpt\nLibs.private: %s\n' '$(PREFIX)' '$(VERSION)' '$(ckpt_LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keel-ckpt.pc
+	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
+	$(call write_pc,keel-ckpt,snapshots of training state,$(ckpt_LIBS))
 
 clean:
 	rm -rf $(BUILD)

@@ -10,7 +10,7 @@
 
 /* A rank and its host, to be sorted. */
 struct lodger {
-    uint8_t host[sizeof((struct keel_place *)0)->host];
+    uint8_t host[sizeof((struct keel_address_parts *)0)->host];
     uint16_t rank;
 };
 
@@ -43,7 +43,7 @@ enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_g
     KEEL_TRY(keel_alloc(group->rank_count, sizeof *group->host_of, &group->host_of));
     KEEL_TRY(keel_alloc(group->rank_count, sizeof *lodgers, &lodgers));
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct keel_place place = keel_place_of(&whole->addresses[keel_group_to_whole(group, rank)]);
+        struct keel_address_parts place = keel_place_of(&whole->addresses[keel_group_to_whole(group, rank)]);
         memcpy(lodgers[rank].host, place.host, sizeof place.host);
         lodgers[rank].rank = (uint16_t)rank;
     }
@@ -76,9 +76,9 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
     if (what->algorithm != KEEL_ALGORITHM_AUTO)
         return what->algorithm;
     struct keel_schedule_wish wish = keel_plan_wish(group, what, KEEL_ALGORITHM_AUTO);
-    struct keel_choice choice = {
+    struct keel_algorithm_choice choice = {
         .kind = wish.kind, .exact = wish.exact, .root = wish.root, .bytes = keel_choose_bytes(group, what)};
-    struct keel_choice *kept =
+    struct keel_algorithm_choice *kept =
         &group->choices[(choice.bytes / 16 * 31 + choice.kind + choice.root) % KEEL_CHOICES];
     keel_mutex_lock(&group->endpoint->lock);
     bool known = kept->algorithm != KEEL_ALGORITHM_AUTO && kept->kind == choice.kind &&

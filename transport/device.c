@@ -34,7 +34,7 @@ static int ask(const struct keel_provider *provider, const char *node, struct fi
 
 /* Asked once more without the address: unconnected endpoints need not have one that IP knows (their lines
  * meet over sockets); for the others, to say what stands in the way. */
-static enum keel_status ask_anywhere(struct keel_device *device, int error)
+static enum keel_status ask_anywhere(struct keel_provider_info *device, int error)
 {
     const char *name = device->provider->name;
     if (ask(device->provider, NULL, &device->info) != 0)
@@ -55,7 +55,7 @@ static bool forced_to_register(void)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-static enum keel_status find(const char *name, struct keel_device *device)
+static enum keel_status find(const char *name, struct keel_provider_info *device)
 {
     device->provider = keel_provider_find(name);
     if (device->provider == NULL)
@@ -70,9 +70,9 @@ static enum keel_status find(const char *name, struct keel_device *device)
     return KEEL_OK;
 }
 
-enum keel_status keel_device_find(const char *provider, const char *node, struct keel_device *out)
+enum keel_status keel_device_find(const char *provider, const char *node, struct keel_provider_info *out)
 {
-    *out = (struct keel_device){.node = node};
+    *out = (struct keel_provider_info){.node = node};
     KEEL_TRY(keel_libfabric_open());
     if (provider != NULL)
         return find(provider, out);

@@ -1,8 +1,8 @@
 /* device.h - asks libfabric for a provider: the one that is named, or the best that is there.
  *
  * Owns what is said when there is none. See provider.h for what follows from its name. */
-#ifndef KEEL_TRANSPORT_DEVICE_H
-#define KEEL_TRANSPORT_DEVICE_H
+#ifndef KEEL_PROVIDER_INFO_H
+#define KEEL_PROVIDER_INFO_H
 
 #include "provider.h"
 
@@ -10,7 +10,7 @@
 
 struct fi_info;
 
-struct keel_device {
+struct keel_provider_info {
     const struct keel_provider *provider;
     struct fi_info *info;
     const char *node; /* the caller's */
@@ -19,6 +19,6 @@ struct keel_device {
 
 /* `provider` NULL: verbs where a device of it has that address, else tcp. UNSUPPORTED, with the reason.
  * Whoever opens a carrier with it takes the info. */
-enum keel_status keel_device_find(const char *provider, const char *node, struct keel_device *out);
+enum keel_status keel_device_find(const char *provider, const char *node, struct keel_provider_info *out);
 
 #endif

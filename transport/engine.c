@@ -42,19 +42,20 @@ static void block_of(const struct keel_cut *cut, uint32_t block, uint64_t *out_a
     *out_bytes = cut->total - *out_at < cut->share ? cut->total - *out_at : cut->share;
 }
 
-static struct keel_piece cut_piece(const struct keel_operation *operation, const struct keel_operand *operand,
-                                   uint32_t segment)
+static struct keel_operation_piece cut_piece(const struct keel_operation *operation,
+                                             const struct keel_operand *operand, uint32_t segment)
 {
     uint64_t at, bytes, first = (uint64_t)segment * operation->chunk_bytes;
     block_of(cut_of(operation, operand), operand->block, &at, &bytes);
     if (first >= bytes)
-        return (struct keel_piece){at, 0, operation->tokens};
+        return (struct keel_operation_piece){at, 0, operation->tokens};
     bytes -= first;
-    return (struct keel_piece){
+    return (struct keel_operation_piece){
         at + first, bytes < operation->chunk_bytes ? (uint32_t)bytes : operation->chunk_bytes, true};
 }
 
-static struct keel_piece piece_of(const struct keel_operation *operation, uint32_t operand, uint32_t segment)
+static struct keel_operation_piece piece_of(const struct keel_operation *operation, uint32_t operand,
+                                            uint32_t segment)
 {
     if (operation->pieces_known)
         return operation->pieces[operand];
@@ -79,7 +80,7 @@ static struct keel_held *held_at(const struct keel_operation *operation, uint32_
 }
 
 static const void *source_at(const struct keel_operation *operation, const struct keel_operand *operand,
-                             struct keel_piece piece, uint32_t slot)
+                             struct keel_operation_piece piece, uint32_t slot)
 {
     if (piece.bytes == 0)
         return NULL;
@@ -95,7 +96,7 @@ static const void *source_at(const struct keel_operation *operation, const struc
 }
 
 static void *destination_at(const struct keel_operation *operation, const struct keel_operand *operand,
-                            struct keel_piece piece, uint32_t slot)
+                            struct keel_operation_piece piece, uint32_t slot)
 {
     KEEL_ASSERT(operand->space != KEEL_SPACE_PART);
     return operand->space == KEEL_SPACE_TEMP ? temp_at(operation, operand->number, slot)
@@ -107,7 +108,7 @@ static void *destination_at(const struct keel_operation *operation, const struct
 
 /* The first of a step: what it moves, or where it puts something. */
 static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step,
-                                             uint32_t segment, struct keel_piece *out)
+                                             uint32_t segment, struct keel_operation_piece *out)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
     uint32_t first = schedule->steps[step].operand_first;
@@ -286,12 +287,12 @@ static bool combine(struct keel_operation *operation, uint32_t step, uint32_t se
     const struct keel_operand *operands = &schedule->operands[at->operand_first];
     enum keel_element element = (enum keel_element)operation->signature.element;
     enum keel_reduction reduction = (enum keel_reduction)operation->signature.reduction;
-    struct keel_piece out = piece_of(operation, at->operand_first, segment);
+    struct keel_operation_piece out = piece_of(operation, at->operand_first, segment);
     if (operation->held_count > 0 &&
         !sources_there(operation, operands + 1, at->operand_count - 1, slot, false))
         return false;
     for (uint32_t k = 1; k < at->operand_count; k++) {
-        struct keel_piece piece = piece_of(operation, at->operand_first + k, segment);
+        struct keel_operation_piece piece = piece_of(operation, at->operand_first + k, segment);
         KEEL_ASSERT(piece.bytes == out.bytes);
         bool here = received != NULL && operands[k].space == KEEL_SPACE_TEMP &&
                     operands[k].number == received->number;
@@ -307,8 +308,8 @@ static bool combine(struct keel_operation *operation, uint32_t step, uint32_t se
 static void copy(const struct keel_operation *operation, uint32_t first, uint32_t segment, uint32_t slot)
 {
     const struct keel_operand *operands = &operation->plan->schedule->operands[first];
-    struct keel_piece piece = piece_of(operation, first + 1, segment);
-    struct keel_piece into = piece_of(operation, first, segment);
+    struct keel_operation_piece piece = piece_of(operation, first + 1, segment);
+    struct keel_operation_piece into = piece_of(operation, first, segment);
     if (is_spared(operation, &operands[0]))
         return;
     void *to = destination_at(operation, &operands[0], into, slot);
@@ -383,7 +384,7 @@ static void finish_segment(struct keel_operation *operation, uint32_t segment)
     for (uint32_t block = 0; operation->divisor > 0 && block < operation->plan->schedule->result_blocks;
          block++) {
         struct keel_operand operand = {.space = KEEL_SPACE_RESULT, .block = block};
-        struct keel_piece piece = cut_piece(operation, &operand, segment);
+        struct keel_operation_piece piece = cut_piece(operation, &operand, segment);
         if (piece.bytes > 0)
             keel_combine_divide((enum keel_element)operation->signature.element, operation->result + piece.at,
                                 piece.bytes / operation->element_bytes, operation->divisor);
@@ -512,7 +513,7 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
         return false;
     uint32_t slot = slot_of(operation, segment), step = leg->receives[ordinal];
     uint32_t item = item_of(operation, slot, step), reader = operation->plan->direct[step];
-    struct keel_piece piece;
+    struct keel_operation_piece piece;
     const struct keel_operand *into = operand_of(operation, step, segment, &piece);
     if (operation->state[item] != READY || piece.bytes != bytes)
         return false;
@@ -543,7 +544,7 @@ bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
             continue;
         uint32_t at, step;
         split_item(operation, *head, &at, &step);
-        struct keel_piece piece;
+        struct keel_operation_piece piece;
         const struct keel_operand *operand = operand_of(operation, step, segment, &piece);
         *out = (struct keel_give){.item = *head,
                                   .segment = segment,
@@ -585,7 +586,7 @@ uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t cap
     if (operation->lowest > 0 || operation->segment_count == 0)
         return 0;
     for (; packed < leg->send_count; packed++) {
-        struct keel_piece piece;
+        struct keel_operation_piece piece;
         const struct keel_operand *operand = operand_of(operation, steps[packed], 0, &piece);
         if (piece.there && operation->state[steps[packed]] != READY)
             break;
@@ -619,7 +620,7 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
     if (count > leg->receive_count)
         return false;
     for (uint32_t k = 0; k < count && operation->segment_count > 0; k++) {
-        struct keel_piece piece;
+        struct keel_operation_piece piece;
         operand_of(operation, leg->receives[k], 0, &piece);
         if (!piece.there)
             continue;

@@ -440,7 +440,7 @@ static int open_listener(struct fabric *fabric)
     return result;
 }
 
-static enum keel_status fabric_place(const struct keel_carrier *carrier, struct keel_place *in_out)
+static enum keel_status fabric_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
 {
     const struct fabric *fabric = fabric_of(carrier);
     size_t bytes = sizeof in_out->fabric;
@@ -522,7 +522,7 @@ static void watch_callers(struct fabric *fabric)
         keel_log(KEEL_LOG_WARN, "%s; callers who say nothing are kept", keel_detail());
 }
 
-enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
+enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool seal_payload,
                                   struct keel_carrier **out)
 {
     struct fabric *fabric;

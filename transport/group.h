@@ -128,7 +128,7 @@ struct keel_held {
 };
 
 /* Where a block, or the chunk of it that is in a segment, lies. */
-struct keel_piece {
+struct keel_operation_piece {
     uint64_t at; /* bytes from the start of its space */
     uint32_t bytes;
     bool there; /* the block reaches into this segment */
@@ -155,10 +155,10 @@ struct keel_operation {
     struct keel_cut part_cut, result_cut;
     uint64_t *ends; /* tables of both cuts: 2 * rank_count, or NULL */
     uint32_t chunk_bytes, segment_count, window;
-    bool tokens;               /* messages without bytes are sent: a barrier */
-    struct keel_piece *pieces; /* by operand of a short schedule, or NULL: */
-    bool pieces_known;         /*   of the only segment */
-    bool opening_known;        /* how that begins lies behind the last slot, in the legs, and here: */
+    bool tokens;                         /* messages without bytes are sent: a barrier */
+    struct keel_operation_piece *pieces; /* by operand of a short schedule, or NULL: */
+    bool pieces_known;                   /*   of the only segment */
+    bool opening_known; /* how that begins lies behind the last slot, in the legs, and here: */
     uint32_t opening_ready, opening_last;
     /* progress: how far it is */
     uint32_t lowest;                     /* segments below are done */
@@ -194,7 +194,7 @@ struct keel_operation {
 enum { KEEL_TABLE_SLOTS = 64, KEEL_CHOICES = 32 };
 
 /* What the cost model said before. */
-struct keel_choice {
+struct keel_algorithm_choice {
     enum keel_collective_kind kind;
     bool exact;
     uint32_t root;
@@ -246,7 +246,7 @@ struct keel_group {
     /* lock */
     struct keel_group *next_child;
     struct keel_plan *plans;
-    struct keel_choice choices[KEEL_CHOICES];
+    struct keel_algorithm_choice choices[KEEL_CHOICES];
     struct keel_operation *again[KEEL_CHOICES]; /* short ones that are over, by what they were asked */
     struct keel_operation *live;
     uint32_t waiters;

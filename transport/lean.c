@@ -32,13 +32,13 @@ enum phase { IDLE, SCATTER, GATHER };
 
 struct keel_lean {
     struct keel_lean_config config;
-    struct keel_slice slice; /* that this rank sums */
-    uint64_t slice_bytes;    /* coded */
-    float *kept, *next;      /* count, then slice.count: as it is; as it will be on success */
-    bool may_undo;           /* `next` holds what `kept` was before the last call */
-    uint8_t *given;          /* heads and slices for all; then all coded sums */
-    uint8_t *taken;          /* what came: heads and slices */
-    uint8_t *sum;            /* the coded sum of the slice */
+    struct keel_tree_slice slice; /* that this rank sums */
+    uint64_t slice_bytes;         /* coded */
+    float *kept, *next;           /* count, then slice.count: as it is; as it will be on success */
+    bool may_undo;                /* `next` holds what `kept` was before the last call */
+    uint8_t *given;               /* heads and slices for all; then all coded sums */
+    uint8_t *taken;               /* what came: heads and slices */
+    uint8_t *sum;                 /* the coded sum of the slice */
     uint64_t *give_counts, *take_counts, *sum_counts;
     /* of the call under way */
     enum phase phase;
@@ -60,14 +60,14 @@ const char *keel_lean_format_name(enum keel_lean_format format)
  */
 
 /* Whole blocks, so that a coded vector is the coded slices one after the other. */
-static struct keel_slice slice_of(const struct keel_lean_config *config, uint32_t rank)
+static struct keel_tree_slice slice_of(const struct keel_lean_config *config, uint32_t rank)
 {
     uint64_t blocks = (config->count + KEEL_LEAN_BLOCK - 1) / KEEL_LEAN_BLOCK;
     uint64_t first = blocks * rank / config->rank_count * KEEL_LEAN_BLOCK;
     uint64_t end = blocks * (rank + 1) / config->rank_count * KEEL_LEAN_BLOCK;
     first = first < config->count ? first : config->count;
     end = end < config->count ? end : config->count;
-    return (struct keel_slice){.first = first, .count = end - first};
+    return (struct keel_tree_slice){.first = first, .count = end - first};
 }
 
 static uint64_t slice_bytes(const struct keel_lean_config *config, uint32_t rank)
@@ -265,7 +265,7 @@ static enum keel_status scatter(struct keel_lean *lean, const float *part)
     const struct keel_lean_config *config = &lean->config;
     const struct head head = head_of(config);
     for (uint32_t rank = 0; rank < config->rank_count; rank++) {
-        struct keel_slice slice = slice_of(config, rank);
+        struct keel_tree_slice slice = slice_of(config, rank);
         uint8_t *at = lean->given + given_at(config, rank);
         memcpy(at, &head, sizeof head);
         keel_lean_encode(config->format, (struct keel_lean_run){slice.count, 0, slice.count},
@@ -324,7 +324,7 @@ static enum keel_status gather(struct keel_lean *lean)
 static void deliver(struct keel_lean *lean)
 {
     for (uint32_t rank = 0; rank < lean->config.rank_count; rank++) {
-        struct keel_slice slice = slice_of(&lean->config, rank);
+        struct keel_tree_slice slice = slice_of(&lean->config, rank);
         keel_lean_decode(lean->config.format, (struct keel_lean_run){slice.count, 0, slice.count},
                          lean->given + keel_lean_coded_bytes(lean->config.format, slice.first), false,
                          lean->result + slice.first);

@@ -221,7 +221,7 @@ static bool shared_wanted(const struct keel_endpoint_config *config)
     return !config->fabric_only && (value == NULL || strcmp(value, "0") != 0);
 }
 
-static enum keel_status open_device(const struct keel_device *device, bool seal_payload,
+static enum keel_status open_device(const struct keel_provider_info *device, bool seal_payload,
                                     struct keel_carrier **out)
 {
     bool connected = keel_provider_drive(device->provider) == KEEL_DRIVE_CONNECTED;
@@ -236,7 +236,7 @@ enum keel_status keel_lines_open(struct keel_lines *lines, const struct keel_end
     *lines = (struct keel_lines){.carrier_count = 0};
     if (shared_wanted(config) && keel_shared_open(&carrier) == KEEL_OK)
         enlist(lines, carrier, calls, context);
-    struct keel_device device;
+    struct keel_provider_info device;
     enum keel_status status = keel_device_find(config->provider, node, &device);
     if (status == KEEL_OK)
         status = open_device(&device, config->seal_payload, &carrier);
@@ -259,7 +259,7 @@ void keel_lines_close(struct keel_lines *lines)
 
 enum keel_status keel_lines_address(const struct keel_lines *lines, struct keel_address *out)
 {
-    struct keel_place place = {{0}, {0}, {0}};
+    struct keel_address_parts place = {{0}, {0}, {0}};
     struct keel_address address = {.bytes = sizeof place};
     for (uint32_t k = 0; k < lines->carrier_count; k++)
         KEEL_TRY(lines->carriers[k]->ops->place(lines->carriers[k], &place));
@@ -268,16 +268,16 @@ enum keel_status keel_lines_address(const struct keel_lines *lines, struct keel_
     return KEEL_OK;
 }
 
-struct keel_place keel_place_of(const struct keel_address *address)
+struct keel_address_parts keel_place_of(const struct keel_address *address)
 {
-    struct keel_place place = {{0}, {0}, {0}};
+    struct keel_address_parts place = {{0}, {0}, {0}};
     memcpy(&place, address->data, address->bytes < sizeof place ? address->bytes : sizeof place);
     return place;
 }
 
 void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES])
 {
-    struct keel_place place = keel_place_of(address);
+    struct keel_address_parts place = keel_place_of(address);
     struct sockaddr_in where;
     char host[INET_ADDRSTRLEN];
     memcpy(&where, place.fabric, sizeof where);
@@ -289,8 +289,8 @@ void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS
 
 bool keel_same_host(const struct keel_address *left, const struct keel_address *right)
 {
-    static const uint8_t none[sizeof(struct keel_place)];
-    struct keel_place a = keel_place_of(left), b = keel_place_of(right);
+    static const uint8_t none[sizeof(struct keel_address_parts)];
+    struct keel_address_parts a = keel_place_of(left), b = keel_place_of(right);
     return memcmp(a.host, none, sizeof a.host) != 0 && memcmp(a.host, b.host, sizeof a.host) == 0;
 }
 

@@ -76,14 +76,14 @@ void keel_line_close(struct keel_line *line);
  */
 
 /* What the opaque bytes of an address hold. */
-struct keel_place {
+struct keel_address_parts {
     uint8_t fabric[32]; /* as libfabric names it */
     uint8_t host[16];   /* hash of what makes a host: boot, network namespace, user; zero: no shared memory */
     uint8_t socket[16]; /* random: the name of a Unix socket in the abstract namespace */
 };
-static_assert(sizeof(struct keel_place) == KEEL_ADDRESS_BYTES, "an address is a place");
+static_assert(sizeof(struct keel_address_parts) == KEEL_ADDRESS_BYTES, "an address is a place");
 
-struct keel_place keel_place_of(const struct keel_address *address);
+struct keel_address_parts keel_place_of(const struct keel_address *address);
 enum { KEEL_ADDRESS_TEXT_BYTES = 64 };
 /* For messages: where the fabric finds it, "10.0.0.1:4000". */
 void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES]);
@@ -149,7 +149,7 @@ struct keel_carrier_ops {
     bool (*asked)(const struct keel_carrier *carrier);   /* NULL likewise */
     bool (*may_sleep)(struct keel_carrier *carrier);
     uint32_t (*descriptors)(const struct keel_carrier *carrier, struct pollfd *out);
-    enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_place *in_out);
+    enum keel_status (*place)(const struct keel_carrier *carrier, struct keel_address_parts *in_out);
     void (*renew)(struct keel_carrier *carrier); /* NULL: nothing is of an epoch */
     bool exposed; /* see keel_line_is_exposed: such a carrier seals and opens */
 };

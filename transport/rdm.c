@@ -95,7 +95,7 @@ struct rdm_line {
 
 struct rdm {
     struct keel_carrier carrier; /* first */
-    struct keel_device device;
+    struct keel_provider_info device;
     bool seal_payload, sleeps, look;
     bool ended;   /* some line's socket is */
     bool closing; /* some station has no lines, and something to send */
@@ -281,7 +281,7 @@ static void bury(struct keel_line **list)
 static enum keel_status rdm_dial(struct keel_carrier *carrier, const struct keel_address *address,
                                  void *owner, struct keel_line **out)
 {
-    struct keel_place place = keel_place_of(address);
+    struct keel_address_parts place = keel_place_of(address);
     struct sockaddr_in to;
     struct rdm_line *line = NULL;
     memcpy(&to, place.fabric, sizeof to);
@@ -603,7 +603,7 @@ static uint32_t rdm_descriptors(const struct keel_carrier *carrier, struct pollf
 /* ---- opening and closing --------------------------------------------------------------------------------
  */
 
-static enum keel_status rdm_place(const struct keel_carrier *carrier, struct keel_place *in_out)
+static enum keel_status rdm_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
 {
     struct sockaddr_in address;
     socklen_t bytes = sizeof address;
@@ -677,7 +677,8 @@ static enum keel_status check_room(const struct fi_info *info)
     return KEEL_OK;
 }
 
-enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_payload, struct keel_carrier **out)
+enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool seal_payload,
+                               struct keel_carrier **out)
 {
     struct rdm *rdm;
     enum keel_status status = keel_alloc(1, sizeof *rdm, &rdm);

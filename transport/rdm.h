@@ -7,7 +7,7 @@
 
 /* Open and listen on the device's node (port chosen by the system). Takes the device's info. UNSUPPORTED, IO.
  */
-enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_payload,
+enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool seal_payload,
                                struct keel_carrier **out);
 
 #endif

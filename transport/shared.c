@@ -94,7 +94,8 @@ struct shared {
     int listener, epoll;
     bool look; /* at the descriptors, in the next pass */
     uint32_t passes;
-    uint8_t host[sizeof((struct keel_place *)0)->host], name[sizeof((struct keel_place *)0)->socket];
+    uint8_t host[sizeof((struct keel_address_parts *)0)->host],
+        name[sizeof((struct keel_address_parts *)0)->socket];
     struct shared_line *table[KEEL_LINES_MAX]; /* the carrier's lines; a callee may empty any place */
     uint32_t table_count;
 };
@@ -354,7 +355,8 @@ static bool take_packets(struct shared_line *line)
     return true;
 }
 
-static enum keel_status dial_socket(const struct keel_place *place, int *out_fd, struct ucred *out_peer)
+static enum keel_status dial_socket(const struct keel_address_parts *place, int *out_fd,
+                                    struct ucred *out_peer)
 {
     socklen_t bytes;
     struct sockaddr_un address = socket_address(place->socket, sizeof place->socket, &bytes);
@@ -374,7 +376,7 @@ static enum keel_status shared_dial(struct keel_carrier *carrier, const struct k
                                     void *owner, struct keel_line **out)
 {
     struct shared *shared = shared_of(carrier);
-    struct keel_place place = keel_place_of(address);
+    struct keel_address_parts place = keel_place_of(address);
     struct shared_line *line = NULL;
     struct ucred peer = {.pid = 0};
     int fd = -1, segment_fd = -1;
@@ -717,7 +719,7 @@ static uint32_t shared_descriptors(const struct keel_carrier *carrier, struct po
 /* ---- opening and closing --------------------------------------------------------------------------------
  */
 
-static enum keel_status shared_place(const struct keel_carrier *carrier, struct keel_place *in_out)
+static enum keel_status shared_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
 {
     const struct shared *shared = shared_of(carrier);
     memcpy(in_out->host, shared->host, sizeof in_out->host);

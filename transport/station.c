@@ -247,7 +247,7 @@ static int open_endpoint(struct keel_station *station)
     return result == 0 ? fi_enable(station->ep) : result;
 }
 
-enum keel_status keel_station_open(const struct keel_device *device, struct keel_station **out)
+enum keel_status keel_station_open(const struct keel_provider_info *device, struct keel_station **out)
 {
     struct keel_station *station;
     KEEL_TRY(keel_alloc(1, sizeof *station, &station));

@@ -37,7 +37,7 @@ struct keel_station_name {
     uint8_t data[KEEL_STATION_NAME_BYTES];
 };
 
-enum keel_status keel_station_open(const struct keel_device *device, struct keel_station **out);
+enum keel_status keel_station_open(const struct keel_provider_info *device, struct keel_station **out);
 void keel_station_close(struct keel_station *station);
 void keel_station_name(const struct keel_station *station, struct keel_station_name *out);
 /* Where to send to. LIMIT, IO. */

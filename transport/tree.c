@@ -105,11 +105,11 @@ void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, cons
     }
 }
 
-struct keel_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count)
+struct keel_tree_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count)
 {
     uint64_t units = (count + KEEL_SLICE_ALIGN - 1) / KEEL_SLICE_ALIGN;
     uint64_t share = (units + rank_count - 1) / rank_count * KEEL_SLICE_ALIGN;
-    struct keel_slice slice = {share * rank, 0};
+    struct keel_tree_slice slice = {share * rank, 0};
     if (slice.first >= count)
         slice.first = count;
     slice.count = count - slice.first < share ? count - slice.first : share;

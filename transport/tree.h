@@ -22,9 +22,9 @@ struct keel_tree_plan {
 void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank);
 
 /* The elements of a result that `rank` sums: [first, first + count), first a multiple of 16. */
-struct keel_slice {
+struct keel_tree_slice {
     uint64_t first, count;
 };
-struct keel_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count);
+struct keel_tree_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count);
 
 #endif

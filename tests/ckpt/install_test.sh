@@ -66,7 +66,7 @@ EOF
 MAKEFLAGS='' make --no-print-directory install "BUILD=$BUILD" "SAN=${SAN:-}" "DESTDIR=$root/at" "PREFIX=$prefix" >"$root/log" 2>&1
 check "make install" $?
 lib=$root/at$prefix/lib
-find_keel() { PKG_CONFIG_LIBDIR=$lib/pkgconfig pkg-config --define-variable=prefix="$root/at$prefix" "$@" keel-ckpt; }
+find_keel() { PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --define-variable=prefix="$root/at$prefix" "$@" keel-ckpt; }
 compile() { gcc -std=c11 -Wall -Wextra -Werror ${SAN:+"-fsanitize=$SAN"} $(find_keel --cflags) "$root/user.c" -o "$@" >"$root/log" 2>&1; }
 
 compile "$root/shared" $(find_keel --libs)

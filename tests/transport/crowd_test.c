@@ -195,7 +195,7 @@ START_TEST(hosts_are_numbered_as_they_come_and_who_tells_none_is_alone)
     uint64_t seed = 7;
     uint16_t wanted[RANKS], hosts = 0;
     for (uint32_t rank = 0; rank < RANKS; rank++) {
-        struct keel_place place = {{0}, {0}, {0}};
+        struct keel_address_parts place = {{0}, {0}, {0}};
         place.host[15] = (uint8_t)(test_random(&seed) % HOSTS); /* 0: none */
         addresses[rank].bytes = sizeof place;
         memcpy(addresses[rank].data, &place, sizeof place);

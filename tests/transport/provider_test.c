@@ -116,7 +116,7 @@ END_TEST
 
 START_TEST(without_a_name_verbs_is_taken_where_it_is_and_tcp_elsewhere)
 {
-    struct keel_device device;
+    struct keel_provider_info device;
     struct fi_info *verbs = info_of("verbs", FI_EP_MSG);
     ck_ok(keel_device_find(NULL, "127.0.0.1", &device));
     if (verbs == NULL)

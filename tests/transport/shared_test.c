@@ -438,7 +438,7 @@ START_TEST(the_fabric_is_taken_where_memory_cannot_be_shared)
     struct keel_address address;
     struct end end;
     pid_t pid = echo_start(_i == TOLD_NOT_TO, &address);
-    struct keel_place place = keel_place_of(&address);
+    struct keel_address_parts place = keel_place_of(&address);
     end_open(&end, false);
     struct keel_address own;
     ck_ok(keel_lines_address(&end.lines, &own));
@@ -462,7 +462,7 @@ END_TEST
 
 static int socket_name(const struct keel_address *address, char out[64])
 {
-    struct keel_place place = keel_place_of(address);
+    struct keel_address_parts place = keel_place_of(address);
     int bytes = snprintf(out, 64, "keel-");
     for (size_t k = 0; k < sizeof place.socket; k++)
         bytes += snprintf(out + bytes, 4, "%02x", place.socket[k]);

@@ -321,7 +321,7 @@ static int misdirect(struct rank *me, uint32_t rank, bool answers_never)
 {
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof where;
-    struct keel_place place = keel_place_of(&me->addresses[rank]);
+    struct keel_address_parts place = keel_place_of(&me->addresses[rank]);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     rank_check(me, bind(fd, (const struct sockaddr *)&where, sizeof where) == 0 &&
                        (!answers_never || listen(fd, 1) == 0) &&

@@ -136,7 +136,7 @@ START_TEST(slices_tile_the_result_at_multiples_of_sixteen)
         for (uint32_t rank_count = 1; rank_count <= KEEL_GROUP_RANKS_MAX; rank_count += 1 + rank_count / 4) {
             uint64_t next = 0;
             for (uint32_t rank = 0; rank < rank_count; rank++) {
-                struct keel_slice slice = keel_slice_of(counts[k], rank, rank_count);
+                struct keel_tree_slice slice = keel_slice_of(counts[k], rank, rank_count);
                 ck_assert_uint_eq(slice.first, next);
                 ck_assert(slice.count == 0 || slice.first % KEEL_SLICE_ALIGN == 0);
                 next += slice.count;

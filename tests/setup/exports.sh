@@ -1,0 +1,12 @@
+#!/bin/sh
+# exports.sh LIBRARY HEADER-FOLDER...: every name that the shared library exports stands in a public header.
+set -eu
+library=$1
+shift
+declared=$(mktemp)
+trap 'rm -f "$declared"' EXIT
+for folder in "$@"; do cat "$folder"/*.h; done | grep -oE '\bkeel_[a-z0-9_]+' | sort -u >"$declared"
+names=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort -u)
+[ -n "$names" ] || { echo "exports: $library exports nothing"; exit 1; }
+hidden=$(printf '%s\n' "$names" | comm -23 - "$declared")
+[ -z "$hidden" ] || { echo "exports: $library exports what no public header declares:"; echo "$hidden"; exit 1; }
