@@ -6,6 +6,7 @@
 #   make chaos      random kills and pauses, same bits
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
+#   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make install DESTDIR= PREFIX=/usr/local
 
@@ -133,7 +134,7 @@ $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 $(BUILD)/libkeel-emulated.so: $(addprefix boards/,$(emulated_SRC)) boards/emulated/layer.h
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(ALL_LIBS)
@@ -188,6 +189,7 @@ cross_EMULATOR_armhf := qemu-arm-static
 cross: deps
 	@sh tests/setup/deps.sh cross
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/keel data
+	@sh tests/cross/musl.sh $(addprefix hal/,$(hal_HOST_SRC))
 	@for arch in $(or $(ARCH),arm64 armhf); do $(MAKE) --no-print-directory cross-$$arch || exit 1; done
 cross-%:
 	@sh tests/setup/sysroot.sh $* $(BUILD)/cross/$*/sysroot
@@ -377,4 +379,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,11s/^# //p' Makefile
+	@sed -n '4,12s/^# //p' Makefile
