@@ -8,11 +8,16 @@
  * over k strictly ascending, fixed-shape trees, own exp/log/tanh/rsqrt (canon_math.h), no float
  * atomics: so that the bits are the same on every device, at every tiling. The exact order of each
  * operation is stated at its descriptor, and each .cl file has a host reference in C beside it, with
- * the same arguments, that the `host` device runs.
+ * the same arguments, that the `host` device runs. This is said of results that are numbers or infinities.
+ * Where a result is NaN it is NaN on every device, but its sign and payload are the processor's own (IEEE
+ * 754-2019, 6.2 leaves them open) and are not made equal: a select in each kernel would cost time for values
+ * that end the step anyway. Compare with isnan, not by bits; a digest over a NaN differs between devices.
  *
  * All tensors are dense row-major float32 unless said otherwise; token ids are int32. Buffers are
  * borrowed: they must outlive the list. Building lists is not thread-safe per keel_kernels object.
- * Errors: INVALID names the operation and the shapes; NO_MEMORY; what the device says. */
+ * Errors: INVALID names the operation and the shapes (sizes that 64 bits do not hold, an output that overlaps
+ * what it is made of where the descriptor does not allow it, an epsilon or scale that is not finite): mend
+ * the descriptor; NO_MEMORY; what the device says. */
 #ifndef KEEL_KERNELS_H
 #define KEEL_KERNELS_H
 
@@ -76,8 +81,9 @@ struct keel_kernels_options {
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out);
-/* Whether a device of these facts has room for the settings, and without any for the defaults, which follow its
- * local memory: 16 KiB suffice. Pure; any thread. LIMIT says what to lower, INVALID what is no setting. */
+/* Whether a device of these facts has room for the settings, and without any for the defaults, which follow
+ * its local memory: 16 KiB suffice. Pure; any thread. LIMIT says what to lower, INVALID what is no setting.
+ */
 enum keel_status keel_kernels_check(const struct keel_device_info *info, const struct keel_setting *settings,
                                     uint32_t setting_count);
 void keel_kernels_destroy(struct keel_kernels *kernels);
