@@ -438,6 +438,17 @@ enum keel_status keel_launch_lock(const char *directory, int *out_fd)
     return KEEL_OK;
 }
 
+bool keel_launch_is_locked(const char *directory)
+{
+    char path[KEEL_PATH_BYTES];
+    int fd = keel_path_join(path, directory, "run.lock") == KEEL_OK ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0;
+    close(fd);
+    return locked;
+}
+
 static enum keel_status open_mailbox(struct launcher *launcher)
 {
     struct keel_secret secret;

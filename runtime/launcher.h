@@ -56,6 +56,9 @@ struct keel_launch_config {
  * process that has it. */
 enum keel_status keel_launch_lock(const char *directory, int *out_fd);
 
+/* Does a process run in the directory now? Writes nothing there. */
+bool keel_launch_is_locked(const char *directory);
+
 /* Hold SIGINT, SIGTERM and SIGHUP back until keel_launch takes them, so that a run is ended in order however
  * early it is asked to; and take a reader of our output that goes away as no reason to end. Call it when the
  * lock is held. */

@@ -29,7 +29,9 @@ struct run {
     struct keel_job job;
     char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
     char identity[KEEL_IDENTITY_BYTES];
-    int lock_fd; /* of the directory; -1: not locked */
+    bool over;                  /* nothing is left to do */
+    struct keel_seen_step last; /* if so, its last step */
+    int lock_fd;                /* of the directory; -1: not locked */
 };
 
 static void print_help(void)
@@ -168,6 +170,140 @@ static enum keel_status parse_arguments(struct run *run, int argc, char **argv, 
     return KEEL_OK;
 }
 
+/* ---- snapshots that are there ----------------------------------------------------------------------------
+ */
+
+enum { LISTED_MAX = 256, LIVES_MAX = 3 };
+
+/* NULL in *out: nothing is there yet. */
+static enum keel_status open_store(const struct run *run, struct keel_store **out)
+{
+    char root[KEEL_PATH_BYTES];
+    *out = NULL;
+    KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
+    struct keel_store_config config = {
+        .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
+    enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
+    return status == KEEL_NOT_FOUND ? KEEL_OK : status;
+}
+
+/* Will workers take it? Every chunk is read only when it lies behind the metrics: records of steps before
+ * the first one are not delivered, and none that is missing there may be passed over. */
+static bool is_whole(struct keel_store *store, const struct keel_snapshot_info *info, uint64_t on_record)
+{
+    struct keel_snapshot *snapshot;
+    uint32_t damaged;
+    if (keel_snapshot_open(store, info->step, info->attempt, &snapshot) != KEEL_OK)
+        return false;
+    bool whole = info->step <= on_record || keel_snapshot_verify(snapshot, NULL, NULL, &damaged) == KEEL_OK;
+    keel_snapshot_close(snapshot);
+    return whole;
+}
+
+/* The step of the newest committed snapshot that is whole, 0 when there is none; metrics go to on_record. */
+static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
+{
+    struct keel_snapshot_info list[LISTED_MAX];
+    uint32_t count = 0, damaged = 0;
+    if (keel_store_list(store, list, LISTED_MAX, &count, &damaged) != KEEL_OK)
+        return 0;
+    if (damaged > 0)
+        keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
+    for (uint32_t i = 0; i < count; i++)
+        if (is_whole(store, &list[i], on_record))
+            return list[i].step;
+    return 0;
+}
+
+/* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
+ */
+static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t on_record,
+                                        uint64_t *out)
+{
+    struct keel_store *store;
+    *out = 1;
+    if (resume != NULL && strcmp(resume, "none") == 0)
+        return KEEL_OK;
+    bool newest = resume == NULL || strcmp(resume, "auto") == 0;
+    uint64_t step = newest ? 0 : strtoull(resume, NULL, 10);
+    KEEL_TRY(open_store(run, &store));
+    enum keel_status status = KEEL_OK;
+    struct keel_snapshot *asked = NULL;
+    if (store != NULL && newest)
+        step = newest_whole(store, on_record);
+    else if (!newest)
+        status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
+                               : keel_snapshot_open(store, step, 0, &asked);
+    keel_snapshot_close(asked);
+    keel_store_close(store);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.200s", keel_detail());
+        return keel_fail(status, "--resume %s: %s (keel ckpt ls %s/ckpt lists what there is)", resume, why,
+                         run->directory);
+    }
+    *out = step + 1;
+    return KEEL_OK;
+}
+
+/* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up
+ * to the step on_record are looked at, those behind it are read. */
+static bool end_is_kept(const struct run *run, uint64_t on_record)
+{
+    struct keel_store *store;
+    if (run->job.snapshot_every == 0)
+        return true;
+    if (open_store(run, &store) != KEEL_OK || store == NULL)
+        return false;
+    uint64_t step = newest_whole(store, on_record);
+    keel_store_close(store);
+    return step >= run->job.steps;
+}
+
+/* ---- a run that is over
+ * ---------------------------------------------------------------------------------------- */
+
+static bool is_of_this_job(const struct run *run)
+{
+    char path[KEEL_PATH_BYTES], *there;
+    size_t bytes;
+    if (keel_path_join(path, run->directory, "identity") != KEEL_OK ||
+        keel_file_read(path, KEEL_IDENTITY_BYTES, &there, &bytes) != KEEL_OK)
+        return false;
+    bool same = strcmp(there, run->identity) == 0;
+    keel_free(there);
+    return same;
+}
+
+static bool is_there(const struct run *run, const char *name)
+{
+    char path[KEEL_PATH_BYTES];
+    return keel_path_join(path, run->directory, name) == KEEL_OK && keel_path_exists(path);
+}
+
+/* The text that the job asks for is that which lies there. */
+static bool sample_is_there(const struct run *run)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_job there;
+    if (run->job.sample_tokens == 0)
+        return true;
+    return is_there(run, "sample.txt") && keel_path_join(path, run->directory, "job.conf") == KEEL_OK &&
+           keel_job_load(path, NULL, 0, &there) == KEEL_OK && there.sample_tokens == run->job.sample_tokens;
+}
+
+/* Is all that the command asks for in the directory, whole? Reads, writes nothing. Whatever is in doubt is
+ * left to a run, which mends it or says what is wrong. */
+static bool is_over(struct run *run)
+{
+    bool asks_for_the_end = run->job.steps > 0 && run->drill_count == 0 && !run->prepare_only &&
+                            (run->resume == NULL || strcmp(run->resume, "auto") == 0);
+    if (!asks_for_the_end || !is_of_this_job(run) || keel_launch_is_locked(run->directory))
+        return false;
+    return keel_output_read_end(run->directory, &run->last) == KEEL_OK && run->last.step >= run->job.steps &&
+           is_there(run, "report.html") && sample_is_there(run) && end_is_kept(run, 0);
+}
+
 /* ---- before anything starts
  * -------------------------------------------------------------------------------- */
 
@@ -238,7 +374,8 @@ static enum keel_status check_data(struct run *run)
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
     enum keel_status status = check_model(run, data);
-    if (status == KEEL_OK && !run->prepare_only)
+    run->over = status == KEEL_OK && is_over(run);
+    if (status == KEEL_OK && !run->prepare_only && !run->over)
         tell_data(&run->job, data);
     keel_data_close(data);
     return status;
@@ -346,6 +483,8 @@ static enum keel_status prepare(struct run *run)
         snprintf(run->directory, sizeof run->directory, "runs/%s", run->job.name);
     keep_schedule(run);
     KEEL_TRY(check_data(run));
+    if (run->over)
+        return KEEL_OK;
     struct keel_cost_model costs; /* each worker reads them itself: better said here, and once */
     if (run->job.network_costs[0] != '\0')
         KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
@@ -367,95 +506,6 @@ static void show_sample(const struct run *run)
         return;
     printf("--- %u tokens from the trained model ---\n%s\n---\n", run->job.sample_tokens, text);
     keel_free(text);
-}
-
-/* ---- snapshots that are there ----------------------------------------------------------------------------
- */
-
-enum { LISTED_MAX = 256, LIVES_MAX = 3 };
-
-/* NULL in *out: nothing is there yet. */
-static enum keel_status open_store(const struct run *run, struct keel_store **out)
-{
-    char root[KEEL_PATH_BYTES];
-    *out = NULL;
-    KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
-    struct keel_store_config config = {
-        .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
-    enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
-    return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-}
-
-/* Will workers take it? Every chunk is read only when it lies behind the metrics: records of steps before
- * the first one are not delivered, and none that is missing there may be passed over. */
-static bool is_whole(struct keel_store *store, const struct keel_snapshot_info *info, uint64_t on_record)
-{
-    struct keel_snapshot *snapshot;
-    uint32_t damaged;
-    if (keel_snapshot_open(store, info->step, info->attempt, &snapshot) != KEEL_OK)
-        return false;
-    bool whole = info->step <= on_record || keel_snapshot_verify(snapshot, NULL, NULL, &damaged) == KEEL_OK;
-    keel_snapshot_close(snapshot);
-    return whole;
-}
-
-/* The step of the newest committed snapshot that is whole, 0 when there is none; metrics go to on_record. */
-static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
-{
-    struct keel_snapshot_info list[LISTED_MAX];
-    uint32_t count = 0, damaged = 0;
-    if (keel_store_list(store, list, LISTED_MAX, &count, &damaged) != KEEL_OK)
-        return 0;
-    if (damaged > 0)
-        keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
-    for (uint32_t i = 0; i < count; i++)
-        if (is_whole(store, &list[i], on_record))
-            return list[i].step;
-    return 0;
-}
-
-/* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
- */
-static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t on_record,
-                                        uint64_t *out)
-{
-    struct keel_store *store;
-    *out = 1;
-    if (resume != NULL && strcmp(resume, "none") == 0)
-        return KEEL_OK;
-    bool newest = resume == NULL || strcmp(resume, "auto") == 0;
-    uint64_t step = newest ? 0 : strtoull(resume, NULL, 10);
-    KEEL_TRY(open_store(run, &store));
-    enum keel_status status = KEEL_OK;
-    struct keel_snapshot *asked = NULL;
-    if (store != NULL && newest)
-        step = newest_whole(store, on_record);
-    else if (!newest)
-        status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
-                               : keel_snapshot_open(store, step, 0, &asked);
-    keel_snapshot_close(asked);
-    keel_store_close(store);
-    if (status != KEEL_OK) {
-        char why[KEEL_DETAIL_BYTES];
-        snprintf(why, sizeof why, "%.200s", keel_detail());
-        return keel_fail(status, "--resume %s: %s (keel ckpt ls %s/ckpt lists what there is)", resume, why,
-                         run->directory);
-    }
-    *out = step + 1;
-    return KEEL_OK;
-}
-
-/* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. */
-static bool end_is_kept(const struct run *run)
-{
-    struct keel_store *store;
-    if (run->job.snapshot_every == 0)
-        return true;
-    if (open_store(run, &store) != KEEL_OK || store == NULL)
-        return false;
-    uint64_t step = newest_whole(store, run->job.steps);
-    keel_store_close(store);
-    return step >= run->job.steps;
 }
 
 /* ---- the run
@@ -482,7 +532,7 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
                          keel_output_mismatches(output), run->directory);
     KEEL_TRY(keel_output_settle(output));
-    if (end_is_kept(run))
+    if (end_is_kept(run, run->job.steps))
         return KEEL_OK;
     const char *failure = keel_output_snapshot_failure(output);
     *again = failure[0] == '\0';
@@ -526,6 +576,15 @@ static enum keel_status run_job(struct run *run)
     return status;
 }
 
+static enum keel_status tell_over(const struct run *run)
+{
+    char text[256];
+    keel_output_end_text(&run->last, text, sizeof text);
+    printf("%s; report: %s/report.html\n", text, run->directory);
+    show_sample(run);
+    return KEEL_OK;
+}
+
 /* A directory that snapshots can be imported into before the first step. */
 static enum keel_status prepare_store(const struct run *run)
 {
@@ -537,6 +596,13 @@ static enum keel_status prepare_store(const struct run *run)
     keel_store_close(store);
     printf("prepared: %s\n", run->directory);
     return KEEL_OK;
+}
+
+static enum keel_status carry_out(struct run *run)
+{
+    if (run->over)
+        return tell_over(run);
+    return run->prepare_only ? prepare_store(run) : run_job(run);
 }
 
 int keel_run_main(int argc, char **argv)
@@ -552,7 +618,7 @@ int keel_run_main(int argc, char **argv)
     else if (status == KEEL_OK)
         status = prepare(run);
     if (!help && status == KEEL_OK)
-        status = run->prepare_only ? prepare_store(run) : run_job(run);
+        status = carry_out(run);
     if (status != KEEL_OK)
         fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
     if (run->lock_fd >= 0)

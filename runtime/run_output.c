@@ -19,11 +19,6 @@
 
 enum { BAR_CELLS = 24, FILE_NAME_BYTES = KEEL_PATH_BYTES };
 
-struct seen_step { /* what metrics.jsonl says of a step */
-    uint64_t step, digest;
-    uint32_t loss_bits;
-};
-
 /* Where a worker computes, as it said itself; "" until then. */
 struct place {
     char host[64], board[128], device[128];
@@ -33,7 +28,7 @@ struct keel_output {
     const struct keel_job *job;
     char directory[KEEL_PATH_BYTES];
     struct keel_jsonl *metrics, *events;
-    struct seen_step *seen; /* ascending; a step that nobody had a record of is missing */
+    struct keel_seen_step *seen; /* ascending; a step that nobody had a record of is missing */
     uint64_t seen_count, seen_capacity;
     uint64_t mismatches;
     uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
@@ -47,9 +42,9 @@ struct keel_output {
     struct place places[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* by node and local number */
     struct keel_step_record newest;
     struct keel_spike spike;
-    struct seen_step spiked; /* where the loss exploded, and the run is to end or go back; step 0: nowhere */
-    struct seen_step went_back; /* the same, of the life before */
-    atomic_bool refusing;       /* snapshots: read by the committer's thread */
+    struct keel_seen_step spiked;    /* the run is to end or go back for this; step 0: for nothing */
+    struct keel_seen_step went_back; /* the same, of the life before */
+    atomic_bool refusing;            /* snapshots: read by the committer's thread */
     bool terminal;
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
     char snapshot_failure[KEEL_DETAIL_BYTES]; /* of the newest snapshot that failed; "" when one came through
@@ -109,7 +104,7 @@ static uint64_t last_step(const struct keel_output *output)
 }
 
 /* As much memory as there are lines, whatever steps they claim. */
-static enum keel_status remember(struct keel_output *output, struct seen_step seen)
+static enum keel_status remember(struct keel_output *output, struct keel_seen_step seen)
 {
     KEEL_ASSERT(seen.step > last_step(output));
     if (output->seen_count == output->seen_capacity) {
@@ -121,7 +116,7 @@ static enum keel_status remember(struct keel_output *output, struct seen_step se
     return KEEL_OK;
 }
 
-static const struct seen_step *find_seen(const struct keel_output *output, uint64_t step)
+static const struct keel_seen_step *find_seen(const struct keel_output *output, uint64_t step)
 {
     uint64_t low = 0, high = output->seen_count;
     while (low < high) {
@@ -146,9 +141,9 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
                          "%s/metrics.jsonl:%" PRIu64
                          ": not a metric of Keel, or out of order; move the file away",
                          output->directory, number);
-    struct seen_step seen = {.step = (uint64_t)step,
-                             .digest = strtoull(digest, NULL, 16),
-                             .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
+    struct keel_seen_step seen = {.step = (uint64_t)step,
+                                  .digest = strtoull(digest, NULL, 16),
+                                  .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
     keel_spike_add(&output->spike, float_of(seen.loss_bits));
     return remember(output, seen);
 }
@@ -273,9 +268,9 @@ static void withdraw_disputed(struct keel_output *output)
  * ----------------------------------------------------------------------------------------------- */
 
 /* What was gone back from: did a fault make it, or does it come again? */
-static void compare_again(struct keel_output *output, const struct seen_step *seen, bool explodes)
+static void compare_again(struct keel_output *output, const struct keel_seen_step *seen, bool explodes)
 {
-    const struct seen_step *before = &output->went_back;
+    const struct keel_seen_step *before = &output->went_back;
     if (before->step == 0 || before->step != seen->step || explodes)
         return;
     write_event(output, "loss-spike-gone", json_pack("{s:I}", "step", (json_int_t)seen->step));
@@ -287,7 +282,7 @@ static void compare_again(struct keel_output *output, const struct seen_step *se
 }
 
 /* Each new step, once. */
-static void watch_loss(struct keel_output *output, const struct seen_step *seen)
+static void watch_loss(struct keel_output *output, const struct keel_seen_step *seen)
 {
     static const char *const moves[] = {"the run goes on (train.spike = warn)",
                                         "the run ends, at the snapshot before (train.spike = stop)",
@@ -318,7 +313,7 @@ static bool on_stop(void *context)
 
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
 {
-    const struct seen_step spiked = output->spiked, before = output->went_back;
+    const struct keel_seen_step spiked = output->spiked, before = output->went_back;
     *out_back = false;
     if (spiked.step == 0)
         return KEEL_OK;
@@ -479,12 +474,12 @@ static void tell_hole(struct keel_output *output, uint64_t first, uint64_t last)
 static void on_step(void *context, const struct keel_step_record *record)
 {
     struct keel_output *output = context;
-    const struct seen_step seen = {
+    const struct keel_seen_step seen = {
         .step = record->step, .digest = record->digest, .loss_bits = record->loss_bits};
     if (record->step == 0)
         return;
     if (record->step <= last_step(output)) {
-        const struct seen_step *old = find_seen(output, record->step);
+        const struct keel_seen_step *old = find_seen(output, record->step);
         if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
             tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
     } else {
@@ -746,6 +741,45 @@ void keel_output_close(struct keel_output *output)
     keel_free(output);
 }
 
+/* Did the newest life that there are events of end well? */
+static enum keel_status take_old_event(void *context, const json_t *line, uint64_t number)
+{
+    bool *well = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    const char *status = json_string_value(json_object_get(line, "status"));
+    (void)number;
+    if (event != NULL && strcmp(event, "start") == 0)
+        *well = false;
+    if (event != NULL && strcmp(event, "end") == 0)
+        *well = status != NULL && strcmp(status, keel_status_name(KEEL_OK)) == 0;
+    return KEEL_OK;
+}
+
+static enum keel_status read_end(struct keel_output *output, struct keel_seen_step *out_last)
+{
+    char path[FILE_NAME_BYTES];
+    bool well = false;
+    uint64_t skipped;
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    KEEL_TRY(keel_jsonl_read(path, take_old_event, &well, &skipped));
+    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    KEEL_TRY(keel_jsonl_read(path, take_old_metric, output, NULL));
+    if (!well || output->seen_count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: no run ended well there", output->directory);
+    *out_last = output->seen[output->seen_count - 1];
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
+    snprintf(output->directory, sizeof output->directory, "%s", directory);
+    enum keel_status status = read_end(output, out_last);
+    keel_output_close(output);
+    return status;
+}
+
 uint64_t keel_output_next_step(const struct keel_output *output)
 {
     return last_step(output) + 1;
@@ -772,6 +806,14 @@ const char *keel_output_snapshot_failure(const struct keel_output *output)
     return output->snapshot_failure;
 }
 
+void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64
+             "; for more, raise train.steps (and set train.decay_steps to what train.steps was)",
+             last->step, (double)float_of(last->loss_bits), last->digest);
+}
+
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
@@ -781,11 +823,9 @@ static void tell_done(struct keel_output *output)
         say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
             (double)float_of(newest->loss_bits), newest->digest);
     } else if (output->seen_count > 0) {
-        const struct seen_step *last = &output->seen[output->seen_count - 1];
-        say(output,
-            "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64
-            "; for more, raise train.steps (and set train.decay_steps to what train.steps was)",
-            last->step, (double)float_of(last->loss_bits), last->digest);
+        char text[256];
+        keel_output_end_text(&output->seen[output->seen_count - 1], text, sizeof text);
+        say(output, "%s", text);
     } else {
         say(output, "done before: the newest snapshot is of the last step");
     }

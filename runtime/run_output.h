@@ -13,6 +13,19 @@
 
 struct keel_output;
 
+/* What metrics.jsonl says of a step. */
+struct keel_seen_step {
+    uint64_t step, digest;
+    uint32_t loss_bits;
+};
+
+/* Read where the run in `directory` ended; nothing is written. NOT_FOUND: it did not end well, or it goes on,
+ * or has no step on record; CORRUPT as for keel_output_open. Blocks. */
+enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last);
+
+/* A line for people about a run that was over before this command. */
+void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes);
+
 /* Open or create the files of `directory`. Blocks. CORRUPT when metrics.jsonl holds what is no metric. */
 enum keel_status keel_output_open(const char *directory, const struct keel_job *job,
                                   struct keel_output **out);

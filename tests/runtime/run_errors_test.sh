@@ -81,6 +81,46 @@ try run "$job" --out "$root/short" --set data.val_fraction=0.001 --set train.eva
 expect "a rest too short to validate with" 0 "train.eval_every = 5, but nothing is kept to validate with: data.val_fraction = 0.001"
 try run "$job" --out "$root/run";                          expect "a run that is complete stays complete" 0 "done before: 12 steps"
 cmp -s "$root/run/metrics.jsonl" "$root/metrics.before";   code=$?; : >"$root/log"; expect "and its metrics are untouched" 0 ""
+
+# ---- a run that is over ----
+# What lies in DIR, to the byte and the second.
+picture() { (cd "$1" && find . -printf '%p %m %s %T@\n' | sort && find . -type f -exec sha256sum {} + | sort) | sha256sum; }
+# over NAME CODE WORDS ARGUMENTS...: where every board that would be opened is none.
+over() {
+    what=$1 wanted=$2 words=$3
+    shift 3
+    before=$(picture "$root/run")
+    timeout 600 "$KEEL" run "$job" --out "$root/run" --set "data.path=$text" --set cluster.device=fpga:7 "$@" >"$root/log" 2>&1; code=$?
+    expect "$what" "$wanted" "$words"
+    [ "$before" = "$(picture "$root/run")" ]; code=$?
+    expect "$what: nothing is changed" 0 ""
+}
+over "a run that is over opens no board" 0 "done before: 12 steps, loss $(last_field "$root/run" loss | cut -c1-4)"
+grep -qF "weights $(last_field "$root/run" digest)" "$root/log" && grep -qF "report: $root/run/report.html" "$root/log" && [ "$(wc -l <"$root/log")" -eq 1 ]; code=$?
+expect "and says what came out and where, in one line" 0 ""
+over "fewer steps open none" 0 "done before: 12 steps" --set train.steps=8 --set train.decay_steps=12 --resume auto
+timeout 600 "$KEEL" run "$job" --out "$root/run" --set "data.path=$text" --set cluster.device=fpga:7 --resume 8 >"$root/log" 2>&1; code=$?
+expect "what is to do something opens them" 3 "fpga:7"
+copy_run() { rm -rf "$root/copy"; cp -r "$root/run" "$root/copy"; }
+try run "$job" --out "$root/run";                          expect "after a life that failed the next one looks again" 0 "done before: 12 steps"
+over "and the one after it need not" 0 "done before: 12 steps"
+copy_run
+try run "$job" --out "$root/copy" --resume 8;              expect "an older snapshot that is asked for is taken" 0 "done: 12 steps"
+try run "$job" --out "$root/copy" --drill kill:rank=0,step=9 --resume none; expect "a drill is carried out" 0 "process-exit, ranks were lost"
+[ "$(grep -c . "$root/copy/drills.jsonl")" -eq 1 ];        code=$?; expect "and noted" 0 ""
+try run "$job" --out "$root/copy" --sample 5;              expect "a text that is not there is made" 0 "--- 5 tokens"
+before=$(picture "$root/copy")
+try run "$job" --out "$root/copy" --sample 5;              expect "and is shown again" 0 "--- 5 tokens"
+[ "$before" = "$(picture "$root/copy")" ];                 code=$?; expect "by a command that changes nothing" 0 ""
+copy_run; rm -r "$root"/copy/ckpt/*/step-12.*
+try run "$job" --out "$root/copy";                         expect "a last snapshot that is gone is made again" 0 "done: 12 steps"
+ls "$root/copy/ckpt/drill/"step-12.*/manifest.json >"$root/log" 2>&1; code=$?; expect "and is there" 0 "manifest.json"
+copy_run; for file in "$root"/copy/ckpt/*/step-12.*/rank-0.keel; do printf '\377' | dd of="$file" bs=1 seek=5000 conv=notrunc 2>/dev/null; done
+try run "$job" --out "$root/copy";                         expect "a last snapshot with a flipped byte is, too" 0 "snapshot-refused"
+try run "$job" --out "$root/copy";                         expect "and is whole then" 0 "; report: $root/copy/report.html"
+copy_run; rm "$root/copy/report.html"
+try run "$job" --out "$root/copy";                         expect "so is a report" 0 "report: $root/copy/report.html"
+
 try run "$job" --out "$root/run" --set train.steps=14;     expect "a longer schedule is another job, and the move is said" 4 "; to train longer set train.decay_steps = 12, or"
 try run "$job" --out "$root/run" --set train.steps=14 --set train.decay_steps=12
 expect "a run can be made longer, its schedule as it was" 0 "done: 14 steps"
@@ -117,7 +157,7 @@ rm "$root/copy/identity"
 try run "$job" --out "$root/copy" $longer --set train.lr=0.002;    expect "snapshots of another job" 4 "another job"
 
 # ---- what a crash or a person left in the directory ----
-copy_run() { rm -rf "$root/copy"; cp -r "$root/run" "$root/copy"; }
+longer="--set train.steps=15 --set train.decay_steps=12"
 copy_run; echo junk >"$root/copy/identity"
 try run "$job" --out "$root/copy" $longer;                 expect "a damaged identity" 4 "remove it to have it made anew"
 copy_run; touch "$root/copy/job.conf.123.4.tmp" "$root/copy/my.tmp"
@@ -166,7 +206,7 @@ done
 
 # ---- strangers ----
 chmod 644 "$root/run/job.key"
-try run "$job" --out "$root/run";                          expect "a key that others can read" 3 "chmod 600"
+try run "$job" --out "$root/run" $longer;                      expect "a key that others can read" 3 "chmod 600"
 chmod 600 "$root/run/job.key"
 
 if [ $skipped -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi

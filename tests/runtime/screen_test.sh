@@ -41,6 +41,15 @@ check "keel board list does not show it" '"$KEEL" board list | grep -A1 "^host .
 run refused --ranks 2
 code=$?
 check "a run took a quarantined board, or ended with $code" '[ $code -eq 3 ] && grep -q "keel board release" "$root/refused.log"'
+for damage in none some; do
+    [ "$damage" = none ] || for file in "$root"/state/quarantine/host-*.json; do cp "$file" "$root/finding" && echo junk >"$file"; done
+    before=$(cd "$root/plain" && find . -type f -exec sha256sum {} + | sort)
+    run plain --ranks 2
+    code=$?
+    check "a run that was over asked for a quarantined board (damage to its file: $damage), and ended with $code" '[ $code -eq 0 ]'
+    check "a run that was over was changed (damage: $damage)" '[ "$before" = "$(cd "$root/plain" && find . -type f -exec sha256sum {} + | sort)" ]'
+done
+for file in "$root"/state/quarantine/host-*.json; do cp "$root/finding" "$file"; done
 check "release failed" '"$KEEL" board release host >/dev/null'
 run refused --ranks 2
 check "a released board is not as before" 'same_bits "$root/plain" "$root/refused"'
@@ -68,8 +77,8 @@ check "a board on probation ended its run with $code" '
     if [ $code -eq 0 ]; then grep -q "\"event\":\"board-screened\"" "$root/probation/events.jsonl"
     else grep -q "\"evidence\": \"golden operation" "$root"/state/quarantine/pocl_0-*.json; fi'
 sed -i "s/\"findings\": [0-9]*/\"findings\": 3/" "$root"/state/quarantine/pocl_0-*.json
-run refused --ranks 1 --set cluster.device=pocl:0
-check "a run took a board of bad memory" '[ $? -ne 0 ] && grep -q "keel board release pocl:0" "$root/refused.log"'
+run bad --ranks 1 --set cluster.device=pocl:0
+check "a run took a board of bad memory" '[ $? -ne 0 ] && grep -q "keel board release pocl:0" "$root/bad.log"'
 # Bits that are wrong from the start are found before the first step.
 KEEL_DEVICE_FAULTS='flip:read=*' run born --ranks 1 --set train.screen_every=50
 code=$?
