@@ -63,7 +63,8 @@ bool keel_line_is_exposed(const struct keel_line *line);
  * have been memory that the peer takes back at this moment. Then the line is broken. */
 bool keel_line_intact(const struct keel_line *line);
 /* In `arrived`: the payload may be read where it lies after the call too, until it is released. What is kept
- * keeps its sender waiting: not for long. 0: it cannot be kept. */
+ * keeps its sender waiting: not for long. 0: it cannot be kept. Outside of
+ * `arrived` nothing can: what is taken there was stored elsewhere. */
 uint64_t keel_line_keep(struct keel_line *line);
 /* Once, while the line is open. False as for intact: nothing that was read counts. */
 bool keel_line_release(struct keel_line *line, uint64_t kept);

@@ -543,6 +543,7 @@ static bool deliver_message(struct shared_line *line, const struct keel_message 
     keel_carrier_received(carrier, message->bytes);
     line->messages++;
     carrier->calls->arrived(carrier->context, &line->line, message, payload);
+    line->region = 0; /* nothing is being delivered: what is taken now was stored on the heap */
     if (line->line.state == KEEL_LINE_CLOSED)
         return false;
     if (keel_span_drop(&line->span) && keel_span_must_ring_for_room(&line->span))

@@ -302,6 +302,7 @@ START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
     for (uint64_t k = 0; k < COUNT; k++)
         ck_assert_int_eq(send_message(&sender, k, data + k * BYTES, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.arrived == COUNT);
+    ck_assert_uint_eq(keel_line_keep(reader.line), 0); /* what was delivered last is no longer at hand */
     for (int k = 0; k < 20; k++)
         turn_both(&sender, &reader);
     ck_assert_uint_eq(sender.returned, 0); /* in order, so nor do those behind come back */
