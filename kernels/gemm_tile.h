@@ -230,8 +230,9 @@ static inline __global const char *fetch_next(struct tile_soon *soon, ulong *ste
     vstore16(s##r##1, 3 * r + 1, sums);                                                                      \
     vstore16(s##r##2, 3 * r + 2, sums);
 
-/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With 16 of 8 floats the sums of a
- * whole tile would lie on the stack, and the code that LLVM 15 makes of that (PoCL 3.1 for AVX2) is wrong. */
+/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With 16 of 8 floats the sums
+ * of a whole tile would lie on the stack, and the code that LLVM 15 makes of that (PoCL 3.1 for AVX2) is
+ * wrong. */
 #if defined(__x86_64__) && !defined(__AVX512F__) && KEEL_BY_LANE < 2
 #define TILE_IN_PARTS 1
 #else

@@ -154,9 +154,10 @@ static enum keel_status open_screen(struct keel_worker *worker)
     KEEL_TRY(keel_screen_create(&config, &worker->screen));
     KEEL_TRY(keel_screen_admit(worker->screen));
     if (worker->probation)
-        keel_worker_note(worker, "board-screened", worker->next_step, KEEL_OK,
-                         "a number had changed in this board's memory in an earlier run: it passed all golden "
-                         "operations");
+        keel_worker_note(
+            worker, "board-screened", worker->next_step, KEEL_OK,
+            "a number had changed in this board's memory in an earlier run: it passed all golden "
+            "operations");
     return KEEL_OK;
 }
 

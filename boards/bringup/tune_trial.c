@@ -21,8 +21,9 @@
 
 #define STEP_LIMIT_NS  (60 * KEEL_NS_PER_S)
 #define TRIAL_LIMIT_NS (60 * KEEL_NS_PER_S)
-#define TRIAL_TIMES    10 /* as long as the longest that came to its end, on a machine as busy as this one is \
-                           */
+#define TRIAL_TIMES                                                                                          \
+    10 /* as long as the longest that came to its end, on a machine as busy as this one is                   \
+        */
 #define REAP_LIMIT_NS (5 * KEEL_NS_PER_S)
 enum { ROUNDS = 11, MEDIAN = ROUNDS / 2, BUFFERS = 4, COUNT = 1 << 20, SIDE = 512, ORDER_FD = 3 };
 

@@ -183,11 +183,12 @@ static void header_with(struct fixture *f, size_t offset, uint8_t value, enum ke
 START_TEST(a_newer_version_is_told_apart_from_damage)
 {
     struct fixture f = make_fixture(1);
-    header_with(&f, offsetof(struct keel_format_header, version), 2, KEEL_VERSION);
+    header_with(&f, offsetof(struct keel_format_header, version), KEEL_FORMAT_VERSION_WIDE + 1, KEEL_VERSION);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "newer Keel"));
     header_with(&f, offsetof(struct keel_format_header, reserved), 1, KEEL_VERSION);
     header_with(&f, 3000, 1, KEEL_VERSION);
     /* sound in itself, but not the one that its footer was written with */
+    header_with(&f, offsetof(struct keel_format_header, version), KEEL_FORMAT_VERSION_WIDE, KEEL_CORRUPT);
     header_with(&f, offsetof(struct keel_format_header, step), 6, KEEL_CORRUPT);
     ck_ok(load(&f));
     end_fixture(&f);

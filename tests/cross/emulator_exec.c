@@ -1,9 +1,10 @@
-/* emulator_exec.c - test equipment: lets a program that runs under a user-mode emulator start programs of its own kind.
+/* emulator_exec.c - test equipment: lets a program that runs under a user-mode emulator start programs of its
+ * own kind.
  *
- * The kernel cannot execute a foreign binary unless binfmt_misc is set up, which changes the whole machine. Preloaded
- * into the emulated program, this library turns execv(PATH, ARGV) into $KEEL_EMULATOR -0 ARGV[0] PATH ARGV[1]...; the
- * emulator finds its libraries by the environment (QEMU_LD_PREFIX). Async-signal-safe: no allocation, as callers run
- * it between fork and exec. */
+ * The kernel cannot execute a foreign binary unless binfmt_misc is set up, which changes the whole machine.
+ * Preloaded into the emulated program, this library turns execv(PATH, ARGV) into $KEEL_EMULATOR -0 ARGV[0]
+ * PATH ARGV[1]...; the emulator finds its libraries by the environment (QEMU_LD_PREFIX). Async-signal-safe:
+ * no allocation, as callers run it between fork and exec. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

@@ -65,7 +65,8 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(attention)                                                                                             \
     X(attention_grad)                                                                                        \
     X(rotary)                                                                                                \
-    X(conv2d) X(conv2d_grad_data) X(conv2d_grad_weight) X(batch_norm) X(batch_norm_eval) X(batch_norm_grad)  \
+    X(conv2d)                                                                                                \
+    X(conv2d_grad_data) X(conv2d_grad_weight) X(batch_norm) X(batch_norm_eval) X(batch_norm_grad)            \
         X(max_pool) X(max_pool_grad) X(avg_pool) X(avg_pool_grad) X(global_avg_pool) X(global_avg_pool_grad) \
             X(gemm) X(gemm_grouped) X(bias) X(bias_grad) X(layernorm) X(layernorm_grad) X(gelu) X(gelu_grad) \
                 X(activation) X(activation_grad) X(swiglu) X(swiglu_grad) X(add) X(dropout) X(normal)        \
@@ -84,8 +85,11 @@ EACH_PLAIN(APPEND)
 #define N(type, name) FIELD(type, name, NUMBER)
 #define R(type, name) FIELD(type, name, REAL)
 #define F(type, name) FIELD(type, name, FLAG)
-#define B(type, name)           {offsetof(struct type, name), sizeof(void *), BUFFER}
-#define N2(t, a)      N(t, a[0]), N(t, a[1])
+#define B(type, name)                                                                                        \
+    {                                                                                                        \
+        offsetof(struct type, name), sizeof(void *), BUFFER                                                  \
+    }
+#define N2(t, a) N(t, a[0]), N(t, a[1])
 #define CONV(t)                                                                                              \
     N(t, shape.batch), N(t, shape.height), N(t, shape.width), N(t, shape.channels),                          \
         N(t, shape.out_channels), N2(t, shape.kernel), N2(t, shape.stride), N2(t, shape.pad),                \

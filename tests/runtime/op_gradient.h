@@ -21,8 +21,8 @@ enum { OP_OPERANDS_MAX = 6, OP_RESULT_MAX = 8192 };
 /* What forward and build find; params and inputs are numbered apart. */
 struct op_operands {
     double *param[OP_OPERANDS_MAX];
-    const int32_t *ids;                /* of the int32 input, if there is one */
-    const double *input;               /* of the float input, if there is one */
+    const int32_t *ids;          /* of the int32 input, if there is one */
+    const double *input;         /* of the float input, if there is one */
     struct keel_control control; /* of the microbatch: for dropout */
 };
 

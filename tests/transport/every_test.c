@@ -421,7 +421,7 @@ static int64_t payload_sent(struct rank *me)
         before = stats;
         keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS));
     }
-    return (int64_t)(stats.bytes_sent - stats.messages_sent * sizeof(struct keel_message));
+    return (int64_t)(stats.bytes_sent - stats.messages_sent * header_bytes());
 }
 
 /* All ranks' bytes for one operation of that many elements, the signatures of the first messages included. */

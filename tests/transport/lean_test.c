@@ -343,7 +343,7 @@ static int bytes_body(struct rank *me)
     rank_ok(me, keel_lean_run(lean, group, 1, part, result, in_seconds(20)));
     struct sent sent = sent_by_all(me, group, lean);
     config.keep = format == KEEL_LEAN_TOP_K ? (config.count + 9) / 10 : 0;
-    uint64_t payload = sent.bytes - sent.messages * sizeof(struct keel_message);
+    uint64_t payload = sent.bytes - sent.messages * header_bytes();
     rank_check(me, payload == keel_lean_wire_bytes(&config) + firsts * sizeof(struct keel_signature));
     rank_ok(me, barrier(group, 51, in_seconds(20)));
     keel_lean_free(lean);
