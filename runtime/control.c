@@ -118,6 +118,7 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
                                      .incarnation = incarnation,
                                      .last_step = job->steps + 1, /* steps are numbered from 1 */
                                      .respawn = job->respawn,
+                                     .keeps_end = job->snapshot_every > 0,
                                      .launcher = node == 0};
     return KEEL_OK;
 }

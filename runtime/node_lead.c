@@ -86,9 +86,13 @@ static void deliver_steps(struct keel_node *node)
 
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
-    if (record->epoch == node->view.epoch && record->step > node->lead.front_step)
-        node->lead.front_step = record->step;
-    if (record->step >= node->lead.next_step + KEEL_RECORDS_MAX)
+    struct keel_lead *lead = &node->lead;
+    if (record->epoch == node->view.epoch && record->step > lead->front_step)
+        lead->front_step = record->step;
+    const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &lead->before;
+    if (record->epoch == view->epoch && record->epoch > lead->carriers.epoch)
+        lead->carriers = *view;
+    if (record->step >= lead->next_step + KEEL_RECORDS_MAX)
         return; /* would push out what is still wanted; it is sent again */
     if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
         const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
@@ -196,6 +200,7 @@ static void commit_snapshots(struct keel_node *node)
         set->used = false;
         lead->committed_any = true;
         lead->committed_step = set->step;
+        lead->end_kept = lead->end_kept || set->step + 1 >= node->config.last_step;
         keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
                         set->attempt);
         node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);
@@ -215,6 +220,59 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
     set->have |= UINT64_C(1) << shard->summary.rank;
     set->shards[shard->summary.rank] = shard->summary;
     commit_snapshots(node);
+}
+
+/* ---- the end in sight ------------------------------------------------------------------------------------
+ */
+
+/* Did this life of the run see its last step committed? */
+static bool all_delivered(const struct keel_node *node)
+{
+    const struct keel_lead *lead = &node->lead;
+    return !lead->mustering && lead->next_step > node->config.first_step &&
+           lead->next_step >= node->config.last_step;
+}
+
+/* Is somebody who took part in the steps still at work? Who joined while the last one was committed did not.
+ */
+static bool carrier_remains(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    const struct keel_view *carriers = &node->lead.carriers;
+    for (uint16_t i = 0; i < keel_view_active_count(&node->view); i++) {
+        const struct keel_member *member = &node->view.members[i];
+        if ((verdict->gone | verdict->done) >> i & 1)
+            continue;
+        int at = keel_view_find_worker(carriers, member->node, member->local, member->incarnation);
+        if (carriers->epoch == 0 || (at >= 0 && !carriers->members[at].spare))
+            return true;
+    }
+    return false;
+}
+
+/* Those who took part in the last step keep its end by themselves: whoever joins has nothing to do. */
+static bool is_finishing(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    return all_delivered(node) && carrier_remains(node, verdict);
+}
+
+static bool somebody_is_done(const struct keel_node *node)
+{
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        const struct keel_seen_node *seen = &node->membership.nodes[i];
+        for (uint8_t local = 0; seen->heard && local < seen->worker_count; local++)
+            if (seen->workers[local].state == KEEL_WORKER_DONE)
+                return true;
+    }
+    return false;
+}
+
+/* Nobody who took part in the last step is at work any more. Either its end is kept, or it was lost with a
+ * rank: then the next life makes it again, with all ranks; who is left here would be without those that are
+ * done. */
+static bool is_over(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    bool kept = node->lead.end_kept || !node->config.keeps_end;
+    return all_delivered(node) && !carrier_remains(node, verdict) && (kept || somebody_is_done(node));
 }
 
 /* ---- changing the view ------------------------------------------------------------------------------------
@@ -269,11 +327,12 @@ static void write_next(struct keel_node *node)
     } else {
         struct keel_verdict verdict;
         judge(node, &base, &verdict);
-        struct keel_view_change change = {.gone = verdict.gone | verdict.done,
-                                          .joins = verdict.joins,
-                                          .join_count = lead->stopping ? 0 : verdict.join_count,
-                                          .rank_count = node->config.rank_count,
-                                          .shard_count = node->config.shard_count};
+        struct keel_view_change change = {
+            .gone = verdict.gone | verdict.done,
+            .joins = verdict.joins,
+            .join_count = lead->stopping || is_finishing(node, &verdict) ? 0 : verdict.join_count,
+            .rank_count = node->config.rank_count,
+            .shard_count = node->config.shard_count};
         if (!keel_view_next(&base, &change, &next)) {
             keel_register_rest(&node->reg);
             lead->changing = false;
@@ -292,6 +351,7 @@ static void install(struct keel_node *node)
     struct keel_view next;
     bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
     KEEL_ASSERT(fine && next.epoch > old.epoch); /* we wrote it; invariant 1 */
+    lead->before = old;
     node->view = next;
     lead->mustering = lead->changing = false;
     lead->first_ready_ns = 0;
@@ -406,7 +466,8 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
             propose(node, verdict->cause, verdict->evidence_ns);
         else
             keel_node_wake(node, due_ns);
-    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !lead->stopping) {
+    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !lead->stopping &&
+               !is_finishing(node, verdict)) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, KEEL_CAUSE_JOIN, node->membership.join_ns);
@@ -470,13 +531,15 @@ void keel_lead_work(struct keel_node *node)
             lead->start_ns = node->now_ns;
         bool failed = lead->mustering && node->membership.failure != KEEL_OK;
         bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
+        bool over = is_over(node, &verdict);
         if (failed)
             end_run(node, node->membership.failure, node->membership.failure_detail);
-        else if (lead->stopping && (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
+        else if (lead->stopping && !over &&
+                 (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
-        else if (idle)
+        else if (idle && !over)
             muster_workers(node, &verdict);
-        else if (verdict.remaining == 0 && verdict.done != 0)
+        else if (over || (verdict.remaining == 0 && verdict.done != 0))
             conclude(node);
         else
             watch_view(node, &verdict);

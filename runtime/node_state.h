@@ -88,10 +88,13 @@ struct keel_lead {
     uint64_t next_step;
     uint64_t front_step; /* highest committed in the present epoch, as far as heard */
     uint64_t hole_ns, hole_step, hole_asked_ns;
+    struct keel_view before;   /* the view that the present one replaced */
+    struct keel_view carriers; /* newest view in which a step was committed, as far as heard */
     /* snapshots of the present epoch */
     struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
     bool committed_any;
     uint64_t committed_step;
+    bool end_kept; /* that of the last step was handed over, in this view or an earlier one */
     /* end */
     bool stopping, ending;
     uint64_t stop_ns, over_ns, end_ns, end_sent_ns;

@@ -521,7 +521,8 @@ static bool group_is_whole(struct sim *sim, const struct keel_view *view)
             notice_loss(sim, view, m, !w || w->done);
             return false;
         }
-        whole = whole && w->told_epoch == view->epoch;
+        bool left = w->finishing_epoch != 0 && w->finishing_epoch != view->epoch;
+        whole = whole && w->told_epoch == view->epoch && !left;
     }
     return whole;
 }
@@ -538,6 +539,8 @@ static uint64_t agree_on_step(struct sim *sim, const struct keel_view *view)
         any = true;
         next = w->next_step > next ? w->next_step : next;
     }
+    if (!any && sim->delivered_next > sim->config.last_step && sim->snapshot_step < sim->config.last_step)
+        sim->ends_again++;
     return any ? next : sim->snapshot_step + 1;
 }
 
@@ -573,6 +576,8 @@ static void run_group(struct sim *sim, uint64_t epoch)
         event.at_ns = later(sim, sim->config.step_ns / 2);
         if (event.kind == SIM_DONE)
             event.at_ns += 2 * sim->config.step_ns; /* not before its snapshots are finished */
+        if (event.kind == SIM_DONE && !stop)
+            w->finishing_epoch = epoch;
         push(sim, event);
         if (event.kind == SIM_COMMIT && step % sim->config.snapshot_every == 0) {
             event.kind = SIM_SHARD;
@@ -640,7 +645,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         given.summary = &summary;
         break;
     case SIM_DONE:
-        if (event->epoch != 0 && w->told_epoch != event->epoch)
+        if (event->epoch != 0 && w->told_epoch != event->epoch && w->finishing_epoch != event->epoch)
             return;
         w->done = true;
         given.kind = KEEL_EVENT_WORKER_DONE;
@@ -818,6 +823,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .first_step = sim->delivered_next,
                                             .last_step = c->last_step + 1,
                                             .respawn = c->respawn,
+                                            .keeps_end = c->last_step % c->snapshot_every == 0,
                                             .launcher = node == 0};
     n->running = true;
     n->stopped = n->finished = false;

@@ -29,6 +29,7 @@ struct sim_worker {
     uint32_t incarnation, life; /* life: distinguishes processes in the event queue */
     bool has_state;
     uint64_t next_step, told_epoch, accused_epoch;
+    uint64_t finishing_epoch; /* it did the last step in that view, and turns to no other; 0: it did not */
     struct keel_view view;
 };
 
@@ -69,6 +70,7 @@ struct sim {
     enum keel_cause last_cause;
     uint64_t change_ns[64]; /* when the first view changes came */
     uint64_t delivered_next, delivered_count, gaps;
+    uint32_t ends_again; /* groups that began the end again from a snapshot, when all steps were delivered */
     uint64_t snapshot_step, snapshot_count, snapshot_last_epoch, snapshot_last_step;
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
     uint64_t group_epoch; /* epoch whose steps are scheduled */

@@ -112,6 +112,7 @@ struct keel_node_config {
     uint64_t last_step;   /* the run is over when all steps below this one are committed */
     bool respawn;         /* start workers (agent) and agents (launcher) again when they end; at most
                              five times each, with back-off */
+    bool keeps_end;       /* launcher: the last step is followed by a snapshot */
     bool launcher;        /* delivers records and events, ends the run; always node 0 */
 };
 

@@ -1,0 +1,98 @@
+/* node_end_test.c - the control plane at the end of a run: who was lost there, and who comes too late, in the
+ * world of node_sim.h. */
+#include "harness.h"
+#include "node_sim.h"
+
+#include <inttypes.h>
+
+#define SECONDS UINT64_C(1000000000)
+
+static bool delivered(const struct sim *sim, uint64_t steps)
+{
+    return sim->delivered_next > steps;
+}
+
+static uint16_t active(const struct sim *sim)
+{
+    return keel_view_active_count(&sim->view);
+}
+
+/* The run ends well: every step delivered once, in order. */
+static void check_end(struct sim *sim)
+{
+    bool ended = sim_run(sim, sim->now_ns + 300 * SECONDS);
+    ck_assert_msg(sim->violation[0] == '\0', "%s", sim->violation);
+    ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered", sim->delivered_next);
+    ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);
+    ck_assert_uint_eq(sim->delivered_next, sim->config.last_step + 1);
+}
+
+static struct sim *begin(struct sim_config config)
+{
+    struct sim *sim = sim_create(&config);
+    sim_start_all(sim);
+    return sim;
+}
+
+static bool snapshot_taken(const struct sim *sim, uint64_t step)
+{
+    return sim->snapshot_step >= step;
+}
+
+START_TEST(who_joins_at_the_end_does_not_begin_it_again_alone)
+{
+    uint32_t joined = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct sim_config config = sim_default(500 + seed);
+        config.ranks = (uint16_t)(1 + seed % 4); /* with as many nodes, and at times a spare */
+        config.spares = seed % 3 == 0 ? 1 : 0;
+        config.nodes = (uint16_t)(1 + config.ranks + config.spares);
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 88 + seed % 12));
+        if (config.ranks > 1)
+            sim_kill_worker(sim, (uint16_t)(1 + sim_random(sim, config.ranks)), 0);
+        check_end(sim);
+        ck_assert_msg(sim->ends_again == 0, "seed %" PRIu64 ": the end is begun again", seed);
+        joined += sim->view_changes > 2 ? 1 : 0;
+        sim_destroy(sim);
+    }
+    ck_assert_uint_gt(joined, 10);
+}
+END_TEST
+
+START_TEST(an_end_that_was_lost_with_all_ranks_is_made_again)
+{
+    struct sim *sim = begin(sim_default(36));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 100));
+    ck_assert_uint_eq(sim->snapshot_step, 90);
+    for (uint16_t node = 1; node < 5; node++)
+        sim_kill_worker(sim, node, 0);
+    check_end(sim);
+    ck_assert_uint_eq(sim->ends_again, 1);
+    ck_assert_uint_eq(sim->snapshot_step, 100);
+    ck_assert_uint_eq(active(sim), 4); /* by all of them */
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_run_whose_end_is_kept_is_over_whoever_is_lost)
+{
+    struct sim *sim = begin(sim_default(37));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, snapshot_taken, 100));
+    for (uint16_t node = 1; node < 5; node++)
+        sim_kill_worker(sim, node, 0);
+    check_end(sim);
+    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert_uint_eq(sim->worker_starts, 4);
+    sim_destroy(sim);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, who_joins_at_the_end_does_not_begin_it_again_alone);
+    tcase_add_test(tc, an_end_that_was_lost_with_all_ranks_is_made_again);
+    tcase_add_test(tc, a_run_whose_end_is_kept_is_over_whoever_is_lost);
+}
+
+KEEL_TEST_MAIN("node_end", cases, 60)
