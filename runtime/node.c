@@ -31,7 +31,8 @@
  *      view and is not in a newer one is killed before anything else.
  *   5  step_commit is called with strictly ascending steps.
  *   6  snapshot_commit is called at most once for a (step, attempt), with one summary of every active
- *      rank of the view whose epoch is `attempt`, while that view is the newest.
+ *      rank of the view whose epoch is `attempt`, while that view is the newest; for the last step, also
+ *      while it is the one before.
  *   7  What an acceptor promised is durable before its answer leaves.
  *   8  Every call ends with a timer set, until finish was called; finish is called once.
  *

@@ -174,15 +174,28 @@ static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step,
     return oldest;
 }
 
+/* The view whose ranks make a snapshot: NULL when its time is over. Who did the last step turns to no other
+ * view, so that its snapshot counts until the next but one. */
+static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
+{
+    const struct keel_lead *lead = &node->lead;
+    bool present = attempt == node->view.epoch;
+    bool at_end = attempt == lead->before.epoch && step + 1 == node->config.last_step && !lead->end_kept;
+    if (attempt == 0 || (!present && !at_end))
+        return NULL;
+    return present ? &node->view : &lead->before;
+}
+
 /* The lowest step whose set is whole and whose records are delivered. */
-static struct keel_snapshot_set *ready_set(struct keel_node *node, uint16_t active)
+static struct keel_snapshot_set *ready_set(struct keel_node *node)
 {
     struct keel_lead *lead = &node->lead;
     struct keel_snapshot_set *ready = NULL;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &lead->snapshots[i];
         bool delivered = lead->next_step > set->step || lead->next_step >= node->config.last_step;
-        bool whole = set->used && __builtin_popcountll(set->have) == active;
+        const struct keel_view *view = set->used ? view_of_snapshot(node, set->step, set->attempt) : NULL;
+        bool whole = view != NULL && __builtin_popcountll(set->have) == keel_view_active_count(view);
         if (whole && delivered && (!ready || set->step < ready->step))
             ready = set;
     }
@@ -194,24 +207,25 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node, uint16_t acti
 static void commit_snapshots(struct keel_node *node)
 {
     struct keel_lead *lead = &node->lead;
-    uint16_t active = keel_view_active_count(&node->view);
     struct keel_snapshot_set *set;
-    while ((set = ready_set(node, active)) != NULL) {
+    while ((set = ready_set(node)) != NULL) {
+        const struct keel_view *view = view_of_snapshot(node, set->step, set->attempt);
         set->used = false;
         lead->committed_any = true;
         lead->committed_step = set->step;
         lead->end_kept = lead->end_kept || set->step + 1 >= node->config.last_step;
         keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
                         set->attempt);
-        node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards, active);
+        node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards,
+                                   keel_view_active_count(view));
     }
 }
 
 static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
 {
     struct keel_lead *lead = &node->lead;
-    uint16_t active = keel_view_active_count(&node->view);
-    if (shard->attempt != node->view.epoch || node->view.epoch == 0 || shard->summary.rank >= active ||
+    const struct keel_view *view = view_of_snapshot(node, shard->step, shard->attempt);
+    if (view == NULL || shard->summary.rank >= keel_view_active_count(view) ||
         (lead->committed_any && shard->step <= lead->committed_step))
         return;
     struct keel_snapshot_set *set = find_set(lead, shard->step, shard->attempt);
@@ -356,7 +370,11 @@ static void install(struct keel_node *node)
     lead->mustering = lead->changing = false;
     lead->first_ready_ns = 0;
     lead->over_ns = lead->front_step = 0;
-    memset(lead->snapshots, 0, sizeof lead->snapshots);
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
+        struct keel_snapshot_set *set = &lead->snapshots[i];
+        if (view_of_snapshot(node, set->step, set->attempt) == NULL)
+            memset(set, 0, sizeof *set);
+    }
     lead->committed_any = false;
     keel_membership_clear_evidence(&node->membership);
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,

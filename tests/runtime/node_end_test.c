@@ -41,7 +41,7 @@ static bool snapshot_taken(const struct sim *sim, uint64_t step)
 
 START_TEST(who_joins_at_the_end_does_not_begin_it_again_alone)
 {
-    uint32_t joined = 0;
+    uint32_t joined = 0, kept = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
         struct sim_config config = sim_default(500 + seed);
         config.ranks = (uint16_t)(1 + seed % 4); /* with as many nodes, and at times a spare */
@@ -53,10 +53,13 @@ START_TEST(who_joins_at_the_end_does_not_begin_it_again_alone)
             sim_kill_worker(sim, (uint16_t)(1 + sim_random(sim, config.ranks)), 0);
         check_end(sim);
         ck_assert_msg(sim->ends_again == 0, "seed %" PRIu64 ": the end is begun again", seed);
+        if (sim->newest_epoch > sim->end_epoch && sim->snapshot_last_epoch == sim->end_epoch)
+            kept += sim->snapshot_step == 100 ? 1 : 0;
         joined += sim->view_changes > 2 ? 1 : 0;
         sim_destroy(sim);
     }
     ck_assert_uint_gt(joined, 10);
+    ck_assert_uint_gt(kept, 0); /* ends whose view had changed when they were */
 }
 END_TEST
 

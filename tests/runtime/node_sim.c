@@ -324,7 +324,9 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
                                 const struct keel_shard_summary *shards, uint32_t count)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
-    if (attempt != sim->view.epoch || count != keel_view_active_count(&sim->view))
+    bool late = step == sim->config.last_step && attempt == sim->view_before.epoch;
+    const struct keel_view *view = late ? &sim->view_before : &sim->view;
+    if (attempt != view->epoch || count != keel_view_active_count(view))
         violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " of %u shards", step, attempt, count);
     if (sim->snapshot_count > 0 && sim->snapshot_last_epoch == attempt && step <= sim->snapshot_last_step)
         violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " again", step, attempt);
@@ -357,6 +359,8 @@ static void env_step_commit(void *context, const struct keel_step_record *record
     pass_over(sim, record->step);
     sim->delivered_next = record->step + 1;
     sim->delivered_count++;
+    if (record->step == sim->config.last_step)
+        sim->end_epoch = record->epoch;
 }
 
 static void env_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
@@ -377,6 +381,7 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
     if (evidence_ns > sim->now_ns || cause == KEEL_CAUSE_NONE)
         violate(sim, "a view change without cause or from the future");
     sim->newest_epoch = new_view->epoch;
+    sim->view_before = sim->view;
     sim->view = *new_view;
     sim->last_cause = cause;
     if (sim->view_changes < 64)

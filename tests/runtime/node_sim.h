@@ -65,11 +65,12 @@ struct sim {
     /* what was seen */
     uint64_t view_hash[SIM_EPOCHS_MAX]; /* by epoch; 0: none */
     uint64_t newest_epoch;              /* of view_change */
-    struct keel_view view;              /* newest installed */
+    struct keel_view view, view_before; /* newest installed, and the one before */
     uint32_t view_changes;
     enum keel_cause last_cause;
     uint64_t change_ns[64]; /* when the first view changes came */
     uint64_t delivered_next, delivered_count, gaps;
+    uint64_t end_epoch;  /* the view of the last step's record */
     uint32_t ends_again; /* groups that began the end again from a snapshot, when all steps were delivered */
     uint64_t snapshot_step, snapshot_count, snapshot_last_epoch, snapshot_last_step;
     uint32_t mismatches, notes, kills, worker_starts, node_starts;

@@ -181,6 +181,8 @@ steps "$root/piped" | cmp -s - "$root/metrics.first"; code=$?; expect "a reader 
 # ---- the end of a run ----
 try run "$job" --ranks 4 --out "$root/last" --drill kill:rank=2,step=12,at=snapshot; expect "a rank that dies at the very end" 0 "done: 12 steps"
 ls "$root/last/ckpt/drill/"step-12.*/manifest.json >"$root/log" 2>&1; code=$?; expect "and the end is kept all the same" 0 "manifest.json"
+try run "$job" --ranks 2 --out "$root/late" --drill kill:rank=1,step=9 --drill slow:rank=0,step=12,ms=1500,steps=1; expect "a rank that comes back while the other does the last step" 0 "done: 12 steps"
+! grep '"event":"resumed"\|"event":"end-again"' "$root/late/events.jsonl" >"$root/log"; code=$?; expect "does not make the end again" 0 ""
 
 # ---- the disk ----
 mkdir "$root/small"
