@@ -66,16 +66,62 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(attention_grad)                                                                                        \
     X(rotary)                                                                                                \
     X(conv2d)                                                                                                \
-    X(conv2d_grad_data) X(conv2d_grad_weight) X(batch_norm) X(batch_norm_eval) X(batch_norm_grad)            \
-        X(max_pool) X(max_pool_grad) X(avg_pool) X(avg_pool_grad) X(global_avg_pool) X(global_avg_pool_grad) \
-            X(gemm) X(gemm_grouped) X(bias) X(bias_grad) X(layernorm) X(layernorm_grad) X(gelu) X(gelu_grad) \
-                X(activation) X(activation_grad) X(swiglu) X(swiglu_grad) X(add) X(dropout) X(normal)        \
-                    X(cast) X(fill) X(copy) X(embedding) X(embedding_grad) X(cross_entropy)                  \
-                        X(cross_entropy_sum) X(loss) X(digest) X(norm) X(loss_scale) X(update) X(slice)      \
-                            X(slice_grad) X(permute) X(multiply) X(softmax) X(softmax_grad) X(top_k)         \
-                                X(top_k_grad) X(cumsum) X(gather) X(scatter_add) X(embedding_bag)            \
-                                    X(pairwise_dot) X(pairwise_dot_grad) X(dispatch) X(expert_bias_grad)     \
-                                        X(combine_grad) X(balance_loss)
+    X(conv2d_grad_data)                                                                                      \
+    X(conv2d_grad_weight)                                                                                    \
+    X(batch_norm)                                                                                            \
+    X(batch_norm_eval)                                                                                       \
+    X(batch_norm_grad)                                                                                       \
+    X(max_pool)                                                                                              \
+    X(max_pool_grad)                                                                                         \
+    X(avg_pool)                                                                                              \
+    X(avg_pool_grad)                                                                                         \
+    X(global_avg_pool)                                                                                       \
+    X(global_avg_pool_grad)                                                                                  \
+    X(gemm)                                                                                                  \
+    X(gemm_grouped)                                                                                          \
+    X(bias)                                                                                                  \
+    X(bias_grad)                                                                                             \
+    X(layernorm)                                                                                             \
+    X(layernorm_grad)                                                                                        \
+    X(gelu)                                                                                                  \
+    X(gelu_grad)                                                                                             \
+    X(activation)                                                                                            \
+    X(activation_grad)                                                                                       \
+    X(swiglu)                                                                                                \
+    X(swiglu_grad)                                                                                           \
+    X(add)                                                                                                   \
+    X(dropout)                                                                                               \
+    X(normal)                                                                                                \
+    X(cast)                                                                                                  \
+    X(fill)                                                                                                  \
+    X(copy)                                                                                                  \
+    X(embedding)                                                                                             \
+    X(embedding_grad)                                                                                        \
+    X(cross_entropy)                                                                                         \
+    X(cross_entropy_sum)                                                                                     \
+    X(loss)                                                                                                  \
+    X(digest)                                                                                                \
+    X(norm)                                                                                                  \
+    X(loss_scale)                                                                                            \
+    X(update)                                                                                                \
+    X(slice)                                                                                                 \
+    X(slice_grad)                                                                                            \
+    X(permute)                                                                                               \
+    X(multiply)                                                                                              \
+    X(softmax)                                                                                               \
+    X(softmax_grad)                                                                                          \
+    X(top_k)                                                                                                 \
+    X(top_k_grad)                                                                                            \
+    X(cumsum)                                                                                                \
+    X(gather)                                                                                                \
+    X(scatter_add)                                                                                           \
+    X(embedding_bag)                                                                                         \
+    X(pairwise_dot)                                                                                          \
+    X(pairwise_dot_grad)                                                                                     \
+    X(dispatch)                                                                                              \
+    X(expert_bias_grad)                                                                                      \
+    X(combine_grad)                                                                                          \
+    X(balance_loss)
 EACH_PLAIN(APPEND)
 
 #define FIELD(type, name, kind)                                                                              \
