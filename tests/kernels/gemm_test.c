@@ -246,6 +246,7 @@ START_TEST(no_unit_waits_long_for_another)
                  : on;
     const uint32_t units = keel_device_info(on->device)->compute_units;
     struct keel_buffer *buffer = rig_buffer(on, NULL, UINT64_C(4096) * 3072 * sizeof(float));
+    struct keel_buffer *result = rig_buffer(on, NULL, UINT64_C(4096) * 3072 * sizeof(float));
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         const struct shape *s = &large[i];
         const struct keel_gemm op = {.m = s->m,
@@ -257,7 +258,7 @@ START_TEST(no_unit_waits_long_for_another)
                                      .ldc = s->n,
                                      .a = buffer,
                                      .b = buffer,
-                                     .c = buffer};
+                                     .c = result};
         struct keel_launch_list list = {0};
         ck_ok(keel_op_gemm(on->kernels, &op, &list));
         const double share = (double)s->m * s->n / units / (double)busiest(&list.items[0], units);
@@ -279,7 +280,8 @@ START_TEST(a_driver_that_knows_of_no_units_has_one)
     target.compute_units = 0;
     ck_ok(keel_kernels_create_with(rig[1].device, &options, &kernels));
     struct product p = product_init(&(struct shape){100, 70, 20, 1, 0}, false, false, 0);
-    p.op.a = p.op.b = p.op.c = rig_buffer(&rig[1], NULL, UINT64_C(100) * 100 * sizeof(float));
+    p.op.a = p.op.b = rig_buffer(&rig[1], NULL, UINT64_C(100) * 100 * sizeof(float));
+    p.op.c = rig_buffer(&rig[1], NULL, UINT64_C(100) * 100 * sizeof(float));
     ck_ok(keel_op_gemm(kernels, &p.op, &list));
     ck_assert_uint_eq(list.count, 1);
     keel_launch_list_fini(&list);
@@ -576,8 +578,9 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     struct rig_device *on = &rig[1];
     struct keel_launch_list list = {0};
     struct keel_buffer *x = rig_buffer(on, NULL, 100 * sizeof(float));
+    struct keel_buffer *y = rig_buffer(on, NULL, 100 * sizeof(float));
     struct keel_gemm right = {
-        .m = 10, .n = 10, .k = 10, .batch = 1, .lda = 10, .ldb = 10, .ldc = 10, .a = x, .b = x, .c = x};
+        .m = 10, .n = 10, .k = 10, .batch = 1, .lda = 10, .ldb = 10, .ldc = 10, .a = x, .b = x, .c = y};
     struct keel_gemm op = right;
     op.lda = 9;
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);

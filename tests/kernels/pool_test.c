@@ -197,8 +197,8 @@ END_TEST
 START_TEST(windows_that_make_no_sense_are_refused_by_name)
 {
     struct rig *rig = rig_shared(RIG_HOST);
-    struct keel_buffer *any = rig_bytes(rig, NULL, 256);
-    struct keel_max_pool op = {{1, 4, 4, 4, {3, 3}, {2, 2}, {1, 1}}, any, any, any};
+    struct keel_buffer *any = rig_bytes(rig, NULL, 256), *out = rig_bytes(rig, NULL, 256);
+    struct keel_max_pool op = {{1, 4, 4, 4, {3, 3}, {2, 2}, {1, 1}}, any, out, rig_bytes(rig, NULL, 256)};
     ck_ok(keel_op_max_pool(rig->kernels, &op, &rig->list));
     keel_launch_list_fini(&rig->list);
     op.shape.pad[1] = 3;

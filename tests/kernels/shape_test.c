@@ -224,11 +224,10 @@ static void refused(enum keel_status status, const char *detail)
 START_TEST(wrong_descriptors_are_refused_by_name)
 {
     struct rig *rig = rig_shared(RIG_HOST);
-    struct keel_buffer *small = rig_bytes(rig, NULL, 32);
+    struct keel_buffer *small = rig_bytes(rig, NULL, 32), *out = rig_bytes(rig, NULL, 32);
     struct keel_buffer *input[2] = {small, small};
     const uint64_t sizes[2] = {4, 4}, empty[2] = {4, 0};
-    struct keel_concat join = {
-        .outer = 1, .inner = 1, .parts = 2, .sizes = sizes, .input = input, .y = small};
+    struct keel_concat join = {.outer = 1, .inner = 1, .parts = 2, .sizes = sizes, .input = input, .y = out};
     ck_ok(keel_op_concat(rig->kernels, &join, &rig->list));
     keel_launch_list_fini(&rig->list);
     join.sizes = empty;
