@@ -166,7 +166,8 @@ START_TEST(a_workspace_that_is_missing_or_small_is_refused_by_name)
     native_rig(&rig, RIG_HOST);
     const struct keel_conv_shape *s = &shapes[0];
     struct keel_buffer *any = rig_bytes(&rig, NULL, count_of(s, true) * 4);
-    struct keel_conv2d op = {.shape = *s, .x = any, .weight = any, .y = any};
+    struct keel_buffer *out = rig_bytes(&rig, NULL, count_of(s, true) * 4);
+    struct keel_conv2d op = {.shape = *s, .x = any, .weight = any, .y = out};
     ck_status(keel_op_conv2d(rig.kernels, &op, &rig.list), KEEL_INVALID);
     ck_assert_msg(strstr(keel_detail(), "conv2d: no buffer for workspace.weights") != NULL, "%s",
                   keel_detail());

@@ -97,10 +97,10 @@ END_TEST
 
 START_TEST(a_commit_that_fails_is_a_result_and_the_next_one_works)
 {
-    struct keel_shard_summary shard = save_shard(5), lost = shard;
+    struct keel_shard_summary lost = save_shard(5), shard = save_shard(6);
     lost.index_digest[0] ^= 1;
     ck_ok(keel_committer_order(committer, 5, 1, &lost, 1));
-    ck_ok(keel_committer_order(committer, 5, 1, &shard, 1));
+    ck_ok(keel_committer_order(committer, 6, 1, &shard, 1));
     ck_assert(keel_committer_drain(committer, soon()));
     struct keel_committed failed = take(), good = take();
     ck_assert_int_ne(failed.status, KEEL_OK);
