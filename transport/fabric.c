@@ -119,6 +119,11 @@ static enum keel_status link_slots(struct fabric *fabric, struct link *link)
 static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, struct fi_info *info)
 {
     int result = fi_endpoint(fabric->domain, info, &link->ep, link);
+    if (result == -FI_EMFILE &&
+        fabric->callers != NULL) { /* silent callers have them, and are shut down soon */
+        (void)fabric_fail(result, "making an endpoint");
+        return KEEL_BUSY;
+    }
     if (result != 0)
         return fabric_fail(result, "making an endpoint");
     result = fi_ep_bind(link->ep, &fabric->eq->fid, 0);

@@ -75,7 +75,8 @@ struct keel_peer {
     struct keel_session *session; /* up, or being dialed */
     enum keel_status parting;     /* left or lost: what operations with it end with */
     uint64_t redial_ns;
-    bool busy; /* on the epoch's list of those to whom something may be sent */
+    uint32_t busy_dials; /* dials in a row for which there was no descriptor */
+    bool busy;           /* on the epoch's list of those to whom something may be sent */
     struct keel_peer *next_busy;
     struct keel_notice *notices;
     struct keel_leg *work, *work_last; /* legs with something to send, first come first served */

@@ -11,6 +11,7 @@
  * higher rank gives its own up.
  *
  * Nothing that a caller says is believed before its proof: until then it can only be dropped. */
+#include "callers.h"
 #include "group.h"
 #include "handshake.h"
 
@@ -345,6 +346,18 @@ static void cannot_dial(struct keel_group *group, uint32_t rank, enum keel_statu
     keel_exchange_without(group, rank, status);
 }
 
+/* Callers who say nothing took the descriptors between two looks at them. They lose them within
+ * KEEL_SILENT_MS; a process that has none left for another reason is told so after as long. */
+enum { BUSY_DIAL_MS = 50, BUSY_DIALS_MAX = 2 * KEEL_SILENT_MS / BUSY_DIAL_MS };
+static void dial_later(struct keel_session *session)
+{
+    struct keel_peer *peer = session->group->peers[session->rank];
+    struct keel_endpoint *endpoint = session->endpoint;
+    session_destroy(session);
+    peer->redial_ns = keel_deadline_after_ns(BUSY_DIAL_MS * KEEL_NS_PER_MS);
+    keel_endpoint_at(endpoint, peer->redial_ns);
+}
+
 static void dial(struct keel_group *group, uint32_t rank)
 {
     struct keel_endpoint *endpoint = group->endpoint;
@@ -368,9 +381,13 @@ static void dial(struct keel_group *group, uint32_t rank)
         keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link);
     if (status == KEEL_PEER_LOST) {
         keel_session_break(session, keel_detail());
+    } else if (status == KEEL_BUSY && peer->busy_dials++ < BUSY_DIALS_MAX) {
+        dial_later(session);
     } else if (status != KEEL_OK) {
         session_destroy(session);
-        cannot_dial(group, rank, status, keel_detail());
+        cannot_dial(group, rank, status == KEEL_BUSY ? KEEL_IO : status, keel_detail());
+    } else {
+        peer->busy_dials = 0;
     }
 }
 
