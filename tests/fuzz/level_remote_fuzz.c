@@ -29,7 +29,7 @@ static enum keel_status take_request(void *context, const void *message, size_t 
     return KEEL_OK;
 }
 
-static void list_objects(struct fuzz_input *in, struct keel_wire_message *out, uint32_t count)
+static void list_objects(struct fuzz_input *in, struct keel_level_message *out, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct keel_wire_info info = {
@@ -46,7 +46,7 @@ static enum keel_status give_answer(void *context, void *message, size_t capacit
 {
     struct server *server = context;
     struct fuzz_input *in = &server->in;
-    struct keel_wire_message *out = message;
+    struct keel_level_message *out = message;
     const struct keel_wire_header request = server->request; /* the client's buffer is this one */
     (void)deadline_ns;
     KEEL_ASSERT(capacity == sizeof *out);

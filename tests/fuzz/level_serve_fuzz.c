@@ -24,7 +24,7 @@ static enum keel_status next_message(void *context, void *message, size_t capaci
 {
     struct client *client = context;
     struct fuzz_input *in = &client->in;
-    struct keel_wire_message *out = message;
+    struct keel_level_message *out = message;
     (void)deadline_ns;
     KEEL_ASSERT(capacity == sizeof *out);
     if (in->at >= in->bytes)
@@ -53,7 +53,7 @@ static enum keel_status next_message(void *context, void *message, size_t capaci
 static enum keel_status take_answer(void *context, const void *message, size_t bytes, uint64_t deadline_ns)
 {
     struct client *client = context;
-    const struct keel_wire_message *answer = message;
+    const struct keel_level_message *answer = message;
     (void)deadline_ns;
     KEEL_ASSERT(bytes == sizeof answer->header + answer->header.payload_bytes);
     KEEL_ASSERT(answer->header.serial == client->sent && (answer->header.op & KEEL_WIRE_ANSWER) != 0);

@@ -101,7 +101,7 @@ static const struct keel_carrier_ops carrier_ops = {.dial = dial, .send = send_m
                                                     .exposed = true};
 
 /* The room's own carriers are not linked. */
-enum keel_status keel_device_find(const char *provider, const char *node, struct keel_device *out)
+enum keel_status keel_device_find(const char *provider, const char *node, struct keel_provider_info *out)
 {
     (void)provider;
     (void)node;
@@ -109,7 +109,7 @@ enum keel_status keel_device_find(const char *provider, const char *node, struct
     return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
 }
 
-enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_payload,
+enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool seal_payload,
                                   struct keel_carrier **out)
 {
     (void)device;
@@ -118,7 +118,8 @@ enum keel_status keel_fabric_open(const struct keel_device *device, bool seal_pa
     return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
 }
 
-enum keel_status keel_rdm_open(const struct keel_device *device, bool seal_payload, struct keel_carrier **out)
+enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool seal_payload,
+                               struct keel_carrier **out)
 {
     (void)device;
     (void)seal_payload;
