@@ -277,10 +277,11 @@ static void put_cell(FILE *out, const json_t *value)
     fputs("</td>", out);
 }
 
+/* False too where either has no name: a line of a file that is damaged may have none. */
 static bool is_named(const json_t *event, const char *name)
 {
     const char *its = json_string_value(json_object_get(event, "event"));
-    return its != NULL && strcmp(its, name) == 0;
+    return its != NULL && name != NULL && strcmp(its, name) == 0;
 }
 
 /* "rank 1 (node 2, HOST, BOARD)", one a line. */

@@ -47,12 +47,13 @@ static void on_timer(void *context, uint64_t deadline_ns)
     KEEL_ASSERT(deadline_ns > world.now_ns);
 }
 
-static void on_persist(void *context, const uint8_t *data, uint32_t bytes)
+static bool on_persist(void *context, const uint8_t *data, uint32_t bytes)
 {
     (void)context;
     KEEL_ASSERT(bytes <= sizeof world.disk);
     memcpy(world.disk, data, bytes);
     world.disk_bytes = bytes;
+    return true;
 }
 
 static void on_tell_view(void *context, uint8_t local, const struct keel_view *view)
