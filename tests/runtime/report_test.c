@@ -241,6 +241,20 @@ START_TEST(ticks_are_round_whatever_the_range)
 }
 END_TEST
 
+/* Found by the fuzzer: rows were folded by a name that the one before did not have. */
+START_TEST(events_without_a_name_are_rows_too)
+{
+    make_directory();
+    write_file("metrics.jsonl",
+               "{\"step\":1,\"loss\":4.0,\"seconds\":0.5,\"tokens\":100,\"digest\":\"ab\"}\n");
+    write_file("events.jsonl", "{\"wall_ns\":1}\n{\"event\":\"note\",\"wall_ns\":2}\n{\"wall_ns\":3}\n"
+                               "{\"event\":null,\"wall_ns\":4}\n");
+    ck_ok(keel_report_write(directory));
+    ck_assert(keel_path_exists(in_directory("report.html")));
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 START_TEST(a_run_without_steps_has_no_page)
 {
     make_directory();
@@ -260,6 +274,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_model_that_classifies_has_a_curve_of_accuracy_and_counts_samples);
     tcase_add_test(tc, the_head_says_what_ran_and_what_it_reached_and_repeated_events_are_one_row);
     tcase_add_test(tc, ticks_are_round_whatever_the_range);
+    tcase_add_test(tc, events_without_a_name_are_rows_too);
     tcase_add_test(tc, a_run_without_steps_has_no_page);
 }
 
