@@ -379,7 +379,7 @@ static enum keel_status write_manifest(struct repair *repair, const struct keel_
     struct keel_level_sink *sink;
     uint8_t digest[KEEL_DIGEST_BYTES];
     KEEL_TRY(keel_level_create(repair->self, object, found->text_bytes, &sink));
-    enum keel_status status = keel_level_write(sink, found->text, found->text_bytes);
+    enum keel_status status = keel_level_write(sink, found->text, keel_size(found->text_bytes));
     if (status != KEEL_OK) {
         keel_level_abort(sink);
         return status;

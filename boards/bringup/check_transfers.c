@@ -167,13 +167,13 @@ static bool try_map(struct keel_bench *bench, struct keel_buffer *buffer, uint64
     snprintf(what, sizeof what, "%" PRIu64 " bytes at %" PRIu64 " written through a map", bytes, offset);
     if (!map(bench, buffer, offset, bytes, KEEL_MAP_WRITE, &at))
         return false;
-    memcpy(at, data, bytes);
-    memset(got, 0, bytes);
+    memcpy(at, data, keel_size(bytes));
+    memset(got, 0, keel_size(bytes));
     if (!unmap(bench, buffer, at) || !in_parts(bench, buffer, offset, got, bytes, false) ||
         !keel_bench_same(bench, got, data, bytes, what) ||
         !map(bench, buffer, offset, bytes, KEEL_MAP_READ, &at))
         return false;
-    memcpy(got, at, bytes);
+    memcpy(got, at, keel_size(bytes));
     snprintf(what, sizeof what, "%" PRIu64 " bytes at %" PRIu64 " read through a map", bytes, offset);
     return unmap(bench, buffer, at) && keel_bench_same(bench, got, data, bytes, what);
 }
@@ -217,7 +217,7 @@ static void spoil(struct large *large, uint32_t seed)
         uint32_t word = keel_bench_mix((uint32_t)(i / 4) + seed);
         memcpy(large->wanted + i, &word, sizeof word);
     }
-    memset(large->got, 0xee, large->bytes);
+    memset(large->got, 0xee, keel_size(large->bytes));
 }
 
 static bool large_write(struct large *large, uint64_t offset, uint64_t bytes)
