@@ -12,6 +12,7 @@ hal_SRC := $(hal_HOST_SRC) \
 	command.c \
 	json.c \
 	device.c \
+	device_open.c \
 	device_program.c \
 	device_queue.c \
 	device_commands.c \

@@ -81,11 +81,29 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
 /* A random tensor has one Philox counter word for every four elements. */
 #define KEEL_RANDOM_ELEMENTS_MAX (UINT64_C(1) << 34)
 
+struct keel_clblast;
+/* One module, built for the device. */
+struct keel_built_module {
+    const struct keel_module *module;
+    struct keel_program *program;
+    struct keel_kernel **kernels; /* module->kernel_count, in the order of module->kernels */
+    char options[KEEL_BUILD_OPTIONS_BYTES];
+};
+
+struct keel_kernels {
+    struct keel_device *device;   /* borrowed */
+    struct keel_device_info info; /* of the device that they are for */
+    bool native;
+    uint64_t provider_digest;     /* of CLBlast's parameters; 0: none were given */
+    struct keel_clblast *clblast; /* NULL: products are our own */
+    uint32_t tuned[KEEL_TUNABLE_COUNT];
+    struct keel_built_module modules[KEEL_MODULE_COUNT];
+};
+
 /* The device that the kernels were built for, and its facts. */
 struct keel_device *keel_kernels_device(const struct keel_kernels *kernels);
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels);
 /* NULL where products are our own. */
-struct keel_clblast;
 const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
 /* How much local memory a group has, in three sizes: LARGE for arrays of some 200 KiB (caches of a CPU,

@@ -35,6 +35,7 @@ kernels_CL += table.cl
 kernels_CL += expert.cl
 
 kernels_SRC += kernels.c
+kernels_SRC += registry.c
 kernels_SRC += canon.c
 kernels_SRC += golden.c
 kernels_SRC += golden_core.c

@@ -21,6 +21,7 @@ transport_SRC := \
 	cipher.c \
 	handshake.c \
 	line.c \
+	lines_open.c \
 	copy.c \
 	span.c \
 	region.c \
