@@ -122,10 +122,10 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
         return wrong(text, "a target (rank, node or all) and a step are wanted");
     if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
         return wrong(text, "only kill takes a node or all; the others take a rank");
-    if ((drill.action == KEEL_DRILL_FLIP || drill.action == KEEL_DRILL_SICK ||
-         drill.action == KEEL_DRILL_HANG) &&
-        drill.phase != KEEL_AT_FORWARD)
-        return wrong(text, "what spoils a board comes before the forward pass");
+    bool spoils = drill.action == KEEL_DRILL_SICK || drill.action == KEEL_DRILL_HANG,
+         of_loss = drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_COMMIT;
+    if ((spoils || drill.action == KEEL_DRILL_FLIP) && drill.phase != KEEL_AT_FORWARD && !of_loss)
+        return wrong(text, "what spoils a board comes before the forward pass, a flip there or at=commit");
     *out = drill;
     return KEEL_OK;
 }
@@ -282,7 +282,7 @@ static void fire(const struct keel_drill_plan *plan, const struct keel_drill *dr
         atomic_store(&full_until_ns, keel_now_ns() + drill->duration_ns);
         break;
     case KEEL_DRILL_FLIP:
-        plan->flip(plan->context);
+        plan->flip(plan->context, drill->phase);
         break;
     case KEEL_DRILL_SICK:
         plan->spoil(plan->context, "flip:read=*");

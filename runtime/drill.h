@@ -4,10 +4,12 @@
  *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
  *     kill:all,step=200              SIGKILL the launcher, and with it everything
  *     stop:rank=2,step=30            SIGSTOP: alive, but silent
- *     slow:rank=2,step=30,ms=500     that step takes half a second longer; with steps=9 the eight after it
- * too disk-full:rank=2,step=32       for a second (or ms=N) whatever the worker writes fails for want of
- * space, from the moment on when it takes a snapshot at that step flip:rank=2,step=30            one bit of
- * that rank's weights changes, as if its memory were bad
+ *     slow:rank=2,step=30,ms=500     that step takes half a second longer;
+ *                                    with steps=9 the eight after it too
+ *     disk-full:rank=2,step=32       from its snapshot of that step on, for a second (or ms=N),
+ *                                    whatever the worker writes fails for want of space
+ *     flip:rank=2,step=30            one bit of that rank's weights changes, as if its memory were bad
+ *     flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step changes
  *     sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's board
  *     hang:rank=2,step=30            from then on no command of that rank's board comes back
  *
@@ -54,8 +56,8 @@ struct keel_drill_plan {
     uint32_t count;
     const char *directory;  /* of the run; borrowed */
     _Atomic uint64_t begun; /* bit per drill that this process fired: a slow one goes on */
-    /* Flip a bit of this process's weights. Borrowed, as its context is. */
-    void (*flip)(void *context);
+    /* Flip a bit of this process's weights, or at KEEL_AT_COMMIT of its loss. Borrowed, as its context is. */
+    void (*flip)(void *context, enum keel_drill_phase phase);
     void (*spoil)(void *context, const char *faults); /* its device has these from now on (keel/health.h) */
     void *context;
 };

@@ -259,7 +259,7 @@ static void withdraw_disputed(struct keel_output *output)
     if (withdraw_from(output, output->disputed_step) == KEEL_OK)
         say(output,
             "after step %" PRIu64
-            " the ranks held different weights: a memory or a board is bad. That step is "
+            " the ranks held different weights or losses: a memory or a board is bad. That step is "
             "withdrawn; check the boards, and the same command goes on from the snapshot before",
             output->disputed_step);
 }

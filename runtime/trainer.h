@@ -68,10 +68,13 @@ struct keel_trainer_step {
     struct keel_group *group; /* of the view; NULL when this rank is alone */
     uint32_t position;        /* of this rank in the group */
     uint32_t rank_count;
+    const uint16_t *position_rank;  /* rank_count names of ranks for messages; NULL: the positions */
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
     uint64_t wishes;                /* bits that all ranks get to know with the commit */
     uint64_t saving_wish;           /* and these, when `save` is then not done */
+    uint32_t loss_bits;             /* of the step before, which ranks that did it compare */
+    bool has_loss;                  /* this one did */
     struct keel_trainer_phase phase;
     struct keel_trainer_screen screen;
 };
@@ -88,7 +91,7 @@ struct keel_trainer_result {
 
 /* Compute what is missing of the step, sum over all ranks, update. On REVOKED, PEER_LOST or TIMEOUT the
  * weights are as before and finished nodes are kept for the next attempt of the same step. MISMATCH: the
- * ranks had different weights before this step. */
+ * ranks had different weights before this step, or another loss of the step before; it names the ranks. */
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *out);
 

@@ -20,6 +20,7 @@ struct keel_partial_buffer {
 /* What every rank says with the last reduction of a step. */
 struct keel_commit_record {
     uint64_t epoch, step, digest, wishes;
+    uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 
 struct keel_trainer {

@@ -270,18 +270,23 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
-/* For drills: the memory of a board that is bad. */
-static void flip_weight(void *context)
+/* For drills: memory that is bad, of the board, or of the host where it keeps the loss. Of the mantissa the
+ * highest bit: no rounding of the update hides it. */
+static void flip_bit(void *context, enum keel_drill_phase phase)
 {
     struct keel_worker *worker = context;
     struct keel_queue *queue = NULL;
-    uint32_t bits = 0;
+    uint32_t bits = 0, bit = UINT32_C(1) << 22;
+    if (phase == KEEL_AT_COMMIT) {
+        worker->loss_bits ^= bit;
+        return;
+    }
     enum keel_status status = keel_queue_create(worker->device, &queue);
     if (status == KEEL_OK) {
         status = keel_trainer_read_state(worker->trainer, queue, 0, sizeof bits, &bits);
         keel_queue_destroy(queue);
     }
-    bits ^= UINT32_C(1) << 22; /* of the mantissa the highest: no rounding of the update hides it */
+    bits ^= bit;
     if (status == KEEL_OK)
         status = keel_trainer_write_state(worker->trainer, 0, sizeof bits, &bits);
     if (status != KEEL_OK)
@@ -298,7 +303,7 @@ static void spoil_board(void *context, const char *faults)
 
 static enum keel_status set_up(struct keel_worker *worker)
 {
-    worker->drills.flip = flip_weight;
+    worker->drills.flip = flip_bit;
     worker->drills.spoil = spoil_board;
     worker->drills.context = worker;
     keel_drill_prepare(&worker->drills);

@@ -73,8 +73,10 @@ struct keel_worker {
     uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 
     bool has_state;
-    uint64_t next_step;    /* steps committed so far = number of the next one */
-    uint64_t digest;       /* of the weights at next_step */
+    uint64_t next_step; /* steps committed so far = number of the next one */
+    uint64_t digest;    /* of the weights at next_step */
+    uint32_t loss_bits; /* of step number loss_step, the last that this worker did; 0: none yet */
+    uint64_t loss_step;
     uint64_t committed_ns; /* when the last commit was */
     uint64_t stepped_ns;   /* all steps together, from commit to commit */
 

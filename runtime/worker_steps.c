@@ -43,7 +43,7 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
     uint64_t tokens =
         (uint64_t)job->batch * keel_data_sample_tokens(worker->data) * job->microbatches * job->shards;
     struct keel_step_record record = {.step = worker->next_step + 1,
-                                      .loss_bits = bits_of(result->loss),
+                                      .loss_bits = worker->loss_bits,
                                       .grad_norm_bits = bits_of(result->grad_norm),
                                       .learning_rate_bits = bits_of(result->learning_rate),
                                       .loss_scale_bits = bits_of(result->loss_scale),
@@ -87,10 +87,14 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .group = worker->group,
                                      .position = worker->position,
                                      .rank_count = worker->rank_count,
+                                     .position_rank = worker->position_rank,
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
                                      .wishes = keel_worker_snapshot_wishes(worker),
                                      .saving_wish = KEEL_WISH_WAIT,
+                                     .loss_bits = worker->loss_bits,
+                                     .has_loss =
+                                         worker->next_step > 0 && worker->loss_step == worker->next_step,
                                      .phase = {.at = drill_at, .context = worker},
                                      .screen = {.wrong = quarantine_board, .context = worker}};
     struct keel_trainer_result result;
@@ -102,6 +106,8 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
         worker->interrupted = true;
         return status;
     }
+    worker->loss_bits = bits_of(result.loss);
+    worker->loss_step = worker->next_step + 1;
     drill_at(worker, KEEL_AT_COMMIT);
     uint64_t now_ns = keel_now_ns();
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};

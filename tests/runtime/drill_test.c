@@ -33,6 +33,8 @@ START_TEST(good_drills_are_understood)
     ck_assert(drill.action == KEEL_DRILL_HANG && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
     ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
+    ck_ok(keel_drill_parse("flip:rank=1,step=9,at=commit", &drill));
+    ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_COMMIT);
 }
 END_TEST
 
@@ -100,8 +102,9 @@ START_TEST(a_drill_fires_where_it_is_due_and_only_once)
 }
 END_TEST
 
-static void count_flip(void *context)
+static void count_flip(void *context, enum keel_drill_phase phase)
 {
+    ck_assert_int_eq(phase, KEEL_AT_FORWARD);
     ++*(uint32_t *)context;
 }
 
