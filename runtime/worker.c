@@ -182,6 +182,8 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
 {
     struct keel_secret secret;
     uint8_t key[KEEL_SECRET_BYTES];
+    if (worker->job.ranks == 1) /* no view has a second active member: there is nobody to talk to */
+        return KEEL_OK;
     if (worker->job.network_costs[0] != '\0')
         KEEL_TRY(keel_costs_read(worker->job.network_costs, &worker->costs));
     KEEL_TRY(keel_secret_load(worker->directory, false, &secret));
@@ -321,7 +323,8 @@ static enum keel_status set_up(struct keel_worker *worker)
 static void say_ready(struct keel_worker *worker)
 {
     struct keel_link_message message = {.kind = KEEL_LINK_READY};
-    keel_endpoint_address(worker->endpoint, &message.as.address);
+    if (worker->endpoint != NULL)
+        keel_endpoint_address(worker->endpoint, &message.as.address);
     keel_inbox_say(&worker->inbox, &message);
 }
 

@@ -64,7 +64,7 @@ struct keel_worker {
     struct keel_trainer *trainer;
     struct keel_screen *screen; /* NULL: the job wants none */
     bool probation; /* of the board, after a finding of memory: it is screened before it is used */
-    struct keel_endpoint *endpoint;
+    struct keel_endpoint *endpoint; /* NULL: a job of one rank */
     struct keel_cost_model costs; /* if the job names a file of them */
     struct keel_store *store;     /* NULL: the job takes no snapshots and has none */
     struct keel_inbox inbox;      /* shared with its thread */

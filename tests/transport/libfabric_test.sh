@@ -15,7 +15,7 @@ claim() { # claim WORDS COMMAND...
         echo "FAIL: $words"
     fi
 }
-# How many processes of the command have opened libfabric, by the loader's own account.
+# How many processes of the command, workers too, have opened libfabric, by the loader's own account.
 maps() {
     rm -f "$work"/loaded.*
     LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loaded "$keel" "$@" >"$work/out" 2>&1
@@ -29,6 +29,11 @@ claim "keel ckpt opens it" lacks ckpt ls "$work/empty"
 claim "keel board list opens it" lacks board list
 claim "keel plan opens it" lacks plan runtime/jobs/demo.conf
 claim "keel net check: not every rank opened it" test "$(maps net check --ranks 2 --op barrier)" -ge 2
+awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c", 97 + i % 26 }' >"$work/text"
+run() { maps run tests/demo/drill.conf --set "data.path=$work/text" --set cluster.device=host --out "$work/run-$1" --ranks "$1"; }
+claim "a run of one rank opens it" test "$(run 1)" -eq 0
+claim "that run failed: $(tail -n 1 "$work/out")" grep -q 'done: 12 steps' "$work/out"
+claim "a run of two ranks: not each worker opened it" test "$(run 2)" -eq 2
 
 mkdir "$work/broken"
 : >"$work/broken/libfabric.so.1"
