@@ -278,26 +278,42 @@ static enum keel_status continue_quarantine(const struct keel_quarantine_finding
     return write_record(record, folder);
 }
 
+/* Two workers of one board may report at once; what each reads, and then writes, is one act. */
+static enum keel_status lock_folder(const char *folder, int *out_lock)
+{
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_mkdir_all(folder));
+    KEEL_TRY(keel_path_join(path, folder, ".lock"));
+    return keel_file_lock(path, false, keel_now_ns() + 10 * KEEL_NS_PER_S, out_lock);
+}
+
+static enum keel_status add_locked(const struct keel_device_info *info,
+                                   const struct keel_quarantine_finding *finding, const char *folder,
+                                   struct keel_quarantine *record)
+{
+    bool found = false;
+    if (finding->directory == NULL)
+        KEEL_TRY(keel_quarantine_find(info, record, &found));
+    if (!found)
+        return begin_quarantine(info, finding, folder, record);
+    return record->kind == KEEL_QUARANTINE_MEMORY ? continue_quarantine(finding, folder, record) : KEEL_OK;
+}
+
 enum keel_status keel_quarantine_add(const struct keel_device_info *info,
                                      const struct keel_quarantine_finding *finding,
                                      struct keel_quarantine *out)
 {
     struct keel_quarantine record = {0};
     char folder[KEEL_PATH_BYTES];
-    bool found = false;
-    if (finding->directory != NULL) {
-        KEEL_TRY(keel_path_join(folder, finding->directory, "quarantine"));
-    } else {
-        KEEL_TRY(keel_quarantine_folder(folder));
-        KEEL_TRY(keel_quarantine_find(info, &record, &found));
-    }
-    if (!found)
-        KEEL_TRY(begin_quarantine(info, finding, folder, &record));
-    else if (record.kind == KEEL_QUARANTINE_MEMORY)
-        KEEL_TRY(continue_quarantine(finding, folder, &record));
+    int lock;
+    KEEL_TRY(finding->directory != NULL ? keel_path_join(folder, finding->directory, "quarantine")
+                                        : keel_quarantine_folder(folder));
+    KEEL_TRY(lock_folder(folder, &lock));
+    enum keel_status status = add_locked(info, finding, folder, &record);
+    keel_file_unlock(lock);
     if (out != NULL)
         *out = record;
-    return KEEL_OK;
+    return status;
 }
 
 enum keel_status keel_quarantine_admit(const struct keel_device_info *info, bool *out_probation)
@@ -414,13 +430,19 @@ enum keel_status keel_quarantine_release(const char *selector)
 {
     struct keel_quarantine *records;
     const struct keel_quarantine *record = NULL;
+    char folder[KEEL_PATH_BYTES];
     uint32_t count = 0;
-    KEEL_TRY(keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records));
-    enum keel_status listed = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
-    enum keel_status status =
-        count > 0 || listed == KEEL_OK ? pick(records, count, selector, &record) : listed;
-    if (status == KEEL_OK)
-        status = end_quarantine(record);
-    keel_free(records);
+    int lock;
+    KEEL_TRY(keel_quarantine_folder(folder));
+    KEEL_TRY(lock_folder(folder, &lock));
+    enum keel_status listed = KEEL_OK, status = keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records);
+    if (status == KEEL_OK) {
+        listed = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
+        status = count > 0 || listed == KEEL_OK ? pick(records, count, selector, &record) : listed;
+        if (status == KEEL_OK)
+            status = end_quarantine(record);
+        keel_free(records);
+    }
+    keel_file_unlock(lock);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/keel-quarantine-XXXXXX";
@@ -139,6 +140,37 @@ START_TEST(wrong_bits_after_a_finding_of_memory_keep_the_board_out)
     ck_ok(add(&board, "another run", "gemm is wrong", &record));
     ck_assert_str_eq(record.evidence, "gemm is wrong");
     ck_status(admit(&board), KEEL_DENIED);
+}
+END_TEST
+
+enum { RACES = 50 };
+
+START_TEST(wrong_bits_found_at_once_with_memory_are_not_lost)
+{
+    int gate[2], status;
+    ck_assert_int_eq(pipe(gate), 0);
+    for (int i = 0; i < 2; i++) {
+        if (fork() == 0) {
+            struct keel_quarantine_finding finding = {.kind = i == 0 ? KEEL_QUARANTINE_WRONG_BITS
+                                                                     : KEEL_QUARANTINE_MEMORY,
+                                                      .where = "run",
+                                                      .evidence = "x"};
+            char byte;
+            close(gate[1]);
+            (void)!read(gate[0], &byte, 1); /* both start when the gate is closed */
+            _exit(keel_quarantine_add(&board, &finding, NULL) == KEEL_OK ? 0 : 1);
+        }
+    }
+    close(gate[0]);
+    close(gate[1]);
+    for (int i = 0; i < 2; i++) {
+        ck_assert(wait(&status) > 0);
+        ck_assert_int_eq(status, 0);
+    }
+    bool found;
+    ck_ok(keel_quarantine_find(&board, &record, &found));
+    ck_assert(found);
+    ck_assert_int_eq(record.kind, KEEL_QUARANTINE_WRONG_BITS);
 }
 END_TEST
 
@@ -290,6 +322,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, memory_puts_a_board_on_probation_and_the_third_finding_keeps_it_out);
     tcase_add_test(tc, memory_findings_far_apart_are_counted_anew);
     tcase_add_test(tc, wrong_bits_after_a_finding_of_memory_keep_the_board_out);
+    tcase_add_loop_test(tc, wrong_bits_found_at_once_with_memory_are_not_lost, 0, RACES);
     tcase_add_test(tc, a_drills_finding_is_its_runs_alone);
     tcase_add_test(tc, the_first_evidence_stays);
     tcase_add_test(tc, a_newer_driver_does_not_heal_a_board);
