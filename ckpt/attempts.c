@@ -1,6 +1,7 @@
 /* attempts.c - what lies in a run's directory: each attempt's state, the list of those committed. */
 #include "attempts.h"
 #include "format.h"
+#include "shard.h"
 #include <keel/disk.h>
 #include <keel/memory.h>
 #include <stdlib.h>
@@ -68,6 +69,19 @@ static mode_t kind_of(int at, const char *name)
     return there ? info.st_mode & S_IFMT : 0;
 }
 
+static bool has_all_shards(const struct keel_step_place *place)
+{
+    uint32_t rank_count = 1;
+    for (uint32_t rank = 0; rank < rank_count; rank++) {
+        struct keel_shard shard;
+        if (keel_shard_load(place, rank, &shard) != KEEL_OK)
+            return false;
+        rank_count = shard.header.rank_count;
+        keel_shard_unload(&shard);
+    }
+    return true;
+}
+
 static enum keel_status look_inside(const struct scan *scan, const struct keel_step_place *place,
                                     struct keel_attempt *out)
 {
@@ -92,6 +106,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     out->bases_unknown = status == KEEL_VERSION;
     if (!scan->headers)
         return KEEL_OK;
+    out->whole = out->state == KEEL_ATTEMPT_UNCOMMITTED && has_all_shards(place);
     struct header_search search = {place, out};
     status = keel_dir_list(place->path, see_shard, &search);
     if (status != KEEL_OK && out->state == KEEL_ATTEMPT_DAMAGED)

@@ -18,6 +18,7 @@ struct keel_attempt {
     struct keel_manifest_base *bases; /* owned by the list */
     uint32_t base_count;
     bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */
+    bool whole;         /* not committed, but every rank's shard is sound: perhaps its manifest was lost */
 };
 
 struct keel_attempts {

@@ -128,8 +128,9 @@ static void keep_others(struct decision *decision, uint64_t last_step, bool idle
     bool any = false; /* somebody who stays may need any */
     for (uint32_t i = 0; i < decision->count; i++) {
         const struct keel_attempt *attempt = &decision->attempts[i];
-        if (attempt->state == KEEL_ATTEMPT_DAMAGED ||
-            (attempt->state == KEEL_ATTEMPT_UNCOMMITTED && attempt->info.step >= last_step && !idle))
+        bool newest = attempt->state == KEEL_ATTEMPT_UNCOMMITTED && attempt->info.step >= last_step;
+        /* What nobody writes any more stays if only its manifest is missing: whoever has that can mend it. */
+        if (attempt->state == KEEL_ATTEMPT_DAMAGED || (newest && (!idle || attempt->whole)))
             decision->stays[i] = true;
         any = any || (decision->stays[i] && attempt->bases_unknown);
     }

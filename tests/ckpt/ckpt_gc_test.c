@@ -196,6 +196,25 @@ static void make_chain(char root[KEEL_PATH_BYTES])
     keel_store_close(store);
 }
 
+/* `keel ckpt repair` writes the manifest last, from wherever it lies: nothing may take the shards before. */
+START_TEST(a_snapshot_that_lost_its_manifest_stays_while_its_shards_are_sound)
+{
+    char root[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES], shard[KEEL_PATH_BYTES];
+    make_chain(root);
+    ck_ok(keel_path_join(manifest, root, "sample/step-500.3/manifest.json"));
+    ck_ok(keel_path_join(shard, root, "sample/step-500.3/rank-0.keel"));
+    ck_assert_int_eq(unlink(manifest), 0);
+    struct output o = COMMAND("gc", root, "--idle");
+    ck_assert_msg(o.code == 0, "%s", o.errors);
+    ck_assert(keel_path_exists(shard));
+    ck_assert_ptr_nonnull(strstr(o.text, "1 more stay that are not committed"));
+    ck_assert_int_eq(truncate(shard, 5000), 0); /* now it is what a killed writer leaves */
+    ck_assert_int_eq(COMMAND("gc", root, "--idle").code, 0);
+    ck_assert(!keel_path_exists(shard));
+    remove_store(root);
+}
+END_TEST
+
 START_TEST(nothing_goes_while_one_that_stays_may_not_be_looked_at)
 {
     enum { NOBODY = 65534 };
@@ -276,6 +295,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_run_that_goes_on_is_not_swept_and_one_that_ended_is);
     tcase_add_test(tc, a_run_that_goes_on_is_found_also_when_its_store_is_a_link);
     tcase_add_test(tc, what_may_be_on_its_way_stays_and_is_counted);
+    tcase_add_test(tc, a_snapshot_that_lost_its_manifest_stays_while_its_shards_are_sound);
     tcase_add_test(tc, nothing_goes_while_one_that_stays_may_not_be_looked_at);
     tcase_add_test(tc, nothing_goes_while_nobody_can_tell_what_a_damaged_one_needs);
     tcase_add_test(tc, wrong_rules_are_wrong_use);

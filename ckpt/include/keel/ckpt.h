@@ -251,7 +251,8 @@ struct keel_retention {
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
     /* No save of this run is under way, in any process: attempts that are not committed go whatever their
-     * step. So a program that begins, or goes on after failures, makes room before its first save. */
+     * step, but the newest with all shards sound, which may have lost its manifest alone. So a program that
+     * begins, or goes on after failures, makes room before its first save. */
     bool idle;
     bool dry_run;                                                    /* remove nothing, tell what would go */
     void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
