@@ -94,6 +94,9 @@ void keel_cmd_close(struct keel_cmd_place *place);
  * *out_lock is -1 where there is no run to lock; give it to keel_cmd_unlock_run in any case. */
 enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const char *verb, int *out_lock);
 void keel_cmd_unlock_run(int lock);
+/* The place is of a keel run, and none is writing there. Takes no lock, so it may look where nobody may
+ * write. */
+bool keel_cmd_run_is_idle(const struct keel_cmd_place *place);
 /* Is it one that the place names, committed or with a damaged manifest? */
 bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt);
 /* The newest committed one that is meant, else the newest damaged one; NULL: there is none. */

@@ -121,11 +121,10 @@ static int run(const struct keel_cmd *cmd)
         return keel_cmd_report(status);
     if (place.has_step)
         status = keel_fail(KEEL_INVALID, "%s: is one snapshot; name the run or the store", place.path);
-    else
+    else if (!options->dry_run)
         status = keel_cmd_lock_run(&place, "gc", &lock);
-    if (status == KEEL_BUSY && options->dry_run) /* looking is allowed while it runs */
-        status = KEEL_OK;
-    rules.idle = options->idle || lock >= 0; /* a run that is locked by us saves nothing */
+    /* A run that is locked by us saves nothing. */
+    rules.idle = options->idle || lock >= 0 || (options->dry_run && keel_cmd_run_is_idle(&place));
     gc.removed = json_array();
     int code = status == KEEL_OK ? collect(&gc, place.store, &rules) : keel_cmd_report(status);
     json_decref(gc.removed);

@@ -152,6 +152,12 @@ enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const cha
     return status;
 }
 
+bool keel_cmd_run_is_idle(const struct keel_cmd_place *place)
+{
+    char path[KEEL_PATH_BYTES];
+    return find_lock(place, path) && !keel_file_is_locked(path);
+}
+
 void keel_cmd_unlock_run(int lock)
 {
     if (lock >= 0)

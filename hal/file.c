@@ -360,6 +360,16 @@ void keel_file_unlock(int fd)
     close(fd);
 }
 
+bool keel_file_is_locked(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return locked;
+}
+
 /* ---- shared with who looks on ---- */
 
 enum keel_status keel_dir_private(const char *path)

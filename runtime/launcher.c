@@ -441,12 +441,7 @@ enum keel_status keel_launch_lock(const char *directory, int *out_fd)
 bool keel_launch_is_locked(const char *directory)
 {
     char path[KEEL_PATH_BYTES];
-    int fd = keel_path_join(path, directory, "run.lock") == KEEL_OK ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return false;
-    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0;
-    close(fd);
-    return locked;
+    return keel_path_join(path, directory, "run.lock") == KEEL_OK && keel_file_is_locked(path);
 }
 
 static enum keel_status open_mailbox(struct launcher *launcher)

@@ -53,6 +53,8 @@ enum keel_status keel_dir_list(const char *path, enum keel_status (*visit)(void 
  * that ends, or with keel_file_unlock. */
 enum keel_status keel_file_lock(const char *path, bool shared, uint64_t deadline_ns, int *out_fd);
 void keel_file_unlock(int fd);
+/* Somebody holds that lock exclusively. Takes no permission to write; false for what cannot be opened. */
+bool keel_file_is_locked(const char *path);
 
 /* Make a directory, if it is not there, that nobody else can write to. DENIED when somebody else made it,
  * when others may write there, or when it is a link. Its parent must be there. */
