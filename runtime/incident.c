@@ -39,22 +39,23 @@ uint32_t keel_incident_find_lost(const struct keel_view *old_view, const struct 
     return lost;
 }
 
-/* When it failed, at the latest: the end of a process is noticed at once; whoever was silent or stuck was so
- * for up to the timeout; and a rank that took part in the last commit was alive then. */
-static uint64_t estimate_failure(const struct keel_incident_loss *loss)
+/* The last sign of life before the evidence; a rank that took part in the last commit was alive then. Whoever
+ * was silent or stuck was so for the timeout, whatever its agent said of its process. */
+static uint64_t last_alive(const struct keel_incident_loss *loss)
 {
+    uint64_t alive_ns = loss->alive_ns;
     if (loss->drill_ns != 0)
         return loss->drill_ns;
-    if (loss->cause == KEEL_CAUSE_EXIT)
-        return loss->evidence_ns;
-    uint64_t silent_ns =
-        loss->evidence_ns > loss->silence_ns ? loss->evidence_ns - loss->silence_ns : loss->commit_ns;
-    return silent_ns > loss->commit_ns ? silent_ns : loss->commit_ns;
+    if (loss->cause != KEEL_CAUSE_EXIT) {
+        uint64_t silent_ns = loss->evidence_ns > loss->silence_ns ? loss->evidence_ns - loss->silence_ns : 0;
+        alive_ns = alive_ns != 0 && alive_ns < silent_ns ? alive_ns : silent_ns;
+    }
+    return alive_ns > loss->commit_ns ? alive_ns : loss->commit_ns;
 }
 
 void keel_incident_begin(struct keel_incident *incident, const struct keel_incident_loss *loss)
 {
-    uint64_t failure_ns = estimate_failure(loss);
+    uint64_t failure_ns = last_alive(loss);
     if (!incident->open)
         *incident = (struct keel_incident){.open = true,
                                            .injected = loss->drill_ns != 0,

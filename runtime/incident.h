@@ -14,8 +14,8 @@ enum { KEEL_INCIDENT_LOST_MAX = KEEL_MEMBERS_MAX };
 
 /* Parts in the order of time; the text is the field of events.jsonl. */
 #define KEEL_INCIDENT_PART_TABLE(X)                                                                          \
-    X(BEFORE, "before_s")           /* last commit to the failure: work on the interrupted step */           \
-    X(DETECT, "detect_s")           /* failure to the first evidence */                                      \
+    X(BEFORE, "before_s")           /* last commit to the last sign of life: the interrupted step */         \
+    X(DETECT, "detect_s")           /* last sign of life to the first evidence */                            \
     X(RECONFIGURE, "reconfigure_s") /* first evidence to the view that lasted */                             \
     X(RESTORE, "restore_s")         /* view to the state of a snapshot, where nobody alive had any */        \
     X(AGAIN, "again_s")             /* then the steps that were committed before, run again */               \
@@ -37,7 +37,7 @@ struct keel_incident {
     enum keel_cause cause; /* of the newest view change that lost a rank */
     bool injected;         /* failure_ns is a drill's own time */
     uint64_t commit_ns;    /* last commit before */
-    uint64_t failure_ns;   /* a drill's time; else as late as the evidence allows */
+    uint64_t failure_ns;   /* a drill's time; else the last sign of life */
     uint64_t evidence_ns;  /* the first */
     uint64_t view_ns, epoch;
     uint64_t resumed_ns, resumed_step; /* a snapshot was restored since; 0: none */
@@ -49,10 +49,10 @@ struct keel_incident {
 struct keel_incident_loss {
     const struct keel_view *old_view, *new_view;
     enum keel_cause cause;
-    uint64_t commit_ns;   /* last commit so far; 0: none in this life */
-    uint64_t drill_ns;    /* when a drill injected it; 0: none did */
-    uint64_t evidence_ns; /* as in keel_env.view_change */
-    uint64_t silence_ns;  /* timeout of the run: silence of that length convicts */
+    uint64_t commit_ns;             /* last commit so far; 0: none in this life */
+    uint64_t drill_ns;              /* when a drill injected it; 0: none did */
+    uint64_t alive_ns, evidence_ns; /* as in keel_env.view_change */
+    uint64_t silence_ns;            /* timeout of the run: silence of that length convicts */
     uint64_t now_ns;
 };
 

@@ -171,13 +171,14 @@ static void effect_mismatch(void *context, const struct keel_step_record *a, con
 }
 
 static void effect_view_change(void *context, const struct keel_view *old_view,
-                               const struct keel_view *new_view, enum keel_cause cause, uint64_t evidence_ns)
+                               const struct keel_view *new_view, enum keel_cause cause, uint64_t alive_ns,
+                               uint64_t evidence_ns)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
     if (((struct keel_control_plane *)context)->undurable)
         return; /* it never comes to be: nobody is told */
     launcher_of(context)->began = true;
-    report->view(report->context, old_view, new_view, cause, evidence_ns);
+    report->view(report->context, old_view, new_view, cause, alive_ns, evidence_ns);
 }
 
 static void effect_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)

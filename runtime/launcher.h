@@ -19,7 +19,7 @@ struct keel_launch_report {
     void (*step)(void *context, const struct keel_step_record *record);
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
     void (*view)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                 enum keel_cause cause, uint64_t evidence_ns);
+                 enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* A snapshot was committed, or was not (status, detail); the run goes on either way. */
     void (*snapshot)(void *context, const struct keel_committed *snapshot);

@@ -48,6 +48,9 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     memcpy(seen->detail, status->detail, sizeof seen->detail);
     if (node >= m->node_count)
         m->node_count = (uint16_t)(node + 1);
+    for (uint8_t i = 0; i < status->worker_count; i++)
+        if (status->workers[i].state == KEEL_WORKER_READY)
+            seen->alive_ns[i] = now_ns;
     for (uint8_t i = 0; i < status->worker_count && m->failure == KEEL_OK; i++) {
         if (status->workers[i].state != KEEL_WORKER_FAILED)
             continue;
@@ -136,12 +139,15 @@ static enum keel_cause evidence_against(const struct keel_membership *m, const s
     return KEEL_CAUSE_NONE;
 }
 
-static void convict(struct keel_membership *m, int index, enum keel_cause cause, uint64_t now_ns)
+static void convict(struct keel_membership *m, const struct keel_view *view, int index, enum keel_cause cause,
+                    uint64_t now_ns)
 {
+    const struct keel_member *member = &view->members[index];
     if (m->convicted[index] != KEEL_CAUSE_NONE)
         return;
     m->convicted[index] = cause;
     m->convicted_ns[index] = now_ns;
+    m->alive_ns[index] = m->nodes[member->node].alive_ns[member->local];
 }
 
 /* ---- accusations by peers: rules 4 and 5 --------------------------------------------------------------- */
@@ -183,7 +189,7 @@ static void convict_node(struct keel_membership *m, const struct keel_view *view
 {
     for (int i = 0; i < view->member_count; i++)
         if (view->members[i].node == node && !is_done(m, &view->members[i]))
-            convict(m, i, KEEL_CAUSE_CONNECTION, now_ns);
+            convict(m, view, i, KEEL_CAUSE_CONNECTION, now_ns);
 }
 
 /* One accused member; true when it may be convicted by rule 5. Sets *wake_ns to when it must be looked
@@ -197,7 +203,7 @@ static bool weigh_accused(struct keel_membership *m, const struct keel_view *vie
         return false;
     const struct keel_member *member = &view->members[index];
     if (is_done(m, member)) {
-        convict(m, index, KEEL_CAUSE_FINISHED, now_ns);
+        convict(m, view, index, KEEL_CAUSE_FINISHED, now_ns);
         return false;
     }
     if (m->accused_ns[index] == 0) {
@@ -238,7 +244,7 @@ static void judge_accusations(struct keel_membership *m, const struct keel_view 
         }
         if (worst < 0)
             return;
-        convict(m, worst, KEEL_CAUSE_CONNECTION, now_ns);
+        convict(m, view, worst, KEEL_CAUSE_CONNECTION, now_ns);
     }
 }
 
@@ -357,6 +363,7 @@ static void collect_members(const struct keel_membership *m, const struct keel_v
             bool earlier = out->evidence_ns == 0 || m->convicted_ns[i] < out->evidence_ns;
             if (!member->spare && earlier) {
                 out->evidence_ns = m->convicted_ns[i];
+                out->alive_ns = m->alive_ns[i];
                 out->cause = m->convicted[i];
             }
         }
@@ -379,7 +386,7 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
             continue;
         enum keel_cause cause = evidence_against(m, member, times, now_ns);
         if (cause != KEEL_CAUSE_NONE)
-            convict(m, i, cause, now_ns);
+            convict(m, view, i, cause, now_ns);
         uint64_t heard_ns = m->nodes[member->node].heard_ns;
         uint64_t half_ns = heard_ns + times->silence_ns / 2;
         uint64_t due_ns = half_ns > now_ns ? half_ns : heard_ns + times->silence_ns;

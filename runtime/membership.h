@@ -33,7 +33,8 @@ struct keel_seen_node {
     uint16_t silent_node;  /* whom it accuses of silence */
     uint8_t worker_count;
     struct keel_wire_worker workers[KEEL_WORKERS_PER_NODE];
-    char detail[KEEL_WIRE_DETAIL_BYTES]; /* why it lost workers; "": it says nothing */
+    uint64_t alive_ns[KEEL_WORKERS_PER_NODE]; /* newest report of each as running, by its agent's pidfd */
+    char detail[KEEL_WIRE_DETAIL_BYTES];      /* why it lost workers; "": it says nothing */
 };
 
 struct keel_membership {
@@ -42,6 +43,7 @@ struct keel_membership {
     /* About the members of the present view, by index; cleared when the view changes. */
     enum keel_cause convicted[KEEL_MEMBERS_MAX];
     uint64_t convicted_ns[KEEL_MEMBERS_MAX];
+    uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the convicted: last sign of life; 0: none was heard */
     uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
     uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
     enum keel_status failure;              /* first that a restart does not cure */
@@ -52,6 +54,7 @@ struct keel_verdict {
     uint64_t gone;         /* members to leave, by index */
     enum keel_cause cause; /* of the first of them */
     uint64_t evidence_ns;  /* first evidence against an active one; 0: none is gone */
+    uint64_t alive_ns;     /* its last sign of life; 0: none was heard */
     uint64_t done;         /* members that finished all steps */
     uint16_t remaining;    /* active members neither gone nor done */
     uint16_t spares;       /* spare members neither gone nor done */

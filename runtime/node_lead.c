@@ -308,7 +308,7 @@ static bool active_is_gone(const struct keel_view *view, uint64_t gone)
     return false;
 }
 
-static void propose(struct keel_node *node, enum keel_cause cause, uint64_t evidence_ns)
+static void propose(struct keel_node *node, enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     struct keel_lead *lead = &node->lead;
     if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, lead->retry_ns))
@@ -317,6 +317,7 @@ static void propose(struct keel_node *node, enum keel_cause cause, uint64_t evid
         lead->change_ns = node->now_ns;
     lead->changing = true;
     lead->change_cause = cause;
+    lead->alive_ns = alive_ns;
     lead->evidence_ns = evidence_ns;
     lead->resend_ns = node->now_ns + node->times.beat_ns / 2;
     keel_node_trace(node, "propose after epoch %" PRIu64 ": %s", node->view.epoch, keel_cause_name(cause));
@@ -380,7 +381,8 @@ static void install(struct keel_node *node)
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
                     keel_view_active_count(&next), next.member_count, keel_cause_name(lead->change_cause));
     tell_all(node, true);
-    node->env->view_change(node->env->context, &old, &node->view, lead->change_cause, lead->evidence_ns);
+    node->env->view_change(node->env->context, &old, &node->view, lead->change_cause, lead->alive_ns,
+                           lead->evidence_ns);
 }
 
 void keel_lead_register(struct keel_node *node, enum keel_register_outcome outcome)
@@ -450,7 +452,8 @@ static void muster_workers(struct keel_node *node, const struct keel_verdict *ve
     bool lost = !lead->mustering && active_is_gone(&node->view, verdict->gone);
     enum keel_cause cause = lost ? verdict->cause : lead->mustering ? KEEL_CAUSE_START : KEEL_CAUSE_JOIN;
     if (ready >= wanted || hope == 0 || keel_node_due(node, due_ns))
-        propose(node, cause, lost ? verdict->evidence_ns : lead->first_ready_ns);
+        propose(node, cause, lost ? verdict->alive_ns : 0,
+                lost ? verdict->evidence_ns : lead->first_ready_ns);
     else
         keel_node_wake(node, due_ns);
 }
@@ -481,14 +484,14 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
     if (active_is_gone(&node->view, verdict->gone)) {
         uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
-            propose(node, verdict->cause, verdict->evidence_ns);
+            propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
         else
             keel_node_wake(node, due_ns);
     } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !lead->stopping &&
                !is_finishing(node, verdict)) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
-            propose(node, KEEL_CAUSE_JOIN, node->membership.join_ns);
+            propose(node, KEEL_CAUSE_JOIN, 0, node->membership.join_ns);
         else
             keel_node_wake(node, due_ns);
     }

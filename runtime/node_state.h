@@ -83,7 +83,7 @@ struct keel_lead {
     bool changing;
     uint64_t change_ns, resend_ns, retry_ns;
     enum keel_cause change_cause;
-    uint64_t evidence_ns;
+    uint64_t alive_ns, evidence_ns;
     /* steps */
     uint64_t next_step;
     uint64_t front_step; /* highest committed in the present epoch, as far as heard */

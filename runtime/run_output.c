@@ -525,13 +525,14 @@ static void begin_incident(struct keel_output *output, const struct keel_inciden
 }
 
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                    enum keel_cause cause, uint64_t evidence_ns)
+                    enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     struct keel_output *output = context;
     const struct keel_incident_loss loss = {.old_view = old_view,
                                             .new_view = new_view,
                                             .cause = cause,
                                             .commit_ns = output->commit_ns,
+                                            .alive_ns = alive_ns,
                                             .evidence_ns = evidence_ns,
                                             .silence_ns = (uint64_t)(output->job->timeout_s * 1e9),
                                             .now_ns = keel_now_ns()};

@@ -105,10 +105,10 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
 }
 
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                    enum keel_cause cause, uint64_t evidence_ns)
+                    enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     (void)context;
-    (void)evidence_ns;
+    KEEL_ASSERT(alive_ns <= evidence_ns);
     KEEL_ASSERT(keel_view_valid(new_view) && new_view->epoch > old_view->epoch);
     KEEL_ASSERT((unsigned)cause < KEEL_CAUSE_COUNT);
 }

@@ -22,6 +22,7 @@ static struct keel_incident_loss loss_of(const struct keel_view *old_view, const
                                        .new_view = new_view,
                                        .cause = KEEL_CAUSE_EXIT,
                                        .commit_ns = 10 * S,
+                                       .alive_ns = 12 * S,
                                        .evidence_ns = 13 * S,
                                        .silence_ns = 2 * S,
                                        .now_ns = 14 * S};
@@ -50,7 +51,8 @@ START_TEST(a_killed_rank_is_named_and_each_part_is_where_it_belongs)
     ck_assert(keel_incident_commit(&incident, &record, 30 * S, part_ns, &total_ns));
     ck_assert_uint_eq(total_ns, 20 * S);
     ck_assert_uint_eq(sum_of(part_ns), total_ns);
-    ck_assert_uint_eq(part_ns[KEEL_INCIDENT_BEFORE], 3 * S);
+    ck_assert_uint_eq(part_ns[KEEL_INCIDENT_BEFORE], 2 * S);
+    ck_assert_uint_eq(part_ns[KEEL_INCIDENT_DETECT], S);
     ck_assert_uint_eq(part_ns[KEEL_INCIDENT_RECONFIGURE], S);
     ck_assert_uint_eq(part_ns[KEEL_INCIDENT_WAIT], 4 * S);
     ck_assert_uint_eq(part_ns[KEEL_INCIDENT_OTHER], 6 * S);
@@ -129,6 +131,7 @@ START_TEST(any_order_of_what_is_heard_adds_up)
         loss.commit_ns = draw(&seed, now_ns);
         loss.drill_ns = draw(&seed, 2) * draw(&seed, now_ns);
         loss.evidence_ns = draw(&seed, now_ns);
+        loss.alive_ns = draw(&seed, loss.evidence_ns + 1);
         loss.silence_ns = draw(&seed, 200);
         loss.now_ns = now_ns;
         keel_incident_begin(&incident, &loss);

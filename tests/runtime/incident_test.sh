@@ -69,16 +69,22 @@ between() { # the wall time from the last commit before to the first after holds
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { print b - a }'; }
 
-# ---- a worker is killed ----
-start worker --ranks 3
-after_steps 40
-begun=$(now)
-kill -9 $(pids worker 2)
-after_event recovery
-elapsed=$(since "$begun")
-after_event board
-stop
+# ---- a worker is killed ---- (again where the launcher heard of the last step after the loss, on a busy machine: then
+# nothing was lost before it)
+for try in 1 2 3 4 5; do
+    rm -rf "$root/worker"
+    start worker --ranks 3
+    after_steps 40
+    begun=$(now)
+    kill -9 $(pids worker 2)
+    after_event recovery
+    elapsed=$(since "$begun")
+    after_event board
+    stop
+    between "$(field recovery detect_s)" 1e-9 "$(field recovery total_s)" && break
+done
 check "the parts of a killed worker's loss add up" sums recovery
+check "noticing it took time" between "$(field recovery detect_s)" 1e-9 "$(field recovery total_s)"
 check "it took no longer than was waited for it" between "$(field recovery reconfigure_s)" 0 "$elapsed"
 check "it is named: rank, node, host, board" [ -n "$(event recovery | grep '"lost":\[{"rank":1,"node":2,"local":0,"host":"'"$(uname -n)"'","board":"plain C')" ]
 check "the boards are named when the run begins" [ "$(event board | grep -c '"host":"'"$(uname -n)"'"')" -ge 3 ]

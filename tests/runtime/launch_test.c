@@ -33,7 +33,7 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
 }
 
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                    enum keel_cause cause, uint64_t evidence_ns)
+                    enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     (void)context;
     int active = 0;
@@ -41,7 +41,7 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
         active += !new_view->members[i].spare;
     fprintf(report_file, "view %" PRIu64 " after %" PRIu64 " active %d spare %d cause %s evidence %d\n",
             new_view->epoch, old_view->epoch, active, new_view->member_count - active, keel_cause_name(cause),
-            evidence_ns > 0);
+            evidence_ns > 0 && alive_ns <= evidence_ns);
 }
 
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)

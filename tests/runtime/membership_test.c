@@ -77,8 +77,11 @@ START_TEST(a_conviction_stays_until_the_view_changes)
     for (uint16_t node = 1; node < NODES; node++)
         ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
     ck_assert_uint_eq(judge().gone, 0);
+    uint64_t heard_ns = now_ns;
+    now_ns += 7;
     ck_assert(report(3, 1, 2, KEEL_WORKER_OFF));
     struct keel_verdict verdict = judge();
+    ck_assert_uint_eq(verdict.alive_ns, heard_ns);
     ck_assert_uint_eq(verdict.gone, 1U << 2);
     ck_assert_int_eq(verdict.cause, KEEL_CAUSE_EXIT);
     ck_assert_uint_eq(verdict.evidence_ns, now_ns);

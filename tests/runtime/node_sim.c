@@ -372,13 +372,13 @@ static void env_mismatch(void *context, const struct keel_step_record *a, const 
 }
 
 static void env_view_change(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                            enum keel_cause cause, uint64_t evidence_ns)
+                            enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
     see_view(sim, new_view);
     if (new_view->epoch <= sim->newest_epoch || (old_view->epoch != 0 && old_view->epoch >= new_view->epoch))
         violate(sim, "epoch %" PRIu64 " after %" PRIu64, new_view->epoch, sim->newest_epoch);
-    if (evidence_ns > sim->now_ns || cause == KEEL_CAUSE_NONE)
+    if (evidence_ns > sim->now_ns || alive_ns > evidence_ns || cause == KEEL_CAUSE_NONE)
         violate(sim, "a view change without cause or from the future");
     sim->newest_epoch = new_view->epoch;
     sim->view_before = sim->view;

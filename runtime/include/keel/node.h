@@ -183,9 +183,10 @@ struct keel_env {
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
     /* Launcher: the view changed. Lost are the members of the old view whose (node, local, incarnation) is
      * not in the new one; `old_view` has epoch 0 for the first view of this launcher's life.
-     * `evidence_ns`: when the first evidence for the change came. */
+     * `evidence_ns`: when the first evidence for the change came; `alive_ns`: the last sign of life, before
+     * that, of the rank that it is about (0: none was heard, or none is lost). */
     void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                        enum keel_cause cause, uint64_t evidence_ns);
+                        enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
     /* Launcher: a note of a worker arrived (best effort; at least once, at most a few times). */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
