@@ -279,12 +279,13 @@ struct keel_endpoint {
     uint8_t past_members[KEEL_MEMBERS_BYTES]; /* who it was, */
     struct keel_losses past_losses;           /* and whom it had lost, */
     struct keel_notice past_quarrel;          /* and who had disagreed in it */
-    uint64_t now_ns;  /* as this pass began, or one before: for what need not be finer */
-    uint32_t glances; /* passes since, in which nothing happened */
-    uint64_t tick_ns; /* when something is due */
-    uint64_t spin_ns; /* how long a waiter spins before it sleeps */
-    uint64_t calm_ns; /* until then nobody spins */
-    uint64_t events;  /* messages that came, sends that completed */
+    uint64_t now_ns;      /* as this pass began, or one before: for what need not be finer */
+    uint32_t glances;     /* passes since, in which nothing happened */
+    uint64_t tick_ns;     /* when something is due */
+    uint64_t spin_ns;     /* how long a waiter spins before it sleeps */
+    uint64_t patience_ns; /* how long one looks again before others are offered the processor */
+    uint64_t calm_ns;     /* until then nobody spins for longer than that */
+    uint64_t events;      /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped, data_sent;
     _Atomic uint32_t connections;
     /* lock */

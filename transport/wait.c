@@ -1,19 +1,25 @@
 /* wait.c - waiting for an operation: the waiter makes the progress itself, if nobody else does.
  *
- * So a short operation takes no change of threads. A waiter that finds nothing to do spins for a moment, some
- * tens of microseconds at most and only while that pays, then sleeps on the lines' descriptors. It spins less
- * where that was in vain or where others wanted the processor: ranks may outnumber processors, and a spinning
- * rank takes the time of the one that it waits for. */
+ * So a short operation takes no change of threads. A waiter that finds nothing to do looks again for some
+ * microseconds (its patience), then spins, at most some tens of microseconds and only while that pays,
+ * offering the processor to others, then sleeps on the lines' descriptors. It spins less where that was in
+ * vain or where others wanted the processor: ranks may outnumber processors, and a spinning rank takes the
+ * time of the one that it waits for. */
 #include "group.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-#define SPIN_MAX_NS   (50 * KEEL_NS_PER_US)
-#define SPIN_MIN_NS   (4 * KEEL_NS_PER_US)
-#define YIELD_LONG_NS (200 * KEEL_NS_PER_US) /* others had the processor for a slice */
-#define CALM_NS       (20 * KEEL_NS_PER_MS)
+#define SPIN_MAX_NS    (50 * KEEL_NS_PER_US)
+#define SPIN_MIN_NS    (4 * KEEL_NS_PER_US)
+#define YIELD_LONG_NS  (200 * KEEL_NS_PER_US) /* others had the processor for a slice */
+#define YIELD_SHORT_NS (2 * KEEL_NS_PER_US)   /* nobody else wanted the processor */
+#define CALM_NS        (20 * KEEL_NS_PER_MS)
+
+/* What a short operation takes where all its ranks run, several times over; about what a sleep costs. */
+#define PATIENCE_MAX_NS  (4 * KEEL_NS_PER_US)
+#define PATIENCE_STEP_NS 125
 
 /* ---- driving ----------------------------------------------------------------------------------------------
  */
@@ -25,7 +31,8 @@ static bool finished(const struct keel_operation *operation)
     return operation->ended || keel_group_over(operation->group);
 }
 
-static void give_way(struct keel_endpoint *endpoint)
+/* Returns how long others had the processor. */
+static uint64_t give_way(struct keel_endpoint *endpoint)
 {
     uint64_t before = keel_now_ns();
     sched_yield();
@@ -33,28 +40,40 @@ static void give_way(struct keel_endpoint *endpoint)
     endpoint->glances = 0;
     if (after - before > YIELD_LONG_NS)
         endpoint->calm_ns = after + CALM_NS;
+    return after - before;
 }
 
-/* True when something came before it was worth sleeping. Short operations let others have the processor
- * meanwhile, and stop spinning for a while once those took a whole slice of it: the machine is busy, and who
- * sleeps is woken sooner than who yields. Long ones have no time to give away. */
+/* Something came. If it came because the processor was given away, to a rank that needed it for a moment, the
+ * next one is given away at once: ranks share processors. Patience comes back by and by. */
+static void learn_patience(struct keel_endpoint *endpoint, uint64_t away_ns)
+{
+    if (away_ns > YIELD_SHORT_NS && away_ns <= YIELD_LONG_NS)
+        endpoint->patience_ns = PATIENCE_STEP_NS;
+    else if (endpoint->patience_ns < PATIENCE_MAX_NS)
+        endpoint->patience_ns += PATIENCE_STEP_NS;
+}
+
+/* True when something came before it was worth sleeping. Short operations let others have the processor when
+ * their patience is over, and for a while stop at that once those took a whole slice of it: the machine is
+ * busy, and who sleeps is woken sooner than who yields. Patience itself costs less than a sleep does, so it
+ * is never left out. Long operations have no time to give away. */
 static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
-    uint64_t events = endpoint->events, start = endpoint->now_ns;
+    uint64_t events = endpoint->events, start = endpoint->now_ns, patience = endpoint->patience_ns;
+    uint64_t most = start >= endpoint->calm_ns && endpoint->spin_ns > patience ? endpoint->spin_ns : patience;
     bool yields = operation->segment_count <= 1;
-    if (start < endpoint->calm_ns)
-        return false;
-    for (uint32_t passes = 1; endpoint->now_ns - start < endpoint->spin_ns && endpoint->now_ns < deadline_ns;
-         passes++) {
-        if (yields && passes % YIELD_PASSES == 0)
-            give_way(endpoint);
+    for (uint32_t passes = 1; endpoint->now_ns - start < most && endpoint->now_ns < deadline_ns; passes++) {
+        uint64_t away = 0;
+        if (yields && passes % YIELD_PASSES == 0 && endpoint->now_ns - start >= patience)
+            away = give_way(endpoint);
         keel_endpoint_pass(endpoint, false);
         if (endpoint->events != events || finished(operation)) {
+            learn_patience(endpoint, away);
             endpoint->spin_ns = endpoint->spin_ns * 2 < SPIN_MAX_NS ? endpoint->spin_ns * 2 : SPIN_MAX_NS;
             return true;
         }
-        if (endpoint->calm_ns > endpoint->now_ns)
+        if (away > YIELD_LONG_NS)
             return false;
     }
     endpoint->spin_ns = endpoint->spin_ns > SPIN_MIN_NS ? endpoint->spin_ns / 2 : 0;
