@@ -20,6 +20,10 @@ struct order {
     struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
 };
 
+struct drop {
+    uint64_t step, attempt, ranks;
+};
+
 struct keel_committer {
     struct keel_committer_config config;
     char identity[KEEL_IDENTITY_BYTES];
@@ -32,14 +36,24 @@ struct keel_committer {
     uint64_t ordered, done, taken;
     struct order orders[ORDERS_MAX];
     struct keel_committed results[ORDERS_MAX];
+    struct drop drops[KEEL_DROPS_MAX];
+    uint32_t drop_count;
 };
 
-/* The shards are complete and nobody writes there any more; a manifest that is there in spite of the failure
- * keeps them. */
-static void discard(const struct keel_committer *committer, const struct order *order)
+/* The shards are complete and nobody writes there any more; a manifest that is there keeps them. */
+static void discard(const struct keel_committer *committer, const struct drop *drop)
 {
-    for (uint32_t i = 0; i < order->count; i++)
-        (void)keel_save_discard(committer->config.store, order->step, order->attempt, order->shards[i].rank);
+    for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
+        if (drop->ranks >> rank & 1)
+            (void)keel_save_discard(committer->config.store, drop->step, drop->attempt, rank);
+}
+
+static uint64_t ranks_of(const struct keel_shard_summary *shards, uint32_t count)
+{
+    uint64_t ranks = 0;
+    for (uint32_t i = 0; i < count; i++)
+        ranks |= UINT64_C(1) << shards[i].rank % KEEL_MEMBERS_MAX;
+    return ranks;
 }
 
 static void commit_one(struct keel_committer *committer, const struct order *order,
@@ -65,7 +79,7 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
     result->duration_ns = keel_now_ns() - begin_ns;
     if (result->status != KEEL_OK) {
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
-        discard(committer, order);
+        discard(committer, &(struct drop){order->step, order->attempt, ranks_of(order->shards, order->count)});
         return;
     }
     if (keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)
@@ -77,7 +91,15 @@ static void *work(void *argument)
     struct keel_committer *committer = argument;
     keel_mutex_lock(&committer->lock);
     while (!committer->ending) {
-        if (committer->done == committer->ordered) {
+        const bool idle = committer->done == committer->ordered;
+        if (idle && committer->drop_count > 0) {
+            const struct drop drop = committer->drops[--committer->drop_count];
+            keel_mutex_unlock(&committer->lock);
+            discard(committer, &drop);
+            keel_mutex_lock(&committer->lock);
+            continue;
+        }
+        if (idle) {
             keel_cond_wait(&committer->moved, &committer->lock, KEEL_NEVER);
             continue;
         }
@@ -133,9 +155,20 @@ enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t
         keel_cond_broadcast(&committer->moved);
     }
     keel_mutex_unlock(&committer->lock);
+    if (full)
+        keel_committer_drop(committer, step, attempt, ranks_of(shards, count));
     return full ? keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up", ORDERS_MAX,
                             (unsigned long long)step)
                 : KEEL_OK;
+}
+
+void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt, uint64_t ranks)
+{
+    keel_mutex_lock(&committer->lock);
+    if (committer->drop_count < KEEL_DROPS_MAX)
+        committer->drops[committer->drop_count++] = (struct drop){step, attempt, ranks};
+    keel_cond_broadcast(&committer->moved);
+    keel_mutex_unlock(&committer->lock);
 }
 
 int keel_committer_fd(const struct keel_committer *committer)

@@ -1,7 +1,7 @@
 /* committer.h - snapshots are committed beside the launcher's loop, never in it.
  *
  * One thread takes orders from a short queue: checks the shards, writes the manifest (keel_store_commit),
- * then lets old snapshots go (keel_store_retain). Results wait until they are taken; an eventfd says that
+ * then lets old snapshots go (keel_store_retain), and removes the shards of attempts that are given up. Results wait until they are taken; an eventfd says that
  * some do. A snapshot that fails is a result like any other. */
 #ifndef KEEL_COMMITTER_H
 #define KEEL_COMMITTER_H
@@ -36,6 +36,11 @@ enum keel_status keel_committer_open(const struct keel_committer_config *config,
 /* Order a commit. Does not block; BUSY when four wait already (the disk is slower than the snapshots). */
 enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
                                       const struct keel_shard_summary *shards, uint32_t count);
+
+/* Remove the shards of these ranks (a bit each) of an attempt that nobody orders any more; of one that is
+ * committed they stay. Does not block. At most KEEL_DROPS_MAX wait, what is more stays until retention. */
+enum { KEEL_DROPS_MAX = 32 };
+void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt, uint64_t ranks);
 
 /* Readable while results wait. */
 int keel_committer_fd(const struct keel_committer *committer);

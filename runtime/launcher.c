@@ -158,6 +158,13 @@ static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attemp
     launcher->report->snapshot(launcher->report->context, &failed);
 }
 
+static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+{
+    struct launcher *launcher = launcher_of(context);
+    if (launcher->committer != NULL)
+        keel_committer_drop(launcher->committer, step, attempt, ranks);
+}
+
 static void effect_step_commit(void *context, const struct keel_step_record *record)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
@@ -190,6 +197,7 @@ static void effect_note(void *context, uint16_t node, uint8_t local, const uint8
 static const struct keel_env effects = {
     .node_start = effect_node_start,
     .snapshot_commit = effect_snapshot_commit,
+    .snapshot_drop = effect_snapshot_drop,
     .step_commit = effect_step_commit,
     .mismatch = effect_mismatch,
     .view_change = effect_view_change,

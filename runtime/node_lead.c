@@ -155,8 +155,17 @@ static bool records_settled(const struct keel_node *node)
 /* ---- snapshots
  * ---------------------------------------------------------------------------------------------- */
 
-static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step, uint64_t attempt)
+/* Nobody commits it any more: its shards go. */
+static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
 {
+    if (set->used && set->have != 0)
+        node->env->snapshot_drop(node->env->context, set->step, set->attempt, set->have);
+    memset(set, 0, sizeof *set);
+}
+
+static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step, uint64_t attempt)
+{
+    struct keel_lead *lead = &node->lead;
     struct keel_snapshot_set *oldest = &lead->snapshots[0];
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &lead->snapshots[i];
@@ -167,7 +176,7 @@ static struct keel_snapshot_set *find_set(struct keel_lead *lead, uint64_t step,
     }
     if (oldest->used && oldest->step > step)
         return NULL;
-    memset(oldest, 0, sizeof *oldest);
+    drop_set(node, oldest);
     oldest->used = true;
     oldest->step = step;
     oldest->attempt = attempt;
@@ -221,18 +230,24 @@ static void commit_snapshots(struct keel_node *node)
     }
 }
 
+/* A message may come again, after its snapshot was ordered or from a view that is over. */
 static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
 {
     struct keel_lead *lead = &node->lead;
     const struct keel_view *view = view_of_snapshot(node, shard->step, shard->attempt);
-    if (view == NULL || shard->summary.rank >= keel_view_active_count(view) ||
-        (lead->committed_any && shard->step <= lead->committed_step))
+    const uint32_t rank = shard->summary.rank;
+    struct keel_snapshot_set *set = NULL;
+    if (rank >= KEEL_MEMBERS_MAX || shard->attempt > node->view.epoch ||
+        (view != NULL && rank >= keel_view_active_count(view)))
         return;
-    struct keel_snapshot_set *set = find_set(lead, shard->step, shard->attempt);
-    if (!set)
+    if (view != NULL && (!lead->committed_any || shard->step > lead->committed_step))
+        set = find_set(node, shard->step, shard->attempt);
+    if (set == NULL) {
+        node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, UINT64_C(1) << rank);
         return;
-    set->have |= UINT64_C(1) << shard->summary.rank;
-    set->shards[shard->summary.rank] = shard->summary;
+    }
+    set->have |= UINT64_C(1) << rank;
+    set->shards[rank] = shard->summary;
     commit_snapshots(node);
 }
 
@@ -374,7 +389,7 @@ static void install(struct keel_node *node)
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &lead->snapshots[i];
         if (view_of_snapshot(node, set->step, set->attempt) == NULL)
-            memset(set, 0, sizeof *set);
+            drop_set(node, set);
     }
     lead->committed_any = false;
     keel_membership_clear_evidence(&node->membership);

@@ -92,6 +92,13 @@ static void on_commit(void *context, uint64_t step, uint64_t attempt, const stru
         KEEL_ASSERT(shards[i].rank < count);
 }
 
+static void on_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+{
+    (void)context;
+    (void)step;
+    KEEL_ASSERT(attempt <= keel_node_view(world.node)->epoch && ranks != 0);
+}
+
 static void on_step(void *context, const struct keel_step_record *record)
 {
     (void)context;
@@ -146,6 +153,7 @@ static int give(const struct keel_node_event *event)
                                  .worker_kill = on_local,
                                  .node_start = on_node_start,
                                  .snapshot_commit = on_commit,
+                                 .snapshot_drop = on_drop,
                                  .step_commit = on_step,
                                  .mismatch = on_mismatch,
                                  .view_change = on_view,

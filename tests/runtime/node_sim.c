@@ -319,6 +319,37 @@ static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
     sim_start_node(c->sim, node, incarnation);
 }
 
+/* ---- the disk of the snapshots --------------------------------------------------------------------------
+ */
+
+static struct sim_attempt *attempt_of(struct sim *sim, uint64_t step, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < SIM_ATTEMPTS_MAX; i++)
+        if (sim->attempts[i].epoch == epoch && sim->attempts[i].step == step)
+            return &sim->attempts[i];
+    struct sim_attempt *made = &sim->attempts[sim->attempt_count++ % SIM_ATTEMPTS_MAX];
+    *made = (struct sim_attempt){.step = step, .epoch = epoch};
+    return made;
+}
+
+uint32_t sim_uncommitted(const struct sim *sim)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SIM_ATTEMPTS_MAX; i++)
+        count += !sim->attempts[i].committed && sim->attempts[i].ranks != 0 ? 1 : 0;
+    return count;
+}
+
+static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    struct sim_attempt *dropped = attempt_of(sim, step, attempt);
+    if (dropped->committed)
+        return;
+    sim->dropped += (uint32_t)__builtin_popcountll(dropped->ranks & ranks);
+    dropped->ranks &= ~ranks;
+}
+
 /* Invariant 6. */
 static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
                                 const struct keel_shard_summary *shards, uint32_t count)
@@ -333,6 +364,10 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     for (uint32_t i = 0; i < count; i++)
         if (shards[i].rank != i || shards[i].raw_bytes != step + 1)
             violate(sim, "snapshot %" PRIu64 " has a wrong shard %u", step, i);
+    struct sim_attempt *committed = attempt_of(sim, step, attempt);
+    if (committed->ranks != (UINT64_C(2) << (count - 1)) - 1)
+        violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " lacks a shard", step, attempt);
+    committed->committed = true;
     sim->snapshot_last_epoch = attempt;
     sim->snapshot_last_step = sim->snapshot_step = step;
     sim->snapshot_count++;
@@ -468,6 +503,7 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .worker_kill = env_worker_kill,
                                  .node_start = env_node_start,
                                  .snapshot_commit = env_snapshot_commit,
+                                 .snapshot_drop = env_snapshot_drop,
                                  .step_commit = env_step_commit,
                                  .mismatch = env_mismatch,
                                  .view_change = env_view_change,
@@ -644,6 +680,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         commit_step(sim, event, w);
         return;
     case SIM_SHARD:
+        attempt_of(sim, event->value, event->epoch)->ranks |= UINT64_C(1) << event->from;
         given.kind = KEEL_EVENT_WORKER_SHARD;
         given.value = event->value;
         given.attempt = event->epoch;

@@ -176,6 +176,10 @@ struct keel_env {
     /* Launcher: write the manifest of a snapshot whose shards are all durable. */
     void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
                             const struct keel_shard_summary *shards, uint32_t count);
+    /* Launcher: the shards of these ranks (a bit each) are durable, and no snapshot_commit of that attempt
+     * will come, unless it came already: another view took over, or a later step was first. Remove them if
+     * they are not committed. */
+    void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, uint64_t ranks);
     /* Launcher: a step is committed; called once per step, ascending; without a gap unless
      * nobody alive has the record any more. */
     void (*step_commit)(void *context, const struct keel_step_record *record);
