@@ -13,12 +13,13 @@
 #include <string.h>
 
 struct sweep {
-    const struct keel_store *store;
+    struct keel_store *store;
     const struct keel_retention *rules;
     struct keel_step_place place; /* of the attempt at hand, open */
     const struct keel_attempt *attempt;
     enum keel_name_kind least;      /* of its files: what goes */
     uint64_t bytes;                 /* of those, so far */
+    uint64_t wanted, free;          /* bytes: nothing more goes when so many are free; 0: all go */
     bool orderly;                   /* false: a snapshot could not be uncommitted, so what it needs stays */
     enum keel_status first;         /* the first failure, */
     char detail[KEEL_DETAIL_BYTES]; /* and what it said */
@@ -189,13 +190,20 @@ static enum keel_status settle(struct keel_store *store, const struct keel_attem
     return KEEL_OK;
 }
 
+static bool has_room(const struct sweep *sweep)
+{
+    return sweep->wanted > 0 && sweep->free >= sweep->wanted;
+}
+
 static void sweep_store(struct sweep *sweep, const struct keel_attempts *attempts,
                         const struct keel_retain_plan *plan, uint32_t *removed)
 {
     sweep->orderly = true;
-    for (uint32_t i = 0; i < plan->count && sweep->orderly; i++) {
+    for (uint32_t i = 0; i < plan->count && sweep->orderly && !has_room(sweep); i++) {
         sweep->attempt = &attempts->at[plan->goes[i]];
+        sweep->bytes = 0;
         note(sweep, remove_attempt(sweep, removed));
+        sweep->free += sweep->bytes; /* some file systems count it later */
     }
     for (size_t i = 0; i < attempts->count; i++) {
         sweep->attempt = &attempts->at[i];
@@ -206,34 +214,81 @@ static void sweep_store(struct sweep *sweep, const struct keel_attempts *attempt
         note(sweep, keel_fail_errno(errno, "%s: cannot be synced", sweep->store->path));
 }
 
-enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
-                                   uint32_t *out_removed)
+/* What the snapshot made last takes, and an eighth; 0: there is none. */
+static uint64_t estimate(const struct keel_attempts *attempts)
 {
-    struct keel_attempts attempts;
+    const struct keel_snapshot_info *last = NULL;
+    for (size_t i = 0; i < attempts->count; i++) {
+        const struct keel_attempt *attempt = &attempts->at[i];
+        if (attempt->state == KEEL_ATTEMPT_COMMITTED &&
+            (last == NULL || attempt->info.created_wall_ns > last->created_wall_ns))
+            last = &attempt->info;
+    }
+    return last == NULL ? 0 : last->stored_bytes + last->stored_bytes / 8;
+}
+
+static enum keel_status let_go(struct sweep *sweep, const struct keel_attempts *attempts, uint32_t *removed)
+{
     struct keel_retain_plan plan;
-    struct sweep sweep = {.store = store, .rules = retention};
-    uint32_t removed = 0;
+    enum keel_status status = KEEL_OK;
+    KEEL_TRY(keel_retain_decide(attempts, sweep->rules, keel_wall_ns(), &plan));
+    if (plan.count > 0 && !sweep->rules->dry_run)
+        status = settle(sweep->store, attempts, &plan);
+    if (status == KEEL_OK) {
+        sweep_store(sweep, attempts, &plan, removed);
+        if (sweep->first != KEEL_OK)
+            keel_detail_set(sweep->detail);
+        status = sweep->first;
+    }
+    keel_retain_plan_fini(&plan);
+    return status;
+}
+
+static enum keel_status check(struct keel_store *store, const struct keel_retention *retention)
+{
     KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
     KEEL_ASSERT(retention != NULL);
     if (!retention->dry_run)
         KEEL_TRY(keel_store_writable(store));
-    if (retention->keep_last < 2)
-        return keel_fail(KEEL_INVALID, "at least 2 snapshots are kept: one may turn out to be damaged");
+    return retention->keep_last >= 2
+               ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "at least 2 snapshots are kept: one may turn out to be damaged");
+}
+
+enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
+                                   uint32_t *out_removed)
+{
+    struct keel_attempts attempts;
+    struct sweep sweep = {.store = store, .rules = retention};
+    uint32_t removed = 0;
+    KEEL_TRY(check(store, retention));
     KEEL_TRY(keel_attempts_scan(store, true, &attempts));
-    enum keel_status status = keel_retain_decide(&attempts, retention, keel_wall_ns(), &plan);
-    if (status == KEEL_OK && plan.count > 0 && !retention->dry_run) {
-        status = settle(store, &attempts, &plan);
-        if (status != KEEL_OK)
-            keel_retain_plan_fini(&plan);
-    }
-    if (status == KEEL_OK) {
-        sweep_store(&sweep, &attempts, &plan, &removed);
-        keel_retain_plan_fini(&plan);
-        if (sweep.first != KEEL_OK)
-            keel_detail_set(sweep.detail);
-        status = sweep.first;
-    }
+    enum keel_status status = let_go(&sweep, &attempts, &removed);
     keel_attempts_fini(&attempts);
+    if (status == KEEL_OK && out_removed != NULL)
+        *out_removed = removed;
+    return status;
+}
+
+enum keel_status keel_store_make_room(struct keel_store *store, const struct keel_retention *retention,
+                                      uint64_t bytes, uint32_t *out_removed)
+{
+    struct keel_attempts attempts;
+    uint32_t removed = 0;
+    KEEL_TRY(check(store, retention));
+    struct keel_retention rules = *retention;
+    rules.keep_last--; /* the save that is about to begin is one of them */
+    struct sweep sweep = {.store = store, .rules = &rules, .wanted = bytes};
+    if (keel_disk_room(store->run_fd, &sweep.free) != 0)
+        return keel_fail_errno(errno, "%s: its free space cannot be told", store->path);
+    enum keel_status status = KEEL_OK;
+    if (bytes == 0 || !has_room(&sweep)) {
+        KEEL_TRY(keel_attempts_scan(store, true, &attempts));
+        sweep.wanted = bytes == 0 ? estimate(&attempts) : bytes;
+        if (sweep.wanted > 0 && !has_room(&sweep))
+            status = let_go(&sweep, &attempts, &removed);
+        keel_attempts_fini(&attempts);
+    }
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;
     return status;

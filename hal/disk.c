@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 enum { INTERRUPTIONS_MAX = 1000 };
 
@@ -73,6 +74,15 @@ static int posix_list(int fd, int (*visit)(void *context, const char *name), voi
     return result;
 }
 
+static int posix_room(int fd, uint64_t *out_bytes)
+{
+    struct statvfs info;
+    if (fstatvfs(fd, &info) != 0)
+        return -1;
+    *out_bytes = (uint64_t)info.f_bavail * info.f_frsize;
+    return 0;
+}
+
 const struct keel_disk_ops keel_disk_posix = {.open = posix_open,
                                               .close = close,
                                               .read = read,
@@ -84,6 +94,7 @@ const struct keel_disk_ops keel_disk_posix = {.open = posix_open,
                                               .unlink = unlinkat,
                                               .mkdir = posix_mkdir,
                                               .stat = fstatat,
+                                              .room = posix_room,
                                               .get_flags = posix_get_flags,
                                               .set_flags = posix_set_flags,
                                               .list = posix_list};
@@ -189,6 +200,13 @@ int keel_disk_stat(int at, const char *path, struct stat *out, int flags)
 int keel_disk_fstat(int fd, struct stat *out)
 {
     return keel_disk_stat(fd, "", out, AT_EMPTY_PATH);
+}
+
+int keel_disk_room(int fd, uint64_t *out_bytes)
+{
+    int result;
+    UNINTERRUPTED(result, disk->room(fd, out_bytes));
+    return result;
 }
 
 int keel_disk_get_flags(int fd)

@@ -409,6 +409,13 @@ bool keel_job_takes_snapshots(const struct keel_job *job)
     return job->snapshot_every > 0 || job->snapshot_first;
 }
 
+struct keel_retention keel_job_retention(const struct keel_job *job)
+{
+    return (struct keel_retention){.keep_last = job->snapshot_keep,
+                                   .keep_every_steps = job->snapshot_keep_every,
+                                   .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)};
+}
+
 const char *keel_job_key_file(const struct keel_job *job)
 {
     return job->snapshot_key_file[0] != '\0' ? job->snapshot_key_file : NULL;

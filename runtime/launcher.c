@@ -485,9 +485,7 @@ static enum keel_status open_snapshots(struct launcher *launcher)
         .store = launcher->store,
         .identity = launcher->config->identity,
         .metadata = launcher->config->metadata,
-        .retention = {.keep_last = job->snapshot_keep,
-                      .keep_every_steps = job->snapshot_keep_every,
-                      .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)},
+        .retention = keel_job_retention(job),
         .allow_nonfinite = job->snapshot_allow_nonfinite,
         .settle = launcher->report->settle,
         .context = launcher->report->context};

@@ -27,6 +27,7 @@ struct keel_worker_snapshot {
     struct keel_region *regions;
     uint64_t *place;
     uint64_t step, attempt;
+    uint64_t last_bytes; /* of the shard written last; 0: none yet */
     uint32_t rank;     /* of this worker in the view that it began in, */
     bool lead;         /* and whether it was the first there */
     uint32_t position; /* of this worker in that view: its rank in the snapshot */

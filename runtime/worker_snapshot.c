@@ -66,12 +66,30 @@ static enum keel_status configure(struct keel_worker *worker, struct keel_save_c
     return KEEL_OK;
 }
 
+/* On a disk that is full now, what retention would let go after the commit goes before the save. Every rank
+ * looks by itself, so that none begins to write before there is room. */
+static void make_room(struct keel_worker *worker)
+{
+    const struct keel_retention retention = keel_job_retention(&worker->job);
+    uint64_t bytes = worker->snapshot.last_bytes * worker->rank_count;
+    uint32_t removed = 0;
+    if (keel_store_make_room(worker->store, &retention, bytes + bytes / 8, &removed) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "no room was made for a snapshot: %s", keel_detail());
+    if (removed == 0)
+        return;
+    char detail[96];
+    snprintf(detail, sizeof detail, "the disk is full: %" PRIu32 " older went before the save, not after it",
+             removed);
+    keel_worker_note(worker, "snapshot-room", worker->next_step, KEEL_OK, detail);
+}
+
 static enum keel_status begin(struct keel_worker *worker)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
     struct keel_save_config config;
     snapshot->step = worker->next_step;
     snapshot->attempt = worker->view.epoch;
+    make_room(worker);
     KEEL_TRY(configure(worker, &config));
     return keel_save_begin(worker->store, &config, &snapshot->save);
 }
@@ -183,6 +201,8 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     if (status == KEEL_TIMEOUT)
         keel_save_cancel(snapshot->save);
     snapshot->finished = status == KEEL_OK;
+    if (status == KEEL_OK)
+        snapshot->last_bytes = message.as.summary.file_bytes;
     if (status != KEEL_OK)
         failed(worker, snapshot->step, status);
     else if (snapshot->doomed || snapshot->attempt != worker->view.epoch)

@@ -804,6 +804,13 @@ static int sim_list(int fd, int (*visit)(void *context, const char *name), void 
     return result;
 }
 
+static int sim_room(int fd, uint64_t *out_bytes)
+{
+    (void)fd;
+    *out_bytes = UINT64_MAX;
+    return 0;
+}
+
 const struct keel_disk_ops disk_sim_ops = {.open = sim_open,
                                            .close = sim_close,
                                            .read = sim_read,
@@ -815,6 +822,7 @@ const struct keel_disk_ops disk_sim_ops = {.open = sim_open,
                                            .unlink = sim_unlink,
                                            .mkdir = sim_mkdir,
                                            .stat = sim_stat,
+                                           .room = sim_room,
                                            .get_flags = sim_get_flags,
                                            .set_flags = sim_set_flags,
                                            .list = sim_list};

@@ -526,6 +526,80 @@ START_TEST(what_is_committed_while_others_are_looked_at_is_no_leftover)
 }
 END_TEST
 
+static uint64_t room; /* of the disk, in bytes */
+
+static int room_of(int fd, uint64_t *out_bytes)
+{
+    (void)fd;
+    *out_bytes = room;
+    return 0;
+}
+
+/* Steps 10 to 40 of two kilobytes each lie there. How many go when `free` bytes are, for a save of `bytes`? */
+static uint32_t made_room(struct keel_store *store, uint32_t keep_last, uint64_t free, uint64_t bytes)
+{
+    struct keel_disk_ops ops = keel_disk_posix;
+    uint32_t removed = 99;
+    ops.room = room_of;
+    room = free;
+    keel_disk_use(&ops);
+    enum keel_status status =
+        keel_store_make_room(store, &(struct keel_retention){.keep_last = keep_last}, bytes, &removed);
+    keel_disk_use(NULL);
+    ck_assert_msg(status == KEEL_OK, "%s", keel_detail());
+    return removed;
+}
+
+START_TEST(room_is_made_before_a_save_by_what_would_go_behind_it_and_no_more)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store = begin(root);
+    ck_assert_uint_eq(made_room(store, 2, 0, 5000), 0); /* nothing is there */
+    for (uint64_t step = 10; step <= 40; step += 10)
+        put(store, step, step, 0);
+    put(store, 50, 0, 0);                                 /* somebody may still write it */
+    ck_assert_uint_eq(made_room(store, 2, 5000, 5000), 0); /* enough */
+    ck_assert_uint_eq(made_room(store, 5, 0, 5000), 0);    /* the rules allow none */
+    ck_assert_uint_eq(made_room(store, 2, 4999, 5000), 1); /* the oldest is enough */
+    ck_assert(!is_there(store, "step-10.1") && is_there(store, "step-20.1"));
+    ck_assert_uint_eq(made_room(store, 3, 0, UINT64_MAX), 1);
+    ck_assert(!is_there(store, "step-20.1") && is_there(store, "step-30.1"));
+    ck_assert_uint_eq(made_room(store, 2, 0, UINT64_MAX), 1);
+    ck_assert_uint_eq(made_room(store, 2, 0, UINT64_MAX), 0); /* never the newest */
+    ck_assert(!is_there(store, "step-30.1") && is_there(store, "step-40.1") && is_there(store, "step-50.1"));
+    end(store, root);
+}
+END_TEST
+
+START_TEST(room_is_made_by_the_size_of_the_snapshot_before_and_never_of_what_it_needs)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 11;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 300; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = 1, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 1, &state));
+    }
+    struct keel_snapshot_info info;
+    uint32_t count;
+    ck_ok(keel_store_list(store, &info, 1, &count, NULL));
+    ck_assert_uint_eq(made_room(store, 2, info.stored_bytes + info.stored_bytes / 8, 0), 0);
+    ck_assert_uint_eq(made_room(store, 2, info.stored_bytes, 0), 1);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+    store = begin(root);
+    put(store, 10, 1, 0);
+    put(store, 20, 2, 0);
+    put(store, 30, 3, 20);
+    ck_assert_uint_eq(made_room(store, 2, 0, UINT64_MAX), 1);
+    ck_assert(!is_there(store, "step-10.1") && is_there(store, "step-20.1") && is_there(store, "step-30.1"));
+    end(store, root);
+}
+END_TEST
+
 START_TEST(fewer_than_two_is_refused_and_so_is_a_store_opened_to_read)
 {
     char root[KEEL_PATH_BYTES];
@@ -554,6 +628,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, bases_of_a_damaged_snapshot_stay_by_its_headers);
     tcase_add_test(tc, a_link_in_place_of_an_attempt_or_a_file_is_never_followed);
     tcase_add_test(tc, what_is_committed_while_others_are_looked_at_is_no_leftover);
+    tcase_add_test(tc, room_is_made_before_a_save_by_what_would_go_behind_it_and_no_more);
+    tcase_add_test(tc, room_is_made_by_the_size_of_the_snapshot_before_and_never_of_what_it_needs);
     tcase_add_test(tc, fewer_than_two_is_refused_and_so_is_a_store_opened_to_read);
 }
 

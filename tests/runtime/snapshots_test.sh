@@ -35,6 +35,8 @@ done_well() { [ "$code" -eq 0 ]; }
 # event NAME WORDS COUNT
 event() { [ "$(grep -c "\"event\":\"$1\".*$2" "$out/events.jsonl")" -eq "$3" ]; }
 snapshots() { "$KEEL" ckpt ls "$out" --json 2>&1 | sed -n 's/^ \{6\}"step": \([0-9]*\),*$/\1/p' | tr '\n' ' '; }
+# Exactly the committed generations lie there, whatever a run did while it wrote them.
+tidy() { [ "$(find "$out/ckpt" -path '*/step-*' -type d | wc -l)" -eq "$(find "$out/ckpt" -name manifest.json | wc -l)" ]; }
 are() { [ "$(snapshots)" = "$1" ]; }
 # block DIR STEP...: rank 0's shard of that step cannot be written: something that is not Keel's has its name
 block() {
@@ -48,6 +50,7 @@ block() {
 run plain
 check "a plain run ends well" done_well
 check "it commits what was asked for" are "20 10 "
+check "and leaves nothing else" tidy
 
 block once 10
 run once
@@ -107,6 +110,23 @@ check "and loses no bits by it" same_bits "$root/plain" "$out"
 run aged --set snapshot.bandwidth_bytes_s=150000 --set snapshot.background=yes --set snapshot.max_age_steps=3
 check "a run whose snapshots in the background get old ends well" done_well
 check "and writes them at normal priority then" event snapshot-hurried "not written after 3 steps" 1
+check "and leaves nothing else" tidy
+check "and loses no bits by it" same_bits "$root/plain" "$out"
+
+# The save of the end waits for the periodic one before it, which is still being written, on both ranks.
+run race --ranks 2 --set snapshot.every=18 --set snapshot.bandwidth_bytes_s=300000 --set snapshot.background=yes
+check "a run whose end is saved behind a periodic save ends well" done_well
+check "both are committed" are "20 18 "
+check "and leave nothing else" tidy
+# The next periodic save falls on one that is still being written, which is not replaced.
+run behind --ranks 2 --set snapshot.every=2 --set snapshot.bandwidth_bytes_s=150000 --set snapshot.background=yes
+check "a run that snapshots faster than it can write ends well" done_well
+check "some were passed over" sh -c "grep -q snapshot-skipped '$out/events.jsonl'"
+check "and what is there is committed" tidy
+# A rank dies between its shard and the commit: the others do the step again, and save it again.
+run redo --ranks 2 --drill kill:rank=1,step=11,at=snapshot --set snapshot.every=5 --set cluster.timeout_s=2
+check "a run that does a saved step again ends well" done_well
+check "and leaves nothing else" tidy
 check "and loses no bits by it" same_bits "$root/plain" "$out"
 
 head -c 32 /dev/urandom >"$root/key" && chmod 600 "$root/key"

@@ -267,6 +267,14 @@ struct keel_retention {
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed);
 
+/* Make room before a save begins, by whoever begins it. Where the disk has less than `bytes` free (0: the
+ * snapshot made last with an eighth more), remove what `retention` would let go once the save is committed,
+ * oldest first, and no more than it takes. So keep_last counts as one less; the newest snapshot and the one
+ * made last stay in any case, and what they need. OK also when there is still not enough: the save tells.
+ * Blocks, longer than a call to the disk only when something goes. Errors: as keel_store_retain. */
+enum keel_status keel_store_make_room(struct keel_store *store, const struct keel_retention *retention,
+                                      uint64_t bytes, uint32_t *out_removed);
+
 /* ---- read ------------------------------------------------------------------------------------------ */
 
 struct keel_snapshot_info {

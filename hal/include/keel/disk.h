@@ -36,6 +36,7 @@ struct keel_disk_ops {
     int (*mkdir)(int at, const char *path, unsigned mode);
     int (*stat)(int at, const char *path, struct stat *out,
                 int flags);              /* AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH */
+    int (*room)(int fd, uint64_t *out_bytes); /* what its file system has free for this user */
     int (*get_flags)(int fd);            /* fcntl: of the open file */
     int (*set_flags)(int fd, int flags); /* O_DIRECT */
     /* Call `visit` for each name in the directory but . and .., in any order, until it returns other than 0,
@@ -61,6 +62,7 @@ int keel_disk_unlink(int at, const char *path, int flags);
 int keel_disk_mkdir(int at, const char *path, unsigned mode);
 int keel_disk_stat(int at, const char *path, struct stat *out, int flags);
 int keel_disk_fstat(int fd, struct stat *out);
+int keel_disk_room(int fd, uint64_t *out_bytes);
 int keel_disk_get_flags(int fd);
 int keel_disk_set_flags(int fd, int flags);
 int keel_disk_list(int fd, int (*visit)(void *context, const char *name), void *context);

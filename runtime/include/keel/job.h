@@ -120,6 +120,8 @@ uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
+/* What snapshot.keep and its like say. */
+struct keel_retention keel_job_retention(const struct keel_job *job);
 
 /* The device or board of worker `local` of node `node` (from 1, as the agents number them; spares come after
  * all ranks): the only entry of cluster.device, or that of its number; spares beyond the list begin it anew.
