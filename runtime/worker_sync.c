@@ -224,12 +224,28 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 }
 
 /* A board that computes other bits than the others has no part in the run: what a shard comes to would depend
- * on who carries it. Those that hold the state are right, and at the beginning the first rank is. */
+ * on who carries it. Those that hold the state are right; at the beginning those are that agree with most,
+ * where the host reference outvotes all boards. Of several such, the first rank's. */
+static uint32_t right_probe(const struct keel_worker *worker)
+{
+    const struct keel_sync_record *all = worker->sync_all;
+    uint32_t right = furthest(worker), most = 0;
+    if (right < worker->rank_count)
+        return right;
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        uint32_t votes = 0;
+        for (uint32_t i = 0; i < worker->rank_count; i++)
+            if (all[i].probe == all[p].probe)
+                votes += strcmp(all[i].board, "host") == 0 ? worker->rank_count : 1;
+        right = votes > most ? p : right;
+        most = votes > most ? votes : most;
+    }
+    return right;
+}
+
 static enum keel_status check_probe(const struct keel_worker *worker)
 {
-    uint32_t right = furthest(worker);
-    if (right == worker->rank_count)
-        right = 0;
+    const uint32_t right = right_probe(worker);
     const struct keel_sync_record *mine = &worker->sync_all[worker->position],
                                   *theirs = &worker->sync_all[right];
     if (mine->probe == theirs->probe)

@@ -36,13 +36,40 @@ code=$?
 check "a run on two kinds of boards ended with $code" '[ $code -eq 0 ]'
 check "two kinds of boards have neither the same bits nor a reason" 'agreed both host'
 check "events do not say the boards" 'grep -q "\"event\":\"board\".*\"device\":\"host\".*\"node\":1,\"local\":0" "$root/both/events.jsonl" && grep -q "\"event\":\"board\".*\"device\":\"pocl:0\".*\"node\":2,\"local\":0" "$root/both/events.jsonl"'
+lying() { # RUN FAULT WORDS... Ranks wait for one another, however slow they are
+    run=$1 fault=$2
+    shift 2
+    OPENCL_LAYERS=$BUILD/libkeel-emulated.so EMULATED_FAULTS="$fault" run "$run" --set cluster.timeout_s=20 "$@"
+}
 # One of the two loses a bit of what it computes, from the beginning: it is named, and the run is the other's.
-OPENCL_LAYERS=$BUILD/libkeel-emulated.so EMULATED_FAULTS='flip:launch=*,kernel=keel_gemm$,arg=2,bit=22' \
-    run wrong --set cluster.device=host,pocl:0
+lying wrong 'flip:launch=*,kernel=keel_gemm$,arg=2,bit=22' --set cluster.device=host,pocl:0
 code=$?
 check "a run with one wrong board ended with $code" '[ $code -eq 0 ]'
 check "a run with one wrong board has other bits" 'same_bits "$root/host" "$root/wrong"'
-check "the wrong board is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 computes other bits than board host of rank 0" "$root/wrong/events.jsonl"'
+named() { # RUN WORDS: the board that lied is named once, and no other
+    [ "$(grep -c "\"event\":\"worker-failed\"" "$root/$1/events.jsonl")" -eq 1 ] &&
+        grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 $2" "$root/$1/events.jsonl"
+}
+golden="computes wrong bits: golden operation [^ ]*gemm"
+check "the wrong board is not named" 'named wrong "$golden"'
+rm -rf "$KEEL_STATE"
+# The same one as the first rank's: it is no reference for the others.
+lying wrong_first 'flip:launch=*,kernel=keel_gemm$,arg=2,bit=22' --set cluster.device=pocl:0,host
+check "a run with a wrong first board ended with $?" '[ $? -eq 0 ]'
+check "a run with a wrong first board has other bits" 'same_bits "$root/host" "$root/wrong_first"'
+check "the wrong first board is not named" 'named wrong_first "$golden"'
+rm -rf "$KEEL_STATE"
+# A board that was wrong in its first update alone, and passes every golden operation: the host reference outvotes it.
+lying once 'flip:launch=2,kernel=keel_gemm$,arg=2,bit=22' --set cluster.device=pocl:0,host
+check "a run whose first board was wrong once ended with $?" '[ $? -eq 0 ]'
+check "a run whose first board was wrong once has other bits" 'same_bits "$root/host" "$root/once"'
+check "the first board that was wrong once is not named" 'named once "computes other bits than board host of rank 1"'
+# Without the host reference, most boards do.
+rm -f "$root/flipped"
+lying most "flip:launch=2,kernel=keel_gemm\$,arg=2,bit=22,once=$root/flipped" --ranks 3 --set cluster.device=pocl:0
+check "a run with one of three boards wrong once ended with $?" '[ $? -eq 0 ]'
+check "a run with one of three boards wrong once has other bits" 'same_bits "$root/host" "$root/most"'
+check "the one of three is not named" 'named most "computes other bits than board pocl:0 of rank"'
 # PoCL beside Mesa's software renderer, which compiles for minutes: only on demand.
 if [ -n "${KEEL_TEST_MESA:-}" ] && RUSTICL_ENABLE=llvmpipe "$KEEL" board list 2>/dev/null | grep -q '^mesa:0 '; then
     tiny() {
