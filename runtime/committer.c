@@ -79,7 +79,8 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
     result->duration_ns = keel_now_ns() - begin_ns;
     if (result->status != KEEL_OK) {
         snprintf(result->detail, sizeof result->detail, "%s", keel_detail());
-        discard(committer, &(struct drop){order->step, order->attempt, ranks_of(order->shards, order->count)});
+        discard(committer,
+                &(struct drop){order->step, order->attempt, ranks_of(order->shards, order->count)});
         return;
     }
     if (keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)

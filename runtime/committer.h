@@ -1,8 +1,9 @@
 /* committer.h - snapshots are committed beside the launcher's loop, never in it.
  *
  * One thread takes orders from a short queue: checks the shards, writes the manifest (keel_store_commit),
- * then lets old snapshots go (keel_store_retain), and removes the shards of attempts that are given up. Results wait until they are taken; an eventfd says that
- * some do. A snapshot that fails is a result like any other. */
+ * then lets old snapshots go (keel_store_retain), and removes the shards of attempts that are given up.
+ * Results wait until they are taken; an eventfd says that some do. A snapshot that fails is a result like any
+ * other. */
 #ifndef KEEL_COMMITTER_H
 #define KEEL_COMMITTER_H
 

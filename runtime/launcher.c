@@ -481,14 +481,13 @@ static enum keel_status open_snapshots(struct launcher *launcher)
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
     remove_leftovers(launcher);
-    const struct keel_committer_config config = {
-        .store = launcher->store,
-        .identity = launcher->config->identity,
-        .metadata = launcher->config->metadata,
-        .retention = keel_job_retention(job),
-        .allow_nonfinite = job->snapshot_allow_nonfinite,
-        .settle = launcher->report->settle,
-        .context = launcher->report->context};
+    const struct keel_committer_config config = {.store = launcher->store,
+                                                 .identity = launcher->config->identity,
+                                                 .metadata = launcher->config->metadata,
+                                                 .retention = keel_job_retention(job),
+                                                 .allow_nonfinite = job->snapshot_allow_nonfinite,
+                                                 .settle = launcher->report->settle,
+                                                 .context = launcher->report->context};
     return keel_committer_open(&config, &launcher->committer);
 }
 

@@ -565,7 +565,8 @@ void keel_lead_work(struct keel_node *node)
                 tell(node, i, false, false);
         if (verdict.remaining > 0 && !lead->mustering)
             lead->start_ns = node->now_ns;
-        /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin. */
+        /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
+         */
         bool failed = lead->mustering && node->membership.failure != KEEL_OK &&
                       node->membership.failure != KEEL_CORRUPT;
         bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);

@@ -28,14 +28,14 @@ struct keel_worker_snapshot {
     uint64_t *place;
     uint64_t step, attempt;
     uint64_t last_bytes; /* of the shard written last; 0: none yet */
-    uint32_t rank;     /* of this worker in the view that it began in, */
-    bool lead;         /* and whether it was the first there */
-    uint32_t position; /* of this worker in that view: its rank in the snapshot */
-    bool failed;       /* the newest one did, here */
-    bool finished;     /* the newest one's shard lies in the store, complete */
-    bool doomed;       /* the one under way failed on another rank */
-    bool hurried;      /* it waited in the background for long enough */
-    uint32_t tries;    /* how many were begun again since the last regular one */
+    uint32_t rank;       /* of this worker in the view that it began in, */
+    bool lead;           /* and whether it was the first there */
+    uint32_t position;   /* of this worker in that view: its rank in the snapshot */
+    bool failed;         /* the newest one did, here */
+    bool finished;       /* the newest one's shard lies in the store, complete */
+    bool doomed;         /* the one under way failed on another rank */
+    bool hurried;        /* it waited in the background for long enough */
+    uint32_t tries;      /* how many were begun again since the last regular one */
 };
 
 /* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is

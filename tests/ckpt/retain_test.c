@@ -535,7 +535,8 @@ static int room_of(int fd, uint64_t *out_bytes)
     return 0;
 }
 
-/* Steps 10 to 40 of two kilobytes each lie there. How many go when `free` bytes are, for a save of `bytes`? */
+/* Steps 10 to 40 of two kilobytes each lie there. How many go when `free` bytes are, for a save of `bytes`?
+ */
 static uint32_t made_room(struct keel_store *store, uint32_t keep_last, uint64_t free, uint64_t bytes)
 {
     struct keel_disk_ops ops = keel_disk_posix;
@@ -557,7 +558,7 @@ START_TEST(room_is_made_before_a_save_by_what_would_go_behind_it_and_no_more)
     ck_assert_uint_eq(made_room(store, 2, 0, 5000), 0); /* nothing is there */
     for (uint64_t step = 10; step <= 40; step += 10)
         put(store, step, step, 0);
-    put(store, 50, 0, 0);                                 /* somebody may still write it */
+    put(store, 50, 0, 0);                                  /* somebody may still write it */
     ck_assert_uint_eq(made_room(store, 2, 5000, 5000), 0); /* enough */
     ck_assert_uint_eq(made_room(store, 5, 0, 5000), 0);    /* the rules allow none */
     ck_assert_uint_eq(made_room(store, 2, 4999, 5000), 1); /* the oldest is enough */

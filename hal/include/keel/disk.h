@@ -35,10 +35,10 @@ struct keel_disk_ops {
     int (*unlink)(int at, const char *path, int flags); /* AT_REMOVEDIR */
     int (*mkdir)(int at, const char *path, unsigned mode);
     int (*stat)(int at, const char *path, struct stat *out,
-                int flags);              /* AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH */
+                int flags);                   /* AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH */
     int (*room)(int fd, uint64_t *out_bytes); /* what its file system has free for this user */
-    int (*get_flags)(int fd);            /* fcntl: of the open file */
-    int (*set_flags)(int fd, int flags); /* O_DIRECT */
+    int (*get_flags)(int fd);                 /* fcntl: of the open file */
+    int (*set_flags)(int fd, int flags);      /* O_DIRECT */
     /* Call `visit` for each name in the directory but . and .., in any order, until it returns other than 0,
      * which is returned. */
     int (*list)(int fd, int (*visit)(void *context, const char *name), void *context);
