@@ -1,10 +1,10 @@
 /* wait.c - waiting for an operation: the waiter makes the progress itself, if nobody else does.
  *
  * So a short operation takes no change of threads. A waiter that finds nothing to do looks again for some
- * microseconds (its patience), then spins, at most some tens of microseconds and only while that pays,
- * offering the processor to others, then sleeps on the lines' descriptors. It spins less where that was in
- * vain or where others wanted the processor: ranks may outnumber processors, and a spinning rank takes the
- * time of the one that it waits for. */
+ * microseconds (its patience), then spins, some tens of microseconds at most where it has not just slept for
+ * a moment, and only while that pays, offering the processor to others, then sleeps on the lines'
+ * descriptors. It spins less where that was in vain or where others wanted the processor: ranks may outnumber
+ * processors, and a spinning rank takes the time of the one that it waits for. */
 #include "group.h"
 
 #include <sched.h>
@@ -13,6 +13,7 @@
 
 #define SPIN_MAX_NS    (50 * KEEL_NS_PER_US)
 #define SPIN_MIN_NS    (4 * KEEL_NS_PER_US)
+#define SLEEP_SHORT_NS (150 * KEEL_NS_PER_US) /* what came may have taken less than to wake up */
 #define YIELD_LONG_NS  (200 * KEEL_NS_PER_US) /* others had the processor for a slice */
 #define YIELD_SHORT_NS (2 * KEEL_NS_PER_US)   /* nobody else wanted the processor */
 #define CALM_NS        (20 * KEEL_NS_PER_MS)
@@ -80,7 +81,8 @@ static bool spin(struct keel_operation *operation, uint64_t deadline_ns)
     return false;
 }
 
-/* Sleep; what comes so soon that a spin would have caught it makes the next spin longer. On a busy machine
+/* Sleep. If it was short the next spin is twice as long as that took: to wake up takes up to some 100 us, and
+ * ranks that sleep in turns would otherwise do so for ever, each operation as long as that. On a busy machine
  * the thread asks for short slices first, and keeps them: it wakes before whoever computes. */
 static void doze(struct keel_operation *operation, uint64_t deadline_ns)
 {
@@ -89,8 +91,9 @@ static void doze(struct keel_operation *operation, uint64_t deadline_ns)
     if (start < endpoint->calm_ns)
         keel_thread_slice(KEEL_SLICE_NS);
     keel_endpoint_sleep(endpoint, deadline_ns);
-    if (keel_now_ns() - start < SPIN_MAX_NS && endpoint->spin_ns < SPIN_MIN_NS)
-        endpoint->spin_ns = SPIN_MIN_NS;
+    uint64_t slept = keel_now_ns() - start;
+    if (slept < SLEEP_SHORT_NS && endpoint->spin_ns < 2 * slept)
+        endpoint->spin_ns = 2 * slept;
 }
 
 /* However much comes, who calls is not kept waiting: he takes us for dead. */
