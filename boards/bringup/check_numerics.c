@@ -4,6 +4,7 @@
  * Golden cases (keel/golden.h) carry most of it; special values and finite differences say what is wrong with
  * a board whose hashes differ. */
 #include "check_tables.h"
+#include "probe.h"
 #include <inttypes.h>
 #include <keel/attention_ops.h>
 #include <keel/clock.h>
@@ -165,6 +166,33 @@ static uint32_t bits_of(float value)
     return bits;
 }
 
+/* Code that a driver builds for finite values alone (-cl-finite-math-only) takes nothing for not-a-number,
+ * nor for infinite. Keel's operations look at bits, so that their hashes show little of it. */
+static void classes(struct values *values)
+{
+    static const uint32_t in[] = {0x7fc00000, 0xffc00000, 0x7f800000, 0xff800000, 0x3f800000};
+    static const uint32_t wanted[] = {1, 1, 2, 2, 0};
+    enum { COUNT = sizeof in / sizeof in[0] };
+    uint32_t out[COUNT];
+    struct keel_probe probe = {.program = NULL};
+    struct keel_buffer *from = put(values, in, COUNT), *to = put(values, NULL, COUNT);
+    if (!keel_check_failed(values->run) && keel_probe_init(&probe, values->run)) {
+        if (keel_check_ok(values->run, keel_probe_class(&probe, values->queue, from, to, COUNT),
+                          "a plain kernel") &&
+            get(values, to, out, COUNT))
+            for (uint32_t i = 0; i < COUNT; i++)
+                if (out[i] != wanted[i])
+                    keel_check_fail(values->run,
+                                    "%08" PRIx32 " is not taken for %s: code is built for finite values "
+                                    "alone, as by -cl-finite-math-only",
+                                    in[i],
+                                    i < 2   ? "not-a-number"
+                                    : i < 4 ? "infinite"
+                                            : "a number");
+    }
+    keel_probe_fini(&probe);
+}
+
 /* x + 0 is x, for every kind of x: what flushes denormals, or loses a sign or an infinity, shows here. */
 static void special_values(struct keel_check_run *run)
 {
@@ -195,6 +223,7 @@ static void special_values(struct keel_check_run *run)
             if ((out[KINDS] & 0x7fffffff) <= 0x7f800000)
                 keel_check_fail(run, "not-a-number plus zero is %08" PRIx32, out[KINDS]);
         }
+        classes(&values);
     }
     values_end(&values);
 }
@@ -420,7 +449,8 @@ const struct keel_check keel_checks_numerics[] = {
     {"4.2", "sentinels", "no kernel writes outside its buffers, nor into its inputs", "2.1", 300, false,
      sentinels},
     {"4.3", "repeats", "the same operation gives the same bits again", "2.1", 300, false, repeats},
-    {"4.4", "special-values", "denormals, infinities and signs are kept", "2.1", 120, false, special_values},
+    {"4.4", "special-values", "denormals, infinities, signs and what is no number are kept", "2.1", 120,
+     false, special_values},
     {"4.5", "rounding", "fma rounds once, and to nearest even", "2.1", 120, false, rounding},
     {"4.6", "gradients", "gradients are those of the forward pass, by finite differences", "2.1", 120, false,
      gradients},

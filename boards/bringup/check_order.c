@@ -383,16 +383,23 @@ static void check_two_queues(struct keel_check_run *run)
     gate_end(&gate);
 }
 
+/* For checks that are all kernels. False after a verdict, and where the board has no compiler for them. */
+static bool begin_with_kernels(struct gate *gate, struct keel_check_run *run)
+{
+    bool going = gate_begin(gate, run);
+    if (going && !gate->kernels)
+        keel_check_note(run,
+                        "nothing was tried: its kernels are compiled on the board, which has no compiler");
+    return going && gate->kernels;
+}
+
 /* ---- many launches on their way ---- */
 
 static void check_many_launches(struct keel_check_run *run)
 {
     enum { LAUNCHES = 3000 };
     struct gate gate;
-    bool going = gate_begin(&gate, run);
-    if (going && !gate.kernels)
-        going = false;
-    if (going && reset(&gate) && shut(&gate, gate.first, NULL) &&
+    if (begin_with_kernels(&gate, run) && reset(&gate) && shut(&gate, gate.first, NULL) &&
         enqueue_steps(&gate, gate.first, gate.copy, LAUNCHES, 5) &&
         keel_bench_finish(&gate.bench, gate.first, "3000 launches"))
         compare_steps(&gate, gate.copy, LAUNCHES, 5, "3000 launches in one queue");
@@ -404,7 +411,7 @@ static void check_steady_launches(struct keel_check_run *run)
 {
     enum { LAUNCHES = 1000 };
     struct gate gate;
-    bool going = gate_begin(&gate, run) && gate.kernels;
+    bool going = begin_with_kernels(&gate, run);
     uint64_t resident[KEEL_BENCH_STAGES + 1] = {keel_bench_resident_bytes()};
     for (uint32_t i = 1; going && i <= KEEL_BENCH_STAGES; i++) {
         keel_check_progress(run, i, KEEL_BENCH_STAGES, "launches again and again");
@@ -469,7 +476,7 @@ static void check_grids(struct keel_check_run *run)
                                                {{2, 3, 200}, {1, 1, 1}},     {{8, 66, 24}, {8, 3, 2}},
                                                {{131072, 2, 1}, {32, 1, 1}}, {{70, 70, 1}, {1, 1, 1}}};
     struct gate gate;
-    bool going = gate_begin(&gate, run) && gate.kernels;
+    bool going = begin_with_kernels(&gate, run);
     for (size_t i = 0; going && i < sizeof ranges / sizeof ranges[0]; i++) {
         const size_t items = ranges[i].local[0] * ranges[i].local[1] * ranges[i].local[2];
         if (items <= claimed_items(&gate))

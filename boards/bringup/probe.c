@@ -1,5 +1,6 @@
 /* probe.c - the host's part of probe.cl, and its launches. */
 #include "probe.h"
+#include <math.h>
 #include <string.h>
 
 static uint32_t mix(uint32_t x)
@@ -70,12 +71,21 @@ static void host_step(void *const *arguments, const struct keel_range *range)
     words[at] = words[at] * 3 + scalar(arguments[2]);
 }
 
+static void host_class(void *const *arguments, const struct keel_range *range)
+{
+    const float *from = arguments[0];
+    uint32_t *to = arguments[1];
+    for (size_t i = 0; i < range->global[0]; i++)
+        to[i] = isnan(from[i]) ? 1 : isinf(from[i]) ? 2 : 0;
+}
+
 extern const char keel_cl_probe[];
 static const struct keel_module_kernel kernels[KEEL_PROBE_KERNELS] = {
     [KEEL_PROBE_SLOW] = {"keel_probe_slow", host_slow},
     [KEEL_PROBE_COPY] = {"keel_probe_copy", host_copy},
     [KEEL_PROBE_GRID] = {"keel_probe_grid", host_grid},
-    [KEEL_PROBE_STEP] = {"keel_probe_step", host_step}};
+    [KEEL_PROBE_STEP] = {"keel_probe_step", host_step},
+    [KEEL_PROBE_CLASS] = {"keel_probe_class", host_class}};
 static const struct keel_module module = {
     .name = "probe", .source = keel_cl_probe, .kernels = kernels, .kernel_count = KEEL_PROBE_KERNELS};
 
@@ -145,4 +155,12 @@ enum keel_status keel_probe_step(const struct keel_probe *probe, struct keel_que
 {
     const struct keel_arg args[] = {memory(words), word(at), word(value)};
     return keel_queue_launch(queue, probe->kernels[KEEL_PROBE_STEP], args, 3, &one, NULL, NULL);
+}
+
+enum keel_status keel_probe_class(const struct keel_probe *probe, struct keel_queue *queue,
+                                  struct keel_buffer *from, struct keel_buffer *to, uint32_t count)
+{
+    const struct keel_arg args[] = {memory(from), memory(to)};
+    const struct keel_range range = {.global = {count, 1, 1}, .local = {1, 1, 1}};
+    return keel_queue_launch(queue, probe->kernels[KEEL_PROBE_CLASS], args, 2, &range, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* probe.cl - kernels whose results show what a driver did with their launch: when, how often, over which grid.
  *
- * Shapes: words[...] of 32 bits. Integers only: the same words on any device. Tunables: none. */
+ * Shapes: words[...] of 32 bits. Integers, and comparisons of floats: the same words on any device. Tunables: none. */
 
 static inline uint probe_mix(uint x)
 {
@@ -46,4 +46,11 @@ __kernel void keel_probe_grid(__global uint *words)
 __kernel void keel_probe_step(__global uint *words, uint at, uint value)
 {
     words[at] = words[at] * 3u + value;
+}
+
+/* to[i] = 1 where from[i] is not a number, 2 where it is infinite, else 0. Global size: the words. */
+__kernel void keel_probe_class(__global const float *from, __global uint *to)
+{
+    const float x = from[get_global_id(0)];
+    to[get_global_id(0)] = x != x ? 1u : fabs(x) == INFINITY ? 2u : 0u;
 }

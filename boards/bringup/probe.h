@@ -8,10 +8,11 @@
 #include "board_check.h"
 
 enum keel_probe_kernel {
-    KEEL_PROBE_SLOW, /* words[at + i] = value + i, i < count, after `steps` turns */
-    KEEL_PROBE_COPY, /* to[i] = from[i] */
-    KEEL_PROBE_GRID, /* words[id] += keel_probe_grid_word */
-    KEEL_PROBE_STEP, /* words[at] = 3 words[at] + value */
+    KEEL_PROBE_SLOW,  /* words[at + i] = value + i, i < count, after `steps` turns */
+    KEEL_PROBE_COPY,  /* to[i] = from[i] */
+    KEEL_PROBE_GRID,  /* words[id] += keel_probe_grid_word */
+    KEEL_PROBE_STEP,  /* words[at] = 3 words[at] + value */
+    KEEL_PROBE_CLASS, /* to[i] = 1 where from[i] is not a number, 2 where it is infinite, else 0 */
     KEEL_PROBE_KERNELS
 };
 
@@ -37,5 +38,7 @@ enum keel_status keel_probe_copy(const struct keel_probe *probe, struct keel_que
                                  const struct keel_wait_list *waits, struct keel_event **event);
 enum keel_status keel_probe_step(const struct keel_probe *probe, struct keel_queue *queue,
                                  struct keel_buffer *words, uint32_t at, uint32_t value);
+enum keel_status keel_probe_class(const struct keel_probe *probe, struct keel_queue *queue,
+                                  struct keel_buffer *from, struct keel_buffer *to, uint32_t count);
 
 #endif
