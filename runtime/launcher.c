@@ -255,6 +255,8 @@ static void read_signals(struct launcher *launcher)
         else if (keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
             launcher->hurried = true;
         launcher->stopping = true;
+        if (launcher->config->signalled != NULL)
+            *launcher->config->signalled = true;
     }
 }
 

@@ -49,6 +49,8 @@ struct keel_launch_config {
     const char *resume;  /* handed to workers as it is; NULL: nothing */
     uint64_t first_step; /* steps before this one are not reported */
     struct keel_launch_report report;
+    bool *signalled; /* becomes true when a signal asked for the end, and not the caller's `stop` alone; may
+                        be NULL */
 };
 
 /* One run per directory: lock it before anything in it is opened or written. The lock is DIR/run.lock, with

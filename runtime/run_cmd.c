@@ -515,6 +515,7 @@ static void show_sample(const struct run *run)
  * with him, and *again says that it is to be made once more. */
 static enum keel_status live(struct run *run, struct keel_output *output, const char *resume, bool *again)
 {
+    bool signalled = false;
     struct keel_launch_config config = {.job = &run->job,
                                         .job_path = run->job_copy,
                                         .directory = run->directory,
@@ -522,11 +523,19 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .drills = run->drills,
                                         .drill_count = run->drill_count,
                                         .resume = resume,
-                                        .report = keel_output_report(output)};
+                                        .report = keel_output_report(output),
+                                        .signalled = &signalled};
     *again = false;
     KEEL_TRY(find_first_step(run, resume, keel_output_next_step(output) - 1, &config.first_step));
     enum keel_status status = keel_launch(&config);
-    KEEL_TRY(keel_output_spike(output, again));
+    enum keel_status spiked = keel_output_spike(output, again);
+    if (*again && signalled) {
+        *again = false;
+        return keel_fail(KEEL_INTERRUPTED,
+                         "stopped after the loss had exploded; the same command goes back to the "
+                         "snapshot before");
+    }
+    KEEL_TRY(spiked);
     KEEL_TRY(status);
     if (keel_output_mismatches(output) > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",

@@ -51,5 +51,24 @@ check "a run that goes back ends when the same bits come again" grep -q "explode
 check "with code 1" [ "$code" -eq 1 ]
 check "from a snapshot before" grep -q '"event":"resumed".*"step":[12]0' "$out/events.jsonl"
 
+# A signal while the run ends for the explosion: the step behind that takes three seconds. Where the signal was late
+# (the run has gone back already), it is tried again.
+resumed() { grep -q '"event":"resumed"' "$root/$1/events.jsonl" 2>/dev/null; }
+for try in 1 2 3 4 5; do
+    (
+        run "asked$try" --set train.spike=back --drill "slow:rank=1,step=$((step + 1)),ms=3000,steps=9"
+        exit "$code"
+    ) &
+    waiter=$!
+    until grep -q '"event":"loss-spike"' "$root/asked$try/events.jsonl" 2>/dev/null || ! kill -0 "$waiter" 2>/dev/null; do sleep 0.05; done
+    kill -TERM "$(cat "$root/asked$try/run.lock")" 2>/dev/null
+    resumed "asked$try" && late=yes || late=no
+    wait "$waiter"
+    code=$?
+    [ "$late" = yes ] || break
+done
+check "who asks it to end meanwhile is heard: code 5" [ "$code" -eq 5 ]
+check "and it does not go back" [ -z "$(grep '"event":"resumed"' "$root/asked$try/events.jsonl")" ]
+
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
