@@ -164,8 +164,8 @@ uint64_t keel_drill_last_ns(const char *directory)
     uint64_t last = 0;
     for (char *at = text; at != NULL && (at = strstr(at, name)) != NULL;) {
         at += sizeof name - 1;
-        bool ends_a_rank =
-            strncmp(at, "kill:", 5) == 0 || strncmp(at, "stop:", 5) == 0 || strncmp(at, "sick:", 5) == 0;
+        bool ends_a_rank = strncmp(at, "kill:", 5) == 0 || strncmp(at, "stop:", 5) == 0 ||
+                           strncmp(at, "sick:", 5) == 0 || strncmp(at, "hang:", 5) == 0;
         const char *when = strstr(at, field);
         if (ends_a_rank && when != NULL)
             last = strtoull(when + sizeof field - 1, NULL, 10);

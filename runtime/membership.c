@@ -51,13 +51,24 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     for (uint8_t i = 0; i < status->worker_count; i++)
         if (status->workers[i].state == KEEL_WORKER_READY)
             seen->alive_ns[i] = now_ns;
-    for (uint8_t i = 0; i < status->worker_count && m->failure == KEEL_OK; i++) {
-        if (status->workers[i].state != KEEL_WORKER_FAILED)
-            continue;
-        m->failure = status->workers[i].failure;
-        memcpy(m->failure_detail, status->detail, sizeof m->failure_detail);
-    }
     return true;
+}
+
+enum keel_status keel_membership_failure(const struct keel_membership *m, const struct keel_view *of,
+                                         const char **out_detail)
+{
+    for (uint16_t node = 0; node < m->node_count; node++) {
+        const struct keel_seen_node *seen = &m->nodes[node];
+        for (uint8_t i = 0; i < seen->worker_count; i++) {
+            const struct keel_wire_worker *worker = &seen->workers[i];
+            if (worker->state != KEEL_WORKER_FAILED ||
+                (of != NULL && keel_view_find_worker(of, node, i, worker->incarnation) < 0))
+                continue;
+            *out_detail = seen->detail;
+            return worker->failure;
+        }
+    }
+    return KEEL_OK;
 }
 
 void keel_membership_node_exit(struct keel_membership *m, uint16_t node)

@@ -46,8 +46,6 @@ struct keel_membership {
     uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the convicted: last sign of life; 0: none was heard */
     uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
     uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
-    enum keel_status failure;              /* first that a restart does not cure */
-    char failure_detail[KEEL_WIRE_DETAIL_BYTES];
 };
 
 struct keel_verdict {
@@ -67,6 +65,12 @@ struct keel_verdict {
 };
 
 void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns);
+
+/* What a restart does not cure, as the first worker that reports it says (its detail is borrowed till the
+ * next status): of a member of the view, as who left earlier did not end the run; of any, where `of` is NULL.
+ */
+enum keel_status keel_membership_failure(const struct keel_membership *m, const struct keel_view *of,
+                                         const char **out_detail);
 
 /* Take a status report; false when it is stale (an older incarnation or sequence, a process known to be
  * dead) and changed nothing. */

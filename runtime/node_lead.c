@@ -450,9 +450,12 @@ static void muster_workers(struct keel_node *node, const struct keel_verdict *ve
     uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + pending_respawns(lead);
     uint64_t patience_ns = lead->mustering ? node->times.grace_ns : node->times.silence_ns;
     if (ready == 0) {
+        const char *detail;
+        enum keel_status failure =
+            keel_membership_failure(&node->membership, lead->mustering ? NULL : &node->view, &detail);
         lead->first_ready_ns = 0;
-        if (hope == 0 && node->membership.failure != KEEL_OK)
-            end_run(node, node->membership.failure, node->membership.failure_detail);
+        if (hope == 0 && failure != KEEL_OK)
+            end_run(node, failure, detail);
         else if (hope == 0)
             end_without_workers(node);
         else if (keel_node_due(node, lead->start_ns + node->times.muster_ns))
@@ -567,12 +570,13 @@ void keel_lead_work(struct keel_node *node)
             lead->start_ns = node->now_ns;
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
          */
-        bool failed = lead->mustering && node->membership.failure != KEEL_OK &&
-                      node->membership.failure != KEEL_CORRUPT;
+        const char *detail;
+        enum keel_status failure =
+            lead->mustering ? keel_membership_failure(&node->membership, NULL, &detail) : KEEL_OK;
         bool idle = lead->mustering || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
         bool over = is_over(node, &verdict);
-        if (failed)
-            end_run(node, node->membership.failure, node->membership.failure_detail);
+        if (failure != KEEL_OK && failure != KEEL_CORRUPT)
+            end_run(node, failure, detail);
         else if (lead->stopping && !over &&
                  (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");

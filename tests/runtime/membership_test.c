@@ -34,8 +34,10 @@ static bool report(uint16_t node, uint32_t incarnation, uint64_t sequence, enum 
                                       .silent_node = KEEL_RANK_NONE,
                                       .first_record = UINT64_MAX,
                                       .worker_count = 1};
-    status.workers[0] = (struct keel_wire_worker){
-        .incarnation = incarnation << 8, .state = state, .told_epoch = incarnation == 1 ? 1 : 0};
+    status.workers[0] = (struct keel_wire_worker){.incarnation = incarnation << 8,
+                                                  .state = state,
+                                                  .failure = KEEL_MISMATCH,
+                                                  .told_epoch = incarnation == 1 ? 1 : 0};
     return keel_membership_report(&m, node, &status, now_ns);
 }
 
@@ -145,8 +147,26 @@ START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
 }
 END_TEST
 
+/* What ends a run is the failure of who carries it, not of who was left out long before. */
+START_TEST(a_failure_of_who_left_is_not_the_runs)
+{
+    const char *detail = NULL;
+    set_up();
+    ck_assert(report(1, 1, 1, KEEL_WORKER_READY) && report(3, 1, 1, KEEL_WORKER_FAILED));
+    ck_status(keel_membership_failure(&m, &view, &detail), KEEL_MISMATCH);
+    ck_assert_ptr_eq(detail, m.nodes[3].detail);
+    view.member_count = 2; /* the third was left out */
+    ck_ok(keel_membership_failure(&m, &view, &detail));
+    ck_status(keel_membership_failure(&m, NULL, &detail), KEEL_MISMATCH);
+    ck_assert(report(2, 1, 1, KEEL_WORKER_FAILED));
+    ck_status(keel_membership_failure(&m, &view, &detail), KEEL_MISMATCH);
+    ck_assert_ptr_eq(detail, m.nodes[2].detail);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_failure_of_who_left_is_not_the_runs);
     tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);
