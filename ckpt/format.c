@@ -2,6 +2,7 @@
 #include "format.h"
 #include "json_scan.h"
 #include <keel/memory.h>
+#include <keel/text.h>
 #include <string.h>
 #include <xxhash.h>
 

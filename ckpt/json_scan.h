@@ -17,9 +17,6 @@ struct keel_json_scan {
     const char *error; /* NULL: none so far */
 };
 
-/* RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. *out_at: the first byte that is wrong. */
-bool keel_utf8_valid(const char *text, size_t bytes, size_t *out_at);
-
 /* Is `c` next? Then it is taken. False is no error here. */
 bool keel_json_next(struct keel_json_scan *scan, char c);
 bool keel_json_take(struct keel_json_scan *scan, char c);

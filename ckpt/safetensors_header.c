@@ -4,6 +4,7 @@
 #include "text_out.h"
 #include <inttypes.h>
 #include <keel/memory.h>
+#include <keel/text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include "safetensors_header.h"
 #include "text_out.h"
 #include <keel/memory.h>
+#include <keel/text.h>
 #include <stdlib.h>
 #include <string.h>
 

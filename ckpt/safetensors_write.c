@@ -11,6 +11,7 @@
 #include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <keel/text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 # hal_HOST_SRC needs no device and no OpenCL: it is all that libkeel-ckpt takes from here.
 hal_HOST_SRC := \
 	status.c \
+	text.c \
 	log.c \
 	clock.c \
 	thread.c \

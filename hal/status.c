@@ -1,6 +1,7 @@
 /* status.c - the table of statuses and this thread's detail string. */
 #include <errno.h>
 #include <keel/status.h>
+#include <keel/text.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,7 @@ enum keel_status keel_fail(enum keel_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    keel_utf8_clean(text);
     memcpy(detail, text, sizeof detail);
     return status;
 }
@@ -106,6 +108,7 @@ void keel_detail_set(const char *new_detail)
     size_t length = strnlen(new_detail, sizeof detail - 1);
     memmove(detail, new_detail, length); /* it may be our own detail */
     detail[length] = '\0';
+    keel_utf8_clean(detail);
 }
 
 void keel_assert_failed(const char *expression, const char *file, int line)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <keel/clock.h>
 #include <keel/log.h>
+#include <keel/text.h>
 #include <keel/thread.h>
 #include <limits.h>
 #include <signal.h>
@@ -157,8 +158,25 @@ START_TEST(an_unknown_log_level_means_warn)
 }
 END_TEST
 
+/* Names of files are any bytes; JSON and terminals take UTF-8. */
+START_TEST(a_detail_is_utf8_whatever_it_names)
+{
+    size_t wrong;
+    (void)keel_fail(KEEL_NOT_FOUND, "%s is not there", "a\xff\xc3\xa4\xc3(\xed\xa0\x80\xe2\x82");
+    ck_assert_str_eq(keel_detail(), "a?\xc3\xa4?(????? is not there");
+    ck_assert(keel_utf8_valid(keel_detail(), strlen(keel_detail()), &wrong));
+    char long_name[KEEL_DETAIL_BYTES + 1];
+    for (size_t i = 0; i + 1 < sizeof long_name; i += 2) /* is cut within a sequence */
+        memcpy(long_name + i, "\xc3\xa4", 2);
+    long_name[sizeof long_name - 1] = 0;
+    keel_detail_set(long_name);
+    ck_assert(keel_utf8_valid(keel_detail(), strlen(keel_detail()), &wrong));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_detail_is_utf8_whatever_it_names);
     tcase_add_test(tc, every_status_has_name_text_and_exit_code);
     tcase_add_test(tc, a_failure_keeps_its_detail);
     tcase_add_test(tc, a_long_detail_is_cut_and_errno_is_not);

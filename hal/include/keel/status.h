@@ -75,7 +75,8 @@ enum keel_status keel_fail(enum keel_status status, const char *format, ...)
 enum keel_status keel_fail_errno(int error_number, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* This thread's newest detail; "" when none. Valid until the thread's next keel_fail. */
+/* This thread's newest detail, in UTF-8 whatever it names; "" when none. Valid until the thread's next
+ * keel_fail. */
 const char *keel_detail(void);
 
 /* Replace this thread's detail with that of another thread or process (copied). */
