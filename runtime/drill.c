@@ -19,7 +19,7 @@ enum { LOG_BYTES_MAX = 1 << 20, DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FU
 
 static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
                                                                   "flip", "sick", "hang"};
-static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot"};
+static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot", "capture"};
 
 static enum keel_status wrong(const char *text, const char *why)
 {
@@ -28,7 +28,7 @@ static enum keel_status wrong(const char *text, const char *why)
                      "kill:all,step=200  stop:rank=0,step=9  slow:rank=1,step=9,ms=500,steps=3  "
                      "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9 "
                      "(at: forward, reduce, "
-                     "commit, snapshot)",
+                     "commit, snapshot, capture)",
                      text, why);
 }
 
@@ -122,10 +122,12 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
         return wrong(text, "a target (rank, node or all) and a step are wanted");
     if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
         return wrong(text, "only kill takes a node or all; the others take a rank");
-    bool spoils = drill.action == KEEL_DRILL_SICK || drill.action == KEEL_DRILL_HANG,
-         of_loss = drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_COMMIT;
-    if ((spoils || drill.action == KEEL_DRILL_FLIP) && drill.phase != KEEL_AT_FORWARD && !of_loss)
-        return wrong(text, "what spoils a board comes before the forward pass, a flip there or at=commit");
+    bool flips = drill.action == KEEL_DRILL_FLIP, hangs = drill.action == KEEL_DRILL_HANG;
+    bool else_at = (flips && drill.phase == KEEL_AT_COMMIT) || (hangs && drill.phase == KEEL_AT_CAPTURE);
+    if ((flips || hangs || drill.action == KEEL_DRILL_SICK) && drill.phase != KEEL_AT_FORWARD && !else_at)
+        return wrong(text,
+                     "what spoils a board comes before the forward pass, or a flip at=commit, or a hang "
+                     "at=capture");
     *out = drill;
     return KEEL_OK;
 }
@@ -288,7 +290,7 @@ static void fire(const struct keel_drill_plan *plan, const struct keel_drill *dr
         plan->spoil(plan->context, "flip:read=*");
         break;
     case KEEL_DRILL_HANG:
-        plan->spoil(plan->context, "hang:any=*");
+        plan->spoil(plan->context, drill->phase == KEEL_AT_CAPTURE ? "hang:read=1" : "hang:any=*");
         break;
     default:
         end_processes(drill, plan->directory);

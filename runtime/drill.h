@@ -12,6 +12,7 @@
  *     flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step changes
  *     sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's board
  *     hang:rank=2,step=30            from then on no command of that rank's board comes back
+ *     hang:rank=2,step=32,at=capture  the next copy from that rank's board does not
  *
  * A drill fires once in the life of a run directory: before it fires, a line in DIR/drills.jsonl is made
  * durable, so that a resumed run does not die again of the same drill. */
@@ -35,7 +36,14 @@ enum keel_drill_action {
     KEEL_DRILL_ACTION_COUNT
 };
 enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
-enum keel_drill_phase { KEEL_AT_FORWARD, KEEL_AT_REDUCE, KEEL_AT_COMMIT, KEEL_AT_SNAPSHOT, KEEL_AT_COUNT };
+enum keel_drill_phase {
+    KEEL_AT_FORWARD,
+    KEEL_AT_REDUCE,
+    KEEL_AT_COMMIT,
+    KEEL_AT_SNAPSHOT,
+    KEEL_AT_CAPTURE,
+    KEEL_AT_COUNT
+};
 
 struct keel_drill {
     char text[KEEL_DRILL_TEXT_BYTES]; /* as given: its name */

@@ -10,7 +10,8 @@ const char *keel_hang_section_name(enum keel_hang_section section)
                                         "the gradients of a step",
                                         "the update of the weights",
                                         "an evaluation",
-                                        "a golden operation"};
+                                        "a golden operation",
+                                        "a copy for a snapshot"};
     return names[section];
 }
 
@@ -49,6 +50,12 @@ void keel_hang_leave(struct keel_hang_watch *watch, enum keel_hang_section secti
     atomic_fetch_add(&timer->entries, 1);
 }
 
+void keel_hang_expect(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t ns)
+{
+    if (watch != NULL)
+        atomic_store(&watch->timers[section].expected_ns, ns);
+}
+
 void keel_hang_trust(struct keel_hang_watch *watch, enum keel_hang_section section)
 {
     if (watch != NULL)
@@ -69,9 +76,14 @@ static uint64_t limit_of(struct keel_hang_watch *watch, enum keel_hang_section s
     if (section == KEEL_HANG_WARM)
         return watch->stall_ns;
     if (!atomic_load(&timer->trusted))
-        least_ns = KEEL_HANG_FIRST_TIMEOUTS * watch->timeout_ns + KEEL_HANG_FIRST_WARMS * warm_ns;
+        least_ns = KEEL_HANG_FIRST_TIMEOUTS * watch->timeout_ns + KEEL_HANG_FIRST_WARMS * warm_ns +
+                   KEEL_HANG_FACTOR * atomic_load(&timer->expected_ns);
     if (limit_ns < least_ns)
         limit_ns = least_ns;
+    if (section == KEEL_HANG_CAPTURE) {
+        uint64_t before_ns = limit_of(watch, KEEL_HANG_COMPUTE);
+        limit_ns = limit_ns < before_ns ? before_ns : limit_ns;
+    }
     return limit_ns < watch->stall_ns ? limit_ns : watch->stall_ns;
 }
 

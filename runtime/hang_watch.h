@@ -9,9 +9,10 @@
  *     limit = 20 x longest time of that section so far    at least the user's timeout, at most the stall
  * limit
  *
- * and before a section was measured, or where a launch may compile, it is 30 timeouts and 8 times what the
- * warm-up took, which compiled everything. A slow device is not a hung one: each time that it is slower the
- * limit grows, and a jump by 20 is far above what a loaded machine makes of a step.
+ * and before a section was measured, or where a launch may compile, it is 5 timeouts, 8 times what the
+ * warm-up took, which compiled everything, and 20 times what its measure makes the section expect. A slow
+ * device is not a hung one: each time that it is slower the limit grows, and a jump by 20 is far above what a
+ * loaded machine makes of a step.
  *
  * Time is counted in ticks. A tick that came late counts as two at most: on a machine that is overloaded, and
  * in a process that was stopped, the thread that looks did not run either, and that time is not the device's.
@@ -31,24 +32,26 @@ enum keel_hang_section {
     KEEL_HANG_COMPUTE, /* one microbatch, or one wait for gradients */
     KEEL_HANG_UPDATE,
     KEEL_HANG_EVAL,
-    KEEL_HANG_SCREEN, /* one golden operation */
+    KEEL_HANG_SCREEN,  /* one golden operation */
+    KEEL_HANG_CAPTURE, /* one copy of a snapshot; it may wait behind COMPUTE, whose limit it has at least */
     KEEL_HANG_SECTIONS
 };
 
 enum {
     KEEL_HANG_FACTOR = 20,
-    KEEL_HANG_FIRST_TIMEOUTS = 30,
+    KEEL_HANG_FIRST_TIMEOUTS = 5,
     KEEL_HANG_FIRST_WARMS = 8,
     KEEL_HANG_TICK_MAX = 2 /* so many ticks one tick counts for at most */
 };
 
 struct keel_hang_timer {
-    atomic_uint_fast64_t entries;    /* times entered and left: odd while inside */
-    atomic_uint_fast64_t counted_ns; /* so long inside, as the ticks count */
-    atomic_uint_fast64_t longest_ns; /* of all that came back; 0: none has */
-    atomic_bool trusted;             /* longest_ns says how long it takes */
-    uint64_t entered_ns;             /* of the thread inside */
-    uint64_t seen;                   /* entries at the last tick; of the thread that ticks */
+    atomic_uint_fast64_t entries;     /* times entered and left: odd while inside */
+    atomic_uint_fast64_t counted_ns;  /* so long inside, as the ticks count */
+    atomic_uint_fast64_t longest_ns;  /* of all that came back; 0: none has */
+    atomic_uint_fast64_t expected_ns; /* by the warm-up's measure; 0: it has none */
+    atomic_bool trusted;              /* longest_ns says how long it takes */
+    uint64_t entered_ns;              /* of the thread inside */
+    uint64_t seen;                    /* entries at the last tick; of the thread that ticks */
 };
 
 struct keel_hang_watch {
@@ -70,6 +73,8 @@ void keel_hang_watch_init(struct keel_hang_watch *watch, uint64_t timeout_ns, ui
 /* Around what talks to the device; sections do not nest in themselves. */
 void keel_hang_enter(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t now_ns);
 void keel_hang_leave(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t now_ns);
+/* So long the section will take, as the warm-up measured it. */
+void keel_hang_expect(struct keel_hang_watch *watch, enum keel_hang_section section, uint64_t ns);
 /* What was measured of a section now holds: all of it ran once. */
 void keel_hang_trust(struct keel_hang_watch *watch, enum keel_hang_section section);
 /* What comes next there may compile kernels: no longer so, until trusted again. */

@@ -221,10 +221,25 @@ uint64_t keel_trainer_probe(const struct keel_trainer *trainer)
     return trainer->probe;
 }
 
+/* One microbatch more, now that all is compiled: what the queue holds when it is full is what a wait is for.
+ */
+static enum keel_status time_microbatch(struct keel_trainer *trainer)
+{
+    struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = trainer->job->seed};
+    uint64_t since_ns = keel_now_ns();
+    KEEL_TRY(keel_engine_zero(trainer->engine));
+    KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch, NULL, NULL));
+    KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
+    keel_hang_expect(trainer->hangs, KEEL_HANG_COMPUTE, (KEEL_ENGINE_SLOTS + 1) * (keel_now_ns() - since_ns));
+    return KEEL_OK;
+}
+
 enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
 {
     keel_hang_enter(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
     enum keel_status status = run_all_once(trainer);
+    if (status == KEEL_OK && trainer->hangs != NULL)
+        status = time_microbatch(trainer);
     keel_hang_leave(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
     return status;
 }
@@ -661,6 +676,8 @@ static enum keel_status await_capture(struct keel_trainer *trainer, const struct
     enum keel_status captured =
         keel_save_wait_captured(step->save, keel_deadline_after_ns(trainer->stall_ns));
     result->snapshot_stall_ns = keel_now_ns() - since;
+    if (captured == KEEL_OK)
+        keel_hang_trust(trainer->hangs, KEEL_HANG_CAPTURE);
     return captured == KEEL_TIMEOUT ? captured : KEEL_OK; /* a save that failed is its owner's to report */
 }
 

@@ -41,13 +41,13 @@ enum keel_status keel_trainer_read_state(struct keel_trainer *trainer, struct ke
                                          uint64_t offset_bytes, uint64_t bytes, void *out)
 {
     struct keel_buffer *flat = part_of(trainer, &offset_bytes, bytes);
-    /* A capture's thread gives way to all others: its time says nothing of the device. */
-    struct keel_hang_watch *hangs = queue == keel_engine_queue(trainer->engine) ? trainer->hangs : NULL;
-    keel_hang_enter(hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_hang_section section =
+        queue == keel_engine_queue(trainer->engine) ? KEEL_HANG_STATE : KEEL_HANG_CAPTURE;
+    keel_hang_enter(trainer->hangs, section, keel_now_ns());
     enum keel_status status = keel_queue_read(queue, flat, offset_bytes, out, bytes, NULL, NULL);
     if (status == KEEL_OK)
         status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
-    keel_hang_leave(hangs, KEEL_HANG_STATE, keel_now_ns());
+    keel_hang_leave(trainer->hangs, section, keel_now_ns());
     return status;
 }
 

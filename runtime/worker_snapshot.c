@@ -12,16 +12,21 @@
 
 enum { LISTED_MAX = 1 << 16 }; /* of the newest; a step that is asked for is looked for among so many */
 
-static enum keel_status read_region(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
-                                    void *out)
+static void drill_at(struct keel_worker *worker, enum keel_drill_phase phase)
 {
-    struct keel_worker *worker = context;
     struct keel_drill_place place = {.step = worker->snapshot.step,
-                                     .phase = KEEL_AT_SNAPSHOT,
+                                     .phase = phase,
                                      .rank = worker->snapshot.rank,
                                      .node = worker->node,
                                      .lead = worker->snapshot.lead};
     keel_drill_fire(&worker->drills, &place);
+}
+
+static enum keel_status read_region(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes,
+                                    void *out)
+{
+    struct keel_worker *worker = context;
+    drill_at(worker, KEEL_AT_SNAPSHOT);
     return keel_trainer_read_state(worker->trainer, worker->snapshot.queue,
                                    worker->snapshot.place[index] + offset_bytes, bytes, out);
 }
@@ -91,6 +96,7 @@ static enum keel_status begin(struct keel_worker *worker)
     snapshot->attempt = worker->view.epoch;
     make_room(worker);
     KEEL_TRY(configure(worker, &config));
+    drill_at(worker, KEEL_AT_CAPTURE); /* the device is idle: what spoils it may be given to it now */
     return keel_save_begin(worker->store, &config, &snapshot->save);
 }
 

@@ -31,6 +31,7 @@ START_TEST(good_drills_are_understood)
     ck_assert(drill.action == KEEL_DRILL_SICK && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("hang:rank=2,step=7", &drill));
     ck_assert(drill.action == KEEL_DRILL_HANG && drill.number == 2 && drill.step == 7);
+    ck_ok(keel_drill_parse("hang:rank=2,step=8,at=capture", &drill));
     ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
     ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
     ck_ok(keel_drill_parse("flip:rank=1,step=9,at=commit", &drill));
