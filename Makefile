@@ -292,6 +292,9 @@ layers:
 # What the checkpoint room stores passes the table of keel/disk.h, or a test could not make it fail.
 	@! git grep -nE '(^|[^A-Za-z0-9_>.])(f?open|openat|creat|close|p?read|p?write|p?readv|p?writev|fsync|fdatasync|rename|renameat|unlink|unlinkat|remove|rmdir|mkdir|mkdirat|[fl]?stat|fstatat|access|faccessat|fcntl|ftruncate|truncate|fallocate|mmap|opendir|readdir)\(' -- ':(glob)ckpt/*.c' || \
 	  { echo "layers: ckpt reaches the disk through keel/disk.h alone"; exit 1; }
+# Functions of kernels that take local memory are CANON_INLINE (kernels/canon_vector.h says why).
+	@! grep -Pzo '\n *static [^;{]*\([^;{]*(__local|SPACE)[^;{]*\{' kernels/*.cl kernels/*_tile.h kernels/canon_*.h | \
+	  tr '\0' '\n' | grep . || { echo "layers: these take local memory: CANON_INLINE instead of static"; exit 1; }
 # No file that people read grows beyond 1000 lines.
 sizes:
 	@git ls-files '*.c' '*.h' '*.cl' '*.sh' '*.mk' '*.md' Makefile | xargs wc -l | \

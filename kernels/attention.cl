@@ -111,7 +111,7 @@ static ulong part_floats(uint tokens, uint heads, uint width)
 #if KEEL_BY_LANE == 0
 #define PIECE(l, c) vload4(c, rows + min(first + (l), last) * step)
 #define PUT(m, v)   vstore16(v, 0, lanes + (m)*LANES);
-static void turn_rows(__global const float *rows, ulong step, uint first, uint last, SPACE float *lanes)
+CANON_INLINE void turn_rows(__global const float *rows, ulong step, uint first, uint last, SPACE float *lanes)
 {
     TURN_TILE(float16)
 }
@@ -136,7 +136,7 @@ static void load_lanes(__global const float *rows, ulong step, uint first, uint 
 }
 
 /* Two facts of each row, from lanes. */
-static void store_facts(SPACE const float *lanes, __global float *rows, uint first, uint last)
+CANON_INLINE void store_facts(SPACE const float *lanes, __global float *rows, uint first, uint last)
 {
     for (uint l = 0; l < LANES && first + l <= last; l++) {
         rows[(first + l) * 2] = lanes[l];
@@ -184,12 +184,12 @@ CANON_INLINE void dot(__global const float *rows, ulong step, uint count, uint w
     }
 #endif
 }
-static void dot_rows(__global const float *rows, ulong step, uint count, uint width,
+CANON_INLINE void dot_rows(__global const float *rows, ulong step, uint count, uint width,
                      SPACE const float *lanes, SPACE float *out)
 {
     dot(rows, step, count, width, lanes, out, true);
 }
-static void dot_half(__global const float *rows, ulong step, uint count, uint width,
+CANON_INLINE void dot_half(__global const float *rows, ulong step, uint count, uint width,
                      SPACE const float *lanes, SPACE float *out)
 {
     dot(rows, step, count, width, lanes, out, false);
@@ -251,7 +251,7 @@ static uint pitch_of(uint width)
 }
 
 /* `count` rows, with zeros behind each. */
-static void copy_rows(__global const float *rows, ulong step, uint count, uint width, SPACE float *copy)
+CANON_INLINE void copy_rows(__global const float *rows, ulong step, uint count, uint width, SPACE float *copy)
 {
     for (uint j = 0; j < count; j++)
         for (uint d = 0; d < width; d += LANES, copy += LANES)
@@ -262,7 +262,7 @@ static void copy_rows(__global const float *rows, ulong step, uint count, uint w
 /* sums[l][d] goes on with the chain over j of weights[j][l] rows[j][d], of the j < count from `from` + l to
  * `to` + l; what is beyond these by less than 8 must weigh 0. Rows are read where they are if they lie close
  * and come out even, else from `copy`, COPY_FLOATS of scratch. */
-static void sum_rows(__global const float *rows, ulong step, uint count, uint width, int from, int to,
+CANON_INLINE void sum_rows(__global const float *rows, ulong step, uint count, uint width, int from, int to,
                      SPACE const float *weights, SPACE float *copy, SPACE float *sums)
 {
     const uint pitch = pitch_of(width);
@@ -287,7 +287,7 @@ static void sum_rows(__global const float *rows, ulong step, uint count, uint wi
 
 /* rows[i][d] = chain over the j <= i + `to` of weights[i][j] keys[j][d], going on from what rows holds, or
  * from 0. */
-static void add_rows(SPACE const float *weights, uint count, SPACE const float *keys, uint key_count,
+CANON_INLINE void add_rows(SPACE const float *weights, uint count, SPACE const float *keys, uint key_count,
                      int to, uint width, bool begin, __global float *rows, ulong step, SPACE float *tile)
 {
     const uint pitch = pitch_of(width);
@@ -312,14 +312,14 @@ static void add_rows(SPACE const float *weights, uint count, SPACE const float *
     }
 }
 
-static void zero_rows(SPACE float *sums, uint width)
+CANON_INLINE void zero_rows(SPACE float *sums, uint width)
 {
     for (uint i = 0; i < pitch_of(width) * VECTORS; i++)
         vstore16((float16)(0.0f), i, sums);
 }
 
 /* y = sums * factor + 0, row by row. */
-static void store_rows(SPACE const float *sums, uint count, uint width, float factor, __global float *y,
+CANON_INLINE void store_rows(SPACE const float *sums, uint count, uint width, float factor, __global float *y,
                        ulong step)
 {
     for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
@@ -357,7 +357,7 @@ __kernel void keel_attention_pack(__global const float *from, __global float *to
 
 /* Scores of a block of keys, before they are scaled; of a key that only the second vector of queries sees,
  * from `near` on, only those. */
-static void score_keys(__global const float *keys, ulong step, uint count, uint near, uint width,
+CANON_INLINE void score_keys(__global const float *keys, ulong step, uint count, uint near, uint width,
                        SPACE const float *q, SPACE float *scores)
 {
     if (near > 0)
@@ -367,7 +367,7 @@ static void score_keys(__global const float *keys, ulong step, uint count, uint 
 }
 
 /* A block of scores becomes scores * scale, and `largest` the largest of each query's. */
-static void scale_scores(SPACE float *scores, uint count, float scale, bool masked, int first_key,
+CANON_INLINE void scale_scores(SPACE float *scores, uint count, float scale, bool masked, int first_key,
                          int16 query, uint v, float16 *largest)
 {
     float16 most = *largest;
@@ -381,7 +381,7 @@ static void scale_scores(SPACE float *scores, uint count, float scale, bool mask
 }
 
 /* A block of scores becomes exponentials, those that dropout keeps; `sum` adds all of them. */
-static void weigh_scores(SPACE float *scores, uint count, const struct drop *drop, bool masked,
+CANON_INLINE void weigh_scores(SPACE float *scores, uint count, const struct drop *drop, bool masked,
                          int first_key, int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
 {
     float16 total = *sum;
@@ -416,7 +416,7 @@ static bool ordinary(uint16 most, uint16 least)
 /* y = sums / facts[LANES + i] + 0, row by row. The operations of canon_divide without those on exponents,
  * which what is ordinary does not need: the same bits. Returns false, after nonsense, if something is not.
  * `inverse` is scratch for LANES floats. */
-static bool divide_ordinary(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
+CANON_INLINE bool divide_ordinary(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
                             SPACE float *inverse, __global float *y, ulong step)
 {
     uint16 most = (uint16)(0u), least = (uint16)(~0u);
@@ -439,7 +439,7 @@ static bool divide_ordinary(SPACE const float *sums, SPACE const float *facts, u
     return ordinary(most, least);
 }
 
-static void divide_rows(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
+CANON_INLINE void divide_rows(SPACE const float *sums, SPACE const float *facts, uint count, uint width,
                         SPACE float *scratch, __global float *y, ulong step)
 {
     if (KEEL_BY_LANE == 0 && divide_ordinary(sums, facts, count, width, scratch, y, step))
@@ -549,7 +549,7 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
 
 /* Of queries `begin` to `count` of a block, and LANES keys: scores become ds, gains (g . v) become drop(p).
  * `stats` and `rows` are those of the first query. */
-static void weigh_block(SPACE float *scores, SPACE float *gains, uint begin, uint count,
+CANON_INLINE void weigh_block(SPACE float *scores, SPACE float *gains, uint begin, uint count,
                         const struct drop *drop, float scale, __global const float *stats,
                         __global const float *rows, ulong element, ulong tokens, bool masked, int first_query,
                         int16 key, uint v)
@@ -583,7 +583,7 @@ static uint first_of(uint key, uint i0, uint count)
 
 /* Products of queries, or their dout, with the keys, or values, in lanes; of the first `few` with the first
  * vector of lanes alone. */
-static void score_queries(__global const float *queries, ulong step, uint count, uint few, uint width,
+CANON_INLINE void score_queries(__global const float *queries, ulong step, uint count, uint few, uint width,
                           SPACE const float *lanes, SPACE float *scores)
 {
     if (HALVES && few > 0)

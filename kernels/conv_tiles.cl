@@ -109,7 +109,7 @@ CANON_INLINE void multiply(__local const float *block, const uint step_i, const 
 /* ---- panels ---- */
 
 /* `columns` of each of `depth` rows, `row` floats apart; zeros up to a multiple of 16. */
-static void panel_rows(__global const float *b, uint row, uint columns, uint depth, __local float *panel)
+CANON_INLINE void panel_rows(__global const float *b, uint row, uint columns, uint depth, __local float *panel)
 {
     for (uint p = 0; p < depth; p++) {
         for (uint j = 0; j < columns; j += 16)
@@ -129,7 +129,7 @@ CANON_INLINE void transpose(__global const float *b, ulong row, __local float *p
 }
 
 /* The same of a matrix that lies the other way: column j at b + j * row. */
-static void panel_columns(__global const float *b, ulong row, uint columns, uint depth, __local float *panel)
+CANON_INLINE void panel_columns(__global const float *b, ulong row, uint columns, uint depth, __local float *panel)
 {
     for (uint j = 0; j < columns; j += 16) {
         const uint wide = min(columns - j, 16u);
@@ -169,7 +169,7 @@ struct corner {
 };
 
 /* Rows `first` to before first + count, of high x wide to an image: each at (p, q) * stride - pad. */
-static void find_corners(uint first, uint count, uint high, uint wide, uint height, uint width, int stride_h,
+CANON_INLINE void find_corners(uint first, uint count, uint high, uint wide, uint height, uint width, int stride_h,
                          int stride_w, int pad_h, int pad_w, __local struct corner *out)
 {
     int b = (int)(first / wide / high), p = (int)(first / wide % high), q = (int)(first % wide);
@@ -241,7 +241,7 @@ CANON_INLINE void gather(__global const float *x, __local const struct run *runs
         C(X, r)                                                                                              \
     }
 #if KEEL_BY_LANE < 2
-static void multiply_far(__global const float *x, __local const struct run *runs, uint run_count,
+CANON_INLINE void multiply_far(__global const float *x, __local const struct run *runs, uint run_count,
                          __local const struct corner *at, __local const float *panel, bool first,
                          __local float *sums)
 {
@@ -261,7 +261,7 @@ static void multiply_far(__global const float *x, __local const struct run *runs
 #endif
 
 /* Up to 6 rows by a panel; those that lack, or cross an edge, go by way of `block`. */
-static void add_rows(__global const float *x, __local const struct run *runs, uint run_count,
+CANON_INLINE void add_rows(__global const float *x, __local const struct run *runs, uint run_count,
                      __local const struct corner *at, uint count, __local float *block,
                      __local const float *panel, uint columns, uint depth, bool first, __local float *sums)
 {
@@ -283,7 +283,7 @@ static void add_rows(__global const float *x, __local const struct run *runs, ui
 
 /* Of all that output pixels see, taps and channels in order, the runs of `depth` values from number `from`; returns
  * how many. Taps across are one run where they are neighbours, and have fewer than channels_alone channels. */
-static uint window_runs(struct conv g, uint channels_alone, uint from, uint depth, __local struct run *runs)
+CANON_INLINE uint window_runs(struct conv g, uint channels_alone, uint from, uint depth, __local struct run *runs)
 {
     const bool merged = g.groups == 1 && g.dilation_w == 1 && g.in < channels_alone;
     const uint taps = merged ? g.kernel_w : 1, whole = taps * g.in, across = merged ? 1 : g.kernel_w;
@@ -325,7 +325,7 @@ static struct meeting meeting_of(uint remainder, uint pad, uint stride, uint dil
 }
 
 /* The same of what reaches the pixels of dx of one remainder; and the panel of the weights that take it there. */
-static uint back_runs(struct conv g, uint top, uint left, struct meeting down, struct meeting across, uint from,
+CANON_INLINE uint back_runs(struct conv g, uint top, uint left, struct meeting down, struct meeting across, uint from,
                       uint depth, __global const float *w, uint columns, __local struct run *runs,
                       __local float *panel)
 {

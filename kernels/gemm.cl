@@ -75,7 +75,7 @@ struct part {
 };
 
 /* Sums of one depth of one strip, and C after the last. */
-static void strip_multiply(const struct part *g, uint p, uint depth, uint j, __local float *blocks,
+CANON_INLINE void strip_multiply(const struct part *g, uint p, uint depth, uint j, __local float *blocks,
                            __local const float *panel, __local float *sums, struct tile_soon *soon)
 {
     const bool last = p + depth == g->k, chain = p == 0 && (g->end.flags & CHAIN);
@@ -105,7 +105,7 @@ static void strip_multiply(const struct part *g, uint p, uint depth, uint j, __l
     }
 }
 
-static void part_multiply(const struct part *g, __local float *blocks, __local float *panel, __local float *sums)
+CANON_INLINE void part_multiply(const struct part *g, __local float *blocks, __local float *panel, __local float *sums)
 {
     for (uint p = 0; p == 0 || p < g->k; p += DEPTH) {
         const uint depth = min((uint)DEPTH, g->k - p), left = g->k - p - depth;

@@ -57,7 +57,7 @@ static inline float16 fours_halves(__global const void *x, ulong at, ulong row, 
  * transposed in registers, four k at a time). Once for floats, for a test of the type between their loads
  * cost more than the copy. */
 #define PACK_ACROSS(name, GET)                                                                               \
-    static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
+    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
                      __local float *hi, uint step)                                                           \
     {                                                                                                        \
         for (uint p = 0; p < depth; p++) {                                                                   \
@@ -73,7 +73,7 @@ PACK_ACROSS(pack_across, canon_get_x16)
 PACK_ACROSS(pack_across_floats, GET_FLOATS)
 
 /* The k that 4 does not divide. */
-static void pack_down_rest(__global const void *x, ulong at, uint row, uint type, uint from, uint depth,
+CANON_INLINE void pack_down_rest(__global const void *x, ulong at, uint row, uint type, uint from, uint depth,
                            __local float *lo, __local float *hi, uint step)
 {
     for (uint p = from; p < depth; p++)
@@ -83,7 +83,7 @@ static void pack_down_rest(__global const void *x, ulong at, uint row, uint type
         }
 }
 #define PACK_DOWN(name, GET)                                                                                 \
-    static void name##_8(__global const void *x, ulong at, ulong row, uint type, uint depth,                 \
+    CANON_INLINE void name##_8(__global const void *x, ulong at, ulong row, uint type, uint depth,                 \
                          __local float *to, uint step)                                                       \
     {                                                                                                        \
         for (uint p = 0; p + 4 <= depth; p += 4, at += 4, to += 4 * step) {                                  \
@@ -96,7 +96,7 @@ static void pack_down_rest(__global const void *x, ulong at, uint row, uint type
             STORE_8(HIGH_PAIRS(w2, w3), to + 3 * step);                                                      \
         }                                                                                                    \
     }                                                                                                        \
-    static void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
+    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
                      __local float *hi, uint step)                                                           \
     {                                                                                                        \
         name##_8(x, at, row, type, depth, lo, step);                                                         \
@@ -107,7 +107,7 @@ PACK_DOWN(pack_down, fours_halves)
 PACK_DOWN(pack_down_floats, fours_floats)
 
 /* `columns` of 16; what is missing is zero, and goes nowhere where hi is the end of all. */
-static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
+CANON_INLINE void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
                              uint columns, uint depth, __local float *lo, __local float *hi, uint step)
 {
     const uint wide = columns > 8 ? 16 : 8;
@@ -118,7 +118,7 @@ static inline void pack_some(__global const void *x, ulong at, ulong step_k, ulo
         }
 }
 
-static inline void pack_16(__global const void *x, ulong at, uint row, bool down, uint type, uint columns,
+CANON_INLINE void pack_16(__global const void *x, ulong at, uint row, bool down, uint type, uint columns,
                            uint depth, __local float *lo, __local float *hi, uint step)
 {
     if (KEEL_BY_LANE >= 1 || columns < 16)
@@ -134,7 +134,7 @@ static inline void pack_16(__global const void *x, ulong at, uint row, bool down
 
 /* `rows` of op(A) to blocks that begin block_floats apart; a multiple of 16 goes fast. Rows that lack to a
  * whole block are zero. Element (k, i) lies at at + k * row + i, or, `down`, at at + i * row + k. */
-static void tile_pack_a(__global const void *a, ulong at, uint row, bool down, uint type, uint rows,
+CANON_INLINE void tile_pack_a(__global const void *a, ulong at, uint row, bool down, uint type, uint rows,
                         uint depth, __local float *blocks, uint block_floats)
 {
     for (uint r = 0; r < rows; r += 16) {
@@ -146,7 +146,7 @@ static void tile_pack_a(__global const void *a, ulong at, uint row, bool down, u
 
 /* `columns` of op(B), at most 48, to a panel; those that lack are zero. Element (k, j) lies as in
  * tile_pack_a. */
-static void tile_pack_b(__global const void *b, ulong at, uint row, bool down, uint type, uint columns,
+CANON_INLINE void tile_pack_b(__global const void *b, ulong at, uint row, bool down, uint type, uint columns,
                         uint depth, __local float *panel)
 {
     for (uint j = 0; j < TILE_COLUMNS; j += 16) {
@@ -188,7 +188,7 @@ struct tile_soon {
 };
 
 /* Where the next stretch begins; where nothing is left, what is near already, again and again. */
-static inline __global const char *fetch_next(struct tile_soon *soon, ulong *step, __local const float *near)
+CANON_INLINE __global const char *fetch_next(struct tile_soon *soon, ulong *step, __local const float *near)
 {
     struct tile_fetch *f = soon->c.rows > 0 ? &soon->c : soon->b.rows > 0 ? &soon->b : &soon->a;
     *step = 0;
@@ -230,9 +230,9 @@ static inline __global const char *fetch_next(struct tile_soon *soon, ulong *ste
     vstore16(s##r##1, 3 * r + 1, sums);                                                                      \
     vstore16(s##r##2, 3 * r + 2, sums);
 
-/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With 16 of 8 floats the sums
- * of a whole tile would lie on the stack, and the code that LLVM 15 makes of that (PoCL 3.1 for AVX2) is
- * wrong. */
+/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With the 16 registers of 8 floats
+ * that AVX2 has the sums would lie on the stack: a tile in parts of 4 x 16 takes 0.63 of the processor time there
+ * (README.md). Same chains, same bits. */
 #if defined(__x86_64__) && !defined(__AVX512F__) && KEEL_BY_LANE < 2
 #define TILE_IN_PARTS 1
 #else
@@ -243,7 +243,7 @@ static inline __global const char *fetch_next(struct tile_soon *soon, ulong *ste
 #define PART_FMA(r)   s##r = fma((float16)(rows[r]), b, s##r);
 #define PART_END(r)   vstore16(s##r, 3 * r, sums);
 #define EACH_PART(X)  X(0) X(1) X(2) X(3)
-static void multiply_part(__local const float *rows, __local const float *panel, uint depth, bool first,
+CANON_INLINE void multiply_part(__local const float *rows, __local const float *panel, uint depth, bool first,
                           __local float *sums)
 {
     EACH_PART(PART_BEGIN)
@@ -257,7 +257,7 @@ static void multiply_part(__local const float *rows, __local const float *panel,
 
 /* sums (8 x 48): s = fma(rows[8 p + r], panel[48 p + j], s), p ascending to depth - 1. `first`: sums begin
  * at +0 instead of what lies there. Meanwhile lines of `soon` are asked for. */
-static void tile_multiply(__local const float *rows, __local const float *panel, uint depth, bool first,
+CANON_INLINE void tile_multiply(__local const float *rows, __local const float *panel, uint depth, bool first,
                           __local float *sums, struct tile_soon *soon)
 {
 #if KEEL_BY_LANE >= 2
@@ -300,7 +300,7 @@ static void tile_multiply(__local const float *rows, __local const float *panel,
 }
 
 /* Sums that begin with C, at c[at], not zero; what lies outside of it repeats its last row and column. */
-static void tile_begin(__global const void *c, ulong at, uint type, uint rows, uint columns, uint ldc,
+CANON_INLINE void tile_begin(__global const void *c, ulong at, uint type, uint rows, uint columns, uint ldc,
                        __local float *sums)
 {
     for (uint r = 0; r < TILE_ROWS; r++)
@@ -343,7 +343,7 @@ struct tile_end {
     uint type, ldc, flags;
 };
 
-static inline uint16 finish_16(__local const float *sums, const struct tile_end *to, ulong at, uint j)
+CANON_INLINE uint16 finish_16(__local const float *sums, const struct tile_end *to, ulong at, uint j)
 {
     float16 s = vload16(0, sums);
     if (to->flags & BIAS)
@@ -375,7 +375,7 @@ static inline uint finish_1(float s, const struct tile_end *to, ulong at, uint j
 }
 
 /* Up to 8 rows of up to 48 columns; returns the tile's checksum. */
-static uint tile_finish(__local const float *sums, uint rows, uint columns, const struct tile_end *to,
+CANON_INLINE uint tile_finish(__local const float *sums, uint rows, uint columns, const struct tile_end *to,
                         ulong at)
 {
     if (WHOLE(columns)) {
