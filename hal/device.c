@@ -160,6 +160,12 @@ bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer 
            b->from_bytes < a->from_bytes + a->bytes;
 }
 
+bool keel_buffer_begins_at(const struct keel_buffer *a, const struct keel_buffer *b)
+{
+    return (a->parent != NULL ? a->parent : a) == (b->parent != NULL ? b->parent : b) &&
+           a->from_bytes == b->from_bytes;
+}
+
 void keel_buffer_destroy(struct keel_buffer *buffer)
 {
     if (buffer == NULL)

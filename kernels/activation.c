@@ -26,6 +26,7 @@ enum keel_status keel_op_activation(struct keel_kernels *kernels, const struct k
     const struct activation *of = find(op->kind);
     if (of == NULL)
         return KEEL_INVALID;
+    KEEL_TRY(KEEL_APART(of->op, {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer(of->op, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(of->op, "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
@@ -44,6 +45,8 @@ enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const str
     const struct activation *of = find(op->kind);
     if (of == NULL)
         return KEEL_INVALID;
+    KEEL_TRY(KEEL_APART(of->grad, {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_IN_PLACE},
+                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer(of->grad, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(of->grad, "dy", op->dy, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(of->grad, "dx", op->dx, KEEL_BYTES(op->count, sizeof(float))));
@@ -61,6 +64,8 @@ enum keel_status keel_op_activation_grad(struct keel_kernels *kernels, const str
 enum keel_status keel_op_swiglu(struct keel_kernels *kernels, const struct keel_swiglu *op,
                                 struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("swiglu", {"a", op->a, KEEL_IN_PLACE}, {"b", op->b, KEEL_IN_PLACE},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("swiglu", "a", op->a, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("swiglu", "b", op->b, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("swiglu", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
@@ -82,6 +87,9 @@ enum keel_status keel_op_swiglu_grad(struct keel_kernels *kernels, const struct 
         const char *name;
         struct keel_buffer *buffer;
     } operands[] = {{"a", op->a}, {"b", op->b}, {"dy", op->dy}, {"da", op->da}, {"db", op->db}};
+    KEEL_TRY(KEEL_APART("swiglu_grad", {"a", op->a, KEEL_IN_PLACE}, {"b", op->b, KEEL_IN_PLACE},
+                        {"dy", op->dy, KEEL_IN_PLACE}, {"da", op->da, KEEL_WRITTEN | KEEL_IN_PLACE},
+                        {"db", op->db, KEEL_WRITTEN | KEEL_IN_PLACE}));
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         KEEL_TRY(keel_check_buffer("swiglu_grad", operands[i].name, operands[i].buffer,
                                    KEEL_BYTES(op->count, sizeof(float))));

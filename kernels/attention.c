@@ -62,7 +62,9 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
     KEEL_TRY(check_shape(kernels, op));
     KEEL_TRY(keel_check_buffer("attention", "qkv", op->qkv, KEEL_BYTES(3, tokens_bytes(op))));
     KEEL_TRY(keel_check_buffer("attention", "out", op->out, tokens_bytes(op)));
-    KEEL_TRY(keel_check_apart("attention", "out", op->out, "qkv", op->qkv));
+    KEEL_TRY(KEEL_APART("attention", {"qkv", op->qkv, KEEL_READ}, {"out", op->out, KEEL_WRITTEN},
+                        {"stats", op->stats, KEEL_WRITTEN}, {"control", op->control, KEEL_READ},
+                        {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("attention", "stats", op->stats, rows_bytes(op)));
     if (op->dropout_rate > 0.0F)
         KEEL_TRY(keel_check_buffer("attention", "control", op->control, sizeof(struct keel_control)));
@@ -202,9 +204,11 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
     KEEL_TRY(check_forward(kernels, forward));
     KEEL_TRY(keel_check_buffer("attention_grad", "dout", op->dout, tokens_bytes(forward)));
     KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward))));
-    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "qkv", forward->qkv));
-    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "dout", op->dout));
-    KEEL_TRY(keel_check_apart("attention_grad", "dqkv", op->dqkv, "out", forward->out));
+    KEEL_TRY(KEEL_APART("attention_grad", {"qkv", op->forward.qkv, KEEL_READ},
+                        {"out", op->forward.out, KEEL_READ}, {"stats", op->forward.stats, KEEL_READ},
+                        {"control", op->forward.control, KEEL_READ}, {"dout", op->dout, KEEL_READ},
+                        {"dqkv", op->dqkv, KEEL_WRITTEN},
+                        {"workspace", op->forward.workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace,
                                keel_attention_grad_workspace_bytes(kernels, op)));
     KEEL_TRY(launch_rows(kernels, op, list));

@@ -111,6 +111,12 @@ enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct k
         {"running_variance", op->running_variance, column, op->running_mean == NULL},
         {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
     };
+    KEEL_TRY(KEEL_APART("batch_norm", {"x", op->x, KEEL_IN_PLACE}, {"gamma", op->gamma, KEEL_READ},
+                        {"beta", op->beta, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"mean", op->mean, KEEL_WRITTEN},
+                        {"rstd", op->rstd, KEEL_WRITTEN}, {"running_mean", op->running_mean, KEEL_WRITTEN},
+                        {"running_variance", op->running_variance, KEEL_WRITTEN},
+                        {"scratch", op->scratch, KEEL_WRITTEN}));
     KEEL_TRY(check("batch_norm", op->rows, op->n, OPERANDS(operands)));
     KEEL_TRY(keel_check_finite("batch_norm", "epsilon", op->epsilon));
     KEEL_TRY(keel_check_finite("batch_norm", "scale", op->scale));
@@ -142,6 +148,10 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const str
         {"mean", op->mean, column, false},
         {"variance", op->variance, column, false},
     };
+    KEEL_TRY(KEEL_APART("batch_norm_eval", {"x", op->x, KEEL_IN_PLACE}, {"gamma", op->gamma, KEEL_READ},
+                        {"beta", op->beta, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"mean", op->mean, KEEL_READ},
+                        {"variance", op->variance, KEEL_READ}));
     KEEL_TRY(check("batch_norm_eval", op->rows, op->n, OPERANDS(operands)));
     KEEL_TRY(keel_check_finite("batch_norm_eval", "epsilon", op->epsilon));
     return launch_apply(kernels, op, BATCH_NORM_VARIANCE, list);
@@ -162,6 +172,11 @@ static enum keel_status check_grad(const struct keel_batch_norm_grad *op)
         {"dbeta", op->dbeta, column, false},
         {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
     };
+    KEEL_TRY(KEEL_APART("batch_norm_grad", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
+                        {"mean", op->mean, KEEL_READ}, {"rstd", op->rstd, KEEL_READ},
+                        {"dy", op->dy, KEEL_IN_PLACE}, {"relu_y", op->relu_y, KEEL_READ},
+                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}, {"dgamma", op->dgamma, KEEL_WRITTEN},
+                        {"dbeta", op->dbeta, KEEL_WRITTEN}, {"scratch", op->scratch, KEEL_WRITTEN}));
     return check("batch_norm_grad", op->rows, op->n, OPERANDS(operands));
 }
 

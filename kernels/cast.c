@@ -26,6 +26,7 @@ enum keel_status keel_op_cast(struct keel_kernels *kernels, const struct keel_ca
     if (name == NULL)
         return keel_fail(KEEL_INVALID, "cast: no conversion from element type %d to %d", (int)op->from,
                          (int)op->to);
+    KEEL_TRY(KEEL_APART("cast", {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("cast", "x", op->x, KEEL_BYTES(op->count, dtype_bytes(op->from))));
     KEEL_TRY(keel_check_buffer("cast", "y", op->y, KEEL_BYTES(op->count, dtype_bytes(op->to))));
     uint32_t block = keel_kernels_item_elements(kernels);

@@ -187,8 +187,8 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(keel_check_buffer("conv2d", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d", "y", op->y, out_bytes(s)));
-    KEEL_TRY(keel_check_apart("conv2d", "y", op->y, "x", op->x));
-    KEEL_TRY(keel_check_apart("conv2d", "y", op->y, "weight", op->weight));
+    KEEL_TRY(KEEL_APART("conv2d", {"x", op->x, KEEL_READ}, {"weight", op->weight, KEEL_READ},
+                        {"bias", op->bias, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     if (op->bias != NULL)
         KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, s->out_channels * sizeof(float)));
     if (is_product(s))
@@ -227,8 +227,8 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "weight", op->weight, weight_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dx", op->dx, in_bytes(s)));
-    KEEL_TRY(keel_check_apart("conv2d_grad_data", "dx", op->dx, "dy", op->dy));
-    KEEL_TRY(keel_check_apart("conv2d_grad_data", "dx", op->dx, "weight", op->weight));
+    KEEL_TRY(KEEL_APART("conv2d_grad_data", {"dy", op->dy, KEEL_READ}, {"weight", op->weight, KEEL_READ},
+                        {"dx", op->dx, KEEL_WRITTEN}));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = out_pixels(s),
@@ -267,8 +267,8 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "x", op->x, in_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dy", op->dy, out_bytes(s)));
     KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dweight", op->dweight, weight_bytes(s)));
-    KEEL_TRY(keel_check_apart("conv2d_grad_weight", "dweight", op->dweight, "x", op->x));
-    KEEL_TRY(keel_check_apart("conv2d_grad_weight", "dweight", op->dweight, "dy", op->dy));
+    KEEL_TRY(KEEL_APART("conv2d_grad_weight", {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_READ},
+                        {"dweight", op->dweight, KEEL_WRITTEN}));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = s->channels,

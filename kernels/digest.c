@@ -11,6 +11,8 @@ enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "digest: no elements");
+    KEEL_TRY(KEEL_APART("digest", {"x", op->x, KEEL_READ}, {"digest", op->digest, KEEL_WRITTEN},
+                        {"scratch", op->scratch, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("digest", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("digest", "digest", op->digest, sizeof(uint64_t)));
     KEEL_TRY(keel_check_buffer("digest", "scratch", op->scratch, keel_digest_scratch_bytes(op->count)));

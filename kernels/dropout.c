@@ -9,6 +9,8 @@ enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel
     if (op->count > KEEL_RANDOM_ELEMENTS_MAX)
         return keel_fail(KEEL_LIMIT, "dropout: %llu elements, at most 2^34 have a counter of their own",
                          (unsigned long long)op->count);
+    KEEL_TRY(KEEL_APART("dropout", {"x", op->x, KEEL_IN_PLACE}, {"base", op->base, KEEL_IN_PLACE},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"control", op->control, KEEL_READ}));
     KEEL_TRY(keel_check_buffer("dropout", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("dropout", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("dropout", "control", op->control, sizeof(struct keel_control)));

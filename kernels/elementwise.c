@@ -8,6 +8,8 @@
 static enum keel_status launch_pairs(struct keel_kernels *kernels, const char *name, const char *kernel,
                                      const struct keel_add *op, struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART(name, {"a", op->a, KEEL_IN_PLACE}, {"b", op->b, KEEL_IN_PLACE},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer(name, "a", op->a, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(name, "b", op->b, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
@@ -44,6 +46,8 @@ enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bi
     if (count == 0 || op->rows > UINT64_MAX / sizeof(float) / op->n)
         return keel_fail(KEEL_INVALID, "bias: %llu rows of %u: none, or more than memory has bytes",
                          (unsigned long long)op->rows, op->n);
+    KEEL_TRY(KEEL_APART("bias", {"x", op->x, KEEL_IN_PLACE}, {"bias", op->bias, KEEL_READ},
+                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("bias", "x", op->x, KEEL_BYTES(count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("bias", "bias", op->bias, KEEL_BYTES(op->n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("bias", "y", op->y, KEEL_BYTES(count, sizeof(float))));
@@ -58,6 +62,7 @@ enum keel_status keel_op_bias(struct keel_kernels *kernels, const struct keel_bi
 enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_gelu *op,
                               struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("gelu", {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("gelu", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gelu", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {
@@ -73,6 +78,8 @@ enum keel_status keel_op_gelu(struct keel_kernels *kernels, const struct keel_ge
 enum keel_status keel_op_gelu_grad(struct keel_kernels *kernels, const struct keel_gelu_grad *op,
                                    struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("gelu_grad", {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_IN_PLACE},
+                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("gelu_grad", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gelu_grad", "dy", op->dy, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gelu_grad", "dx", op->dx, KEEL_BYTES(op->count, sizeof(float))));
@@ -104,6 +111,7 @@ enum keel_status keel_op_fill(struct keel_kernels *kernels, const struct keel_fi
 enum keel_status keel_op_copy(struct keel_kernels *kernels, const struct keel_copy *op,
                               struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("copy", {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("copy", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("copy", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     const struct keel_arg args[] = {

@@ -22,6 +22,8 @@ static enum keel_status check_shape(const char *name, const struct keel_embeddin
 enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct keel_embedding *op,
                                    struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("embedding", {"ids", op->ids, KEEL_READ}, {"table", op->table, KEEL_READ},
+                        {"positions", op->positions, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     KEEL_TRY(check_shape("embedding", op));
     const uint32_t rows = op->batch * op->tokens;
     const struct keel_arg args[] = {
@@ -65,6 +67,8 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
         .positions = op->dpositions,
         .y = op->dy,
     };
+    KEEL_TRY(KEEL_APART("embedding_grad", {"ids", op->ids, KEEL_READ}, {"dy", op->dy, KEEL_READ},
+                        {"dtable", op->dtable, KEEL_WRITTEN}, {"dpositions", op->dpositions, KEEL_WRITTEN}));
     KEEL_TRY(check_shape("embedding_grad", &forward));
     const uint32_t rows = op->batch * op->tokens;
     const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */

@@ -44,6 +44,9 @@ static enum keel_status check_dispatch(const struct keel_dispatch *op)
         return keel_fail(KEEL_INVALID, "dispatch: rows [%u, %u], %u choices of %u experts with room for %u",
                          op->rows, op->n, op->k, op->experts, op->capacity);
     const uint32_t places = keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity);
+    KEEL_TRY(KEEL_APART("dispatch", {"x", op->x, KEEL_READ}, {"choice", op->choice, KEEL_READ},
+                        {"sorted", op->sorted, KEEL_WRITTEN}, {"offsets", op->offsets, KEEL_WRITTEN},
+                        {"place", op->place, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("dispatch", "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer("dispatch", "choice", op->choice, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer("dispatch", "sorted", op->sorted, row_bytes(places, op->n)));
@@ -93,6 +96,8 @@ enum keel_status keel_op_expert_bias_grad(struct keel_kernels *kernels,
     if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->experts == 0 ||
         op->experts > KEEL_EXPERTS_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u] of %u experts", name, op->rows, op->n, op->experts);
+    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"offsets", op->offsets, KEEL_READ},
+                        {"out", op->out, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
     KEEL_TRY(keel_check_buffer(name, "out", op->out, row_bytes(op->experts, op->n)));
@@ -115,6 +120,10 @@ static enum keel_status check_combine(const struct keel_combine_grad *op)
     if (count == 0 || count > INT32_MAX || op->n == 0 || op->places == 0 || op->places > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u], %u choices of %u places", name, op->rows, op->n,
                          op->k, op->places);
+    KEEL_TRY(KEEL_APART(name, {"y", op->y, KEEL_READ}, {"place", op->place, KEEL_READ},
+                        {"weights", op->weights, KEEL_READ}, {"dout", op->dout, KEEL_READ},
+                        {"dy", op->dy, KEEL_WRITTEN}, {"dweights", op->dweights, KEEL_WRITTEN},
+                        {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->places, op->n)));
     KEEL_TRY(keel_check_buffer(name, "place", op->place, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer(name, "weights", op->weights, row_bytes(op->rows, op->k)));
@@ -172,6 +181,10 @@ static enum keel_status check_balance(const struct keel_balance_loss *op)
         return keel_fail(KEEL_INVALID, "%s: probabilities [%u, %u], %u choices a row", name, op->rows,
                          op->experts, op->k);
     KEEL_TRY(keel_check_finite(name, "scale", op->scale));
+    KEEL_TRY(KEEL_APART(name, {"probabilities", op->probabilities, KEEL_READ},
+                        {"choice", op->choice, KEEL_READ}, {"loss_scale", op->loss_scale, KEEL_READ},
+                        {"scratch", op->scratch, KEEL_WRITTEN}, {"loss", op->loss, KEEL_WRITTEN},
+                        {"dprobabilities", op->dprobabilities, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "probabilities", op->probabilities, row_bytes(op->rows, op->experts)));
     KEEL_TRY(keel_check_buffer(name, "choice", op->choice, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, row_bytes(2, op->experts)));

@@ -110,15 +110,9 @@ static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_cou
     if (op->residual != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "residual", op->residual, c));
     KEEL_TRY(check_places(op, c_count));
-    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "A", op->a));
-    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "B", op->b));
-    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "bias", op->bias));
-    KEEL_TRY(keel_check_apart("gemm", "C", op->c, "pre", op->pre));
-    KEEL_TRY(keel_check_apart("gemm", "pre", op->pre, "A", op->a));
-    KEEL_TRY(keel_check_apart("gemm", "pre", op->pre, "B", op->b));
-    if (op->residual != op->c)
-        KEEL_TRY(keel_check_apart("gemm", "C", op->c, "residual", op->residual));
-    return keel_check_apart("gemm", "pre", op->pre, "bias", op->bias);
+    return KEEL_APART("gemm", {"A", op->a, KEEL_READ}, {"B", op->b, KEEL_READ}, {"bias", op->bias, KEEL_READ},
+                      {"residual", op->residual, KEEL_IN_PLACE}, {"C", op->c, KEEL_WRITTEN | KEEL_IN_PLACE},
+                      {"pre", op->pre, KEEL_WRITTEN}, {"checksums", op->checksums, KEEL_WRITTEN});
 }
 
 uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
@@ -209,6 +203,8 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
                                    KEEL_BYTES(op->groups, one.n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gemm_grouped", "offsets", op->offsets,
                                (op->groups + UINT64_C(1)) * sizeof(int32_t)));
+    KEEL_TRY(KEEL_APART("gemm_grouped", {"offsets", op->offsets, KEEL_READ}, {"C", one.c, KEEL_WRITTEN},
+                        {"pre", one.pre, KEEL_WRITTEN}));
     one.batch = op->groups;
     if (!op->over_k)
         one.m = divide_up(one.m, op->groups);
@@ -233,6 +229,10 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
         keel_check_buffer("gemm_check", "checksums", product->checksums, keel_gemm_checksum_bytes(product)));
     KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report,
                                (op->report_index + UINT64_C(1)) * KEEL_GEMM_REPORT_BYTES));
+    KEEL_TRY(KEEL_APART("gemm_check", {"A", product->a, KEEL_READ}, {"B", product->b, KEEL_READ},
+                        {"bias", product->bias, KEEL_READ}, {"pre", product->pre, KEEL_READ},
+                        {"residual", product->residual, KEEL_READ}, {"C", product->c, KEEL_READ},
+                        {"checksums", product->checksums, KEEL_READ}, {"report", op->report, KEEL_WRITTEN}));
     uint32_t across = divide_up(product->n, GEMM_TILE_COLUMNS);
     const struct keel_arg args[] = {
         keel_arg_buffer(product->c),    keel_arg_buffer(product->checksums),

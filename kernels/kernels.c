@@ -151,12 +151,20 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
     return KEEL_OK;
 }
 
-enum keel_status keel_check_apart(const char *op, const char *written, const struct keel_buffer *to,
-                                  const char *read, const struct keel_buffer *from)
+enum keel_status keel_check_apart(const char *op, const struct keel_operand *operands, uint32_t count)
 {
-    if (to == NULL || from == NULL || !keel_buffer_overlaps(to, from))
-        return KEEL_OK;
-    return keel_fail(KEEL_INVALID, "%s: %s overlaps %s; it needs memory of its own", op, written, read);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct keel_operand *a = &operands[i], *b = &operands[j];
+            const int both = a->use & b->use, either = a->use | b->use;
+            if (a->buffer == NULL || b->buffer == NULL || !(either & KEEL_WRITTEN) ||
+                !keel_buffer_overlaps(a->buffer, b->buffer))
+                continue;
+            if (both != KEEL_IN_PLACE || !keel_buffer_begins_at(a->buffer, b->buffer))
+                return keel_fail(KEEL_INVALID, "%s: %s overlaps %s; it needs memory of its own", op, a->name,
+                                 b->name);
+        }
+    return KEEL_OK;
 }
 
 enum keel_status keel_check_finite(const char *op, const char *what, float value)

@@ -35,6 +35,7 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
+    KEEL_TRY(KEEL_APART("bias_grad", {"x", op->x, KEEL_READ}, {"out", op->out, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, op->n * sizeof(float)));
     const struct keel_arg args[] = {
@@ -54,6 +55,9 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
     const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
     KEEL_TRY(check_shape("layernorm", op->rows, op->n));
     KEEL_TRY(keel_check_finite("layernorm", "epsilon", op->epsilon));
+    KEEL_TRY(KEEL_APART("layernorm", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
+                        {"beta", op->beta, KEEL_READ}, {"y", op->y, KEEL_WRITTEN},
+                        {"mean", op->mean, KEEL_WRITTEN}, {"rstd", op->rstd, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("layernorm", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm", "y", op->y, KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm", "gamma", op->gamma, column_bytes));
@@ -85,6 +89,11 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
 {
     const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
+    KEEL_TRY(KEEL_APART("layernorm_grad", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
+                        {"mean", op->mean, KEEL_READ}, {"rstd", op->rstd, KEEL_READ},
+                        {"dy", op->dy, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
+                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}, {"dgamma", op->dgamma, KEEL_WRITTEN},
+                        {"dbeta", op->dbeta, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("layernorm_grad", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm_grad", "dy", op->dy, KEEL_BYTES(op->rows, column_bytes)));
     KEEL_TRY(keel_check_buffer("layernorm_grad", "dx", op->dx, KEEL_BYTES(op->rows, column_bytes)));

@@ -20,6 +20,9 @@ static enum keel_status check(const char *name, const struct keel_loss *op)
     if (op->count == 0 || blocks_of(op->count) > UINT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: %llu values", name, (unsigned long long)op->count);
     KEEL_TRY(keel_check_finite(name, "scale", op->scale));
+    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_IN_PLACE}, {"targets", op->targets, KEEL_READ},
+                        {"loss_scale", op->loss_scale, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
+                        {"loss", op->loss, KEEL_WRITTEN}, {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(name, "targets", op->targets, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, keel_loss_scratch_bytes(op->count)));

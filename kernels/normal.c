@@ -8,6 +8,7 @@ enum keel_status keel_op_normal(struct keel_kernels *kernels, const struct keel_
         return keel_fail(KEEL_LIMIT, "normal: %llu elements, at most 2^33 have a counter of their own",
                          (unsigned long long)op->count);
     KEEL_TRY(keel_check_finite("normal", "deviation", op->deviation));
+    KEEL_TRY(KEEL_APART("normal", {"control", op->control, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("normal", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("normal", "control", op->control, sizeof(struct keel_control)));
     uint32_t block = keel_kernels_item_elements(kernels);

@@ -50,6 +50,9 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "norm: no elements");
+    KEEL_TRY(KEEL_APART("norm", {"x", op->x, KEEL_READ}, {"control", op->control, KEEL_READ},
+                        {"loss_scale", op->loss_scale, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
+                        {"norm", op->norm, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("norm", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->count)));
     KEEL_TRY(keel_check_buffer("norm", "norm", op->norm, (op->loss_scale != NULL ? 3 : 2) * sizeof(float)));
@@ -82,6 +85,7 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
 enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct keel_loss_scale *op,
                                     struct keel_launch_list *list)
 {
+    KEEL_TRY(KEEL_APART("loss_scale", {"norm", op->norm, KEEL_READ}, {"state", op->state, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("loss_scale", "state", op->state, sizeof(float)));
     KEEL_TRY(keel_check_buffer("loss_scale", "norm", op->norm, 2 * sizeof(float)));
     const struct keel_arg args[] = {keel_arg_buffer(op->state), keel_arg_buffer(op->norm)};
@@ -152,6 +156,11 @@ static enum keel_status check_update(const struct keel_update *op)
                          (unsigned long long)op->count);
     if (op->half != NULL && op->half_type != KEEL_BF16 && op->half_type != KEEL_F16)
         return keel_fail(KEEL_INVALID, "update: element type %d is none of 16 bits", (int)op->half_type);
+    KEEL_TRY(KEEL_APART("update", {"w", op->w, KEEL_WRITTEN}, {"grad", op->grad, KEEL_READ},
+                        {"m", op->m, KEEL_WRITTEN}, {"v", op->v, KEEL_WRITTEN}, {"norm", op->norm, KEEL_READ},
+                        {"control", op->control, KEEL_READ}, {"tensors", op->tensors, KEEL_READ},
+                        {"pages", op->pages, KEEL_READ}, {"half", op->half, KEEL_WRITTEN},
+                        {"digest", op->digest, KEEL_WRITTEN}, {"scratch", op->scratch, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("update", "w", op->w, bytes));
     KEEL_TRY(keel_check_buffer("update", "grad", op->grad, bytes));
     KEEL_TRY(keel_check_buffer("update", "m", op->m, bytes));

@@ -63,7 +63,9 @@ static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_
     const uint64_t out_bytes = KEEL_BYTES(s->batch, out_h, out_w, s->channels, sizeof(float));
     KEEL_TRY(keel_check_buffer(pool->op, pool->in_name, pool->in, in_bytes));
     KEEL_TRY(keel_check_buffer(pool->op, pool->out_name, pool->out, out_bytes));
-    KEEL_TRY(keel_check_apart(pool->op, pool->out_name, pool->out, pool->in_name, pool->in));
+    const int image = pool->grad ? KEEL_WRITTEN : KEEL_READ, windows = pool->grad ? KEEL_READ : KEEL_WRITTEN;
+    KEEL_TRY(KEEL_APART(pool->op, {pool->in_name, pool->in, image}, {pool->out_name, pool->out, windows},
+                        {"taps", pool->taps, windows}));
     if (pool->max)
         KEEL_TRY(keel_check_buffer(pool->op, "taps", pool->taps, out_bytes));
     struct keel_buffer *from = pool->grad ? pool->out : pool->in, *to = pool->grad ? pool->in : pool->out;
@@ -125,6 +127,8 @@ static enum keel_status launch_global(struct keel_kernels *kernels, struct keel_
         return keel_fail(KEEL_INVALID, "%s: %u images of %u pixels, %u channels", name, op->batch, op->pixels,
                          op->channels);
     const uint64_t out_bytes = KEEL_BYTES(op->batch, op->channels, sizeof(float));
+    KEEL_TRY(KEEL_APART(name, {grad ? "dx" : "x", op->x, grad ? KEEL_WRITTEN : KEEL_READ},
+                        {grad ? "dy" : "y", op->y, grad ? KEEL_READ : KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, grad ? "dx" : "x", op->x, KEEL_BYTES(op->pixels, out_bytes)));
     KEEL_TRY(keel_check_buffer(name, grad ? "dy" : "y", op->y, out_bytes));
     const struct keel_arg args[] = {

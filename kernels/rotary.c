@@ -49,6 +49,8 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
     if (!(op->base > 1.0F && op->base <= 1e9F))
         return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
     const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, 3, op->heads, op->head_width, sizeof(float));
+    KEEL_TRY(KEEL_APART("rotary", {"qkv", op->qkv, KEEL_IN_PLACE},
+                        {"out", op->out, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("rotary", "qkv", op->qkv, bytes));
     return keel_check_buffer("rotary", "out", op->out, bytes);
 }

@@ -23,6 +23,7 @@ enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax", op->rows, op->n));
+    KEEL_TRY(KEEL_APART("softmax", {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("softmax", "x", op->x, bytes));
     KEEL_TRY(keel_check_buffer("softmax", "y", op->y, bytes));
     const struct keel_arg args[] = {
@@ -40,6 +41,8 @@ enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax_grad", op->rows, op->n));
+    KEEL_TRY(KEEL_APART("softmax_grad", {"y", op->y, KEEL_READ}, {"dy", op->dy, KEEL_IN_PLACE},
+                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("softmax_grad", "y", op->y, bytes));
     KEEL_TRY(keel_check_buffer("softmax_grad", "dy", op->dy, bytes));
     KEEL_TRY(keel_check_buffer("softmax_grad", "dx", op->dx, bytes));
@@ -61,6 +64,8 @@ enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_t
 {
     const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k", op->rows, op->n, op->k));
+    KEEL_TRY(KEEL_APART("top_k", {"x", op->x, KEEL_READ}, {"values", op->values, KEEL_WRITTEN},
+                        {"indices", op->indices, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("top_k", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("top_k", "indices", op->indices, taken_bytes));
     if (op->values != NULL)
@@ -83,6 +88,8 @@ enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct k
 {
     const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k_grad", op->rows, op->n, op->k));
+    KEEL_TRY(KEEL_APART("top_k_grad", {"indices", op->indices, KEEL_READ},
+                        {"dvalues", op->dvalues, KEEL_READ}, {"dx", op->dx, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("top_k_grad", "indices", op->indices, taken_bytes));
     KEEL_TRY(keel_check_buffer("top_k_grad", "dvalues", op->dvalues, taken_bytes));
     KEEL_TRY(keel_check_buffer("top_k_grad", "dx", op->dx, KEEL_BYTES(op->rows, op->n, sizeof(float))));
@@ -103,6 +110,7 @@ enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("cumsum", op->rows, op->n));
+    KEEL_TRY(KEEL_APART("cumsum", {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
     KEEL_TRY(keel_check_buffer("cumsum", "x", op->x, bytes));
     KEEL_TRY(keel_check_buffer("cumsum", "y", op->y, bytes));
     const struct keel_arg args[] = {

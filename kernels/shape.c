@@ -76,7 +76,7 @@ enum keel_status keel_op_concat(struct keel_kernels *kernels, const struct keel_
                              (unsigned long long)op->outer, (unsigned long long)op->sizes[i],
                              (unsigned long long)op->inner);
         KEEL_TRY(keel_check_buffer("concat", "a part", op->input[i], words * 4));
-        KEEL_TRY(keel_check_apart("concat", "y", op->y, "a part", op->input[i]));
+        KEEL_TRY(KEEL_APART("concat", {"a part", op->input[i], KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
         size += op->sizes[i];
     }
     KEEL_TRY(keel_check_buffer("concat", "y", op->y, volume(op->outer, size, op->inner) * 4));
@@ -99,7 +99,7 @@ static enum keel_status check_slice(const char *name, const struct keel_slice *o
                          (unsigned long long)op->outer, (unsigned long long)op->size,
                          (unsigned long long)op->inner);
     KEEL_TRY(keel_check_buffer(name, "x", op->x, words * 4));
-    KEEL_TRY(keel_check_apart(name, "y", op->y, "x", op->x));
+    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     return keel_check_buffer(name, "y", op->y, op->outer * op->count * op->inner * 4);
 }
 
@@ -142,7 +142,7 @@ static enum keel_status check_permute(const struct keel_permute *op)
         return keel_fail(KEEL_INVALID, "permute: {%u, %u, %u, %u} is no order of %u dimensions", op->order[0],
                          op->order[1], op->order[2], op->order[3], op->dims);
     KEEL_TRY(keel_check_buffer("permute", "x", op->x, words * 4));
-    KEEL_TRY(keel_check_apart("permute", "y", op->y, "x", op->x));
+    KEEL_TRY(KEEL_APART("permute", {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     return keel_check_buffer("permute", "y", op->y, words * 4);
 }
 

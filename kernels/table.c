@@ -53,8 +53,8 @@ enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(keel_check_buffer("gather", "ids", op->ids, op->count * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer("gather", "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer("gather", "y", op->y, row_bytes(op->count, op->n)));
-    KEEL_TRY(keel_check_apart("gather", "y", op->y, "x", op->x));
-    KEEL_TRY(keel_check_apart("gather", "y", op->y, "ids", op->ids));
+    KEEL_TRY(KEEL_APART("gather", {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
+                        {"y", op->y, KEEL_WRITTEN}));
     const struct keel_row_gather rows = {
         .count = op->count, .n = op->n, .limit = op->rows, .per = 1, .ids = op->ids, .x = op->x, .y = op->y};
     return keel_gather_rows(kernels, &rows, list);
@@ -71,8 +71,8 @@ enum keel_status keel_op_embedding_bag(struct keel_kernels *kernels, const struc
     KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(ids, sizeof(int32_t))));
     KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->bags, op->n)));
-    KEEL_TRY(keel_check_apart(name, "y", op->y, "table", op->table));
-    KEEL_TRY(keel_check_apart(name, "y", op->y, "ids", op->ids));
+    KEEL_TRY(KEEL_APART(name, {"ids", op->ids, KEEL_READ}, {"table", op->table, KEEL_READ},
+                        {"weights", op->weights, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     if (op->weights != NULL)
         KEEL_TRY(keel_check_buffer(name, "weights", op->weights, KEEL_BYTES(ids, sizeof(float))));
     const struct keel_arg args[] = {
@@ -145,6 +145,8 @@ enum keel_status keel_op_scatter_add(struct keel_kernels *kernels, const struct 
     KEEL_TRY(keel_check_buffer(name, "ids", op->ids, op->count * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->count / op->per, op->n)));
     KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
+    KEEL_TRY(KEEL_APART(name, {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
+                        {"table", op->table, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, keel_sort_workspace_bytes(op->count)));
     KEEL_TRY(keel_sort(kernels, op->ids, op->count, op->rows, op->workspace, list));
     const uint32_t column_blocks = (op->n + SCATTER_COLUMNS - 1) / SCATTER_COLUMNS;
@@ -180,7 +182,7 @@ enum keel_status keel_op_pairwise_dot(struct keel_kernels *kernels, const struct
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->batch, op->f * op->n)));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->batch, op->f * (op->f - 1) / 2)));
-    KEEL_TRY(keel_check_apart(name, "y", op->y, "x", op->x));
+    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),  keel_arg_buffer(op->y),
         keel_arg_u32(op->batch), keel_arg_u32(op->f),
@@ -196,6 +198,8 @@ enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *kernels,
     const char *name = "pairwise_dot_grad";
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->batch, op->f * op->n)));
+    KEEL_TRY(
+        KEEL_APART(name, {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_READ}, {"dx", op->dx, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "dy", op->dy, row_bytes(op->batch, op->f * (op->f - 1) / 2)));
     KEEL_TRY(keel_check_buffer(name, "dx", op->dx, row_bytes(op->batch, op->f * op->n)));
     const struct keel_arg args[] = {

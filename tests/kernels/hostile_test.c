@@ -14,18 +14,20 @@
 #include <string.h>
 
 enum { LIMIT_S = 600, DESCRIPTORS = 1000, RUNS_MAX = 8, FIELDS_MAX = 32, STRUCT_BYTES = 512 };
-enum { POOL = 10, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
+enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 #define LIMIT_NS (120 * KEEL_NS_PER_S)
 
 /* ---- operations ---- */
 
 enum kind { NUMBER, PITCH, REAL, FLAG, BUFFER }; /* PITCH: from a row or a matrix to the next */
 struct field {
+    const char *name;
     size_t offset, bytes;
     enum kind kind;
 };
 struct operation {
     const char *name;
+    const char *writes; /* "out:in,in": what may be one buffer; "out": apart from all */
     enum keel_status (*append)(struct keel_kernels *, const void *, struct keel_launch_list *);
     struct field fields[FIELDS_MAX];
 };
@@ -126,14 +128,14 @@ EACH_PLAIN(APPEND)
 
 #define FIELD(type, name, kind)                                                                              \
     {                                                                                                        \
-        offsetof(struct type, name), sizeof(((struct type *)0)->name), kind                                  \
+#name, offsetof(struct type, name), sizeof(((struct type *)0)->name), kind                           \
     }
 #define N(type, name) FIELD(type, name, NUMBER)
 #define R(type, name) FIELD(type, name, REAL)
 #define F(type, name) FIELD(type, name, FLAG)
 #define B(type, name)                                                                                        \
     {                                                                                                        \
-        offsetof(struct type, name), sizeof(void *), BUFFER                                                  \
+#name, offsetof(struct type, name), sizeof(void *), BUFFER                                           \
     }
 #define N2(t, a) N(t, a[0]), N(t, a[1])
 #define CONV(t)                                                                                              \
@@ -152,9 +154,9 @@ EACH_PLAIN(APPEND)
 #define ATTEND(t, p)                                                                                         \
     N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional),                 \
         R(t, p dropout_rate), B(t, p qkv), B(t, p out), B(t, p stats), B(t, p control), B(t, p workspace)
-#define OP(name, ...)                                                                                        \
+#define OP(name, writes, ...)                                                                                \
     {                                                                                                        \
-#name, append_##name,                                                                                \
+#name, writes, append_##name,                                                                        \
         {                                                                                                    \
             __VA_ARGS__                                                                                      \
         }                                                                                                    \
@@ -162,133 +164,140 @@ EACH_PLAIN(APPEND)
 #define T(name) keel_##name
 
 static const struct operation operations[] = {
-    OP(attention, ATTEND(T(attention), )),
-    OP(attention_grad, ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
+    OP(attention, "out stats workspace", ATTEND(T(attention), )),
+    OP(attention_grad, "dqkv workspace", ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
        B(T(attention_grad), dqkv)),
-    OP(rotary, N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads), N(T(rotary), head_width),
-       R(T(rotary), base), B(T(rotary), qkv), B(T(rotary), out)),
-    OP(conv2d, CONV(T(conv2d)), B(T(conv2d), x), B(T(conv2d), weight), B(T(conv2d), bias), B(T(conv2d), y)),
-    OP(conv2d_grad_data, CONV(T(conv2d_grad_data)), B(T(conv2d_grad_data), dy),
+    OP(rotary, "out:qkv", N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads),
+       N(T(rotary), head_width), R(T(rotary), base), B(T(rotary), qkv), B(T(rotary), out)),
+    OP(conv2d, "y", CONV(T(conv2d)), B(T(conv2d), x), B(T(conv2d), weight), B(T(conv2d), bias),
+       B(T(conv2d), y)),
+    OP(conv2d_grad_data, "dx", CONV(T(conv2d_grad_data)), B(T(conv2d_grad_data), dy),
        B(T(conv2d_grad_data), weight), B(T(conv2d_grad_data), dx)),
-    OP(conv2d_grad_weight, CONV(T(conv2d_grad_weight)), B(T(conv2d_grad_weight), x),
+    OP(conv2d_grad_weight, "dweight", CONV(T(conv2d_grad_weight)), B(T(conv2d_grad_weight), x),
        B(T(conv2d_grad_weight), dy), B(T(conv2d_grad_weight), dweight)),
-    OP(batch_norm, N(T(batch_norm), rows), N(T(batch_norm), n), R(T(batch_norm), epsilon),
-       R(T(batch_norm), scale), F(T(batch_norm), relu), B(T(batch_norm), x), B(T(batch_norm), gamma),
-       B(T(batch_norm), beta), B(T(batch_norm), residual), B(T(batch_norm), y), B(T(batch_norm), mean),
-       B(T(batch_norm), rstd), B(T(batch_norm), running_mean), B(T(batch_norm), running_variance),
-       B(T(batch_norm), scratch)),
-    OP(batch_norm_eval, N(T(batch_norm_eval), rows), N(T(batch_norm_eval), n), R(T(batch_norm_eval), epsilon),
-       B(T(batch_norm_eval), x), B(T(batch_norm_eval), gamma), B(T(batch_norm_eval), beta),
-       B(T(batch_norm_eval), residual), B(T(batch_norm_eval), y), B(T(batch_norm_eval), mean),
-       B(T(batch_norm_eval), variance)),
-    OP(batch_norm_grad, N(T(batch_norm_grad), rows), N(T(batch_norm_grad), n), B(T(batch_norm_grad), x),
-       B(T(batch_norm_grad), gamma), B(T(batch_norm_grad), mean), B(T(batch_norm_grad), rstd),
-       B(T(batch_norm_grad), dy), B(T(batch_norm_grad), relu_y), B(T(batch_norm_grad), dx),
-       B(T(batch_norm_grad), dgamma), B(T(batch_norm_grad), dbeta), B(T(batch_norm_grad), scratch)),
-    OP(max_pool, POOL_SHAPE(T(max_pool)), B(T(max_pool), x), B(T(max_pool), y), B(T(max_pool), taps)),
-    OP(max_pool_grad, POOL_SHAPE(T(max_pool_grad)), B(T(max_pool_grad), dy), B(T(max_pool_grad), taps),
+    OP(batch_norm, "y:x,residual mean rstd running_mean running_variance scratch", N(T(batch_norm), rows),
+       N(T(batch_norm), n), R(T(batch_norm), epsilon), R(T(batch_norm), scale), F(T(batch_norm), relu),
+       B(T(batch_norm), x), B(T(batch_norm), gamma), B(T(batch_norm), beta), B(T(batch_norm), residual),
+       B(T(batch_norm), y), B(T(batch_norm), mean), B(T(batch_norm), rstd), B(T(batch_norm), running_mean),
+       B(T(batch_norm), running_variance), B(T(batch_norm), scratch)),
+    OP(batch_norm_eval, "y:x,residual", N(T(batch_norm_eval), rows), N(T(batch_norm_eval), n),
+       R(T(batch_norm_eval), epsilon), B(T(batch_norm_eval), x), B(T(batch_norm_eval), gamma),
+       B(T(batch_norm_eval), beta), B(T(batch_norm_eval), residual), B(T(batch_norm_eval), y),
+       B(T(batch_norm_eval), mean), B(T(batch_norm_eval), variance)),
+    OP(batch_norm_grad, "dx:dy dgamma dbeta scratch", N(T(batch_norm_grad), rows), N(T(batch_norm_grad), n),
+       B(T(batch_norm_grad), x), B(T(batch_norm_grad), gamma), B(T(batch_norm_grad), mean),
+       B(T(batch_norm_grad), rstd), B(T(batch_norm_grad), dy), B(T(batch_norm_grad), relu_y),
+       B(T(batch_norm_grad), dx), B(T(batch_norm_grad), dgamma), B(T(batch_norm_grad), dbeta),
+       B(T(batch_norm_grad), scratch)),
+    OP(max_pool, "y taps", POOL_SHAPE(T(max_pool)), B(T(max_pool), x), B(T(max_pool), y),
+       B(T(max_pool), taps)),
+    OP(max_pool_grad, "dx", POOL_SHAPE(T(max_pool_grad)), B(T(max_pool_grad), dy), B(T(max_pool_grad), taps),
        B(T(max_pool_grad), dx)),
-    OP(avg_pool, POOL_SHAPE(T(avg_pool)), B(T(avg_pool), x), B(T(avg_pool), y)),
-    OP(avg_pool_grad, POOL_SHAPE(T(avg_pool_grad)), B(T(avg_pool_grad), dy), B(T(avg_pool_grad), dx)),
-    OP(global_avg_pool, N(T(global_avg_pool), batch), N(T(global_avg_pool), pixels),
+    OP(avg_pool, "y", POOL_SHAPE(T(avg_pool)), B(T(avg_pool), x), B(T(avg_pool), y)),
+    OP(avg_pool_grad, "dx", POOL_SHAPE(T(avg_pool_grad)), B(T(avg_pool_grad), dy), B(T(avg_pool_grad), dx)),
+    OP(global_avg_pool, "y", N(T(global_avg_pool), batch), N(T(global_avg_pool), pixels),
        N(T(global_avg_pool), channels), B(T(global_avg_pool), x), B(T(global_avg_pool), y)),
-    OP(global_avg_pool_grad, N(T(global_avg_pool_grad), batch), N(T(global_avg_pool_grad), pixels),
+    OP(global_avg_pool_grad, "dx", N(T(global_avg_pool_grad), batch), N(T(global_avg_pool_grad), pixels),
        N(T(global_avg_pool_grad), channels), B(T(global_avg_pool_grad), dy), B(T(global_avg_pool_grad), dx)),
-    OP(gemm, GEMM(T(gemm), )),
-    OP(gemm_grouped, GEMM(T(gemm_grouped), product.), N(T(gemm_grouped), groups), F(T(gemm_grouped), over_k),
-       B(T(gemm_grouped), offsets)),
-    OP(gemm_check, GEMM(gemm_check, product.), B(gemm_check, report), N(gemm_check, report_index)),
-    OP(bias, N(T(bias), rows), N(T(bias), n), B(T(bias), x), B(T(bias), bias), B(T(bias), y)),
-    OP(bias_grad, N(T(bias_grad), rows), N(T(bias_grad), n), B(T(bias_grad), x), B(T(bias_grad), out)),
-    OP(layernorm, N(T(layernorm), rows), N(T(layernorm), n), R(T(layernorm), epsilon), B(T(layernorm), x),
-       B(T(layernorm), gamma), B(T(layernorm), beta), B(T(layernorm), y), B(T(layernorm), mean),
-       B(T(layernorm), rstd)),
-    OP(layernorm_grad, N(T(layernorm_grad), rows), N(T(layernorm_grad), n), B(T(layernorm_grad), x),
-       B(T(layernorm_grad), gamma), B(T(layernorm_grad), mean), B(T(layernorm_grad), rstd),
-       B(T(layernorm_grad), dy), B(T(layernorm_grad), residual), B(T(layernorm_grad), dx),
-       B(T(layernorm_grad), dgamma), B(T(layernorm_grad), dbeta)),
-    OP(gelu, N(T(gelu), count), B(T(gelu), x), B(T(gelu), y)),
-    OP(gelu_grad, N(T(gelu_grad), count), B(T(gelu_grad), x), B(T(gelu_grad), dy), B(T(gelu_grad), dx)),
-    OP(activation, N(T(activation), count), F(T(activation), kind), B(T(activation), x), B(T(activation), y)),
-    OP(activation_grad, N(T(activation_grad), count), F(T(activation_grad), kind), B(T(activation_grad), x),
-       B(T(activation_grad), dy), B(T(activation_grad), dx)),
-    OP(swiglu, N(T(swiglu), count), B(T(swiglu), a), B(T(swiglu), b), B(T(swiglu), y)),
-    OP(swiglu_grad, N(T(swiglu_grad), count), B(T(swiglu_grad), a), B(T(swiglu_grad), b),
-       B(T(swiglu_grad), dy), B(T(swiglu_grad), da), B(T(swiglu_grad), db)),
-    OP(add, N(T(add), count), B(T(add), a), B(T(add), b), B(T(add), y)),
-    OP(dropout, N(T(dropout), count), R(T(dropout), rate), B(T(dropout), x), B(T(dropout), base),
+    OP(gemm, "c:residual pre checksums", GEMM(T(gemm), )),
+    OP(gemm_grouped, "c:residual pre checksums", GEMM(T(gemm_grouped), product.), N(T(gemm_grouped), groups),
+       F(T(gemm_grouped), over_k), B(T(gemm_grouped), offsets)),
+    OP(gemm_check, "report", GEMM(gemm_check, product.), B(gemm_check, report), N(gemm_check, report_index)),
+    OP(bias, "y:x", N(T(bias), rows), N(T(bias), n), B(T(bias), x), B(T(bias), bias), B(T(bias), y)),
+    OP(bias_grad, "out", N(T(bias_grad), rows), N(T(bias_grad), n), B(T(bias_grad), x), B(T(bias_grad), out)),
+    OP(layernorm, "y mean rstd", N(T(layernorm), rows), N(T(layernorm), n), R(T(layernorm), epsilon),
+       B(T(layernorm), x), B(T(layernorm), gamma), B(T(layernorm), beta), B(T(layernorm), y),
+       B(T(layernorm), mean), B(T(layernorm), rstd)),
+    OP(layernorm_grad, "dx:residual dgamma dbeta", N(T(layernorm_grad), rows), N(T(layernorm_grad), n),
+       B(T(layernorm_grad), x), B(T(layernorm_grad), gamma), B(T(layernorm_grad), mean),
+       B(T(layernorm_grad), rstd), B(T(layernorm_grad), dy), B(T(layernorm_grad), residual),
+       B(T(layernorm_grad), dx), B(T(layernorm_grad), dgamma), B(T(layernorm_grad), dbeta)),
+    OP(gelu, "y:x", N(T(gelu), count), B(T(gelu), x), B(T(gelu), y)),
+    OP(gelu_grad, "dx:dy", N(T(gelu_grad), count), B(T(gelu_grad), x), B(T(gelu_grad), dy),
+       B(T(gelu_grad), dx)),
+    OP(activation, "y:x", N(T(activation), count), F(T(activation), kind), B(T(activation), x),
+       B(T(activation), y)),
+    OP(activation_grad, "dx:dy", N(T(activation_grad), count), F(T(activation_grad), kind),
+       B(T(activation_grad), x), B(T(activation_grad), dy), B(T(activation_grad), dx)),
+    OP(swiglu, "y:a,b", N(T(swiglu), count), B(T(swiglu), a), B(T(swiglu), b), B(T(swiglu), y)),
+    OP(swiglu_grad, "da:a,b,dy db:a,b,dy", N(T(swiglu_grad), count), B(T(swiglu_grad), a),
+       B(T(swiglu_grad), b), B(T(swiglu_grad), dy), B(T(swiglu_grad), da), B(T(swiglu_grad), db)),
+    OP(add, "y:a,b", N(T(add), count), B(T(add), a), B(T(add), b), B(T(add), y)),
+    OP(dropout, "y:x,base", N(T(dropout), count), R(T(dropout), rate), B(T(dropout), x), B(T(dropout), base),
        B(T(dropout), y), B(T(dropout), control)),
-    OP(normal, N(T(normal), count), R(T(normal), deviation), B(T(normal), y), B(T(normal), control)),
-    OP(cast, N(T(cast), count), F(T(cast), from), F(T(cast), to), B(T(cast), x), B(T(cast), y)),
-    OP(fill, N(T(fill), count), B(T(fill), y)),
-    OP(copy, N(T(copy), count), B(T(copy), x), B(T(copy), y)),
-    OP(embedding, N(T(embedding), batch), N(T(embedding), tokens), N(T(embedding), width),
+    OP(normal, "y", N(T(normal), count), R(T(normal), deviation), B(T(normal), y), B(T(normal), control)),
+    OP(cast, "y", N(T(cast), count), F(T(cast), from), F(T(cast), to), B(T(cast), x), B(T(cast), y)),
+    OP(fill, "y", N(T(fill), count), B(T(fill), y)),
+    OP(copy, "y", N(T(copy), count), B(T(copy), x), B(T(copy), y)),
+    OP(embedding, "y", N(T(embedding), batch), N(T(embedding), tokens), N(T(embedding), width),
        N(T(embedding), vocab), B(T(embedding), ids), B(T(embedding), table), B(T(embedding), positions),
        B(T(embedding), y)),
-    OP(embedding_grad, N(T(embedding_grad), batch), N(T(embedding_grad), tokens), N(T(embedding_grad), width),
-       N(T(embedding_grad), vocab), B(T(embedding_grad), ids), B(T(embedding_grad), dy),
-       B(T(embedding_grad), dtable), B(T(embedding_grad), dpositions)),
-    OP(cross_entropy, N(T(cross_entropy), rows), N(T(cross_entropy), vocab), R(T(cross_entropy), scale),
-       B(T(cross_entropy), logits), B(T(cross_entropy), targets), B(T(cross_entropy), row_loss),
-       B(T(cross_entropy), loss), B(T(cross_entropy), dlogits), B(T(cross_entropy), loss_scale)),
-    OP(cross_entropy_sum, N(T(cross_entropy_sum), rows), R(T(cross_entropy_sum), scale),
+    OP(embedding_grad, "dtable dpositions", N(T(embedding_grad), batch), N(T(embedding_grad), tokens),
+       N(T(embedding_grad), width), N(T(embedding_grad), vocab), B(T(embedding_grad), ids),
+       B(T(embedding_grad), dy), B(T(embedding_grad), dtable), B(T(embedding_grad), dpositions)),
+    OP(cross_entropy, "row_loss loss dlogits:logits", N(T(cross_entropy), rows), N(T(cross_entropy), vocab),
+       R(T(cross_entropy), scale), B(T(cross_entropy), logits), B(T(cross_entropy), targets),
+       B(T(cross_entropy), row_loss), B(T(cross_entropy), loss), B(T(cross_entropy), dlogits),
+       B(T(cross_entropy), loss_scale)),
+    OP(cross_entropy_sum, "loss", N(T(cross_entropy_sum), rows), R(T(cross_entropy_sum), scale),
        B(T(cross_entropy_sum), row_loss), B(T(cross_entropy_sum), loss)),
-    OP(loss, N(T(loss), count), F(T(loss), kind), R(T(loss), scale), B(T(loss), x), B(T(loss), targets),
-       B(T(loss), scratch), B(T(loss), loss), B(T(loss), dx), B(T(loss), loss_scale)),
-    OP(digest, N(T(digest), count), N(T(digest), first_element), B(T(digest), x), B(T(digest), digest),
-       B(T(digest), scratch)),
-    OP(norm, N(T(norm), count), B(T(norm), x), B(T(norm), scratch), B(T(norm), norm), B(T(norm), control),
-       B(T(norm), loss_scale)),
-    OP(loss_scale, B(T(loss_scale), state), B(T(loss_scale), norm)),
-    OP(update, F(T(update), optimizer), N(T(update), count), N(T(update), tensor_count), B(T(update), w),
-       B(T(update), grad), B(T(update), m), B(T(update), v), B(T(update), norm), B(T(update), control),
-       B(T(update), tensors), B(T(update), pages), B(T(update), half), F(T(update), half_type),
-       B(T(update), digest), B(T(update), scratch)),
-    OP(concat, N(concat, outer), N(concat, inner), N2(concat, sizes), B(concat, input[0]),
+    OP(loss, "scratch loss dx:x", N(T(loss), count), F(T(loss), kind), R(T(loss), scale), B(T(loss), x),
+       B(T(loss), targets), B(T(loss), scratch), B(T(loss), loss), B(T(loss), dx), B(T(loss), loss_scale)),
+    OP(digest, "digest scratch", N(T(digest), count), N(T(digest), first_element), B(T(digest), x),
+       B(T(digest), digest), B(T(digest), scratch)),
+    OP(norm, "scratch norm", N(T(norm), count), B(T(norm), x), B(T(norm), scratch), B(T(norm), norm),
+       B(T(norm), control), B(T(norm), loss_scale)),
+    OP(loss_scale, "state", B(T(loss_scale), state), B(T(loss_scale), norm)),
+    OP(update, "w m v half digest scratch", F(T(update), optimizer), N(T(update), count),
+       N(T(update), tensor_count), B(T(update), w), B(T(update), grad), B(T(update), m), B(T(update), v),
+       B(T(update), norm), B(T(update), control), B(T(update), tensors), B(T(update), pages),
+       B(T(update), half), F(T(update), half_type), B(T(update), digest), B(T(update), scratch)),
+    OP(concat, "y", N(concat, outer), N(concat, inner), N2(concat, sizes), B(concat, input[0]),
        B(concat, input[1]), B(concat, y)),
-    OP(slice, N(T(slice), outer), N(T(slice), size), N(T(slice), inner), N(T(slice), from),
+    OP(slice, "y", N(T(slice), outer), N(T(slice), size), N(T(slice), inner), N(T(slice), from),
        N(T(slice), count), B(T(slice), x), B(T(slice), y)),
-    OP(slice_grad, N(T(slice), outer), N(T(slice), size), N(T(slice), inner), N(T(slice), from),
+    OP(slice_grad, "y", N(T(slice), outer), N(T(slice), size), N(T(slice), inner), N(T(slice), from),
        N(T(slice), count), B(T(slice), x), B(T(slice), y)),
-    OP(permute, N(T(permute), dims), N2(T(permute), size), N(T(permute), size[2]), N(T(permute), size[3]),
-       F(T(permute), order[0]), F(T(permute), order[1]), F(T(permute), order[2]), F(T(permute), order[3]),
-       B(T(permute), x), B(T(permute), y)),
-    OP(multiply, N(T(multiply), count), B(T(multiply), a), B(T(multiply), b), B(T(multiply), y)),
-    OP(softmax, N(T(softmax), rows), N(T(softmax), n), B(T(softmax), x), B(T(softmax), y)),
-    OP(softmax_grad, N(T(softmax_grad), rows), N(T(softmax_grad), n), B(T(softmax_grad), y),
+    OP(permute, "y", N(T(permute), dims), N2(T(permute), size), N(T(permute), size[2]),
+       N(T(permute), size[3]), F(T(permute), order[0]), F(T(permute), order[1]), F(T(permute), order[2]),
+       F(T(permute), order[3]), B(T(permute), x), B(T(permute), y)),
+    OP(multiply, "y:a,b", N(T(multiply), count), B(T(multiply), a), B(T(multiply), b), B(T(multiply), y)),
+    OP(softmax, "y:x", N(T(softmax), rows), N(T(softmax), n), B(T(softmax), x), B(T(softmax), y)),
+    OP(softmax_grad, "dx:dy", N(T(softmax_grad), rows), N(T(softmax_grad), n), B(T(softmax_grad), y),
        B(T(softmax_grad), dy), B(T(softmax_grad), dx)),
-    OP(top_k, N(T(top_k), rows), N(T(top_k), n), N(T(top_k), k), B(T(top_k), x), B(T(top_k), values),
-       B(T(top_k), indices)),
-    OP(top_k_grad, N(T(top_k_grad), rows), N(T(top_k_grad), n), N(T(top_k_grad), k),
+    OP(top_k, "values indices", N(T(top_k), rows), N(T(top_k), n), N(T(top_k), k), B(T(top_k), x),
+       B(T(top_k), values), B(T(top_k), indices)),
+    OP(top_k_grad, "dx", N(T(top_k_grad), rows), N(T(top_k_grad), n), N(T(top_k_grad), k),
        B(T(top_k_grad), indices), B(T(top_k_grad), dvalues), B(T(top_k_grad), dx)),
-    OP(cumsum, N(T(cumsum), rows), N(T(cumsum), n), F(T(cumsum), reverse), B(T(cumsum), x), B(T(cumsum), y)),
-    OP(gather, N(T(gather), rows), N(T(gather), n), N(T(gather), count), B(T(gather), ids), B(T(gather), x),
-       B(T(gather), y)),
-    OP(scatter_add, N(T(scatter_add), rows), N(T(scatter_add), n), N(T(scatter_add), count),
-       N(T(scatter_add), per), B(T(scatter_add), ids), B(T(scatter_add), x), B(T(scatter_add), table),
-       B(T(scatter_add), workspace)),
-    OP(embedding_bag, N(T(embedding_bag), bags), N(T(embedding_bag), size), N(T(embedding_bag), rows),
+    OP(cumsum, "y:x", N(T(cumsum), rows), N(T(cumsum), n), F(T(cumsum), reverse), B(T(cumsum), x),
+       B(T(cumsum), y)),
+    OP(gather, "y", N(T(gather), rows), N(T(gather), n), N(T(gather), count), B(T(gather), ids),
+       B(T(gather), x), B(T(gather), y)),
+    OP(scatter_add, "table workspace", N(T(scatter_add), rows), N(T(scatter_add), n),
+       N(T(scatter_add), count), N(T(scatter_add), per), B(T(scatter_add), ids), B(T(scatter_add), x),
+       B(T(scatter_add), table), B(T(scatter_add), workspace)),
+    OP(embedding_bag, "y", N(T(embedding_bag), bags), N(T(embedding_bag), size), N(T(embedding_bag), rows),
        N(T(embedding_bag), n), B(T(embedding_bag), ids), B(T(embedding_bag), table), B(T(embedding_bag), y),
        B(T(embedding_bag), weights)),
-    OP(pairwise_dot, N(T(pairwise_dot), batch), N(T(pairwise_dot), f), N(T(pairwise_dot), n),
+    OP(pairwise_dot, "y", N(T(pairwise_dot), batch), N(T(pairwise_dot), f), N(T(pairwise_dot), n),
        B(T(pairwise_dot), x), B(T(pairwise_dot), y)),
-    OP(pairwise_dot_grad, N(T(pairwise_dot_grad), batch), N(T(pairwise_dot_grad), f),
+    OP(pairwise_dot_grad, "dx", N(T(pairwise_dot_grad), batch), N(T(pairwise_dot_grad), f),
        N(T(pairwise_dot_grad), n), B(T(pairwise_dot_grad), x), B(T(pairwise_dot_grad), dy),
        B(T(pairwise_dot_grad), dx)),
-    OP(dispatch, N(T(dispatch), rows), N(T(dispatch), n), N(T(dispatch), k), N(T(dispatch), experts),
-       N(T(dispatch), capacity), B(T(dispatch), x), B(T(dispatch), choice), B(T(dispatch), sorted),
-       B(T(dispatch), offsets), B(T(dispatch), place), B(T(dispatch), workspace)),
-    OP(expert_bias_grad, N(T(expert_bias_grad), rows), N(T(expert_bias_grad), n),
+    OP(dispatch, "sorted offsets place workspace", N(T(dispatch), rows), N(T(dispatch), n), N(T(dispatch), k),
+       N(T(dispatch), experts), N(T(dispatch), capacity), B(T(dispatch), x), B(T(dispatch), choice),
+       B(T(dispatch), sorted), B(T(dispatch), offsets), B(T(dispatch), place), B(T(dispatch), workspace)),
+    OP(expert_bias_grad, "out", N(T(expert_bias_grad), rows), N(T(expert_bias_grad), n),
        N(T(expert_bias_grad), experts), B(T(expert_bias_grad), x), B(T(expert_bias_grad), offsets),
        B(T(expert_bias_grad), out)),
-    OP(combine_grad, N(T(combine_grad), rows), N(T(combine_grad), n), N(T(combine_grad), k),
-       N(T(combine_grad), places), B(T(combine_grad), y), B(T(combine_grad), place),
+    OP(combine_grad, "dy dweights workspace", N(T(combine_grad), rows), N(T(combine_grad), n),
+       N(T(combine_grad), k), N(T(combine_grad), places), B(T(combine_grad), y), B(T(combine_grad), place),
        B(T(combine_grad), weights), B(T(combine_grad), dout), B(T(combine_grad), dy),
        B(T(combine_grad), dweights), B(T(combine_grad), workspace)),
-    OP(balance_loss, N(T(balance_loss), rows), N(T(balance_loss), experts), N(T(balance_loss), k),
-       R(T(balance_loss), scale), B(T(balance_loss), probabilities), B(T(balance_loss), choice),
-       B(T(balance_loss), loss), B(T(balance_loss), dprobabilities), B(T(balance_loss), scratch),
-       B(T(balance_loss), loss_scale)),
+    OP(balance_loss, "loss dprobabilities scratch", N(T(balance_loss), rows), N(T(balance_loss), experts),
+       N(T(balance_loss), k), R(T(balance_loss), scale), B(T(balance_loss), probabilities),
+       B(T(balance_loss), choice), B(T(balance_loss), loss), B(T(balance_loss), dprobabilities),
+       B(T(balance_loss), scratch), B(T(balance_loss), loss_scale)),
 };
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
@@ -512,8 +521,107 @@ START_TEST(what_cannot_work_in_place_or_with_nan_is_refused)
 }
 END_TEST
 
+/* ---- in place ---- */
+
+static struct keel_buffer **buffer_at(unsigned char *descriptor, const struct field *field)
+{
+    return (struct keel_buffer **)(void *)(descriptor + field->offset);
+}
+
+/* A name in a list, after the struct that it lies in: "forward.out" is out, "input[0]" itself. */
+static bool is_named(const char *list, size_t length, const char *name)
+{
+    const char *dot = strrchr(name, '.'), *from = dot != NULL ? dot + 1 : name;
+    const char *last = from + strspn(from, " ");
+    const size_t bytes = strlen(last);
+    for (size_t i = 0; i + bytes <= length; i++)
+        if ((i == 0 || strchr(",: ", list[i - 1]) != NULL) && memcmp(list + i, last, bytes) == 0 &&
+            (i + bytes == length || strchr(",: ", list[i + bytes]) != NULL))
+            return true;
+    return false;
+}
+
+/* What `writes` says of a field: NULL when it is only read, else its inputs, *length long. */
+static const char *inputs_of(const struct operation *operation, const char *field, size_t *length)
+{
+    for (const char *at = operation->writes; *at != 0;) {
+        const size_t word = strcspn(at, " "), name = strcspn(at, ": ");
+        if (is_named(at, name, field)) {
+            *length = word - name;
+            return at + name;
+        }
+        at += word + strspn(at + word, " ");
+    }
+    return NULL;
+}
+
+/* A descriptor that is accepted, every optional buffer there where it can be; false when none was found. */
+static bool make_right(struct rig *rig, const struct operation *operation, unsigned char *descriptor)
+{
+    for (int tries = 0; tries < 4000; tries++) {
+        struct keel_launch_list list = {0};
+        make(rig, operation, descriptor);
+        for (int i = 0, next = 4; i < FIELDS_MAX && operation->fields[i].bytes != 0; i++)
+            if (operation->fields[i].kind == BUFFER &&
+                (*buffer_at(descriptor, &operation->fields[i]) != NULL))
+                *buffer_at(descriptor, &operation->fields[i]) = rig->pool[next++].data;
+        const bool right = operation->append(rig->kernels, descriptor, &list) == KEEL_OK;
+        keel_launch_list_fini(&list);
+        if (right)
+            return true;
+    }
+    return false;
+}
+
+/* Each output over each other buffer: as a whole, and shifted by some bytes. */
+static void each_pair(struct rig *rig, const struct operation *operation, const unsigned char *right)
+{
+    for (int o = 0; o < FIELDS_MAX && operation->fields[o].bytes != 0; o++)
+        for (int i = 0; i < FIELDS_MAX && operation->fields[i].bytes != 0; i++) {
+            const struct field *out = &operation->fields[o], *in = &operation->fields[i];
+            unsigned char descriptor[STRUCT_BYTES];
+            size_t length = 0;
+            memcpy(descriptor, right, STRUCT_BYTES);
+            const char *inputs = out->kind == BUFFER ? inputs_of(operation, out->name, &length) : NULL;
+            if (o == i || in->kind != BUFFER || inputs == NULL || *buffer_at(descriptor, out) == NULL ||
+                *buffer_at(descriptor, in) == NULL)
+                continue;
+            struct keel_launch_list list = {0};
+            *buffer_at(descriptor, out) = *buffer_at(descriptor, in);
+            const enum keel_status status = operation->append(rig->kernels, descriptor, &list);
+            keel_launch_list_fini(&list);
+            const enum keel_status wanted = is_named(inputs, length, in->name) ? KEEL_OK : KEEL_INVALID;
+            ck_assert_msg(status == wanted, "%s: %s over %s: %s, wanted %s", operation->name, out->name,
+                          in->name, keel_status_name(status), keel_status_name(wanted));
+            for (int p = 4; p < POOL; p++)
+                if (*buffer_at(descriptor, in) == rig->pool[p].data)
+                    *buffer_at(descriptor, out) = rig->pool[p].whole; /* begins before it */
+            ck_assert_msg(operation->append(rig->kernels, descriptor, &list) == KEEL_INVALID,
+                          "%s: %s partly over %s", operation->name, out->name, in->name);
+            keel_launch_list_fini(&list);
+        }
+}
+
+START_TEST(what_is_written_overlaps_nothing_but_what_the_descriptor_allows)
+{
+    struct rig rig;
+    rig_open(&rig, "host");
+    for (int i = 0; i < OPERATIONS; i++) {
+        enum { SAMPLES = 8 };
+        unsigned char descriptor[STRUCT_BYTES];
+        for (int sample = 0; sample < SAMPLES; sample++) {
+            ck_assert_msg(make_right(&rig, &operations[i], descriptor), "%s: nothing is accepted",
+                          operations[i].name);
+            each_pair(&rig, &operations[i], descriptor);
+        }
+    }
+    rig_close(&rig);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, what_is_written_overlaps_nothing_but_what_the_descriptor_allows);
     tcase_add_test(tc, sizes_that_64_bits_do_not_hold_are_refused);
     tcase_add_test(tc, what_cannot_work_in_place_or_with_nan_is_refused);
     tcase_add_loop_test(tc, no_descriptor_reaches_beyond_its_buffers, 0, 2);

@@ -193,6 +193,8 @@ void keel_buffer_destroy(struct keel_buffer *buffer);
 uint64_t keel_buffer_bytes(const struct keel_buffer *buffer);
 /* Whether two buffers or slices have a byte in common. Memory that was wrapped twice is not recognised. */
 bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer *b);
+/* Whether both begin with the same byte of memory. */
+bool keel_buffer_begins_at(const struct keel_buffer *a, const struct keel_buffer *b);
 
 enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue **out);
 /* Waits for what runs, also on a queue that failed: 30 s; 0.1 s on a device that is HUNG, and not at all on

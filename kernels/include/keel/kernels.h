@@ -265,7 +265,8 @@ struct keel_layernorm_grad {
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *, const struct keel_layernorm_grad *,
                                         struct keel_launch_list *);
 
-/* GELU, tanh form (Hendrycks and Gimpel 2016): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))). */
+/* GELU, tanh form (Hendrycks and Gimpel 2016): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
+ * y may alias x. */
 struct keel_gelu {
     uint64_t count;
     struct keel_buffer *x, *y;
