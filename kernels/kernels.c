@@ -151,11 +151,11 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
     return KEEL_OK;
 }
 
-enum keel_status keel_check_apart(const char *op, const struct keel_operand *operands, uint32_t count)
+enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++) {
-            const struct keel_operand *a = &operands[i], *b = &operands[j];
+            const struct keel_op_buffer *a = &operands[i], *b = &operands[j];
             const int both = a->use & b->use, either = a->use | b->use;
             if (a->buffer == NULL || b->buffer == NULL || !(either & KEEL_WRITTEN) ||
                 !keel_buffer_overlaps(a->buffer, b->buffer))

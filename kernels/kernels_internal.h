@@ -159,17 +159,17 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
 /* What an operation has, by the name that its descriptor gives it. IN_PLACE: one that is written may be one
  * that is read, element for element. */
 enum { KEEL_READ = 0, KEEL_WRITTEN = 1, KEEL_IN_PLACE = 2 };
-struct keel_operand {
+struct keel_op_buffer {
     const char *name;
     const struct keel_buffer *buffer; /* NULL: none */
     int use;
 };
 /* INVALID, naming both, when one that is written overlaps another; but not when both are IN_PLACE, begin at
  * one place, and one is only read. */
-enum keel_status keel_check_apart(const char *op, const struct keel_operand *operands, uint32_t count);
+enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count);
 #define KEEL_APART(op, ...)                                                                                  \
-    keel_check_apart(op, (const struct keel_operand[]){__VA_ARGS__},                                         \
-                     sizeof((const struct keel_operand[]){__VA_ARGS__}) / sizeof(struct keel_operand))
+    keel_check_apart(op, (const struct keel_op_buffer[]){__VA_ARGS__},                                       \
+                     sizeof((const struct keel_op_buffer[]){__VA_ARGS__}) / sizeof(struct keel_op_buffer))
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);
 
