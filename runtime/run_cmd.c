@@ -2,6 +2,7 @@
 #include "run_cmd.h"
 #include "data.h"
 #include "drill.h"
+#include "jsonl.h"
 #include "model.h"
 #include "report.h"
 #include "run_output.h"
@@ -174,6 +175,7 @@ static enum keel_status parse_arguments(struct run *run, int argc, char **argv, 
  */
 
 enum { LISTED_MAX = 256, LIVES_MAX = 3 };
+#define NO_STEP UINT64_MAX
 
 /* NULL in *out: nothing is there yet. */
 static enum keel_status open_store(const struct run *run, struct keel_store **out)
@@ -200,19 +202,62 @@ static bool is_whole(struct keel_store *store, const struct keel_snapshot_info *
     return whole;
 }
 
-/* The step of the newest committed snapshot that is whole, 0 when there is none; metrics go to on_record. */
+/* The step of the newest committed snapshot that is whole, NO_STEP when there is none; metrics go to
+ * on_record.
+ */
 static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
 {
     struct keel_snapshot_info list[LISTED_MAX];
     uint32_t count = 0, damaged = 0;
     if (keel_store_list(store, list, LISTED_MAX, &count, &damaged) != KEEL_OK)
-        return 0;
+        return NO_STEP;
     if (damaged > 0)
         keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
     for (uint32_t i = 0; i < count; i++)
         if (is_whole(store, &list[i], on_record))
             return list[i].step;
-    return 0;
+    return NO_STEP;
+}
+
+static enum keel_status see_snapshot(void *context, const json_t *line, uint64_t number)
+{
+    uint64_t *step = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    (void)number;
+    if (event != NULL && strcmp(event, "snapshot") == 0)
+        *step = (uint64_t)json_integer_value(json_object_get(line, "step"));
+    return KEEL_OK;
+}
+
+/* A run that committed snapshots and finds none begins anew only when it is told to: they may be mended, or
+ * lie elsewhere. */
+static enum keel_status refuse_to_begin_anew(const struct run *run, struct keel_store *store)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_snapshot_info newest;
+    uint64_t step = NO_STEP, skipped;
+    uint32_t count = 0, damaged = 0;
+    if (store != NULL)
+        KEEL_TRY(keel_store_list(store, &newest, 1, &count, &damaged));
+    if (count > 0) /* the workers look at these, and name what is wrong */
+        return KEEL_OK;
+    if (damaged > 0)
+        return keel_fail(KEEL_CORRUPT,
+                         "%.300s: the manifests of all %" PRIu32
+                         " snapshots are damaged; mend them with keel ckpt repair, or "
+                         "give --resume none to begin at step 1",
+                         run->directory, damaged);
+    KEEL_TRY(keel_path_join(path, run->directory, "events.jsonl"));
+    enum keel_status status =
+        keel_path_exists(path) ? keel_jsonl_read(path, see_snapshot, &step, &skipped) : KEEL_OK;
+    if (status != KEEL_OK || step == NO_STEP)
+        return status;
+    return keel_fail(
+        KEEL_CORRUPT,
+        "%.300s: this run committed a snapshot of step %" PRIu64
+        ", and none is there now: bring them back, or mend them with keel ckpt repair --from a copy, or "
+        "give --resume none to begin at step 1",
+        run->directory, step);
 }
 
 /* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
@@ -229,13 +274,17 @@ static enum keel_status find_first_step(const struct run *run, const char *resum
     KEEL_TRY(open_store(run, &store));
     enum keel_status status = KEEL_OK;
     struct keel_snapshot *asked = NULL;
-    if (store != NULL && newest)
-        step = newest_whole(store, on_record);
-    else if (!newest)
+    if (newest) {
+        step = store != NULL ? newest_whole(store, on_record) : NO_STEP;
+        status = step == NO_STEP ? refuse_to_begin_anew(run, store) : KEEL_OK;
+        step = step == NO_STEP ? 0 : step;
+    } else
         status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
                                : keel_snapshot_open(store, step, 0, &asked);
     keel_snapshot_close(asked);
     keel_store_close(store);
+    if (status != KEEL_OK && newest)
+        return status;
     if (status != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%.200s", keel_detail());
@@ -257,7 +306,7 @@ static bool end_is_kept(const struct run *run, uint64_t on_record)
         return false;
     uint64_t step = newest_whole(store, on_record);
     keel_store_close(store);
-    return step >= run->job.steps;
+    return step != NO_STEP && step >= run->job.steps;
 }
 
 /* ---- a run that is over

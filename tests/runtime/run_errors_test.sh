@@ -118,6 +118,14 @@ ls "$root/copy/ckpt/drill/"step-12.*/manifest.json >"$root/log" 2>&1; code=$?; e
 copy_run; for file in "$root"/copy/ckpt/*/step-12.*/rank-0.keel; do printf '\377' | dd of="$file" bs=1 seek=5000 conv=notrunc 2>/dev/null; done
 try run "$job" --out "$root/copy";                         expect "a last snapshot with a flipped byte is, too" 0 "snapshot-refused"
 try run "$job" --out "$root/copy";                         expect "and is whole then" 0 "; report: $root/copy/report.html"
+copy_run; rm "$root"/copy/ckpt/*/*/manifest.json
+try run "$job" --out "$root/copy" --drill kill:rank=0,step=9; expect "a run that lost all its snapshots does not begin anew by itself" 4 "keel ckpt repair --from a copy, or give --resume none"
+[ -f "$(find "$root/copy/ckpt" -name rank-0.keel | head -n 1)" ]; code=$?; : >"$root/log"; expect "nor takes what can be mended" 0 ""
+copy_run; rm -r "$root/copy/ckpt"
+try run "$job" --out "$root/copy";                         expect "nor one whose store is gone" 4 "--resume none"
+try run "$job" --out "$root/copy" --resume none;           expect "but when it is told to" 0 "done: 12 steps"
+copy_run; for file in "$root"/copy/ckpt/*/*/manifest.json; do printf '\377' | dd of="$file" bs=1 seek=50 conv=notrunc 2>/dev/null; done
+try run "$job" --out "$root/copy";                         expect "nor one whose manifests are damaged" 4 "manifests of all"
 copy_run; rm "$root/copy/report.html"
 try run "$job" --out "$root/copy";                         expect "so is a report" 0 "report: $root/copy/report.html"
 
