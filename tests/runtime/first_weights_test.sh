@@ -3,11 +3,7 @@
 # of training (train.steps = 0); neither changes a bit of the run.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+. "$here/script.sh"
 
 run() { # DIR ARGUMENTS...
     out=$root/$1
@@ -15,17 +11,6 @@ run() { # DIR ARGUMENTS...
     timeout 600 "$KEEL" run "$here/../demo/drill.conf" --set "data.path=$root/text" --set cluster.device=host \
         --set snapshot.every=4 --set train.eval_every=4 --out "$out" "$@" >"$root/log" 2>&1
     code=$?
-}
-check() { # NAME CONDITION...
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what: exit $code"
-        tail -n 4 "$root/log" | cut -c1-300 | sed 's/^/    /'
-    fi
 }
 snapshots() { "$KEEL" ckpt ls "$out" --json | sed -n 's/.*"step": \([0-9]*\),.*/\1/p' | sort -n | tr '\n' ' '; }
 evaluated() { grep '"event":"evaluated"' "$out/events.jsonl" | tail -n 1 | sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p"; }

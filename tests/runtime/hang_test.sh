@@ -4,22 +4,8 @@
 set -u
 here=$(dirname "$0")
 BUILD=${BUILD:-build}
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-export KEEL_STATE="$root/state"
-failed=0 passed=0
-check() {
-    if eval "$2"; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL: $1"
-    fi
-}
-run() {
-    out=$1
-    shift
-    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --out "$root/$out" "$@" >"$root/$out.log" 2>&1
-}
+. "$here/script.sh"
+run() { drill "$@" --ranks 2; }
 # in_time DIR: was each hang noticed within the limit that its own measure gives, and two ticks?
 in_time() {
     sed -n 's/.*did not come back in \([0-9.]*\) s, the longest before took \([0-9.]*\) s.*/\1 \2/p' "$root/$1/events.jsonl" |

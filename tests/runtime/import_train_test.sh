@@ -3,24 +3,8 @@
 # has the same bits, and the run goes on as if it had never been away.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
-text=$root/text
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+. "$here/script.sh"
 
-check() { # NAME CONDITION...
-    name=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -n 5 "$root/log" | sed 's/^/    /'
-    fi
-}
 train() { # DIR ARGUMENTS...: the same small model
     out=$1
     shift

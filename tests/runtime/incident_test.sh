@@ -4,24 +4,11 @@
 # the lost ranks are named with node, host and board. Times are compared with one another, never with a limit.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
+. "$here/script.sh"
 run=
 trap '[ -z "$run" ] || kill -9 "$run" 2>/dev/null; rm -rf "$root"' EXIT
-passed=0 failed=0
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
 
-check() { # NAME CONDITION...
-    name=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        grep -h '"recovery"\|"restarted"' "$out/events.jsonl" | sed 's/^/    /'
-    fi
-}
+explain() { grep -h '"recovery"\|"restarted"' "$out/events.jsonl"; }
 start() { # DIR ARGUMENTS...
     out=$root/$1
     shift

@@ -3,11 +3,7 @@
 # the snapshot before, or goes back there once, and ends when the same bits come again.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
+. "$here/script.sh"
 
 run() { # DIR ARGUMENTS...: a learning rate that is far too high in the end
     out=$root/$1
@@ -16,17 +12,6 @@ run() { # DIR ARGUMENTS...: a learning rate that is far too high in the end
         --set train.steps=60 --set train.warmup_steps=100 --set train.lr=4 --set train.min_lr=0 --set train.clip=0 \
         --set snapshot.every=10 --ranks 2 "$@" >"$root/log" 2>&1
     code=$?
-}
-check() { # NAME CONDITION...
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what: exit $code"
-        tail -n 4 "$root/log" | cut -c1-300 | sed 's/^/    /'
-    fi
 }
 first_spike() { grep '"event":"loss-spike"' "$1/events.jsonl" | head -n 1 | sed -n 's/.*"step":\([0-9]*\).*/\1/p'; }
 newest() { "$KEEL" ckpt ls "$out" --json | sed -n 's/.*"step": \([0-9]*\),.*/\1/p' | sort -n | tail -n 1; }

@@ -3,23 +3,9 @@
 # same bits at every step; data that a model cannot be trained on are refused by name.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
+. "$here/script.sh"
 jobs=$here/../../runtime/jobs
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
 
-check() { # NAME CONDITION...
-    name=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -n 5 "$root/log" | sed 's/^/    /'
-    fi
-}
 small() { # KIND: what makes its job small
     case $1 in
     fashion) echo "model.width=4 model.layers=1 model.stages=2 train.batch=4" ;;

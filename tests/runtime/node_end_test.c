@@ -1,38 +1,6 @@
 /* node_end_test.c - the control plane at the end of a run: who was lost there, and who comes too late, in the
  * world of node_sim.h. */
-#include "harness.h"
-#include "node_sim.h"
-
-#include <inttypes.h>
-
-#define SECONDS UINT64_C(1000000000)
-
-static bool delivered(const struct sim *sim, uint64_t steps)
-{
-    return sim->delivered_next > steps;
-}
-
-static uint16_t active(const struct sim *sim)
-{
-    return keel_view_active_count(&sim->view);
-}
-
-/* The run ends well: every step delivered once, in order. */
-static void check_end(struct sim *sim)
-{
-    bool ended = sim_run(sim, sim->now_ns + 300 * SECONDS);
-    ck_assert_msg(sim->violation[0] == '\0', "%s", sim->violation);
-    ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered", sim->delivered_next);
-    ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);
-    ck_assert_uint_eq(sim->delivered_next, sim->config.last_step + 1);
-}
-
-static struct sim *begin(struct sim_config config)
-{
-    struct sim *sim = sim_create(&config);
-    sim_start_all(sim);
-    return sim;
-}
+#include "node_cases.h"
 
 static bool snapshot_taken(const struct sim *sim, uint64_t step)
 {

@@ -5,21 +5,11 @@
 set -u
 here=$(dirname "$0")
 BUILD=${BUILD:-build}
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-export KEEL_STATE="$root/state"
-failed=0 passed=0
-check() {
-    if eval "$2"; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL: $1"
-    fi
-}
+. "$here/script.sh"
 run() {
-    out=$1
+    name=$1
     shift
-    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --out "$root/$out" "$@" >"$root/$out.log" 2>&1
+    drill "$name" --set cluster.device=host "$@"
 }
 run plain --ranks 2
 run screened --ranks 2 --set train.screen_every=1
@@ -84,7 +74,8 @@ check "its finding is still one of memory" 'grep -q "\"kind\": \"wrong" "$root"/
 # Three findings of memory keep it out.
 for file in "$root"/state/quarantine/pocl_0-*.json; do sed "s/\"findings\": [0-9]*/\"findings\": 3/" "$root/finding" >"$file"; done
 run bad --ranks 1 --set cluster.device=pocl:0
-check "a run took a board of bad memory" '[ $? -ne 0 ] && grep -q "keel board release pocl:0" "$root/bad.log"'
+code=$?
+check "a run took a board of bad memory" '[ $code -ne 0 ] && grep -q "keel board release pocl:0" "$root/bad.log"'
 # Bits that are wrong from the start are found before the first step.
 KEEL_DEVICE_FAULTS='flip:read=*' run born --ranks 1 --set train.screen_every=50
 code=$?

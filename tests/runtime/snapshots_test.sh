@@ -3,13 +3,8 @@
 # step, a few times, and never ends the run; retention, deltas and what is not finite, by the job's keys.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
+. "$here/script.sh"
 job=$here/../demo/drill.conf
-text=$root/text
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
 
 # run DIR WORDS...: 20 steps, a snapshot every 10.
 run() {
@@ -19,18 +14,7 @@ run() {
         --set train.steps=20 --set train.decay_steps=20 --set snapshot.every=10 "$@" >"$root/log" 2>&1
     code=$?
 }
-# check NAME COMMAND...
-check() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what: exit $code, snapshots $(snapshots)"
-        tail -n 4 "$root/log" "$out/events.jsonl" | cut -c1-300 | sed 's/^/    /'
-    fi
-}
+explain() { echo "snapshots $(snapshots)" && tail -n 4 "$root/log" "$out/events.jsonl"; }
 done_well() { [ "$code" -eq 0 ]; }
 # event NAME WORDS COUNT
 event() { [ "$(grep -c "\"event\":\"$1\".*$2" "$out/events.jsonl")" -eq "$3" ]; }

@@ -4,12 +4,7 @@
 # first steps overflow and are skipped: what is lost and resumed below lies among them.
 set -u
 here=$(dirname "$0")
-. "$here/../demo/lib.sh"
-root=$(mktemp -d) || exit 1
-trap 'rm -rf "$root"' EXIT
-passed=0 failed=0
-text=$root/text
-awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+. "$here/script.sh"
 
 # run NAME WORDS...
 run() {
@@ -23,18 +18,7 @@ run() {
 two_lives() {
     run "$@" --set train.steps=5 && run "$@" --drill kill:rank=0,step=8 --drill kill:rank=1,step=8
 }
-# check WHAT COMMAND...
-check() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what"
-        tail -n 4 "$root"/*.log | cut -c1-300 | sed 's/^/    /'
-    fi
-}
+explain() { tail -n 4 "$root"/*.log; }
 same() { same_bits "$root/$1" "$root/$2"; }
 events() { [ "$(grep -c "\"event\":\"$2\"" "$root/$1/events.jsonl")" -ge "$3" ]; }
 

@@ -1,0 +1,30 @@
+# script.sh - what script tests of this room share: a folder $root that goes at the end, with the state of the host in
+# it and a text to train on, and claims that are counted. Sourced; expects here, the folder of this file.
+. "$here/../demo/lib.sh"
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+export KEEL_STATE="$root/state"
+passed=0 failed=0
+text=$root/text
+awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
+
+# check CLAIM COMMAND..., or a condition in one word; when it does not hold, explain says what there is to see.
+check() {
+    claim=$1
+    shift
+    if if [ $# -eq 1 ]; then eval "$1"; else "$@"; fi; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $claim${code:+: exit $code}"
+        explain 2>/dev/null | cut -c1-300 | sed 's/^/    /'
+    fi
+}
+explain() { tail -n 5 "$root/log" "${out:-}.log"; }
+
+# drill DIR ARGUMENTS...: the small job
+drill() {
+    out=$root/$1
+    shift
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" "$@" >"$out.log" 2>&1
+}
