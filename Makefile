@@ -3,7 +3,7 @@
 #
 #   make            build libraries and build/keel        make deps      install what is missing (Debian)
 #   make demo       the three stories, on real text       make test      all tests
-#   make chaos      random kills and pauses, same bits
+#   make chaos      random kills and pauses, same bits    make test-long  in full what `make test` does in part
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
@@ -75,7 +75,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all examples deps lint-deps bench-deps demo test run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -168,11 +168,19 @@ $(BUILD)/examples/heat_mpi: EXAMPLE_CFLAGS = $(MPI_CFLAGS)
 $(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell $(PKG_CONFIG) --libs ompi-c)
 
 # ROOM=hal narrows to one room, ONLY=name to one program.
+tests_of = $(filter $(foreach t,$(1),tests/$(t) $(BUILD)/tests/$(t)),$(test_scripts) $(test_programs))
+first_tests := $(foreach t,$(test_FIRST),$(call tests_of,$(t)))
 run-tests: all data examples $(test_programs)
-	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(if $(ROOM),$(filter $(BUILD)/tests/$(ROOM)/% tests/$(ROOM)/%,$(test_scripts) $(test_programs)),$(test_scripts) $(test_programs))
+	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(filter $(call tests_of,$(or $(ROOM),%)$(if $(ROOM),/%)),$(first_tests) $(filter-out $(first_tests),$(test_scripts) $(test_programs)))
 
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) run-tests
+
+# What tests look at in part for the sake of time, in full.
+test-long: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all data $(filter $(BUILD)/%,$(call tests_of,$(test_LONG))) \
+	  $(BUILD)/tests/kernels/golden_test $(filter $(BUILD)/tests/transport/%,$(test_programs))
+	@BUILD=$(BUILD) KEEL_TEST_LONG=1 sh tests/run.sh $(call tests_of,$(test_LONG))
 
 asan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/asan SAN=address OPT="-O1 -g" run-tests

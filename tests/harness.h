@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <keel/status.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 /* A status that must be OK; prints the detail when it is not. */
@@ -20,6 +21,12 @@
         ck_assert_msg(ck_status_ == (wanted), "%s: %s, wanted %s: %s", #call, keel_status_name(ck_status_),  \
                       keel_status_name(wanted), keel_detail());                                              \
     } while (0)
+
+/* `make test-long` looks at everything, other targets at one of `thinner` of what is alike. */
+static inline uint32_t thinned(uint32_t thinner)
+{
+    return getenv("KEEL_TEST_LONG") != NULL ? 1 : thinner;
+}
 
 /* static void cases(TCase *tc) adds the tests; the limit is for one test. */
 #define KEEL_TEST_MAIN(suite_name, cases, limit_s)                                                           \

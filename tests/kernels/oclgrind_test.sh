@@ -29,7 +29,7 @@ verdict() { # verdict CLAIM: of the last command
 
 simulate() { # simulate OPTION... -- COMMAND: the log is $scratch/log
     rm -f "$scratch/log"
-    timeout 240 oclgrind --local-mem-size 131072 --build-options -O0 --check-api --data-races --log "$scratch/log" "$@" \
+    oclgrind --local-mem-size 131072 --build-options -O0 --check-api --data-races --log "$scratch/log" "$@" \
         >"$scratch/out" 2>&1
 }
 
@@ -48,7 +48,7 @@ $1
 <size=32 fill=0>
 END
     rm -f "$scratch/log"
-    timeout 60 oclgrind-kernel --build-options -O0 --data-races --uninitialized "$scratch/planted.sim" >"$scratch/log" 2>&1
+    oclgrind-kernel --build-options -O0 --data-races --uninitialized "$scratch/planted.sim" >"$scratch/log" 2>&1
 }
 plant race
 grep -q "data race at global memory" "$scratch/log"
@@ -64,17 +64,19 @@ grep -qi "divergence" "$scratch/log"
 verdict "a planted barrier that some do not meet is found"
 
 export CK_FORK=no GOLDEN_DEVICE=oclg
-GOLDEN_LANES=0 simulate "$build/tests/kernels/golden_test"
-ended=$?
-(exit $ended)
-verdict "on Oclgrind all golden cases have their hashes"
-[ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
-verdict "no golden case races, leaves its buffers, or meets a barrier alone"
+if [ -n "${KEEL_TEST_LONG:-}" ]; then # the kernels whose folds are vectors, too
+    GOLDEN_LANES=0 simulate "$build/tests/kernels/golden_test"
+    ended=$?
+    (exit $ended)
+    verdict "on Oclgrind all golden cases have their hashes"
+    [ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
+    verdict "no golden case races, leaves its buffers, or meets a barrier alone"
+fi
 GOLDEN_LANES=1 simulate --uninitialized "$build/tests/kernels/golden_test"
 ended=$?
 (exit $ended)
 verdict "on Oclgrind all golden cases have their hashes, with folds by lane"
 [ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
-verdict "no golden case uses what nobody wrote"
+verdict "no golden case uses what nobody wrote, races, leaves its buffers, or meets a barrier alone"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

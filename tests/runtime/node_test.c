@@ -1,47 +1,8 @@
 /* node_test.c - the control plane under faults, in the world of node_sim.h. */
-#include "harness.h"
-#include "node_sim.h"
+#include "node_cases.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-#define SECONDS UINT64_C(1000000000)
-
-static bool delivered(const struct sim *sim, uint64_t steps)
-{
-    return sim->delivered_next > steps;
-}
-
-static bool views(const struct sim *sim, uint64_t count)
-{
-    return sim->view_changes >= count;
-}
-
-static uint16_t active(const struct sim *sim)
-{
-    return keel_view_active_count(&sim->view);
-}
-
-#define ck_fine(sim) ck_assert_msg((sim)->violation[0] == '\0', "%s", (sim)->violation)
-
-/* The run ends well: every step delivered once, in order. */
-static void check_end(struct sim *sim)
-{
-    bool ended = sim_run(sim, sim->now_ns + 300 * SECONDS);
-    ck_fine(sim);
-    ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered, epoch %" PRIu64, sim->delivered_next,
-                  sim->newest_epoch);
-    ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);
-    ck_assert_uint_eq(sim->delivered_next, sim->config.last_step + 1);
-}
-
-static struct sim *begin(struct sim_config config)
-{
-    struct sim *sim = sim_create(&config);
-    sim_start_all(sim);
-    return sim;
-}
 
 START_TEST(a_run_without_faults_has_one_view_and_delivers_every_step_once)
 {

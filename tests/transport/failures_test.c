@@ -1,5 +1,5 @@
 /* failures_test.c - death, silence, strangers, old epochs, revocation: every call returns, and the next epoch
- * computes the right thing. */
+ * computes the right thing. It mostly waits. */
 #include "ranks.h"
 #include "sums.h"
 

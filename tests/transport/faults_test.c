@@ -2,8 +2,8 @@
  * operation: no call outlasts its deadline, all survivors learn who it was, and the next epoch computes
  * right.
  *
- * FAULTS=n makes n faults (of both carriers, in proportion), CYCLES=n as many epochs more and less, SEED=n
- * other faults; tests/transport/faults.sh calls it so. */
+ * It mostly waits. FAULTS=n makes n faults (of both carriers, in proportion), CYCLES=n as many epochs more
+ * and less, SEED=n other faults; tests/transport/faults.sh calls it so. */
 #include "drill.h"
 
 enum { OVER_TCP = 120, IN_SHARED_MEMORY = 60, CYCLES = 150 };

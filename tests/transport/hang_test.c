@@ -1,5 +1,5 @@
 /* hang_test.c - real operations that hang: whoever looks from outside, and the call that gives up, name the
- * rank, the operation and the segment. */
+ * rank, the operation and the segment. It mostly waits. */
 #include "ranks.h"
 #include "who.h"
 

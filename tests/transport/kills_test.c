@@ -1,5 +1,6 @@
 /* kills_test.c - two hundred deaths: one of four ranks is killed at a random moment of a stream of sums,
- * every survivor's call says who is gone, and the survivors' next epoch computes the right thing. */
+ * every survivor's call says who is gone, and the survivors' next epoch computes the right thing. It mostly
+ * waits. */
 #include "ranks.h"
 #include "sums.h"
 

@@ -68,13 +68,18 @@ check "where the file says" test "$(sort "$root/started" | tr '\n' ' ')" = "left
 
 # ---- who is kept out, who does not come
 (umask 077; od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n' >"$root/other")
-"$keel" net check --join "127.0.0.1:$((port + 1))" --rank 1 --world 2 --key "$root/other" --timeout 2 \
-    >"$root/stranger" 2>&1 &
-stranger=$!
-check "one with another key is waited for in vain" exits 1 "$keel" net check --join "127.0.0.1:$((port + 1))" --rank 0 \
-    --world 2 --key "$root/key" --timeout 2
+# Nobody comes, so time runs out; more of it is given when the stranger was too slow to be heard.
+for patience in 2 8 32 128; do
+    "$keel" net check --join "127.0.0.1:$((port + 1))" --rank 1 --world 2 --key "$root/other" --timeout $patience \
+        >"$root/stranger" 2>&1 &
+    stranger=$!
+    exits 1 "$keel" net check --join "127.0.0.1:$((port + 1))" --rank 0 --world 2 --key "$root/key" --timeout $patience
+    ended=$?
+    wait "$stranger"
+    ! grep -q "has another key" "$root/stranger" || break
+done
+check "one with another key is waited for in vain" test $ended -eq 0
 check "and the missing rank is named" errs "1 of 2 ranks came; rank 1 did not"
-wait "$stranger"
 check "the stranger is told" grep -q "has another key" "$root/stranger"
 check "nobody at the address" exits 1 "$keel" net check --join 127.0.0.1:1 --rank 1 --world 2 --key "$root/key" --timeout 1
 check "says so" errs "nobody answers"
@@ -177,8 +182,13 @@ check "a page into a pipe" exits 0 "$keel" net bench --ranks 2 --max 8 --iterati
 wait "$!"
 check "goes through it" grep -q "</html>" "$root/piped"
 check "and leaves it a pipe" test -p "$root/fifo"
-check "a row that takes longer than the patience" exits 0 "$keel" net bench --ranks 2 --min 32M --max 32M \
-    --iterations 500 --timeout 1
+long_row() { "$keel" net bench --ranks 2 --min 32M --max 32M --iterations $((300 * $1)) --timeout "$1" 2>&1; }
+for patience in 1 4 16; do # more, and a longer row, where the ranks take longer than that to come
+    said=$(long_row $patience)
+    ended=$?
+    case $said in *"ranks came"*) ;; *) break ;; esac
+done
+check "a row that takes longer than the patience" test $ended -eq 0
 check "rounds that are none" exits 2 "$keel" net tune --rounds 0
 check "an operation that tune has not" exits 2 "$keel" net tune --op send
 check "an unknown type" exits 2 "$keel" net bench --type f31

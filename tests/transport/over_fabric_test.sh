@@ -1,7 +1,7 @@
 #!/bin/sh
 # Ranks of one host talk through shared memory, so that is what the room's tests run over. Here the same programs
 # run over the fabric: a matrix of programs and of providers, and with everything sealed and all buffers registered
-# as other providers want it. FABRIC_MORE=1 fills the matrix.
+# as other providers want it. KEEL_TEST_LONG fills the matrix. It mostly waits.
 set -u
 programs=${BUILD:-build}/tests/transport
 passed=0 failed=0
@@ -33,8 +33,8 @@ while read -r provider names; do
         run "$name" "$provider" KEEL_TEST_PROVIDER="$provider" </dev/null
     done
 done <<END
-tcp;ofi_rxm collectives_test failures_test groups_test ${FABRIC_MORE:+every_test hang_test kills_test}
-udp;ofi_rxd collectives_test groups_test ${FABRIC_MORE:+every_test failures_test hang_test kills_test}
+tcp;ofi_rxm collectives_test failures_test groups_test ${KEEL_TEST_LONG:+every_test hang_test kills_test}
+udp;ofi_rxd collectives_test groups_test ${KEEL_TEST_LONG:+every_test failures_test hang_test kills_test}
 END
 for name in failures_test collectives_test; do
     run "$name" "sealed and registered" KEEL_TEST_SEALED=1 KEEL_FABRIC_REGISTER=1
