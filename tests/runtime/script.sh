@@ -8,11 +8,12 @@ passed=0 failed=0
 text=$root/text
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$text"
 
-# check CLAIM COMMAND..., or a condition in one word; when it does not hold, explain says what there is to see.
+# check CLAIM COMMAND..., or a condition in one word, whose $? is that of the command before; when it does not hold,
+# explain says what there is to see.
 check() {
-    claim=$1
+    before=$? claim=$1
     shift
-    if if [ $# -eq 1 ]; then eval "$1"; else "$@"; fi; then
+    if if [ $# -eq 1 ]; then (exit $before); eval "$1"; else "$@"; fi; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
