@@ -11,9 +11,9 @@ awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick
 # check CLAIM COMMAND..., or a condition in one word, whose $? is that of the command before; when it does not hold,
 # explain says what there is to see.
 check() {
-    before=$? claim=$1
+    was=$? claim=$1
     shift
-    if if [ $# -eq 1 ]; then (exit $before); eval "$1"; else "$@"; fi; then
+    if if [ $# -eq 1 ]; then (exit $was); eval "$1"; else "$@"; fi; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
