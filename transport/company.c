@@ -54,84 +54,111 @@ void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
         atomic_store(&peer->answered_ns, asked_ns);
 }
 
-/* ---- whom others wait for ---------------------------------------------------------------------------------
+/* ---- who is to blame
+ * ---------------------------------------------------------------------------------------
  *
  * A rank whose peers all live may still wait in vain, since these wait for somebody whom it does not talk to.
- * So every answer (PONG) names whom its sender itself waits for, and over how many ranks it knows that, as
- * routes are told in RIP (RFC 1058): a bound on those ends what goes round. */
+ * So every answer (PONG) names whom its sender itself waits for, how long that rank has held it up, and over
+ * how many ranks it knows that. As with routes in RIP (RFC 1058) a bound on those ends what goes round, and
+ * nobody is told what it said itself.
+ *
+ * Of several suspects the one is blamed that has held an operation up for longest. A rank that lives is
+ * silent as well when it gets no processor for a moment, and late when others had it; whoever is at fault has
+ * been so for as long as it was waited for. */
 
 enum { HOPS_MAX = 64 };
 
-static uint64_t last_sign(const struct keel_peer *peer)
+static uint64_t lesser(uint64_t a, uint64_t b)
 {
-    uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
-    return heard < answered ? heard : answered;
+    return a < b ? a : b;
 }
 
-bool keel_company_is_silent(const struct keel_peer *peer, uint64_t now_ns)
+/* Of nearly equals the silent goes before one that lives and has not begun: that may have a reason. */
+static uint64_t silent_weight(uint64_t ns)
 {
-    uint64_t sign = last_sign(peer);
-    return sign < now_ns && now_ns - sign >= KEEL_SILENT_NS;
+    return ns + ns / 4;
 }
 
+/* What it said since the operation began. */
+static struct keel_suspect told_by(const struct keel_leg *leg)
+{
+    const struct keel_peer *peer = atomic_load(&leg->peer);
+    uint64_t word = atomic_load(&peer->suspect);
+    if (word == 0 || atomic_load(&peer->answered_ns) < atomic_load(&leg->operation->since_ns))
+        return (struct keel_suspect){.rank = KEEL_NO_RANK};
+    return (struct keel_suspect){(uint32_t)(word & 0xffff) - 1, (uint32_t)(word >> 16 & 0xffff),
+                                 (word >> 32) * KEEL_NS_PER_MS};
+}
+
+/* `sequence` is hops and, from bit 16 on, milliseconds. */
 void keel_company_told(const struct keel_group *whole, struct keel_peer *peer,
                        const struct keel_message *message)
 {
-    uint64_t hops = message->sequence;
+    uint64_t hops = message->sequence & 0xffff, held_ms = lesser(message->sequence >> 16, UINT32_MAX);
     bool news = message->part > 0 && message->part <= whole->rank_count && message->part != whole->rank + 1 &&
                 message->part != peer->rank + 1 && hops < HOPS_MAX;
-    atomic_store(&peer->suspect, news ? (uint32_t)(hops + 1) << 16 | message->part : 0);
+    atomic_store(&peer->suspect, news ? held_ms << 32 | (hops + 1) << 16 | message->part : 0);
+}
+
+void keel_company_tell(const struct keel_group *whole, const struct keel_peer *peer,
+                       struct keel_message *out_message)
+{
+    struct keel_suspect suspect = keel_company_suspect(whole, peer);
+    out_message->part = (uint16_t)(suspect.rank + 1);
+    out_message->sequence = suspect.held_ns / KEEL_NS_PER_MS << 16 | suspect.hops;
 }
 
 static bool is_awaited(const struct keel_leg *leg)
 {
-    return !atomic_load(&leg->settled) && atomic_load(&leg->peer) != NULL;
+    return !atomic_load(&leg->settled);
 }
 
-struct keel_suspect keel_company_hint(const struct keel_operation *operation)
+uint64_t keel_company_held_ns(const struct keel_leg *leg, uint64_t now_ns)
 {
-    uint32_t best = 0;
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        const struct keel_leg *leg = &operation->legs[k];
-        uint32_t suspect = is_awaited(leg) ? atomic_load(&atomic_load(&leg->peer)->suspect) : 0;
-        if (suspect != 0 && (best == 0 || suspect < best))
-            best = suspect;
-    }
-    return best != 0 ? (struct keel_suspect){(best & 0xffff) - 1, best >> 16}
-                     : (struct keel_suspect){.rank = KEEL_NO_RANK};
+    const struct keel_peer *peer = atomic_load(&leg->peer);
+    if (peer == NULL)
+        return 0;
+    uint64_t since = atomic_load(&leg->operation->since_ns), waited = now_ns > since ? now_ns - since : 0;
+    uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
+    uint64_t sign = lesser(heard, answered), quiet = now_ns > sign ? now_ns - sign : 0;
+    if (quiet >= KEEL_SILENT_NS)
+        return silent_weight(lesser(quiet, waited));
+    bool is_first = !atomic_load(&leg->begun) && told_by(leg).rank == KEEL_NO_RANK;
+    return is_awaited(leg) && is_first ? waited : 0;
 }
 
-/* Of one operation that has waited for long: who is silent; else whom its peers name; else who has not begun
- * it. */
-static struct keel_suspect suspect_of(const struct keel_operation *operation, uint64_t now_ns)
+static void take_worse(struct keel_suspect *best, struct keel_suspect other)
 {
-    struct keel_suspect unbegun = {.rank = KEEL_NO_RANK};
+    if (other.rank != KEEL_NO_RANK && other.held_ns > best->held_ns)
+        *best = other;
+}
+
+struct keel_suspect keel_company_blamed(const struct keel_operation *operation, const struct keel_peer *but,
+                                        uint64_t now_ns)
+{
+    struct keel_suspect best = {.rank = KEEL_NO_RANK};
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         const struct keel_leg *leg = &operation->legs[k];
         const struct keel_peer *peer = atomic_load(&leg->peer);
-        if (is_awaited(leg) && keel_company_is_silent(peer, now_ns))
-            return (struct keel_suspect){.rank = peer->rank};
-        if (is_awaited(leg) && !atomic_load(&leg->begun))
-            unbegun.rank = peer->rank;
+        if (peer == NULL || peer == but)
+            continue;
+        take_worse(&best, (struct keel_suspect){peer->rank, 0, keel_company_held_ns(leg, now_ns)});
+        if (is_awaited(leg))
+            take_worse(&best, told_by(leg));
     }
-    struct keel_suspect hint = keel_company_hint(operation);
-    return hint.rank != KEEL_NO_RANK ? hint : unbegun;
+    return best;
 }
 
-struct keel_suspect keel_company_suspect(const struct keel_group *whole)
+struct keel_suspect keel_company_suspect(const struct keel_group *whole, const struct keel_peer *but)
 {
     struct keel_suspect best = {.rank = KEEL_NO_RANK};
-    if (whole == NULL || whole->active == 0)
+    if (whole->active == 0)
         return best;
     uint64_t now = keel_now_ns();
     for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
-        for (const struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table) {
-            if (at->ended || now - at->since_ns < KEEL_SILENT_NS)
-                continue;
-            struct keel_suspect found = suspect_of(at, now);
-            if (found.rank != KEEL_NO_RANK && (best.rank == KEEL_NO_RANK || found.hops < best.hops))
-                best = found;
-        }
+        for (const struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table)
+            if (!at->ended && now >= atomic_load(&at->since_ns) + KEEL_SILENT_NS)
+                take_worse(&best, keel_company_blamed(at, but, now));
     return best;
 }
 

@@ -692,7 +692,7 @@ void keel_exchange_begin(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group, *whole = group->whole;
     whole->active++;
-    operation->since_ns = group->endpoint->now_ns;
+    atomic_store_explicit(&operation->since_ns, group->endpoint->now_ns, memory_order_relaxed);
     keel_trace_began(operation);
     keel_company_wake(whole);
     enum keel_status status = find_peers(operation);

@@ -84,7 +84,8 @@ struct keel_peer {
     uint32_t early_count;
     /* 0: never called. The last sign of its life, and when the last question was asked that it answered. */
     _Atomic uint64_t heard_ns, answered_ns;
-    _Atomic uint32_t suspect; /* that it named last: hops << 16 | its rank + 1, or 0 */
+    /* that it named last, or 0: for how many ms it was held up << 32 | hops << 16 | that one's rank + 1 */
+    _Atomic uint64_t suspect;
 };
 
 /* A send that lends memory; what a line knows it by. */
@@ -144,9 +145,10 @@ struct keel_cut {
 struct keel_operation {
     struct keel_group *group;
     struct keel_plan *plan;
-    struct keel_collective asked;    /* the sizes that all is set for; kind COUNT: none */
-    uint16_t lane;                   /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
-    uint64_t sequence, since_ns;     /* since_ns: begun here, by progress */
+    struct keel_collective asked; /* the sizes that all is set for; kind COUNT: none */
+    uint16_t lane;                /* point-to-point: 1 upwards, 2 downwards in rank; else 0 */
+    uint64_t sequence;
+    _Atomic uint64_t since_ns;       /* begun here, by progress */
     struct keel_signature signature; /* but for what goes between a pair */
     /* the data */
     uint64_t element_bytes, divisor; /* divisor: of an average, or 0 */
@@ -411,19 +413,25 @@ void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
 void keel_company_heard(struct keel_peer *peer, uint64_t now_ns);
 void keel_company_left(struct keel_peer *peer); /* in order: its silence says nothing any more */
 void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns);
-/* Whom this rank waits for in vain, in any operation: a rank of the epoch, and over how many ranks that is
- * known; NO_RANK: nobody. */
+/* Whom this rank waits for in vain: a rank of the epoch (NO_RANK: nobody), over how many ranks that is known,
+ * and for how long that one has held somebody up. */
 struct keel_suspect {
     uint32_t rank, hops;
+    uint64_t held_ns;
 };
-struct keel_suspect keel_company_suspect(const struct keel_group *whole);
-/* The answer of a peer says whom it waits for. */
+/* In any operation; nothing that `but` said, or of itself. */
+struct keel_suspect keel_company_suspect(const struct keel_group *whole, const struct keel_peer *but);
+/* An answer to this peer says so, and its answer is read. */
+void keel_company_tell(const struct keel_group *whole, const struct keel_peer *peer,
+                       struct keel_message *out_message);
 void keel_company_told(const struct keel_group *whole, struct keel_peer *peer,
                        const struct keel_message *message);
-/* Any thread. The same of one operation: its legs from which something is awaited name it. */
-struct keel_suspect keel_company_hint(const struct keel_operation *operation);
-/* Any thread: no sign of life, or no answer, for so long that it is blamed before all others. */
-bool keel_company_is_silent(const struct keel_peer *peer, uint64_t now_ns);
+/* Any thread. The same of one operation; but: NULL or as above. */
+struct keel_suspect keel_company_blamed(const struct keel_operation *operation, const struct keel_peer *but,
+                                        uint64_t now_ns);
+/* Any thread. How long the leg's rank has held the operation up, as far as it shows here: it gives no sign of
+ * life, or has not begun and waits for nobody. 0: it does not. */
+uint64_t keel_company_held_ns(const struct keel_leg *leg, uint64_t now_ns);
 /* All that had come was delivered after now_ns. */
 void keel_company_tick(struct keel_group *group, uint64_t now_ns);
 

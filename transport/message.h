@@ -74,11 +74,12 @@ enum keel_message_kind {
     KEEL_MESSAGE_DATA,   /* one message of the schedule: segment << 32 | number among those of this pair */
     KEEL_MESSAGE_DIFFER, /* two ranks disagree about the operation: struct keel_differ */
     /* keeping company */
-    KEEL_MESSAGE_PING,  /* give a sign of life; `offset`: when it was asked, in the asker's time */
-    KEEL_MESSAGE_PONG,  /* the same `offset` */
-    KEEL_MESSAGE_LOST,  /* struct keel_losses: the ranks of the epoch that its sender knows to be lost */
-    KEEL_MESSAGE_BYE,   /* last message of a sender that closed its group: struct keel_losses; if it disagreed
-                           about an operation, struct keel_farewell, and the header names the operation */
+    KEEL_MESSAGE_PING, /* give a sign of life; `offset`: when it was asked, in the asker's time */
+    KEEL_MESSAGE_PONG, /* the same `offset`; whom its sender waits for in vain (company.c): `part`, `sequence`
+                        */
+    KEEL_MESSAGE_LOST, /* struct keel_losses: the ranks of the epoch that its sender knows to be lost */
+    KEEL_MESSAGE_BYE,  /* last message of a sender that closed its group: struct keel_losses; if it disagreed
+                          about an operation, struct keel_farewell, and the header names the operation */
     KEEL_MESSAGE_REVOKE /* `group` is revoked, on all its ranks: who hears it passes it on */
 };
 

@@ -195,10 +195,9 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     if (kind == KEEL_MESSAGE_PING)
         message->offset = keel_now_ns();
     if (kind == KEEL_MESSAGE_PONG) {
-        struct keel_suspect suspect = keel_company_suspect(session->group);
         message->offset = session->asked_ns;
-        message->part = (uint16_t)(suspect.rank + 1);
-        message->sequence = suspect.hops;
+        if (session->group != NULL)
+            keel_company_tell(session->group, peer_of(session), message);
         return 0;
     }
     if (kind == KEEL_MESSAGE_LOST) {

@@ -137,48 +137,21 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 /* ---- the outcome ------------------------------------------------------------------------------------------
  */
 
-static void blame_leg(const struct keel_leg *leg)
+/* The rank that has held it up for longest, and all that did so about as long. */
+static void blame_suspects(const struct keel_operation *operation)
 {
-    const struct keel_group *group = leg->operation->group;
-    keel_group_note_lost(group->whole, keel_group_to_whole(group, leg->rank));
-}
-
-/* All that give no sign of life, those first from which something is awaited. */
-static bool blame_silent(const struct keel_operation *operation)
-{
-    uint64_t now = keel_now_ns();
-    bool found = false;
-    for (uint32_t settled = 0; settled < 2; settled++)
-        for (uint32_t k = 0; k < operation->leg_count; k++) {
-            const struct keel_leg *leg = &operation->legs[k];
-            const struct keel_peer *peer = atomic_load(&leg->peer);
-            if (atomic_load(&leg->settled) != (settled == 1) ||
-                (peer != NULL && !keel_company_is_silent(peer, now)))
-                continue;
-            blame_leg(leg);
-            found = true;
-        }
-    return found;
-}
-
-/* Those awaited live, and say whom they wait for themselves. */
-static bool blame_hinted(const struct keel_operation *operation)
-{
-    struct keel_suspect suspect = keel_company_hint(operation);
-    if (suspect.rank != KEEL_NO_RANK)
-        keel_group_note_lost(operation->group->whole, suspect.rank);
-    return suspect.rank != KEEL_NO_RANK;
-}
-
-static bool blame_unbegun(const struct keel_operation *operation)
-{
-    bool found = false;
+    struct keel_group *whole = operation->group->whole;
+    uint64_t now = keel_now_ns(), held_ns = KEEL_NEVER;
+    struct keel_suspect suspect = keel_company_blamed(operation, NULL, now);
+    if (suspect.rank == KEEL_NO_RANK)
+        return;
+    keel_group_note_lost(whole, suspect.rank);
     for (uint32_t k = 0; k < operation->leg_count; k++)
-        if (!atomic_load(&operation->legs[k].settled) && !atomic_load(&operation->legs[k].begun)) {
-            blame_leg(&operation->legs[k]);
-            found = true;
-        }
-    return found;
+        if (keel_group_to_whole(operation->group, operation->legs[k].rank) == suspect.rank)
+            held_ns = keel_company_held_ns(&operation->legs[k], now);
+    for (uint32_t k = 0; k < operation->leg_count && held_ns > 0; k++)
+        if (keel_company_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 10)
+            keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->legs[k].rank));
 }
 
 /* Whom to name when the deadline has passed, the best evidence first; the others of the group hear of it with
@@ -190,8 +163,7 @@ static void blame(struct keel_operation *operation)
         return;
     if (group->whole->lost.count == 0)
         group->whole->lost.awaited = 1;
-    if (!blame_silent(operation) && !blame_hinted(operation))
-        blame_unbegun(operation);
+    blame_suspects(operation);
     for (uint32_t k = 0; k < operation->leg_count && group->lost.count == 0; k++)
         if (!atomic_load(&operation->legs[k].settled))
             keel_group_note_guess(group, operation->legs[k].rank);
