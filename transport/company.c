@@ -76,7 +76,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 /* Of nearly equals the silent goes before one that lives and has not begun: that may have a reason. */
 static uint64_t silent_weight(uint64_t ns)
 {
-    return ns + ns / 4;
+    return ns + ns / 16;
 }
 
 /* What it said since the operation began. */

@@ -150,7 +150,7 @@ static void blame_suspects(const struct keel_operation *operation)
         if (keel_group_to_whole(operation->group, operation->legs[k].rank) == suspect.rank)
             held_ns = keel_company_held_ns(&operation->legs[k], now);
     for (uint32_t k = 0; k < operation->leg_count && held_ns > 0; k++)
-        if (keel_company_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 10)
+        if (keel_company_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 32)
             keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->legs[k].rank));
 }
 
