@@ -1,5 +1,5 @@
-/* idle_test.c - strangers who connect and say nothing: they take no more than a few descriptors, for a short
- * time, and new epochs open meanwhile. */
+/* idle_test.c - strangers who connect and say nothing, or half a greeting: they take no more than a few
+ * descriptors, for a short time, and new epochs open meanwhile. */
 #include "ranks.h"
 #include "sums.h"
 
@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-enum { STRANGERS = 1000, DESCRIPTORS = 256, EPOCHS = 4 };
+enum { STRANGERS = 1000, HALVES = 1000, HALF_BYTES = 10, DESCRIPTORS = 256, EPOCHS = 4 };
 
 static uint32_t count_descriptors(void)
 {
@@ -55,18 +55,23 @@ static void add_up(struct rank *me, uint64_t epoch)
     free_parts(parts, count);
 }
 
-/* Ranks 0 and 1 work; rank 2 is the stranger, and needs no endpoint for that. */
+/* Ranks 0 and 1 work; rank 2 is the stranger, and needs no endpoint for that. seed 1: it says nothing; 2:
+ * half a greeting. */
 static int crowded_body(struct rank *me)
 {
     static int silent[2][STRANGERS];
+    static uint8_t half[HALF_BYTES];
+    uint32_t count = 2 * (me->seed == 1 ? STRANGERS : HALVES);
     if (me->rank == 2) {
         rank_say(me, 'i');
         rank_hear(me); /* the ranks have had an epoch */
         limit_descriptors(2 * STRANGERS + DESCRIPTORS);
-        for (uint32_t k = 0; k < 2 * STRANGERS; k++)
+        for (uint32_t k = 0; k < count; k++)
             silent[k % 2][k / 2] = call(&me->addresses[k % 2]);
-        for (uint32_t k = 0; k < 2 * STRANGERS; k++)
-            rank_check(me, silent[k % 2][k / 2] >= 0);
+        for (uint32_t k = 0; k < count; k++)
+            rank_check(
+                me, silent[k % 2][k / 2] >= 0 &&
+                        (me->seed == 1 || send(silent[k % 2][k / 2], half, sizeof half, MSG_NOSIGNAL) > 0));
         rank_say(me, 'i');
         rank_hear(me);
         rank_hear(me); /* the ranks are done */
@@ -87,13 +92,13 @@ static int crowded_body(struct rank *me)
     return 0;
 }
 
-START_TEST(a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch)
+static void crowd(uint64_t seed, bool keyed)
 {
     struct ranks ranks;
     static const uint8_t key[32] = "a key the strangers have not";
     const uint8_t *keys[] = {key, key, key};
     setenv("KEEL_SHARED_MEMORY", "0", 1);
-    ranks_start(&ranks, 3, 1, _i == 0 ? keys : NULL, crowded_body);
+    ranks_start(&ranks, 3, seed, keyed ? keys : NULL, crowded_body);
     ranks_together(&ranks);
     ranks_together(&ranks);
     for (uint32_t rank = 0; rank < 2; rank++)
@@ -102,10 +107,22 @@ START_TEST(a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch)
         ranks_tell(&ranks, rank, 'c');
     ranks_end(&ranks, -1);
 }
+
+START_TEST(a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch)
+{
+    crowd(1, _i == 0);
+}
+END_TEST
+
+START_TEST(half_a_greeting_holds_up_no_new_epoch)
+{
+    crowd(2, _i == 0);
+}
 END_TEST
 
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch, 0, 2);
+    tcase_add_loop_test(tc, half_a_greeting_holds_up_no_new_epoch, 0, 2);
 }
 KEEL_TEST_MAIN("transport with idle callers", cases, 120)
