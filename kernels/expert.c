@@ -44,15 +44,15 @@ static enum keel_status check_dispatch(const struct keel_dispatch *op)
         return keel_fail(KEEL_INVALID, "dispatch: rows [%u, %u], %u choices of %u experts with room for %u",
                          op->rows, op->n, op->k, op->experts, op->capacity);
     const uint32_t places = keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity);
-    KEEL_TRY(KEEL_APART("dispatch", {"x", op->x, KEEL_READ}, {"choice", op->choice, KEEL_READ},
-                        {"sorted", op->sorted, KEEL_WRITTEN}, {"offsets", op->offsets, KEEL_WRITTEN},
-                        {"place", op->place, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("dispatch", "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer("dispatch", "choice", op->choice, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer("dispatch", "sorted", op->sorted, row_bytes(places, op->n)));
     KEEL_TRY(keel_check_buffer("dispatch", "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
     KEEL_TRY(keel_check_buffer("dispatch", "place", op->place, row_bytes(op->rows, op->k)));
-    return keel_check_buffer("dispatch", "workspace", op->workspace, keel_dispatch_workspace_bytes(op));
+    KEEL_TRY(keel_check_buffer("dispatch", "workspace", op->workspace, keel_dispatch_workspace_bytes(op)));
+    return KEEL_APART("dispatch", {"x", op->x, KEEL_READ}, {"choice", op->choice, KEEL_READ},
+                      {"sorted", op->sorted, KEEL_WRITTEN}, {"offsets", op->offsets, KEEL_WRITTEN},
+                      {"place", op->place, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_dispatch(struct keel_kernels *kernels, const struct keel_dispatch *op,
@@ -120,17 +120,17 @@ static enum keel_status check_combine(const struct keel_combine_grad *op)
     if (count == 0 || count > INT32_MAX || op->n == 0 || op->places == 0 || op->places > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u], %u choices of %u places", name, op->rows, op->n,
                          op->k, op->places);
-    KEEL_TRY(KEEL_APART(name, {"y", op->y, KEEL_READ}, {"place", op->place, KEEL_READ},
-                        {"weights", op->weights, KEEL_READ}, {"dout", op->dout, KEEL_READ},
-                        {"dy", op->dy, KEEL_WRITTEN}, {"dweights", op->dweights, KEEL_WRITTEN},
-                        {"workspace", op->workspace, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->places, op->n)));
     KEEL_TRY(keel_check_buffer(name, "place", op->place, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer(name, "weights", op->weights, row_bytes(op->rows, op->k)));
     KEEL_TRY(keel_check_buffer(name, "dout", op->dout, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "dy", op->dy, row_bytes(op->places, op->n)));
     KEEL_TRY(keel_check_buffer(name, "dweights", op->dweights, row_bytes(op->rows, op->k)));
-    return keel_check_buffer(name, "workspace", op->workspace, row_bytes(op->places, 1));
+    KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, row_bytes(op->places, 1)));
+    return KEEL_APART(name, {"y", op->y, KEEL_READ}, {"place", op->place, KEEL_READ},
+                      {"weights", op->weights, KEEL_READ}, {"dout", op->dout, KEEL_READ},
+                      {"dy", op->dy, KEEL_WRITTEN}, {"dweights", op->dweights, KEEL_WRITTEN},
+                      {"workspace", op->workspace, KEEL_WRITTEN});
 }
 
 static enum keel_status launch_invert(struct keel_kernels *kernels, const struct keel_combine_grad *op,

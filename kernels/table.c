@@ -145,9 +145,9 @@ enum keel_status keel_op_scatter_add(struct keel_kernels *kernels, const struct 
     KEEL_TRY(keel_check_buffer(name, "ids", op->ids, op->count * sizeof(int32_t)));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->count / op->per, op->n)));
     KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
+    KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, keel_sort_workspace_bytes(op->count)));
     KEEL_TRY(KEEL_APART(name, {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
                         {"table", op->table, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, keel_sort_workspace_bytes(op->count)));
     KEEL_TRY(keel_sort(kernels, op->ids, op->count, op->rows, op->workspace, list));
     const uint32_t column_blocks = (op->n + SCATTER_COLUMNS - 1) / SCATTER_COLUMNS;
     const uint64_t runs = ((uint64_t)op->count + SCATTER_RUN - 1) / SCATTER_RUN;
