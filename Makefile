@@ -1,5 +1,5 @@
-# Keel: one non-recursive Makefile. Each room lists its sources in ROOM/sources.mk and may include only
-# the rooms below it: that is the layer rule, and the -I flags here enforce it.
+# Keel: one non-recursive Makefile. A room's sources are the .c and .cl files in its folders, and a room may
+# include only the rooms below it: that is the layer rule, and the -I flags here enforce it.
 #
 #   make            build libraries and build/keel        make deps      install what is missing (Debian)
 #   make demo       the three stories, on real text       make test      all tests
@@ -34,8 +34,15 @@ ckpt_MAY := hal
 boards_MAY := hal kernels transport
 runtime_MAY := hal kernels transport ckpt boards
 
-include $(foreach room,$(ROOMS),$(room)/sources.mk)
-include tests/sources.mk
+# A room's sources, relative to it; examples are programs of their own.
+sources_in = $(patsubst $(1)/%,%,$(sort $(foreach deep,*/ */*/,$(wildcard $(1)/$(deep)*.$(2)))))
+$(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out examples/%,$(call sources_in,$(room),c))))
+$(foreach room,$(ROOMS),$(eval $(room)_CL := $(call sources_in,$(room),cl)))
+# libkeel-ckpt takes hal's host folder alone: it needs no device and no OpenCL.
+hal_HOST_SRC := $(filter host/%,$(hal_SRC))
+# The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
+emulated_SRC := $(wildcard tests/emulated/*.c)
+include kernels/sources.mk tests/sources.mk
 
 # Offsets in files and times have 64 bits on 32-bit machines too.
 CSTD := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
@@ -53,7 +60,7 @@ CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvi
 	-MMD -MP -ffile-prefix-map=$(CURDIR)=. -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
 
 # Where a room keeps its private headers.
-private_of = $(if $(filter boards,$(1)),boards/bringup,$(1))
+private_of = $(addprefix -I,$(patsubst %/,%,$(sort $(dir $(addprefix $(1)/,$($(1)_SRC))))))
 
 # External libraries, room by room (pkg-config names or -l flags).
 hal_LIBS := -lOpenCL
@@ -68,10 +75,10 @@ ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
 LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,--as-needed $(LDFLAGS)
 LDFLAGS_SO = $(LDFLAGS_ALL) -shared -Wl,-z,defs -Wl,-soname,$(@F).0
 
-include_of = $(foreach r,$(1) $($(1)_MAY),-I$(r)/include) -I$(BUILD)/gen
+include_of = $(foreach r,$(1) $($(1)_MAY),-I$(r)/include)
 objects_of = $(patsubst %.c,$(BUILD)/obj/$(1)/%.o,$($(1)_SRC)) $(patsubst %.cl,$(BUILD)/obj/gen/$(1)/%.cl.o,$($(1)_CL))
 
-MAIN_OBJ := $(BUILD)/obj/runtime/keel_main.o
+MAIN_OBJ := $(BUILD)/obj/runtime/commands/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
@@ -85,40 +92,37 @@ define room_rules
 $(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
-	$$(Q)$(CC) $$(CFLAGS_ALL) $(call include_of,$(1)) -c $$< -o $$@
+	$$(Q)$(CC) $$(CFLAGS_ALL) $(call include_of,$(1)) $(call private_of,$(1)) -c $$< -o $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
 # Loops written to be vectorised: at -O2 the compiler takes only those that need no rest behind them.
-$(addprefix $(BUILD)/obj/ckpt/,deflate_decode.o floats.o split.o): CFLAGS_ALL += $(if $(SAN),,-O3)
-$(addprefix $(BUILD)/obj/transport/,combine.o lean_codec.o lean_select.o): CFLAGS_ALL += $(if $(SAN),-DKEEL_ONE_CLONE,-O3)
+$(addprefix $(BUILD)/obj/ckpt/codec/,deflate_decode.o floats.o split.o): CFLAGS_ALL += $(if $(SAN),,-O3)
+$(addprefix $(BUILD)/obj/transport/operations/,combine.o lean_codec.o lean_select.o): CFLAGS_ALL += $(if $(SAN),-DKEEL_ONE_CLONE,-O3)
 # What a bit stream is compared with tells a fuzzer nothing, and telling it was most of its time.
-$(addprefix $(BUILD)/obj/ckpt/,deflate_block.o deflate_decode.o deflate_encode.o huffman.o): \
+$(addprefix $(BUILD)/obj/ckpt/codec/,deflate_block.o deflate_decode.o deflate_encode.o huffman.o): \
   CFLAGS_ALL += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize-coverage=trace-cmp)
 
 # OpenCL sources become byte arrays, so that the binary needs no files beside it. Every .cl is preceded
-# by the canonical arithmetic that all share, and by what kernels_CL_NAME names.
-cl_before = $(addprefix kernels/,$(kernels_CL_COMMON) $(kernels_CL_$(1)))
+# by the canonical arithmetic that all share, and by what kernels_CL_NAME names. The board check's own kernels
+# are of integers, and stand alone.
+cl_before = $(if $(filter kernels/%,$(1)),$(addprefix kernels/,$(kernels_CL_COMMON) $(kernels_CL_$(notdir $(1)))))
 .SECONDEXPANSION:
-$(BUILD)/gen/kernels/%.cl.c: kernels/%.cl $$(call cl_before,$$*)
+$(BUILD)/gen/%.cl.c: %.cl $$(call cl_before,$$*)
 	@mkdir -p $(@D)
-	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $* $*; \
+	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $(*F) $(*F); \
 	   cat $(call cl_before,$*) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
 	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
-# The board check's own kernels are of integers, and stand alone.
-$(BUILD)/gen/boards/%.cl.c: boards/%.cl
-	@mkdir -p $(@D)
-	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $(notdir $*) $(notdir $*); \
-	   od -An -v -tx1 $< | sed 's/ \(..\)/0x\1,/g'; printf '0};\n'; } > $@.tmp && mv $@.tmp $@
 $(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CSTD) -O1 -fPIC -fvisibility=hidden -c $< -o $@
 
-# The lists of sources too: a file that joins may be older than the library.
-$(BUILD)/libkeel.a: $(LIB_OBJ) $(ROOMS:=/sources.mk)
+# The list of objects too: a library forgets a file that has gone.
+$(shell mkdir -p $(BUILD) && echo '$(LIB_OBJ)' | cmp -s - $(BUILD)/objects || echo '$(LIB_OBJ)' > $(BUILD)/objects)
+$(BUILD)/libkeel.a: $(LIB_OBJ) $(BUILD)/objects
 	@rm -f $@
 	$(call say,AR,$@)
 	$(Q)$(AR) rcs $@ $(filter %.o,$^)
-$(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ) $(ROOMS:=/sources.mk)
+$(BUILD)/libkeel-ckpt.a: $(CKPT_OBJ) $(BUILD)/objects
 	@rm -f $@
 	$(call say,AR,$@)
 	$(Q)$(AR) rcs $@ $(filter %.o,$^)
@@ -131,7 +135,7 @@ $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ckpt_LIBS)
 	$(Q)ln -sf $(@F) $@.0
 # Loaded into programs of any kind by the OpenCL loader: without a sanitizer, and only its door to be seen.
-$(BUILD)/libkeel-emulated.so: $(addprefix boards/,$(emulated_SRC)) boards/emulated/layer.h
+$(BUILD)/libkeel-emulated.so: $(emulated_SRC) tests/emulated/layer.h
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
@@ -148,7 +152,7 @@ define test_rules
 $(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(BUILD)/libkeel.a
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -I$(call private_of,$(1)) -Itests -o $$@ $$< $$(filter %_sim.c,$$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) $(call private_of,$(1)) -Itests -o $$@ $$< $$(filter %_sim.c,$$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 # A NAME_sim.c beside NAME_test.c belongs to that program.
@@ -213,13 +217,14 @@ sim: deps
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
 # Everything is built again by clang; neither OpenCL nor libfabric is linked.
+fuzz_SEES = $(foreach room,ckpt transport boards runtime,$(call private_of,$(room))) -Itests/fuzz
 FUZZ_LIBS := -linih -ljansson -lcrypto -lsodium -lz -lxxhash -lisal -lm
 fuzz_programs := $(patsubst tests/%.c,$(BUILD)/%,$(fuzz_SRC))
 fuzz-programs: $(fuzz_programs)
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) -Ickpt -Itransport -Iboards/bringup -Iruntime -Itests/fuzz -o $@ $< \
+	$(Q)$(CC) $(CFLAGS_ALL) -fsanitize=fuzzer $(call include_of,runtime) $(fuzz_SEES) -o $@ $< \
 	  $(BUILD)/libkeel.a $(FUZZ_LIBS)
 fuzz: deps
 	@sh tests/setup/deps.sh fuzz
@@ -273,16 +278,17 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) -Itests -o $@ $< $(BUILD)/libkeel.a -Wl,--as-needed $(BENCH_LIBS) $(ALL_LIBS)
-# These benches look behind the door of transport.
+# These benches use private headers of their room.
+$(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench/ckpt_load_bench \
+  $(BUILD)/bench/ckpt_seal_bench: CFLAGS_ALL += $(call private_of,ckpt)
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
-  $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += -Itransport
+  $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
-tidy_stamps += $(patsubst %.c,$(BUILD)/lint/boards/%.tidy,$(emulated_SRC))
-tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(wildcard tests/*/*_sim.c))
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(emulated_SRC) $(wildcard tests/*/*_sim.c))
 tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
@@ -295,13 +301,14 @@ lint: lint-deps
 format:
 	@clang-format -i $(c_files)
 # The layer rule again, on the text: no room reaches another by a relative path.
-layers:
+layers: $(LIB_OBJ)
 	@! git grep -nE '#include "(\.\./|[a-z]+/)' -- $(ROOMS) || { echo "layers: include doors as <keel/x.h>"; exit 1; }
+	@sh tests/setup/folders.sh $(BUILD) $(ROOMS)
 # What the checkpoint room stores passes the table of keel/disk.h, or a test could not make it fail.
-	@! git grep -nE '(^|[^A-Za-z0-9_>.])(f?open|openat|creat|close|p?read|p?write|p?readv|p?writev|fsync|fdatasync|rename|renameat|unlink|unlinkat|remove|rmdir|mkdir|mkdirat|[fl]?stat|fstatat|access|faccessat|fcntl|ftruncate|truncate|fallocate|mmap|opendir|readdir)\(' -- ':(glob)ckpt/*.c' || \
+	@! git grep -nE '(^|[^A-Za-z0-9_>.])(f?open|openat|creat|close|p?read|p?write|p?readv|p?writev|fsync|fdatasync|rename|renameat|unlink|unlinkat|remove|rmdir|mkdir|mkdirat|[fl]?stat|fstatat|access|faccessat|fcntl|ftruncate|truncate|fallocate|mmap|opendir|readdir)\(' -- ':(glob)ckpt/**/*.c' ':!ckpt/examples' || \
 	  { echo "layers: ckpt reaches the disk through keel/disk.h alone"; exit 1; }
-# Functions of kernels that take local memory are CANON_INLINE (kernels/canon_vector.h says why).
-	@! grep -Pzo '\n *static [^;{]*\([^;{]*(__local|SPACE)[^;{]*\{' kernels/*.cl kernels/*_tile.h kernels/canon_*.h | \
+# Functions of kernels that take local memory are CANON_INLINE (kernels/common/canon_vector.h says why).
+	@! grep -Pzo '\n *static [^;{]*\([^;{]*(__local|SPACE)[^;{]*\{' kernels/*/*.cl kernels/*/*_tile.h kernels/*/canon_*.h | \
 	  tr '\0' '\n' | grep . || { echo "layers: these take local memory: CANON_INLINE instead of static"; exit 1; }
 # No file that people read grows beyond 1000 lines.
 sizes:
@@ -325,8 +332,8 @@ define lint_rules
 $(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
 	$$(Q)echo 'extern int keel_lint;' | $(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc -
@@ -337,12 +344,13 @@ define test_lint_rules
 $(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) -I$(call private_of,$(2)) -Itests $(3) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) -I$(call private_of,$(2)) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3) 2>/dev/null
+	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
-$(eval $(call test_lint_rules,bench,runtime,-Itransport))
-$(eval $(call test_lint_rules,fuzz,runtime,-Ickpt -Itransport -Iboards/bringup -Itests/fuzz))
+$(eval $(call test_lint_rules,bench,runtime,$(call private_of,transport) $(call private_of,ckpt)))
+$(eval $(call test_lint_rules,fuzz,runtime,$(fuzz_SEES)))
+$(eval $(call test_lint_rules,emulated,hal))
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
 # Boards' folders as they are in the tree; what was measured or made on a machine stays there.

@@ -4,7 +4,7 @@
  * Each tensor is cut into chunks as a save cuts it; every rate is of one core, raw bytes a second. Ours, the
  * peers and memcpy run by turns over all chunks; medians of ROUNDS. A line's `goal` is for its value where
  * the figure is an amount (ratio, GB/s), and for value / peer where it is a comparison. */
-#include "../../ckpt/codec.h"
+#include "codec.h"
 #include "bench_data.h"
 #include <time.h>
 #include <zlib.h>

@@ -5,7 +5,7 @@
  * cells are lost, and computed again; data bytes of the whole stripe by time, as all of them are read. The
  * peer is memcpy of the data cells, in turns; medians of ROUNDS. Whole: shards in memory levels to parity in
  * memory levels, with verifying, checks, digests and reading back, for which there is no goal. */
-#include "../../ckpt/erasure_code.h"
+#include "erasure_code.h"
 #include <keel/ckpt.h>
 #include <keel/clock.h>
 #include <keel/file.h>

@@ -4,7 +4,7 @@
  * reader does it before decoding, and the mac of a shard's index of 4096 chunks. More data than caches hold.
  * The peer is memcpy of the same bytes, in turns; medians of ROUNDS. There is no goal: it is what the key
  * costs. */
-#include "../../ckpt/chunk_seal.h"
+#include "chunk_seal.h"
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>

@@ -3,7 +3,7 @@
 #ifndef KEEL_TESTS_CKPT_SYNTHETIC_H
 #define KEEL_TESTS_CKPT_SYNTHETIC_H
 
-#include "../../ckpt/load_plan.h"
+#include "load_plan.h"
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>

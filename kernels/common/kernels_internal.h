@@ -3,7 +3,7 @@
  *
  * To add an operation: NAME.cl (device source), NAME_host.c (the same kernels in C and the
  * keel_module that joins the two), NAME.c (descriptor -> launches), one line in KEEL_MODULE_TABLE,
- * three lines in sources.mk. */
+ * what is put before its .cl in sources.mk, if anything. */
 #ifndef KEEL_KERNELS_INTERNAL_H
 #define KEEL_KERNELS_INTERNAL_H
 

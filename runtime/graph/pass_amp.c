@@ -6,7 +6,7 @@
  * by a cast behind the node that makes the value. Products read it so; others have it read back by a cast
  * before them. In between only the copy needs memory. Rounding happens in the first cast alone, to nearest,
  * ties to even
- * (kernels/canon_half.h). All other readers see the value as it was made: the loss is that of float32 with
+ * (kernels/common/canon_half.h). All other readers see the value as it was made: the loss is that of float32 with
  * the same weights.
  *
  * Never in 16 bits: what a loss makes, and what is read with it (it is read next); statistics of rows (mean,

@@ -5,7 +5,7 @@
 
 #include "ckpt_cmd.h"
 
-/* The optimizer's tensors in a snapshot of `keel run` (runtime/trainer_state.c): PREFIX and the weight's
+/* The optimizer's tensors in a snapshot of `keel run` (runtime/worker/trainer_state.c): PREFIX and the weight's
  * name. */
 #define KEEL_CMD_ADAM_M     "adam.m/"
 #define KEEL_CMD_ADAM_V     "adam.v/"

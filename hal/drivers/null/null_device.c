@@ -1,7 +1,7 @@
 /* null_device.c - a backend whose memory is real and whose kernels do nothing: the recipe for a new one.
  *
  * Selector "null"; never chosen by itself, never listed. To drive a board that has no OpenCL driver, copy
- * this file, put its name into `backends` of device.c and into sources.mk, and replace, from top to bottom,
+ * this file, put its name into `backends` of drivers/device_open.c, and replace, from top to bottom,
  * what stands behind the words BOARD below by calls of its library. Add it to the table of stacks of
  * tests/hal/device_conformance_test.c, which says when it is right. Health, failures that travel, faults on
  * demand, traces, limits and counts of memory are in front of every backend: there is nothing to write for

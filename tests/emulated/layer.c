@@ -127,7 +127,7 @@ void layer_log(const char *format, ...)
 
 _Noreturn void layer_refuse(const char *variable, const char *word)
 {
-    fprintf(stderr, "emulated board: %s: \"%s\" is not understood; see boards/emulated/layer.c\n", variable,
+    fprintf(stderr, "emulated board: %s: \"%s\" is not understood; see tests/emulated/layer.c\n", variable,
             word);
     _exit(2);
 }
