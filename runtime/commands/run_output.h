@@ -2,8 +2,8 @@
  *
  * metrics.jsonl has one line per committed step, ascending, each step once in the life of the directory.
  * Steps that are run again after a total loss are compared with the line that is there: other bits are a
- * failure of promise P1, and said loudly. events.jsonl has what happened, with monotonic and wall time and
- * the seconds lost, by cause. A line that a crash tore is cut off when the files are opened. */
+ * failure of promise P1 (README.md), and said loudly. events.jsonl has what happened, with monotonic and wall
+ * time and the seconds lost, by cause. A line that a crash tore is cut off when the files are opened. */
 #ifndef KEEL_RUN_OUTPUT_H
 #define KEEL_RUN_OUTPUT_H
 

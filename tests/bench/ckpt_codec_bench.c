@@ -1,11 +1,11 @@
 /* ckpt_codec_bench.c - the codecs of the snapshots room on trained state, one JSON object a line (fields: see
- * DESIGN, make bench), room ckpt.
+ * bench.sh), room ckpt.
  *
  * Each tensor is cut into chunks as a save cuts it; every rate is of one core, raw bytes a second. Ours, the
  * peers and memcpy run by turns over all chunks; medians of ROUNDS. A line's `goal` is for its value where
  * the figure is an amount (ratio, GB/s), and for value / peer where it is a comparison. */
-#include "codec.h"
 #include "bench_data.h"
+#include "codec.h"
 #include <time.h>
 #include <zlib.h>
 #if __has_include(<zstd.h>)

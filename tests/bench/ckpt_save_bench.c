@@ -1,4 +1,4 @@
-/* ckpt_save_bench.c - what saving costs, one JSON object a line (fields: see DESIGN, make bench), room ckpt.
+/* ckpt_save_bench.c - what saving costs, one JSON object a line (fields: see bench.sh), room ckpt.
  *
  * The state is trained (bench_data.h), repeated to the size that is stated: float32 weights, their bfloat16
  * copy, Adam's m and v. Ours and the peer run by turns; medians of ROUNDS.

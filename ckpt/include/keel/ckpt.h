@@ -5,7 +5,7 @@
  * The manifest, never a directory listing, says what is committed; a directory is never reused.
  * The format is specified in ckpt/README.md.
  *
- * Promises (DESIGN P3): a committed snapshot is never lost, half read or silently wrong; every chunk is
+ * Promises (P3 in README.md): a committed snapshot is never lost, half read or silently wrong; every chunk is
  * checked; readers fail closed; a save that fails is reported and never ends the program.
  *
  * Lives. Saving: store open -> save_begin (each rank, with its regions) -> the capture thread reads the

@@ -59,7 +59,7 @@ const char *keel_status_name(enum keel_status status);
 const char *keel_status_text(enum keel_status status);
 enum keel_next keel_status_next(enum keel_status status);
 
-/* The process exit code for a status (DESIGN: one table for all commands). */
+/* The process exit code for a status (README.md, "Make, and exit codes"). */
 int keel_status_exit_code(enum keel_status status);
 
 /* Decide an error: stores "what and where, and the next move" as this thread's detail string

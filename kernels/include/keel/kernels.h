@@ -4,7 +4,7 @@
  * launches which compute it to a list. A list is built once and replayed many times, with no
  * allocation: what changes from step to step lies in a small control buffer that kernels read.
  *
- * Arithmetic is canonical (DESIGN section 3): float32, FP_CONTRACT OFF, explicit fma, contraction
+ * Arithmetic is canonical (P1 in README.md): float32, FP_CONTRACT OFF, explicit fma, contraction
  * over k strictly ascending, fixed-shape trees, own exp/log/tanh/rsqrt (canon_math.h), no float
  * atomics: so that the bits are the same on every device, at every tiling. The exact order of each
  * operation is stated at its descriptor, and each .cl file has a host reference in C beside it, with
