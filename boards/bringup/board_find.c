@@ -27,19 +27,10 @@ static enum keel_status add_root(struct roots *roots, const char *path, size_t l
     return KEEL_OK;
 }
 
-/* share/keel/boards beside the bin/ of this program. */
 static enum keel_status add_installed_root(struct roots *roots)
 {
-    char path[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_self_path(path, sizeof path));
-    for (int i = 0; i < 2; i++) {
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return KEEL_OK;
-        *slash = '\0';
-    }
     char root[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_path_join(root, path, "share/keel/boards"));
+    KEEL_TRY(keel_installed_path(root, "boards"));
     return add_root(roots, root, strlen(root));
 }
 

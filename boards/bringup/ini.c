@@ -29,7 +29,12 @@ static enum keel_status bad_value(const struct keel_ini_key *key, const char *va
 static enum keel_status out_of_range(const struct keel_ini_key *key, const char *value, const char *where)
 {
     char wanted[96];
-    snprintf(wanted, sizeof wanted, "out of range; %.10g to %.10g is allowed", key->minimum, key->maximum);
+    if (key->type == KEEL_INI_U32 || key->type == KEEL_INI_U64)
+        snprintf(wanted, sizeof wanted, "out of range; %" PRIu64 " to %" PRIu64 " is allowed",
+                 (uint64_t)key->minimum, key->maximum < 0x1p64 ? (uint64_t)key->maximum : UINT64_MAX);
+    else
+        snprintf(wanted, sizeof wanted, "out of range; %.10g to %.10g is allowed", key->minimum,
+                 key->maximum);
     return bad_value(key, value, where, wanted);
 }
 
@@ -82,7 +87,7 @@ static enum keel_status set_number(void *object, const struct keel_ini_key *key,
         return KEEL_OK;
     }
     double number = strtod(value, &end);
-    if (end == value || *end != '\0' || !isfinite(number))
+    if (end == value || *end != '\0' || !isfinite(number) || strpbrk(value, "xX") != NULL)
         return bad_value(key, value, where, "a number is wanted");
     float narrow = (float)number;
     bool is_float = key->type == KEEL_INI_FLOAT; /* compared as it is kept: what is written reads back */

@@ -1,10 +1,9 @@
 /* ckpt_cmd.c - `keel ckpt`: the table of subcommands, their command lines, and --help.
  * What a subcommand does is in its own file; what they share is in ckpt_cmd.h. */
 #include "ckpt_cmd.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
-#include <poll.h>
+#include <keel/command.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -217,19 +216,8 @@ static int parse(const struct keel_cmd_kind *kind, int argc, char **argv, struct
 /* What was printed into a full disk was not said; what was to be done is done. */
 static int printed(int code)
 {
-    bool failed = ferror(stdout) != 0;
-    errno = EIO; /* when it failed before, nobody knows why any more */
-    failed = fflush(stdout) != 0 || failed;
-    if (!failed)
-        return code;
-    struct pollfd reader = {.fd = STDOUT_FILENO};
-    if (poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) {
-        clearerr(stdout); /* whoever read it has seen enough */
-        return code;
-    }
-    enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
-    clearerr(stdout);
-    return code != 0 ? code : keel_cmd_report(status);
+    enum keel_status status = keel_command_printed();
+    return status != KEEL_OK && code == 0 ? keel_cmd_report(status) : code;
 }
 
 static int run_command(int argc, char **argv)

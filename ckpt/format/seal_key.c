@@ -1,6 +1,7 @@
 /* seal_key.c - reads a key file, refuses one that others could have read, and derives from it. */
 #include "seal_key.h"
 #include <errno.h>
+#include <keel/ckpt.h>
 #include <keel/disk.h>
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -112,6 +113,14 @@ enum keel_status keel_key_load(const char *path, struct keel_key **out)
         return status;
     }
     *out = key;
+    return KEEL_OK;
+}
+
+enum keel_status keel_key_check(const char *key_file)
+{
+    struct keel_key *key = NULL;
+    KEEL_TRY(keel_key_load(key_file, &key));
+    keel_key_release(key);
     return KEEL_OK;
 }
 

@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <keel/command.h>
 #include <keel/file.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char json_help[] = "print one JSON object instead of text";
 static const char codes_help[] =
@@ -170,17 +172,22 @@ enum keel_status keel_command_may_write(const char *path)
     return was ? KEEL_OK : keel_remove_tree(path);
 }
 
-/* What was printed into a full disk was not said. */
-static int printed(const struct keel_command_set *set, int code)
+enum keel_status keel_command_printed(void)
 {
     bool failed = ferror(stdout) != 0;
     errno = EIO; /* when it failed before, nobody knows why any more */
     failed = fflush(stdout) != 0 || failed;
-    if (!failed)
-        return code;
-    enum keel_status status = keel_fail_errno(errno, "the standard output cannot be written");
+    int error = errno;
     clearerr(stdout);
-    return code != 0 ? code : keel_command_report(set, status);
+    struct pollfd reader = {.fd = STDOUT_FILENO};
+    bool left = failed && poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0;
+    return failed && !left ? keel_fail_errno(error, "the standard output cannot be written") : KEEL_OK;
+}
+
+static int printed(const struct keel_command_set *set, int code)
+{
+    enum keel_status status = keel_command_printed();
+    return status != KEEL_OK && code == 0 ? keel_command_report(set, status) : code;
 }
 
 int keel_command_main(const struct keel_command_set *set, int argc, char **argv)

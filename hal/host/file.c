@@ -49,6 +49,8 @@ static enum keel_status make_one(const char *path)
         if (S_ISDIR(info.st_mode))
             return KEEL_OK;
         error = ENOTDIR;
+    } else if (error == EEXIST) {
+        error = errno; /* a link that leads nowhere */
     }
     return keel_fail_errno(error, "%s: cannot make the directory", path);
 }

@@ -206,6 +206,20 @@ enum keel_status keel_self_path(char *out, uint64_t out_bytes)
     return KEEL_OK;
 }
 
+enum keel_status keel_installed_path(char out[KEEL_PATH_BYTES], const char *name)
+{
+    char path[KEEL_PATH_BYTES], shared[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_self_path(path, sizeof path));
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL)
+            return keel_fail(KEEL_NOT_FOUND, "%s: is in no bin/", path);
+        *slash = '\0';
+    }
+    KEEL_TRY(keel_path_join(shared, path, "share/keel"));
+    return keel_path_join(out, shared, name);
+}
+
 /* The name in /proc/PID/stat may hold anything: fields are counted from behind its last parenthesis, after
  * which the state is the first and the start time the twentieth. */
 struct keel_process_look keel_process_look_at(pid_t pid)

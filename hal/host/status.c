@@ -69,6 +69,7 @@ static enum keel_status status_of_errno(int error_number)
     case ENOENT:
     case ENOTDIR:
     case ESRCH:
+    case ELOOP:
         return KEEL_NOT_FOUND;
     case EACCES:
     case EPERM:
@@ -82,6 +83,8 @@ static enum keel_status status_of_errno(int error_number)
         return KEEL_NO_MEMORY;
     case EINTR:
         return KEEL_INTERRUPTED;
+    case ENAMETOOLONG:
+        return KEEL_LIMIT;
     default:
         return KEEL_IO;
     }

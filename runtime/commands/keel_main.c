@@ -4,6 +4,7 @@
 #include "worker.h"
 #include <keel/board_cmd.h>
 #include <keel/ckpt.h>
+#include <keel/command.h>
 #include <keel/net_cmd.h>
 #include <keel/process.h>
 #include <signal.h>
@@ -21,7 +22,7 @@ static const struct command commands[] = {
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
-    {"agent", keel_agent_main, NULL},
+    {"agent", keel_agent_main, "one node of a run: keel run starts these itself"},
     {"worker", keel_worker_main, NULL},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
@@ -67,10 +68,8 @@ static void begin(void)
     sigprocmask(SIG_SETMASK, &mask_before, NULL);
 }
 
-int main(int argc, char **argv)
+static int run_command(const char *name, int argc, char **argv)
 {
-    begin();
-    const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
         return 0;
@@ -86,4 +85,16 @@ int main(int argc, char **argv)
         fprintf(stderr, "keel: no command `%s`\n", name);
     print_help(stderr);
     return keel_status_exit_code(KEEL_INVALID);
+}
+
+int main(int argc, char **argv)
+{
+    begin();
+    const char *name = argc > 1 ? argv[1] : "";
+    int code = run_command(name, argc, argv);
+    enum keel_status printed = keel_command_printed();
+    if (printed == KEEL_OK || code != 0)
+        return code;
+    fprintf(stderr, "keel %s: %s: %s\n", name, keel_status_text(printed), keel_detail());
+    return keel_status_exit_code(printed);
 }

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <keel/process.h>
 #include <keel/transport.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,15 +52,19 @@ static void print_help(void)
          "snapshot\n"
          "                         slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
          "                         flip:rank=1,step=9 (a bit of its weights)\n"
+         "                         sick:rank=1,step=9 (its board computes wrongly)  hang:rank=1,step=9 (it "
+         "hangs)\n"
          "  --resume auto|none|STEP   newest snapshot (default), from the beginning, or that of a step\n"
          "  --prepare              make DIR and an empty store in it, and end: for keel ckpt import\n"
          "  --sample N             generate N tokens of text at the end (DIR/sample.txt)\n"
          "\n"
          "examples:\n"
-         "  keel run runtime/jobs/demo.conf --ranks 4\n"
-         "  keel run runtime/jobs/demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out "
-         "runs/drilled\n"
+         "  keel run demo.conf --ranks 4\n"
+         "  keel run demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out runs/drilled\n"
          "  keel run my.conf --set data.path=book.txt --set train.steps=1000 --sample 300\n"
+         "\n"
+         "jobs that come with Keel: runtime/jobs of its sources, PREFIX/share/keel/jobs where it is "
+         "installed\n"
          "\n"
          "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged or does not "
          "fit,\n"
@@ -412,9 +417,19 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
                  job->eval_every, (double)job->val_fraction, job->path, job->block);
 }
 
+/* The text that a job trains on which names none, where Keel is installed. */
+static void find_installed_text(struct keel_job *job)
+{
+    char installed[KEEL_PATH_BYTES];
+    if (strcmp(job->path, KEEL_JOB_TEXT) == 0 && !keel_path_exists(job->path) &&
+        keel_installed_path(installed, "data/english.txt") == KEEL_OK && keel_path_exists(installed))
+        memcpy(job->path, installed, sizeof job->path);
+}
+
 /* Read the data once here: a missing or short file is told before processes start. */
 static enum keel_status check_data(struct run *run)
 {
+    find_installed_text(&run->job);
     char *absolute = realpath(run->job.path, NULL);
     if (absolute != NULL && strlen(absolute) < sizeof run->job.path)
         snprintf(run->job.path, sizeof run->job.path, "%s", absolute);
@@ -452,6 +467,27 @@ static enum keel_status sweep_one(void *context, const char *name)
     return KEEL_OK;
 }
 
+static enum keel_status damaged_identity(const struct run *run)
+{
+    return keel_fail(
+        KEEL_CORRUPT,
+        "%.300s/identity: is damaged; remove it to have it made anew (the snapshots name their job too)",
+        run->directory);
+}
+
+static bool snapshots_are_of_this_job(const struct run *run)
+{
+    struct keel_store *store;
+    struct keel_snapshot_info newest;
+    uint32_t count = 0;
+    if (open_store(run, &store) != KEEL_OK || store == NULL)
+        return false;
+    bool same = keel_store_list(store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
+                strcmp(newest.identity, run->identity) == 0;
+    keel_store_close(store);
+    return same;
+}
+
 /* By which keys the run in the directory is another. */
 static enum keel_status refuse_other(const struct run *run)
 {
@@ -461,8 +497,14 @@ static enum keel_status refuse_other(const struct run *run)
     KEEL_TRY(keel_path_join(path, run->directory, "job.conf"));
     if (keel_job_load(path, NULL, 0, &there) != KEEL_OK)
         snprintf(why, sizeof why, "what differs cannot be said: %.200s", keel_detail());
-    else if ((count = keel_job_difference(&there, &run->job, why, sizeof why)) == 0)
-        snprintf(why, sizeof why, "the contents of data.path differ, %.150s there and %.150s here",
+    else if ((count = keel_job_difference(&there, &run->job, why, sizeof why)) > 0)
+        ;
+    else if (snapshots_are_of_this_job(run))
+        return damaged_identity(run);
+    else
+        snprintf(why, sizeof why,
+                 "the contents of data.path differ, %.120s there and %.120s here (or DIR/identity is "
+                 "damaged)",
                  there.path, run->job.path);
     if (count == 1 &&
         there.decay_steps != run->job.decay_steps) /* which follows train.steps, unless it is set */
@@ -482,14 +524,13 @@ static enum keel_status check_identity(const struct run *run)
     enum keel_status status = keel_file_read(path, KEEL_IDENTITY_BYTES, &old, &bytes);
     if (status != KEEL_OK && status != KEEL_LIMIT)
         return status;
-    bool whole = status == KEEL_OK && strlen(old) == KEEL_IDENTITY_BYTES - 1;
+    bool whole =
+        status == KEEL_OK && bytes == KEEL_IDENTITY_BYTES - 1 && strspn(old, "0123456789abcdef") == bytes;
     bool same = whole && strcmp(old, run->identity) == 0;
     if (status == KEEL_OK)
         keel_free(old);
     if (!whole)
-        return keel_fail(KEEL_CORRUPT,
-                         "%s: is damaged; remove it to have it made anew (the snapshots name their job too)",
-                         path);
+        return damaged_identity(run);
     return same ? KEEL_OK : refuse_other(run);
 }
 
@@ -519,17 +560,23 @@ static void keep_schedule(struct run *run)
         run->job.decay_steps = there.decay_steps;
 }
 
+/* Not as an option's name: agents are given it as an argument. */
+static enum keel_status name_directory(struct run *run)
+{
+    const char *name = run->out != NULL ? run->out : run->job.name;
+    if (name[0] == '\0')
+        return keel_fail(KEEL_INVALID, "--out: a directory is wanted");
+    KEEL_TRY(keel_path_join(run->directory, run->out == NULL ? "runs" : name[0] == '-' ? "." : "", name));
+    if (run->out != NULL && keel_path_is_file(run->directory))
+        return keel_fail(KEEL_INVALID, "--out %s: is a file; give a directory", run->out);
+    return KEEL_OK;
+}
+
 static enum keel_status prepare(struct run *run)
 {
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
     KEEL_TRY(check_drills(run));
-    if (run->out != NULL && (run->out[0] == '\0' || strlen(run->out) >= sizeof run->directory))
-        return keel_fail(KEEL_INVALID, "--out: a directory is wanted, of less than %d bytes",
-                         KEEL_PATH_BYTES);
-    if (run->out != NULL)
-        snprintf(run->directory, sizeof run->directory, "%s", run->out);
-    else
-        snprintf(run->directory, sizeof run->directory, "runs/%s", run->job.name);
+    KEEL_TRY(name_directory(run));
     keep_schedule(run);
     KEEL_TRY(check_data(run));
     if (run->over)
@@ -537,11 +584,16 @@ static enum keel_status prepare(struct run *run)
     struct keel_cost_model costs; /* each worker reads them itself: better said here, and once */
     if (run->job.network_costs[0] != '\0')
         KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
-    if (keel_mkdir_all(run->directory) != KEEL_OK)
-        return keel_fail(KEEL_DENIED, "--out: %s", keel_detail());
+    if (keel_job_key_file(&run->job) != NULL)
+        KEEL_TRY(keel_key_check(keel_job_key_file(&run->job)));
+    enum keel_status made = keel_mkdir_all(run->directory);
+    if (made != KEEL_OK)
+        return keel_fail(made, "--out: %s; give another --out", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
     keel_launch_hold_signals();
     KEEL_TRY(keel_dir_list(run->directory, sweep_one, run));
+    if (run->drill_count > 0)
+        KEEL_TRY(keel_drill_check_log(run->directory));
     KEEL_TRY(check_identity(run));
     return write_job(run);
 }
@@ -576,6 +628,7 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .signalled = &signalled};
     *again = false;
     KEEL_TRY(find_first_step(run, resume, keel_output_next_step(output) - 1, &config.first_step));
+    KEEL_TRY(keel_output_resume(output, config.first_step));
     enum keel_status status = keel_launch(&config);
     enum keel_status spiked = keel_output_spike(output, again);
     if (*again && signalled) {
@@ -592,11 +645,11 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
     KEEL_TRY(keel_output_settle(output));
     if (end_is_kept(run, run->job.steps))
         return KEEL_OK;
-    const char *failure = keel_output_snapshot_failure(output);
-    *again = failure[0] == '\0';
-    return keel_fail(*again ? KEEL_INTERRUPTED : KEEL_IO,
+    enum keel_status failure = keel_output_snapshot_failure(output);
+    *again = failure == KEEL_OK;
+    return keel_fail(*again ? KEEL_INTERRUPTED : failure,
                      "all steps are done, but their end is not kept: %s; the same command makes it again",
-                     *again ? "the last snapshot was lost with its node" : failure);
+                     *again ? "the last snapshot was lost with its node" : keel_detail());
 }
 
 static enum keel_status run_lives(struct run *run, struct keel_output *output)

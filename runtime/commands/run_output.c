@@ -44,11 +44,11 @@ struct keel_output {
     struct keel_spike spike;
     struct keel_seen_step spiked;    /* the run is to end or go back for this; step 0: for nothing */
     struct keel_seen_step went_back; /* the same, of the life before */
-    atomic_bool refusing;            /* snapshots: read by the committer's thread */
+    _Atomic uint64_t refused_step;   /* no snapshot from that step on; 0: none is refused */
     bool terminal;
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
-    char snapshot_failure[KEEL_DETAIL_BYTES]; /* of the newest snapshot that failed; "" when one came through
-                                               */
+    enum keel_status snapshot_status;         /* of the newest snapshot */
+    char snapshot_failure[KEEL_DETAIL_BYTES]; /* and why, when it failed */
     uint16_t members, spares;
     uint64_t epoch;
     struct keel_member carriers[KEEL_MEMBERS_MAX]; /* `members` of them: of that view, by rank */
@@ -144,7 +144,6 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     struct keel_seen_step seen = {.step = (uint64_t)step,
                                   .digest = strtoull(digest, NULL, 16),
                                   .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
-    keel_spike_add(&output->spike, float_of(seen.loss_bits));
     return remember(output, seen);
 }
 
@@ -302,7 +301,33 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     if (output->job->spike == KEEL_SPIKE_WARN)
         return;
     output->spiked = *seen;
-    atomic_store(&output->refusing, true); /* before this step's snapshot can be ordered */
+    atomic_store(&output->refused_step, seen->step); /* before this step's snapshot can be ordered */
+}
+
+/* Judge the lines on file anew: the first, from the step `from` on, that begins a spike. */
+static const struct keel_seen_step *judge_seen(struct keel_output *output, uint64_t from)
+{
+    memset(&output->spike, 0, sizeof output->spike);
+    for (uint64_t i = 0; i < output->seen_count; i++)
+        if (keel_spike_add(&output->spike, float_of(output->seen[i].loss_bits)) &&
+            output->seen[i].step >= from)
+            return &output->seen[i];
+    return NULL;
+}
+
+enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step)
+{
+    if (output->job->spike == KEEL_SPIKE_WARN)
+        return KEEL_OK;
+    const struct keel_seen_step *found = judge_seen(output, first_step);
+    if (found == NULL)
+        return KEEL_OK;
+    output->went_back = *found;
+    say(output, "step %" PRIu64 ": the loss exploded in the life before: it is computed again", found->step);
+    KEEL_TRY(withdraw_from(output, output->went_back.step));
+    output->steps_before = last_step(output);
+    judge_seen(output, UINT64_MAX);
+    return KEEL_OK;
 }
 
 static bool on_stop(void *context)
@@ -323,10 +348,8 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
     output->went_back = spiked;
     output->spiked.step = 0;
     output->incident.open = false;
-    atomic_store(&output->refusing, false);
-    memset(&output->spike, 0, sizeof output->spike);
-    for (uint64_t i = 0; i < output->seen_count; i++)
-        keel_spike_add(&output->spike, float_of(output->seen[i].loss_bits));
+    atomic_store(&output->refused_step, 0);
+    judge_seen(output, UINT64_MAX);
     return keel_fail(KEEL_DIVERGED,
                      "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
                      "train.clip may help, in another --out; train.spike = warn goes on through it",
@@ -587,6 +610,15 @@ static void tell_scores(struct keel_output *output, uint64_t step, const json_t 
         say(output, "step %" PRIu64 ": there is nothing to validate with", step);
 }
 
+/* By its name; what nobody knows is IO. */
+static enum keel_status find_status(const char *name)
+{
+    for (int status = KEEL_OK + 1; name != NULL && status < KEEL_STATUS_COUNT; status++)
+        if (strcmp(name, keel_status_name((enum keel_status)status)) == 0)
+            return (enum keel_status)status;
+    return KEEL_IO;
+}
+
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_output *output = context;
@@ -613,9 +645,11 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     else
         say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
             detail != NULL ? detail : "");
-    if (strcmp(event, "snapshot-failed") == 0)
+    if (strcmp(event, "snapshot-failed") == 0) {
+        output->snapshot_status = find_status(status);
         snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s",
                  detail != NULL ? detail : event);
+    }
     char name[64];
     snprintf(name, sizeof name, "%s", event);
     json_object_set_new(note, "node", json_integer(node));
@@ -629,6 +663,7 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
     bool good = snapshot->status == KEEL_OK;
     if (good)
         output->last_snapshot = snapshot->step;
+    output->snapshot_status = snapshot->status;
     snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s", good ? "" : snapshot->detail);
     write_event(output, good ? "snapshot" : "snapshot-failed",
                 json_pack("{s:I, s:I, s:s, s:s}", "step", (json_int_t)snapshot->step, "attempt",
@@ -667,10 +702,11 @@ static void on_stranger(void *context, const char *place, const char *reason, ui
     say(output, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
 }
 
-static enum keel_status on_settle(void *context)
+static enum keel_status on_settle(void *context, uint64_t step)
 {
     struct keel_output *output = context;
-    if (atomic_load(&output->refusing))
+    uint64_t refused = atomic_load(&output->refused_step);
+    if (refused != 0 && step >= refused)
         return keel_fail(KEEL_DIVERGED, "the loss exploded: the newest snapshot stays one from before");
     return keel_output_settle(context);
 }
@@ -723,6 +759,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
         return status;
     }
     output->steps_before = last_step(output);
+    judge_seen(output, UINT64_MAX);
     char model[160];
     keel_job_describe(job, model, sizeof model);
     write_event(output, "start",
@@ -802,9 +839,11 @@ void keel_output_tell_end_again(struct keel_output *output)
     say(output, "the snapshot of the last step was lost with its node: it is made again");
 }
 
-const char *keel_output_snapshot_failure(const struct keel_output *output)
+enum keel_status keel_output_snapshot_failure(const struct keel_output *output)
 {
-    return output->snapshot_failure;
+    return output->snapshot_status == KEEL_OK
+               ? KEEL_OK
+               : keel_fail(output->snapshot_status, "%s", output->snapshot_failure);
 }
 
 void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes)

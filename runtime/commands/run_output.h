@@ -43,11 +43,16 @@ struct keel_launch_report keel_output_report(struct keel_output *output);
  * lives. */
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back);
 
+/* Before a life that computes from first_step on, when train.spike is not warn: the life before may have been
+ * killed between the line of an explosion and its withdrawal. That line and those behind it are withdrawn
+ * now, so that the step is computed and judged again. */
+enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step);
+
 /* The end of the run is made once more: the last snapshot was lost with its node. */
 void keel_output_tell_end_again(struct keel_output *output);
 
-/* Why the newest snapshot failed; "" when it did not. Valid until the next callback. */
-const char *keel_output_snapshot_failure(const struct keel_output *output);
+/* Why the newest snapshot failed, with the detail; OK when it did not. */
+enum keel_status keel_output_snapshot_failure(const struct keel_output *output);
 
 /* All metrics are on the disk, or why not. Blocks; any thread. */
 enum keel_status keel_output_settle(struct keel_output *output);

@@ -73,7 +73,7 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
     }
     uint64_t begin_ns = keel_now_ns();
     if (committer->config.settle != NULL)
-        result->status = committer->config.settle(committer->config.context);
+        result->status = committer->config.settle(committer->config.context, order->step);
     if (result->status == KEEL_OK)
         result->status = keel_store_commit(committer->config.store, &commit);
     result->duration_ns = keel_now_ns() - begin_ns;

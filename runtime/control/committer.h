@@ -19,7 +19,7 @@ struct keel_committer_config {
     struct keel_retention retention; /* what stays */
     bool allow_nonfinite;            /* commit what holds NaN or infinity */
     /* Called on the thread before each commit; what fails there fails the commit. NULL: nothing. */
-    enum keel_status (*settle)(void *context);
+    enum keel_status (*settle)(void *context, uint64_t step);
     void *context;
 };
 

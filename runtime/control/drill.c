@@ -1,5 +1,6 @@
 /* drill.c - parse, remember and fire drills. */
 #include "drill.h"
+#include "jsonl.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOG_BYTES_MAX = 1 << 20, DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
+enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 
 static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
                                                                   "flip", "sick", "hang"};
@@ -41,48 +42,70 @@ static bool parse_number(const char *text, uint64_t *out)
     return *end == '\0' && *out < UINT32_MAX;
 }
 
-static enum keel_status parse_field(const char *whole, char *field, struct keel_drill *drill,
-                                    bool *has_target, bool *has_step)
+enum { GIVEN_TARGET = 1, GIVEN_STEP = 2, GIVEN_PHASE = 4, GIVEN_MS = 8, GIVEN_STEPS = 16 };
+
+/* The key of a field as a bit, 0 for none; the target has three. */
+static unsigned find_field(const char *name)
+{
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } fields[] = {{"all", GIVEN_TARGET}, {"rank", GIVEN_TARGET}, {"node", GIVEN_TARGET}, {"step", GIVEN_STEP},
+                  {"at", GIVEN_PHASE},   {"ms", GIVEN_MS},       {"steps", GIVEN_STEPS}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (strcmp(name, fields[i].name) == 0)
+            return fields[i].bit;
+    return 0;
+}
+
+static enum keel_status parse_phase(const char *whole, const char *value, struct keel_drill *drill)
+{
+    for (uint32_t i = 0; i < KEEL_AT_COUNT; i++) {
+        if (strcmp(value, phase_names[i]) == 0) {
+            drill->phase = (enum keel_drill_phase)i;
+            return KEEL_OK;
+        }
+    }
+    return wrong(whole, "unknown phase");
+}
+
+static enum keel_status parse_field(const char *whole, char *field, struct keel_drill *drill, unsigned *given)
 {
     uint64_t number = 0;
-    if (strcmp(field, "all") == 0) {
-        drill->target = KEEL_DRILL_ALL;
-        *has_target = true;
-        return KEEL_OK;
-    }
+    bool all = strcmp(field, "all") == 0;
     char *value = strchr(field, '=');
-    if (value == NULL)
+    if (value == NULL && !all)
         return wrong(whole, "key=value is wanted");
-    *value++ = '\0';
-    if (strcmp(field, "at") == 0) {
-        for (uint32_t i = 0; i < KEEL_AT_COUNT; i++) {
-            if (strcmp(value, phase_names[i]) == 0) {
-                drill->phase = (enum keel_drill_phase)i;
-                return KEEL_OK;
-            }
-        }
-        return wrong(whole, "unknown phase");
+    if (value != NULL)
+        *value++ = '\0';
+    unsigned bit = find_field(field);
+    if (bit == 0 || (value != NULL) == (strcmp(field, "all") == 0))
+        return wrong(whole, "unknown key");
+    if ((*given & bit) != 0)
+        return wrong(whole, "one target and one value of each key are wanted");
+    *given |= bit;
+    if (bit == GIVEN_PHASE)
+        return parse_phase(whole, value, drill);
+    if (all) {
+        drill->target = KEEL_DRILL_ALL;
+        return KEEL_OK;
     }
     if (!parse_number(value, &number))
         return wrong(whole, "a number is wanted");
-    if (strcmp(field, "step") == 0) {
+    bool fits =
+        drill->action == KEEL_DRILL_SLOW || (drill->action == KEEL_DRILL_DISK_FULL && bit == GIVEN_MS);
+    if ((bit & (GIVEN_MS | GIVEN_STEPS)) != 0 &&
+        (!fits || number == 0 || (bit == GIVEN_MS && number > DURATION_MS_MAX)))
+        return wrong(whole, "ms (1 to 3600000) is for slow and disk-full, steps for slow");
+    if (bit == GIVEN_STEP)
         drill->step = number;
-        *has_step = true;
-    } else if (strcmp(field, "ms") == 0 || strcmp(field, "steps") == 0) {
-        bool is_steps = field[1] == 't';
-        bool fits = drill->action == KEEL_DRILL_SLOW || (drill->action == KEEL_DRILL_DISK_FULL && !is_steps);
-        if (!fits || number == 0 || (!is_steps && number > DURATION_MS_MAX))
-            return wrong(whole, "ms (1 to 3600000) is for slow and disk-full, steps for slow");
-        if (is_steps)
-            drill->step_count = number;
-        else
-            drill->duration_ns = number * KEEL_NS_PER_MS;
-    } else if (strcmp(field, "rank") == 0 || strcmp(field, "node") == 0) {
+    else if (bit == GIVEN_MS)
+        drill->duration_ns = number * KEEL_NS_PER_MS;
+    else if (bit == GIVEN_STEPS)
+        drill->step_count = number;
+    else {
         drill->target = field[0] == 'r' ? KEEL_DRILL_RANK : KEEL_DRILL_NODE;
         drill->number = (uint32_t)number;
-        *has_target = true;
-    } else {
-        return wrong(whole, "unknown key");
     }
     return KEEL_OK;
 }
@@ -114,11 +137,11 @@ enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
         return wrong(text, "action:fields is wanted");
     *colon = '\0';
     KEEL_TRY(parse_action(text, copy, &drill));
-    bool has_target = false, has_step = false;
+    unsigned given = 0;
     char *rest = colon + 1;
     for (char *field; (field = strsep(&rest, ",")) != NULL;)
-        KEEL_TRY(parse_field(text, field, &drill, &has_target, &has_step));
-    if (!has_target || !has_step)
+        KEEL_TRY(parse_field(text, field, &drill, &given));
+    if ((given & GIVEN_TARGET) == 0 || (given & GIVEN_STEP) == 0)
         return wrong(text, "a target (rank, node or all) and a step are wanted");
     if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
         return wrong(text, "only kill takes a node or all; the others take a rank");
@@ -137,43 +160,52 @@ static enum keel_status log_path(const char *directory, char out[KEEL_PATH_BYTES
     return keel_path_join(out, directory, "drills.jsonl");
 }
 
-static char *read_log(const char *directory)
+/* What the file of fired drills says. */
+struct fired {
+    const char *drill; /* looked for; NULL: none */
+    bool found;
+    uint64_t last_ns; /* of the newest that took a rank out of the run */
+};
+
+static enum keel_status see_firing(void *context, const json_t *line, uint64_t number)
 {
-    char path[KEEL_PATH_BYTES], *text;
-    size_t bytes;
-    if (log_path(directory, path) != KEEL_OK || !keel_path_exists(path) ||
-        keel_file_read(path, LOG_BYTES_MAX, &text, &bytes) != KEEL_OK)
-        return NULL;
-    return text;
+    struct fired *fired = context;
+    const char *drill = json_string_value(json_object_get(line, "drill"));
+    if (drill == NULL)
+        return keel_fail(KEEL_CORRUPT, "drills.jsonl:%" PRIu64 ": not a drill that fired; move the file away",
+                         number);
+    fired->found = fired->found || (fired->drill != NULL && strcmp(drill, fired->drill) == 0);
+    if (strncmp(drill, "kill:", 5) == 0 || strncmp(drill, "stop:", 5) == 0 ||
+        strncmp(drill, "sick:", 5) == 0 || strncmp(drill, "hang:", 5) == 0)
+        fired->last_ns = (uint64_t)json_integer_value(json_object_get(line, "monotonic_ns"));
+    return KEEL_OK;
 }
 
-static bool has_fired(const char *directory, const char *drill)
+static enum keel_status read_log(const char *directory, struct fired *fired)
 {
-    char *text = read_log(directory);
-    if (text == NULL)
-        return false;
-    char wanted[KEEL_DRILL_TEXT_BYTES + 16];
-    snprintf(wanted, sizeof wanted, "\"drill\":\"%s\"", drill);
-    bool found = strstr(text, wanted) != NULL;
-    keel_free(text);
-    return found;
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(log_path(directory, path));
+    return keel_path_exists(path) ? keel_jsonl_read(path, see_firing, fired, NULL) : KEEL_OK;
+}
+
+enum keel_status keel_drill_check_log(const char *directory)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_jsonl *file;
+    struct fired fired = {0};
+    KEEL_TRY(log_path(directory, path));
+    if (!keel_path_exists(path))
+        return KEEL_OK;
+    KEEL_TRY(keel_jsonl_open(path, see_firing, &fired, &file));
+    keel_jsonl_close(file);
+    return KEEL_OK;
 }
 
 uint64_t keel_drill_last_ns(const char *directory)
 {
-    static const char name[] = "{\"drill\":\"", field[] = "\"monotonic_ns\":";
-    char *text = read_log(directory);
-    uint64_t last = 0;
-    for (char *at = text; at != NULL && (at = strstr(at, name)) != NULL;) {
-        at += sizeof name - 1;
-        bool ends_a_rank = strncmp(at, "kill:", 5) == 0 || strncmp(at, "stop:", 5) == 0 ||
-                           strncmp(at, "sick:", 5) == 0 || strncmp(at, "hang:", 5) == 0;
-        const char *when = strstr(at, field);
-        if (ends_a_rank && when != NULL)
-            last = strtoull(when + sizeof field - 1, NULL, 10);
-    }
-    keel_free(text);
-    return last;
+    struct fired fired = {0};
+    (void)read_log(directory, &fired);
+    return fired.last_ns;
 }
 
 /* The pid that holds DIR/run.lock: the launcher. 0 when unknown. */
@@ -248,14 +280,18 @@ static bool is_due(const struct keel_drill *drill, const struct keel_drill_place
     }
 }
 
-/* Durable before it happens. */
-static bool note_firing(const struct keel_drill *drill, const char *directory)
+/* For the first time, and durably noted before it happens. */
+static bool may_fire(const struct keel_drill *drill, const char *directory)
 {
     char path[KEEL_PATH_BYTES], line[256];
+    struct fired fired = {.drill = drill->text};
     int length = snprintf(line, sizeof line,
                           "{\"drill\":\"%s\",\"monotonic_ns\":%" PRIu64 ",\"wall_ns\":%" PRIu64 "}\n",
                           drill->text, keel_now_ns(), keel_wall_ns());
-    if (log_path(directory, path) != KEEL_OK ||
+    enum keel_status status = read_log(directory, &fired);
+    if (status == KEEL_OK && fired.found)
+        return false;
+    if (status != KEEL_OK || log_path(directory, path) != KEEL_OK ||
         keel_file_append(path, line, (size_t)length, true) != KEEL_OK) {
         keel_log(KEEL_LOG_ERROR, "drill %s is not fired: %s", drill->text, keel_detail());
         return false;
@@ -304,8 +340,7 @@ void keel_drill_fire(struct keel_drill_plan *plan, const struct keel_drill_place
         if (!is_due(drill, place))
             continue;
         bool begun = (atomic_load(&plan->begun) >> i & 1) != 0;
-        if (begun ? place->step == drill->step
-                  : has_fired(plan->directory, drill->text) || !note_firing(drill, plan->directory))
+        if (begun ? place->step == drill->step : !may_fire(drill, plan->directory))
             continue;
         atomic_fetch_or(&plan->begun, UINT64_C(1) << i);
         fire(plan, drill);

@@ -85,8 +85,12 @@ void keel_drill_prepare(const struct keel_drill_plan *plan);
  * phase. */
 void keel_drill_fire(struct keel_drill_plan *plan, const struct keel_drill_place *place);
 
-/* When the newest drill of the directory that takes a rank from the run (kill, stop, sick) fired (monotonic
- * ns, this boot), 0 for never: the beginning of the incident that it caused. */
+/* Before a run with drills starts: mends a torn last line of drills.jsonl. CORRUPT where another line is none
+ * of ours: a drill could fire twice. Not while the run goes on. */
+enum keel_status keel_drill_check_log(const char *directory);
+
+/* When the newest drill of the directory that takes a rank from the run (kill, stop, sick, hang) fired
+ * (monotonic ns, this boot), 0 for never: the beginning of the incident that it caused. */
 uint64_t keel_drill_last_ns(const char *directory);
 
 #endif

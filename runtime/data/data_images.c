@@ -44,7 +44,8 @@ static enum keel_status read_idx(struct keel_data *data, const char *directory, 
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,
                          "data.path = %s: no file %s there; name a directory of four IDX files, or run `make "
-                         "data` for Fashion-MNIST in build/data/fashion",
+                         "data` for Fashion-MNIST in build/data/fashion (installed: sh "
+                         "PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
                          directory, name);
     if (status != KEEL_OK)
         return status;

@@ -63,7 +63,8 @@ static enum keel_status read_text(struct text *text, const struct keel_job *job)
         keel_file_read(job->path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, &text->bytes, &bytes);
     if (status == KEEL_NOT_FOUND)
         return keel_fail(status,
-                         "data.path = %s: no such file; name a text file, or run `make data` for the default",
+                         "data.path = %s: no such file; name a text file, or run `make data` for the default "
+                         "(installed: sh PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
                          job->path);
     text->count = bytes;
     return status;

@@ -13,7 +13,10 @@ static uint32_t big_endian(const uint8_t *at)
 static enum keel_status check_head(const uint8_t *at, size_t count, const char *name)
 {
     if (count == 0)
-        return keel_fail(KEEL_INVALID, "%s: is empty; write it again (`make data` for the default)", name);
+        return keel_fail(
+            KEEL_INVALID,
+            "%s: is empty; write it again (`make data`, or data.sh of an installed Keel, makes the default)",
+            name);
     if (count >= 2 && at[0] == 0x1f && at[1] == 0x8b)
         return keel_fail(KEEL_INVALID, "%s: is compressed; gunzip it", name);
     if (count < HEAD_BYTES || at[0] != 0 || at[1] != 0)

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <sodium.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -77,7 +78,7 @@ static const struct keel_ini_key keys[] = {
      "dlrm: rows of a table"},
     {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS_LATER,
      "dlrm: categories of a feature in one sample, at most"},
-    {"data", "path", KEEL_INI_TEXT, FIELD(path), "build/data/english.txt", 1, 0, NULL, FREE,
+    {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
      "text file to train on; resnet: directory of IDX files; dlrm: not read"},
     {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS,
      "char: the bytes that occur in the text; byte: all 256"},
@@ -170,7 +171,8 @@ static const struct keel_ini_key keys[] = {
     {"cluster", "timeout_s", KEEL_INI_DOUBLE, FIELD(timeout_s), "5", 0.2, 3600, NULL, FREE,
      "silence after which a peer is lost; every other timeout follows from it"},
     {"cluster", "device", KEEL_INI_TEXT, FIELD(device), "auto", 1, 0, NULL, FREE,
-     "device or board of all workers, as `keel board list` names them, or one for each rank: pocl:0,host"},
+     "device or board of all workers, as `keel board list` names them, or one for each rank: "
+     "pocl:0,host or 16*pocl:0,host"},
     {"cluster", "network_costs", KEEL_INI_TEXT, FIELD(network_costs), "", 0, 0, NULL, FREE,
      "file that `keel net tune` wrote: how collectives are done; empty: as built in"},
     {"cluster", "seal_payload", KEEL_INI_BOOL, FIELD(seal_payload), "false", 0, 0, NULL, FREE,
@@ -288,44 +290,64 @@ static bool is_scale(float scale)
     return scale <= 0.0F || (scale >= 1.0F && frexpf(scale, &exponent) <= 0.5F);
 }
 
-static uint32_t count_devices(const struct keel_job *job)
-{
-    uint32_t count = 1;
-    for (const char *at = job->device; (at = strchr(at, ',')) != NULL; at++)
-        count++;
-    return count;
-}
+/* An entry of cluster.device: NAME, or COUNT*NAME for so many workers. */
+struct device_entry {
+    const char *name; /* within cluster.device, `length` bytes without the blanks around */
+    size_t length;
+    uint32_t count; /* 0: a count that cannot be */
+};
 
-/* Entry `index` of cluster.device, without the blanks around it; how long it is. */
-static size_t find_device(const struct keel_job *job, uint32_t index, const char **out)
+/* Reads the entry at `at`; where the next one begins, NULL behind the last. */
+static const char *read_device(const char *at, struct device_entry *out)
 {
-    const char *at = job->device;
-    for (; index > 0; index--)
-        at = strchr(at, ',') + 1;
     at += strspn(at, " ");
+    size_t digits = strspn(at, "0123456789");
+    out->count = 1;
+    if (digits > 0 && at[digits] == '*') {
+        uint64_t count = strtoull(at, NULL, 10);
+        out->count = count <= RANKS_MAX ? (uint32_t)count : 0;
+        at += digits + 1;
+        at += strspn(at, " ");
+    }
     size_t length = strcspn(at, ",");
+    const char *next = at[length] == ',' ? at + length + 1 : NULL;
     while (length > 0 && at[length - 1] == ' ')
         length--;
-    *out = at;
-    return length;
+    out->name = at;
+    out->length = length;
+    return next;
+}
+
+static uint32_t count_devices(const struct keel_job *job)
+{
+    struct device_entry entry;
+    uint32_t count = 0;
+    for (const char *at = job->device; at != NULL; count += entry.count)
+        at = read_device(at, &entry);
+    return count;
 }
 
 static enum keel_status check_devices(const struct keel_job *job)
 {
-    uint32_t count = count_devices(job);
+    struct device_entry entry;
+    uint32_t count = count_devices(job), number = 0;
+    for (const char *at = job->device; at != NULL;) {
+        at = read_device(at, &entry);
+        number++;
+        if (entry.count == 0)
+            return keel_fail(KEEL_INVALID,
+                             "cluster.device = %.200s: entry %u: a count is 1 to %d, as in 4*host",
+                             job->device, number, RANKS_MAX);
+        if (entry.length == 0 || entry.length >= KEEL_SELECTOR_BYTES)
+            return keel_fail(KEEL_INVALID,
+                             "cluster.device = %.200s: device %u has no name, or one of more than %d bytes",
+                             job->device, number, KEEL_SELECTOR_BYTES - 1);
+    }
     if (count != 1 && count != job->ranks && count != job->ranks + job->spares)
         return keel_fail(KEEL_INVALID,
                          "cluster.device = %.200s: %u devices for %u ranks and %u spares; name one for all, "
-                         "or one for each rank, and then one for each spare if you like",
+                         "or one for each rank (4*host is four), and then one for each spare if you like",
                          job->device, count, job->ranks, job->spares);
-    for (uint32_t i = 0; i < count; i++) {
-        const char *name;
-        size_t length = find_device(job, i, &name);
-        if (length == 0 || length >= KEEL_SELECTOR_BYTES)
-            return keel_fail(KEEL_INVALID,
-                             "cluster.device = %.200s: device %u has no name, or one of more than %d bytes",
-                             job->device, i + 1, KEEL_SELECTOR_BYTES - 1);
-    }
     return KEEL_OK;
 }
 
@@ -334,11 +356,14 @@ void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local, 
     uint32_t nodes = job->nodes != 0 ? job->nodes : job->ranks;
     uint32_t worker =
         node <= nodes ? (node - 1) * (job->ranks / nodes) + local : job->ranks + (node - nodes - 1);
-    const char *name;
-    size_t length = find_device(job, worker % count_devices(job), &name);
-    KEEL_ASSERT(length < KEEL_SELECTOR_BYTES);
-    memcpy(out, name, length);
-    out[length] = '\0';
+    uint32_t left = worker % count_devices(job);
+    struct device_entry entry;
+    const char *at = read_device(job->device, &entry);
+    for (; left >= entry.count; at = read_device(at, &entry))
+        left -= entry.count;
+    KEEL_ASSERT(entry.length < KEEL_SELECTOR_BYTES);
+    memcpy(out, entry.name, entry.length);
+    out[entry.length] = '\0';
 }
 
 static enum keel_status check_job(const struct keel_job *job)

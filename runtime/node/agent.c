@@ -425,7 +425,7 @@ static void print_help(void)
         "node and fills in all of this; what it hands to its agents is not meant to be typed.\n\n"
         "  JOB               the job as the run uses it: DIR/job.conf\n"
         "  --dir DIR         directory of the run, with its job.key\n"
-        "  --node N          number of this node; 0 is the launcher\n"
+        "  --node N          number of this node, from 1; 0 is the launcher\n"
         "  --launcher PLACE  where the launcher listens, HOST:PORT\n"
         "  --run HEX         number of the run, drawn at each start of the launcher\n"
         "  --incarnation I   how often this node was started, from 1 on\n"
@@ -449,7 +449,10 @@ static enum keel_status parse(int argc, char **argv, struct options *out)
     }
     if (out->job_path == NULL || out->directory == NULL || out->launcher == NULL || out->node == 0 ||
         out->incarnation == 0 || out->run == 0)
-        return keel_fail(KEEL_INVALID, "something is missing: %s", usage);
+        return keel_fail(KEEL_INVALID,
+                         "keel agent: JOB and five options are wanted, numbers from 1 on (node 0 is the "
+                         "launcher): %s; keel run fills them in",
+                         usage);
     return KEEL_OK;
 }
 

@@ -35,7 +35,7 @@ struct keel_launch_report {
     bool (*stop)(void *context);
     /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a
      * hole. On the committer's thread, may block; what fails fails the snapshot. NULL: nothing to do. */
-    enum keel_status (*settle)(void *context);
+    enum keel_status (*settle)(void *context, uint64_t step);
 };
 
 struct keel_launch_config {

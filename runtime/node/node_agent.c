@@ -33,6 +33,23 @@ static void start_worker(struct keel_node *node, uint8_t local)
 }
 
 /* The worker is out of the run: by its end, or because it is being killed. */
+/* With the reason, as far as it can stand in JSON. */
+static void tell_given_up(struct keel_node *node, uint8_t local)
+{
+    char why[KEEL_WIRE_DETAIL_BYTES] = "its processes ended without a word";
+    if (node->agent.lost_detail[0] != '\0')
+        memcpy(why, node->agent.lost_detail, sizeof why);
+    for (char *at = why; *at != '\0'; at++)
+        if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
+            *at = '\'';
+    struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
+    note->local = local;
+    note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
+                                     "{\"event\":\"worker-given-up\",\"restarts\":%u,\"detail\":\"%s\"}",
+                                     node->agent.locals[local].restarts, why);
+    keel_node_send(node, 0);
+}
+
 static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)
 {
     struct keel_local *w = &node->agent.locals[local];
@@ -54,13 +71,8 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
     w->restart_ns = node->now_ns + (node->times.backoff_ns << w->strikes);
     keel_node_trace(node, "worker %u.%u incarnation %u out: %s, %s", node->config.node, local, w->incarnation,
                     keel_cause_name(cause), again ? "will restart" : "no restart");
-    if (node->config.respawn && !left) {
-        struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
-        note->local = local;
-        note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
-                                         "{\"event\":\"worker-given-up\",\"restarts\":%u}", w->restarts);
-        keel_node_send(node, 0);
-    }
+    if (node->config.respawn && !left)
+        tell_given_up(node, local);
 }
 
 static void kill_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)

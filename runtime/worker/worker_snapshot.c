@@ -118,8 +118,10 @@ static void failed(struct keel_worker *worker, uint64_t step, enum keel_status s
     char detail[KEEL_DETAIL_BYTES];
     bool again = snapshot->tries < worker->job.snapshot_retry && worker->next_step < worker->job.steps;
     snapshot->failed = true;
-    snprintf(detail, sizeof detail, "%.400s; %s", keel_detail(),
-             again ? "it is tried again after the next step" : "the next regular one is waited for");
+    snprintf(detail, sizeof detail, "%.400s%s", keel_detail(),
+             again                                   ? "; it is tried again after the next step"
+             : worker->next_step < worker->job.steps ? "; the next regular one is waited for"
+                                                     : "");
     keel_worker_note(worker, "snapshot-failed", step, status, detail);
 }
 

@@ -170,6 +170,9 @@ START_TEST(directories_are_made_with_their_parents)
     ck_status(keel_mkdir_all(path), KEEL_NOT_FOUND); /* a file where a directory should be */
     ck_status(keel_mkdir_all(in_folder("a/file/b")), KEEL_NOT_FOUND);
     ck_status(keel_mkdir_all(""), KEEL_INVALID);
+    ck_assert_int_eq(symlink("loop", in_folder("loop")), 0);
+    ck_status(keel_mkdir_all(path), KEEL_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), strerror(ELOOP)));
 }
 END_TEST
 

@@ -42,6 +42,13 @@ cd "$root/work" || exit 1
 check "the installed demo finds its text" env -i "PATH=$PATH" "KEEL_STATE=${KEEL_STATE:-$root/state}" "$prefix/bin/keel" run \
     "$prefix/share/keel/jobs/demo.conf" --ranks 2 --set train.steps=2 --set train.eval_every=0 --set cluster.device=host
 check "and writes where it was started" [ -s runs/demo/report.html ]
+printf '[train]\nsteps = 2\neval_every = 0\n[snapshot]\nevery = 0\n[model]\nlayers = 1\n' >plain.conf
+check "a job that names no text finds the installed one" "$prefix/bin/keel" run plain.conf --out plain --set cluster.device=host
+grep -o "run [^ ]*/jobs/demo.conf" "$prefix/share/keel/boards/README.md" >"$root/jobs"
+check "the guide to boards names jobs that are there" sh -c "[ -s '$root/jobs' ] && while read -r run job; do [ -s \"\$job\" ] || exit 1; done <'$root/jobs'"
+for page in run board; do
+    check "the page of keel $page has KEEL_STATE" grep -q 'Ev KEEL_STATE' "$prefix/share/man/man1/keel-$page.1"
+done
 
 # ---- the examples ----
 cat >"$root/bin/keel" <<END

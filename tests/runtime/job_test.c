@@ -243,8 +243,51 @@ START_TEST(what_makes_another_run_of_a_job_is_named_with_both_values)
 }
 END_TEST
 
+START_TEST(a_device_for_each_of_64_ranks_is_written_with_counts)
+{
+    static const struct {
+        uint32_t node;
+        const char *device;
+    } places[] = {{1, "pocl:0"}, {48, "pocl:0"}, {49, "host"}, {50, "pocl:1"}, {63, "pocl:1"},
+                  {64, "host"},  {65, "fpga"},   {66, "fpga"}, {67, "pocl:0"}};
+    struct keel_job job;
+    char device[KEEL_SELECTOR_BYTES];
+    ck_ok(load("[job]\nshards = 64\n[cluster]\nranks = 64\nspares = 2\n"
+               "device = 48*pocl:0, host,14* pocl:1 ,host,2*fpga\n",
+               NULL, &job));
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        keel_job_device(&job, places[i].node, 0, device);
+        ck_assert_str_eq(device, places[i].device);
+    }
+    ck_ok(load("[job]\nshards = 64\n[cluster]\nranks = 64\nnodes = 2\ndevice = 32*pocl:0,32*host\n", NULL,
+               &job));
+    keel_job_device(&job, 2, 31, device);
+    ck_assert_str_eq(device, "host");
+    keel_job_device(&job, 1, 31, device);
+    ck_assert_str_eq(device, "pocl:0");
+}
+END_TEST
+
+START_TEST(counts_of_devices_that_do_not_fit_are_refused)
+{
+    static const char *const wrong[] = {"cluster.device=2*host",
+                                        "cluster.device=4*host",
+                                        "cluster.device=0*host",
+                                        "cluster.device=0*host,3*host",
+                                        "cluster.device=99999*host",
+                                        "cluster.device=3*",
+                                        "cluster.device=18446744073709551619*host"};
+    struct keel_job job;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        ck_status(load("[cluster]\nranks = 3\n", wrong[i], &job), KEEL_INVALID);
+    ck_ok(load("[cluster]\nranks = 3\n", "cluster.device=3*host", &job));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_device_for_each_of_64_ranks_is_written_with_counts);
+    tcase_add_test(tc, counts_of_devices_that_do_not_fit_are_refused);
     tcase_add_test(tc, what_makes_another_run_of_a_job_is_named_with_both_values);
     tcase_add_test(tc, an_empty_file_gives_the_defaults);
     tcase_add_test(tc, an_override_wins_over_the_file);

@@ -192,6 +192,48 @@ ls "$root/last/ckpt/drill/"step-12.*/manifest.json >"$root/log" 2>&1; code=$?; e
 try run "$job" --ranks 2 --out "$root/late" --drill kill:rank=1,step=9 --drill slow:rank=0,step=12,ms=1500,steps=1; expect "a rank that comes back while the other does the last step" 0 "done: 12 steps"
 ! grep '"event":"resumed"\|"event":"end-again"' "$root/late/events.jsonl" >"$root/log"; code=$?; expect "does not make the end again" 0 ""
 
+# ---- names, keys and files that are not what they should be ----
+mkdir "$root/here" && cd_here() { (cd "$root/here" && try "$@"; exit "$code"); }
+KEEL=$(readlink -f "$KEEL")
+drill_conf=$(readlink -f "$job")
+cd_here run "$drill_conf" --out -dash --set train.steps=2; code=$?; expect "a directory whose name begins like an option" 0 "report: ./-dash/report.html"
+try run "$job" --out "$job";                               expect "a file as the directory" 2 "is a file; give a directory"
+ln -s loop "$root/loop"
+try run "$job" --out "$root/loop";                         expect "a link that leads nowhere as the directory" 3 "cannot make the directory: Too many levels of symbolic links; give another --out"
+try run "$root/loop" --out "$root/x";                      expect "and as the job" 3 "Too many levels of symbolic links"
+timeout 600 "$KEEL" ckpt ls "$root/loop" >"$root/log" 2>&1; code=$?; expect "and as a store" 3 "Too many levels"
+: >"$root/key.empty"; chmod 600 "$root/key.empty"
+for key in none empty; do
+    try run "$job" --out "$root/keyed" --set "snapshot.key_file=$root/key.$key"
+    [ "$key" = none ] && wanted=3 || wanted=2
+    expect "a key file: $key" $wanted "$root/key.$key"
+    [ ! -e "$root/keyed" ]; code=$?;                       expect "is found before the directory is made: $key" 0 ""
+done
+flip_identity() { tr "$1" "$2" <"$root/run/identity" >"$root/copy/identity"; }
+copy_run; flip_identity 0-9a-f 1-9a-f0
+try run "$job" --out "$root/copy" $longer;                 expect "an identity that is another, under snapshots of this job" 4 "identity: is damaged; remove it"
+rm -r "$root/copy/ckpt"
+try run "$job" --out "$root/copy" $longer;                 expect "and without snapshots" 4 "or DIR/identity is damaged"
+flip_identity 0-7 XYZxyzGH
+try run "$job" --out "$root/copy" $longer;                 expect "an identity that is no number" 4 "identity: is damaged; remove it"
+copy_run; echo garbage >"$root/copy/drills.jsonl"
+try run "$job" --out "$root/copy" $longer --drill kill:rank=0,step=15; expect "a damaged list of drills that fired" 4 "drills.jsonl:1: not a line of JSON"
+printf '{"drill":"kill:rank=0,step=15","mono' >"$root/copy/drills.jsonl"
+try run "$job" --out "$root/copy" $longer --drill kill:rank=0,step=15; expect "a torn last line of them" 0 "process-exit"
+try run "$job" --out "$root/x" --drill kill:rank=0,step=5,rank=0; expect "a key of a drill given twice" 2 "one target and one value of each key"
+try run "$job" --out "$root/x" --set train.clip=0x10;      expect "a number in hexadecimal" 2 "a number is wanted"
+try run "$job" --out "$root/x" --set job.seed=99999999999999999999; expect "a range is told in plain numbers" 2 "0 to 18446744073709551615 is allowed"
+if [ -c /dev/full ]; then
+    for what in "--version" "--help" "run --help"; do
+        timeout 600 "$KEEL" $what >/dev/full 2>"$root/log"; code=$?
+        expect "what was printed into a full disk was not said: $what" 1 "the standard output cannot be written: No space left on device"
+    done
+    keel run "$job" --out "$root/full" --set train.steps=2 >/dev/full 2>"$root/log"; code=$?
+    expect "nor was a run" 1 "the standard output cannot be written"
+fi
+timeout 600 "$KEEL" agent "$job" --node 0 >"$root/log" 2>&1; code=$?; expect "an agent of no number" 2 "node 0 is the launcher"
+timeout 600 "$KEEL" --help >"$root/log" 2>&1; code=$?;     expect "all commands with a page are listed" 0 "keel agent"
+
 # ---- the disk ----
 mkdir "$root/small"
 if mount -t tmpfs -o size=400k tmpfs "$root/small" 2>/dev/null; then
@@ -211,6 +253,12 @@ for limit in 12 16 18 20; do
     (ulimit -n $limit && keel run "$job" --ranks 2 --out "$root/files-$limit") >"$root/log" 2>&1; code=$?
     [ $code -eq 0 ] || { grep "^keel run:" "$root/log" | grep -qF "Too many open files; raise the limit (ulimit -n)" && code=0; }
     expect "a limit of $limit open files is named" 0 ""
+    ! grep ': *$' "$root/log" >/dev/null; code=$?;         expect "and no line lacks its reason: $limit" 0 ""
+done
+# And of memory: no snapshot follows the last one.
+for limit in 50000 60000 70000; do
+    (ulimit -v $limit && keel run "$job" --out "$root/memory-$limit") >"$root/log" 2>&1
+    ! grep 'end is not kept.*the next regular one' "$root/log" >/dev/null; code=$?; expect "nothing is waited for behind the last step: $limit KB" 0 ""
 done
 "$KEEL" agent --help >"$root/log" 2>&1; code=$?;           expect "keel agent --help" 0 "usage: keel agent JOB"
 

@@ -120,12 +120,13 @@ START_TEST(a_spike_that_does_not_come_again_was_a_fault)
     ck_assert(!report.stop(report.context));
     give_loss(output, 21, 50.0F);
     ck_assert(report.stop(report.context));
-    ck_status(report.settle(report.context), KEEL_DIVERGED); /* no snapshot from here on */
+    ck_status(report.settle(report.context, 21), KEEL_DIVERGED); /* no snapshot from here on */
+    ck_ok(report.settle(report.context, 20));                    /* one from before may still wait */
     give_loss(output, 22, 60.0F);
     ck_status(keel_output_spike(output, &back), KEEL_DIVERGED);
     ck_assert(back);
     ck_assert_uint_eq(keel_output_next_step(output), 21);
-    ck_ok(report.settle(report.context));
+    ck_ok(report.settle(report.context, 21));
     give_loss(output, 21, 2.1F);
     ck_assert(!report.stop(report.context));
     ck_ok(keel_output_spike(output, &back));
@@ -139,8 +140,57 @@ START_TEST(a_spike_that_does_not_come_again_was_a_fault)
 }
 END_TEST
 
+/* A launcher that is killed between the line of a spike and its withdrawal leaves this. */
+static void begin_with_spike(void)
+{
+    char text[4096] = "";
+    size_t used = 0;
+    for (int step = 1; step <= 22; step++) {
+        float loss = step == 21 ? 50.0F : 2.0F;
+        uint32_t bits;
+        memcpy(&bits, &loss, sizeof bits);
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "{\"step\":%d,\"loss_bits\":\"%08x\",\"digest\":\"%x\"}\n", step, bits,
+                                 (unsigned)step);
+    }
+    begin(text);
+}
+
+START_TEST(a_spike_that_a_killed_launcher_left_is_judged_again)
+{
+    static const struct keel_job goes_back = {.ranks = 2, .spike = KEEL_SPIKE_BACK};
+    struct keel_output *output;
+    bool back;
+    begin_with_spike();
+    ck_ok(keel_output_open(directory, &goes_back, &output));
+    ck_ok(keel_output_resume(output, 22)); /* a snapshot from behind it was taken: it is history */
+    ck_assert_uint_eq(keel_output_next_step(output), 23);
+    ck_ok(keel_output_resume(output, 17));
+    ck_assert_uint_eq(keel_output_next_step(output), 21);
+    give_loss(output, 21, 50.0F);
+    ck_status(keel_output_spike(output, &back), KEEL_DIVERGED);
+    ck_assert(!back); /* the same bits twice */
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(a_spike_on_file_stays_where_the_job_goes_on_through_it)
+{
+    struct keel_output *output;
+    begin_with_spike();
+    ck_ok(keel_output_open(directory, &job, &output));
+    ck_ok(keel_output_resume(output, 17));
+    ck_assert_uint_eq(keel_output_next_step(output), 23);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_spike_that_a_killed_launcher_left_is_judged_again);
+    tcase_add_test(tc, a_spike_on_file_stays_where_the_job_goes_on_through_it);
     tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);
     tcase_add_test(tc, what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends);
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);

@@ -87,6 +87,8 @@ struct keel_store_config {
 /* NOT_FOUND, DENIED (also a key file that others may read), INVALID (several runs and none named; no key in
  * the key file). Thread-safe afterwards. */
 enum keel_status keel_store_open(const struct keel_store_config *config, struct keel_store **out);
+/* Whether a key_file can be used, before a store is made: the statuses of a key file that it would have. */
+enum keel_status keel_key_check(const char *key_file);
 /* After all saves of it have ended; snapshots may stay open. */
 void keel_store_close(struct keel_store *store);
 

@@ -74,6 +74,9 @@ static inline const void *keel_command_own(const struct keel_command *command)
 /* Print what is wrong, and return the exit code. */
 int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what);
 int keel_command_report(const struct keel_command_set *set, enum keel_status status);
+/* At the end of a command: was all of the standard output taken? What was printed into a full disk was not
+ * said. A reader that has gone away has seen enough. Forgets the failure. */
+enum keel_status keel_command_printed(void);
 
 /* Replace a file that the user named, but for a device or a pipe, which is written into. */
 enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);

@@ -7,6 +7,7 @@
 #define KEEL_PROCESS_H
 
 #include <keel/api.h>
+#include <keel/file.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,6 +66,8 @@ bool keel_process_interrupted(void); /* any thread */
 
 /* The path of the running executable (/proc/self/exe). */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
+/* share/keel/NAME beside the bin/ that it lies in: where an installed Keel has its boards, jobs and data. */
+enum keel_status keel_installed_path(char out[KEEL_PATH_BYTES], const char *name);
 
 KEEL_API_END
 

@@ -70,8 +70,8 @@ enum keel_status keel_fail(enum keel_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Like keel_fail, with the text of errno appended and the status chosen from it
- * (ENOENT -> NOT_FOUND, EACCES/EPERM/EROFS -> DENIED, ENOSPC/EDQUOT/EFBIG -> NO_SPACE,
- * ENOMEM -> NO_MEMORY, EINTR -> INTERRUPTED, else IO). */
+ * (ENOENT/ENOTDIR/ESRCH/ELOOP -> NOT_FOUND, EACCES/EPERM/EROFS -> DENIED, ENOSPC/EDQUOT/EFBIG -> NO_SPACE,
+ * ENOMEM -> NO_MEMORY, EINTR -> INTERRUPTED, ENAMETOOLONG -> LIMIT, else IO). */
 enum keel_status keel_fail_errno(int error_number, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -16,7 +16,10 @@
 
 KEEL_API_BEGIN
 
-enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 2048 };
+enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 256 };
+
+/* Initial data.path: of the sources; an installed Keel has it in share/keel/data. */
+#define KEEL_JOB_TEXT "build/data/english.txt"
 
 enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
 
@@ -124,7 +127,8 @@ bool keel_job_takes_snapshots(const struct keel_job *job);
 struct keel_retention keel_job_retention(const struct keel_job *job);
 
 /* The device or board of worker `local` of node `node` (from 1, as the agents number them; spares come after
- * all ranks): the only entry of cluster.device, or that of its number; spares beyond the list begin it anew.
+ * all ranks): the only entry of cluster.device, or that of its number (COUNT*NAME is COUNT entries); spares
+ * beyond the list begin it anew.
  */
 void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local,
                      char out[KEEL_SELECTOR_BYTES]);
