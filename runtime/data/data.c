@@ -4,15 +4,16 @@
 
 enum { ROUNDS = 6 };
 
-static const struct keel_reader *const readers[] = {[KEEL_MODEL_GPT] = &keel_text_reader,
-                                                    [KEEL_MODEL_RESNET] = &keel_image_reader,
-                                                    [KEEL_MODEL_BERT] = &keel_masked_reader,
-                                                    [KEEL_MODEL_MOE] = &keel_text_reader,
-                                                    [KEEL_MODEL_DLRM] = &keel_teacher_reader};
+static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {
+    [KEEL_MODEL_GPT] = &keel_text_reader,
+    [KEEL_MODEL_RESNET] = &keel_image_reader,
+    [KEEL_MODEL_BERT] = &keel_masked_reader,
+    [KEEL_MODEL_MOE] = &keel_text_reader,
+    [KEEL_MODEL_DLRM] = &keel_teacher_reader};
 
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out)
 {
-    KEEL_ASSERT(job->kind < KEEL_MODEL_KIND_COUNT);
+    KEEL_ASSERT(job->kind < KEEL_MODEL_KIND_COUNT && readers[job->kind] != NULL);
     struct keel_data *data;
     KEEL_TRY(keel_alloc(1, sizeof *data, &data));
     *data = (struct keel_data){
