@@ -314,12 +314,15 @@ layers: $(LIB_OBJ)
 sizes:
 	@git ls-files '*.c' '*.h' '*.cl' '*.sh' '*.mk' '*.md' Makefile | xargs wc -l | \
 	  awk '$$1 > 1000 && $$2 != "total" { print "sizes: " $$2 ": " $$1 " lines, 1000 at most: split it"; bad = 1 } END { exit bad }'
-# A name means one thing: include guards, and tags of structs in headers, a room's own included.
+# A name means one thing: include guards, and tags of structs in headers, a room's own included. The ruler that names
+# a section is one line (110 columns at most, or the formatter breaks it).
 names:
 	@same=$$(git grep -hoE '^#ifndef [A-Z0-9_]+_H$$' -- '*.h' | sort | uniq -d); \
 	  [ -z "$$same" ] || { echo "names: include guards that two headers have: $$same"; exit 1; }
 	@same=$$(git grep -hoE '^(struct|union) keel_[a-z0-9_]+ \{' -- $(ROOMS) | sort | uniq -d); \
 	  [ -z "$$same" ] || { echo "names: tags that are defined twice:"; echo "$$same"; exit 1; }
+	@! git grep -nE '^ */\* -{2,}.*[^/]$$|^ \* -{3,}|^.{110}.*-{3,} \*/$$' -- '*.c' '*.h' '*.cl' '*.cc' || \
+	  { echo "names: the ruler of a section is one line, 110 columns at most: /* ---- name ---- */"; exit 1; }
 # The shared libraries export what public headers declare, and nothing else.
 exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
 	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(room)/include/keel)

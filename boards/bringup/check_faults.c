@@ -54,8 +54,7 @@ static void expect_right_anew(struct keel_check_run *run, struct keel_rig *rig, 
         expect_right_again(run, rig, when);
 }
 
-/* ---- 7.1: hang -------------------------------------------------------------------------------------------
- */
+/* ---- 7.1: hang ----------------------------------------------------------------------------------------- */
 
 static void expect_others_go_on(struct keel_check_run *run)
 {
@@ -240,8 +239,7 @@ static void hang(struct keel_check_run *run, struct keel_rig *rig)
     expect_right_anew(run, rig, "opened anew after the hang");
 }
 
-/* ---- 7.2, 7.3: a command fails; the device is lost --------------------------------------------------------
- */
+/* ---- 7.2, 7.3: a command fails; the device is lost ----------------------------------------------------- */
 
 static void error(struct keel_check_run *run, struct keel_rig *rig)
 {
@@ -274,8 +272,7 @@ static void lose(struct keel_check_run *run, struct keel_rig *rig)
     expect_right_anew(run, rig, "opened anew after the loss");
 }
 
-/* ---- 7.4: a bit flips -------------------------------------------------------------------------------------
- */
+/* ---- 7.4: a bit flips ---------------------------------------------------------------------------------- */
 
 static void flip(struct keel_check_run *run, struct keel_rig *rig)
 {
@@ -293,8 +290,7 @@ static void flip(struct keel_check_run *run, struct keel_rig *rig)
         expect_right_again(run, rig, "after the flips");
 }
 
-/* ---- 7.5: a process that works on the board is killed
- * ------------------------------------------------------ */
+/* ---- 7.5: a process that works on the board is killed -------------------------------------------------- */
 
 static void kill_worker(struct keel_check_run *run)
 {
@@ -323,8 +319,7 @@ static void check_kill(struct keel_check_run *run)
     keel_rig_close(&rig);
 }
 
-/* ---- 7.6: the board file's reset
- * --------------------------------------------------------------------------- */
+/* ---- 7.6: the board file's reset ----------------------------------------------------------------------- */
 
 static enum keel_status run_command(const char *command, uint64_t deadline_ns)
 {
@@ -379,8 +374,7 @@ static void check_reset(struct keel_check_run *run)
         expect_right_elsewhere(run);
 }
 
-/* ---- the table
- * --------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static void with_rig(struct keel_check_run *run, void (*drill)(struct keel_check_run *, struct keel_rig *))
 {

@@ -45,8 +45,7 @@ static bool look_up(struct keel_check_run *run, struct keel_device **out_device,
            keel_check_able(run, keel_board_file_find(keel_device_info(*out_device), file), "board file");
 }
 
-/* ---- 3.1 -------------------------------------------------------------------------------------------------
- */
+/* ---- 3.1 ----------------------------------------------------------------------------------------------- */
 
 /* Is all of it there at once, each bank's share in its own? Each buffer is written to at its end, or drivers
  * give what they do not have. */
@@ -98,8 +97,7 @@ static void check_capacity(struct keel_check_run *run)
         take_all(run, device, bytes_to_test(run, info, &file));
 }
 
-/* ---- 3.2 -------------------------------------------------------------------------------------------------
- */
+/* ---- 3.2 ----------------------------------------------------------------------------------------------- */
 
 static void show_pass(void *context, uint32_t done, uint32_t total, const char *pass)
 {
@@ -149,8 +147,7 @@ static void check_patterns(struct keel_check_run *run)
         judge(run, &result);
 }
 
-/* ---- 3.3 -------------------------------------------------------------------------------------------------
- */
+/* ---- 3.3 ----------------------------------------------------------------------------------------------- */
 
 static bool retain_words(struct keel_bench *bench, uint32_t *words, bool write)
 {

@@ -45,8 +45,7 @@ static bool start(struct keel_check_run *run, const char *what, struct keel_help
     return true;
 }
 
-/* ---- 8.1 --------------------------------------------------------------------------------------------------
- */
+/* ---- 8.1 ----------------------------------------------------------------------------------------------- */
 
 static void exchange(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
@@ -65,8 +64,7 @@ static void exchange(struct keel_check_run *run, struct keel_helper_process memb
                     keel_check_options(run)->board, keel_check_options(run)->peer);
 }
 
-/* ---- 8.2 --------------------------------------------------------------------------------------------------
- */
+/* ---- 8.2 ----------------------------------------------------------------------------------------------- */
 
 static void outlive(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
@@ -83,8 +81,7 @@ static void outlive(struct keel_check_run *run, struct keel_helper_process membe
     keel_check_note(run, "left alone and right again after %.2f s", (double)(keel_now_ns() - since_ns) / 1e9);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------
- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static void with_pair(struct keel_check_run *run, const char *what,
                       void (*part)(struct keel_check_run *, struct keel_helper_process *))

@@ -22,8 +22,7 @@ static uint64_t deadline_of(const struct keel_check_run *run)
     return keel_check_deadline_ns(run) - RESERVE_S * KEEL_NS_PER_S;
 }
 
-/* ---- 6.1 --------------------------------------------------------------------------------------------------
- */
+/* ---- 6.1 ----------------------------------------------------------------------------------------------- */
 
 static void check_golden(struct keel_check_run *run)
 {
@@ -47,8 +46,7 @@ static void check_golden(struct keel_check_run *run)
         keel_rig_close(&rig);
 }
 
-/* ---- 6.2 --------------------------------------------------------------------------------------------------
- */
+/* ---- 6.2 ----------------------------------------------------------------------------------------------- */
 
 static const char job[] = "[job]\nname = soak\nshards = 1\n"
                           "[model]\nlayers = 2\nheads = 2\nwidth = 64\nblock = 32\ndropout = 0.1\n"

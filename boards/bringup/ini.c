@@ -301,8 +301,7 @@ enum keel_status keel_ini_override(const struct keel_ini_table *table, const cha
     return key != NULL ? set_value(object, key, equals + 1, where) : unknown_key(table, section, name, where);
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 void keel_ini_format(const struct keel_ini_key *key, const void *object, char out[KEEL_INI_VALUE_BYTES])
 {

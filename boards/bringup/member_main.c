@@ -25,8 +25,7 @@ static int end(enum keel_status status, uint64_t value)
     return keel_status_exit_code(status);
 }
 
-/* ---- golden -----------------------------------------------------------------------------------------------
- */
+/* ---- golden -------------------------------------------------------------------------------------------- */
 
 static enum keel_status work(const char *board)
 {
@@ -50,8 +49,7 @@ static enum keel_status once(const char *board)
     return status;
 }
 
-/* ---- pair -------------------------------------------------------------------------------------------------
- */
+/* ---- pair ---------------------------------------------------------------------------------------------- */
 
 struct half {
     struct keel_rig rig;

@@ -116,8 +116,7 @@ static const struct keel_module_kernel kernels[] = {{"keel_memcheck_pass", host_
 const struct keel_module keel_memcheck_module = {
     .name = "memcheck", .source = keel_cl_memcheck, .kernels = kernels, .kernel_count = 1};
 
-/* ---- one run ---------------------------------------------------------------------------------------------
- */
+/* ---- one run ------------------------------------------------------------------------------------------- */
 
 struct piece {
     struct keel_buffer *buffer;

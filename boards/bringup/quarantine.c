@@ -109,8 +109,7 @@ static bool is_of_others(const char *name, const struct subject *subject)
            strspn(keys + HEX + 1, "0123456789abcdef") == HEX && memcmp(keys, subject->alike, HEX) != 0;
 }
 
-/* ---- one file -------------------------------------------------------------------------------------------
- */
+/* ---- one file ------------------------------------------------------------------------------------------ */
 
 struct field {
     const char *key;
@@ -180,8 +179,7 @@ static enum keel_status write_record(const struct keel_quarantine *record, const
     return status;
 }
 
-/* ---- the doors -------------------------------------------------------------------------------------------
- */
+/* ---- the doors ----------------------------------------------------------------------------------------- */
 
 struct finding {
     const struct subject *subject;

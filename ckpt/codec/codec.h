@@ -25,8 +25,9 @@ enum keel_status keel_codec_decode(enum keel_codec codec, uint32_t element_bytes
                                    uint32_t stored_bytes, const uint8_t *base, uint8_t *raw,
                                    uint32_t raw_bytes, uint8_t *scratch);
 
-/* ---- same: copies rounded from a master ---------------------------------------------------------------
- * The pairs are those of keel_format_rounds. Rounding is to nearest, ties to even, in one step, whatever the
+/* ---- same: copies rounded from a master ---------------------------------------------------------------- */
+
+/* The pairs are those of keel_format_rounds. Rounding is to nearest, ties to even, in one step, whatever the
  * processor's floating-point mode; what is too large becomes infinite, denormals are kept. A NaN keeps its
  * sign and the top bits of its payload, and becomes quiet. Nothing needs to be aligned. */
 

@@ -8,8 +8,7 @@
 
 enum { LENGTH_SYMBOLS = 19 };
 
-/* ---- bits -----------------------------------------------------------------------------------------------
- */
+/* ---- bits ---------------------------------------------------------------------------------------------- */
 
 static uint32_t take(const struct keel_deflate_block *block, uint64_t *at, uint32_t bits)
 {
@@ -18,8 +17,7 @@ static uint32_t take(const struct keel_deflate_block *block, uint64_t *at, uint3
     return value;
 }
 
-/* ---- codes ----------------------------------------------------------------------------------------------
- */
+/* ---- codes --------------------------------------------------------------------------------------------- */
 
 /* Order the symbols by code; false when the lengths are no complete code. */
 static bool sort_symbols(const uint8_t *lengths, uint32_t symbols,
@@ -59,8 +57,7 @@ static uint32_t symbol_of(uint64_t bits, const uint16_t per_length[KEEL_DEFLATE_
     return sorted[index + (code << 1 | (bits & 1)) - (first << 1)];
 }
 
-/* ---- header ---------------------------------------------------------------------------------------------
- */
+/* ---- header -------------------------------------------------------------------------------------------- */
 
 /* The lengths of all codes, themselves coded; false where any inflate would refuse as well. */
 static bool read_lengths(struct keel_deflate_block *block, uint64_t *at, uint32_t count, uint32_t sent)
@@ -119,8 +116,7 @@ static bool read_header(struct keel_deflate_block *block, uint64_t *at)
     return sort_symbols(block->lengths, KEEL_DEFLATE_LENGTH_CODES_MAX, block->per_length, block->sorted);
 }
 
-/* ---- table ----------------------------------------------------------------------------------------------
- */
+/* ---- table --------------------------------------------------------------------------------------------- */
 
 /* All entries of the table of `bits` bits that begin with the code of `literal`: that one, and then what the
  * table of the bits that are left says of them. Should that be too many, fewer of these bits. */
@@ -160,8 +156,7 @@ static void build_tables(struct keel_deflate_block *block)
     }
 }
 
-/* ---- the block ------------------------------------------------------------------------------------------
- */
+/* ---- the block ----------------------------------------------------------------------------------------- */
 
 uint32_t keel_deflate_long_symbol(const struct keel_deflate_block *block, uint64_t bits)
 {

@@ -33,8 +33,7 @@ struct cursor {
     uint8_t *out;
 };
 
-/* ---- one symbol, with every check ------------------------------------------------------------------------
- */
+/* ---- one symbol, with every check ---------------------------------------------------------------------- */
 
 static uint32_t next_symbol(const struct keel_deflate_block *block, uint64_t at)
 {
@@ -86,8 +85,7 @@ static enum outcome step(const struct keel_deflate_block *block, struct cursor *
     return GOES_ON;
 }
 
-/* ---- many literals ---------------------------------------------------------------------------------------
- */
+/* ---- many literals ------------------------------------------------------------------------------------- */
 
 /* LOOKUPS lookups from one load. What is no literal stops the cursor where it is. */
 KEEL_VECTOR_BODY struct cursor leap(const uint64_t *table, const uint8_t *stream, struct cursor cursor)
@@ -185,8 +183,7 @@ static enum outcome decode_until(const struct keel_deflate_block *block, struct 
     return outcome;
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------------------
- */
+/* ---- lanes --------------------------------------------------------------------------------------------- */
 
 struct lane {
     struct cursor cursor;

@@ -33,8 +33,7 @@ enum {
     REPETITIONS_PAY = 4096 /* planes of fewer bytes are not tried with repetitions */
 };
 
-/* ---- bits -------------------------------------------------------------------------------------------------
- */
+/* ---- bits ---------------------------------------------------------------------------------------------- */
 
 struct bits {
     uint64_t word;
@@ -61,8 +60,7 @@ static inline void flush(struct bits *bits)
     bits->count &= 7;
 }
 
-/* ---- the codes, sent
- * ---------------------------------------------------------------------------------------- */
+/* ---- the codes, sent ----------------------------------------------------------------------------------- */
 
 struct run {
     uint8_t symbol, extra;
@@ -157,8 +155,7 @@ static void prepare(struct block *block, bool repetitions, uint64_t more_bits)
         block->total_bits += (uint64_t)block->counts[i] * lengths[i];
 }
 
-/* ---- literals
- * ----------------------------------------------------------------------------------------------- */
+/* ---- literals ------------------------------------------------------------------------------------------ */
 
 static void put_single(struct bits *out, const uint8_t *data, size_t bytes, const uint32_t *codes)
 {
@@ -221,8 +218,7 @@ static void put_literals(struct bits *out, const uint8_t *data, size_t bytes, co
         put_single(out, data, bytes, block->codes);
 }
 
-/* ---- repetitions
- * -------------------------------------------------------------------------------------------- */
+/* ---- repetitions --------------------------------------------------------------------------------------- */
 
 /* How many bytes from `at` on, before `end`, equal the one before. */
 static size_t equal_bytes(const uint8_t *data, size_t at, size_t end)
@@ -303,8 +299,7 @@ static void put_repetitions(struct bits *bits, const uint8_t *data, size_t bytes
     }
 }
 
-/* ---- the block
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the block ----------------------------------------------------------------------------------------- */
 
 static bool repetitions_may_pay(const uint32_t histogram[256], size_t bytes)
 {

@@ -13,8 +13,7 @@
 enum { F64_MANTISSA = 52, F64_EXPONENT = 11, F32_MANTISSA = 23, F32_EXPONENT = 8 };
 enum { F16_MANTISSA = 10, F16_EXPONENT = 5, BF16_MANTISSA = 7, BF16_EXPONENT = 8 };
 
-/* ---- one element ----------------------------------------------------------------------------------------
- */
+/* ---- one element --------------------------------------------------------------------------------------- */
 
 /* float32 to `mantissa` and `exponent` bits (constants where it is inlined). With the magnitude as an
  * integer: normal     drop the low bits, rounded to even, and move the exponent; a carry goes into the
@@ -60,8 +59,7 @@ KEEL_VECTOR_BODY uint64_t narrow_f64(uint64_t x, uint32_t mantissa, uint32_t exp
     return sign | (magnitude > 0x7ff0000000000000U ? nan : out);
 }
 
-/* ---- arrays ---------------------------------------------------------------------------------------------
- */
+/* ---- arrays -------------------------------------------------------------------------------------------- */
 
 KEEL_VECTOR_BODY void round_f32(const uint8_t *restrict master, size_t count, uint8_t *restrict out,
                                 uint32_t mantissa, uint32_t exponent)
@@ -148,8 +146,7 @@ bool keel_codec_rounds_same(enum keel_ckpt_dtype copy_dtype, enum keel_ckpt_dtyp
     return true;
 }
 
-/* ---- not finite -----------------------------------------------------------------------------------------
- */
+/* ---- not finite ---------------------------------------------------------------------------------------- */
 
 /* Blocks are short, so that their counts fit the width of an element: vectors of one type. */
 enum { COUNT_BLOCK = 4096 };

@@ -28,8 +28,7 @@ struct plane_entry {
 };
 _Static_assert(sizeof(struct plane_entry) == 8, "plane entry");
 
-/* ---- encode
- * ------------------------------------------------------------------------------------------------ */
+/* ---- encode -------------------------------------------------------------------------------------------- */
 
 /* True when bytes are spread so evenly that their entropy is above 7.8 bits. In integers: the collision
  * entropy -log2(sum p^2) is never above Shannon's, and 2^7.8 = 222.9. Pairs of a byte with itself do not
@@ -123,8 +122,7 @@ uint32_t keel_planes_encode(uint32_t element_bytes, const uint8_t *raw, const ui
     return (uint32_t)used;
 }
 
-/* ---- decode
- * ------------------------------------------------------------------------------------------------ */
+/* ---- decode -------------------------------------------------------------------------------------------- */
 
 static voidpf zlib_alloc(voidpf opaque, uInt items, uInt item_bytes)
 {

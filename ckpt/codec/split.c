@@ -11,8 +11,7 @@
 #include <keel/status.h>
 #include <string.h>
 
-/* ---- elements -------------------------------------------------------------------------------------------
- */
+/* ---- elements ------------------------------------------------------------------------------------------ */
 
 KEEL_VECTOR_BODY uint8_t zigzag_8(uint8_t difference)
 {
@@ -84,8 +83,7 @@ KEEL_VECTOR_BODY uint64_t unzigzag_64(uint64_t x)
     return (uint64_t)(x >> 1 ^ (UINT64_C(0) - (x & 1)));
 }
 
-/* ---- split ----------------------------------------------------------------------------------------------
- */
+/* ---- split --------------------------------------------------------------------------------------------- */
 
 KEEL_VECTOR_BODY void split_1(const uint8_t *restrict raw, const uint8_t *restrict base, size_t count,
                               uint8_t *restrict out)
@@ -201,8 +199,7 @@ void keel_planes_split(uint32_t element_bytes, const uint8_t *raw, const uint8_t
         split_plain(element_bytes, raw, base, count, planes);
 }
 
-/* ---- join -----------------------------------------------------------------------------------------------
- */
+/* ---- join ---------------------------------------------------------------------------------------------- */
 
 KEEL_VECTOR_BODY void join_1(const uint8_t *restrict in, const uint8_t *base, size_t count, uint8_t *raw)
 {

@@ -66,8 +66,7 @@ int keel_cmd_wrong_use(const char *why, const char *what)
     return keel_status_exit_code(KEEL_INVALID);
 }
 
-/* ---- values --------------------------------------------------------------------------------------------
- */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
 /* A whole number without sign or leading zeros, followed by what *out_rest then points to. */
 static bool parse_number(const char *text, uint64_t *out, const char **out_rest)
@@ -140,8 +139,7 @@ static bool set_option(struct keel_cmd *cmd, const struct keel_cmd_option *optio
     return false;
 }
 
-/* ---- command line ---------------------------------------------------------------------------------------
- */
+/* ---- command line -------------------------------------------------------------------------------------- */
 
 static const struct keel_cmd_option *find_option(const struct keel_cmd_kind *kind, const char *name)
 {

@@ -153,8 +153,7 @@ static enum keel_status compare_values(struct diff *d, const struct keel_region 
     return KEEL_OK;
 }
 
-/* ---- tensors -------------------------------------------------------------------------------------------
- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static bool same_kind(const struct keel_region *a, const struct keel_region *b)
 {

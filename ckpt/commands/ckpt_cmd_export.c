@@ -99,8 +99,7 @@ static void describe(struct export *e)
     }
 }
 
-/* ---- their bytes --------------------------------------------------------------------------------------
- */
+/* ---- their bytes --------------------------------------------------------------------------------------- */
 
 static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
@@ -174,8 +173,7 @@ static enum keel_status write_out(struct export *e, const char *path, const char
     return status;
 }
 
-/* ---- the command --------------------------------------------------------------------------------------
- */
+/* ---- the command --------------------------------------------------------------------------------------- */
 
 static int print_end(const struct keel_cmd *cmd, const struct export *e,
                      const struct keel_safetensors_written *written)

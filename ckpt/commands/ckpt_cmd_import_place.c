@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what PATH means ------------------------------------------------------------------------------------
- */
+/* ---- what PATH means ----------------------------------------------------------------------------------- */
 
 static enum keel_status see_entry(void *context, const char *name)
 {
@@ -74,8 +73,7 @@ enum keel_status keel_import_place_find(const char *path, const char *run, struc
     return KEEL_OK;
 }
 
-/* ---- made and unmade ------------------------------------------------------------------------------------
- */
+/* ---- made and unmade ----------------------------------------------------------------------------------- */
 
 /* How much of root/run is there, as bytes of that path: up to its last component that exists. */
 static size_t measure_there(const struct keel_import_place *place)

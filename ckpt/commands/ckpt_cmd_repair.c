@@ -33,8 +33,7 @@ struct repair {
 
 static const char *const outcome_names[] = {"sound", "mended", "lost"};
 
-/* ---- sources --------------------------------------------------------------------------------------------
- */
+/* ---- sources ------------------------------------------------------------------------------------------- */
 
 static void close_sources(struct sources *sources)
 {
@@ -74,8 +73,7 @@ static enum keel_status open_sources(struct repair *repair)
     return KEEL_OK;
 }
 
-/* ---- one snapshot ---------------------------------------------------------------------------------------
- */
+/* ---- one snapshot -------------------------------------------------------------------------------------- */
 
 static void see_file(void *context, const struct keel_object *object, enum keel_repair_outcome outcome,
                      const char *detail)
@@ -148,8 +146,7 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
     return KEEL_OK;
 }
 
-/* ---- which ----------------------------------------------------------------------------------------------
- */
+/* ---- which --------------------------------------------------------------------------------------------- */
 
 /* A snapshot that only another store has any more. */
 static enum keel_status repair_from_elsewhere(struct repair *repair)

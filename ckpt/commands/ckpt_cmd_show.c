@@ -33,8 +33,7 @@ static enum keel_status look_at(const struct keel_snapshot *snapshot, uint32_t i
     return KEEL_OK;
 }
 
-/* ---- json -----------------------------------------------------------------------------------------------
- */
+/* ---- json ---------------------------------------------------------------------------------------------- */
 
 static json_t *tensor_json(const struct stored *stored)
 {
@@ -81,8 +80,7 @@ static int show_json(const struct keel_snapshot *snapshot)
     return keel_cmd_print_json(root);
 }
 
-/* ---- text -----------------------------------------------------------------------------------------------
- */
+/* ---- text ---------------------------------------------------------------------------------------------- */
 
 static void print_head(const struct keel_snapshot *snapshot)
 {

@@ -64,8 +64,7 @@ static void see_damage(void *context, const struct keel_damage *damage)
         of_chunk ? &damage->chunk : NULL);
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 enum { SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX };
 
@@ -155,8 +154,7 @@ static enum keel_status check_files(struct check *check, bool parity_only)
     return status;
 }
 
-/* ---- a snapshot -----------------------------------------------------------------------------------------
- */
+/* ---- a snapshot ---------------------------------------------------------------------------------------- */
 
 static enum keel_status check_snapshot(struct check *check)
 {
@@ -226,8 +224,7 @@ static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel
     return status;
 }
 
-/* ---- which ----------------------------------------------------------------------------------------------
- */
+/* ---- which --------------------------------------------------------------------------------------------- */
 
 static enum keel_status none(const struct keel_cmd_place *place)
 {

@@ -25,8 +25,7 @@ struct heat {
     const double *captured;   /* the plate that it reads */
 };
 
-/* ---- physics --------------------------------------------------------------------------------------------
- */
+/* ---- physics ------------------------------------------------------------------------------------------- */
 
 static void set_hot_spot(double *plate)
 {
@@ -48,8 +47,7 @@ static void spread(const double *from, double *to)
     }
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------------------
- */
+/* ---- snapshots ----------------------------------------------------------------------------------------- */
 
 static const struct keel_region plate_region = {
     .name = "plate", .dtype = KEEL_CKPT_F64, .dims = 2, .shape = {SIDE, SIDE}, .extent = {SIDE, SIDE}};
@@ -149,8 +147,7 @@ static enum keel_status resume(struct heat *heat)
     return KEEL_OK;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------
- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static void run(struct heat *heat, uint64_t steps, uint64_t every)
 {

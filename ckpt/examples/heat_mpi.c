@@ -32,8 +32,7 @@ struct heat {
     const double *captured; /* our rows that the save reads */
 };
 
-/* ---- physics --------------------------------------------------------------------------------------------
- */
+/* ---- physics ------------------------------------------------------------------------------------------- */
 
 static void set_hot_spot(struct heat *heat)
 {
@@ -69,8 +68,7 @@ static void spread(const struct heat *heat)
         }
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------------------
- */
+/* ---- snapshots ----------------------------------------------------------------------------------------- */
 
 static enum keel_status gather(void *context, const void *mine, size_t bytes, void *all)
 {
@@ -207,8 +205,7 @@ static enum keel_status resume(struct heat *heat)
     return KEEL_OK;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------
- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static void run(struct heat *heat, uint64_t steps, uint64_t every)
 {

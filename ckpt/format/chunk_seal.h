@@ -16,8 +16,7 @@ enum {
     KEEL_KEY_CHECK_BYTES = 16
 };
 
-/* ---- shard ----------------------------------------------------------------------------------------------
- */
+/* ---- shard --------------------------------------------------------------------------------------------- */
 
 /* Mark a new shard's header as sealed: flag, random salt, key check. Its other fields are set, its check is
  * not. */
@@ -30,8 +29,7 @@ enum keel_status keel_shard_check_mac(const struct keel_key *key, const struct k
                                       const uint8_t *index, const struct keel_format_footer *footer,
                                       const char *label);
 
-/* ---- chunk ----------------------------------------------------------------------------------------------
- */
+/* ---- chunk --------------------------------------------------------------------------------------------- */
 
 /* Seal chunk `number` of the shard in place: `stored` holds the codec's entry->stored_bytes from its byte
  * KEEL_SEAL_FRONT_BYTES on, and has room for KEEL_FORMAT_SEAL_BYTES more than them. The entry gets flag and
@@ -46,8 +44,7 @@ enum keel_status keel_chunk_open(const struct keel_key *key, const struct keel_f
                                  uint32_t number, struct keel_format_chunk *entry, uint8_t *stored,
                                  const uint8_t **out);
 
-/* ---- manifest --------------------------------------------------------------------------------------------
- */
+/* ---- manifest ------------------------------------------------------------------------------------------ */
 
 /* Tells the key of manifests from another one. */
 void keel_manifest_key_check(const struct keel_key *key, uint8_t out[KEEL_KEY_CHECK_BYTES]);

@@ -50,8 +50,7 @@ static enum keel_status hole(const struct cover *cover, const struct keel_box *b
                      cover->snapshot->place.path, cover->tensor->name, at);
 }
 
-/* ---- candidates
- * --------------------------------------------------------------------------------------------- */
+/* ---- candidates ---------------------------------------------------------------------------------------- */
 
 static enum keel_status grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes)
 {
@@ -152,8 +151,7 @@ static uint32_t holder(const struct cover *cover, const struct part *part)
     return best;
 }
 
-/* ---- cutting
- * ------------------------------------------------------------------------------------------------- */
+/* ---- cutting ------------------------------------------------------------------------------------------- */
 
 struct cut {
     uint32_t dim;

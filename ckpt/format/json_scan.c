@@ -53,8 +53,7 @@ bool keel_json_more(struct keel_json_scan *scan, char close, bool *out_more)
     return keel_json_next(scan, close) || fail(scan, "',' or the end of the list is wanted");
 }
 
-/* ---- strings
- * ------------------------------------------------------------------------------------------------ */
+/* ---- strings ------------------------------------------------------------------------------------------- */
 
 static uint32_t hex_value(char c)
 {
@@ -154,8 +153,7 @@ bool keel_json_string(struct keel_json_scan *scan, char **out)
     return fail(scan, "a string does not end");
 }
 
-/* ---- other values
- * ------------------------------------------------------------------------------------------- */
+/* ---- other values -------------------------------------------------------------------------------------- */
 
 static size_t take_digits(struct keel_json_scan *scan)
 {

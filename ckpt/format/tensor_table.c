@@ -57,8 +57,7 @@ const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot,
     return NULL;
 }
 
-/* ---- names
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------------------------------------- */
 
 static enum keel_status grow_slots(struct table *table)
 {
@@ -104,8 +103,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
 }
 
-/* ---- pieces
- * --------------------------------------------------------------------------------------------------- */
+/* ---- pieces -------------------------------------------------------------------------------------------- */
 
 static int compare_u64(uint64_t a, uint64_t b)
 {
@@ -177,8 +175,7 @@ static enum keel_status join_pieces(struct keel_snapshot *snapshot, struct keel_
     return KEEL_OK;
 }
 
-/* ---- build
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- build --------------------------------------------------------------------------------------------- */
 
 static enum keel_status build(struct table *table, uint32_t record_count)
 {

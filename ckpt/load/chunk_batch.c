@@ -42,8 +42,7 @@ static uint64_t padded_bytes(const struct keel_format_chunk *chunk)
     return keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES);
 }
 
-/* ---- reader
- * --------------------------------------------------------------------------------------------------- */
+/* ---- reader -------------------------------------------------------------------------------------------- */
 
 uint64_t keel_batch_room(const struct keel_format_chunk *chunk)
 {
@@ -136,8 +135,7 @@ static enum keel_status read_blocks(struct keel_batch_reader *reader, const stru
     return status;
 }
 
-/* ---- decoding
- * ------------------------------------------------------------------------------------------------ */
+/* ---- decoding ------------------------------------------------------------------------------------------ */
 
 /* What lies at `stored` as the slot's chunk of this level: afterwards *out_raw are its raw bytes, in the
  * slot's place or, for a raw chunk, where they were stored. */
@@ -205,8 +203,7 @@ static enum keel_status finish_slot(struct batch *batch, uint32_t index, uint32_
     return level == 0 ? batch->sink(batch->context, index, KEEL_OK, raw) : KEEL_OK;
 }
 
-/* ---- levels
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- levels -------------------------------------------------------------------------------------------- */
 
 static bool in_level(const struct keel_batch_slot *slot, uint32_t level)
 {

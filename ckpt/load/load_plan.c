@@ -15,8 +15,7 @@ static enum keel_status grow(void *pointer_address, size_t *capacity, size_t cou
     return KEEL_OK;
 }
 
-/* ---- uses
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- uses ---------------------------------------------------------------------------------------------- */
 
 /* A record and its chunks. */
 struct piece {
@@ -98,8 +97,7 @@ void keel_load_use_range(const struct keel_load_plan *plan, const struct keel_lo
     *out_to = to;
 }
 
-/* ---- order
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------------------------------------- */
 
 static int compare_uses(const void *a, const void *b)
 {
@@ -129,8 +127,7 @@ size_t keel_load_plan_uses(const struct keel_load_plan *plan, size_t first)
     return count;
 }
 
-/* ---- parts
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------------------------------------- */
 
 struct adding {
     struct keel_load_plan *plan;
@@ -226,8 +223,7 @@ void keel_load_plan_fini(struct keel_load_plan *plan)
     *plan = (struct keel_load_plan){0};
 }
 
-/* ---- again
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- again --------------------------------------------------------------------------------------------- */
 
 /* Its piece, and those that failed before it. */
 static enum keel_status failed_pieces(const struct keel_load_plan *plan, uint32_t part,

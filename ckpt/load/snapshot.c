@@ -4,8 +4,7 @@
 #include <keel/memory.h>
 #include <string.h>
 
-/* ---- open and close
- * ------------------------------------------------------------------------------------------ */
+/* ---- open and close ------------------------------------------------------------------------------------ */
 
 static enum keel_status load_shards(struct keel_snapshot *snapshot)
 {

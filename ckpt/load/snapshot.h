@@ -48,8 +48,7 @@ struct keel_snapshot {
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
                                         struct keel_snapshot **out);
 
-/* ---- tensors --------------------------------------------------------------------------------------------
- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 /* Fill pieces and tensors. CORRUPT when shards disagree about a tensor. */
 enum keel_status keel_tensor_table_build(struct keel_snapshot *snapshot);
@@ -58,8 +57,7 @@ const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot,
 struct keel_box keel_record_box(const struct keel_format_record *record);
 const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot *snapshot, uint32_t piece);
 
-/* ---- cover ----------------------------------------------------------------------------------------------
- */
+/* ---- cover --------------------------------------------------------------------------------------------- */
 
 /* A piece that failed, and those that failed before it for the same elements. */
 struct keel_piece_chain {
@@ -77,8 +75,7 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
                                                                const struct keel_box *part),
                                      void *context);
 
-/* ---- verify ---------------------------------------------------------------------------------------------
- */
+/* ---- verify -------------------------------------------------------------------------------------------- */
 
 /* One damaged part; keel_detail() says what is wrong with it. */
 #define KEEL_DAMAGE_RECORD UINT32_MAX
@@ -95,8 +92,7 @@ enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
                                            void (*damaged)(void *context, const struct keel_damage *damage),
                                            void *context, uint32_t *out_damaged);
 
-/* ---- bases ----------------------------------------------------------------------------------------------
- */
+/* ---- bases --------------------------------------------------------------------------------------------- */
 
 /* A chunk of an open snapshot or of one of its bases. */
 struct keel_chunk_place {

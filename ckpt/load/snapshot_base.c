@@ -9,8 +9,7 @@
 
 enum { BASES_MAX = 1 << 16 };
 
-/* ---- open
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- open ---------------------------------------------------------------------------------------------- */
 
 static struct keel_snapshot_base *find_base(const struct keel_snapshot *snapshot, uint64_t step,
                                             uint64_t attempt)
@@ -105,8 +104,7 @@ void keel_snapshot_close_bases(struct keel_snapshot *snapshot)
     snapshot->base_count = 0;
 }
 
-/* ---- chunks
- * --------------------------------------------------------------------------------------------------- */
+/* ---- chunks -------------------------------------------------------------------------------------------- */
 
 /* Under the lock only the first time that a shard is asked for takes long. */
 static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_snapshot_base *base,

@@ -57,8 +57,7 @@ struct worker {
     bool started;
 };
 
-/* ---- scatter
- * ------------------------------------------------------------------------------------------------- */
+/* ---- scatter ------------------------------------------------------------------------------------------- */
 
 /* How many leading dimensions must be walked: the others are contiguous in both boxes. */
 static uint32_t outer_dims(const struct keel_box *part, const struct keel_box *a, const struct keel_box *b,
@@ -143,8 +142,7 @@ static uint64_t scatter_use(const struct keel_load_plan *plan, const struct keel
     return scatter(&elements, &held, &part->box, &into, load->box.dims, load->out);
 }
 
-/* ---- batches
- * ------------------------------------------------------------------------------------------------- */
+/* ---- batches ------------------------------------------------------------------------------------------- */
 
 /* Another copy may have it: what is wrong is with this one's file. */
 static bool may_be_elsewhere(enum keel_status status)
@@ -250,8 +248,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* ---- rounds
- * -------------------------------------------------------------------------------------------------- */
+/* ---- rounds -------------------------------------------------------------------------------------------- */
 
 static uint32_t thread_count(const struct run *run)
 {

@@ -66,8 +66,7 @@ static void step(struct verify *verify, uint32_t chunk)
         verify->progress(verify->context, verify->done_bytes, verify->total_bytes);
 }
 
-/* ---- stored chunks
- * ------------------------------------------------------------------------------------------- */
+/* ---- stored chunks ------------------------------------------------------------------------------------- */
 
 static enum keel_status see_chunk(void *context, uint32_t index, enum keel_status status, const uint8_t *raw)
 {
@@ -95,8 +94,7 @@ static enum keel_status verify_stored(struct verify *verify)
     return KEEL_OK;
 }
 
-/* ---- rounded copies
- * ------------------------------------------------------------------------------------------ */
+/* ---- rounded copies ------------------------------------------------------------------------------------ */
 
 /* Elements [from, to) of a copy, put together from its master's chunks. */
 struct rounding {
@@ -181,8 +179,7 @@ static enum keel_status verify_copies(struct verify *verify)
     return status;
 }
 
-/* ---- all
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- all ----------------------------------------------------------------------------------------------- */
 
 static enum keel_status check_counts(struct verify *verify)
 {

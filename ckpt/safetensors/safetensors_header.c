@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- types
- * -------------------------------------------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -95,8 +94,7 @@ struct keel_shown_name keel_safetensors_shown(const char *name)
     return shown;
 }
 
-/* ---- text to table
- * ------------------------------------------------------------------------------------------ */
+/* ---- text to table ------------------------------------------------------------------------------------- */
 
 struct parse {
     struct keel_json_scan scan;
@@ -266,8 +264,7 @@ static enum keel_status take_all(struct parse *parse)
     return keel_json_end(&parse->scan) ? KEEL_OK : no_json(parse);
 }
 
-/* ---- checks of the whole
- * ------------------------------------------------------------------------------------ */
+/* ---- checks of the whole ------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -367,8 +364,7 @@ void keel_safetensors_header_fini(struct keel_safetensors_header *header)
     *header = (struct keel_safetensors_header){0};
 }
 
-/* ---- table to text
- * ------------------------------------------------------------------------------------------ */
+/* ---- table to text ------------------------------------------------------------------------------------- */
 
 static void put_entry(struct keel_text *text, const struct keel_safetensors_entry *entry)
 {

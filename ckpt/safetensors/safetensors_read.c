@@ -28,8 +28,7 @@ struct keel_safetensors {
     size_t header_bytes;                /* of all parts so far */
 };
 
-/* ---- one file
- * ----------------------------------------------------------------------------------------------- */
+/* ---- one file ------------------------------------------------------------------------------------------ */
 
 /* For reading, whatever links lead there; but only a regular file. */
 static enum keel_status open_regular(const char *path, int *out_fd, uint64_t *out_bytes)
@@ -129,8 +128,7 @@ static enum keel_status open_single(struct keel_safetensors *file, const char *p
     return merge(file, &header);
 }
 
-/* ---- several files
- * ------------------------------------------------------------------------------------------ */
+/* ---- several files ------------------------------------------------------------------------------------- */
 
 static enum keel_status directory_of(const char *path, char out[KEEL_PATH_BYTES])
 {
@@ -261,8 +259,7 @@ static enum keel_status open_index(struct keel_safetensors *file, const char *pa
     return status;
 }
 
-/* ---- a directory
- * -------------------------------------------------------------------------------------------- */
+/* ---- a directory --------------------------------------------------------------------------------------- */
 
 struct search {
     char index[KEEL_PATH_BYTES], single[KEEL_PATH_BYTES]; /* names; the first that was seen */
@@ -310,8 +307,7 @@ static enum keel_status choose(const char *directory, char out[KEEL_PATH_BYTES])
     return keel_path_join(out, directory, search.indices == 1 ? search.index : search.single);
 }
 
-/* ---- the door
- * ----------------------------------------------------------------------------------------------- */
+/* ---- the door ------------------------------------------------------------------------------------------ */
 
 static enum keel_status open_any(struct keel_safetensors *file, const char *path)
 {

@@ -43,8 +43,7 @@ struct writing {
     uint64_t flushed; /* bytes of the file that are written */
 };
 
-/* ---- what is to be written
- * ---------------------------------------------------------------------------------- */
+/* ---- what is to be written ----------------------------------------------------------------------------- */
 
 static int by_place(const void *a, const void *b)
 {
@@ -146,8 +145,7 @@ static enum keel_status plan_files(struct writing *w)
     return KEEL_OK;
 }
 
-/* ---- where to
- * ----------------------------------------------------------------------------------------------- */
+/* ---- where to ------------------------------------------------------------------------------------------ */
 
 static enum keel_status split_path(struct writing *w)
 {
@@ -237,8 +235,7 @@ static enum keel_status plan_names(struct writing *w)
     return check_free(w);
 }
 
-/* ---- one file
- * ----------------------------------------------------------------------------------------------- */
+/* ---- one file ------------------------------------------------------------------------------------------ */
 
 static void set_direct(int fd, bool direct)
 {
@@ -401,8 +398,7 @@ static enum keel_status write_one(struct writing *w, uint32_t i)
     return status;
 }
 
-/* ---- names
- * -------------------------------------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------------------------------------- */
 
 static enum keel_status name_one(struct output *output)
 {

@@ -35,8 +35,7 @@ static enum keel_status check_finite(const struct keel_snapshot *snapshot)
     return KEEL_OK;
 }
 
-/* ---- bases
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- bases --------------------------------------------------------------------------------------------- */
 
 static int compare_bases(const void *a, const void *b)
 {

@@ -18,8 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- stopping
- * ------------------------------------------------------------------------------------------------ */
+/* ---- stopping ------------------------------------------------------------------------------------------ */
 
 static void stop(struct keel_save *save, enum keel_status status, const char *detail)
 {
@@ -53,8 +52,7 @@ enum keel_status keel_save_interrupted(void)
     return keel_fail(KEEL_INTERRUPTED, "the save was stopped");
 }
 
-/* ---- threads
- * --------------------------------------------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------------------------------------- */
 
 /* From here on the thread touches the caller's regions no more. */
 static void end_capture(struct keel_save *save)
@@ -154,8 +152,7 @@ static enum keel_status start_threads(struct keel_save *save)
     return status;
 }
 
-/* ---- begin
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- begin --------------------------------------------------------------------------------------------- */
 
 /* The shard's file, new; and an attempt that was committed takes no more files. */
 static enum keel_status create_file(struct keel_save *save, int *out_fd)
@@ -292,8 +289,7 @@ enum keel_status keel_save_begin(struct keel_store *store, const struct keel_sav
     return KEEL_OK;
 }
 
-/* ---- wait, finish, cancel
- * --------------------------------------------------------------------------------------- */
+/* ---- wait, finish, cancel ------------------------------------------------------------------------------ */
 
 static enum keel_status failure_of(const struct keel_save *save)
 {

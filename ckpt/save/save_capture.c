@@ -18,8 +18,7 @@ struct piece {
     uint64_t bytes;
 };
 
-/* ---- the arena
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the arena ----------------------------------------------------------------------------------------- */
 
 /* Where `bytes` fit behind the newest chunk of the ring, or UINT64_MAX. Caller holds the lock. */
 static uint64_t ring_find(const struct keel_save *save, uint64_t bytes)
@@ -89,8 +88,7 @@ static void hand_over(struct keel_save *save, const struct piece *piece)
     keel_mutex_unlock(&save->lock);
 }
 
-/* ---- copies of masters
- * ----------------------------------------------------------------------------------------- */
+/* ---- copies of masters --------------------------------------------------------------------------------- */
 
 /* Compare a chunk in the ring with its master, which is read in pieces. */
 static enum keel_status compare_with_master(struct keel_save *save, struct keel_save_job *job,

@@ -29,8 +29,7 @@ struct coded {
     struct keel_chunk_note note;
 };
 
-/* ---- taking turns
- * ---------------------------------------------------------------------------------------------- */
+/* ---- taking turns -------------------------------------------------------------------------------------- */
 
 /* The next captured chunk to encode; false when none will come. In the background nothing is encoded before a
  * whole arena is captured: it would take memory's time from the capture, for which somebody may wait. */
@@ -83,8 +82,7 @@ static void end_turn(struct keel_save *save, uint32_t chunk)
     keel_mutex_unlock(&save->lock);
 }
 
-/* ---- encoding
- * -------------------------------------------------------------------------------------------------- */
+/* ---- encoding ------------------------------------------------------------------------------------------ */
 
 /* Is the chunk the rounding of its master? A ring's chunks were compared while they were captured. */
 static enum keel_status see_same(struct keel_save *save, const struct keel_save_job *job, bool *out)
@@ -215,8 +213,7 @@ static enum keel_status encode_chunk(struct drain *drain, uint32_t chunk, struct
     return KEEL_OK;
 }
 
-/* ---- appending
- * ------------------------------------------------------------------------------------------------- */
+/* ---- appending ----------------------------------------------------------------------------------------- */
 
 /* In turn: to the stream, and into the index. */
 static enum keel_status append_chunk(struct keel_save *save, uint32_t chunk, struct coded *coded)

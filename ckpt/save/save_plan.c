@@ -6,8 +6,7 @@
 
 enum { CHAIN_DEFAULT = 4 };
 
-/* ---- settings
- * -------------------------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------------------ */
 
 /* A copy names a master that is none itself, of the same box, whose type can be rounded to its own. */
 static enum keel_status check_same_as(const struct keel_save_config *config, uint32_t number)
@@ -60,8 +59,7 @@ enum keel_status keel_save_check_config(const struct keel_save_config *config)
     return check_regions(config);
 }
 
-/* ---- index and jobs
- * -------------------------------------------------------------------------------------------- */
+/* ---- index and jobs ------------------------------------------------------------------------------------ */
 
 static void fill_record(const struct keel_region *region, uint64_t first_chunk,
                         struct keel_format_record *record)
@@ -129,8 +127,7 @@ static void fill_jobs(struct keel_save *save, uint64_t wanted_arena_bytes)
         save->arena_bytes = largest;
 }
 
-/* ---- copies and bases
- * ------------------------------------------------------------------------------------------ */
+/* ---- copies and bases ---------------------------------------------------------------------------------- */
 
 static enum keel_status plan_copies(struct keel_save *save, const struct keel_save_config *config)
 {

@@ -49,8 +49,7 @@ void keel_save_stream_fini(struct keel_save_stream *stream)
     stream->fd = -1;
 }
 
-/* ---- the appending side
- * ------------------------------------------------------------------------------------ */
+/* ---- the appending side -------------------------------------------------------------------------------- */
 
 static enum keel_status interrupted(void)
 {
@@ -131,8 +130,7 @@ uint64_t keel_save_stream_queued_bytes(struct keel_save_stream *stream)
     return blocks > 1 ? (blocks - 1) * KEEL_STREAM_BLOCK_BYTES : 0;
 }
 
-/* ---- the writing side
- * -------------------------------------------------------------------------------------- */
+/* ---- the writing side ---------------------------------------------------------------------------------- */
 
 /* Sleep until then; false when stopped. */
 static bool sleep_until(struct keel_save_stream *stream, uint64_t due_ns)

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- bases of what is not committed
- * ------------------------------------------------------------------------- */
+/* ---- bases of what is not committed -------------------------------------------------------------------- */
 
 struct header_search {
     const struct keel_step_place *place;
@@ -52,8 +51,7 @@ static enum keel_status see_shard(void *context, const char *name)
     return add_base(search->attempt, header.base_step, header.base_attempt);
 }
 
-/* ---- scan
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- scan ---------------------------------------------------------------------------------------------- */
 
 struct scan {
     struct keel_store *store;
@@ -188,8 +186,7 @@ void keel_attempts_fini(struct keel_attempts *attempts)
     *attempts = (struct keel_attempts){0};
 }
 
-/* ---- list
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- list ---------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged)

@@ -58,8 +58,7 @@ void keel_manifest_fini(struct keel_manifest *manifest)
     *manifest = (struct keel_manifest){0};
 }
 
-/* ---- encode
- * ------------------------------------------------------------------------------------------------ */
+/* ---- encode -------------------------------------------------------------------------------------------- */
 
 static json_t *u64_text(uint64_t value)
 {
@@ -164,8 +163,7 @@ enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char
     return status;
 }
 
-/* ---- decode
- * ------------------------------------------------------------------------------------------------ */
+/* ---- decode -------------------------------------------------------------------------------------------- */
 
 static bool u64_from(const json_t *object, const char *key, uint64_t *out)
 {

@@ -57,8 +57,7 @@ static enum keel_status decision_init(const struct keel_attempts *attempts, stru
     return KEEL_OK;
 }
 
-/* ---- rules ----------------------------------------------------------------------------------------------
- */
+/* ---- rules --------------------------------------------------------------------------------------------- */
 
 static int earliest_first(const void *a, const void *b)
 {
@@ -138,8 +137,7 @@ static void keep_others(struct decision *decision, uint64_t last_step, bool idle
         decision->stays[decision->moments[i].number] = true;
 }
 
-/* ---- bases ----------------------------------------------------------------------------------------------
- */
+/* ---- bases --------------------------------------------------------------------------------------------- */
 
 static int compare_attempt(const void *key, const void *item)
 {

@@ -25,8 +25,7 @@ static enum keel_status open_shard(const struct keel_step_place *place, uint32_t
     return status;
 }
 
-/* ---- load
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- load ---------------------------------------------------------------------------------------------- */
 
 static enum keel_status read_ends(int fd, uint64_t file_bytes, const char *path, struct keel_shard *shard)
 {
@@ -168,8 +167,7 @@ enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct k
     return keel_fail(KEEL_FORGED, "%s: has another key than its manifest; use another snapshot", path);
 }
 
-/* ---- chunks
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- chunks -------------------------------------------------------------------------------------------- */
 
 const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk)
 {

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- the store ------------------------------------------------------------------------------------------
- */
+/* ---- the store ----------------------------------------------------------------------------------------- */
 
 struct run_search {
     const char *root;
@@ -183,8 +182,7 @@ enum keel_status keel_store_writable(const struct keel_store *store)
                             : KEEL_OK;
 }
 
-/* ---- workspaces
- * -------------------------------------------------------------------------------------------- */
+/* ---- workspaces ---------------------------------------------------------------------------------------- */
 
 enum { HUGE_FROM_BYTES = 64 << 20 };
 
@@ -235,8 +233,7 @@ void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *
     *workspace = (struct keel_workspace){0};
 }
 
-/* ---- attempts ---------------------------------------------------------------------------------------------
- */
+/* ---- attempts ------------------------------------------------------------------------------------------ */
 
 static const char *parse_number(const char *text, uint64_t *out)
 {

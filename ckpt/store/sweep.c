@@ -42,8 +42,7 @@ static enum keel_status gone_is_fine(enum keel_status status)
     return status == KEEL_NOT_FOUND ? KEEL_OK : status;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 static enum keel_status sweep_file(void *context, const char *name)
 {
@@ -77,8 +76,7 @@ static enum keel_status sweep_temporaries(struct sweep *sweep, uint64_t last_mad
     return gone_is_fine(status);
 }
 
-/* ---- attempts -------------------------------------------------------------------------------------------
- */
+/* ---- attempts ------------------------------------------------------------------------------------------ */
 
 /* Not committed any more, for good, before the first of its files goes. A leftover may be one whose manifest
  * was removed by a process that was killed before it synced: it could come back. */

@@ -119,8 +119,7 @@ static enum keel_status erasure_read(struct keel_level_source *source, uint64_t 
     return status;
 }
 
-/* ---- listing and opening --------------------------------------------------------------------------------
- */
+/* ---- listing and opening ------------------------------------------------------------------------------- */
 
 static bool has_source(const struct keel_erasure_candidate *candidates)
 {
@@ -228,8 +227,7 @@ static void erasure_close(struct keel_level_source *source)
     keel_free(source);
 }
 
-/* ---- only a source ---------------------------------------------------------------------------------------
- */
+/* ---- only a source ------------------------------------------------------------------------------------- */
 
 static enum keel_status refuse(const struct keel_level *level)
 {
@@ -270,8 +268,7 @@ static enum keel_status erasure_remove(struct keel_level *level, const struct ke
     return refuse(level);
 }
 
-/* ---- opening a set ----------------------------------------------------------------------------------------
- */
+/* ---- opening a set ------------------------------------------------------------------------------------- */
 
 static void erasure_end(struct keel_level *level)
 {

@@ -41,8 +41,7 @@ static struct remote_level *remote_of(struct keel_level *level)
     return (struct remote_level *)level;
 }
 
-/* ---- calls (all with the lock held) ----------------------------------------------------------------------
- */
+/* ---- calls (all with the lock held) -------------------------------------------------------------------- */
 
 static enum keel_status doubt(struct remote_level *remote, enum keel_status status)
 {
@@ -164,8 +163,7 @@ static void tell(struct remote_level *remote)
     (void)post(remote, remote->silent ? keel_now_ns() : keel_deadline_after_ns(remote->call_timeout_ns));
 }
 
-/* ---- list ------------------------------------------------------------------------------------------------
- */
+/* ---- list ---------------------------------------------------------------------------------------------- */
 
 /* One page behind `after` (NULL: from the first) into `out`, KEEL_WIRE_INFOS_MAX. Each lies behind the one
  * before, so a list ends whatever the other side does. */
@@ -231,8 +229,7 @@ remote_list(struct keel_level *level,
     return status;
 }
 
-/* ---- source
- * ------------------------------------------------------------------------------------------------ */
+/* ---- source -------------------------------------------------------------------------------------------- */
 
 static enum keel_status call_open(struct remote_level *remote, struct remote_source *source)
 {
@@ -313,8 +310,7 @@ static void remote_close(struct keel_level_source *source)
     keel_free(source);
 }
 
-/* ---- sink
- * -------------------------------------------------------------------------------------------------- */
+/* ---- sink ---------------------------------------------------------------------------------------------- */
 
 static enum keel_status call_create(struct remote_level *remote, struct remote_sink *sink)
 {
@@ -393,8 +389,7 @@ static enum keel_status remote_commit(struct keel_level_sink *sink,
     return status;
 }
 
-/* ---- the level
- * --------------------------------------------------------------------------------------------- */
+/* ---- the level ----------------------------------------------------------------------------------------- */
 
 static enum keel_status remote_remove(struct keel_level *level, const struct keel_object *object)
 {

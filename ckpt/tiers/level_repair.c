@@ -315,8 +315,7 @@ static enum keel_status repair_files(struct repair *repair, const struct keel_ma
     return status;
 }
 
-/* ---- generations ----------------------------------------------------------------------------------------
- */
+/* ---- generations --------------------------------------------------------------------------------------- */
 
 static enum keel_status sweep_name(void *context, const char *name)
 {

@@ -30,8 +30,7 @@ struct server {
     struct keel_level_message request, answer;
 };
 
-/* ---- handles
- * ------------------------------------------------------------------------------------------------ */
+/* ---- handles ------------------------------------------------------------------------------------------- */
 
 static struct handle *find_handle(struct server *server, uint64_t number, bool sink)
 {
@@ -61,8 +60,7 @@ static void drop_handle(struct handle *handle)
     *handle = (struct handle){0};
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------------------------------------ */
 
 static bool wanted_object(const struct server *server, struct keel_object *out)
 {
@@ -216,8 +214,7 @@ static void take_drop(struct server *server, bool sink)
         drop_handle(handle);
 }
 
-/* ---- serving
- * --------------------------------------------------------------------------------------------------- */
+/* ---- serving ------------------------------------------------------------------------------------------- */
 
 static enum keel_status answer_one(struct server *server)
 {

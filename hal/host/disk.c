@@ -10,8 +10,7 @@
 
 enum { INTERRUPTIONS_MAX = 1000 };
 
-/* ---- POSIX ----------------------------------------------------------------------------------------------
- */
+/* ---- POSIX --------------------------------------------------------------------------------------------- */
 
 static int posix_open(int at, const char *path, int flags, unsigned mode)
 {
@@ -99,8 +98,7 @@ const struct keel_disk_ops keel_disk_posix = {.open = posix_open,
                                               .set_flags = posix_set_flags,
                                               .list = posix_list};
 
-/* ---- the door -------------------------------------------------------------------------------------------
- */
+/* ---- the door ------------------------------------------------------------------------------------------ */
 
 static const struct keel_disk_ops *disk = &keel_disk_posix;
 

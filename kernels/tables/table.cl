@@ -94,10 +94,12 @@ __kernel void keel_bag(__global const int *ids, __global const float *w, __globa
     }
 }
 
-/* ---- sorting: stable, by 8 bits of the id at a time, the lowest first; an id that is out of range counts as
- * `limit`. `work` is keys and positions [count] each, once more the same, counts [256, blocks]: a pass reads
+/* ---- sorting ------------------------------------------------------------------------------------------- */
+
+/* Stable, by 8 bits of the id at a time, the lowest first; an id that is out of range counts as `limit`.
+ * `work` is keys and positions [count] each, once more the same, counts [256, blocks]: a pass reads
  * one pair (the first pass: the ids) and writes the other. A work-item takes SORT_BLOCK ids; one running sum
- * over counts gives where each block puts its first id of each digit. ---- */
+ * over counts gives where each block puts its first id of each digit. */
 
 enum { SORT_BLOCK = 2048 };
 

@@ -80,8 +80,7 @@ static enum keel_status take_event(void *context, const json_t *line, uint64_t r
     return KEEL_OK;
 }
 
-/* ---- drawing
- * ------------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------- */
 
 struct axes {
     double first, last, low, high;
@@ -243,8 +242,7 @@ static void draw(FILE *out, const struct report *report, const char *title,
     fputs("</svg>\n", out);
 }
 
-/* ---- words
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- words --------------------------------------------------------------------------------------------- */
 
 static void put_escaped(FILE *out, const char *text)
 {
@@ -414,8 +412,7 @@ static void put_events(FILE *out, const struct report *report)
     fputs("</table>\n", out);
 }
 
-/* ---- the head
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the head ------------------------------------------------------------------------------------------ */
 
 /* How long the run was up: from each start to the last that is known of that life. */
 static double up_seconds(const struct report *report)

@@ -74,8 +74,7 @@ static void print_help(void)
     keel_job_print_keys(stdout);
 }
 
-/* ---- arguments -------------------------------------------------------------------------------------------
- */
+/* ---- arguments ----------------------------------------------------------------------------------------- */
 
 static enum keel_status add_override(struct run *run, const char *text)
 {
@@ -176,8 +175,7 @@ static enum keel_status parse_arguments(struct run *run, int argc, char **argv, 
     return KEEL_OK;
 }
 
-/* ---- snapshots that are there ----------------------------------------------------------------------------
- */
+/* ---- snapshots that are there -------------------------------------------------------------------------- */
 
 enum { LISTED_MAX = 256, LIVES_MAX = 3 };
 #define NO_STEP UINT64_MAX
@@ -314,8 +312,7 @@ static bool end_is_kept(const struct run *run, uint64_t on_record)
     return step != NO_STEP && step >= run->job.steps;
 }
 
-/* ---- a run that is over
- * ---------------------------------------------------------------------------------------- */
+/* ---- a run that is over -------------------------------------------------------------------------------- */
 
 static bool is_of_this_job(const struct run *run)
 {
@@ -358,8 +355,7 @@ static bool is_over(struct run *run)
            is_there(run, "report.html") && sample_is_there(run) && end_is_kept(run, 0);
 }
 
-/* ---- before anything starts
- * -------------------------------------------------------------------------------- */
+/* ---- before anything starts ---------------------------------------------------------------------------- */
 
 static enum keel_status check_drills(const struct run *run)
 {
@@ -609,8 +605,7 @@ static void show_sample(const struct run *run)
     keel_free(text);
 }
 
-/* ---- the run
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
  * with him, and *again says that it is to be made once more. */

@@ -54,8 +54,7 @@ struct keel_output {
     struct keel_member carriers[KEEL_MEMBERS_MAX]; /* `members` of them: of that view, by rank */
 };
 
-/* ---- events ----------------------------------------------------------------------------------------------
- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 /* Write {"event": name, times, fields}; takes the reference of `fields`. */
 static void write_event(struct keel_output *output, const char *name, json_t *fields)
@@ -94,8 +93,7 @@ static double seconds(uint64_t ns)
     return (double)ns / 1e9;
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------------------
- */
+/* ---- metrics ------------------------------------------------------------------------------------------- */
 
 /* The last step on file, 0 for none. */
 static uint64_t last_step(const struct keel_output *output)
@@ -263,8 +261,7 @@ static void withdraw_disputed(struct keel_output *output)
             output->disputed_step);
 }
 
-/* ---- a loss that explodes
- * ----------------------------------------------------------------------------------------------- */
+/* ---- a loss that explodes ------------------------------------------------------------------------------ */
 
 /* What was gone back from: did a fault make it, or does it come again? */
 static void compare_again(struct keel_output *output, const struct keel_seen_step *seen, bool explodes)
@@ -357,8 +354,7 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
                      same ? ", twice with the same bits: it is the job's own, no fault's" : "");
 }
 
-/* ---- the bar
- * ----------------------------------------------------------------------------------------------- */
+/* ---- the bar ------------------------------------------------------------------------------------------- */
 
 static int columns(void)
 {
@@ -401,8 +397,7 @@ static void tell_progress(struct keel_output *output, const struct keel_step_rec
         draw_bar(output);
 }
 
-/* ---- incidents
- * ------------------------------------------------------------------------------------------------ */
+/* ---- incidents ----------------------------------------------------------------------------------------- */
 
 /* The parts as fields of `event`, in seconds; returns them as words for people, without those that are
  * nothing. */
@@ -581,8 +576,7 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
         output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
 }
 
-/* ---- the rest
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------------------------------------ */
 
 static void take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note)
 {
@@ -726,8 +720,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .settle = on_settle};
 }
 
-/* ---- open and close
- * ------------------------------------------------------------------------------------------------ */
+/* ---- open and close ------------------------------------------------------------------------------------ */
 
 static enum keel_status open_files(struct keel_output *output)
 {

@@ -262,8 +262,7 @@ void keel_drill_prepare(const struct keel_drill_plan *plan)
     }
 }
 
-/* ---- firing ----------------------------------------------------------------------------------------------
- */
+/* ---- firing -------------------------------------------------------------------------------------------- */
 
 static bool is_due(const struct keel_drill *drill, const struct keel_drill_place *place)
 {

@@ -308,8 +308,7 @@ static void acquit(struct keel_membership *m, const struct keel_view *view, cons
     }
 }
 
-/* ---- newcomers --------------------------------------------------------------------------------------------
- */
+/* ---- newcomers ----------------------------------------------------------------------------------------- */
 
 /* Is the place (node, local) held by a member that stays? */
 static bool place_is_taken(const struct keel_view *view, uint64_t gone, uint16_t node, uint8_t local)
@@ -355,8 +354,7 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
     }
 }
 
-/* ---- judgement --------------------------------------------------------------------------------------------
- */
+/* ---- judgement ----------------------------------------------------------------------------------------- */
 
 static void start_verdict(struct keel_verdict *out)
 {

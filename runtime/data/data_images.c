@@ -27,8 +27,7 @@ struct images {
 static const char *const names[SETS][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
                                            {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
 
-/* ---- reading --------------------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static enum keel_status read_idx(struct keel_data *data, const char *directory, const char *name,
                                  char **out_bytes, struct keel_idx *out)
@@ -174,8 +173,7 @@ static void close_images(struct keel_data *data)
     keel_free(images);
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------
- */
+/* ---- batches ------------------------------------------------------------------------------------------- */
 
 struct view {
     bool mirrored;

@@ -13,8 +13,7 @@
 
 static const uint64_t slot_wait_default_ns = 60 * KEEL_NS_PER_S;
 
-/* ---- life
- * -------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 /* One slot for each microbatch that may be ahead of the device; and all events that will ever be needed, so
  * that later none is allocated. */
@@ -158,8 +157,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     keel_free(engine);
 }
 
-/* ---- parameters
- * --------------------------------------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------------------------------------- */
 
 uint32_t keel_engine_param_count(const struct keel_engine *engine)
 {
@@ -215,8 +213,7 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
     return engine->loss;
 }
 
-/* ---- facts
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- facts --------------------------------------------------------------------------------------------- */
 
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
 {

@@ -12,8 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- passes ----------------------------------------------------------------------------------------------
- */
+/* ---- passes -------------------------------------------------------------------------------------------- */
 
 static const float first_loss_scale = 0x1p24F; /* the first steps halve it to what fits */
 
@@ -136,8 +135,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     return finish_passes(config, eval, "eval", false);
 }
 
-/* ---- buffers ---------------------------------------------------------------------------------------------
- */
+/* ---- buffers ------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes, struct keel_buffer **out)
 {
@@ -276,8 +274,7 @@ static enum keel_status bind_values(struct keel_engine *engine, struct keel_engi
     return KEEL_OK;
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------
- */
+/* ---- lists --------------------------------------------------------------------------------------------- */
 
 /* By bucket: how many nodes of the train graph must have run before it is final. Ascending. */
 static void find_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,

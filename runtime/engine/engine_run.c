@@ -17,8 +17,7 @@ static enum keel_status run_list(struct keel_engine *engine, const struct keel_l
     return keel_launch_list_run(list, engine->queue);
 }
 
-/* ---- feeding
- * ------------------------------------------------------------------------------------------------- */
+/* ---- feeding ------------------------------------------------------------------------------------------- */
 
 /* The next slot, when the device has read what was in it. */
 static enum keel_status take_slot(struct keel_engine *engine, struct keel_feed_slot **out)
@@ -61,8 +60,7 @@ static enum keel_status feed_control(struct keel_engine *engine, const struct ke
     return keel_queue_write(engine->queue, engine->feed, 0, slot->host, sizeof *control, NULL, &slot->event);
 }
 
-/* ---- training
- * ------------------------------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------------------------------------ */
 
 enum keel_status keel_engine_zero(struct keel_engine *engine)
 {
@@ -157,8 +155,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     return KEEL_OK;
 }
 
-/* ---- looking
- * --------------------------------------------------------------------------------------------------- */
+/* ---- looking ------------------------------------------------------------------------------------------- */
 
 static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {

@@ -12,8 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- life ------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 void keel_graph_refuse(struct keel_graph *graph, enum keel_status status)
 {
@@ -104,8 +103,7 @@ static enum keel_status grow(void *items_address, uint32_t count, uint32_t *capa
     return KEEL_OK;
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------
- */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
 uint64_t keel_shape_count(const struct keel_shape *shape)
 {
@@ -242,8 +240,7 @@ struct keel_shape keel_graph_shape(const struct keel_graph *graph, keel_value va
     return graph->values[value].shape;
 }
 
-/* ---- nodes -----------------------------------------------------------------------------------------------
- */
+/* ---- nodes --------------------------------------------------------------------------------------------- */
 
 /* Give the node its results: new values, and the accumulators that the caller brought. */
 static enum keel_status make_results(struct keel_graph *graph, struct keel_ir_node *node,
@@ -321,8 +318,7 @@ void keel_graph_output(struct keel_graph *graph, keel_value value)
     graph->output = value;
 }
 
-/* ---- dump ------------------------------------------------------------------------------------------------
- */
+/* ---- dump ---------------------------------------------------------------------------------------------- */
 
 /* Text that grows; `failed` sticks. */
 struct text {

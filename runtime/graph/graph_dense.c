@@ -321,8 +321,7 @@ enum keel_status keel_emit_bias_grad(struct keel_emit *emit, const struct keel_i
     return emit->measure ? KEEL_OK : keel_op_bias_grad(emit->kernels, &op, emit->list);
 }
 
-/* ---- launches: rows and elements ------------------------------------------------------------------------
- */
+/* ---- launches: rows and elements ----------------------------------------------------------------------- */
 
 enum keel_status keel_emit_layernorm(struct keel_emit *emit, const struct keel_ir_node *node)
 {

@@ -67,8 +67,7 @@ enum keel_status keel_emit_dispatch(struct keel_emit *emit, const struct keel_ir
     return emit->measure ? KEEL_OK : keel_op_dispatch(emit->kernels, &op, emit->list);
 }
 
-/* ---- a layer of each expert -------------------------------------------------------------------------------
- */
+/* ---- a layer of each expert ---------------------------------------------------------------------------- */
 
 keel_value keel_graph_expert_linear(struct keel_graph *graph, keel_value sorted, keel_value weight,
                                     keel_value bias, keel_value offsets)

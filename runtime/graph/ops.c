@@ -320,8 +320,7 @@ static const struct keel_op table[KEEL_OP_COUNT] = {
                               .grad = keel_grad_loss,
                               .emit = keel_emit_balance_loss},
 
-    /* ---- graph_image.c: images of b, h x w pixels, c channels; i x j taps of d channels to o outputs ----
-     */
+    /* ---- graph_image.c: images of b, h x w pixels, c channels; i x j taps of d channels to o outputs -- */
     [KEEL_OP_CONV2D] = {.name = "conv2d",
                         .rule = "bhwc,ijdo,o?->bPQo",
                         .params = "12",

@@ -61,8 +61,7 @@ static bool is_statistic(const struct keel_graph *graph, const struct keel_ir_no
     return keel_shape_count(&graph->values[value].shape) < largest / STATISTIC_SHARE;
 }
 
-/* ---- which values wait, before fuse ----------------------------------------------------------------------
- */
+/* ---- which values wait, before fuse -------------------------------------------------------------------- */
 
 /* Whether the row wants operand `index` in 16 bits. */
 static bool wants_half(const struct keel_ir_node *node, uint32_t index)
@@ -121,8 +120,7 @@ enum keel_status keel_pass_amp_choose(struct keel_graph *graph, enum keel_dtype 
     return KEEL_OK;
 }
 
-/* ---- casts, after fuse
- * ------------------------------------------------------------------------------------- */
+/* ---- casts, after fuse --------------------------------------------------------------------------------- */
 
 /* By value of the graph before the pass. */
 struct copies {

@@ -40,8 +40,7 @@ keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t o
     return gradient;
 }
 
-/* ---- the walk
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------------------------------------ */
 
 static enum keel_status make_accumulators(struct keel_graph *graph)
 {

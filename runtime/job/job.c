@@ -183,8 +183,7 @@ static const struct keel_ini_key keys[] = {
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "job"};
 
-/* ---- what depends on one another ------------------------------------------------------------------------
- */
+/* ---- what depends on one another ----------------------------------------------------------------------- */
 
 static enum keel_status check_name(const char *name)
 {
@@ -466,8 +465,7 @@ void keel_job_print_keys(FILE *out)
     keel_ini_print_keys(&table, out);
 }
 
-/* ---- identity
- * -------------------------------------------------------------------------------------------------- */
+/* ---- identity ------------------------------------------------------------------------------------------ */
 
 /* To be raised with any change of what the same settings compute: canonical arithmetic, data order, first
  * weights. Golden hashes change with it, and a run that is half old and half new would have no bits of

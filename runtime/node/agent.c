@@ -284,8 +284,7 @@ static void report_unstarted(struct agent *agent, uint8_t local)
         &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_EXIT, .local = local, .cause = KEEL_CAUSE_EXIT});
 }
 
-/* ---- loop -----------------------------------------------------------------------------------------------
- */
+/* ---- loop ---------------------------------------------------------------------------------------------- */
 
 enum { FD_MAILBOX, FD_WORKERS, FDS_PER_WORKER = 2, FD_MAX = FD_WORKERS + 2 * KEEL_WORKERS_PER_NODE };
 
@@ -360,8 +359,7 @@ static void end_workers(struct agent *agent)
     }
 }
 
-/* ---- life -----------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static enum keel_status parse_number(const char *name, const char *text, int base, uint64_t limit,
                                      uint64_t *out)

@@ -22,8 +22,7 @@ struct letter { /* in the outbox, before its bytes */
     uint16_t node, reserved;
 };
 
-/* ---- effects --------------------------------------------------------------------------------------------
- */
+/* ---- effects ------------------------------------------------------------------------------------------- */
 
 static uint64_t effect_random(void *context)
 {
@@ -88,8 +87,7 @@ static void effect_trace(void *context, const char *line)
     keel_log(KEEL_LOG_DEBUG, "%s", line);
 }
 
-/* ---- layout ---------------------------------------------------------------------------------------------
- */
+/* ---- layout -------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, uint32_t incarnation,
                                      struct keel_node_config *out)
@@ -123,8 +121,7 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
     return KEEL_OK;
 }
 
-/* ---- life -----------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static void fill_effects(struct keel_control_plane *control, const struct keel_env *effects)
 {
@@ -180,8 +177,7 @@ enum keel_status keel_control_start(struct keel_control_plane *control)
     return KEEL_OK;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------------------------------------- */
 
 static void empty_outbox(struct keel_control_plane *control)
 {

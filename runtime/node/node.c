@@ -97,8 +97,7 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     return KEEL_OK;
 }
 
-/* ---- effects ----------------------------------------------------------------------------------------------
- */
+/* ---- effects ------------------------------------------------------------------------------------------- */
 
 void keel_node_wake(struct keel_node *node, uint64_t deadline_ns)
 {
@@ -140,8 +139,7 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
     node->env->finish(node->env->context, status, detail);
 }
 
-/* ---- register
- * ------------------------------------------------------------------------------------------------ */
+/* ---- register ------------------------------------------------------------------------------------------ */
 
 /* False: there is no room to make the answer durable, so there is none; the proposer asks again. */
 static bool answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
@@ -186,8 +184,7 @@ static void take_register(struct keel_node *node, uint16_t from)
     }
 }
 
-/* ---- events
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 static int take_start(struct keel_node *node, const struct keel_node_event *event)
 {

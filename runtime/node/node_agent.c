@@ -252,8 +252,7 @@ int keel_agent_event(struct keel_node *node, const struct keel_node_event *event
     }
 }
 
-/* ---- reports
- * ------------------------------------------------------------------------------------------------ */
+/* ---- reports ------------------------------------------------------------------------------------------- */
 
 static bool has_pending_shard(const struct keel_node *node, uint8_t local)
 {
@@ -302,8 +301,7 @@ static void send_report(struct keel_node *node, bool ended)
     agent->report_due = false;
 }
 
-/* ---- what the launcher says ------------------------------------------------------------------------------
- */
+/* ---- what the launcher says ---------------------------------------------------------------------------- */
 
 /* Neighbours among the nodes of the view, by number, round and round. */
 static void find_neighbours(struct keel_node *node)
@@ -423,8 +421,7 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
     }
 }
 
-/* ---- work that is due
- * ---------------------------------------------------------------------------------------- */
+/* ---- work that is due ---------------------------------------------------------------------------------- */
 
 void keel_agent_start(struct keel_node *node)
 {

@@ -33,8 +33,7 @@ static void tell_all(struct keel_node *node, bool with_view)
         tell(node, to, with_view, false);
 }
 
-/* ---- end -------------------------------------------------------------------------------------------------
- */
+/* ---- end ----------------------------------------------------------------------------------------------- */
 
 static void end_run(struct keel_node *node, enum keel_status status, const char *detail)
 {
@@ -68,8 +67,7 @@ static void work_on_end(struct keel_node *node)
     }
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------------------------------------- */
 
 static void commit_snapshots(struct keel_node *node);
 
@@ -152,8 +150,7 @@ static bool records_settled(const struct keel_node *node)
     return true;
 }
 
-/* ---- snapshots
- * ---------------------------------------------------------------------------------------------- */
+/* ---- snapshots ----------------------------------------------------------------------------------------- */
 
 /* Nobody commits it any more: its shards go. */
 static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
@@ -251,8 +248,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
     commit_snapshots(node);
 }
 
-/* ---- the end in sight ------------------------------------------------------------------------------------
- */
+/* ---- the end in sight ---------------------------------------------------------------------------------- */
 
 /* Did this life of the run see its last step committed? */
 static bool all_delivered(const struct keel_node *node)
@@ -304,8 +300,7 @@ static bool is_over(const struct keel_node *node, const struct keel_verdict *ver
     return all_delivered(node) && !carrier_remains(node, verdict) && (kept || somebody_is_done(node));
 }
 
-/* ---- changing the view ------------------------------------------------------------------------------------
- */
+/* ---- changing the view --------------------------------------------------------------------------------- */
 
 static void judge(struct keel_node *node, const struct keel_view *base, struct keel_verdict *out)
 {
@@ -420,8 +415,7 @@ void keel_lead_register(struct keel_node *node, enum keel_register_outcome outco
     }
 }
 
-/* ---- when is it time?
- * ---------------------------------------------------------------------------------------- */
+/* ---- when is it time? ---------------------------------------------------------------------------------- */
 
 static uint32_t pending_respawns(const struct keel_lead *lead)
 {
@@ -595,8 +589,7 @@ void keel_lead_work(struct keel_node *node)
         work_on_end(node);
 }
 
-/* ---- events and messages
- * ----------------------------------------------------------------------------------- */
+/* ---- events and messages ------------------------------------------------------------------------------- */
 
 void keel_lead_start(struct keel_node *node)
 {

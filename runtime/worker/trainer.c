@@ -244,8 +244,7 @@ enum keel_status keel_trainer_warm(struct keel_trainer *trainer)
     return status;
 }
 
-/* ---- slots ----------------------------------------------------------------------------------------------
- */
+/* ---- slots --------------------------------------------------------------------------------------------- */
 
 static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_partial_buffer *slot)
 {
@@ -314,8 +313,7 @@ void keel_trainer_drop(struct keel_trainer *trainer)
     trainer->hold.count = 0;
 }
 
-/* ---- computing shards
- * -------------------------------------------------------------------------------------- */
+/* ---- computing shards ---------------------------------------------------------------------------------- */
 
 static enum keel_status bucket_finished(void *context, uint32_t bucket)
 {
@@ -426,8 +424,7 @@ static enum keel_status compute_missing(struct keel_trainer *trainer, const stru
     return finish(trainer, keel_engine_queue(trainer->engine));
 }
 
-/* ---- the sum over ranks
- * --------------------------------------------------------------------------------------- */
+/* ---- the sum over ranks -------------------------------------------------------------------------------- */
 
 static enum keel_status stage_parts(struct keel_trainer *trainer)
 {
@@ -663,8 +660,7 @@ static enum keel_status sum_alone(struct keel_trainer *trainer, const struct kee
     return screen_board(step);
 }
 
-/* ---- the step
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the step ------------------------------------------------------------------------------------------ */
 
 /* A snapshot still reads the weights. */
 static enum keel_status await_capture(struct keel_trainer *trainer, const struct keel_trainer_step *step,

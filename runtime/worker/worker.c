@@ -25,8 +25,7 @@
 enum { HOST_NAME_BYTES = 65 };
 enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again, on such a node */
 
-/* ---- arguments -------------------------------------------------------------------------------------------
- */
+/* ---- arguments ----------------------------------------------------------------------------------------- */
 
 static enum keel_status parse_resume(struct keel_worker *worker, const char *text)
 {
@@ -107,8 +106,7 @@ static void send_note(struct keel_worker *worker, json_t *note)
         keel_inbox_say(&worker->inbox, &message);
 }
 
-/* ---- set-up
- * ------------------------------------------------------------------------------------------------ */
+/* ---- set-up -------------------------------------------------------------------------------------------- */
 
 static enum keel_status open_store(struct keel_worker *worker)
 {
@@ -348,8 +346,7 @@ void keel_worker_note_scores(struct keel_worker *worker, const struct keel_train
     send_note(worker, note);
 }
 
-/* ---- lives
- * -------------------------------------------------------------------------------------------------- */
+/* ---- lives --------------------------------------------------------------------------------------------- */
 
 /* Is this how a view ends, so that the next one is worth waiting for? */
 static bool ends_view(enum keel_status status)

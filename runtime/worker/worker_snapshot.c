@@ -249,8 +249,7 @@ void keel_worker_snapshot_end(struct keel_worker *worker)
     snapshot->queue = NULL;
 }
 
-/* ---- coming back
- * -------------------------------------------------------------------------------------------- */
+/* ---- coming back --------------------------------------------------------------------------------------- */
 
 /* What resume may take, newest first, on the heap. */
 static enum keel_status candidates(struct keel_worker *worker, struct keel_snapshot_info **out,

@@ -13,8 +13,7 @@
 
 enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_HEAL = 16, HEAL_CHUNK_BYTES = 8 << 20 };
 
-/* ---- the view as this worker sees it ----------------------------------------------------------------------
- */
+/* ---- the view as this worker sees it ------------------------------------------------------------------- */
 
 static bool is_me(const struct keel_worker *worker, const struct keel_member *member)
 {
@@ -86,8 +85,7 @@ void keel_worker_leave_view(struct keel_worker *worker)
     worker->heal_chunk = NULL;
 }
 
-/* ---- agreeing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- agreeing ------------------------------------------------------------------------------------------ */
 
 /* Fill worker->sync_all. */
 static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
@@ -135,8 +133,7 @@ static enum keel_status initialize(struct keel_worker *worker)
     return KEEL_OK;
 }
 
-/* ---- healing
- * -------------------------------------------------------------------------------------------------- */
+/* ---- healing ------------------------------------------------------------------------------------------- */
 
 static uint64_t chunk_bytes(const struct keel_worker *worker, uint64_t offset)
 {

@@ -64,8 +64,7 @@ static void print_comparison(const char *figure, const char *name, double value,
     print(figure, name, value, unit, peer, peer_value, goal, value / peer_value >= goal);
 }
 
-/* ---- one set of tensors
- * ------------------------------------------------------------------------------------- */
+/* ---- one set of tensors -------------------------------------------------------------------------------- */
 
 struct chunk {
     size_t at;
@@ -227,8 +226,7 @@ static double largest(const double *values, int count)
     return most;
 }
 
-/* ---- figures
- * ------------------------------------------------------------------------------------------------ */
+/* ---- figures ------------------------------------------------------------------------------------------- */
 
 struct goals {
     double ratio, encode, decode; /* GB/s; 0: the peers' */

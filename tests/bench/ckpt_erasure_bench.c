@@ -55,8 +55,7 @@ static double rate(double bytes, uint64_t from_ns)
     return bytes / (double)(keel_now_ns() - from_ns);
 }
 
-/* ---- the code alone --------------------------------------------------------------------------------------
- */
+/* ---- the code alone ------------------------------------------------------------------------------------ */
 
 struct cells {
     uint32_t k, m;
@@ -139,8 +138,7 @@ static void bench_code(uint32_t k, uint32_t m)
     keel_free(cells.spare);
 }
 
-/* ---- a whole set
- * ------------------------------------------------------------------------------------------- */
+/* ---- a whole set --------------------------------------------------------------------------------------- */
 
 static enum keel_status read_pattern(void *context, uint32_t index, uint64_t offset, uint64_t bytes,
                                      void *out)

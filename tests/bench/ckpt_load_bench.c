@@ -66,8 +66,7 @@ static void print(const char *figure, double value, const char *unit, const char
     fflush(stdout);
 }
 
-/* ---- saving
- * --------------------------------------------------------------------------------------------------- */
+/* ---- saving -------------------------------------------------------------------------------------------- */
 
 static float *pattern; /* PATTERN bytes that look trained */
 
@@ -149,8 +148,7 @@ static struct keel_snapshot *save(struct keel_store *store, uint64_t step, enum 
     return snapshot;
 }
 
-/* ---- the peer
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the peer ------------------------------------------------------------------------------------------ */
 
 struct plain_read {
     int fds[RANKS];
@@ -226,8 +224,7 @@ static uint32_t best_thread_count(const char *step_path)
     return best;
 }
 
-/* ---- loading
- * -------------------------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------------------------------------- */
 
 static double load_rate(struct keel_snapshot *snapshot, const struct keel_load *loads, uint32_t count,
                         uint64_t bytes)
@@ -272,8 +269,7 @@ static void bench_load(struct keel_store *store, const char *root, enum keel_cod
         keel_free(loads[i].out);
 }
 
-/* ---- resharding
- * ----------------------------------------------------------------------------------------------- */
+/* ---- resharding ---------------------------------------------------------------------------------------- */
 
 /* What all ranks of the new layout read, over what they need. */
 static void bench_reshard(struct keel_store *store, uint64_t step, const char *name, uint32_t from_dim,
@@ -311,8 +307,7 @@ static void bench_reshard(struct keel_store *store, uint64_t step, const char *n
     keel_snapshot_close(snapshot);
 }
 
-/* ---- planning
- * -------------------------------------------------------------------------------------------------- */
+/* ---- planning ------------------------------------------------------------------------------------------ */
 
 /* 64 ranks with 125 tensors of 125 chunks each; a new layout of 48 ranks wants them all. */
 static void bench_plan(void)

@@ -60,8 +60,7 @@ static void print(struct figure f)
     fflush(stdout);
 }
 
-/* ---- the state
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the state ----------------------------------------------------------------------------------------- */
 
 struct source {
     uint32_t region_count;
@@ -162,8 +161,7 @@ static struct keel_store *open_store(const char *root, const char *run)
     return store;
 }
 
-/* ---- the stop
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the stop ------------------------------------------------------------------------------------------ */
 
 /* A step loop that stands still from begin until everything is captured; the drain is over before the next
  * round, as one that is under way would be another bench. */
@@ -252,8 +250,7 @@ static void bench_first_stop(const char *root, const struct bench_state *state)
     free_source(source);
 }
 
-/* ---- training beside
- * ------------------------------------------------------------------------------------------- */
+/* ---- training beside ----------------------------------------------------------------------------------- */
 
 struct trainer {
     struct keel_thread thread;
@@ -380,8 +377,7 @@ static void bench_hidden(const char *root, const struct bench_state *state)
     free_source(source);
 }
 
-/* ---- the disk
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the disk ------------------------------------------------------------------------------------------ */
 
 static void bench_cap(const char *root, const struct bench_state *state)
 {

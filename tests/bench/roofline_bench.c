@@ -344,8 +344,7 @@ static const struct row table[] = {
     ROOFLINE_PRODUCT,
 };
 
-/* ---- measuring ------------------------------------------------------------------------------------------
- */
+/* ---- measuring ----------------------------------------------------------------------------------------- */
 
 static double clock_s(clockid_t clock)
 {
@@ -476,8 +475,7 @@ static enum keel_status bench_row(const struct row *row)
     return status;
 }
 
-/* ---- set-up ----------------------------------------------------------------------------------------------
- */
+/* ---- set-up -------------------------------------------------------------------------------------------- */
 
 /* Small random numbers between 0 and 1, or ids below `ids` when that is not 0. */
 static enum keel_status fill_buffer(struct keel_device *device, uint64_t words, uint32_t below,

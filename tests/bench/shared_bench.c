@@ -69,8 +69,7 @@ static void pass(struct rank *me, uint32_t from, const uint8_t *part, uint8_t *r
     run(me, what);
 }
 
-/* ---- figures --------------------------------------------------------------------------------------------
- */
+/* ---- figures ------------------------------------------------------------------------------------------- */
 
 static int by_value(const void *left, const void *right)
 {
@@ -209,8 +208,7 @@ static void latency(struct rank *me)
     print("exact all-reduce in shared memory, 4 ranks, 8 bytes", "us", median(sum), NULL, 0, 0);
 }
 
-/* ---- ranks ----------------------------------------------------------------------------------------------
- */
+/* ---- ranks --------------------------------------------------------------------------------------------- */
 
 static void prepare(struct rank *me)
 {

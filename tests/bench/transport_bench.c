@@ -40,8 +40,7 @@ static uint64_t soon(void)
     return keel_deadline_after_ns(60 * KEEL_NS_PER_S);
 }
 
-/* ---- bare sockets ----------------------------------------------------------------------------------------
- */
+/* ---- bare sockets -------------------------------------------------------------------------------------- */
 
 static void tcp_pair(int *left, int *right)
 {
@@ -94,8 +93,7 @@ static void tcp_exchange(const struct rank *me, uint8_t *out, uint8_t *in, size_
     }
 }
 
-/* ---- ours
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- ours ---------------------------------------------------------------------------------------------- */
 
 static void reduce(struct rank *me, const float *part, float *result, uint64_t floats)
 {
@@ -131,8 +129,7 @@ static void open_group(struct rank *me, uint64_t epoch)
         die("group");
 }
 
-/* ---- figures
- * --------------------------------------------------------------------------------------------------- */
+/* ---- figures ------------------------------------------------------------------------------------------- */
 
 static int by_value(const void *left, const void *right)
 {

@@ -46,8 +46,7 @@ static void say(const char *figure, const char *how, double value, const char *u
            figure, how, value, unit, ways[0], peer, value / peer);
 }
 
-/* ---- the ciphers alone ------------------------------------------------------------------------------------
- */
+/* ---- the ciphers alone --------------------------------------------------------------------------------- */
 
 static double seal_and_open_ns(enum keel_cipher_kind kind, struct keel_envelope *envelope, uint32_t bytes,
                                bool whole)
@@ -96,8 +95,7 @@ static void ciphers(void)
     keel_free(envelope);
 }
 
-/* ---- two ranks --------------------------------------------------------------------------------------------
- */
+/* ---- two ranks ----------------------------------------------------------------------------------------- */
 
 struct rank {
     uint32_t rank;

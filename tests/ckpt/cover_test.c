@@ -36,8 +36,7 @@ static struct keel_region random_part(const struct keel_region *tensor, uint64_t
     return part;
 }
 
-/* ---- boxes
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- boxes --------------------------------------------------------------------------------------------- */
 
 static void position(const struct keel_box *box, uint32_t dims, uint64_t index, uint64_t *at)
 {
@@ -108,8 +107,7 @@ START_TEST(a_range_of_elements_is_a_few_disjoint_boxes)
 }
 END_TEST
 
-/* ---- cover
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- cover --------------------------------------------------------------------------------------------- */
 
 struct seen {
     const struct keel_snapshot *snapshot;
@@ -300,8 +298,7 @@ START_TEST(replicas_are_read_from_one_shard_for_a_tensor_and_from_all_for_many)
 }
 END_TEST
 
-/* ---- plan
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- plan ---------------------------------------------------------------------------------------------- */
 
 /* 64 ranks x 125 tensors x 125 chunks; all of it is wanted, in the boxes of 48 ranks. */
 START_TEST(a_plan_of_a_million_chunks_has_each_once_and_in_the_order_of_its_file)

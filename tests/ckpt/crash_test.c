@@ -186,8 +186,7 @@ START_TEST(a_kill_at_any_moment_loses_no_committed_snapshot)
 }
 END_TEST
 
-/* ---- retention
- * -------------------------------------------------------------------------------------------------- */
+/* ---- retention ----------------------------------------------------------------------------------------- */
 
 static void save_step(struct keel_store *store, uint64_t step, uint64_t attempt, bool commit)
 {

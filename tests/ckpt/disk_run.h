@@ -22,8 +22,7 @@ static inline bool same_attempt(struct attempt_id a, struct attempt_id b)
     return a.step == b.step && a.attempt == b.attempt;
 }
 
-/* ---- the state ------------------------------------------------------------------------------------------
- */
+/* ---- the state ----------------------------------------------------------------------------------------- */
 
 /* Tensor 2 is tensor 0, rounded. Rank r of n has those whose number leaves r when divided by n. */
 static inline void run_tensors(struct keel_region out[TENSORS])
@@ -77,8 +76,7 @@ static inline void run_state(uint32_t number, struct attempt_id id, uint8_t out[
     }
 }
 
-/* ---- looking --------------------------------------------------------------------------------
- */
+/* ---- looking ------------------------------------------------------------------------------------------- */
 
 /* Why a state is wrong; "" when it is right. */
 static char complaint[1024];
@@ -186,8 +184,7 @@ static inline bool among(const struct attempt_id *ids, uint32_t count, struct at
     return false;
 }
 
-/* ---- saving ---------------------------------------------------------------------------------------------
- */
+/* ---- saving -------------------------------------------------------------------------------------------- */
 
 /* A source that holds its regions back until it is opened, so that changes have one order. */
 struct gate {

@@ -71,8 +71,7 @@ static struct {
     char path[PATH_BYTES];
 } descriptors[DESCRIPTORS_MAX];
 
-/* ---- memory ---------------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 static void *make(uint64_t count, uint64_t bytes)
 {
@@ -178,8 +177,7 @@ struct disk *disk_copy(const struct disk *disk)
     return copy;
 }
 
-/* ---- files and names ------------------------------------------------------------------------------------
- */
+/* ---- files and names ----------------------------------------------------------------------------------- */
 
 static struct entry *entry_find(const struct entries *entries, const char *name)
 {
@@ -304,8 +302,7 @@ static void change_apply(struct disk *disk, const struct change *change)
     changes_add(&node->pending, change);
 }
 
-/* ---- power loss -----------------------------------------------------------------------------------------
- */
+/* ---- power loss ---------------------------------------------------------------------------------------- */
 
 static uint64_t scramble(uint64_t x)
 {
@@ -469,8 +466,7 @@ uint32_t disk_uncertain(const struct disk *disk)
     return count;
 }
 
-/* ---- recording ------------------------------------------------------------------------------------------
- */
+/* ---- recording ----------------------------------------------------------------------------------------- */
 
 struct disk_trace *disk_trace_create(void)
 {
@@ -510,8 +506,7 @@ const char *disk_trace_text(const struct disk_trace *trace, uint32_t index)
     return text;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------
- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 /* The caller holds the lock from here on. */
 static void change_make(const struct change *change)

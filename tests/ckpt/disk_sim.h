@@ -39,8 +39,7 @@ void disk_sim_lose(int fd);
 const char *disk_sim_path(int fd);
 bool disk_sim_is_directory(int fd);
 
-/* ---- power loss -----------------------------------------------------------------------------------------
- */
+/* ---- power loss ---------------------------------------------------------------------------------------- */
 
 enum disk_choice_mode { DISK_KEEP_NONE, DISK_KEEP_ALL, DISK_KEEP_RANDOM, DISK_KEEP_EACH };
 
@@ -65,8 +64,7 @@ struct disk *disk_crash(const struct disk *disk, struct disk_choice *choice);
 /* How many things are uncertain. */
 uint32_t disk_uncertain(const struct disk *disk);
 
-/* ---- recording ------------------------------------------------------------------------------------------
- */
+/* ---- recording ----------------------------------------------------------------------------------------- */
 
 struct disk_trace; /* changes of a disk, in order */
 struct disk_trace *disk_trace_create(void);

@@ -23,8 +23,7 @@ enum { THINNER = 8 };
 enum { THINNER = 4 };
 #endif
 
-/* ---- stories --------------------------------------------------------------------------------------------
- */
+/* ---- stories ------------------------------------------------------------------------------------------- */
 
 /* From change number `at` on, an attempt must be there, or may go. */
 struct event {
@@ -66,8 +65,7 @@ static uint32_t promised(const struct story *story, uint32_t prefix, struct atte
     return count;
 }
 
-/* ---- what a restart does ---------------------------------------------------------------------------------
- */
+/* ---- what a restart does ------------------------------------------------------------------------------- */
 
 static bool check_promised(const struct story *story, uint32_t prefix, const struct attempt_id *found,
                            uint32_t found_count)
@@ -83,8 +81,7 @@ static bool check_promised(const struct story *story, uint32_t prefix, const str
     return true;
 }
 
-/* ---- turns ----------------------------------------------------------------------------------------------
- */
+/* ---- turns --------------------------------------------------------------------------------------------- */
 
 static uint32_t changes_so_far(const struct story *story)
 {
@@ -182,8 +179,7 @@ static void story_fini(struct story *story)
     disk_trace_destroy(story->trace);
 }
 
-/* ---- exploring ------------------------------------------------------------------------------------------
- */
+/* ---- exploring ----------------------------------------------------------------------------------------- */
 
 struct search {
     uint32_t states_per_change; /* of each kind, at most */
@@ -387,8 +383,7 @@ static void explore(struct search *search, const struct story *story)
     disk_destroy(disk);
 }
 
-/* ---- the stories told -----------------------------------------------------------------------------------
- */
+/* ---- the stories told ---------------------------------------------------------------------------------- */
 
 /* Saves that overlap: the next one has begun when this one is committed and old ones go; one is cancelled. */
 static bool tell_steps(struct story *story, struct keel_store *store)
@@ -556,8 +551,9 @@ START_TEST(after_any_crash_what_was_committed_is_there_and_right)
 }
 END_TEST
 
-/* ---- mutants --------------------------------------------------------------------------------------------
- * Each is a disk on which one of the store's precautions has no effect; the same crashes must show it. */
+/* ---- mutants ------------------------------------------------------------------------------------------- */
+
+/* Each is a disk on which one of the store's precautions has no effect; the same crashes must show it. */
 
 enum mutant {
     NO_SYNC_OF_SHARDS,

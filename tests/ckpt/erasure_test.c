@@ -223,8 +223,7 @@ START_TEST(lost_nodes_are_rebuilt_onto_others_and_the_set_is_whole_again)
 }
 END_TEST
 
-/* ---- damage ---------------------------------------------------------------------------------------------
- */
+/* ---- damage -------------------------------------------------------------------------------------------- */
 
 /* A set in one directory, as `keel ckpt repair` meets it. */
 struct directory_set {
@@ -382,8 +381,7 @@ START_TEST(too_much_damage_names_what_is_lost)
 }
 END_TEST
 
-/* ---- golden files ----------------------------------------------------------------------------------------
- */
+/* ---- golden files -------------------------------------------------------------------------------------- */
 
 /* tests/golden/ckpt, run `parity`: three shards and four nodes, two of parity, written by the first version
  * of the format, kept for ever. KEEL_WRITE_GOLDEN=1 writes them where they are missing. */
@@ -511,8 +509,7 @@ START_TEST(parity_of_the_first_version_is_read_and_made_again)
 }
 END_TEST
 
-/* ---- bad input -------------------------------------------------------------------------------------------
- */
+/* ---- bad input ----------------------------------------------------------------------------------------- */
 
 START_TEST(sets_that_cannot_be_are_refused)
 {

@@ -10,8 +10,7 @@ enum { STEPS = 3, COMMITTED_MAX = 2 * STEPS + 2 };
 
 enum fault_kind { FAIL_IO, FAIL_NO_SPACE, INTERRUPT, CUT_SHORT, FAULT_COUNT };
 
-/* ---- the faulty disk ------------------------------------------------------------------------------------
- */
+/* ---- the faulty disk ----------------------------------------------------------------------------------- */
 
 static struct {
     enum fault_kind kind;
@@ -142,8 +141,7 @@ static struct keel_disk_ops faulty_ops(void)
     return ops;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------
- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 struct run {
     struct keel_store *store;

@@ -116,8 +116,7 @@ static void check_says(struct output o, int code, const char *says)
                   o.text, o.errors);
 }
 
-/* ---- round trips ---------------------------------------------------------------------------------------
- */
+/* ---- round trips --------------------------------------------------------------------------------------- */
 
 START_TEST(what_is_exported_comes_back_bit_for_bit)
 {
@@ -267,8 +266,7 @@ START_TEST(a_sealed_run_is_filled_and_read_with_its_key)
 }
 END_TEST
 
-/* ---- GPT-2 ------------------------------------------------------------------------------------------------
- */
+/* ---- GPT-2 --------------------------------------------------------------------------------------------- */
 
 enum { LAYERS = 2, WIDTH = 6, VOCAB = 11, BLOCK = 5, GPT_TENSORS = 4 + 12 * LAYERS };
 static float gpt_values[GPT_TENSORS][VOCAB * WIDTH * 4];
@@ -484,8 +482,7 @@ START_TEST(names_of_layers_are_numbers_and_nothing_else)
 }
 END_TEST
 
-/* ---- where imports go ------------------------------------------------------------------------------------
- */
+/* ---- where imports go ---------------------------------------------------------------------------------- */
 
 START_TEST(the_directory_of_a_run_takes_its_own_state_or_begins_from_weights)
 {
@@ -640,9 +637,7 @@ START_TEST(nan_is_not_imported_unless_asked)
 }
 END_TEST
 
-/* ---- diff
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- diff ---------------------------------------------------------------------------------------------- */
 
 START_TEST(differences_are_counted_and_measured)
 {
@@ -700,8 +695,7 @@ START_TEST(differences_are_counted_and_measured)
 }
 END_TEST
 
-/* ---- the parts -------------------------------------------------------------------------------------------
- */
+/* ---- the parts ----------------------------------------------------------------------------------------- */
 
 /* The value of a 16-bit float, from its definition. */
 static double value_of(uint32_t bits, uint32_t mantissa_bits, uint32_t exponent_bits)

@@ -19,8 +19,7 @@ struct scene {
     uint64_t states;
 };
 
-/* ---- the store on the simulated disk ---------------------------------------------------------------------
- */
+/* ---- the store on the simulated disk ------------------------------------------------------------------- */
 
 static struct origin open_origin(bool create)
 {
@@ -83,8 +82,7 @@ static void remember(struct scene *scene, struct keel_level *level, const struct
     ck_ok(keel_level_copy(level, object, scene->copy));
 }
 
-/* ---- crashing --------------------------------------------------------------------------------------------
- */
+/* ---- crashing ------------------------------------------------------------------------------------------ */
 
 static enum keel_status do_work(const struct scene *scene, const struct origin *origin)
 {
@@ -182,8 +180,7 @@ static void end_scene(struct scene *scene)
     (void)keel_disk_use(NULL);
 }
 
-/* ---- cases -----------------------------------------------------------------------------------------------
- */
+/* ---- cases --------------------------------------------------------------------------------------------- */
 
 START_TEST(a_repair_that_loses_power_makes_nothing_worse)
 {
@@ -266,8 +263,7 @@ START_TEST(a_rebuild_from_parity_that_loses_power_can_be_done_again)
 }
 END_TEST
 
-/* ---- power lost while parity is made ---------------------------------------------------------------------
- */
+/* ---- power lost while parity is made ------------------------------------------------------------------- */
 
 static void protect(const struct origin *origin)
 {

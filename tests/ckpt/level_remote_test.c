@@ -12,8 +12,7 @@ enum { THINNER = 4 }; /* a sanitizer looks at a quarter of the flipped bits */
 enum { THINNER = 1 };
 #endif
 
-/* ---- a partner
- * ---------------------------------------------------------------------------------------------- */
+/* ---- a partner ----------------------------------------------------------------------------------------- */
 
 struct partner {
     pid_t process;
@@ -71,8 +70,7 @@ static void end_partner(struct partner *partner)
     ck_assert_int_eq(waitpid(partner->process, NULL, 0), partner->process);
 }
 
-/* ---- killed
- * ------------------------------------------------------------------------------------------------- */
+/* ---- killed -------------------------------------------------------------------------------------------- */
 
 START_TEST(a_partner_killed_at_any_moment_costs_its_copies_only)
 {
@@ -139,8 +137,7 @@ START_TEST(a_generation_survives_the_partner_that_had_it)
 }
 END_TEST
 
-/* ---- stopped
- * ------------------------------------------------------------------------------------------------- */
+/* ---- stopped ------------------------------------------------------------------------------------------- */
 
 START_TEST(a_stopped_partner_costs_a_call_its_deadline_and_may_come_back)
 {
@@ -283,8 +280,7 @@ START_TEST(what_a_stopped_partner_does_not_take_is_given_up)
 }
 END_TEST
 
-/* ---- mad
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- mad ----------------------------------------------------------------------------------------------- */
 
 static void answer_noise(struct socket_link *socket)
 {
@@ -404,8 +400,7 @@ START_TEST(a_flipped_bit_in_any_answer_is_found)
 }
 END_TEST
 
-/* ---- the server's side
- * ----------------------------------------------------------------------------------------- */
+/* ---- the server's side --------------------------------------------------------------------------------- */
 
 struct exchange {
     struct socket_link client, server;

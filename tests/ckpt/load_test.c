@@ -7,8 +7,7 @@
 #include <keel/thread.h>
 #include <stdatomic.h>
 
-/* ---- a disk that counts and fails
- * ----------------------------------------------------------------------------- */
+/* ---- a disk that counts and fails ---------------------------------------------------------------------- */
 
 static atomic_uint read_calls;
 static atomic_uint direct_files;
@@ -48,8 +47,7 @@ static void count_reads(void)
     keel_disk_use(&ops);
 }
 
-/* ---- fixture
- * -------------------------------------------------------------------------------------------------- */
+/* ---- fixture ------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 1500, COLUMNS = 1024 }; /* float32: 256 rows a chunk, five chunks and a part */
 
@@ -105,8 +103,7 @@ static void flip_chunk(const struct fixture *f, uint64_t step, uint32_t rank, ui
     keel_step_close(&place);
 }
 
-/* ---- how it reads
- * ---------------------------------------------------------------------------------------------- */
+/* ---- how it reads -------------------------------------------------------------------------------------- */
 
 struct progress {
     uint64_t calls, done, total;
@@ -246,8 +243,7 @@ START_TEST(several_threads_load_from_one_open_snapshot)
 }
 END_TEST
 
-/* ---- damage
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- damage -------------------------------------------------------------------------------------------- */
 
 /* Two replicas, of which each has lost another chunk, and both a third one. */
 START_TEST(a_damaged_chunk_is_read_from_another_replica_until_none_has_it)
@@ -411,8 +407,7 @@ START_TEST(a_box_is_read_if_and_only_if_an_intact_chunk_holds_each_of_its_elemen
 }
 END_TEST
 
-/* ---- deltas and copies
- * ----------------------------------------------------------------------------------------- */
+/* ---- deltas and copies --------------------------------------------------------------------------------- */
 
 enum { STEPS = 4 };
 
@@ -594,8 +589,7 @@ START_TEST(a_base_of_the_right_name_with_other_contents_is_refused)
 }
 END_TEST
 
-/* ---- wrong wishes
- * ---------------------------------------------------------------------------------------------- */
+/* ---- wrong wishes -------------------------------------------------------------------------------------- */
 
 START_TEST(a_tensor_that_does_not_fit_is_told_with_both_shapes_and_dtypes)
 {

@@ -10,8 +10,7 @@
 
 enum { ELEMENTS = 300000, COPY_BYTES = 16 << 20, ALLOCATIONS_MAX = 4000 };
 
-/* ---- an allocator that fails ------------------------------------------------------------------------------
- */
+/* ---- an allocator that fails --------------------------------------------------------------------------- */
 
 static atomic_long until_failure = -1; /* allocations; -1: never */
 
@@ -65,9 +64,7 @@ int failing_memalign(void **out, size_t alignment, size_t bytes)
     return 0;
 }
 
-/* ---- the stages
- * --------------------------------------------------------------------------------------------
- */
+/* ---- the stages ---------------------------------------------------------------------------------------- */
 
 struct life {
     struct origin origin;
@@ -173,9 +170,7 @@ static enum keel_status stage_retain(struct life *life)
     return keel_store_retain(life->origin.store, &(struct keel_retention){.keep_last = 2}, NULL);
 }
 
-/* ---- all allocations
- * ---------------------------------------------------------------------------------------
- */
+/* ---- all allocations ----------------------------------------------------------------------------------- */
 
 static uint32_t count_open_files(void)
 {

@@ -8,8 +8,7 @@
 #include <keel/log.h>
 #include <sys/resource.h>
 
-/* ---- what all start from ---------------------------------------------------------------------------------
- */
+/* ---- what all start from ------------------------------------------------------------------------------- */
 
 struct note {
     uint32_t outcomes[3];
@@ -82,8 +81,7 @@ static void remove_file(const struct origin *origin, const struct keel_object *o
     ck_assert_int_eq(unlink(path), 0);
 }
 
-/* ---- from another level ----------------------------------------------------------------------------------
- */
+/* ---- from another level -------------------------------------------------------------------------------- */
 
 START_TEST(a_flipped_bit_anywhere_is_mended_from_another_level)
 {
@@ -274,8 +272,7 @@ START_TEST(temporary_files_of_a_crash_go_and_others_stay)
 }
 END_TEST
 
-/* ---- from parts -------------------------------------------------------------------------------------------
- */
+/* ---- from parts ---------------------------------------------------------------------------------------- */
 
 /* One rank with some chunks, random so that they are stored raw. */
 static struct origin make_large_origin(void)
@@ -376,8 +373,7 @@ START_TEST(replicas_within_the_snapshot_mend_its_chunks)
 }
 END_TEST
 
-/* ---- parity, bases ----------------------------------------------------------------------------------------
- */
+/* ---- parity, bases ------------------------------------------------------------------------------------- */
 
 START_TEST(parity_in_the_store_mends_it_and_is_mended)
 {

@@ -41,8 +41,7 @@ struct tally {
     uint32_t longest_chain;
 };
 
-/* ---- truth
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- truth --------------------------------------------------------------------------------------------- */
 
 /* Element `number` of the region's dense data lies at this element of the whole tensor. */
 static uint64_t place_in_whole(const struct keel_region *region, uint64_t number)
@@ -97,8 +96,7 @@ static void change(struct world *world, uint64_t seed)
     }
 }
 
-/* ---- drawing
- * -------------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------- */
 
 static void add_tensor(struct world *world, enum keel_ckpt_dtype dtype, uint32_t dims, const uint64_t *shape,
                        uint32_t master)
@@ -199,8 +197,7 @@ static void draw_layout(struct world *world, uint64_t *state, struct tally *tall
     }
 }
 
-/* ---- writing
- * -------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 struct source {
     const struct world *world;
@@ -252,8 +249,7 @@ static void count_chunks(const struct keel_snapshot *snapshot, struct tally *tal
         }
 }
 
-/* ---- reading
- * -------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 /* One rank of the reading layout: all of its boxes in one load. */
 static void load_and_compare(struct keel_snapshot *snapshot, const struct world *world,

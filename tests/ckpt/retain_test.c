@@ -6,8 +6,7 @@
 #include <keel/ckpt_level.h>
 #include <keel/disk.h>
 
-/* ---- random histories
- * ---------------------------------------------------------------------------------------- */
+/* ---- random histories ---------------------------------------------------------------------------------- */
 
 enum { HISTORIES = 20000, ATTEMPTS_MAX = 40, BASES_MAX = 3 };
 
@@ -77,8 +76,7 @@ static struct keel_retention draw_rules(uint64_t *state)
     return rules;
 }
 
-/* ---- the oracle
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the oracle ---------------------------------------------------------------------------------------- */
 
 static bool is_base(const struct keel_attempt *base, const struct keel_attempt *of)
 {
@@ -229,8 +227,7 @@ START_TEST(deciding_again_about_what_stayed_removes_no_more)
 }
 END_TEST
 
-/* ---- on a disk
- * ----------------------------------------------------------------------------------------------- */
+/* ---- on a disk ----------------------------------------------------------------------------------------- */
 
 static void put_file(const char *directory, const char *name, size_t bytes)
 {

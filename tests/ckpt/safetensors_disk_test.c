@@ -12,8 +12,7 @@ enum { TENSORS = 6, ELEMENTS = 700, RANDOM_CRASHES = 40 };
 static const char single_path[] = "/out/model.safetensors",
                   index_path[] = "/out/model.safetensors.index.json";
 
-/* ---- two models -----------------------------------------------------------------------------------------
- */
+/* ---- two models ---------------------------------------------------------------------------------------- */
 
 static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f"};
 
@@ -96,8 +95,7 @@ static void check_disk(const struct model *old, const struct model *new, bool en
         ck_assert_msg(at_single + at_index != 0, "%s: neither model is there", when);
 }
 
-/* ---- the disk -------------------------------------------------------------------------------------------
- */
+/* ---- the disk ------------------------------------------------------------------------------------------ */
 
 static struct disk *make_disk(const struct model *old)
 {
@@ -157,8 +155,7 @@ START_TEST(power_may_go_at_any_moment)
 }
 END_TEST
 
-/* ---- calls that fail -------------------------------------------------------------------------------------
- */
+/* ---- calls that fail ----------------------------------------------------------------------------------- */
 
 static struct keel_disk_ops failing; /* disk_sim_ops, but call number `fails_at` of these does not work */
 static uint64_t calls, fails_at;

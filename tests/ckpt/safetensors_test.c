@@ -35,8 +35,7 @@ static void put_model(const char *path, const char *header, size_t header_bytes,
     keel_free(all);
 }
 
-/* ---- round trips
- * -------------------------------------------------------------------------------------------- */
+/* ---- round trips --------------------------------------------------------------------------------------- */
 
 /* One tensor of every type, a scalar, empty ones, names that need escapes. */
 static uint32_t sample_tensors(struct keel_safetensors_tensor *out)
@@ -315,8 +314,7 @@ START_TEST(writing_refuses_what_no_reader_would_take)
 }
 END_TEST
 
-/* ---- the reference
- * ------------------------------------------------------------------------------------------ */
+/* ---- the reference ------------------------------------------------------------------------------------- */
 
 static enum keel_status golden_read(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
@@ -375,8 +373,7 @@ START_TEST(the_references_file_is_read_and_written_again_byte_for_byte)
 }
 END_TEST
 
-/* ---- refusals
- * ----------------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------------------ */
 
 #define T(members) "{\"t\":{" members "}}"
 #define GOOD       "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]"

@@ -5,8 +5,7 @@
 
 enum { STATE_MIB = 24 };
 
-/* ---- the rule
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the rule ------------------------------------------------------------------------------------------ */
 
 START_TEST(averages_move_by_an_eighth)
 {
@@ -67,8 +66,7 @@ START_TEST(encoding_pays_while_the_writer_is_busy_for_longer)
 }
 END_TEST
 
-/* ---- in the file
- * ---------------------------------------------------------------------------------------------- */
+/* ---- in the file --------------------------------------------------------------------------------------- */
 
 static struct census save_with_rate(uint64_t encode_ns, uint64_t cap_bytes_s, enum keel_codec codec)
 {

@@ -187,8 +187,7 @@ START_TEST(a_master_that_cannot_be_one_is_refused)
 }
 END_TEST
 
-/* ---- NaN and infinity
- * ------------------------------------------------------------------------------------------ */
+/* ---- NaN and infinity ---------------------------------------------------------------------------------- */
 
 START_TEST(a_snapshot_with_nan_or_infinity_is_committed_only_when_told_so)
 {

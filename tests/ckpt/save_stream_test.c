@@ -6,8 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* ---- sources
- * --------------------------------------------------------------------------------------------------- */
+/* ---- sources ------------------------------------------------------------------------------------------- */
 
 /* A state that is nowhere: its bytes follow from the place. */
 static enum keel_status read_pattern(void *context, uint32_t index, uint64_t offset, uint64_t bytes,
@@ -35,8 +34,7 @@ static void shard_path(const char *root, char out[KEEL_PATH_BYTES])
     ck_ok(keel_path_join(out, root, "sample/step-1.1/rank-0.keel"));
 }
 
-/* ---- memory
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 /* As ckpt.h says: arena, 16 MiB, 3 MiB for each drain thread, 1 MiB for each capture thread, 96 bytes for
  * each MiB of state. The state is four times as large as all that. */
@@ -65,8 +63,7 @@ START_TEST(a_state_of_any_size_is_saved_within_256_mib)
 }
 END_TEST
 
-/* ---- cap
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- cap ----------------------------------------------------------------------------------------------- */
 
 struct pausing {
     atomic_bool go;
@@ -125,8 +122,7 @@ START_TEST(after_a_pause_nothing_is_made_up_for)
 }
 END_TEST
 
-/* ---- a disk that refuses
- * ---------------------------------------------------------------------------------------- */
+/* ---- a disk that refuses ------------------------------------------------------------------------------- */
 
 static struct {
     atomic_uint calls, failed;
@@ -254,8 +250,7 @@ START_TEST(cancel_ends_a_pause)
 }
 END_TEST
 
-/* ---- background
- * ------------------------------------------------------------------------------------------------ */
+/* ---- background ---------------------------------------------------------------------------------------- */
 
 /* Scheduling classes of this process's threads of that name; -1 when they differ or there is none. */
 static int policy_of(const char *wanted)

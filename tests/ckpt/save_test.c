@@ -402,8 +402,7 @@ START_TEST(impossible_settings_are_refused)
 }
 END_TEST
 
-/* ---- several at once
- * ------------------------------------------------------------------------------------------ */
+/* ---- several at once ----------------------------------------------------------------------------------- */
 
 struct reader {
     struct keel_thread thread;

@@ -305,8 +305,7 @@ START_TEST(plain_data_is_no_substitute_for_sealed_data_unless_accepted)
 }
 END_TEST
 
-/* ---- damage ---------------------------------------------------------------------------------------------
- */
+/* ---- damage -------------------------------------------------------------------------------------------- */
 
 START_TEST(a_flip_in_any_byte_of_a_sealed_shard_or_manifest_is_damage)
 {
@@ -330,8 +329,7 @@ START_TEST(a_flip_in_any_byte_of_a_sealed_shard_or_manifest_is_damage)
 }
 END_TEST
 
-/* ---- an attacker who knows the format and writes in the store, but has no key ---------------------------
- */
+/* ---- an attacker who knows the format and writes in the store, but has no key -------------------------- */
 
 struct parts {
     struct keel_format_footer footer;

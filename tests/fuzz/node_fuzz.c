@@ -21,8 +21,7 @@ static struct world {
     uint32_t disk_bytes;
 } world;
 
-/* ---- effects --------------------------------------------------------------------------------------------
- */
+/* ---- effects ------------------------------------------------------------------------------------------- */
 
 static uint64_t on_random(void *context)
 {
@@ -163,8 +162,7 @@ static int give(const struct keel_node_event *event)
     return keel_node_step(world.node, &env, event);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static void start(const uint8_t *disk, uint32_t bytes)
 {
@@ -213,8 +211,7 @@ static void start_again(struct fuzz_input *in)
     start(disk, bytes);
 }
 
-/* ---- messages
- * ---------------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static void give_message(uint16_t from, const uint8_t *data, uint32_t bytes)
 {
@@ -371,8 +368,7 @@ static void send_raw(struct fuzz_input *in)
     in->at += bytes;
 }
 
-/* ---- what happens here
- * ---------------------------------------------------------------------------------------- */
+/* ---- what happens here --------------------------------------------------------------------------------- */
 
 static void local_event(struct fuzz_input *in)
 {

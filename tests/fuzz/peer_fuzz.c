@@ -39,8 +39,7 @@ static struct world {
 
 static struct keel_recorder *recorder;
 
-/* ---- the fabric -------------------------------------------------------------------------------------------
- */
+/* ---- the fabric ---------------------------------------------------------------------------------------- */
 
 static struct keel_line *new_line(void)
 {
@@ -133,8 +132,7 @@ enum keel_status keel_shared_open(struct keel_carrier **out)
     return keel_fail(KEEL_UNSUPPORTED, "no shared memory here");
 }
 
-/* ---- the progress thread's work --------------------------------------------------------------------------
- */
+/* ---- the progress thread's work ------------------------------------------------------------------------ */
 
 /* What ended well is taken off; its memory must not be touched any more. */
 static void collect(void)
@@ -223,8 +221,7 @@ static void end_world(void)
     keel_free(world.endpoint);
 }
 
-/* ---- operations
- * -------------------------------------------------------------------------------------------- */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 static void *take(uint64_t bytes)
 {
@@ -307,8 +304,7 @@ static void begin_operation(struct fuzz_input *in)
     keel_free(out->into);
 }
 
-/* ---- what peers do
- * --------------------------------------------------------------------------------------------- */
+/* ---- what peers do ------------------------------------------------------------------------------------- */
 
 static struct line *choose_line(struct fuzz_input *in)
 {

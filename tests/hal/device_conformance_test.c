@@ -80,8 +80,7 @@ static const struct keel_module module = {
 
 static struct keel_program *program;
 
-/* ---- kernels for boards without a compiler: made by PoCL's, in each group that is used here -------------
- */
+/* ---- kernels for boards without a compiler: made by PoCL's, in each group that is used here ------------ */
 
 static const struct keel_code_kernel stored_kernels[] = {
     {.name = "scale", .arg_count = 3},

@@ -32,8 +32,7 @@ static void write_file(const char *name, const void *bytes, size_t count)
     ck_ok(keel_file_replace(path, bytes, count, 0600));
 }
 
-/* ---- masked text -----------------------------------------------------------------------------------------
- */
+/* ---- masked text --------------------------------------------------------------------------------------- */
 
 enum { BLOCK = 40, MASKED = 6, BATCH = 8 };
 
@@ -106,8 +105,7 @@ START_TEST(a_vocabulary_without_room_for_the_mask_is_refused)
 }
 END_TEST
 
-/* ---- images ----------------------------------------------------------------------------------------------
- */
+/* ---- images -------------------------------------------------------------------------------------------- */
 
 enum { TRAIN = 12, VAL = 5, HEIGHT = 4, WIDTH = 3 };
 
@@ -343,8 +341,7 @@ START_TEST(pixels_that_are_floats_are_taken_as_they_are_and_must_be_numbers)
 }
 END_TEST
 
-/* ---- the teacher -----------------------------------------------------------------------------------------
- */
+/* ---- the teacher --------------------------------------------------------------------------------------- */
 
 enum { DENSE = 5, TABLES = 3, CATEGORIES = 100, BAG = 4, SAMPLES = 256 };
 

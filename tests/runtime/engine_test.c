@@ -52,8 +52,7 @@ static struct keel_gpt_config with_dropout(struct keel_gpt_config gpt)
     return gpt;
 }
 
-/* ---- same bits
- * ---------------------------------------------------------------------------------------------- */
+/* ---- same bits ----------------------------------------------------------------------------------------- */
 
 /* Five whole steps from the same seed. */
 static void trace(const char *selector, struct keel_gpt_config gpt, const char *passes_off,
@@ -187,8 +186,7 @@ START_TEST(logits_taken_in_chunks_of_rows_leave_the_bits_and_take_less_memory)
 }
 END_TEST
 
-/* ---- learning ---------------------------------------------------------------------------------------------
- */
+/* ---- learning ------------------------------------------------------------------------------------------ */
 
 START_TEST(the_first_loss_is_the_logarithm_of_the_vocabulary)
 {
@@ -285,8 +283,7 @@ START_TEST(dropout_depends_on_step_and_microbatch_alone)
 }
 END_TEST
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 START_TEST(the_planned_peak_is_the_observed_peak)
 {
@@ -444,8 +441,7 @@ START_TEST(a_full_ring_times_out_and_the_microbatch_can_be_tried_again)
 }
 END_TEST
 
-/* ---- flat buffers and buckets
- * --------------------------------------------------------------------------------- */
+/* ---- flat buffers and buckets -------------------------------------------------------------------------- */
 
 struct bucket_watch {
     struct engine_rig *rig;
@@ -579,8 +575,7 @@ START_TEST(the_digest_is_that_of_the_weights_by_parameter_and_index)
 }
 END_TEST
 
-/* ---- looking, and refusing
- * -------------------------------------------------------------------------------------- */
+/* ---- looking, and refusing ----------------------------------------------------------------------------- */
 
 START_TEST(eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits)
 {

@@ -11,8 +11,7 @@
 enum { BATCH = 2, TOKENS = 8, WIDTH = 16, HEADS = 2, LAYERS = 2, VOCAB = 11, ROWS = BATCH * TOKENS };
 enum { HEAD = WIDTH / HEADS, PARAMS_MAX = 64 };
 
-/* ---- the plain model
- * ------------------------------------------------------------------------------------------ */
+/* ---- the plain model ----------------------------------------------------------------------------------- */
 
 struct plain {
     double *param[PARAMS_MAX]; /* by number */
@@ -190,8 +189,7 @@ static double difference(struct plain *plain, double *element)
     return sum / (12.0 * h);
 }
 
-/* ---- the comparison
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the comparison ------------------------------------------------------------------------------------ */
 
 /* Weights far from the usual start, so that no gradient is tiny and no part is nearly linear. */
 static void set_weights(struct engine_rig *rig, struct plain *plain)

@@ -38,8 +38,7 @@ static keel_value weight(struct keel_graph *graph, const char *name, uint64_t ro
     return keel_graph_param(graph, &(struct keel_param_spec){.name = name, .shape = {2, {rows, columns}}});
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------------
- */
+/* ---- shapes -------------------------------------------------------------------------------------------- */
 
 START_TEST(a_shape_error_names_the_operation_and_the_shapes)
 {
@@ -173,8 +172,7 @@ START_TEST(gpt2_has_the_published_number_of_parameters)
 }
 END_TEST
 
-/* ---- cost and specs
- * ---------------------------------------------------------------------------------------- */
+/* ---- cost and specs ------------------------------------------------------------------------------------ */
 
 /* Products: 12 width^2 weights a block and the output table, two FLOPs each and token; scores and mixing:
  * 4 block width a token and layer. Backward is twice forward. */
@@ -239,8 +237,7 @@ START_TEST(specs_follow_from_the_index_rules)
 }
 END_TEST
 
-/* ---- autodiff and fusion
- * ------------------------------------------------------------------------------------- */
+/* ---- autodiff and fusion ------------------------------------------------------------------------------- */
 
 /* The nodes that add to the gradient of parameter `number`, as op ids; returns how many. */
 static uint32_t contributions(const struct keel_graph *graph, uint32_t number, uint32_t *ops,
@@ -388,8 +385,7 @@ START_TEST(inference_takes_dropout_out)
 }
 END_TEST
 
-/* ---- memory
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 /* Whether two values may lie over each other at node `n`: the rule table says so. */
 static bool may_share(const struct keel_graph *graph, uint32_t n, keel_value result, keel_value operand)
@@ -480,8 +476,7 @@ START_TEST(reuse_needs_little_more_than_the_floor_and_far_less_than_no_reuse)
 }
 END_TEST
 
-/* ---- life
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 START_TEST(a_copy_is_independent_and_nothing_leaks)
 {

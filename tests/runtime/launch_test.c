@@ -132,8 +132,7 @@ static int run_main(int argc, char **argv)
     return keel_status_exit_code(status);
 }
 
-/* ---- a run under test -----------------------------------------------------------------------------------
- */
+/* ---- a run under test ---------------------------------------------------------------------------------- */
 
 static char directory[] = "/tmp/keel-launch-XXXXXX";
 static struct fake_shared *shared;
@@ -287,8 +286,7 @@ static void expect_not(const char *text)
     ck_assert_msg(strstr(read_report(), text) == NULL, "\"%s\" in:\n%s", text, report_tail());
 }
 
-/* ---- claims ----------------------------------------------------------------------------------------------
- */
+/* ---- claims -------------------------------------------------------------------------------------------- */
 
 START_TEST(a_run_of_four_nodes_commits_every_step_once)
 {
@@ -608,8 +606,7 @@ START_TEST(an_agent_that_is_called_wrongly_says_how_and_starts_nothing)
 }
 END_TEST
 
-/* ---- strangers -------------------------------------------------------------------------------------------
- */
+/* ---- strangers ----------------------------------------------------------------------------------------- */
 
 /* A file of /proc, its NULs made blanks. */
 static char *read_process(int pid, const char *name)

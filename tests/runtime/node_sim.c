@@ -32,8 +32,7 @@ struct sim_event {
     uint8_t *data;
 };
 
-/* ---- chance, complaints ----------------------------------------------------------------------------------
- */
+/* ---- chance, complaints -------------------------------------------------------------------------------- */
 
 static uint64_t draw(struct sim *sim)
 {
@@ -72,8 +71,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
     return hash;
 }
 
-/* ---- the event queue: a heap by (time, order of insertion)
- * ------------------------------------------------- */
+/* ---- the event queue: a heap by (time, order of insertion) --------------------------------------------- */
 
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {
@@ -124,8 +122,7 @@ static uint64_t later(struct sim *sim, uint64_t most_ns)
     return sim->now_ns + 1 + sim_random(sim, most_ns);
 }
 
-/* ---- effects of a node
- * ---------------------------------------------------------------------------------------- */
+/* ---- effects of a node --------------------------------------------------------------------------------- */
 
 struct sim_context {
     struct sim *sim;
@@ -319,8 +316,7 @@ static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
     sim_start_node(c->sim, node, incarnation);
 }
 
-/* ---- the disk of the snapshots --------------------------------------------------------------------------
- */
+/* ---- the disk of the snapshots ------------------------------------------------------------------------- */
 
 static struct sim_attempt *attempt_of(struct sim *sim, uint64_t step, uint64_t epoch)
 {
@@ -470,8 +466,7 @@ static void env_trace(void *context, const char *line)
         printf("%9.3f ms  node %u  %s\n", (double)sim->now_ns / 1e6, c->node, line);
 }
 
-/* ---- giving events
- * -------------------------------------------------------------------------------------------- */
+/* ---- giving events ------------------------------------------------------------------------------------- */
 
 /* Invariant 4: who was told a view and is not in the newest that its agent knows does not live. */
 static void check_evicted(struct sim *sim, uint16_t node)
@@ -518,8 +513,7 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
     return result;
 }
 
-/* ---- workers
- * --------------------------------------------------------------------------------------------------- */
+/* ---- workers ------------------------------------------------------------------------------------------- */
 
 static struct sim_worker *find_member(struct sim *sim, const struct keel_member *member)
 {
@@ -708,8 +702,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         end_worker(sim, event->node, event->local);
 }
 
-/* ---- the world turns
- * ------------------------------------------------------------------------------------------- */
+/* ---- the world turns ----------------------------------------------------------------------------------- */
 
 static bool waits_for_agent(const struct sim_event *event)
 {
@@ -793,8 +786,7 @@ bool sim_run_until(struct sim *sim, uint64_t until_ns,
     return condition(sim, value);
 }
 
-/* ---- making and breaking
- * ------------------------------------------------------------------------------------------ */
+/* ---- making and breaking ------------------------------------------------------------------------------- */
 
 struct sim_config sim_default(uint64_t seed)
 {

@@ -574,8 +574,7 @@ START_TEST(nonsense_from_the_network_or_the_caller_changes_nothing)
 }
 END_TEST
 
-/* ---- random faults
- * ------------------------------------------------------------------------------------------ */
+/* ---- random faults ------------------------------------------------------------------------------------- */
 
 static struct sim_config random_config(struct sim *dice)
 {

@@ -32,8 +32,7 @@ struct dump {
     FILE *kept; /* at what PyTorch found for the next tensor, or NULL */
 };
 
-/* ---- what PyTorch found once ------------------------------------------------------------------------------
- */
+/* ---- what PyTorch found once --------------------------------------------------------------------------- */
 
 static void kept_open(struct dump *dump, const char *name)
 {
@@ -72,8 +71,7 @@ static void kept_check(struct dump *dump, const char *name, uint64_t count, cons
                   "%s: norm %.9g, that of PyTorch's is %.9g", name, sqrt(square), kept_norm);
 }
 
-/* ---- what is compared -------------------------------------------------------------------------------------
- */
+/* ---- what is compared ---------------------------------------------------------------------------------- */
 
 static void dump_open(struct dump *dump)
 {
@@ -100,8 +98,7 @@ static void dump_tensor(struct dump *dump, const char *role, const char *name, c
     ck_assert_uint_eq(fwrite(elements, sizeof(float), count, dump->data), count);
 }
 
-/* ---- Keel's side ------------------------------------------------------------------------------------------
- */
+/* ---- Keel's side --------------------------------------------------------------------------------------- */
 
 struct side {
     struct keel_job job;
@@ -211,8 +208,7 @@ static void run_batch(struct side *side, struct dump *dump)
         keel_free(inputs[i]);
 }
 
-/* ---- the models -------------------------------------------------------------------------------------------
- */
+/* ---- the models ---------------------------------------------------------------------------------------- */
 
 static const char *python(void)
 {

@@ -21,8 +21,7 @@ enum { CHUNK_BYTES = 4096, GUARD_BYTES = 64, PARTS_MAX = 8 };
 static const char *selector;
 static bool staged;
 
-/* ---- faults -----------------------------------------------------------------------------------------------
- */
+/* ---- faults -------------------------------------------------------------------------------------------- */
 
 enum command { READ, WRITE, MAP };
 enum trouble { NO_TROUBLE, REFUSED, FAILS_LATER, HANGS };
@@ -101,8 +100,7 @@ void *clEnqueueMapBuffer(cl_command_queue command_queue, cl_mem buffer, cl_bool 
     return pointer;
 }
 
-/* ---- a rank with a device ---------------------------------------------------------------------------------
- */
+/* ---- a rank with a device ------------------------------------------------------------------------------ */
 
 struct board {
     struct keel_device *device;
@@ -248,8 +246,7 @@ static struct keel_group *one_each_group(struct rank *me, uint64_t epoch)
     return rank_group(me, epoch, me->rank_count, one_each);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------
- */
+/* ---- the same bits ------------------------------------------------------------------------------------- */
 
 static const struct {
     enum keel_collective_kind kind;
@@ -361,8 +358,7 @@ START_TEST(a_rank_alone_gets_what_it_gave)
 }
 END_TEST
 
-/* ---- the stream -------------------------------------------------------------------------------------------
- */
+/* ---- the stream ---------------------------------------------------------------------------------------- */
 
 enum { CALLS = 5, FLOATS = 40 * CHUNK_BYTES / sizeof(float) + 17 };
 enum {
@@ -516,8 +512,7 @@ START_TEST(calls_in_a_row_take_no_memory)
 }
 END_TEST
 
-/* ---- memory that host and device share --------------------------------------------------------------------
- */
+/* ---- memory that host and device share ----------------------------------------------------------------- */
 
 static int wrapped_body(struct rank *me)
 {
@@ -561,8 +556,7 @@ START_TEST(buffers_in_transport_memory_work_alike)
 }
 END_TEST
 
-/* ---- what is refused --------------------------------------------------------------------------------------
- */
+/* ---- what is refused ----------------------------------------------------------------------------------- */
 
 static int refused_body(struct rank *me)
 {
@@ -639,8 +633,7 @@ START_TEST(ranks_that_take_different_ways_hear_of_it)
 }
 END_TEST
 
-/* ---- failures ---------------------------------------------------------------------------------------------
- */
+/* ---- failures ------------------------------------------------------------------------------------------ */
 
 /* The next epoch, of ranks 0 and 1, with the same stager. */
 static void goes_on(struct rank *me, struct board *board, uint64_t epoch)
@@ -841,8 +834,7 @@ START_TEST(revoking_ends_a_call_whatever_it_waits_for)
 }
 END_TEST
 
-/* ---- all devices ------------------------------------------------------------------------------------------
- */
+/* ---- all devices --------------------------------------------------------------------------------------- */
 
 static int run_suite(const char *name, const char *wanted, bool is_staged)
 {

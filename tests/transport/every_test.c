@@ -9,8 +9,7 @@
 
 #include "message.h"
 
-/* ---- elements ---------------------------------------------------------------------------------------------
- */
+/* ---- elements ------------------------------------------------------------------------------------------ */
 
 /* A small whole number in 16 bits, as IEEE 754 has it. */
 static uint16_t half_of(int value)
@@ -45,8 +44,7 @@ static uint8_t *element_at(void *data, enum keel_element element, uint64_t index
     return (uint8_t *)data + index * keel_element_bytes(element);
 }
 
-/* ---- what goes in, and what must come out
- * ------------------------------------------------------------------ */
+/* ---- what goes in, and what must come out -------------------------------------------------------------- */
 
 struct trial {
     struct keel_collective what;
@@ -175,8 +173,7 @@ static int wanted(const struct trial *trial, uint64_t index)
     }
 }
 
-/* ---- one trial --------------------------------------------------------------------------------------------
- */
+/* ---- one trial ----------------------------------------------------------------------------------------- */
 
 static uint32_t parts_of(const struct trial *trial)
 {
@@ -350,8 +347,7 @@ START_TEST(collectives_of_many_segments_are_right)
 }
 END_TEST
 
-/* ---- the same bits ----------------------------------------------------------------------------------------
- */
+/* ---- the same bits ------------------------------------------------------------------------------------- */
 
 /* A sum of shards spread anyhow, by every algorithm that can keep the order: the oracle's bits. */
 static uint32_t same_bits(struct rank *me, uint64_t epoch, uint32_t shard_count, const uint16_t *shard_rank,
@@ -407,8 +403,7 @@ START_TEST(exact_sums_have_the_same_bits_by_every_algorithm_and_placement)
 }
 END_TEST
 
-/* ---- bytes on the wire ------------------------------------------------------------------------------------
- */
+/* ---- bytes on the wire --------------------------------------------------------------------------------- */
 
 /* What this rank has sent so far but headers; what is under way is waited for. */
 static int64_t payload_sent(struct rank *me)

@@ -33,8 +33,7 @@ static int32_t sum_of(struct rank *me, struct keel_group *group, uint64_t sequen
     return sum;
 }
 
-/* ---- split ------------------------------------------------------------------------------------------------
- */
+/* ---- split --------------------------------------------------------------------------------------------- */
 
 /* Rows and columns of a grid, three wide, both at work at once, and the whole group too. */
 static int grid_body(struct rank *me)
@@ -288,8 +287,7 @@ START_TEST(a_dead_rank_takes_only_the_groups_that_it_was_in)
 }
 END_TEST
 
-/* ---- disagreement -----------------------------------------------------------------------------------------
- */
+/* ---- disagreement -------------------------------------------------------------------------------------- */
 
 struct change {
     const char *word; /* in the message of the rank that hears of it */
@@ -406,8 +404,7 @@ START_TEST(a_pair_that_disagrees_about_its_bytes_is_named)
 }
 END_TEST
 
-/* ---- what cannot be ---------------------------------------------------------------------------------------
- */
+/* ---- what cannot be ------------------------------------------------------------------------------------ */
 
 static int wrong_body(struct rank *me)
 {
@@ -490,8 +487,7 @@ START_TEST(operations_in_a_row_take_no_memory_of_their_own)
 }
 END_TEST
 
-/* ---- members ----------------------------------------------------------------------------------------------
- */
+/* ---- members ------------------------------------------------------------------------------------------- */
 
 /* Ranks 0 and 1 are in both groups {0, 1, 2} and {0, 1, 3}; 0 opens the one, 1 the other. */
 static int other_members_body(struct rank *me)

@@ -129,8 +129,7 @@ START_TEST(the_largest_floats_stay_finite)
 }
 END_TEST
 
-/* ---- selection --------------------------------------------------------------------------------------------
- */
+/* ---- selection ----------------------------------------------------------------------------------------- */
 
 static int by_size(const void *left, const void *right)
 {

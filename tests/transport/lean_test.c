@@ -27,8 +27,7 @@ static bool same_bits(const float *a, const float *b, uint64_t count)
     return count == 0 || memcmp(a, b, count * sizeof *a) == 0;
 }
 
-/* ---- the model: all ranks at once -------------------------------------------------------------------------
- */
+/* ---- the model: all ranks at once ---------------------------------------------------------------------- */
 
 struct model {
     enum keel_lean_format format;
@@ -139,8 +138,7 @@ static void model_run(struct rank *me, struct keel_lean *lean, struct keel_group
     check_kept(me, lean);
 }
 
-/* ---- against the model ------------------------------------------------------------------------------------
- */
+/* ---- against the model --------------------------------------------------------------------------------- */
 
 static int model_body(struct rank *me)
 {
@@ -204,8 +202,7 @@ START_TEST(nan_and_infinity_reach_all_ranks_and_stay_in_no_state)
 }
 END_TEST
 
-/* ---- nothing drains away ----------------------------------------------------------------------------------
- */
+/* ---- nothing drains away ------------------------------------------------------------------------------- */
 
 enum { STEPS = 40, FED = 1500, LARGEST = 4000 };
 
@@ -302,8 +299,7 @@ START_TEST(what_a_half_cannot_hold_comes_in_portions)
 }
 END_TEST
 
-/* ---- bytes ------------------------------------------------------------------------------------------------
- */
+/* ---- bytes --------------------------------------------------------------------------------------------- */
 
 struct sent {
     uint64_t bytes, messages;
@@ -359,8 +355,7 @@ START_TEST(bytes_on_the_wire_are_those_of_the_formula)
 }
 END_TEST
 
-/* ---- bad input --------------------------------------------------------------------------------------------
- */
+/* ---- bad input ----------------------------------------------------------------------------------------- */
 
 START_TEST(bad_configs_are_named)
 {
@@ -427,8 +422,7 @@ START_TEST(bad_calls_are_refused_and_begin_nothing)
 }
 END_TEST
 
-/* ---- disagreement, loss, undoing --------------------------------------------------------------------------
- */
+/* ---- disagreement, loss, undoing ----------------------------------------------------------------------- */
 
 /* A successful step, so that something is kept; a copy of it. */
 static float *first_step(struct rank *me, struct keel_lean *lean, struct keel_group *group, const float *part,

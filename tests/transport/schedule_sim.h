@@ -78,8 +78,7 @@ static inline bool sim_reduces(enum keel_collective_kind kind)
     return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
 }
 
-/* ---- what a value should be ------------------------------------------------------------------------------
- */
+/* ---- what a value should be ---------------------------------------------------------------------------- */
 
 static inline struct sim_value sim_leaf(uint64_t who, uint64_t block, uint64_t segment)
 {
@@ -181,8 +180,7 @@ static inline uint64_t sim_size(const struct sim *sim, uint32_t rank, struct kee
     }
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------
- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static inline void sim_push(struct sim *sim, uint32_t rank, uint32_t segment, uint32_t step)
 {
@@ -370,8 +368,7 @@ static inline bool sim_ended(const struct sim *sim, uint32_t rank)
     return sim->ranks[rank].lowest == sim->segments;
 }
 
-/* ---- making and checking ----------------------------------------------------------------------------------
- */
+/* ---- making and checking ------------------------------------------------------------------------------- */
 
 static inline void sim_free(struct sim *sim)
 {

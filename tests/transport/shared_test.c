@@ -183,8 +183,7 @@ static bool is_shared(const struct end *end)
     return end->lines.carrier_count == 2 && end->line->carrier == end->lines.carriers[0];
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static void exchange(struct end *end, uint64_t sequence, const uint8_t *data, uint32_t bytes, bool lent)
 {
@@ -261,8 +260,7 @@ START_TEST(memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed)
 }
 END_TEST
 
-/* ---- what is kept ---------------------------------------------------------------------------------------
- */
+/* ---- what is kept -------------------------------------------------------------------------------------- */
 
 static void turn_both(struct end *left, struct end *right)
 {
@@ -429,8 +427,7 @@ START_TEST(what_a_peer_lent_can_be_read_and_not_written)
 }
 END_TEST
 
-/* ---- which carrier --------------------------------------------------------------------------------------
- */
+/* ---- which carrier ------------------------------------------------------------------------------------- */
 
 enum { OTHER_HOST, NO_SOCKET, TOLD_NOT_TO };
 
@@ -458,8 +455,7 @@ START_TEST(the_fabric_is_taken_where_memory_cannot_be_shared)
 }
 END_TEST
 
-/* ---- strangers ------------------------------------------------------------------------------------------
- */
+/* ---- strangers ----------------------------------------------------------------------------------------- */
 
 static int socket_name(const struct keel_address *address, char out[64])
 {
@@ -579,8 +575,7 @@ START_TEST(descriptors_that_a_stranger_sends_do_not_stay)
 }
 END_TEST
 
-/* ---- death ----------------------------------------------------------------------------------------------
- */
+/* ---- death --------------------------------------------------------------------------------------------- */
 
 START_TEST(a_killed_peer_breaks_its_line_and_nothing_of_it_stays)
 {

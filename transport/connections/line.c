@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- lists ----------------------------------------------------------------------------------------------
- */
+/* ---- lists --------------------------------------------------------------------------------------------- */
 
 static void put(struct keel_line **list, struct keel_line *line)
 {
@@ -63,8 +62,7 @@ struct keel_line *keel_line_take(struct keel_line **list)
     return line;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------
- */
+/* ---- lines --------------------------------------------------------------------------------------------- */
 
 enum keel_send keel_line_send(struct keel_line *line, struct keel_message *message, const void *payload,
                               bool lent, void *owner, bool *out_retry)
@@ -201,8 +199,7 @@ const uint8_t *keel_line_unfold(struct keel_line *line, uint8_t *memory, size_t 
     return envelope->magic == KEEL_ENVELOPE_WHOLE || !whole ? memory + sizeof *envelope : NULL;
 }
 
-/* ---- carriers -------------------------------------------------------------------------------------------
- */
+/* ---- carriers ------------------------------------------------------------------------------------------ */
 
 void keel_lines_close(struct keel_lines *lines)
 {

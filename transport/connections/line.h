@@ -73,8 +73,7 @@ bool keel_line_is_crowded(const struct keel_line *line);
 /* Give it up: nothing is delivered for it any more. Twice is fine within one progress. */
 void keel_line_close(struct keel_line *line);
 
-/* ---- addresses --------------------------------------------------------------------------------------------
- */
+/* ---- addresses ----------------------------------------------------------------------------------------- */
 
 /* What the opaque bytes of an address hold. */
 struct keel_address_parts {
@@ -91,8 +90,7 @@ void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS
 /* Both can share memory with each other. */
 bool keel_same_host(const struct keel_address *left, const struct keel_address *right);
 
-/* ---- the carriers of an endpoint ------------------------------------------------------------------------
- */
+/* ---- the carriers of an endpoint ----------------------------------------------------------------------- */
 
 enum { KEEL_CARRIERS_MAX = 2, KEEL_LINES_DESCRIPTORS_MAX = 4 };
 
@@ -130,8 +128,7 @@ void keel_lines_renew(struct keel_lines *lines);
 /* Adds the bytes and messages of all carriers. Any thread. */
 void keel_lines_count(const struct keel_lines *lines, struct keel_transport_stats *stats);
 
-/* ---- for carriers ----------------------------------------------------------------------------------------
- */
+/* ---- for carriers -------------------------------------------------------------------------------------- */
 
 struct keel_carrier_ops {
     void (*close)(struct keel_carrier *carrier);

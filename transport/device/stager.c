@@ -67,8 +67,7 @@ struct keel_stager {
     struct keel_stager_stats stats;
 };
 
-/* ---- life -------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static enum keel_status check_config(const struct keel_stager_config *config)
 {
@@ -152,8 +151,7 @@ void keel_stager_stats(const struct keel_stager *stager, struct keel_stager_stat
     *out = stager->stats;
 }
 
-/* ---- failure ----------------------------------------------------------------------------------------------
- */
+/* ---- failure ------------------------------------------------------------------------------------------- */
 
 /* The first failure is that of all calls. */
 static void fail(struct keel_stager *stager, const struct slot *slot, enum keel_status status,
@@ -169,8 +167,7 @@ static void fail(struct keel_stager *stager, const struct slot *slot, enum keel_
              (unsigned long long)call->chunks, doing, KEEL_DETAIL_BYTES / 2, keel_detail());
 }
 
-/* ---- commands ---------------------------------------------------------------------------------------------
- */
+/* ---- commands ------------------------------------------------------------------------------------------ */
 
 static bool settled(struct slot *slot)
 {
@@ -288,8 +285,7 @@ static enum keel_status unmap_all(struct keel_stager *stager, struct slot *slot)
     return keel_queue_flush(stager->writes);
 }
 
-/* ---- a slot's way -----------------------------------------------------------------------------------------
- */
+/* ---- a slot's way -------------------------------------------------------------------------------------- */
 
 static bool reducing(const struct keel_stager *stager)
 {
@@ -439,8 +435,7 @@ void keel_stager_advance(struct keel_stager *stager)
     }
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------
- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 static bool blocks_in(enum keel_collective_kind kind)
 {
@@ -590,8 +585,7 @@ enum keel_status keel_stager_begin(struct keel_stager *stager, struct keel_group
     return KEEL_OK;
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------------------
- */
+/* ---- waiting ------------------------------------------------------------------------------------------- */
 
 /* What to sleep on: the oldest chunk of this call; where no slot has one, the oldest of all. */
 static struct slot *choose(struct keel_stager *stager, const struct keel_staged_call *call)
@@ -648,8 +642,7 @@ enum keel_status keel_stager_run(struct keel_stager *stager, struct keel_group *
     return keel_stager_wait(call, deadline_ns);
 }
 
-/* ---- starting again ---------------------------------------------------------------------------------------
- */
+/* ---- starting again ------------------------------------------------------------------------------------ */
 
 /* Failed commands are over too. */
 static enum keel_status quiet(struct slot *slot, uint64_t deadline_ns)

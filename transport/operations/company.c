@@ -54,10 +54,9 @@ void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns)
         atomic_store(&peer->answered_ns, asked_ns);
 }
 
-/* ---- who is to blame
- * ---------------------------------------------------------------------------------------
- *
- * A rank whose peers all live may still wait in vain, since these wait for somebody whom it does not talk to.
+/* ---- who is to blame ----------------------------------------------------------------------------------- */
+
+/* A rank whose peers all live may still wait in vain, since these wait for somebody whom it does not talk to.
  * So every answer (PONG) names whom its sender itself waits for, how long that rank has held it up, and over
  * how many ranks it knows that. As with routes in RIP (RFC 1058) a bound on those ends what goes round, and
  * nobody is told what it said itself.
@@ -162,8 +161,7 @@ struct keel_suspect keel_company_suspect(const struct keel_group *whole, const s
     return best;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------------
- */
+/* ---- looking ------------------------------------------------------------------------------------------- */
 
 /* Never beyond now, unless it was. */
 static void shift(_Atomic uint64_t *at, uint64_t by_ns, uint64_t now_ns)

@@ -22,8 +22,7 @@ void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns)
         endpoint->tick_ns = when_ns;
 }
 
-/* ---- who owns progress ------------------------------------------------------------------------------------
- */
+/* ---- who owns progress --------------------------------------------------------------------------------- */
 
 #define LEASE_NS     KEEL_NS_PER_MS /* so long the thread leaves progress to callers that come again */
 #define PARK_LONG_NS KEEL_NS_PER_S  /* whoever drives so long tells the thread when it stops */
@@ -193,8 +192,7 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
     }
 }
 
-/* ---- sleeping ---------------------------------------------------------------------------------------------
- */
+/* ---- sleeping ------------------------------------------------------------------------------------------ */
 
 /* True: something woke it. */
 static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
@@ -237,8 +235,7 @@ void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
     poll_until(endpoint, until_ns);
 }
 
-/* ---- the thread -------------------------------------------------------------------------------------------
- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
 /* Caller holds the lock. */
 static void park(struct keel_endpoint *endpoint, uint64_t until_ns, bool deep)
@@ -315,8 +312,7 @@ static void *progress(void *argument)
     return NULL;
 }
 
-/* ---- opening and closing
- * ------------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 static void endpoint_free(struct keel_endpoint *endpoint)
 {

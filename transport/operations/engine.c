@@ -18,8 +18,7 @@ enum item_state {
     DONE
 };
 
-/* ---- where the data is -----------------------------------------------------------------------------------
- */
+/* ---- where the data is --------------------------------------------------------------------------------- */
 
 static const struct keel_cut *cut_of(const struct keel_operation *operation,
                                      const struct keel_operand *operand)
@@ -103,8 +102,7 @@ static void *destination_at(const struct keel_operation *operation, const struct
                                              : operation->result + piece.at;
 }
 
-/* ---- what a pair exchanges -------------------------------------------------------------------------------
- */
+/* ---- what a pair exchanges ----------------------------------------------------------------------------- */
 
 /* The first of a step: what it moves, or where it puts something. */
 static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step,
@@ -154,8 +152,7 @@ void keel_engine_init(struct keel_operation *operation)
         operation->pieces[k] = cut_piece(operation, &schedule->operands[k], 0);
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------
- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static uint32_t item_of(const struct keel_operation *operation, uint32_t slot, uint32_t step)
 {
@@ -212,8 +209,7 @@ static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t
     keel_exchange_queue(leg);
 }
 
-/* ---- what is held: payloads of peers that a COMBINE reads where they lie, once all of them are there ----
- */
+/* ---- what is held: payloads of peers that a COMBINE reads where they lie, once all of them are there --- */
 
 static void drop_held(struct keel_operation *operation, struct keel_held *held)
 {
@@ -491,8 +487,7 @@ void keel_engine_start(struct keel_operation *operation)
     run(operation);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* A long result is not read here before it is whole. */
 static void deposit(const struct keel_operation *operation, const struct keel_operand *into, void *out,
@@ -631,8 +626,7 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
     return at == bytes;
 }
 
-/* ---- what it waits for ------------------------------------------------------------------------------------
- */
+/* ---- what it waits for --------------------------------------------------------------------------------- */
 
 bool keel_engine_awaits(const struct keel_leg *leg)
 {

@@ -16,8 +16,7 @@ static uint64_t place(uint32_t segment, uint32_t low)
     return (uint64_t)segment << 32 | low;
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------
- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static struct keel_operation **table_slot(struct keel_group *whole, uint32_t number, uint64_t sequence)
 {
@@ -73,8 +72,7 @@ static struct keel_message message_of(const struct keel_operation *operation, en
                                  .group = operation->group->number};
 }
 
-/* ---- work lists -------------------------------------------------------------------------------------------
- */
+/* ---- work lists ---------------------------------------------------------------------------------------- */
 
 void keel_exchange_queue(struct keel_leg *leg)
 {
@@ -110,8 +108,7 @@ static void unqueue(struct keel_leg *leg)
         peer->work_last = leg->previous_work;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------------------------------------- */
 
 /* A success is forgotten here at once, since its waiter may free it; a failure stays in the table until the
  * group is closed, so that what still comes for it has a place to be dropped. */
@@ -208,8 +205,7 @@ void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_st
         drop_firsts(peer);
 }
 
-/* ---- disagreement -----------------------------------------------------------------------------------------
- */
+/* ---- disagreement -------------------------------------------------------------------------------------- */
 
 static struct keel_signature signature_for(const struct keel_leg *leg)
 {
@@ -290,8 +286,7 @@ static void count_data(const struct keel_leg *leg, uint64_t bytes)
                           memory_order_relaxed);
 }
 
-/* ---- sending ----------------------------------------------------------------------------------------------
- */
+/* ---- sending ------------------------------------------------------------------------------------------- */
 
 static enum keel_flow_send flow_result(enum keel_send result)
 {
@@ -457,8 +452,7 @@ void keel_exchange_left(struct keel_group *whole, uint32_t rank)
     }
 }
 
-/* ---- receiving --------------------------------------------------------------------------------------------
- */
+/* ---- receiving ----------------------------------------------------------------------------------------- */
 
 static void first_differs(struct keel_operation *operation, const struct keel_leg *leg, uint32_t rank,
                           const struct keel_signature *theirs)
@@ -590,8 +584,7 @@ bool keel_exchange_arrived(struct keel_group *whole, struct keel_peer *peer,
     return message->kind == KEEL_MESSAGE_DATA && take_data(leg, message, payload);
 }
 
-/* ---- beginning --------------------------------------------------------------------------------------------
- */
+/* ---- beginning ----------------------------------------------------------------------------------------- */
 
 static struct keel_early *early_of(struct keel_peer *peer, const struct keel_operation *operation, bool words)
 {
@@ -722,9 +715,7 @@ void keel_exchange_begin(struct keel_operation *operation)
     send_firsts(operation);
 }
 
-/* ---- what peers lent
- * ---------------------------------------------------------------------------------------
- */
+/* ---- what peers lent ----------------------------------------------------------------------------------- */
 
 bool keel_exchange_hold(struct keel_leg *leg, struct keel_held *out)
 {
@@ -753,8 +744,7 @@ void keel_exchange_rest(struct keel_group *whole)
                 keel_engine_let_go(at, true);
 }
 
-/* ---- a child closes ---------------------------------------------------------------------------------------
- */
+/* ---- a child closes ------------------------------------------------------------------------------------ */
 
 bool keel_exchange_lends(const struct keel_group *child)
 {

@@ -56,8 +56,7 @@ const char *keel_lean_format_name(enum keel_lean_format format)
     return format < KEEL_LEAN_FORMAT_COUNT ? names[format] : "unknown";
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------------------
- */
+/* ---- sizes --------------------------------------------------------------------------------------------- */
 
 /* Whole blocks, so that a coded vector is the coded slices one after the other. */
 static struct keel_tree_slice slice_of(const struct keel_lean_config *config, uint32_t rank)
@@ -102,8 +101,7 @@ uint64_t keel_lean_wire_bytes(const struct keel_lean_config *config)
            (2 * keel_lean_coded_bytes(config->format, config->count) + ranks * sizeof(struct head));
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static enum keel_status check_config(const struct keel_lean_config *config)
 {
@@ -184,8 +182,7 @@ void keel_lean_free(struct keel_lean *lean)
     keel_free(lean);
 }
 
-/* ---- what is kept -----------------------------------------------------------------------------------------
- */
+/* ---- what is kept -------------------------------------------------------------------------------------- */
 
 static void swap_kept(struct keel_lean *lean)
 {
@@ -225,8 +222,7 @@ void keel_lean_stats(const struct keel_lean *lean, struct keel_lean_stats *out)
     *out = lean->stats;
 }
 
-/* ---- heads ------------------------------------------------------------------------------------------------
- */
+/* ---- heads --------------------------------------------------------------------------------------------- */
 
 static struct head head_of(const struct keel_lean_config *config)
 {
@@ -257,8 +253,7 @@ static enum keel_status check_heads(const struct keel_lean *lean)
     return KEEL_OK;
 }
 
-/* ---- lossy formats ----------------------------------------------------------------------------------------
- */
+/* ---- lossy formats ------------------------------------------------------------------------------------- */
 
 static enum keel_status scatter(struct keel_lean *lean, const float *part)
 {
@@ -331,8 +326,7 @@ static void deliver(struct keel_lean *lean)
     }
 }
 
-/* ---- top-k ------------------------------------------------------------------------------------------------
- */
+/* ---- top-k --------------------------------------------------------------------------------------------- */
 
 static enum keel_status gather_pairs(struct keel_lean *lean, const float *part)
 {
@@ -376,8 +370,7 @@ static enum keel_status deliver_pairs(struct keel_lean *lean)
     return KEEL_OK;
 }
 
-/* ---- a call -----------------------------------------------------------------------------------------------
- */
+/* ---- a call -------------------------------------------------------------------------------------------- */
 
 static enum keel_status check_call(const struct keel_lean *lean, const struct keel_group *group,
                                    uint64_t sequence, const float *part, const float *result)

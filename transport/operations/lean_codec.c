@@ -24,8 +24,7 @@ uint64_t keel_lean_coded_bytes(enum keel_lean_format format, uint64_t count)
     return 2 * count;
 }
 
-/* ---- 16 bits ----------------------------------------------------------------------------------------------
- */
+/* ---- 16 bits ------------------------------------------------------------------------------------------- */
 
 /* coded[i], keep[i] of v = given[i] + kept[i]; the code below infinity is the largest number. */
 #define EACH_HALF(narrow, wide, infinity)                                                                    \
@@ -61,8 +60,7 @@ CLONES static void bf16_decode(const uint16_t *coded, uint64_t count, bool add, 
         INDEPENDENT for (uint64_t i = 0; i < count; i++) out[i] = bf16_wide(coded[i]);
 }
 
-/* ---- 8 bits -----------------------------------------------------------------------------------------------
- */
+/* ---- 8 bits -------------------------------------------------------------------------------------------- */
 
 /* 127 steps must not pass the largest float, so that all that is finite decodes to what is. */
 static float scale_of(uint32_t largest_bits)
@@ -145,8 +143,7 @@ CLONES static void i8_decode(struct keel_lean_run run, const uint8_t *coded, boo
     }
 }
 
-/* ---- by format --------------------------------------------------------------------------------------------
- */
+/* ---- by format ----------------------------------------------------------------------------------------- */
 
 void keel_lean_encode(enum keel_lean_format format, struct keel_lean_run run, const float *given,
                       const float *kept, uint8_t *coded, float *keep)

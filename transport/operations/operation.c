@@ -12,8 +12,7 @@ enum {
     PIECES_MAX = 256 /* operands of a schedule whose pieces are remembered */
 };
 
-/* ---- life -------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 /* Messages to ranks of this host can refer to what lies in transport memory. Where there is none left, or so
  * little is wanted that it would be copied all the same, the heap does. */
@@ -221,8 +220,7 @@ static enum keel_status obtain(struct keel_group *group, struct keel_plan *plan,
     return KEEL_OK;
 }
 
-/* ---- the data ---------------------------------------------------------------------------------------------
- */
+/* ---- the data ------------------------------------------------------------------------------------------ */
 
 static bool reduces(enum keel_collective_kind kind)
 {
@@ -413,8 +411,7 @@ static enum keel_status find_room(struct keel_operation *operation)
     return grow_slots(operation, operation->window);
 }
 
-/* ---- what is asked ----------------------------------------------------------------------------------------
- */
+/* ---- what is asked ------------------------------------------------------------------------------------- */
 
 static enum keel_status wrong(const struct keel_collective *what, const char *why)
 {
@@ -510,8 +507,7 @@ static enum keel_status check_memory(const struct keel_operation *operation,
     return KEEL_OK;
 }
 
-/* ---- begin ------------------------------------------------------------------------------------------------
- */
+/* ---- begin --------------------------------------------------------------------------------------------- */
 
 /* An operation that is over and was asked for the same. Caller holds the lock. */
 static struct keel_operation *take_again(struct keel_group *group, const struct keel_collective *what)

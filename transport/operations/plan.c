@@ -31,8 +31,7 @@ struct keel_schedule_wish keel_plan_wish(const struct keel_group *group,
                                        .host_of = group->host_of};
 }
 
-/* ---- tables ----------------------------------------------------------------------------------------------
- */
+/* ---- tables -------------------------------------------------------------------------------------------- */
 
 static enum keel_status list_roots(struct keel_plan *plan)
 {
@@ -159,8 +158,7 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
     return KEEL_OK;
 }
 
-/* ---- the cache -------------------------------------------------------------------------------------------
- */
+/* ---- the cache ----------------------------------------------------------------------------------------- */
 
 /* Caller holds the lock. The newest found stands first. */
 static struct keel_plan *find(struct keel_group *group, const struct keel_collective *collective,

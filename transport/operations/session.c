@@ -29,8 +29,7 @@ static void due(struct keel_session *session, enum keel_message_kind kind)
     session->due |= UINT32_C(1) << kind;
 }
 
-/* ---- peers ------------------------------------------------------------------------------------------------
- */
+/* ---- peers --------------------------------------------------------------------------------------------- */
 
 struct keel_peer *keel_session_peer(struct keel_group *whole, uint32_t rank)
 {
@@ -72,8 +71,7 @@ void keel_session_forget(struct keel_group *whole)
     }
 }
 
-/* ---- birth and death ------------------------------------------------------------------------------------
- */
+/* ---- birth and death ----------------------------------------------------------------------------------- */
 
 static struct keel_session *session_create(struct keel_endpoint *endpoint, enum keel_session_state state)
 {
@@ -142,8 +140,7 @@ static void drop(struct keel_session *session, const char *why)
     keel_session_break(session, why);
 }
 
-/* ---- sending
- * ----------------------------------------------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------------------------------------- */
 
 static struct keel_parties parties_of(const struct keel_session *session)
 {
@@ -331,8 +328,7 @@ static bool company_arrived(struct keel_session *session, const struct keel_mess
     return true;
 }
 
-/* ---- dialing
- * ------------------------------------------------------------------------------------------------- */
+/* ---- dialing ------------------------------------------------------------------------------------------- */
 
 /* What this rank lacks is not the other's fault: operations that want it end, and nobody is accused. */
 static void cannot_dial(struct keel_group *group, uint32_t rank, enum keel_status status, const char *why)
@@ -416,8 +412,7 @@ void keel_session_pump(struct keel_group *whole)
     }
 }
 
-/* ---- the handshake
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the handshake ------------------------------------------------------------------------------------- */
 
 /* What the others were told before it was there. */
 static void tell_news(struct keel_session *session)
@@ -682,8 +677,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
     return true;
 }
 
-/* ---- what the fabric tells
- * ------------------------------------------------------------------------------------------ */
+/* ---- what the fabric tells ----------------------------------------------------------------------------- */
 
 /* Callers within the host are none: the kernel says whose they are. */
 static uint32_t count_strangers(const struct keel_endpoint *endpoint)
@@ -803,9 +797,7 @@ static void on_broke(void *context, struct keel_line *link, const char *why)
 
 const struct keel_line_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
 
-/* ---- time
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- time ---------------------------------------------------------------------------------------------- */
 
 static void tick_session(struct keel_session *session, uint64_t now_ns)
 {
@@ -853,8 +845,7 @@ void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns)
     keel_session_pump(group);
 }
 
-/* ---- a group comes and goes
- * ------------------------------------------------------------------------------------------ */
+/* ---- a group comes and goes ---------------------------------------------------------------------------- */
 
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group)
 {

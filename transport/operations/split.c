@@ -35,8 +35,7 @@ static int by_key(const void *left, const void *right)
     return a->rank < b->rank ? -1 : 1;
 }
 
-/* ---- the members ------------------------------------------------------------------------------------------
- */
+/* ---- the members --------------------------------------------------------------------------------------- */
 
 /* members has room for the parent's ranks; returns how many there are, in the child's order. */
 static uint32_t list_members(const struct keel_group *parent, const struct wish *wishes, uint32_t colour,
@@ -177,8 +176,7 @@ enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, 
     return status;
 }
 
-/* ---- closing ----------------------------------------------------------------------------------------------
- */
+/* ---- closing ------------------------------------------------------------------------------------------- */
 
 /* What it lent comes back within KEEL_CLOSE_NS, or the connections that still hold it are given up. */
 static void end_operations(struct keel_group *child)

@@ -22,8 +22,7 @@
 #define PATIENCE_MAX_NS  (4 * KEEL_NS_PER_US)
 #define PATIENCE_STEP_NS 125
 
-/* ---- driving ----------------------------------------------------------------------------------------------
- */
+/* ---- driving ------------------------------------------------------------------------------------------- */
 
 enum { YIELD_PASSES = 8 }; /* looks between two offers of the processor to others */
 
@@ -134,8 +133,7 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
     return false;
 }
 
-/* ---- the outcome ------------------------------------------------------------------------------------------
- */
+/* ---- the outcome --------------------------------------------------------------------------------------- */
 
 /* The rank that has held it up for longest, and all that did so about as long. */
 static void blame_suspects(const struct keel_operation *operation)
@@ -221,8 +219,7 @@ static void give_up(struct keel_operation *operation, char *out_words, size_t wo
         blame(operation);
 }
 
-/* ---- what to say ------------------------------------------------------------------------------------------
- */
+/* ---- what to say --------------------------------------------------------------------------------------- */
 
 static void number_text(char *out, size_t bytes, const char *what, uint64_t value)
 {

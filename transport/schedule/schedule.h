@@ -96,8 +96,9 @@ struct keel_schedule_wish {
 enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out);
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 
-/* ---- the cost model ----
- * LogGP (Alexandrov et al. 1995) with sums; integers. Its figures are transport.h's. */
+/* ---- the cost model ------------------------------------------------------------------------------------ */
+
+/* LogGP (Alexandrov et al. 1995) with sums; integers. Its figures are transport.h's. */
 
 /* A block is cut into messages of so many bytes: equal ones, at least four where they are not too short. */
 uint64_t keel_chunk_bytes(uint64_t block_bytes);

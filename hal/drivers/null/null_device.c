@@ -104,8 +104,7 @@ static void null_discover(struct keel_candidate *out, uint32_t capacity, uint32_
                                   .unified_memory = true};
 }
 
-/* ---- memory: new buffers are zero, slices are windows ---------------------------------------------------
- */
+/* ---- memory: new buffers are zero, slices are windows -------------------------------------------------- */
 
 static enum keel_status null_buffer_create(struct keel_device *device,
                                            const struct keel_buffer_options *options,
@@ -148,8 +147,7 @@ static void null_buffer_destroy(struct keel_buffer *buffer)
     keel_free(buffer);
 }
 
-/* ---- the queue's thread: BOARD: its command processor, and its interrupt that moves `done` ----------------
- */
+/* ---- the queue's thread: BOARD: its command processor, and its interrupt that moves `done` ------------- */
 
 /* Let go of a queue; the last one frees it. */
 static void release(struct null_queue *queue)
@@ -263,8 +261,7 @@ static enum keel_status null_queue_flush(struct keel_queue *queue)
     return KEEL_OK;
 }
 
-/* ---- events: `sequence` of the head is what health calls the command, and is copied from the queue --------
- */
+/* ---- events: `sequence` of the head is what health calls the command, and is copied from the queue ----- */
 
 /* Caller holds the queue's lock. */
 static enum keel_status take_event(struct null_queue *queue, uint64_t number, struct null_event **out)
@@ -314,8 +311,7 @@ static void null_event_destroy(struct keel_event *event)
     keel_mutex_unlock(&queue->lock);
 }
 
-/* ---- commands: each puts one job into the ring; all was checked by device_queue.c -------------------------
- */
+/* ---- commands: each puts one job into the ring; all was checked by device_queue.c ---------------------- */
 
 /* What other queues' commands the job waits for; its own queue runs in order. */
 static void keep_waits(const struct keel_device_command *command, struct null_work *job)
@@ -432,8 +428,7 @@ static enum keel_status null_launch(const struct keel_device_command *command, s
     return put(command, (struct null_work){0});
 }
 
-/* ---- code: BOARD: from `code` where that is given, in a form that info.code_forms names
- * -------------------- */
+/* ---- code: BOARD: from `code` where that is given, in a form that info.code_forms names ---------------- */
 
 static enum keel_status null_program_create(struct keel_device *device, const struct keel_module *module,
                                             const char *options, const struct keel_code *code,

@@ -12,8 +12,7 @@
 
 KEEL_API_BEGIN
 
-/* ---- convolution ----------------------------------------------------------------------------------------
- */
+/* ---- convolution --------------------------------------------------------------------------------------- */
 
 /* [0] is down (height), [1] is across (width). Weights are [kernel[0], kernel[1], channels / groups,
  * out_channels]: outputs g * out_channels / groups and on see the channels g * channels / groups and on. */
@@ -81,8 +80,7 @@ struct keel_conv2d_grad_weight {
 enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *, const struct keel_conv2d_grad_weight *,
                                             struct keel_launch_list *);
 
-/* ---- batch norm (Ioffe and Szegedy 2015) ----------------------------------------------------------------
- */
+/* ---- batch norm (Ioffe and Szegedy 2015) --------------------------------------------------------------- */
 
 /* Sums down a channel go by blocks of KEEL_NORM_ROWS rows: within a block rows ascend from +0, then the sums
  * of blocks ascend from +0. Of each block the sum s and, about its own mean s / rows, the sum q of squares
@@ -130,8 +128,7 @@ struct keel_batch_norm_grad {
 enum keel_status keel_op_batch_norm_grad(struct keel_kernels *, const struct keel_batch_norm_grad *,
                                          struct keel_launch_list *);
 
-/* ---- pools ----------------------------------------------------------------------------------------------
- */
+/* ---- pools --------------------------------------------------------------------------------------------- */
 
 struct keel_pool_shape {
     uint32_t batch, height, width, channels;

@@ -405,8 +405,7 @@ static bool fabric_may_sleep(struct keel_carrier *carrier)
     return fi_trywait(fabric->fabric, fids, 2) == 0;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 static enum keel_status check_room(const struct fi_info *info)
 {

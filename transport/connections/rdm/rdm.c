@@ -118,8 +118,7 @@ static struct rdm_line *own_line(struct keel_line *line)
     return (struct rdm_line *)(void *)line;
 }
 
-/* ---- stations -------------------------------------------------------------------------------------------
- */
+/* ---- stations ------------------------------------------------------------------------------------------ */
 
 static bool watch(const struct rdm *rdm, int fd, void *what, uint32_t events)
 {
@@ -217,8 +216,7 @@ static void rdm_renew(struct keel_carrier *carrier)
     renew(rdm);
 }
 
-/* ---- birth and death of lines ---------------------------------------------------------------------------
- */
+/* ---- birth and death of lines -------------------------------------------------------------------------- */
 
 /* Takes the socket. LIMIT, IO. */
 static enum keel_status line_create(struct rdm *rdm, int fd, uint32_t events, struct rdm_line **out)
@@ -275,8 +273,7 @@ static void bury(struct keel_line **list)
         keel_free(own_line(line));
 }
 
-/* ---- the sockets ----------------------------------------------------------------------------------------
- */
+/* ---- the sockets --------------------------------------------------------------------------------------- */
 
 static enum keel_status rdm_dial(struct keel_carrier *carrier, const struct keel_address *address,
                                  void *owner, struct keel_line **out)
@@ -413,8 +410,7 @@ static void look_at_sockets(struct rdm *rdm)
     rdm->passes = 0;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static enum keel_send rdm_send(struct keel_line *given, struct keel_message *message, const void *payload,
                                bool lent, void *owner, bool *out_retry)
@@ -523,8 +519,7 @@ static void drain(struct rdm *rdm, struct place *place)
     }
 }
 
-/* ---- progress -------------------------------------------------------------------------------------------
- */
+/* ---- progress ------------------------------------------------------------------------------------------ */
 
 static void drain_all(struct rdm *rdm)
 {
@@ -600,8 +595,7 @@ static uint32_t rdm_descriptors(const struct keel_carrier *carrier, struct pollf
     return 1;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 static enum keel_status rdm_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
 {

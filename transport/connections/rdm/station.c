@@ -36,8 +36,7 @@ struct keel_station {
     uint32_t name_count;
 };
 
-/* ---- slots ----------------------------------------------------------------------------------------------
- */
+/* ---- slots --------------------------------------------------------------------------------------------- */
 
 static enum keel_status slot_create(struct keel_station *station, struct keel_slot **out)
 {
@@ -123,8 +122,7 @@ void keel_slot_return(struct keel_slot *slot)
         post_receives(station);
 }
 
-/* ---- what has happened ------------------------------------------------------------------------------------
- */
+/* ---- what has happened --------------------------------------------------------------------------------- */
 
 static struct keel_slot *failed(struct keel_station *station, const char **out_error)
 {
@@ -176,8 +174,7 @@ bool keel_station_may_sleep(struct keel_station *station)
     return station->fd < 0 || fi_trywait(station->fabric, &fid, 1) == 0;
 }
 
-/* ---- whom it knows ----------------------------------------------------------------------------------------
- */
+/* ---- whom it knows ------------------------------------------------------------------------------------- */
 
 /* Names are never removed: a provider may still have something under way to them. */
 enum keel_status keel_station_find(struct keel_station *station, const struct keel_station_name *name,
@@ -209,8 +206,7 @@ void keel_station_name(const struct keel_station *station, struct keel_station_n
         out->bytes = (uint32_t)bytes;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 /* With something to sleep on if the provider has it. Some say so only when asked for it. */
 static int open_queue(struct keel_station *station)

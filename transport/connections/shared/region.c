@@ -29,8 +29,7 @@ static struct {
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* ---- the list -------------------------------------------------------------------------------------------
- */
+/* ---- the list ------------------------------------------------------------------------------------------ */
 
 /* The first region that begins above it. */
 static uint32_t above(const uint8_t *at)
@@ -169,8 +168,7 @@ uint64_t keel_region_generation(void)
     return atomic_load_explicit(&list.generation, memory_order_relaxed);
 }
 
-/* ---- loans ----------------------------------------------------------------------------------------------
- */
+/* ---- loans --------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_loan_map(struct keel_loan *loan, int fd, uint64_t region, uint64_t bytes)
 {

@@ -110,8 +110,7 @@ static struct shared_line *own_line(struct keel_line *line)
     return (struct shared_line *)(void *)line;
 }
 
-/* ---- who is where ---------------------------------------------------------------------------------------
- */
+/* ---- who is where -------------------------------------------------------------------------------------- */
 
 /* The same boot of the same kernel, where abstract sockets see each other, and the same user. */
 static enum keel_status host_identity(uint8_t *out, size_t bytes)
@@ -162,8 +161,7 @@ static int pidfd_of(int fd, const struct ucred *peer)
     return peer->pid > 0 ? (int)syscall(SYS_pidfd_open, peer->pid, 0) : -1;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------------------
- */
+/* ---- birth and death ----------------------------------------------------------------------------------- */
 
 /* The low bit of what epoll returns tells the pidfd from the socket. */
 static bool watch(const struct shared *shared, int fd, const struct shared_line *line, bool process)
@@ -241,8 +239,7 @@ static void close_gaps(struct shared *shared)
     shared->table_count = count;
 }
 
-/* ---- the conversation -----------------------------------------------------------------------------------
- */
+/* ---- the conversation ---------------------------------------------------------------------------------- */
 
 static void ring(const struct shared_line *line)
 {
@@ -414,8 +411,7 @@ static void callers_arrived(struct shared *shared)
     }
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* The other side may read this region, from now on if not before. */
 static bool lend_region(struct shared_line *line, uint64_t region)
@@ -651,8 +647,7 @@ static void deliver(struct shared_line *line)
         keel_line_broke(&line->line, "the other side is gone");
 }
 
-/* ---- progress -------------------------------------------------------------------------------------------
- */
+/* ---- progress ------------------------------------------------------------------------------------------ */
 
 static void descriptor_ready(struct shared *shared, const struct epoll_event *event)
 {
@@ -717,8 +712,7 @@ static uint32_t shared_descriptors(const struct keel_carrier *carrier, struct po
     return 1;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 static enum keel_status shared_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
 {

@@ -50,8 +50,7 @@ static_assert(KEEL_RING_BYTES % KEEL_PAGE_BYTES == 0, "rings are mapped by pages
 static_assert(KEEL_RING_BYTES / 2 >= KEEL_CHUNK_BYTES + KEEL_CACHE_LINE_BYTES,
               "half a ring takes any message");
 
-/* ---- mapping --------------------------------------------------------------------------------------------
- */
+/* ---- mapping ------------------------------------------------------------------------------------------- */
 
 static bool map_at(uint8_t *at, size_t bytes, int fd, size_t offset)
 {
@@ -120,8 +119,7 @@ void keel_span_unmap(struct keel_span *span)
     span->segment = NULL;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static struct ring *ring_out(const struct keel_span *span)
 {
@@ -294,8 +292,7 @@ bool keel_span_withdrawn(const struct keel_span *span)
     return atomic_load_explicit(&span->segment->sides[1 - span->side].withdrawn, memory_order_relaxed) != 0;
 }
 
-/* ---- sleep ----------------------------------------------------------------------------------------------
- */
+/* ---- sleep --------------------------------------------------------------------------------------------- */
 
 /* A sleep is ended by one ring. What the other side says here may be a lie, which costs a ring. */
 static bool ring_once(struct keel_span *span)

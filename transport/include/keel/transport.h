@@ -144,8 +144,9 @@ bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
  * long (not on an orderly close). Must not block or call into the group. Set before the first operation. */
 void keel_group_on_lost(struct keel_group *group, void (*lost)(void *context, uint32_t rank), void *context);
 
-/* ---- collectives ------------------------------------------------------------------------------------------
- * Every rank of the group begins the operation with the same `sequence`, a number unique within the group;
+/* ---- collectives --------------------------------------------------------------------------------------- */
+
+/* Every rank of the group begins the operation with the same `sequence`, a number unique within the group;
  * different sequences may be in flight at once, begun in any order. */
 
 enum keel_element {
@@ -248,8 +249,9 @@ enum keel_status keel_group_run(struct keel_group *group, const struct keel_coll
  * each operation. NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
 
-/* ---- memory -----------------------------------------------------------------------------------------------
- * Where parts and results may lie, like anywhere else. What lies here ranks of the same host read in place
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+/* Where parts and results may lie, like anywhere else. What lies here ranks of the same host read in place
  * instead of passing copies through slots, so long vectors belong here. Zeroed, page-aligned, a whole memfd
  * each: for few, large buffers. Children of fork share it with their parent. Peers can read it, not write it,
  * while both are in one epoch. Free it when no operation uses it and no group that it was used in is open, or

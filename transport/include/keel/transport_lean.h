@@ -84,8 +84,9 @@ void keel_lean_stats(const struct keel_lean *lean, struct keel_lean_stats *out);
  * 16 bytes from everybody to everybody; top-k: n (n - 1) times 16 bytes and 8 for each number. */
 uint64_t keel_lean_wire_bytes(const struct keel_lean_config *config);
 
-/* ---- rows -------------------------------------------------------------------------------------------------
- * Gradients of embeddings: each rank has some rows of a matrix, each `width` floats. */
+/* ---- rows ---------------------------------------------------------------------------------------------- */
+
+/* Gradients of embeddings: each rank has some rows of a matrix, each `width` floats. */
 
 struct keel_rows_config {
     uint32_t rank, rank_count;
