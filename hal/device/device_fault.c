@@ -1,10 +1,10 @@
 /* device_fault.c - faults on demand in front of a backend.
  *
  * keel_device_inject puts a table of functions of its own in front of the backend's, so that a device that
- * was never given a plan pays nothing. From then on every event that the device hands out is one of ours: it
- * may wrap the backend's, and says itself when it completes. Time is how a hang is made: each queue has a
- * time before which nothing more of it completes, which `slow` moves on and `hang` moves to never; what waits
- * for an event waits for that time too. A command whose time is never does not reach the backend.
+ * was never given a plan pays nothing. From then on every event of the device is created here: it may wrap
+ * the backend's event, and decides itself when it is complete. Each queue has a time before which none of its
+ * commands completes: `slow` moves it later, `hang` sets it to never, and a wait for an event waits for that
+ * time too. A command that would never complete is not passed to the backend.
  *
  * Lock order: faults.lock, then nothing. A queue's time belongs to the queue's thread, an event's is written
  * before the event is handed out. */

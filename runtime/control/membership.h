@@ -1,9 +1,9 @@
-/* membership.h - who is in the run, by the evidence: the launcher's picture of all nodes and workers.
+/* membership.h - failure detection: what the launcher knows of all nodes and workers.
  *
  * Owns what agents reported last (state, not events: lost and repeated reports do no harm), when each node
- * was heard, who accuses whom, and the judgement over it. Evidence only accuses: the judgement says
- * who should go and who could come, and only a view that commits makes it so (lead.c). Knows nothing of
- * messages on the way, of the register or of steps. */
+ * was heard, who accuses whom, and the judgement over it. Evidence alone changes nothing: this file says who
+ * should leave and who could join, and node_lead.c commits a view that does it. Knows nothing of messages in
+ * flight, of the register or of steps. */
 #ifndef KEEL_MEMBERSHIP_H
 #define KEEL_MEMBERSHIP_H
 

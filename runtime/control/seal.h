@@ -2,11 +2,11 @@
  *
  * A datagram is a header in the clear, the sealed message, and a tag over both (XChaCha20-Poly1305, IETF
  * construction, libsodium). The header says the run, the sender and its incarnation, the receiver and its
- * process, and a counter. What opens is: of this run, from who it says, for this very process, and new.
- * The same datagram is never opened twice (a window of 64 counters per sender, RFC 6479's idea; a process
- * that was started again is another receiver), and once a sender's new incarnation was heard, its old one
- * no longer is: a node that was replaced cannot speak.
- * Not thread-safe: one owner. Little-endian hosts of one kind: headers go as they are. */
+ * process, and a counter. A datagram opens only if it belongs to this run, comes from the sender that it
+ * names, is addressed to this process and was not opened before. The same datagram is never opened twice (a
+ * window of 64 counters per sender, RFC 6479's idea; a process that was started again is another receiver),
+ * and once a sender's new incarnation was heard, its old one no longer is: a node that was replaced cannot
+ * speak. Not thread-safe: one owner. Little-endian hosts of one kind: headers go as they are. */
 #ifndef KEEL_SEAL_H
 #define KEEL_SEAL_H
 

@@ -1,9 +1,10 @@
 /* data.h - samples in, batches out, by number.
  *
- * One door, a reader for each kind of model (data_text.c, data_images.c, data_teacher.c). The loader has no
- * state: sample g of the run is a keyed permutation of the numbers of what there is, and what is drawn for it
- * (masks, mirrored images) is drawn by g too, so step, microbatch and seed say all, on any rank, after any
- * resume. What validation reads is fixed, and never trained on. Read-only after open; any thread. */
+ * One interface, a reader for each kind of model (data_text.c, data_images.c, data_teacher.c). The loader has
+ * no state: sample g of the run is chosen by a keyed permutation of the sample indices, and its random parts
+ * (masks, mirrored images) are keyed by g too. So step, microbatch and seed determine a batch, on any rank
+ * and after any resume. What validation reads is fixed, and never trained on. Read-only after open; any
+ * thread. */
 #ifndef KEEL_DATA_H
 #define KEEL_DATA_H
 

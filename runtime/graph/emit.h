@@ -1,4 +1,4 @@
-/* emit.h - what the emit rows of the operations work with: nodes become launches through the doors of
+/* emit.h - what the emit functions of the operations use: nodes become launches through the public headers of
  * kernels.
  *
  * An emit function fills the kernel's descriptor from the node's shapes, which were checked when the node was

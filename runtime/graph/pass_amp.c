@@ -1,4 +1,4 @@
-/* pass_amp.c - amp: what waits for the backward pass waits in 16 bits.
+/* pass_amp.c - amp: store activations kept for the backward pass in 16 bits.
  *
  * All arithmetic is of float32. In 16 bits wait
  *     what the forward pass makes and the backward pass reads, and
@@ -6,8 +6,8 @@
  * by a cast behind the node that makes the value. Products read it so; others have it read back by a cast
  * before them. In between only the copy needs memory. Rounding happens in the first cast alone, to nearest,
  * ties to even
- * (kernels/common/canon_half.h). All other readers see the value as it was made: the loss is that of float32 with
- * the same weights.
+ * (kernels/common/canon_half.h). All other readers see the value as it was made: the loss is that of float32
+ * with the same weights.
  *
  * Never in 16 bits: what a loss makes, and what is read with it (it is read next); statistics of rows (mean,
  * deviation, maximum), which are few. Which values wait is chosen before fuse, of the graph as autodiff left

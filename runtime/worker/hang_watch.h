@@ -1,8 +1,8 @@
-/* hang_watch.h - notices that a device does not come back, after seconds and not after the stall limit.
+/* hang_watch.h - detects a hung device after seconds instead of after the stall limit.
  *
- * The thread that talks to the device says when it begins and when it has come back, by section of the step.
- * Another thread (the inbox's, which beats) looks at each tick. So it is noticed whether the driver blocks
- * inside a launch, in a wait, or in a call that knows no deadline.
+ * The thread that drives the device marks the begin and end of each section of the step. Another thread (the
+ * inbox's) checks at each heartbeat how long the current section has lasted. So a hang is found wherever the
+ * driver blocks: in a launch, in a wait, or in a call without a deadline.
  *
  * The limit of a section follows what was measured:
  *

@@ -1,4 +1,5 @@
-/* trainer.h - one rank's part of a step: which shards it computes, what it keeps, how the sum is made.
+/* trainer.h - one rank's part of a step: which shards it computes, which partial sums it keeps, how they are
+ * summed over ranks.
  *
  * Owns the engine, the kernels and the gradients of tree nodes that are held between shards. Gradients
  * of logical shards are summed in the fixed tree of transport.h: inside the rank on the device, between
@@ -36,8 +37,8 @@ void keel_trainer_destroy(struct keel_trainer *trainer);
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
 struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer);
 
-/* Run everything once, so that the first step, and the takeover by a spare, cost what all steps cost.
- * The state is not of use afterwards: initialize, load or heal it. */
+/* Warm-up: run everything once, so that the first step, and the first step of a spare that takes over, take
+ * no longer than others. It changes the state: initialize, load or heal it afterwards. */
 enum keel_status keel_trainer_warm(struct keel_trainer *trainer);
 /* The digest of the weights after the one update of the warm-up, from the job's first weights: equal on
  * boards that compute the same bits, in the kernels and shapes of this job. 0 before. */
@@ -53,9 +54,10 @@ struct keel_trainer_phase {                    /* drills; fire may not return */
     void *context;
 };
 
-/* Asked when the gradients of the step were computed, before they count: any status but OK ends the step, and
- * no rank commits it. Blocks. `wrong` is told when checksums of products show that the board changed one
- * (train.check_products), and what it says ends the step; NULL: CORRUPT with the evidence does. */
+/* `pass` is called after the gradients of the step are computed and before this rank contributes its last
+ * part of the sum: any status but OK ends the step, and no rank commits it. Blocks. `wrong` is told when
+ * checksums of products show that the board changed one (train.check_products), and what it says ends the
+ * step; NULL: CORRUPT with the evidence does. */
 struct keel_trainer_screen {
     enum keel_status (*pass)(void *context); /* NULL: not this step */
     enum keel_status (*wrong)(void *context, const char *evidence);

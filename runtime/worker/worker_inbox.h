@@ -1,8 +1,8 @@
-/* worker_inbox.h - the worker's ear: a thread that listens to the agent while the main thread computes.
+/* worker_inbox.h - a thread that receives the agent's messages while the main thread computes.
  *
- * It keeps the newest view, revokes the group of an older epoch the moment a newer view arrives, beats with
- * the progress counter, and ends the process when the agent is gone: a worker without an agent belongs to
- * nobody. Locks: `mutex` guards all fields below it. */
+ * It keeps the newest view, revokes the group of the older epoch as soon as a newer view arrives, sends
+ * heartbeats with the progress counter, and ends the process when the agent has ended. Locks: `mutex` guards
+ * all fields below it. */
 #ifndef KEEL_WORKER_INBOX_H
 #define KEEL_WORKER_INBOX_H
 

@@ -1,4 +1,5 @@
-/* worker_sync.c - from a view to a group whose ranks all hold the same state.
+/* worker_sync.c - after a view change: open the group, agree on the newest state, heal the ranks that lack
+ * it.
  *
  * Every rank says what it has (one all-gather); all draw the same conclusion from the same records, so no
  * coordinator is needed. Where somebody is alive with state, the furthest one heals the rest: nobody goes

@@ -9,21 +9,22 @@
  * Ownership.  create/destroy and open/close pair up; destroy children before parents.
  *             A slice is destroyed before the buffer that it is cut from.
  * Threads.    A queue and a kernel object are used by one thread at a time; the rest is thread-safe.
- * Failure.    Errors are sticky per queue, and travel to whoever waits for what failed: after DEVICE_LOST
- *             every later call on that queue returns DEVICE_LOST with the first failure's text, and the
- *             caller's next move is to end the worker process. Nothing aborts. See keel/health.h.
- * Memory.     Host memory that commands read or write stays until their event, or a finish, is OK; after a
- *             failure, until a finish says DEVICE_LOST or the queue is destroyed. Where the device is then
- *             HUNG or LOST nothing was waited for, and it stays until the process ends.
- * Waiting.    keel_event_wait and keel_queue_finish block, each with a deadline; so do the creation of a
- *             buffer, the making of programs and keel_queue_destroy, as said there. The rest enqueues. No
- * busy polling. Some drivers run a command inside the call that enqueues or flushes it (PoCL's `basic`
- *             device, Oclgrind; the host device, which is none): there a launch blocks for as long as its
- *             kernel takes, which no deadline ends and no query foretells; whoever must not be held up calls
- *             from a thread, or a process, of its own.
+ * Failure.    Errors are sticky per queue: after DEVICE_LOST every later call on that queue returns
+ *             DEVICE_LOST with the text of its first failure. A command that waits for a failed event fails
+ *             too. The caller then ends the worker process; nothing here aborts. See keel/health.h.
+ * Memory.     Host memory that a command reads or writes must stay valid until the command's event, or a
+ *             finish, is OK; after a failure, until a finish returns DEVICE_LOST or the queue is destroyed.
+ *             If the device is then HUNG or LOST, nothing was waited for: keep the memory until the process
+ *             ends.
+ * Waiting.    keel_event_wait and keel_queue_finish block up to their deadline. Creating a buffer, creating
+ *             a program and keel_queue_destroy block as stated at each. All other calls enqueue and return.
+ *             Nothing busy-polls. Some drivers execute a command inside the call that enqueues or flushes
+ *             it (PoCL's `basic` device, Oclgrind, and the host device): there a launch blocks for as long
+ *             as its kernel runs, no deadline interrupts it, and no query tells beforehand. Callers that
+ *             must stay responsive use a thread or process of their own.
  * Order.      A queue runs its commands in order; across queues, order comes from events.
- * Code.       A kernel comes from source, from a binary made before, or is built into the board: who runs it
- *             need not know which (keel_device_use_code). */
+ * Code.       A kernel comes from source, from a binary made before, or is built into the board; the code
+ *             that launches it is the same for all (keel_device_use_code). */
 #ifndef KEEL_DEVICE_H
 #define KEEL_DEVICE_H
 
@@ -54,8 +55,8 @@ enum keel_device_kind {
 enum { KEEL_DEVICE_NAME_BYTES = 128, KEEL_DEVICE_LIST_MAX = 64, KEEL_ARG_MAX = 24, KEEL_WAIT_MAX = 16 };
 enum { KEEL_COMMANDS_MAX = 1 << 20, KEEL_IMAGE_MAX = 64, KEEL_BANK_MAX = 64 };
 
-/* Forms that a kernel's code may have, as bits. Any OpenCL device is said to take binaries, for there is no
- * query: one that does not says so when it gets one. Of the host device all kernels are built in. */
+/* Forms of kernel code, as bits. OpenCL has no query for binary support, so every OpenCL device reports
+ * BINARY; one without it fails when it is given a binary. On the host device all kernels are BUILTIN. */
 enum keel_code_form { KEEL_CODE_SOURCE = 1, KEEL_CODE_BINARY = 2, KEEL_CODE_BUILTIN = 4 };
 
 /* What the driver claims of its float32 arithmetic, as bits. Drivers claim too much and too little: golden
@@ -73,11 +74,11 @@ enum keel_numerics {
 
 /* Where a buffer lies.
  * DEVICE  where the device is fastest with it.
- * PINNED  in host memory that the device reaches by itself: what copies to and from DEVICE run fastest with,
- *         and what a map shows without a copy.
- * SHARED  in pages that host and device both use where they lie; a map gives the same address each time.
- *         Only on devices of unified_memory.
- * Memory of the caller's own is imported by keel_buffer_wrap. */
+ * PINNED  in host memory that the device can access directly: the fastest source and target of copies to
+ *         and from DEVICE, and mapped without a copy.
+ * SHARED  in pages that host and device both access in place; a map gives the same address each time. Only
+ *         on devices of unified_memory.
+ * The caller's own memory is imported with keel_buffer_wrap. */
 enum keel_memory { KEEL_MEMORY_DEVICE, KEEL_MEMORY_PINNED, KEEL_MEMORY_SHARED };
 
 struct keel_device_info {
@@ -121,8 +122,8 @@ struct keel_device_info {
 
 /* All devices of all platforms, usable ones first, then those passed over with the reason (broken ICD,
  * no memory ...). A device without a compiler is usable, with code from elsewhere. The host device is always
- * last of the usable. Never fails because of a
- * broken platform. `loader` (may be NULL) gets the path of the OpenCL loader in use, or "" if none. */
+ * last of the usable. A broken platform is listed, not an error. `loader` (may be NULL) gets the path of the
+ * OpenCL loader in use, or "" if none. */
 enum keel_status keel_device_list(struct keel_device_info *out, uint32_t capacity, uint32_t *out_count,
                                   char loader[KEEL_DEVICE_NAME_BYTES]);
 
@@ -154,8 +155,8 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
 /* What keel_device_open would open, without doing so: errors as there. */
 enum keel_status keel_device_select(const char *selector, const struct keel_device_options *options,
                                     struct keel_device_info *out);
-/* All children have been destroyed, but for what was kept because it may still be written to: a device that
- * hangs or is gone (keel/health.h) is then left behind, until the process ends. NULL is accepted. */
+/* Destroy all children first. If a child could not be freed because the driver may still write to it (the
+ * device is HUNG or LOST, keel/health.h), the device is leaked until the process ends. NULL is accepted. */
 void keel_device_close(struct keel_device *device);
 const struct keel_device_info *keel_device_info(const struct keel_device *device);
 
@@ -302,11 +303,12 @@ void keel_device_use_code(struct keel_device *device, const struct keel_code_pro
 
 /* A program for a device, from the provider's code or else from source. `options` are OpenCL build options
  * ("-DTILE_M=12"); the backend adds none that change arithmetic. UNSUPPORTED with the first lines of the
- * build log as detail, or that there is no code in a form that the device takes. On a device of image_limit
- * an image that is not loaded takes the place of the one that was loaded first, once nothing runs: BUSY while
- * a queue has commands since its last keel_queue_finish. It goes when a source was built, and when the driver
- * is given a binary or built-in kernels, also where it then refuses them: by then the board may be empty.
- * Kernels of an image that is gone are refused by name; a program that is created anew brings it back. */
+ * build log as detail, or that there is no code in a form that the device takes. When a device already holds
+ * image_limit images, loading another one evicts the oldest. That needs an idle device: BUSY while a queue
+ * has commands since its last keel_queue_finish. The oldest image is evicted after a successful build from
+ * source, or when the driver is given a binary or built-in kernels, even if it then refuses them, since the
+ * board may be empty by then. Launching a kernel of an evicted image fails and names it; creating its program
+ * again loads it again. */
 enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
                                      const char *options, struct keel_program **out);
 void keel_program_destroy(struct keel_program *program);
@@ -361,11 +363,11 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
 
 /* Command lists: commands that are checked and prepared once, and replayed often.
  *
- * Commands run in the order in which they were added: that is all the dependency there is inside. Arguments
- * lie in the list's own kernel objects, so that a replay sets none, checks none and allocates nothing; what
- * is to differ between replays lies in buffers. Buffers and kernels outlive the list. A list is added to and
- * replayed by one thread at a time; it may be replayed again, on any queue of its device, while an earlier
- * replay still runs. */
+ * Commands run in the order in which they were added; a list has no other dependencies. Arguments are stored
+ * in the list's own kernel objects, so a replay sets, checks and allocates nothing; data that differs between
+ * replays must be in buffers. Buffers and kernels outlive the list. A list is added to and replayed by one
+ * thread at a time; it may be replayed again, on any queue of its device, while an earlier replay still runs.
+ */
 enum keel_status keel_commands_create(struct keel_device *device, struct keel_commands **out);
 void keel_commands_destroy(struct keel_commands *commands); /* NULL is accepted; nothing of it may run */
 /* Add one command, checked as its keel_queue_ sibling checks it. LIMIT: more than KEEL_COMMANDS_MAX. */
@@ -380,8 +382,8 @@ enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_
 /* Nothing is added any more. INVALID: nothing was. */
 enum keel_status keel_commands_seal(struct keel_commands *commands);
 /* Enqueue all of a sealed list. The first command waits for `waits`, the event (may be NULL) is the last
- * one's. All or nothing: where the driver refuses a command after the first the queue fails (DEVICE_LOST,
- * with the driver's word), since half a list is done; a refusal of the first is its own status, and no more.
+ * one's. If the driver refuses the first command, that status is returned and nothing has run. If it refuses
+ * a later one, part of the list has run: the queue fails (DEVICE_LOST, with the driver's error).
  */
 enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
                                    const struct keel_wait_list *waits, struct keel_event **out_event);

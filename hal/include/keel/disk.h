@@ -1,5 +1,5 @@
-/* disk.h - the one door to the disk: every byte that is stored or read back passes one table of calls, so
- * that a test can make any of them fail, tear or be lost, and do it again.
+/* disk.h - all disk access goes through one table of functions, so that a test can make any call fail, write
+ * partially or lose its data, reproducibly.
  *
  * The calls are those of POSIX: -1 and errno. But EINTR is tried again in here (a bounded number of times),
  * and close tells nothing but an error of the data. `at` is an open directory, or AT_FDCWD. Calls block; any

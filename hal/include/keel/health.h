@@ -1,4 +1,4 @@
-/* health.h - how a device is, faults put in on demand, and a trace of what it was told.
+/* health.h - the health state of a device, fault injection, and a trace of its commands.
  *
  * Health.  Each open device is in one state:
  *
@@ -9,17 +9,17 @@
  *     LOST         the driver says that it is gone, or somebody reported it
  *     QUARANTINED  somebody reported that it is not to be trusted (wrong results ...)
  *
- * By itself, as waits go: OK, DEGRADED -> SUSPECT -> HUNG by waits that pass their deadline (a look with no
- * time to wait does not count); SUSPECT -> what it was before, and HUNG -> DEGRADED, when of every
- * queue that was waited for in vain that command, or a later one, is seen complete, or the queue has ended;
- * -> DEGRADED by a command that fails; -> LOST when the driver says so. By keel_device_report: any state but
- * LOST -> any but HUNG, but HUNG -> OK, DEGRADED or SUSPECT only by a command that comes back; LOST ->
- * QUARANTINED, and no way back while the device is open.
+ * Automatic transitions: OK, DEGRADED -> SUSPECT -> HUNG when waits pass their deadline (a wait with a
+ * deadline of now does not count). SUSPECT -> its earlier state, and HUNG -> DEGRADED, once every queue on
+ * which a wait timed out has completed that command or a later one, or was destroyed. OK -> DEGRADED when a
+ * command fails (a SUSPECT device then returns to DEGRADED); any -> LOST when the driver reports it. By
+ * keel_device_report: any state but LOST -> any but HUNG, but HUNG -> OK, DEGRADED or SUSPECT only by a
+ * command that comes back; LOST -> QUARANTINED, and no way back while the device is open.
  *
  * A device that is LOST or QUARANTINED refuses every new command and every new object with DEVICE_LOST and
  * the evidence; one that is HUNG refuses new buffers, queues and programs, and takes commands, which wait
- * their turn. What is destroyed while a device is HUNG or LOST is not waited for: a queue that cannot end is
- * left behind, with a line in the log. Other devices of the process know nothing of all this.
+ * their turn. Destroying an object of a HUNG or LOST device does not wait: a queue that cannot finish is
+ * leaked, with a line in the log. Other devices of the process are not affected.
  *
  * Failure travels. A command that fails fails its queue: every later command and wait of that queue returns
  * DEVICE_LOST with the first failure's text, and so does a command of another queue that waits for an event
@@ -91,7 +91,8 @@ void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
  * 60 s). Costs nothing on a device that was never given a plan. */
 enum keel_status keel_device_inject(struct keel_device *device, const char *plan);
 
-/* Was the device ever given a plan of faults? What is found of it since is a drill's. Any thread. */
+/* True if the device was ever given a fault plan: failures found since then may be injected ones. Any thread.
+ */
 bool keel_device_has_faults(const struct keel_device *device);
 
 /* Keep the last `commands` commands (1 to 16384) of all queues of the device, from now on: which queue, what,

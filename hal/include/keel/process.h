@@ -51,16 +51,17 @@ struct keel_process_look {
 /* A process that is not there is dead, with start_ticks 0. Does not block; any thread. */
 struct keel_process_look keel_process_look_at(pid_t pid);
 
-/* First thing in main(). Standard descriptors that are closed become /dev/null, lest the next file that is
- * opened takes what is printed; handlers that libraries installed before main are taken out (PSM's turn a
- * crash into exit code 1, with a file in the working directory), so that a crash ends us as itself. INT, TERM
- * and HUP, where they are not ignored, end the process from now on with INTERRUPTED's exit code and a line.
+/* First thing in main(). Closed standard descriptors are opened on /dev/null, so that no file opened later
+ * receives printed text. Signal handlers that libraries installed before main are removed, so that a crash
+ * ends the process by its signal (PSM's handler turns it into exit code 1 and leaves a file in the working
+ * directory). INT, TERM and HUP, where they are not ignored, end the process from now on with INTERRUPTED's
+ * exit code and a line.
  */
 void keel_process_begin(void);
 
-/* Between true and false the first of these signals is only noted, for work that has something to undo: it
- * asks keel_process_interrupted often. Another one after more than a second ends the process all the same. A
- * signal that was noted stays noted. One thread at a time. */
+/* While held, the first of these signals only sets a flag, so that work that must be undone can poll
+ * keel_process_interrupted. A second signal more than a second later ends the process. The flag is never
+ * cleared. One thread at a time. */
 void keel_process_hold_interrupts(bool hold);
 bool keel_process_interrupted(void); /* any thread */
 

@@ -41,14 +41,13 @@ enum keel_status keel_thread_create(struct keel_thread *thread, const char *name
                                     void *argument);
 void keel_thread_join(struct keel_thread *thread);
 
-/* From now on the calling thread runs, and its reads and writes of disks are served, only when nobody else
- * wants to: idle scheduling class, and idle class of input and output where the disk's scheduler knows it.
- * For good; best effort. What it holds a lock for, others may wait for long. */
+/* Put the calling thread into the idle scheduling class and, where the I/O scheduler supports it, the idle
+ * I/O class. Permanent; best effort. A lock that it holds may block other threads for long. */
 void keel_thread_to_background(void);
 
-/* From now on the scheduler lends the calling thread the processor for so long at a time, and as much in all
- * as before: a thread with a shorter slice than the one that runs gets the processor when it wakes, and gets
- * it back soon. Nothing happens in classes other than the ordinary ones, nor before Linux 6.12. */
+/* Set the calling thread's scheduler time slice; its share of the processor stays the same. A thread that
+ * wakes preempts one with a longer slice, so a short slice lowers latency. No effect outside the normal
+ * scheduling classes, nor before Linux 6.12. */
 void keel_thread_slice(uint64_t slice_ns);
 
 /* Number of processors this process may use (affinity and cgroup quota), at least 1. */

@@ -129,9 +129,9 @@ enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct
                                         enum keel_status (*finished)(void *context, uint32_t bucket),
                                         void *context);
 
-/* With check_products: whether the results of all products so far were what had been computed when they were
- * used; DEVICE_LOST names one that was not. Ask before a gradient is believed. Blocks until the queue is
- * empty, also without check_products. */
+/* With check_products: compare the checksums of all products so far; DEVICE_LOST names a product whose result
+ * changed in memory between being computed and being used. Call it before using a gradient. Blocks until the
+ * queue is empty, also without check_products. */
 enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadline_ns);
 
 /* The loss accumulator: one float on the device. */
@@ -157,7 +157,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
 /* Mean loss of one batch, dropout off; blocks. */
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                   uint64_t deadline_ns, float *out_loss);
-/* What the graph's output is for one batch, dropout off: `rows` rows of its last dimension from row
+/* Compute the graph's output for one batch, dropout off: `rows` rows of its last dimension from row
  * `first_row` of its flattened others, floats or int32 as the value is; blocks. INVALID: no output, or rows
  * that it has not. After TIMEOUT `out` must live as long as the engine. */
 enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,

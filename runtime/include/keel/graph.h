@@ -34,10 +34,10 @@ enum keel_status keel_graph_status(const struct keel_graph *graph); /* first err
  * each, and so have parameters, of 1 to KEEL_VALUE_NAME_BYTES - 1 bytes. */
 keel_value keel_graph_input(struct keel_graph *, const char *name, enum keel_dtype, struct keel_shape);
 
-/* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. Or a statistic, which
- * is no gradient's business: operations add to its accumulator the mean over the step of what they see, and
- * the update does w += momentum * (mean - w). It lies behind all trained tensors, is in no norm, and takes
- * part in sums, digests and snapshots like them. */
+/* A trained tensor: normal(0, deviation) when deviation > 0, else the constant `fill`. Or a statistic (such
+ * as a running mean), which has no gradient: operations add the mean over the step to its accumulator, and
+ * the update does w += momentum * (mean - w). Statistics are stored after all trained tensors and excluded
+ * from the gradient norm; sums, digests and snapshots include them. */
 struct keel_param_spec {
     const char *name;
     struct keel_shape shape;

@@ -176,9 +176,9 @@ struct keel_env {
     /* Launcher: write the manifest of a snapshot whose shards are all durable. */
     void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
                             const struct keel_shard_summary *shards, uint32_t count);
-    /* Launcher: the shards of these ranks (a bit each) are durable, and no snapshot_commit of that attempt
-     * will come, unless it came already: another view took over, or a later step was first. Remove them if
-     * they are not committed. */
+    /* Launcher: this attempt of a snapshot will not be committed any more (the view changed, or a later step
+     * was committed first), though the shards of these ranks (one bit each) are durable. Remove them, unless
+     * snapshot_commit was already called for this attempt. */
     void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, uint64_t ranks);
     /* Launcher: a step is committed; called once per step, ascending; without a gap unless
      * nobody alive has the record any more. */
