@@ -641,8 +641,11 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
     if (end_is_kept(run, run->job.steps))
         return KEEL_OK;
     enum keel_status failure = keel_output_snapshot_failure(output);
+    bool machine = failure == KEEL_NO_MEMORY || failure == KEEL_NO_SPACE || failure == KEEL_DENIED;
     *again = failure == KEEL_OK;
-    return keel_fail(*again ? KEEL_INTERRUPTED : failure,
+    return keel_fail(*again    ? KEEL_INTERRUPTED
+                     : machine ? failure
+                               : KEEL_IO,
                      "all steps are done, but their end is not kept: %s; the same command makes it again",
                      *again ? "the last snapshot was lost with its node" : keel_detail());
 }
