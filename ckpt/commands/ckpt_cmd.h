@@ -85,6 +85,7 @@ struct keel_cmd_place {
     const char *path; /* as it was given; borrowed */
     bool has_step;    /* the PATH or --step names one snapshot */
     uint64_t step, attempt;
+    uint32_t removed; /* how many that were taken as the newest were removed while they were read */
 };
 /* PATH is a store's root, a run in it, the directory of one snapshot, or that of a `keel run`. */
 enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
@@ -103,7 +104,19 @@ bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_att
 const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *place,
                                                  const struct keel_attempts *attempts);
 /* The snapshot that is named, else the newest. */
-enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out);
+enum keel_status keel_cmd_open_snapshot(struct keel_cmd_place *place, struct keel_snapshot **out);
+/* A run beside removes old snapshots while they are read. Whether that snapshot, which was committed, has
+ * lost its manifest, the first of its files to go: then what could not be read of it is no damage. Leaves
+ * keel_detail() as it is. */
+bool keel_cmd_is_removed(const struct keel_cmd_place *place, const struct keel_snapshot_info *info);
+/* OK: the command takes the newest of those that are there now. NOT_FOUND: one was named, or it happens again
+ * and again. */
+enum keel_status keel_cmd_note_removed(struct keel_cmd_place *place, uint64_t step);
+/* After reading *snapshot failed with *status. True: it was the newest and was removed meanwhile; it is
+ * closed, *snapshot is NULL, and the command begins again with keel_cmd_open_snapshot. False: *status is the
+ * result. */
+bool keel_cmd_reads_again(struct keel_cmd_place *place, struct keel_snapshot **snapshot,
+                          enum keel_status *status);
 
 /* ---- ckpt_cmd_out.c: what is written ---- */
 

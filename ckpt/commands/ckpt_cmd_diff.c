@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK_ELEMENTS = 1 << 20, WIDE_ELEMENTS = 1024, SIDES = 2, DIFFER_CODE = 1 };
@@ -19,11 +20,12 @@ struct difference {
 
 struct diff {
     const struct keel_cmd *cmd;
-    struct keel_cmd_place places[SIDES];
+    struct keel_cmd_place *places; /* of each side */
     struct keel_snapshot *snapshots[SIDES];
     uint8_t *blocks[SIDES];
     uint64_t done_bytes, total_bytes;
     struct keel_cmd_meter meter;
+    FILE *text; /* kept until the end: a snapshot that is removed meanwhile makes it begin again */
     uint32_t equal, changed, different, only[SIDES];
     json_t *only_json[SIDES], *changed_json, *different_json; /* with --json */
 };
@@ -167,7 +169,7 @@ static void tell_only(struct diff *d, int side, const struct keel_region *tensor
     if (d->cmd->json)
         json_array_append_new(d->only_json[side], json_string(tensor->name));
     else
-        printf("only in %s: %s\n", d->places[side].path, tensor->name);
+        fprintf(d->text, "only in %s: %s\n", d->places[side].path, tensor->name);
 }
 
 static void tell_changed(struct diff *d, const struct keel_region *a, const struct keel_region *b)
@@ -185,8 +187,8 @@ static void tell_changed(struct diff *d, const struct keel_region *a, const stru
     char x[256], y[256];
     keel_cmd_format_shape(a, x, sizeof x);
     keel_cmd_format_shape(b, y, sizeof y);
-    printf("changed: %s: %s [%s], %s [%s]\n", a->name, keel_cmd_dtype_name(a->dtype), x,
-           keel_cmd_dtype_name(b->dtype), y);
+    fprintf(d->text, "changed: %s: %s [%s], %s [%s]\n", a->name, keel_cmd_dtype_name(a->dtype), x,
+            keel_cmd_dtype_name(b->dtype), y);
 }
 
 static void tell_different(struct diff *d, const struct keel_region *tensor,
@@ -204,11 +206,12 @@ static void tell_different(struct diff *d, const struct keel_region *tensor,
                                         "max_relative", difference->max_relative));
         return;
     }
-    printf("differs: %s: %" PRIu64 " of %" PRIu64 " elements, by at most %.9g, relative %.3g", tensor->name,
-           difference->differing, difference->elements, difference->max_abs, difference->max_relative);
+    fprintf(d->text, "differs: %s: %" PRIu64 " of %" PRIu64 " elements, by at most %.9g, relative %.3g",
+            tensor->name, difference->differing, difference->elements, difference->max_abs,
+            difference->max_relative);
     if (difference->nonfinite > 0)
-        printf("; %" PRIu64 " not finite", difference->nonfinite);
-    printf("\n");
+        fprintf(d->text, "; %" PRIu64 " not finite", difference->nonfinite);
+    fprintf(d->text, "\n");
 }
 
 static enum keel_status see_both(struct diff *d, const struct keel_region *a, const struct keel_region *b)
@@ -262,8 +265,8 @@ static int print_end(struct diff *d)
 {
     int code = all_equal(d) ? 0 : DIFFER_CODE;
     if (!d->cmd->json) {
-        printf("%u tensors equal, %u differ, %u of another type or shape, %u in one only\n", d->equal,
-               d->different, d->changed, d->only[0] + d->only[1]);
+        fprintf(d->text, "%u tensors equal, %u differ, %u of another type or shape, %u in one only\n",
+                d->equal, d->different, d->changed, d->only[0] + d->only[1]);
         return code;
     }
     json_t *root = json_pack("{s:b, s:o, s:o, s:i, s:O, s:O, s:O, s:O}", "equal", all_equal(d), "a",
@@ -275,37 +278,60 @@ static int print_end(struct diff *d)
     return printed != 0 ? printed : code;
 }
 
-static enum keel_status open_both(struct diff *d)
+static enum keel_status read_both(struct diff *d)
 {
     for (int side = 0; side < SIDES; side++) {
-        KEEL_TRY(keel_cmd_open(d->cmd, d->cmd->operands[side], false, &d->places[side]));
         KEEL_TRY(keel_cmd_open_snapshot(&d->places[side], &d->snapshots[side]));
         KEEL_TRY(keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &d->blocks[side]));
     }
-    return KEEL_OK;
+    KEEL_TRY(walk(d, true));
+    return walk(d, false);
 }
 
-static int run(const struct keel_cmd *cmd)
+/* *out_again: a snapshot was removed while it was read, and there are newer ones. */
+static int compare(const struct keel_cmd *cmd, struct keel_cmd_place *places, bool *out_again)
 {
+    char *text = NULL;
+    size_t bytes = 0;
     struct diff d = {.cmd = cmd,
+                     .places = places,
                      .meter = keel_cmd_meter_of("diff"),
+                     .text = open_memstream(&text, &bytes),
                      .only_json = {json_array(), json_array()},
                      .changed_json = json_array(),
                      .different_json = json_array()};
-    enum keel_status status = open_both(&d);
-    if (status == KEEL_OK)
-        status = walk(&d, true);
-    if (status == KEEL_OK)
-        status = walk(&d, false);
-    int code = status == KEEL_OK ? print_end(&d) : keel_cmd_report(status);
+    enum keel_status status =
+        d.text != NULL ? read_both(&d) : keel_fail(KEEL_NO_MEMORY, "no memory for the output");
+    *out_again = false;
+    for (int side = 0; side < SIDES && !*out_again; side++)
+        *out_again = keel_cmd_reads_again(&places[side], &d.snapshots[side], &status);
+    int code = *out_again ? 0 : status == KEEL_OK ? print_end(&d) : keel_cmd_report(status);
+    if (d.text != NULL)
+        fclose(d.text);
+    if (!*out_again)
+        fwrite(text, 1, bytes, stdout);
+    free(text); /* open_memstream's own allocation */
     for (int side = 0; side < SIDES; side++) {
         keel_snapshot_close(d.snapshots[side]);
-        keel_cmd_close(&d.places[side]);
         keel_free(d.blocks[side]);
         json_decref(d.only_json[side]);
     }
     json_decref(d.changed_json);
     json_decref(d.different_json);
+    return code;
+}
+
+static int run(const struct keel_cmd *cmd)
+{
+    struct keel_cmd_place places[SIDES] = {0};
+    enum keel_status status = KEEL_OK;
+    for (int side = 0; side < SIDES && status == KEEL_OK; side++)
+        status = keel_cmd_open(cmd, cmd->operands[side], false, &places[side]);
+    int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
+    for (bool again = status == KEEL_OK; again;)
+        code = compare(cmd, places, &again);
+    for (int side = 0; side < SIDES; side++)
+        keel_cmd_close(&places[side]);
     return code;
 }
 

@@ -149,14 +149,24 @@ static uint32_t make_notes(const struct export *e, const char *run, char numbers
     return count;
 }
 
+static void forget(struct export *e)
+{
+    keel_free(e->items);
+    keel_free(e->tensors);
+    e->items = NULL;
+    e->tensors = NULL;
+    e->count = 0;
+    e->overflowed = 0;
+}
+
 static enum keel_status write_out(struct export *e, const char *path, const char *run,
                                   struct keel_safetensors_written *out)
 {
     struct keel_safetensors_note notes[NOTES_MAX];
     char numbers[2][24];
+    forget(e); /* what was planned for a snapshot that was removed */
     KEEL_TRY(choose(e));
     describe(e);
-    KEEL_TRY(keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &e->block));
     struct keel_safetensors_write what = {.path = path,
                                           .tensors = e->tensors,
                                           .tensor_count = e->count,
@@ -208,17 +218,20 @@ static int run(const struct keel_cmd *cmd)
 {
     struct export e = {.options = keel_cmd_own(cmd), .meter = keel_cmd_meter_of("export")};
     struct keel_cmd_place place = {0};
-    struct keel_safetensors_written written;
+    struct keel_safetensors_written written = {0};
     enum keel_status status = parse(&e);
+    if (status == KEEL_OK)
+        status = keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &e.block);
     if (status == KEEL_OK)
         status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status == KEEL_OK)
-        status = keel_cmd_open_snapshot(&place, &e.snapshot);
-    if (status == KEEL_OK)
-        status = write_out(&e, cmd->operands[1], place.store->run, &written);
+        do {
+            status = keel_cmd_open_snapshot(&place, &e.snapshot);
+            if (status == KEEL_OK)
+                status = write_out(&e, cmd->operands[1], place.store->run, &written);
+        } while (keel_cmd_reads_again(&place, &e.snapshot, &status));
     int code = status == KEEL_OK ? print_end(cmd, &e, &written) : keel_cmd_report(status);
-    keel_free(e.items);
-    keel_free(e.tensors);
+    forget(&e);
     keel_free(e.block);
     keel_snapshot_close(e.snapshot);
     keel_cmd_close(&place);

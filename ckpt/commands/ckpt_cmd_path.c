@@ -185,13 +185,50 @@ const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *pl
     return damaged;
 }
 
-enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, struct keel_snapshot **out)
+bool keel_cmd_is_removed(const struct keel_cmd_place *place, const struct keel_snapshot_info *info)
 {
-    if (place->has_step)
-        return keel_snapshot_open(place->store, place->step, place->attempt, out);
-    struct keel_snapshot_info newest;
+    char detail[KEEL_DETAIL_BYTES];
+    struct keel_step_place step;
+    snprintf(detail, sizeof detail, "%s", keel_detail());
+    enum keel_status status = keel_step_open(place->store, info->step, info->attempt, false, &step);
+    bool removed = status == KEEL_NOT_FOUND;
+    if (status == KEEL_OK) {
+        removed = keel_step_uncommitted(&step) == KEEL_OK;
+        keel_step_close(&step);
+    }
+    keel_detail_set(detail);
+    return removed;
+}
+
+enum keel_status keel_cmd_note_removed(struct keel_cmd_place *place, uint64_t step)
+{
+    enum { REMOVED_MAX = 16 };
+    if (!place->has_step && ++place->removed < REMOVED_MAX)
+        return KEEL_OK;
+    return keel_fail(KEEL_NOT_FOUND,
+                     "%s: step %" PRIu64
+                     " was removed while it was read, by the rules of a run beside; name a "
+                     "newer one, or let the run keep more (snapshot.keep)",
+                     place->path, step);
+}
+
+bool keel_cmd_reads_again(struct keel_cmd_place *place, struct keel_snapshot **snapshot,
+                          enum keel_status *status)
+{
+    if (*status == KEEL_OK || *snapshot == NULL || !keel_cmd_is_removed(place, keel_snapshot_info(*snapshot)))
+        return false;
+    enum keel_status removed = keel_cmd_note_removed(place, keel_snapshot_info(*snapshot)->step);
+    if (removed != KEEL_OK)
+        *status = removed;
+    keel_snapshot_close(*snapshot);
+    *snapshot = NULL;
+    return removed == KEEL_OK;
+}
+
+static enum keel_status choose_newest(const struct keel_cmd_place *place, struct keel_snapshot_info *out)
+{
     uint32_t count, damaged;
-    KEEL_TRY(keel_store_list(place->store, &newest, 1, &count, &damaged));
+    KEEL_TRY(keel_store_list(place->store, out, 1, &count, &damaged));
     if (count == 0 && damaged > 0)
         return keel_fail(KEEL_CORRUPT, "%s: all of its %u manifests are damaged", place->path, damaged);
     if (count == 0)
@@ -200,6 +237,22 @@ enum keel_status keel_cmd_open_snapshot(const struct keel_cmd_place *place, stru
         fprintf(stderr,
                 "keel ckpt: %s: %u manifests are damaged, perhaps newer ones; step %" PRIu64
                 " is taken; try keel ckpt repair --all\n",
-                place->path, damaged, newest.step);
-    return keel_snapshot_open(place->store, newest.step, newest.attempt, out);
+                place->path, damaged, out->step);
+    return KEEL_OK;
+}
+
+enum keel_status keel_cmd_open_snapshot(struct keel_cmd_place *place, struct keel_snapshot **out)
+{
+    for (;;) {
+        struct keel_snapshot_info info = {.step = place->step, .attempt = place->attempt};
+        if (!place->has_step)
+            KEEL_TRY(choose_newest(place, &info));
+        else if (info.attempt == 0)
+            KEEL_TRY(keel_store_newest_attempt(place->store, info.step, &info.attempt));
+        enum keel_status status = keel_snapshot_open(place->store, info.step, info.attempt, out);
+        if (status == KEEL_OK || (place->has_step && status == KEEL_NOT_FOUND) ||
+            !keel_cmd_is_removed(place, &info))
+            return status;
+        KEEL_TRY(keel_cmd_note_removed(place, info.step));
+    }
 }

@@ -26,6 +26,7 @@ struct check {
     json_t *damage;         /* with --json */
     json_t *parity_missing; /* names of files; with --json */
     uint32_t count;
+    bool removed;                   /* by a run beside, meanwhile: what is not there since is no damage */
     enum keel_status first;         /* the first damage, */
     char detail[KEEL_DETAIL_BYTES]; /* and what it is */
 };
@@ -34,6 +35,9 @@ struct check {
 static void add(struct check *check, enum keel_status status, const char *file,
                 const struct keel_format_record *record, const uint32_t *chunk)
 {
+    check->removed = check->removed || keel_cmd_is_removed(check->place, &check->attempt->info);
+    if (check->removed)
+        return;
     if (check->count++ == 0) {
         check->first = status;
         memcpy(check->detail, keel_detail(), sizeof check->detail);
@@ -147,7 +151,8 @@ static enum keel_status check_files(struct check *check, bool parity_only)
         status = keel_dir_list(place.path, see_file, &files);
         keel_level_end(files.level);
     }
-    if (status == KEEL_OK)
+    check->removed = check->removed || keel_cmd_is_removed(check->place, info);
+    if (status == KEEL_OK && !check->removed)
         tell_missing_parity(&files);
     keel_free(files.sets);
     keel_step_close(&place);
@@ -174,31 +179,36 @@ static enum keel_status check_snapshot(struct check *check)
     char reason[KEEL_DETAIL_BYTES];
     memcpy(reason, keel_detail(), sizeof reason);
     KEEL_TRY(check_files(check, false));
-    if (check->count == 0) { /* each file is sound by itself: it is missing, or of another snapshot */
+    if (check->count == 0 &&
+        !check->removed) { /* each file is sound by itself: it is missing, or of another snapshot */
         keel_detail_set(reason);
         add(check, opened, NULL, NULL, NULL);
     }
     return KEEL_OK;
 }
 
-static void print_sound(const struct check *check)
+static void print_result(const struct check *check)
 {
     const struct keel_snapshot_info *info = &check->attempt->info;
     char raw[KEEL_CMD_WORD_BYTES];
     keel_cmd_format_bytes(info->raw_bytes, raw);
-    if (check->count == 0)
+    if (check->removed)
+        printf("step %" PRIu64 ": was removed while it was verified, by the rules of a run beside\n",
+               info->step);
+    else if (check->count == 0)
         printf("step %" PRIu64 ": all chunks are sound (%s in %u shards)\n", info->step, raw,
                info->shard_count);
     else
         printf("step %" PRIu64 ": %u parts are damaged; try keel ckpt repair\n", info->step, check->count);
-    if (info->sealed && check->cmd->key_file == NULL)
+    if (info->sealed && check->cmd->key_file == NULL && !check->removed)
         printf("it is sealed: that nobody altered it is proven with --key alone\n");
 }
 
-/* Adds its result to `results`; the status is of what made verifying impossible. */
+/* Adds its result to `results`; *out_verified: it was not removed before its end. The status is of what made
+ * verifying impossible. */
 static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
                                    const struct keel_attempt *attempt, json_t *results,
-                                   enum keel_status *out_damage)
+                                   enum keel_status *out_damage, bool *out_verified)
 {
     struct check check = {.cmd = cmd,
                           .place = place,
@@ -207,17 +217,24 @@ static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel
                           .damage = json_array(),
                           .parity_missing = json_array()};
     enum keel_status status = check_snapshot(&check);
+    if (status != KEEL_OK && keel_cmd_is_removed(place, &attempt->info)) {
+        check.removed = true;
+        status = KEEL_OK;
+    }
     if (status == KEEL_OK) {
+        bool gone = check.removed && check.count == 0;
         json_t *result = keel_cmd_info_json(&attempt->info);
-        json_object_set_new(result, "status", json_string(keel_status_name(check.first)));
+        json_object_set_new(result, "status",
+                            json_string(keel_status_name(gone ? KEEL_NOT_FOUND : check.first)));
         json_object_set_new(result, "damaged_parts", json_integer(check.count));
         json_object_set_new(result, "first", check.count > 0 ? json_string(check.detail) : json_null());
         json_object_set(result, "damage", check.damage);
         json_object_set(result, "parity_missing", check.parity_missing);
         json_array_append_new(results, result);
         *out_damage = check.first;
+        *out_verified = !gone;
         if (!cmd->json)
-            print_sound(&check);
+            print_result(&check);
     }
     json_decref(check.damage);
     json_decref(check.parity_missing);
@@ -244,27 +261,36 @@ static const struct keel_attempt *find_meant(const struct keel_cmd_place *place,
     return keel_cmd_find_attempt(place, attempts);
 }
 
-static int verify(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
-                  const struct keel_attempts *attempts)
+/* *out_again: all that was meant was removed meanwhile, and there are newer ones. */
+static int verify(const struct keel_cmd *cmd, struct keel_cmd_place *place,
+                  const struct keel_attempts *attempts, bool *out_again)
 {
     bool all = ((const struct verify_options *)keel_cmd_own(cmd))->all;
     const struct keel_attempt *one = find_meant(place, attempts);
     enum keel_status status = KEEL_OK, worst = KEEL_OK;
+    bool verified = false; /* one at least */
     if (one == NULL)
         return keel_cmd_report(none(place));
     json_t *results = json_array();
-    for (size_t i = 0; i < attempts->count && status == KEEL_OK; i++) {
+    *out_again = false;
+    size_t i = all ? 0 : (size_t)(one - attempts->at);
+    for (; i < attempts->count && status == KEEL_OK && (all || !verified); i++) {
         enum keel_status damage = KEEL_OK;
-        if (all ? !keel_cmd_is_meant(place, &attempts->at[i]) : &attempts->at[i] != one)
+        bool seen = false;
+        if (!keel_cmd_is_meant(place, &attempts->at[i]))
             continue;
-        status = verify_one(cmd, place, &attempts->at[i], results, &damage);
+        status = verify_one(cmd, place, &attempts->at[i], results, &damage, &seen);
         worst = worst == KEEL_OK ? damage : worst;
+        verified = verified || seen;
     }
+    if (status == KEEL_OK && !verified)
+        status = keel_cmd_note_removed(place, one->info.step);
+    *out_again = status == KEEL_OK && !verified;
     int code = status == KEEL_OK ? keel_status_exit_code(worst) : keel_cmd_report(status), printed = 0;
-    if (cmd->json && status == KEEL_OK)
+    if (cmd->json && status == KEEL_OK && !*out_again)
         printed =
             keel_cmd_print_json(all ? json_pack("{s:s, s:O}", "run", place->store->run, "snapshots", results)
-                                    : json_incref(json_array_get(results, 0)));
+                                    : json_incref(json_array_get(results, json_array_size(results) - 1)));
     json_decref(results);
     return code != 0 ? code : printed;
 }
@@ -276,15 +302,16 @@ static int run(const struct keel_cmd *cmd)
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    status = keel_attempts_scan(place.store, false, &attempts);
-    if (status == KEEL_OK) {
-        int code = verify(cmd, &place, &attempts);
-        keel_attempts_fini(&attempts);
-        keel_cmd_close(&place);
-        return code;
+    int code = 0;
+    for (bool again = true; again;) {
+        again = false;
+        status = keel_attempts_scan(place.store, false, &attempts);
+        code = status == KEEL_OK ? verify(cmd, &place, &attempts, &again) : keel_cmd_report(status);
+        if (status == KEEL_OK)
+            keel_attempts_fini(&attempts);
     }
     keel_cmd_close(&place);
-    return keel_cmd_report(status);
+    return code;
 }
 
 static const struct keel_cmd_option options[] = {

@@ -188,9 +188,13 @@ static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t 
         snprintf(base, sizeof base, "its base, %s rank %u chunk %u: ", slot->chain[level].shard->place->name,
                  slot->chain[level].shard->header.rank, slot->chain[level].chunk);
     KEEL_TRY(keel_shard_path(place->shard, path));
+    const char *why = reason;
+    if (strncmp(reason, path, strlen(path)) == 0 && reason[strlen(path)] == ':')
+        why = reason + strlen(path) + strspn(reason + strlen(path), ": ");
+    bool advised = status == KEEL_AUTH || strstr(why, "; use another") != NULL; /* it wants the key as well */
     keel_fail(status, "%s: tensor %s, chunk %llu of %u: %s%s%s", path, record->name,
-              (unsigned long long)(place->chunk - record->first_chunk), record->chunk_count, base, reason,
-              status == KEEL_AUTH ? "" : "; use another snapshot"); /* that would want the key as well */
+              (unsigned long long)(place->chunk - record->first_chunk), record->chunk_count, base, why,
+              advised ? "" : "; use another snapshot");
     return batch->sink(batch->context, index, status, NULL);
 }
 

@@ -56,6 +56,7 @@ static enum keel_status see_shard(void *context, const char *name)
 struct scan {
     struct keel_store *store;
     bool headers;
+    bool gone; /* one that was listed was removed before it was looked at: newer ones may not be listed */
     struct keel_attempts *attempts;
 };
 
@@ -67,17 +68,21 @@ static mode_t kind_of(int at, const char *name)
     return there ? info.st_mode & S_IFMT : 0;
 }
 
-static bool has_all_shards(const struct keel_step_place *place)
+/* NO_MEMORY: not known, so nothing may be removed for want of a shard. */
+static enum keel_status has_all_shards(const struct keel_step_place *place, bool *out)
 {
     uint32_t rank_count = 1;
+    *out = false;
     for (uint32_t rank = 0; rank < rank_count; rank++) {
         struct keel_shard shard;
-        if (keel_shard_load(place, rank, &shard) != KEEL_OK)
-            return false;
+        enum keel_status status = keel_shard_load(place, rank, &shard);
+        if (status != KEEL_OK)
+            return status == KEEL_NO_MEMORY ? status : KEEL_OK;
         rank_count = shard.header.rank_count;
         keel_shard_unload(&shard);
     }
-    return true;
+    *out = true;
+    return KEEL_OK;
 }
 
 static enum keel_status look_inside(const struct scan *scan, const struct keel_step_place *place,
@@ -104,7 +109,8 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     out->bases_unknown = status == KEEL_VERSION;
     if (!scan->headers)
         return KEEL_OK;
-    out->whole = out->state == KEEL_ATTEMPT_UNCOMMITTED && has_all_shards(place);
+    if (out->state == KEEL_ATTEMPT_UNCOMMITTED)
+        KEEL_TRY(has_all_shards(place, &out->whole));
     struct header_search search = {place, out};
     status = keel_dir_list(place->path, see_shard, &search);
     if (status != KEEL_OK && out->state == KEEL_ATTEMPT_DAMAGED)
@@ -137,7 +143,7 @@ static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t
 
 static enum keel_status see_attempt(void *context, const char *name)
 {
-    const struct scan *scan = context;
+    struct scan *scan = context;
     struct keel_attempts *attempts = scan->attempts;
     uint64_t step, attempt;
     bool gone = false;
@@ -151,6 +157,7 @@ static enum keel_status see_attempt(void *context, const char *name)
     attempts->count++; /* so that it is freed also when looking at it fails */
     enum keel_status status = look_at(scan, step, attempt, &attempts->at[attempts->count - 1], &gone);
     attempts->count -= gone;
+    scan->gone = scan->gone || gone;
     return status;
 }
 
@@ -165,12 +172,17 @@ static int newest_first(const void *a, const void *b)
 
 enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, struct keel_attempts *out)
 {
+    enum { SCANS_MAX = 16 };
     struct keel_attempts attempts = {0};
-    struct scan scan = {store, headers, &attempts};
-    enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
-    if (status != KEEL_OK) {
+    struct scan scan = {.store = store, .headers = headers, .gone = true, .attempts = &attempts};
+    for (int i = 0; i < SCANS_MAX && scan.gone; i++) {
         keel_attempts_fini(&attempts);
-        return status;
+        scan.gone = false;
+        enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
+        if (status != KEEL_OK) {
+            keel_attempts_fini(&attempts);
+            return status;
+        }
     }
     if (attempts.count > 0)
         qsort(attempts.at, attempts.count, sizeof *attempts.at, newest_first);
