@@ -94,8 +94,9 @@ static uint64_t gemm_local_bytes(const struct keel_device_info *info,
 {
     const uint64_t depth = values[KEEL_TUNABLE_GEMM_DEPTH], rows_max = values[KEEL_TUNABLE_GEMM_ROWS];
     const uint64_t packed = keel_device_local_size(info) == KEEL_LOCAL_LARGE ? rows_max : 16;
-    return (48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) + packed / 8 * (8 * depth + 16)) *
-           sizeof(float);
+    return KEEL_BYTES(48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) +
+                          packed / 8 * (8 * depth + 16),
+                      sizeof(float));
 }
 static uint64_t attention_local_bytes(const struct keel_device_info *info,
                                       const uint32_t values[KEEL_TUNABLE_COUNT])
@@ -105,7 +106,7 @@ static uint64_t attention_local_bytes(const struct keel_device_info *info,
     const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT], copy = large ? 128 : 64; /* rows of lanes */
     const uint64_t forward = 2 * width + (kept > block ? kept : block) + block + copy;
     const uint64_t backward = 5 * width + 8 + 2 * block + copy;
-    return (forward > backward ? forward : backward) * KEEL_LANES * (large ? 2 : 1) * sizeof(float);
+    return KEEL_BYTES(forward > backward ? forward : backward, KEEL_LANES, large ? 2 : 1, sizeof(float));
 }
 
 /* Attention's arrays lie in private memory where local memory does not hold the least of them. No driver

@@ -190,7 +190,7 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(KEEL_APART("conv2d", {"x", op->x, KEEL_READ}, {"weight", op->weight, KEEL_READ},
                         {"bias", op->bias, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
     if (op->bias != NULL)
-        KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, s->out_channels * sizeof(float)));
+        KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, KEEL_BYTES(s->out_channels, sizeof(float))));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = out_pixels(s),

@@ -48,7 +48,7 @@ struct keel_conv_workspace_bytes keel_conv_workspace_bytes(const struct keel_ker
 {
     if (keel_conv_fault(shape) != NULL || !wins(kernels, shape, back))
         return (struct keel_conv_workspace_bytes){0, 0, 0};
-    const uint64_t each = WINOGRAD_POSITIONS * sizeof(float), chunk = grid_of(shape, back).chunk;
+    const uint64_t each = KEEL_BYTES(WINOGRAD_POSITIONS, sizeof(float)), chunk = grid_of(shape, back).chunk;
     const uint64_t in = KEEL_BYTES(each, chunk, shape->channels),
                    out = KEEL_BYTES(each, chunk, shape->out_channels);
     return (struct keel_conv_workspace_bytes){.weights =

@@ -175,7 +175,7 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
     KEEL_TRY(check_shape(op));
     KEEL_TRY(check_buffers(op, op->batch, op->batch, op->batch));
     if (op->bias != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, op->n * sizeof(float)));
+        KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, KEEL_BYTES(op->n, sizeof(float))));
     if (op->checksums != NULL)
         KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
     const struct keel_clblast *clblast = keel_kernels_clblast(kernels);
@@ -202,7 +202,7 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
         KEEL_TRY(keel_check_buffer("gemm_grouped", "bias", one.bias,
                                    KEEL_BYTES(op->groups, one.n, sizeof(float))));
     KEEL_TRY(keel_check_buffer("gemm_grouped", "offsets", op->offsets,
-                               (op->groups + UINT64_C(1)) * sizeof(int32_t)));
+                               KEEL_BYTES(op->groups + UINT64_C(1), sizeof(int32_t))));
     KEEL_TRY(KEEL_APART("gemm_grouped", {"offsets", op->offsets, KEEL_READ}, {"C", one.c, KEEL_WRITTEN},
                         {"pre", one.pre, KEEL_WRITTEN}));
     one.batch = op->groups;

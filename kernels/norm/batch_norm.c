@@ -98,7 +98,7 @@ static enum keel_status launch_apply(struct keel_kernels *kernels, const struct 
 enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct keel_batch_norm *op,
                                     struct keel_launch_list *list)
 {
-    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
+    const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"y", op->y, all, false},
@@ -138,7 +138,7 @@ enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct k
 enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const struct keel_batch_norm_eval *op,
                                          struct keel_launch_list *list)
 {
-    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
+    const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"y", op->y, all, false},
@@ -159,7 +159,7 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const str
 
 static enum keel_status check_grad(const struct keel_batch_norm_grad *op)
 {
-    const uint64_t column = op->n * sizeof(float), all = KEEL_BYTES(op->rows, column);
+    const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
     const struct operand operands[] = {
         {"x", op->x, all, false},
         {"gamma", op->gamma, column, false},

@@ -37,7 +37,7 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
     KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
     KEEL_TRY(KEEL_APART("bias_grad", {"x", op->x, KEEL_READ}, {"out", op->out, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, op->n * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, KEEL_BYTES(op->n, sizeof(float))));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->x),
         keel_arg_buffer(op->out),
@@ -52,7 +52,8 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
 enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct keel_layernorm *op,
                                    struct keel_launch_list *list)
 {
-    const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float)),
+                   column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm", op->rows, op->n));
     KEEL_TRY(keel_check_finite("layernorm", "epsilon", op->epsilon));
     KEEL_TRY(KEEL_APART("layernorm", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
@@ -87,7 +88,8 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
 
 static enum keel_status check_grad(const struct keel_layernorm_grad *op)
 {
-    const uint64_t row_bytes = op->rows * sizeof(float), column_bytes = op->n * sizeof(float);
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float)),
+                   column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
     KEEL_TRY(KEEL_APART("layernorm_grad", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
                         {"mean", op->mean, KEEL_READ}, {"rstd", op->rstd, KEEL_READ},

@@ -3,7 +3,7 @@
 
 uint64_t keel_digest_scratch_bytes(uint64_t count)
 {
-    return (count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS * sizeof(uint64_t);
+    return KEEL_BYTES((count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS, sizeof(uint64_t));
 }
 
 enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_digest *op,

@@ -19,7 +19,7 @@ uint64_t keel_norm_scratch_bytes(uint64_t count)
         count = blocks_of(count);
         sums += count;
     } while (count > 1);
-    return sums * sizeof(float);
+    return KEEL_BYTES(sums, sizeof(float));
 }
 
 /* Levels above the leaves; *out_last is where the one sum of the top lies. */
@@ -55,7 +55,8 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
                         {"norm", op->norm, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("norm", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
     KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->count)));
-    KEEL_TRY(keel_check_buffer("norm", "norm", op->norm, (op->loss_scale != NULL ? 3 : 2) * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("norm", "norm", op->norm,
+                               KEEL_BYTES(op->loss_scale != NULL ? 3 : 2, sizeof(float))));
     KEEL_TRY(keel_check_buffer("norm", "control", op->control, sizeof(struct keel_control)));
     if (op->loss_scale != NULL)
         KEEL_TRY(keel_check_buffer("norm", "loss_scale", op->loss_scale, sizeof(float)));
@@ -87,7 +88,7 @@ enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct k
 {
     KEEL_TRY(KEEL_APART("loss_scale", {"norm", op->norm, KEEL_READ}, {"state", op->state, KEEL_WRITTEN}));
     KEEL_TRY(keel_check_buffer("loss_scale", "state", op->state, sizeof(float)));
-    KEEL_TRY(keel_check_buffer("loss_scale", "norm", op->norm, 2 * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("loss_scale", "norm", op->norm, KEEL_BYTES(2, sizeof(float))));
     const struct keel_arg args[] = {keel_arg_buffer(op->state), keel_arg_buffer(op->norm)};
     struct keel_range range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_loss_scale", &range, args,
@@ -119,13 +120,13 @@ uint64_t keel_update_scratch_bytes(const struct keel_update *op)
     uint64_t words = SLOT_WORDS;
     if (has_trust(op->optimizer))
         words += op->tensor_count + 2 * keel_update_page_count(op->count);
-    return words * sizeof(uint32_t);
+    return KEEL_BYTES(words, sizeof(uint32_t));
 }
 
 enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors, uint32_t tensor_count,
                                         uint64_t count, uint32_t *pages)
 {
-    memset(pages, 0xff, keel_size(keel_update_page_count(count) * sizeof *pages));
+    memset(pages, 0xff, keel_size(KEEL_BYTES(keel_update_page_count(count), sizeof *pages)));
     for (uint32_t t = 0; t < tensor_count; t++) {
         const struct keel_update_tensor *tensor = &tensors[t];
         const uint64_t first = tensor->offset / KEEL_UPDATE_PAGE;
@@ -166,12 +167,12 @@ static enum keel_status check_update(const struct keel_update *op)
     KEEL_TRY(keel_check_buffer("update", "m", op->m, bytes));
     if (keel_optimizer_has_v(op->optimizer))
         KEEL_TRY(keel_check_buffer("update", "v", op->v, bytes));
-    KEEL_TRY(keel_check_buffer("update", "norm", op->norm, 2 * sizeof(float)));
+    KEEL_TRY(keel_check_buffer("update", "norm", op->norm, KEEL_BYTES(2, sizeof(float))));
     KEEL_TRY(keel_check_buffer("update", "control", op->control, sizeof(struct keel_control)));
     KEEL_TRY(keel_check_buffer("update", "tensors", op->tensors,
-                               op->tensor_count * sizeof(struct keel_update_tensor)));
+                               KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor))));
     KEEL_TRY(keel_check_buffer("update", "pages", op->pages,
-                               keel_update_page_count(op->count) * sizeof(uint32_t)));
+                               KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t))));
     if (op->half != NULL)
         KEEL_TRY(keel_check_buffer("update", "half", op->half, KEEL_BYTES(op->count, sizeof(uint16_t))));
     KEEL_TRY(keel_check_buffer("update", "digest", op->digest, sizeof(uint64_t)));

@@ -14,7 +14,7 @@ static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
 
 static enum keel_status check(const struct keel_cross_entropy *op)
 {
-    const uint64_t row_bytes = op->rows * sizeof(float);
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float));
     if (op->rows == 0 || op->vocab == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
@@ -23,7 +23,8 @@ static enum keel_status check(const struct keel_cross_entropy *op)
         {"row_loss", op->row_loss, KEEL_WRITTEN}, {"loss", op->loss, KEEL_WRITTEN},
         {"dlogits", op->dlogits, KEEL_WRITTEN | KEEL_IN_PLACE}, {"loss_scale", op->loss_scale, KEEL_READ}));
     KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, KEEL_BYTES(op->vocab, row_bytes)));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "targets", op->targets, op->rows * sizeof(int32_t)));
+    KEEL_TRY(
+        keel_check_buffer("cross_entropy", "targets", op->targets, KEEL_BYTES(op->rows, sizeof(int32_t))));
     KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, row_bytes));
     if (op->loss_scale != NULL)
         KEEL_TRY(keel_check_buffer("cross_entropy", "loss_scale", op->loss_scale, sizeof(float)));
@@ -70,7 +71,8 @@ enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *kernels,
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
     KEEL_TRY(KEEL_APART("cross_entropy_sum", {"row_loss", op->row_loss, KEEL_READ},
                         {"loss", op->loss, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, op->rows * sizeof(float)));
+    KEEL_TRY(
+        keel_check_buffer("cross_entropy", "row_loss", op->row_loss, KEEL_BYTES(op->rows, sizeof(float))));
     KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
     const struct keel_arg args[] = {
         keel_arg_buffer(op->row_loss),

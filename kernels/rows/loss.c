@@ -12,7 +12,7 @@ static uint64_t blocks_of(uint64_t count)
 
 uint64_t keel_loss_scratch_bytes(uint64_t count)
 {
-    return blocks_of(count) * sizeof(float);
+    return KEEL_BYTES(blocks_of(count), sizeof(float));
 }
 
 static enum keel_status check(const char *name, const struct keel_loss *op)

@@ -33,7 +33,7 @@ uint32_t keel_dispatch_rows(uint32_t rows, uint32_t k, uint32_t experts, uint32_
 uint64_t keel_dispatch_workspace_bytes(const struct keel_dispatch *op)
 {
     return keel_sort_workspace_bytes(op->rows * op->k) +
-           keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity) * sizeof(int32_t);
+           KEEL_BYTES(keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity), sizeof(int32_t));
 }
 
 static enum keel_status check_dispatch(const struct keel_dispatch *op)

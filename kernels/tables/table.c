@@ -50,7 +50,7 @@ enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_
 {
     if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->count == 0)
         return keel_fail(KEEL_INVALID, "gather: %u of the rows of [%u, %u]", op->count, op->rows, op->n);
-    KEEL_TRY(keel_check_buffer("gather", "ids", op->ids, op->count * sizeof(int32_t)));
+    KEEL_TRY(keel_check_buffer("gather", "ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t))));
     KEEL_TRY(keel_check_buffer("gather", "x", op->x, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer("gather", "y", op->y, row_bytes(op->count, op->n)));
     KEEL_TRY(KEEL_APART("gather", {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
@@ -99,7 +99,7 @@ static uint32_t sort_blocks(uint32_t count)
 
 uint64_t keel_sort_workspace_bytes(uint32_t count)
 {
-    return (4 * (uint64_t)count + 256 * (uint64_t)sort_blocks(count)) * sizeof(uint32_t);
+    return KEEL_BYTES(4 * (uint64_t)count + 256 * (uint64_t)sort_blocks(count), sizeof(uint32_t));
 }
 
 static enum keel_status sort_pass(struct keel_kernels *kernels, const struct keel_arg *args,
@@ -142,7 +142,7 @@ enum keel_status keel_op_scatter_add(struct keel_kernels *kernels, const struct 
         op->per == 0 || op->count % op->per != 0)
         return keel_fail(KEEL_INVALID, "%s: %u ids, %u of them to a row of x, table [%u, %u]", name,
                          op->count, op->per, op->rows, op->n);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, op->count * sizeof(int32_t)));
+    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t))));
     KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->count / op->per, op->n)));
     KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
     KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, keel_sort_workspace_bytes(op->count)));

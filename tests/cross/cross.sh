@@ -69,8 +69,14 @@ same_shard() {
     cmp "$1"/ckpt/cross*/step-6.1/rank-0.keel "$2"/ckpt/cross*/step-6.1/rank-0.keel
 }
 
-claim "all golden hashes on the host device" env GOLDEN_DEVICE=host CK_FORK=no CK_DEFAULT_TIMEOUT=0 \
-    QEMU_LD_PREFIX="$build/sysroot" "$emulator" "$build/tests/kernels/golden_test"
+kernels_test() { # kernels_test NAME SETTING...: in one process, without Check's clock
+    name=$1
+    shift
+    env CK_FORK=no CK_DEFAULT_TIMEOUT=0 QEMU_LD_PREFIX="$build/sysroot" "$@" "$emulator" "$build/tests/kernels/$name"
+}
+claim "all golden hashes on the host device" kernels_test golden_test GOLDEN_DEVICE=host
+claim "no descriptor of hostile sizes is accepted or reaches beyond its buffers" \
+    kernels_test hostile_test KEEL_HOSTILE_DESCRIPTORS=100
 claim "a run on this machine, to compare with" run_here --ranks 2 --out "$scratch/here"
 claim "a run of two ranks, emulated" run_there --ranks 2 --out "$scratch/there"
 claim "its losses and digests are this machine's" same_lines "$scratch/here" "$scratch/there"

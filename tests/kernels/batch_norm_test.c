@@ -246,21 +246,32 @@ END_TEST
 START_TEST(wrong_descriptors_are_refused_by_name)
 {
     struct rig *rig = rig_shared(RIG_HOST);
-    struct keel_buffer *small = rig_bytes(rig, NULL, 64);
-    struct keel_batch_norm op = {4,    4,     EPSILON, 1,     false, small, small, small,
-                                 NULL, small, small,   small, NULL,  NULL,  small};
+    struct keel_buffer *small[8];
+    for (int i = 0; i < 8; i++)
+        small[i] = rig_bytes(rig, NULL, 64);
+    struct keel_batch_norm op = {.rows = 4,
+                                 .n = 4,
+                                 .epsilon = EPSILON,
+                                 .scale = 1,
+                                 .x = small[0],
+                                 .gamma = small[1],
+                                 .beta = small[2],
+                                 .y = small[3],
+                                 .mean = small[4],
+                                 .rstd = small[5],
+                                 .scratch = small[7]};
     ck_ok(keel_op_batch_norm(rig->kernels, &op, &rig->list));
     keel_launch_list_fini(&rig->list);
-    op.running_mean = small;
+    op.running_mean = small[6];
     ck_status(keel_op_batch_norm(rig->kernels, &op, &rig->list), KEEL_INVALID);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "batch_norm: no buffer for running_variance"));
     op.rows = 0;
     ck_status(keel_op_batch_norm(rig->kernels, &op, &rig->list), KEEL_INVALID);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "batch_norm: 0 rows of 4 channels"));
-    const struct keel_batch_norm_grad grad = {.rows = 5, .n = 4, .x = small};
+    const struct keel_batch_norm_grad grad = {.rows = 5, .n = 4, .x = small[0]};
     ck_status(keel_op_batch_norm_grad(rig->kernels, &grad, &rig->list), KEEL_INVALID);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "batch_norm_grad: x holds 64 bytes, needs 80"));
-    const struct keel_batch_norm_eval eval = {.rows = 4, .n = 4, .x = small};
+    const struct keel_batch_norm_eval eval = {.rows = 4, .n = 4, .x = small[0]};
     ck_status(keel_op_batch_norm_eval(rig->kernels, &eval, &rig->list), KEEL_INVALID);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "batch_norm_eval: no buffer for y"));
     ck_assert_uint_eq(rig->list.count, 0);

@@ -76,8 +76,11 @@ END_TEST
 START_TEST(wrong_descriptors_are_refused_by_name)
 {
     struct rig *rig = rig_shared(RIG_HOST);
-    struct keel_buffer *small = rig_bytes(rig, NULL, 32);
-    struct keel_loss op = {.count = 8, .x = small, .targets = small, .scratch = small, .loss = small};
+    struct keel_loss op = {.count = 8,
+                           .x = rig_bytes(rig, NULL, 32),
+                           .targets = rig_bytes(rig, NULL, 32),
+                           .scratch = rig_bytes(rig, NULL, 32),
+                           .loss = rig_bytes(rig, NULL, 32)};
     ck_ok(keel_op_loss(rig->kernels, &op, &rig->list));
     keel_launch_list_fini(&rig->list);
     op.count = 0;
