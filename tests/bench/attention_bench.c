@@ -5,7 +5,8 @@
  * of half a square. Rates are per second of processor time over all threads, and so is the peak, measured in
  * the same rounds: what others do on the machine then matters little. The peer, PyTorch's
  * scaled_dot_product_attention (tests/bench/attention_peer.py by ${KEEL_PYTHON:-python3}, where torch is
- * installed), runs between two halves of our rounds. Arguments: the device, else "auto"; a list of lengths.
+ * installed), runs between two halves of our rounds. Arguments: the device, else "auto"; a list of lengths,
+ * each TOKENS or TOKENSxWIDTH (of a head; 768 / WIDTH heads).
  */
 #include "fma_peak.h"
 #include "peer.h"
@@ -17,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { HEADS = 12, WIDTH = 64, ROUNDS = 6, TOKENS_PER_RUN = 4096, TURNS = 2 };
+enum { ROW = 768, WIDTH = 64, ROUNDS = 6, TOKENS_PER_RUN = 4096, TURNS = 2 };
 
 static struct keel_kernels *kernels;
 static struct keel_queue *queue;
@@ -30,7 +31,7 @@ struct seconds {
 
 /* One length: its operands, the lists of both directions, and what they took. */
 struct length {
-    uint32_t tokens, batch;
+    uint32_t tokens, batch, heads, width;
     struct keel_attention_grad op;
     struct keel_launch_list lists[TURNS];
     uint64_t peak_bytes, own_bytes; /* of the device, and of the operands */
@@ -61,15 +62,17 @@ static enum keel_status filled(struct keel_device *device, uint64_t floats, stru
 
 static enum keel_status length_open(struct keel_device *device, struct length *length)
 {
-    const uint64_t rows = (uint64_t)length->batch * length->tokens * HEADS;
+    const uint64_t rows = (uint64_t)length->batch * length->tokens;
     struct keel_attention *op = &length->op.forward;
-    *op = (struct keel_attention){
-        .batch = length->batch, .tokens = length->tokens, .heads = HEADS, .head_width = WIDTH};
-    KEEL_TRY(filled(device, 3 * rows * WIDTH, &op->qkv));
-    KEEL_TRY(filled(device, rows * WIDTH, &op->out));
-    KEEL_TRY(filled(device, 2 * rows, &op->stats));
-    KEEL_TRY(filled(device, rows * WIDTH, &length->op.dout));
-    KEEL_TRY(filled(device, 3 * rows * WIDTH, &length->op.dqkv));
+    *op = (struct keel_attention){.batch = length->batch,
+                                  .tokens = length->tokens,
+                                  .heads = length->heads,
+                                  .head_width = length->width};
+    KEEL_TRY(filled(device, 3 * rows * ROW, &op->qkv));
+    KEEL_TRY(filled(device, rows * ROW, &op->out));
+    KEEL_TRY(filled(device, 2 * rows * length->heads, &op->stats));
+    KEEL_TRY(filled(device, rows * ROW, &length->op.dout));
+    KEEL_TRY(filled(device, 3 * rows * ROW, &length->op.dqkv));
     length->own_bytes = keel_device_stats(device).live_bytes;
     const uint64_t forward = keel_attention_workspace_bytes(kernels, op);
     const uint64_t backward = keel_attention_grad_workspace_bytes(kernels, &length->op);
@@ -118,8 +121,8 @@ static bool run_peer(struct length *length)
 {
     char arguments[128];
     struct seconds *peer = &length->peer;
-    snprintf(arguments, sizeof arguments, "%u %u %d %d %u %d", length->batch, length->tokens, HEADS, WIDTH,
-             threads, ROUNDS);
+    snprintf(arguments, sizeof arguments, "%u %u %u %u %u %d", length->batch, length->tokens, length->heads,
+             length->width, threads, ROUNDS);
     FILE *pipe = peer_open("attention_peer.py", arguments);
     if (pipe == NULL)
         return false;
@@ -194,18 +197,18 @@ static void report(const struct length *length, bool peer)
 {
     static const char *const turns[TURNS] = {"forward", "backward"};
     static const double products[TURNS] = {2, 5};
-    const uint64_t rows = (uint64_t)length->batch * length->tokens * HEADS;
+    const uint64_t rows = (uint64_t)length->batch * length->tokens;
     char figure[128];
     for (int turn = 0; turn < TURNS; turn++) {
-        const double flops = products[turn] * 2 * WIDTH * (double)rows * (length->tokens + 1) / 2;
+        const double flops = products[turn] * 2 * ROW * (double)rows * (length->tokens + 1) / 2;
         const double ours = length->ours.clock[turn], theirs = peer ? length->peer.clock[turn] : 0;
-        snprintf(figure, sizeof figure, "attention %s, %u x %u tokens", turns[turn], length->batch,
-                 length->tokens);
+        snprintf(figure, sizeof figure, "attention %s, %u x %u tokens, heads of %u", turns[turn],
+                 length->batch, length->tokens, length->width);
         print_line(figure, ours * 1e3, "ms", theirs * 1e3, theirs / ours, 0);
         if (length->peak <= 0) /* the host device has none */
             continue;
-        snprintf(figure, sizeof figure, "attention %s, %u x %u tokens, share of peak", turns[turn],
-                 length->batch, length->tokens);
+        snprintf(figure, sizeof figure, "attention %s, %u x %u tokens, heads of %u, share of peak",
+                 turns[turn], length->batch, length->tokens, length->width);
         print_line(figure, flops / length->ours.processor[turn] / length->peak, "share",
                    peer ? flops / length->peer.processor[turn] / length->peak : 0,
                    length->peer.processor[turn] / length->ours.processor[turn], 0);
@@ -232,7 +235,10 @@ static enum keel_status bench(struct keel_device *device, int count, char **toke
     KEEL_TRY(keel_kernels_create(device, &kernels));
     KEEL_TRY(fma_open(device, &yardstick));
     for (int i = 0; i < count; i++) {
-        struct length length = {.tokens = (uint32_t)strtoul(tokens[i], NULL, 10)};
+        char *after = NULL;
+        struct length length = {.tokens = (uint32_t)strtoul(tokens[i], &after, 10)};
+        length.width = *after == 'x' ? (uint32_t)strtoul(after + 1, NULL, 10) : WIDTH;
+        length.heads = ROW / length.width;
         bool peer = torch;
         length.batch = length.tokens < TOKENS_PER_RUN ? TOKENS_PER_RUN / length.tokens : 1;
         enum keel_status status = length_open(device, &length);
