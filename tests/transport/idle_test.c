@@ -1,11 +1,13 @@
 /* idle_test.c - strangers who connect and say nothing, or half a greeting: they take no more than a few
  * descriptors, for a short time, and new epochs open meanwhile. */
+#include "callers.h"
 #include "ranks.h"
 #include "sums.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -120,9 +122,44 @@ START_TEST(half_a_greeting_holds_up_no_new_epoch)
 }
 END_TEST
 
+/* A member that was stopped between its connection and its greeting is such a caller. */
+static int lone_body(struct rank *me)
+{
+    if (me->rank == 2) {
+        struct pollfd line = {.events = POLLIN | POLLRDHUP};
+        rank_say(me, 'i');
+        rank_hear(me); /* the ranks have had an epoch */
+        line.fd = call(&me->addresses[0]);
+        rank_check(me, line.fd >= 0 && poll(&line, 1, KEEL_SILENT_MS + 1000) == 0);
+        rank_say(me, 'd');
+        rank_hear(me);
+        return 0;
+    }
+    me->rank_count = 2;
+    add_up(me, 1);
+    rank_say(me, 'i');
+    rank_hear(me);
+    rank_hear(me); /* the endpoint's own thread sees to the stranger */
+    return 0;
+}
+
+START_TEST(few_silent_callers_are_given_all_the_time_they_take)
+{
+    struct ranks ranks;
+    setenv("KEEL_SHARED_MEMORY", "0", 1);
+    ranks_start(&ranks, 3, 1, NULL, lone_body);
+    ranks_together(&ranks);
+    ck_assert_int_eq(ranks_listen(&ranks, 2), 'd');
+    for (uint32_t rank = 0; rank < 3; rank++)
+        ranks_tell(&ranks, rank, 'c');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch, 0, 2);
+    tcase_add_test(tc, few_silent_callers_are_given_all_the_time_they_take);
     tcase_add_loop_test(tc, half_a_greeting_holds_up_no_new_epoch, 0, 2);
 }
 KEEL_TEST_MAIN("transport with idle callers", cases, 120)

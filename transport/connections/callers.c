@@ -1,5 +1,5 @@
-/* callers.c - silent callers are found among /proc/self/fd and shut down when they are too many or too old.
- */
+/* callers.c - silent callers are found among /proc/self/fd and shut down when they are too many, or many and
+ * too old. */
 #include "callers.h"
 
 #include <dirent.h>
@@ -119,10 +119,18 @@ static void admit(struct keel_callers *callers, struct silent caller)
     shutdown(gone.fd, SHUT_RDWR);
 }
 
+/* A few may take their time: a member that was stopped before its greeting is one of them. */
+static void end_old(struct keel_callers *callers)
+{
+    for (uint32_t k = 0; k < callers->count && callers->count > KEEL_SILENT_FEW; k++)
+        if (callers->silent[k].age_ms >= KEEL_SILENT_MS)
+            shutdown(callers->silent[k].fd, SHUT_RDWR);
+}
+
 static void set_timer(const struct keel_callers *callers)
 {
     struct itimerspec when = {{0, 0}, {0, 0}};
-    if (callers->count > 0)
+    if (callers->count > KEEL_SILENT_FEW)
         when.it_value.tv_nsec = LOOK_MS * (long)KEEL_NS_PER_MS;
     timerfd_settime(callers->timer, 0, &when, NULL);
 }
@@ -140,10 +148,8 @@ void keel_callers_look(struct keel_callers *callers, bool asked)
         struct silent caller;
         if (entry->d_name[0] == '.' || !is_silent(callers, (int)strtol(entry->d_name, NULL, 10), &caller))
             continue;
-        if (caller.age_ms >= KEEL_SILENT_MS)
-            shutdown(caller.fd, SHUT_RDWR);
-        else
-            admit(callers, caller);
+        admit(callers, caller);
     }
+    end_old(callers);
     set_timer(callers);
 }

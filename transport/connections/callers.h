@@ -19,7 +19,8 @@ enum {
     KEEL_SILENT_ADDRESS_SHARE = 2, /*   one in so many of one address where others call too, */
     KEEL_SILENT_MIN = 32,          /* but so many may be there, */
     KEEL_SILENT_MAX = 1024,        /* and no more than so many, */
-    KEEL_SILENT_MS = 2000          /* and none for longer */
+    KEEL_SILENT_FEW = 16,          /* of more than so many */
+    KEEL_SILENT_MS = 2000          /* none for longer */
 };
 
 struct keel_callers;
