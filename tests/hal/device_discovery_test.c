@@ -74,6 +74,16 @@ START_TEST(the_host_is_last_of_the_usable)
 }
 END_TEST
 
+START_TEST(pocl_without_a_writable_cache_says_what_to_set)
+{
+    setenv("POCL_CACHE_DIR", "/proc/none", 1); /* where nobody makes a directory */
+    list();
+    const struct keel_device_info *info = passed_over("Portable Computing Language");
+    ck_assert_ptr_nonnull(info);
+    ck_assert_msg(strstr(info->passed_over, "POCL_CACHE_DIR") != NULL, "%s", info->passed_over);
+}
+END_TEST
+
 START_TEST(the_loader_is_the_library_that_is_mapped)
 {
     list();
@@ -202,6 +212,7 @@ static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_add_test(tc, the_host_is_last_of_the_usable);
+    tcase_add_test(tc, pocl_without_a_writable_cache_says_what_to_set);
     tcase_add_test(tc, the_loader_is_the_library_that_is_mapped);
     tcase_add_test(tc, a_short_list_is_cut_not_overrun);
     tcase_add_test(tc, a_broken_driver_is_named_and_the_good_one_works);

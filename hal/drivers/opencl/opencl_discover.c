@@ -315,8 +315,11 @@ static void add_platform(cl_platform_id platform, struct keel_candidate *out, ui
     cl_uint found = 0;
     cl_int error = clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, DEVICES_MAX, ids, &found);
     if (error != CL_SUCCESS || found == 0) {
-        char reason[64];
-        snprintf(reason, sizeof reason, "no device (OpenCL error %d)", error);
+        char reason[KEEL_DEVICE_NAME_BYTES];
+        snprintf(reason, sizeof reason, "no device (OpenCL error %d)%s", error,
+                 strcmp(word, "pocl") == 0 ? "; it needs a writable directory for its cache: name one by "
+                                             "POCL_CACHE_DIR or XDG_CACHE_HOME"
+                                           : "");
         keel_opencl_add_failure(out, capacity, count, name, reason);
         return;
     }
