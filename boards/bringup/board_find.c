@@ -4,6 +4,7 @@
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/process.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,6 +162,7 @@ struct matching {
     struct keel_board_file *best;  /* the first that fits */
     struct keel_board_file *other; /* being looked at; after that, one that fits but for the driver */
     uint32_t fit_count, driver_count;
+    bool told; /* which files cannot be read: with the first device that this process looks for */
     char second[KEEL_PATH_BYTES]; /* folder of the second that fits */
     struct keel_board_match wanted;
     char wanted_folder[KEEL_PATH_BYTES];
@@ -188,7 +190,8 @@ static enum keel_status look(void *context, const char *folder)
     if (status != KEEL_OK && fit == KEEL_BOARD_FITS)
         return status;
     if (status != KEEL_OK) {
-        keel_log(KEEL_LOG_WARN, "passed over: %s", keel_detail());
+        if (!matching->told)
+            keel_log(KEEL_LOG_WARN, "passed over: %s", keel_detail());
         return KEEL_OK;
     }
     if (fit != KEEL_BOARD_OTHER)
@@ -227,7 +230,8 @@ static enum keel_status settle(const struct matching *matching)
 
 enum keel_status keel_board_file_find(const struct keel_device_info *info, struct keel_board_file *out)
 {
-    struct matching matching = {.info = info, .best = out};
+    static atomic_bool told;
+    struct matching matching = {.info = info, .best = out, .told = atomic_exchange(&told, true)};
     KEEL_TRY(keel_alloc(1, sizeof *matching.other, &matching.other));
     enum keel_status status = keel_board_folders(look, &matching);
     keel_free(matching.other);

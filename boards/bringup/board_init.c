@@ -109,6 +109,20 @@ static enum keel_status put(const char *folder, const char *name, const char *te
     return keel_file_replace(path, text, bytes, 0644);
 }
 
+/* The first directory of `folder` that is not there; "" when all are. */
+static void first_missing(const char *folder, char out[KEEL_PATH_BYTES])
+{
+    snprintf(out, KEEL_PATH_BYTES, "%s", folder);
+    for (char *slash = strchr(out + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (!keel_path_exists(out))
+            return;
+        *slash = '/';
+    }
+    if (keel_path_exists(out))
+        out[0] = '\0';
+}
+
 static enum keel_status write_folder(const char *folder, const char *id, const struct keel_device_info *info,
                                      const struct keel_check_report *report)
 {
@@ -124,6 +138,8 @@ static enum keel_status write_folder(const char *folder, const char *id, const s
     printed = readme_out != NULL && fclose(readme_out) == 0 && printed;
     if (!printed)
         status = keel_fail(KEEL_NO_MEMORY, "no memory for a board's folder");
+    char made[KEEL_PATH_BYTES];
+    first_missing(folder, made);
     if (status == KEEL_OK)
         status = keel_mkdir_all(folder);
     if (status == KEEL_OK)
@@ -132,6 +148,12 @@ static enum keel_status write_folder(const char *folder, const char *id, const s
         status = put(folder, "board.conf", conf, conf_bytes);
     free(conf);
     free(readme);
+    if (status != KEEL_OK && made[0] != '\0') {
+        char reason[KEEL_DETAIL_BYTES];
+        snprintf(reason, sizeof reason, "%s", keel_detail());
+        (void)keel_remove_tree(made);
+        keel_detail_set(reason);
+    }
     return status;
 }
 
@@ -190,11 +212,9 @@ static int run(const struct keel_command *command)
     if (status != KEEL_OK)
         return keel_board_report(status);
     if (command->json) {
-        struct keel_json json = {.out = stdout};
-        keel_json_open(&json, NULL, '{');
+        struct keel_json json = keel_command_json(stdout);
         keel_json_text(&json, "folder", folder);
-        keel_json_close(&json, '}');
-        putchar('\n');
+        keel_command_json_end(&json);
         return 0;
     }
     printf("drafted %s: read board.conf and README.md in it, then keel board check %s\n", folder, folder);
