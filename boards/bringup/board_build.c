@@ -43,15 +43,13 @@ static int tell(const struct keel_command *command, const char *folder, const st
 {
     double seconds = (double)(keel_now_ns() - began_ns) / 1e9;
     if (command->json) {
-        struct keel_json json = {.out = stdout};
-        keel_json_open(&json, NULL, '{');
+        struct keel_json json = keel_command_json(stdout);
         keel_json_text(&json, "folder", folder);
         keel_json_number(&json, "programs", made->programs);
         keel_json_number(&json, "files", made->files);
         keel_json_number(&json, "bytes", made->bytes);
         keel_json_real(&json, "seconds", seconds, 3);
-        keel_json_close(&json, '}');
-        putchar('\n');
+        keel_command_json_end(&json);
     } else {
         printf("%s: %" PRIu32 " programs, %" PRIu32 " files, %" PRIu64 " KiB, in %.1f s\n", folder,
                made->programs, made->files, made->bytes / 1024, seconds);
@@ -62,11 +60,9 @@ static int tell(const struct keel_command *command, const char *folder, const st
 static int tell_sources(const struct keel_command *command, const char *folder)
 {
     if (command->json) {
-        struct keel_json json = {.out = stdout};
-        keel_json_open(&json, NULL, '{');
+        struct keel_json json = keel_command_json(stdout);
         keel_json_text(&json, "sources", folder);
-        keel_json_close(&json, '}');
-        putchar('\n');
+        keel_command_json_end(&json);
     } else {
         printf("%s: the sources; sources.json says what to compile with which options, and "
                "boards/bringup/FORMATS.md what the manifest of the binaries says\n",
@@ -93,6 +89,7 @@ static int compile(const struct keel_command *command)
     char *target;
     size_t bytes;
     unsetenv("OPENCL_LAYERS");
+    keel_process_tell_interrupts_as_json(false); /* who started us tells it */
     enum keel_status status = keel_alloc(1, sizeof *file, &file);
     if (status == KEEL_OK)
         status = keel_board_file_read(command->operands[0], file);
@@ -154,7 +151,10 @@ static int compile_apart(const struct keel_command *command, const struct keel_a
             keel_fail(KEEL_DEVICE_LOST,
                       "the compiler of \"%s\" ended by signal %d; name another device in code.build_with",
                       making->selector, end.code);
-    return status == KEEL_OK ? end.code : keel_board_report(status);
+    if (status != KEEL_OK)
+        return keel_board_report(status);
+    keel_command_leave_output(); /* the compiling process has printed it */
+    return end.code;
 }
 
 /* ---- the command ---- */

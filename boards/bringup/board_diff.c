@@ -223,8 +223,7 @@ static void print_text(const struct diff *diff)
 
 static void print_json(const struct diff *diff)
 {
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_number(&json, "compared", diff->compared);
     keel_json_number(&json, "worse", diff->worse);
     keel_json_open(&json, "changes", '[');
@@ -236,8 +235,7 @@ static void print_json(const struct diff *diff)
         keel_json_close(&json, '}');
     }
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 static int run(const struct keel_command *command)

@@ -170,15 +170,13 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
 static void print_json(const struct keel_device_info *devices, uint32_t count, const char *loader,
                        struct keel_board_file *file)
 {
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "loader", loader);
     keel_json_open(&json, "devices", '[');
     for (uint32_t i = 0; i < count; i++)
         print_device(&json, &devices[i], file);
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 static int list(const struct keel_command *command)

@@ -84,12 +84,14 @@ static int run(const struct keel_command *command)
     bool kept = code == 0 || own->anyway;
     if (kept)
         status = write_record(&report, path);
+    if (status != KEEL_OK)
+        code = keel_board_report(status);
     (command->json ? keel_check_print_json : keel_check_print_summary)(&report, stdout);
     if (status == KEEL_OK && !command->json)
         printf("%s%s\n",
                kept ? "recorded in " : "not recorded, for it has not passed (see --anyway): ", path);
     keel_check_report_fini(&report);
-    return status == KEEL_OK ? code : keel_board_report(status);
+    return code;
 }
 
 static const struct keel_command_option options[] = {

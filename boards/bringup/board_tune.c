@@ -183,7 +183,7 @@ static void tell(const struct keel_command *command, const struct tuner *tuner, 
 {
     struct keel_json json = {.out = stdout};
     if (command->json) {
-        keel_json_open(&json, NULL, '{');
+        json = keel_command_json(stdout);
         keel_json_text(&json, "file", path);
         keel_json_open(&json, "settings", '{');
     }
@@ -196,8 +196,7 @@ static void tell(const struct keel_command *command, const struct tuner *tuner, 
     }
     if (command->json) {
         keel_json_close(&json, '}');
-        keel_json_close(&json, '}');
-        putchar('\n');
+        keel_command_json_end(&json);
     } else {
         printf("%s written\n", path);
     }
@@ -210,12 +209,10 @@ static enum keel_status import(const struct keel_command *command, const struct 
     uint32_t kernel_count = 0;
     KEEL_TRY(keel_board_clblast_import(own->clblast, &tuner->info, path, &kernel_count));
     if (command->json) {
-        struct keel_json json = {.out = stdout};
-        keel_json_open(&json, NULL, '{');
+        struct keel_json json = keel_command_json(stdout);
         keel_json_text(&json, "file", path);
         keel_json_number(&json, "kernels", kernel_count);
-        keel_json_close(&json, '}');
-        putchar('\n');
+        keel_command_json_end(&json);
     } else {
         printf("%s written: parameters of %" PRIu32 " kernels\n", path, kernel_count);
     }

@@ -31,8 +31,7 @@ static void print_list(void)
 
 static void print_list_json(void)
 {
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_open(&json, "checks", '[');
     for (uint32_t i = 0; i < keel_check_count(); i++) {
         const struct keel_check *check = keel_check_at(i);
@@ -43,8 +42,7 @@ static void print_list_json(void)
         keel_json_close(&json, '}');
     }
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 static enum keel_status write_files(const struct own *own, const struct keel_check_report *report)
@@ -69,9 +67,9 @@ static int check(const struct keel_command *command, const struct own *own,
         status = keel_check_session(options, own->level, !command->json, &report);
     if (status != KEEL_OK)
         return keel_board_report(status);
-    (command->json ? keel_check_print_json : keel_check_print_summary)(&report, stdout);
     status = write_files(own, &report);
     int code = status == KEEL_OK ? keel_check_exit_code(&report) : keel_board_report(status);
+    (command->json ? keel_check_print_json : keel_check_print_summary)(&report, stdout);
     keel_check_report_fini(&report);
     return code;
 }

@@ -156,10 +156,9 @@ static void json_result(struct keel_json *json, const struct keel_check_result *
 
 void keel_check_print_json(const struct keel_check_report *report, FILE *out)
 {
-    struct keel_json json = {.out = out};
+    struct keel_json json = keel_command_json(out);
     char started[KEEL_CHECK_TIME_BYTES];
     keel_check_time_text(report->started_wall_ns, started);
-    keel_json_open(&json, NULL, '{');
     keel_json_text(&json, "verdict", keel_check_overall(report));
     keel_json_text(&json, "keel", KEEL_RELEASE);
     keel_json_text(&json, "started", started);
@@ -180,8 +179,7 @@ void keel_check_print_json(const struct keel_check_report *report, FILE *out)
     for (uint32_t i = 0; i < report->done; i++)
         json_result(&json, &report->results[i]);
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    fputc('\n', out);
+    keel_command_json_end(&json);
 }
 
 /* ---- JUnit ---- */

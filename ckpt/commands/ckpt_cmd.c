@@ -60,8 +60,7 @@ static void print_help(FILE *out, const struct keel_cmd_kind *kind)
 
 int keel_cmd_wrong_use(const char *why, const char *what)
 {
-    (void)keel_fail(KEEL_INVALID, "%s%s", why, what);
-    keel_cmd_note_failure(KEEL_INVALID);
+    keel_command_note(keel_fail(KEEL_INVALID, "%s%s", why, what));
     fprintf(stderr, "keel ckpt: %s%s; try keel ckpt --help\n", why, what);
     return keel_status_exit_code(KEEL_INVALID);
 }
@@ -248,10 +247,9 @@ static int run_and_print(int argc, char **argv)
     bool json = false;
     for (int i = 1; i < argc; i++)
         json = json || strcmp(argv[i], "--json") == 0;
-    keel_cmd_forget_output();
+    keel_command_begin_output(json);
     int code = run_command(argc, argv);
-    if (json && code != 0)
-        keel_cmd_print_failure(code);
+    keel_command_end_output(code);
     return printed(code);
 }
 

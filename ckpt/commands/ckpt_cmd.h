@@ -120,13 +120,8 @@ bool keel_cmd_reads_again(struct keel_cmd_place *place, struct keel_snapshot **s
 
 /* ---- ckpt_cmd_out.c: what is written ---- */
 
-/* Print the status with its detail; returns its exit code. */
+/* Print the status with its detail, and note it (keel_command_note); returns its exit code. */
 int keel_cmd_report(enum keel_status status);
-/* With --json a command that printed no object ends with one that says why: the first failure since
- * forget_output; keel_cmd_report notes those that it prints, with this thread's detail. */
-void keel_cmd_forget_output(void);
-void keel_cmd_note_failure(enum keel_status status);
-void keel_cmd_print_failure(int code);
 /* Print and release; returns the exit code. `value` may be NULL: no memory. */
 int keel_cmd_print_json(json_t *value);
 json_t *keel_cmd_u64_json(uint64_t value); /* as text, as in the manifest: it may have 64 bits */

@@ -2,44 +2,16 @@
 #include "ckpt_cmd.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/command.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Of the command that runs: there is one in a process at a time. */
-static struct {
-    bool printed; /* an object was */
-    enum keel_status status;
-    char detail[KEEL_DETAIL_BYTES]; /* of the first failure */
-} output;
-
-void keel_cmd_forget_output(void)
-{
-    output.printed = false;
-    output.status = KEEL_OK;
-}
-
-void keel_cmd_note_failure(enum keel_status status)
-{
-    if (output.status != KEEL_OK)
-        return;
-    output.status = status;
-    snprintf(output.detail, sizeof output.detail, "%s", keel_detail());
-}
-
-void keel_cmd_print_failure(int code)
-{
-    if (!output.printed)
-        (void)keel_cmd_print_json(json_pack("{s:{s:s, s:s}, s:i}", "error", "status",
-                                            keel_status_name(output.status), "detail",
-                                            output.status != KEEL_OK ? output.detail : "", "exit", code));
-}
-
 int keel_cmd_report(enum keel_status status)
 {
-    keel_cmd_note_failure(status);
+    keel_command_note(status);
     fprintf(stderr, "keel ckpt: %s: %s\n", keel_status_text(status), keel_detail());
     return keel_status_exit_code(status);
 }
@@ -51,7 +23,7 @@ int keel_cmd_print_json(json_t *value)
     if (text == NULL)
         return keel_cmd_report(keel_fail(KEEL_NO_MEMORY, "no memory for the output"));
     printf("%s\n", text);
-    output.printed = true;
+    keel_command_has_printed();
     free(text);
     return 0;
 }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <keel/command.h>
 #include <keel/file.h>
+#include <keel/process.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,14 +43,90 @@ static void print_help(FILE *out, const struct keel_command_set *set, const stru
     fprintf(out, "\n%s\nexamples:\n%s", codes_help, kind->examples);
 }
 
+/* ---- failures, and the object of --json ---- */
+
+/* Of the command that runs: there is one in a process at a time. */
+static struct {
+    bool json, printed;      /* an object is wanted; is there */
+    enum keel_status status; /* of the first failure */
+    char detail[KEEL_DETAIL_BYTES];
+} output;
+
+void keel_command_begin_output(bool json)
+{
+    output.json = json;
+    output.printed = false;
+    output.status = KEEL_OK;
+    output.detail[0] = '\0';
+    keel_process_tell_interrupts_as_json(json);
+}
+
+void keel_command_note(enum keel_status status)
+{
+    if (output.status != KEEL_OK)
+        return;
+    output.status = status;
+    snprintf(output.detail, sizeof output.detail, "%s", keel_detail());
+}
+
+static void json_failure(struct keel_json *json, int code)
+{
+    keel_json_open(json, "error", '{');
+    keel_json_text(json, "status", keel_status_name(output.status));
+    keel_json_text(json, "detail", output.detail);
+    keel_json_close(json, '}');
+    keel_json_number(json, "exit", (uint64_t)code);
+}
+
+void keel_command_end_output(int code)
+{
+    keel_process_tell_interrupts_as_json(false);
+    if (!output.json || output.printed || code == 0)
+        return;
+    struct keel_json json = {.out = stdout};
+    keel_json_open(&json, NULL, '{');
+    json_failure(&json, code);
+    keel_json_close(&json, '}');
+    putchar('\n');
+}
+
+void keel_command_leave_output(void)
+{
+    output.json = false;
+    keel_process_tell_interrupts_as_json(false);
+}
+
+void keel_command_has_printed(void)
+{
+    output.printed = true;
+}
+
+struct keel_json keel_command_json(FILE *out)
+{
+    struct keel_json json = {.out = out};
+    output.printed = output.printed || out == stdout;
+    keel_json_open(&json, NULL, '{');
+    return json;
+}
+
+void keel_command_json_end(struct keel_json *json)
+{
+    if (output.status != KEEL_OK)
+        json_failure(json, keel_status_exit_code(output.status));
+    keel_json_close(json, '}');
+    fputc('\n', json->out);
+}
+
 int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what)
 {
+    keel_command_note(keel_fail(KEEL_INVALID, "%s%s", why, what));
     fprintf(stderr, "%s: %s%s; try %s --help\n", set->name, why, what, set->name);
     return keel_status_exit_code(KEEL_INVALID);
 }
 
 int keel_command_report(const struct keel_command_set *set, enum keel_status status)
 {
+    keel_command_note(status);
     fprintf(stderr, "%s: %s: %s\n", set->name, keel_status_text(status), keel_detail());
     return keel_status_exit_code(status);
 }
@@ -121,12 +198,25 @@ static int take_option(struct keel_command *cmd, int argc, char **argv, int *at)
     if (option->type != KEEL_COMMAND_FLAG && ++*at < argc)
         value = argv[*at];
     if ((option->type != KEEL_COMMAND_FLAG && value == NULL) || !set_option(cmd, option, value)) {
-        char why[160];
+        char why[256];
         snprintf(why, sizeof why, "%s needs %s: %s", option->name, option->value,
                  option->help != NULL ? option->help : "");
         return keel_command_wrong_use(cmd->set, why, "");
     }
     return 0;
+}
+
+enum keel_status keel_command_wrong_value(const struct keel_command *command, const char *option)
+{
+    const struct keel_command_option *found = command->kind->options;
+    const char *value = NULL;
+    while (strcmp(found->name, option) != 0)
+        found++;
+    for (int i = 2; i + 1 < command->argc; i++)
+        if (strcmp(command->argv[i], option) == 0)
+            value = command->argv[i + 1];
+    return keel_fail(KEEL_INVALID, "%s%s%s: %s wanted: %s", option, value != NULL ? " " : "",
+                     value != NULL ? value : "", found->value, found->help);
 }
 
 static int parse(const struct keel_command_set *set, const struct keel_command_kind *kind, int argc,
@@ -165,11 +255,16 @@ enum keel_status keel_command_may_write(const char *path)
 {
     char inside[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(inside, path, "."));
-    bool is_folder = path[0] != '\0' && keel_path_exists(inside), was = keel_path_exists(path);
-    if (is_special(path) && !is_folder)
+    if (path[0] != '\0' && keel_path_exists(inside))
+        return keel_fail(KEEL_INVALID, "%s: is a directory; name a file", path);
+    if (is_special(path))
         return KEEL_OK;
-    KEEL_TRY(keel_file_append(path, "", 0, false));
-    return was ? KEEL_OK : keel_remove_tree(path);
+    if (keel_path_exists(path))
+        return keel_file_append(path, "", 0, false);
+    static const uint8_t block[4096]; /* a full disk takes a name, but nothing behind it */
+    enum keel_status status = keel_file_append(path, block, sizeof block, false);
+    enum keel_status removed = keel_path_exists(path) ? keel_remove_tree(path) : KEEL_OK;
+    return status == KEEL_OK ? removed : status;
 }
 
 enum keel_status keel_command_printed(void)
@@ -190,7 +285,7 @@ static int printed(const struct keel_command_set *set, int code)
     return status != KEEL_OK && code == 0 ? keel_command_report(set, status) : code;
 }
 
-int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
+static int run_command(const struct keel_command_set *set, int argc, char **argv)
 {
     const struct keel_command_kind *kind = NULL;
     bool help = argc > 1 && strcmp(argv[1], "help") == 0;
@@ -208,8 +303,19 @@ int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
     else if (kind == NULL)
         return keel_command_wrong_use(set, "unknown command ", argv[1]);
     if (help)
-        return printed(set, 0);
+        return 0;
     struct keel_command cmd;
     int code = parse(set, kind, argc, argv, &cmd);
-    return code != 0 ? code : printed(set, kind->run(&cmd));
+    return code != 0 ? code : kind->run(&cmd);
+}
+
+int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
+{
+    bool json = false;
+    for (int i = 1; i < argc; i++)
+        json = json || strcmp(argv[i], "--json") == 0;
+    keel_command_begin_output(json);
+    int code = run_command(set, argc, argv);
+    keel_command_end_output(code);
+    return printed(set, code);
 }

@@ -2,17 +2,28 @@
 #include <keel/json.h>
 
 #include <inttypes.h>
+#include <keel/text.h>
+#include <string.h>
 
 static void write_text(FILE *out, const char *text)
 {
     fputc('"', out);
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
-        if (*at == '"' || *at == '\\')
-            fprintf(out, "\\%c", *at);
-        else if (*at < ' ' || *at > '~')
-            fprintf(out, "\\u%04x", *at);
+    for (size_t left = strlen(text), step; left > 0; text += step, left -= step) {
+        uint32_t code;
+        step = keel_utf8_code(text, left, &code);
+        if (step == 0) { /* no UTF-8 */
+            code = 0xfffd;
+            step = 1;
+        }
+        if (code == '"' || code == '\\')
+            fprintf(out, "\\%c", (int)code);
+        else if (code > 0xffff)
+            fprintf(out, "\\u%04x\\u%04x", (unsigned)(0xd7c0 + (code >> 10)),
+                    (unsigned)(0xdc00 + (code & 0x3ff)));
+        else if (code < ' ' || code > '~')
+            fprintf(out, "\\u%04x", (unsigned)code);
         else
-            fputc(*at, out);
+            fputc((int)code, out);
     }
     fputc('"', out);
 }

@@ -254,25 +254,34 @@ struct keel_process_look keel_process_look_at(pid_t pid)
 
 /* timeout(1) and service managers signal a process and then its group: that is one request. */
 enum { SAME_REQUEST_NS = KEEL_NS_PER_S };
-static atomic_bool interrupts_held;
+static atomic_bool interrupts_held, interrupts_as_json;
 static atomic_uint_least64_t interrupted_ns; /* when the first one was noted; 0: none was */
 
 /* In a signal handler: only calls that are safe there. */
 static void on_interrupt(int signal_number)
 {
     static const char text[] = "keel: interrupted\n";
+    static const char object[] =
+        "{\"error\":{\"status\":\"INTERRUPTED\",\"detail\":\"ended by a signal\"},\"exit\":5}\n";
     (void)signal_number;
     uint64_t now_ns = keel_now_ns(), none = 0;
     if (atomic_load(&interrupts_held) &&
         (atomic_compare_exchange_strong(&interrupted_ns, &none, now_ns) || now_ns - none < SAME_REQUEST_NS))
         return;
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    if (atomic_load(&interrupts_as_json))
+        (void)!write(STDOUT_FILENO, object, sizeof object - 1);
     _exit(keel_status_exit_code(KEEL_INTERRUPTED));
 }
 
 void keel_process_hold_interrupts(bool hold)
 {
     atomic_store(&interrupts_held, hold);
+}
+
+void keel_process_tell_interrupts_as_json(bool json)
+{
+    atomic_store(&interrupts_as_json, json);
 }
 
 bool keel_process_interrupted(void)

@@ -1,12 +1,12 @@
 /* text.c - is a text UTF-8, and how it becomes so. */
 #include <keel/text.h>
-#include <stdint.h>
 #include <string.h>
 
-/* Bytes of the sequence that begins here, 0 when it is none. */
-static size_t utf8_sequence(const unsigned char *at, size_t left)
+size_t keel_utf8_code(const char *text, size_t left, uint32_t *out_code)
 {
+    const unsigned char *at = (const unsigned char *)text;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    *out_code = at[0];
     if (at[0] < 0x80)
         return 1;
     size_t bytes = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
@@ -18,15 +18,16 @@ static size_t utf8_sequence(const unsigned char *at, size_t left)
             return 0;
         code = code << 6 | (at[i] & 0x3fU);
     }
+    *out_code = code;
     bool surrogate = code >= 0xd800 && code <= 0xdfff;
     return code < least[bytes] || code > 0x10ffff || surrogate ? 0 : bytes;
 }
 
 bool keel_utf8_valid(const char *text, size_t bytes, size_t *out_at)
 {
-    const unsigned char *from = (const unsigned char *)text;
+    uint32_t code;
     for (size_t at = 0; at < bytes;) {
-        size_t step = utf8_sequence(from + at, bytes - at);
+        size_t step = keel_utf8_code(text + at, bytes - at, &code);
         if (step == 0) {
             *out_at = at;
             return false;

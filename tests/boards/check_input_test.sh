@@ -122,7 +122,14 @@ expect "a driver that dies" 1 "fail          0.1" "died of signal 6" "loading th
 OCL_ICD_VENDORS=$root/hangs try check --level 0 --timeout 2
 expect "a driver that hangs" 1 "fail          0.1" "hangs: no answer within 2 s at: loading the drivers"
 
+# ---- a board file that cannot be read is told once, not for each device ----
+board empty/a/one </dev/null
+KEEL_BOARDS=$root/empty try list
+[ "$(grep -c 'passed over: .*empty/a/one' "$root/log")" -eq 1 ] || code=99
+expect "an empty board file is told once" 0 "set match.platform or match.name"
+
 # ---- wrong use ----
+try build o;                            expect "a selector that may be two devices" 2 "may be any of pocl:0, host"
 try check --level 9;                    expect "a level that is none" 2 "\`9\`"
 try check --level 0-5,gelden;           expect "a check that is none" 2 "\`gelden\` is no level"
 for levels in "" , 0, ,0 0,,1; do
@@ -146,7 +153,7 @@ expect "a soak that is given up" 1 "round 1 of golden operations: "
 try check --frob;                       expect "an unknown option" 2 "unknown option --frob"
 try check a b;                          expect "one word too many" 2 "one word too many: b"
 try check --level 0.1 --html "$root/no/x.html"; expect "a page in no folder" 3 "no/x.html"
-try check --level 0.1 --junit "$root"; expect "a report that is a folder" 1 "$root: " "Is a directory"
+try check --level 0.1 --junit "$root"; expect "a report that is a folder" 2 "$root: is a directory"
 try check --level 0.1 --junit "$root/x" --html "$root/x"; expect "two reports in one file" 2 "name the same file"
 try record pocl:0 --level 0.1 --out "$root/no/r.json"; expect "a record in no folder" 3 "$root/no/r.json: "
 try record nosuch:7 --level 0.2 --out "$root/not.json"
@@ -159,6 +166,44 @@ echo '{"checks":3}' >"$root/no.json"
 try diff "$root/no.json" "$root/no.json"; expect "diff of what is no record" 4 "no.json"
 try diff "$root/none.json" "$root/none.json"
 expect "diff of a file that is not there" 3 "none.json" "make one with keel board record"
+
+# ---- --json: an object of every failure too ----
+# wants_error CODE WORDS...: `keel board WORDS --json` ends with CODE, and its object says why.
+wants_error() {
+    wanted=$1
+    shift
+    timeout 120 "$KEEL" board "$@" --json >"$root/object" 2>"$root/log"
+    code=$?
+    python3 -c 'import json, sys
+it = json.load(open(sys.argv[1]))
+sys.exit(not (it["error"]["status"] != "OK" and it["error"]["detail"] and it["exit"] == int(sys.argv[2])))' \
+        "$root/object" "$wanted" || code="$code without an object"
+    [ "$code" = "$wanted" ] || code=99
+    expect "board $* --json" "$wanted"
+}
+for command in tune build record release; do wants_error 3 $command bogus; done
+wants_error 3 diff bogus
+wants_error 2 init bogus
+wants_error 2 frob
+wants_error 2 check --level 9
+wants_error 2 check --bogus
+wants_error 3 check --junit "$root/no/x"
+wants_error 1 check --level 0.1 --junit /dev/full
+wants_error 1 record pocl:0 --level 0.1 --out /dev/full
+OCL_ICD_VENDORS=$root/hangs "$KEEL" board check --level 0 --json >"$root/object" 2>"$root/log" &
+sleep 1
+kill -TERM "$!"
+wait "$!"
+code=$?
+grep -q '"status":"INTERRUPTED"' "$root/object" || code=99
+expect "a check that is interrupted says so in JSON" 5
+
+# ---- a disk that is full leaves no folder ----
+said=$(sh -c "ulimit -f 0; exec '$KEEL' board init acme/full --root '$root/full/boards' --device host --unmeasured" 2>&1)
+code=$?
+echo "$said" >"$root/log"
+[ ! -e "$root/full" ] || code=99
+expect "a draft that cannot be written leaves no folder" 1 "README.md"
 
 # ---- a folder from nothing: drafted, found, checked, recorded, compared ----
 try init acme/cpu --device pocl:0 --root "$root/boards" --unmeasured

@@ -27,6 +27,13 @@ says() { grep -qF -- "$1" "$root/out" || { echo "  nowhere: $1"; head -n 5 "$roo
 errs() { grep -qF -- "$1" "$root/err" || { echo "  not among the errors: $1"; head -n 5 "$root/err"; return 1; }; }
 is_json() { python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$root/out"; }
 
+# is_error CODE: an object says why the command ended so
+is_error() {
+    python3 -c 'import json, sys
+it = json.load(open(sys.argv[1]))
+sys.exit(not (it["error"]["status"] != "OK" and it["error"]["detail"] and it["exit"] == int(sys.argv[2])))' "$root/out" "$1"
+}
+
 # ---- check: right with every number of ranks
 for ranks in 1 2 3 4 5 6 7 8 9; do
     for op in all-reduce all-to-all-v broadcast; do
@@ -196,6 +203,64 @@ mkdir -p "$root/empty"
 check "nobody to look at" exits 3 "$keel" net who --dir "$root/empty"
 check "no such directory" exits 3 "$keel" net who --dir "$root/none"
 check "no recording" exits 4 "$keel" net who "$root/page.html"
+check "a directory that is no recording" exits 2 "$keel" net who "$root/empty"
+check "a page that is a directory" exits 2 "$keel" net bench --max 8 --html "$root/empty"
+check "figures that are a directory" exits 2 "$keel" net tune --max 8 --out "$root/empty"
+check "a file for which there is no room" exits 1 sh -c "ulimit -f 1; exec '$keel' net tune --ranks 2 --max 8 --rounds 1 --out '$root/full'"
+check "is found before measuring" errs "$root/full"
+check "and is not left" test ! -e "$root/full"
+
+# ---- a wrong value is told, with what is allowed
+wrong() {
+    check "$1 $2 $3" exits 2 "$keel" net "$1" --ranks 2 "$2" "$3"
+    check "is told with what $2 takes: $4" errs "$2 $3: "
+    check "$2 takes $4" errs "$4"
+}
+wrong bench --type f31 "f32,f64,f16"
+wrong bench --factor 1 "2 or more"
+wrong bench --min 0 "from 1"
+wrong bench --max 999999G "up to 1024G"
+wrong bench --iterations 99999 "at most 2000"
+wrong bench --warmup 99999 "at most 2000"
+wrong bench --order odd "exact,native"
+wrong bench --algorithm best "two-level"
+wrong bench --reduction product "average"
+wrong bench --op fly "reduce-scatter"
+wrong tune --op send "reduce-scatter"
+wrong tune --rounds 0 "1 to 31"
+wrong check --op fly "all-gather-v"
+
+# ---- --json: an object of every failure too
+wants_error() {
+    wanted=$1
+    shift
+    check "net $* --json" exits "$wanted" "$keel" net "$@" --json
+    check "net $* says why in JSON" is_error "$wanted"
+}
+wants_error 2 check --ranks 0
+wants_error 2 check --fly
+wants_error 2 fly
+wants_error 2 bench --csv
+wants_error 3 check --join 127.0.0.1:0 --rank 0 --world 1 --key "$root/none"
+wants_error 3 who "$root/none"
+wants_error 4 who "$root/page.html"
+wants_error 3 tune --out "$root/none/costs"
+wants_error 2 tune --rounds 0
+wants_error 5 check --hosts "$root/hosts" --join 127.0.0.1:0 --key "$root/key" --shell false --timeout 5
+wants_error 5 tune --hosts "$root/hosts" --join 127.0.0.1:0 --key "$root/key" --shell true --timeout 1
+wants_error 1 bench --ranks 2 --max 8 --iterations 5 --html /dev/full
+check "with the figures" says '"operation":"all-reduce"'
+check "a name that is not ASCII" exits 3 "$keel" net who "$root/grüße" --json
+check "is told as it is" says 'gr\u00fc\u00dfe'
+"$keel" net bench --ranks 2 --min 1M --max 1M --iterations 2000 --warmup 2000 --json >"$root/out" 2>"$root/err" &
+for look in 1 2 3 4 5 6 7 8 9 10; do
+    sleep 0.1
+    [ "$(tr '\0' ' ' <"/proc/$!/cmdline" 2>/dev/null | cut -d ' ' -f 2)" = net ] && break
+done
+kill -TERM "$!"
+wait "$!"
+check "an interrupted command ends with 5" test $? -eq 5
+check "and says so in JSON" is_error 5
 check "a disk that is full" exits 1 sh -c "'$keel' net --help >/dev/full"
 
 # ---- the page keel-net(1) and --help say the same
@@ -207,9 +272,14 @@ sed -n '/^\.Ss Ranks$/,/^\.S[hs] /p' "$man" >"$root/common"
 for command in $commands; do
     "$keel" net "$command" --help >"$root/help"
     sed -n "/^\.Ss $command\$/,/^\.S[hs] /p" "$man" >"$root/section"
+    sed -n 's/^  --\([a-z-]*\) .*/\1/p' "$root/help" | sort >"$root/options"
+    sed -n "/^\.Nm keel Cm net $command\$/,/^\.\(Nm\|Sh\)/p" "$man" >"$root/synopsis"
+    while read -r option; do
+        grep -qE "Fl -$option( |\$)" "$root/common" ||
+            check "the synopsis of $command has --$option" grep -qE "Fl -$option( |\$)" "$root/synopsis"
+    done <"$root/options"
     check "keel-net(1) describes $command" test -s "$root/section"
     [ "$command" = who ] || cat "$root/common" >>"$root/section"
-    sed -n 's/^  --\([a-z-]*\) .*/\1/p' "$root/help" | sort >"$root/options"
     cat "$root/options" >>"$root/all"
     while read -r option; do
         [ "$option" = json ] || check "the section on $command has --$option" grep -qE "Fl -$option( |\$)" "$root/section"

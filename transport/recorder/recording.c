@@ -13,6 +13,7 @@
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { READINGS_MAX = 4 };
@@ -46,7 +47,11 @@ static enum keel_status copy_file(const char *path, struct keel_record *out)
     int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be read", path);
-    enum keel_status status = keel_pread_all(fd, out, sizeof *out, 0, path);
+    struct stat info;
+    bool is_folder = keel_disk_fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+    enum keel_status status =
+        is_folder ? keel_fail(KEEL_INVALID, "%s: is a directory, a recording was expected", path)
+                  : keel_pread_all(fd, out, sizeof *out, 0, path);
     keel_disk_close(fd);
     return status;
 }

@@ -46,6 +46,9 @@ enum keel_status keel_net_bench_once(struct keel_net_rank *rank, const struct ke
                                      const void *part, void *result);
 /* Names of operations with commas between; false: one is unknown, or too many. */
 bool keel_net_bench_operations(const char *names, uint32_t kinds[KEEL_NET_BENCH_LIST], uint32_t *out_count);
+/* --min, --max and --factor of a command: INVALID, with the one that is wrong. */
+enum keel_status keel_net_bench_sizes(const struct keel_command *cmd, uint64_t min_bytes, uint64_t max_bytes,
+                                      uint64_t factor);
 /* A rank's work. */
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan);
 

@@ -9,6 +9,9 @@
 #include <keel/json.h>
 #include <keel/net_cmd.h>
 
+/* The operations of all ranks with blocks of one size. */
+#define KEEL_NET_OPERATIONS "all-reduce,reduce-scatter,reduce,all-gather,all-to-all,broadcast,gather,scatter"
+
 extern const struct keel_command_kind keel_net_who, keel_net_check, keel_net_bench, keel_net_tune;
 
 /* Print what is wrong, and return the exit code. */

@@ -84,9 +84,9 @@ bool keel_net_bench_operations(const char *names, uint32_t kinds[KEEL_NET_BENCH_
     return parse_list(names, collective_name, KEEL_COLLECTIVE_COUNT, kinds, out_count);
 }
 
-/* NULL, or which option is wrong. */
-static const char *plan_of(const struct own *own, struct keel_net_bench_plan *out)
+static enum keel_status plan_of(const struct keel_command *cmd, struct keel_net_bench_plan *out)
 {
+    const struct own *own = keel_command_own(cmd);
     uint32_t reductions[KEEL_NET_BENCH_LIST], orders[KEEL_NET_BENCH_LIST], count;
     *out = (struct keel_net_bench_plan){.min_bytes = own->min_bytes,
                                         .max_bytes = own->max_bytes,
@@ -94,25 +94,30 @@ static const char *plan_of(const struct own *own, struct keel_net_bench_plan *ou
                                         .iterations = own->iterations,
                                         .warmup = own->warmup};
     if (!keel_net_bench_operations(own->operations, out->kinds, &out->kind_count))
-        return "--op";
+        return keel_command_wrong_value(cmd, "--op");
     if (!parse_list(own->elements, element_name, KEEL_ELEMENT_COUNT, out->elements, &out->element_count))
-        return "--type";
+        return keel_command_wrong_value(cmd, "--type");
     if (!parse_list(own->algorithms, algorithm_name, KEEL_ALGORITHM_COUNT, out->algorithms,
                     &out->algorithm_count))
-        return "--algorithm";
+        return keel_command_wrong_value(cmd, "--algorithm");
     if (!parse_list(own->orders, order_name, 2, orders, &out->order_count) || out->order_count > 2)
-        return "--order";
+        return keel_command_wrong_value(cmd, "--order");
     memcpy(out->orders, orders, out->order_count * sizeof orders[0]);
     if (!parse_list(own->reduction, reduction_name, KEEL_REDUCTION_COUNT, reductions, &count) || count != 1)
-        return "--reduction";
+        return keel_command_wrong_value(cmd, "--reduction");
     out->reduction = reductions[0];
-    if (own->min_bytes == 0 || own->min_bytes > own->max_bytes || own->max_bytes > UINT64_C(1) << 40)
-        return "--min and --max";
-    if (own->factor < 2)
-        return "--factor";
-    if (own->iterations > KEEL_NET_BENCH_ITERATIONS || own->warmup > KEEL_NET_BENCH_ITERATIONS)
-        return "--iterations and --warmup";
-    return rows_of(out) > KEEL_NET_BENCH_ROWS ? "so many lines at once" : NULL;
+    KEEL_TRY(keel_net_bench_sizes(cmd, own->min_bytes, own->max_bytes, own->factor));
+    if (own->iterations > KEEL_NET_BENCH_ITERATIONS)
+        return keel_command_wrong_value(cmd, "--iterations");
+    if (own->warmup > KEEL_NET_BENCH_ITERATIONS)
+        return keel_command_wrong_value(cmd, "--warmup");
+    uint64_t rows = rows_of(out);
+    if (rows > KEEL_NET_BENCH_ROWS)
+        return keel_fail(KEEL_INVALID,
+                         "%" PRIu64 " lines, %d at most: ask for fewer operations, elements, orders, "
+                         "algorithms or sizes",
+                         rows, KEEL_NET_BENCH_ROWS);
+    return KEEL_OK;
 }
 
 /* ---- rows ---- */
@@ -163,11 +168,20 @@ static void json_row(struct keel_json *json, const struct keel_net_bench_row *ro
     keel_json_close(json, '}');
 }
 
+enum keel_status keel_net_bench_sizes(const struct keel_command *cmd, uint64_t min_bytes, uint64_t max_bytes,
+                                      uint64_t factor)
+{
+    if (max_bytes > UINT64_C(1) << 40)
+        return keel_command_wrong_value(cmd, "--max");
+    if (min_bytes == 0 || min_bytes > max_bytes)
+        return keel_command_wrong_value(cmd, "--min");
+    return factor < 2 ? keel_command_wrong_value(cmd, "--factor") : KEEL_OK;
+}
+
 static void print_json(const struct measuring *measuring, enum keel_status status)
 {
     const struct own *own = keel_command_own(measuring->cmd);
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "status", keel_status_name(status));
     keel_json_number(&json, "ranks", measuring->world);
     keel_json_text(&json, "carrier", own->crew.carrier);
@@ -176,8 +190,7 @@ static void print_json(const struct measuring *measuring, enum keel_status statu
         if (measuring->rows[k].it.iterations > 0)
             json_row(&json, &measuring->rows[k]);
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 /* ---- hearing the ranks ---- */
@@ -246,9 +259,7 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
 static enum keel_status rank_work(struct keel_net_rank *rank)
 {
     struct keel_net_bench_plan plan;
-    const char *wrong = plan_of(keel_command_own(rank->cmd), &plan);
-    if (wrong != NULL)
-        return keel_fail(KEEL_INVALID, "%s cannot be that", wrong);
+    KEEL_TRY(plan_of(rank->cmd, &plan));
     return keel_net_bench_rank(rank, &plan);
 }
 
@@ -260,14 +271,15 @@ static int host(const struct keel_command *cmd, struct measuring *measuring)
     int code = 0;
     if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
         return code;
-    if (cmd->json)
-        print_json(measuring, status);
     if (own->page != NULL && measuring->row_count > 0) {
         enum keel_status written = keel_net_bench_page(own->page, measuring->rows, measuring->row_count,
                                                        measuring->world, own->crew.carrier);
         if (written != KEEL_OK)
-            return keel_net_report(written);
+            keel_net_report(written);
+        status = status == KEEL_OK ? written : status;
     }
+    if (cmd->json)
+        print_json(measuring, status);
     return keel_status_exit_code(status);
 }
 
@@ -275,13 +287,13 @@ static int run(const struct keel_command *cmd)
 {
     struct keel_net_bench_plan plan;
     struct measuring measuring = {.cmd = cmd};
-    const char *wrong = plan_of(keel_command_own(cmd), &plan);
-    if (wrong != NULL)
-        return keel_net_wrong_use(wrong, " cannot be that");
+    enum keel_status status = plan_of(cmd, &plan);
+    if (status != KEEL_OK)
+        return keel_net_report(status);
     if (cmd->json && ((const struct own *)keel_command_own(cmd))->csv)
         return keel_net_wrong_use("--csv or --json, not both", "");
     const struct own *own = keel_command_own(cmd);
-    enum keel_status status = keel_net_crew_can(&own->crew, own->max_bytes, own->page);
+    status = keel_net_crew_can(&own->crew, own->max_bytes, own->page);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
     if (status == KEEL_OK)
@@ -311,7 +323,7 @@ static void begin(void *context)
 
 static const struct keel_command_option options[] = {
     {"--op", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, operations),
-     "operations, with commas between; without it all-reduce"},
+     KEEL_NET_OPERATIONS ",barrier,send; without it all-reduce"},
     {"--type", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, elements),
      "f32,f64,f16,bf16,i8,i32,i64,u8; without it f32"},
     {"--reduction", "NAME", KEEL_COMMAND_TEXT, offsetof(struct own, reduction),
@@ -319,10 +331,12 @@ static const struct keel_command_option options[] = {
     {"--order", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, orders), "exact,native; without it exact"},
     {"--algorithm", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, algorithms),
      "auto,flat,direct,ring,tree,halving,bruck,pairwise,two-level,doubling; without it auto"},
-    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
-    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes), "largest size; without it 256M"},
+    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes),
+     "smallest size, from 1 to --max; without it 8"},
+    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes),
+     "largest size, up to 1024G; without it 256M"},
     {"--factor", "F", KEEL_COMMAND_COUNT, offsetof(struct own, factor),
-     "from one size to the next; without it 2"},
+     "from one size to the next, 2 or more; without it 2"},
     {"--iterations", "N", KEEL_COMMAND_COUNT, offsetof(struct own, iterations),
      "of every size, at most 2000; without it what fits into a third of a second"},
     {"--warmup", "N", KEEL_COMMAND_COUNT, offsetof(struct own, warmup),

@@ -147,8 +147,7 @@ static void print_table(const struct judging *judging, const char *verdict)
 static void print_json(const struct judging *judging, const char *verdict)
 {
     const struct own *own = keel_command_own(judging->cmd);
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "verdict", verdict);
     keel_json_number(&json, "ranks", judging->world);
     keel_json_text(&json, "carrier", own->crew.carrier);
@@ -172,8 +171,7 @@ static void print_json(const struct judging *judging, const char *verdict)
     for (uint32_t k = 0; k < judging->wrong_count; k++)
         keel_json_text(&json, NULL, judging->wrong[k]);
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 /* All operations, by all ranks, without a wrong element. */
@@ -206,7 +204,7 @@ static int run(const struct keel_command *cmd)
     enum keel_status status = KEEL_OK;
     int code = 0;
     if (!filter_of(own, &filter))
-        return keel_net_wrong_use("no such operation: ", own->operation);
+        return keel_net_report(keel_command_wrong_value(cmd, "--op"));
     status = keel_alloc(1, sizeof *judging, &judging);
     if (status != KEEL_OK)
         return keel_net_report(status);
@@ -235,7 +233,7 @@ static void begin(void *own)
 
 static const struct keel_command_option options[] = {
     {"--op", "NAME", KEEL_COMMAND_TEXT, offsetof(struct own, operation),
-     "only this operation: all-reduce, broadcast, ..."},
+     "only this one of " KEEL_NET_OPERATIONS ",all-gather-v,all-to-all-v,barrier,send"},
     {"--full", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, full),
      "every element and reduction in every size, from every root (of few ranks)"},
     KEEL_NET_CREW_OPTIONS(struct own, crew),

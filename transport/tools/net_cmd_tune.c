@@ -3,7 +3,7 @@
 #include "net_tune.h"
 
 #include <inttypes.h>
-#include <keel/clock.h>
+#include <keel/memory.h>
 #include <string.h>
 
 struct own {
@@ -14,7 +14,7 @@ struct own {
 
 struct tuning {
     const struct keel_command *cmd;
-    struct keel_json json;
+    struct keel_net_tune_row *rows; /* KEEL_NET_BENCH_ROWS; `cases` of them are there */
     uint32_t world, cases, near_before, near_after;
     double worst_before, worst_after;
     bool found;
@@ -28,9 +28,9 @@ static const char *order_name(uint32_t order)
 
 /* ---- the command line ---- */
 
-/* NULL, or which option is wrong. */
-static const char *plan_of(const struct own *own, struct keel_net_tune_plan *out)
+static enum keel_status plan_of(const struct keel_command *cmd, struct keel_net_tune_plan *out)
 {
+    const struct own *own = keel_command_own(cmd);
     *out = (struct keel_net_tune_plan){.min_bytes = own->min_bytes,
                                        .max_bytes = own->max_bytes,
                                        .factor = own->factor,
@@ -39,12 +39,11 @@ static const char *plan_of(const struct own *own, struct keel_net_tune_plan *out
     for (uint32_t k = 0; k < out->kind_count; k++)
         known = known && out->kinds[k] != KEEL_SEND;
     if (!known)
-        return "--op";
-    if (own->min_bytes == 0 || own->min_bytes > own->max_bytes || own->max_bytes > UINT64_C(1) << 40)
-        return "--min and --max";
-    if (own->factor < 2)
-        return "--factor";
-    return own->rounds == 0 || own->rounds > KEEL_NET_TUNE_ROUNDS_MAX ? "--rounds" : NULL;
+        return keel_command_wrong_value(cmd, "--op");
+    KEEL_TRY(keel_net_bench_sizes(cmd, own->min_bytes, own->max_bytes, own->factor));
+    if (own->rounds == 0 || own->rounds > KEEL_NET_TUNE_ROUNDS_MAX)
+        return keel_command_wrong_value(cmd, "--rounds");
+    return KEEL_OK;
 }
 
 /* ---- rows ---- */
@@ -86,11 +85,8 @@ static void met(void *context, uint32_t world)
 {
     struct tuning *tuning = context;
     tuning->world = world;
-    if (tuning->cmd->json) {
-        keel_json_open(&tuning->json, NULL, '{');
-        keel_json_open(&tuning->json, "rows", '[');
+    if (tuning->cmd->json)
         return;
-    }
     printf("%-14s %-6s %12s  %-20s  %-15s  %-15s\n", "operation", "order", "bytes", "fastest, us",
            "AUTO, x fastest", "tuned, x fastest");
     fflush(stdout);
@@ -98,18 +94,17 @@ static void met(void *context, uint32_t world)
 
 static bool take_row(struct tuning *tuning, const struct keel_net_tune_row *row)
 {
-    if (row->kind >= KEEL_COLLECTIVE_COUNT || row->fastest >= KEEL_ALGORITHM_COUNT ||
-        row->taken_before >= KEEL_ALGORITHM_COUNT || row->taken_after >= KEEL_ALGORITHM_COUNT)
+    if (tuning->cases == KEEL_NET_BENCH_ROWS || row->kind >= KEEL_COLLECTIVE_COUNT ||
+        row->fastest >= KEEL_ALGORITHM_COUNT || row->taken_before >= KEEL_ALGORITHM_COUNT ||
+        row->taken_after >= KEEL_ALGORITHM_COUNT)
         return false;
     double before = ratio_of(row, row->taken_before), after = ratio_of(row, row->taken_after);
-    tuning->cases++;
+    tuning->rows[tuning->cases++] = *row;
     tuning->near_before += before <= 1.15;
     tuning->near_after += after <= 1.15;
     tuning->worst_before = before > tuning->worst_before ? before : tuning->worst_before;
     tuning->worst_after = after > tuning->worst_after ? after : tuning->worst_after;
-    if (tuning->cmd->json)
-        json_row(&tuning->json, row);
-    else
+    if (!tuning->cmd->json)
         print_row(row, before, after);
     return true;
 }
@@ -134,9 +129,7 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
 static enum keel_status rank_work(struct keel_net_rank *rank)
 {
     struct keel_net_tune_plan plan;
-    const char *wrong = plan_of(keel_command_own(rank->cmd), &plan);
-    if (wrong != NULL)
-        return keel_fail(KEEL_INVALID, "%s cannot be that", wrong);
+    KEEL_TRY(plan_of(rank->cmd, &plan));
     return keel_net_tune_rank(rank, &plan);
 }
 
@@ -150,57 +143,65 @@ static enum keel_status write_file(const struct tuning *tuning, const struct own
     return keel_costs_write(own->out, &tuning->costs, remark);
 }
 
-static void sum_up(struct tuning *tuning, enum keel_status status)
+static void print_json(struct tuning *tuning, enum keel_status status)
 {
-    struct keel_json *json = &tuning->json;
-    if (!tuning->cmd->json && status == KEEL_OK) {
+    struct keel_json json = keel_command_json(stdout);
+    keel_json_open(&json, "rows", '[');
+    for (uint32_t k = 0; k < tuning->cases; k++)
+        json_row(&json, &tuning->rows[k]);
+    keel_json_close(&json, ']');
+    keel_json_text(&json, "status", keel_status_name(status));
+    keel_json_number(&json, "ranks", tuning->world);
+    keel_json_open(&json, "costs", '{');
+    for (uint32_t k = 0; k < KEEL_COSTS && tuning->found; k++)
+        keel_json_number(&json, keel_costs_name(k), *keel_costs_figure(&tuning->costs, k));
+    keel_json_close(&json, '}');
+    keel_command_json_end(&json);
+}
+
+static int host(const struct keel_command *cmd, struct tuning *tuning)
+{
+    const struct own *own = keel_command_own(cmd);
+    struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = tuning};
+    enum keel_status status = KEEL_OK;
+    int code = 0;
+    if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
+        return code;
+    if (status == KEEL_OK && own->out != NULL) {
+        status = write_file(tuning, own);
+        if (status != KEEL_OK)
+            keel_net_report(status);
+    }
+    if (cmd->json)
+        print_json(tuning, status);
+    else if (status == KEEL_OK)
         printf("AUTO is within 15%% of the fastest in %" PRIu32 " of %" PRIu32
                " cases, at worst %.2f x; tuned: "
                "%" PRIu32 ", %.2f x\n",
                tuning->near_before, tuning->cases, tuning->worst_before, tuning->near_after,
                tuning->worst_after);
-        return;
-    }
-    if (!tuning->cmd->json || tuning->world == 0)
-        return;
-    keel_json_close(json, ']');
-    keel_json_text(json, "status", keel_status_name(status));
-    keel_json_number(json, "ranks", tuning->world);
-    keel_json_open(json, "costs", '{');
-    for (uint32_t k = 0; k < KEEL_COSTS && tuning->found; k++)
-        keel_json_number(json, keel_costs_name(k), *keel_costs_figure(&tuning->costs, k));
-    keel_json_close(json, '}');
-    keel_json_close(json, '}');
-    putchar('\n');
+    return keel_status_exit_code(status);
 }
 
 static int run(const struct keel_command *cmd)
 {
     const struct own *own = keel_command_own(cmd);
     struct keel_net_tune_plan plan;
-    struct tuning tuning = {.cmd = cmd, .json = {.out = stdout}};
-    struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = &tuning};
-    const char *wrong = plan_of(own, &plan);
-    enum keel_status status = KEEL_OK;
-    int code = 0;
-    if (wrong != NULL)
-        return keel_net_wrong_use(wrong, " cannot be that");
-    status = keel_net_crew_can(&own->crew, own->max_bytes, own->out);
-    if (status != KEEL_OK)
-        return keel_net_report(status);
-    if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
-        return code;
-    if (status == KEEL_OK && own->out != NULL)
-        status = write_file(&tuning, own);
-    sum_up(&tuning, status);
-    return status != KEEL_OK && own->out != NULL ? keel_net_report(status) : keel_status_exit_code(status);
+    struct tuning tuning = {.cmd = cmd};
+    enum keel_status status = plan_of(cmd, &plan);
+    if (status == KEEL_OK)
+        status = keel_net_crew_can(&own->crew, own->max_bytes, own->out);
+    if (status == KEEL_OK)
+        status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *tuning.rows, &tuning.rows);
+    int code = status == KEEL_OK ? host(cmd, &tuning) : keel_net_report(status);
+    keel_free(tuning.rows);
+    return code;
 }
 
 static void begin(void *context)
 {
     struct own *own = context;
-    *own = (struct own){.operations =
-                            "all-reduce,reduce-scatter,reduce,all-gather,all-to-all,broadcast,gather,scatter",
+    *own = (struct own){.operations = KEEL_NET_OPERATIONS,
                         .min_bytes = 8,
                         .max_bytes = UINT64_C(16) << 20,
                         .factor = 8,
@@ -212,13 +213,15 @@ static const struct keel_command_option options[] = {
     {"--out", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, out),
      "write the figures there, for --costs and jobs"},
     {"--op", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, operations),
-     "operations, with commas between; without it all but barrier and send"},
-    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes), "smallest size; without it 8"},
-    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes), "largest size; without it 16M"},
+     KEEL_NET_OPERATIONS ",barrier; without it all but barrier"},
+    {"--min", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, min_bytes),
+     "smallest size, from 1 to --max; without it 8"},
+    {"--max", "BYTES", KEEL_COMMAND_BYTES, offsetof(struct own, max_bytes),
+     "largest size, up to 1024G; without it 16M"},
     {"--factor", "F", KEEL_COMMAND_COUNT, offsetof(struct own, factor),
-     "from one size to the next; without it 8"},
+     "from one size to the next, 2 or more; without it 8"},
     {"--rounds", "N", KEEL_COMMAND_COUNT, offsetof(struct own, rounds),
-     "turns of each algorithm, at most 31; without it 11"},
+     "turns of each algorithm, 1 to 31; without it 11"},
     KEEL_NET_CREW_OPTIONS(struct own, crew),
     {.name = NULL}};
 

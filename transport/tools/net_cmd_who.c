@@ -143,16 +143,14 @@ static void json_group(struct keel_json *json, const struct keel_who_group *grou
 
 static void print_json(const struct keel_who *who, const struct keel_recordings *recordings)
 {
-    struct keel_json json = {.out = stdout};
-    keel_json_open(&json, NULL, '{');
+    struct keel_json json = keel_command_json(stdout);
     keel_json_number(&json, "recordings", recordings->count);
     keel_json_number(&json, "unreadable", recordings->unreadable);
     keel_json_open(&json, "groups", '[');
     for (uint32_t k = 0; k < who->group_count; k++)
         json_group(&json, &who->groups[k]);
     keel_json_close(&json, ']');
-    keel_json_close(&json, '}');
-    putchar('\n');
+    keel_command_json_end(&json);
 }
 
 /* ---- the command ---- */

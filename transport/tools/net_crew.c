@@ -293,8 +293,10 @@ static void fail(struct hosting *hosting, enum keel_status status)
 
 static void rank_failed(struct hosting *hosting, uint32_t rank, enum keel_status status, const char *why)
 {
+    char reason[KEEL_DETAIL_BYTES];
     hosting->ranks[rank].failed = true;
-    fprintf(stderr, "keel net: rank %" PRIu32 ": %s: %s\n", rank, keel_status_text(status), why);
+    snprintf(reason, sizeof reason, "%s", why); /* it may be this thread's detail */
+    keel_net_report(keel_fail(status, "rank %" PRIu32 ": %s", rank, reason));
     fail(hosting, status);
 }
 
@@ -350,11 +352,12 @@ static void missing(struct hosting *hosting, bool met)
     uint32_t rank;
     uint32_t joined = keel_crew_host_joined(hosting->host, &rank);
     if (!met && hosting->status == KEEL_OK)
-        fprintf(stderr, "keel net: %" PRIu32 " of %" PRIu32 " ranks came; rank %" PRIu32 " did not\n", joined,
-                hosting->world, rank);
+        keel_net_report(keel_fail(KEEL_TIMEOUT,
+                                  "%" PRIu32 " of %" PRIu32 " ranks came; rank %" PRIu32 " did not", joined,
+                                  hosting->world, rank));
     for (rank = 0; met && rank < hosting->world; rank++)
         if (!hosting->ranks[rank].gone)
-            fprintf(stderr, "keel net: rank %" PRIu32 " says nothing any more\n", rank);
+            keel_net_report(keel_fail(KEEL_TIMEOUT, "rank %" PRIu32 " says nothing any more", rank));
     fail(hosting, KEEL_TIMEOUT);
 }
 
@@ -458,6 +461,8 @@ static int check_carrier(const char *carrier)
 bool keel_net_crew_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
                        const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
 {
+    if (crew->member)
+        keel_command_leave_output();
     *out_code = check_carrier(crew->carrier);
     if (*out_code != 0)
         return false;

@@ -7,6 +7,7 @@
 #define KEEL_COMMAND_H
 
 #include <keel/api.h>
+#include <keel/json.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,12 +72,30 @@ static inline const void *keel_command_own(const struct keel_command *command)
     return command->own.bytes;
 }
 
-/* Print what is wrong, and return the exit code. */
+/* Print what is wrong, note it (keel_command_note), and return the exit code. */
 int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what);
 int keel_command_report(const struct keel_command_set *set, enum keel_status status);
 /* At the end of a command: was all of the standard output taken? What was printed into a full disk was not
  * said. A reader that has gone away has seen enough. Forgets the failure. */
 enum keel_status keel_command_printed(void);
+
+/* INVALID: the value that the command line gives to `option`, and what the option takes. */
+enum keel_status keel_command_wrong_value(const struct keel_command *command, const char *option);
+
+/* ---- --json: one object on the standard output, also of a command that fails or is interrupted ----
+ *
+ * begin_output; work, in which the first failure is noted; end_output, which prints
+ * {"error":{"status":NAME,"detail":TEXT},"exit":CODE} when the command failed and printed no object.
+ * keel_command_main does it for the commands of a set. */
+void keel_command_begin_output(bool json);
+void keel_command_note(enum keel_status status); /* with keel_detail(); the first one counts */
+void keel_command_end_output(int code);
+/* Another process of this command prints the object: this one prints none. */
+void keel_command_leave_output(void);
+/* The object of a command: opened; and closed, with "error" and "exit" as above when a failure was noted. */
+struct keel_json keel_command_json(FILE *out);
+void keel_command_json_end(struct keel_json *json);
+void keel_command_has_printed(void); /* an object, by other means than keel_command_json */
 
 /* Replace a file that the user named, but for a device or a pipe, which is written into. */
 enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);

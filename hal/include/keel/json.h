@@ -1,7 +1,8 @@
 /* json.h - JSON written as it comes: objects and lists within each other, commas by themselves.
  *
- * ASCII, one line for the whole; bytes of a text that are not ASCII are written as \u00xx. No errors of its
- * own: look at ferror(out). One thread per struct. `key` is NULL within a list and at the top. */
+ * ASCII, one line for the whole: characters of a text that are not ASCII are written as \uXXXX, bytes that
+ * are no UTF-8 as U+FFFD. No errors of its own: look at ferror(out). One thread per struct. `key` is NULL
+ * within a list and at the top. */
 #ifndef KEEL_JSON_H
 #define KEEL_JSON_H
 

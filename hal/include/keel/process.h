@@ -64,6 +64,9 @@ void keel_process_begin(void);
  * cleared. One thread at a time. */
 void keel_process_hold_interrupts(bool hold);
 bool keel_process_interrupted(void); /* any thread */
+/* Whether the line of an interrupt that ends the process is followed by an error object on the standard
+ * output, as keel_command_json_error prints one. Any thread. */
+void keel_process_tell_interrupts_as_json(bool json);
 
 /* The path of the running executable (/proc/self/exe). */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
