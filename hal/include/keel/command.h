@@ -82,8 +82,9 @@ enum keel_status keel_command_printed(void);
 /* INVALID: the value that the command line gives to `option`, and what the option takes. */
 enum keel_status keel_command_wrong_value(const struct keel_command *command, const char *option);
 
-/* ---- --json: one object on the standard output, also of a command that fails or is interrupted ----
- *
+/* ---- --json ---- */
+
+/* One object on the standard output, also of a command that fails or is interrupted:
  * begin_output; work, in which the first failure is noted; end_output, which prints
  * {"error":{"status":NAME,"detail":TEXT},"exit":CODE} when the command failed and printed no object.
  * keel_command_main does it for the commands of a set. */
