@@ -144,10 +144,12 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
     const char *kind = json_string_value(json_object_get(root, "kind")); /* older versions knew one kind */
     json_int_t findings = json_integer_value(json_object_get(root, "findings"));
     json_int_t last_s = json_integer_value(json_object_get(root, "last_s"));
+    json_int_t passed_s = json_integer_value(json_object_get(root, "passed_s"));
     record.kind =
         kind != NULL && strcmp(kind, "memory") == 0 ? KEEL_QUARANTINE_MEMORY : KEEL_QUARANTINE_WRONG_BITS;
     record.findings = findings > 0 && findings < UINT32_MAX ? (uint32_t)findings : 1;
     record.last_s = last_s > 0 ? (uint64_t)last_s : 0;
+    record.passed_s = passed_s > 0 ? (uint64_t)passed_s : 0;
     json_decref(root);
     if (!good)
         return keel_fail(KEEL_CORRUPT,
@@ -161,9 +163,10 @@ static enum keel_status read_record(const char *path, struct keel_quarantine *ou
 
 static enum keel_status write_record(const struct keel_quarantine *record, const char *folder)
 {
-    json_t *root = json_pack("{s:i, s:s, s:I, s:I}", "format", FORMAT, "kind",
+    json_t *root = json_pack("{s:i, s:s, s:I, s:I, s:I}", "format", FORMAT, "kind",
                              record->kind == KEEL_QUARANTINE_MEMORY ? "memory" : "wrong bits", "findings",
-                             (json_int_t)record->findings, "last_s", (json_int_t)record->last_s);
+                             (json_int_t)record->findings, "last_s", (json_int_t)record->last_s, "passed_s",
+                             (json_int_t)record->passed_s);
     bool good = root != NULL;
     for (uint32_t i = 0; i < FIELD_COUNT && good; i++)
         good = json_object_set_new(root, fields[i].key,
@@ -273,6 +276,7 @@ static enum keel_status continue_quarantine(const struct keel_quarantine_finding
         copy_text(record->evidence, sizeof record->evidence, finding->evidence);
     }
     record->last_s = now_s;
+    record->passed_s = 0; /* also where it passed within this second */
     return write_record(record, folder);
 }
 
@@ -314,16 +318,41 @@ enum keel_status keel_quarantine_add(const struct keel_device_info *info,
     return status;
 }
 
+static bool is_light(const struct keel_quarantine *record)
+{
+    return record->kind == KEEL_QUARANTINE_MEMORY && record->findings < KEEL_QUARANTINE_MEMORY_FINDINGS;
+}
+
+static enum keel_status pass_locked(const struct keel_device_info *info, const char *folder)
+{
+    struct keel_quarantine record;
+    bool found;
+    KEEL_TRY(keel_quarantine_find(info, &record, &found));
+    if (!found || !is_light(&record))
+        return KEEL_OK;
+    record.passed_s = keel_wall_ns() / KEEL_NS_PER_S;
+    return write_record(&record, folder);
+}
+
+enum keel_status keel_quarantine_passed(const struct keel_device_info *info)
+{
+    char folder[KEEL_PATH_BYTES];
+    int lock;
+    KEEL_TRY(keel_quarantine_folder(folder));
+    KEEL_TRY(lock_folder(folder, &lock));
+    enum keel_status status = pass_locked(info, folder);
+    keel_file_unlock(lock);
+    return status;
+}
+
 enum keel_status keel_quarantine_admit(const struct keel_device_info *info, bool *out_probation)
 {
     struct keel_quarantine record;
     char who[2 * KEEL_DEVICE_NAME_BYTES + 16], alike[160] = "";
     bool found;
     KEEL_TRY(keel_quarantine_find(info, &record, &found));
-    bool probation =
-        found && record.kind == KEEL_QUARANTINE_MEMORY && record.findings < KEEL_QUARANTINE_MEMORY_FINDINGS;
-    if (!found || probation) {
-        *out_probation = probation;
+    if (!found || is_light(&record)) {
+        *out_probation = found && record.passed_s == 0;
         return KEEL_OK;
     }
     if (strcmp(record.selector, info->selector) == 0)

@@ -153,11 +153,13 @@ static enum keel_status open_screen(struct keel_worker *worker)
     struct keel_screen_config config = keel_worker_screen(worker);
     KEEL_TRY(keel_screen_create(&config, &worker->screen));
     KEEL_TRY(keel_screen_admit(worker->screen));
-    if (worker->probation)
-        keel_worker_note(
-            worker, "board-screened", worker->next_step, KEEL_OK,
-            "a number had changed in this board's memory in an earlier run: it passed all golden "
-            "operations");
+    if (!worker->probation)
+        return KEEL_OK;
+    keel_worker_note(worker, "board-screened", worker->next_step, KEEL_OK,
+                     "a number had changed in this board's memory in an earlier run: it passed all golden "
+                     "operations");
+    if (keel_quarantine_passed(keel_device_info(worker->device)) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "the next run screens this board again: %s", keel_detail());
     return KEEL_OK;
 }
 

@@ -65,6 +65,11 @@ run probation --ranks 1 --set cluster.device=pocl:0
 check "a board on probation that is right ended its run with $?" '[ $? -eq 0 ]'
 check "it was not screened, once, before the first step" '[ "$(grep -c "\"event\":\"board-screened\".*\"step\":0" "$root/probation/events.jsonl")" -eq 1 ]'
 check "a run on a board on probation has other bits" 'same_bits "$root/plain" "$root/probation"'
+run again --ranks 1 --set cluster.device=pocl:0
+check "a board that passed ended its next run with $?" '[ $? -eq 0 ]'
+check "it was screened again" '! grep -q "\"event\":\"board-screened\"" "$root/again/events.jsonl"'
+check "its finding is forgotten" 'grep -q "\"findings\": 1" "$root"/state/quarantine/pocl_0-*.json'
+for file in "$root"/state/quarantine/pocl_0-*.json; do cp "$root/finding" "$file"; done
 # One that fails a golden operation is out for that, until a person releases it.
 OPENCL_LAYERS=${BUILD}/libkeel-emulated.so EMULATED_FAULTS='flip:launch=*,kernel=keel_gemm$,arg=2,bit=22' \
     run condemned --ranks 1 --set cluster.device=pocl:0

@@ -22,7 +22,8 @@ KEEL_API_BEGIN
 /* How long a finding lasts.
  * WRONG_BITS  an operation gave other bits than its own: until a person releases the board.
  * MEMORY      one number changed where it lay, which a sound board does now and then: until the next run has
- * put the board through all golden operations. KEEL_QUARANTINE_MEMORY_FINDINGS of them, each within
+ *             put the board through all golden operations (keel_quarantine_passed); the finding still counts.
+ *             KEEL_QUARANTINE_MEMORY_FINDINGS of them, each within
  *             KEEL_QUARANTINE_MEMORY_DAYS of the one before, last as WRONG_BITS does. */
 enum keel_quarantine_kind { KEEL_QUARANTINE_WRONG_BITS, KEEL_QUARANTINE_MEMORY };
 enum { KEEL_QUARANTINE_MEMORY_FINDINGS = 3, KEEL_QUARANTINE_MEMORY_DAYS = 30 };
@@ -40,6 +41,7 @@ struct keel_quarantine {
     enum keel_quarantine_kind kind;                /* of the gravest finding */
     uint32_t findings;                             /* of memory; 1 for others */
     uint64_t last_s;            /* the newest, in seconds of UTC; 0 in files of older versions */
+    uint64_t passed_s;          /* when the board passed all golden operations; 0: not yet */
     char path[KEEL_PATH_BYTES]; /* of the file */
 };
 
@@ -68,6 +70,11 @@ enum keel_status keel_quarantine_find(const struct keel_device_info *info, struc
  * golden operations. Else DENIED with its evidence and how it is released, or what keel_quarantine_find says.
  */
 enum keel_status keel_quarantine_admit(const struct keel_device_info *info, bool *out_probation);
+
+/* A board on probation has passed all golden operations: no probation until the next finding. Its count of
+ * findings stays. OK also when the board is not on record. DENIED, NO_SPACE, IO: the next run screens it
+ * again. */
+enum keel_status keel_quarantine_passed(const struct keel_device_info *info);
 
 /* All files of the folder, by name; LIMIT when there are more than `capacity`. With CORRUPT, for a file that
  * is no record, *out has all the others. */
