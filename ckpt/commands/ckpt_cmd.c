@@ -214,7 +214,8 @@ static int parse(const struct keel_cmd_kind *kind, int argc, char **argv, struct
 static int printed(int code)
 {
     enum keel_status status = keel_command_printed();
-    return status != KEEL_OK && code == 0 ? keel_cmd_report(status) : code;
+    int unprinted = status == KEEL_OK ? 0 : keel_cmd_report(status); /* also where 1 means that they differ */
+    return code != 0 ? code : unprinted;
 }
 
 static int run_command(int argc, char **argv)

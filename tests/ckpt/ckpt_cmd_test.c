@@ -133,18 +133,32 @@ END_TEST
 START_TEST(what_cannot_be_printed_is_no_success)
 {
     struct fixture f = make_fixture();
-    char *commands[][4] = {
-        {"ckpt", "ls", f.root, NULL}, {"ckpt", "show", f.root, "--json"}, {"ckpt", "--help"}};
-    for (int i = 0; i < 3; i++) {
+    char *commands[][5] = {{"ckpt", "ls", f.root},
+                           {"ckpt", "show", f.root, "--json"},
+                           {"ckpt", "--help"},
+                           {"ckpt", "diff", f.root, f.step}}; /* differs: 1 as well, but told */
+    for (int i = 0; i < 4; i++) {
+        char errors[4096];
+        int count = 0;
+        while (commands[i][count] != NULL)
+            count++;
         fflush(NULL);
-        int out = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
+        int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO), full = open("/dev/full", O_WRONLY);
+        FILE *told = tmpfile();
+        ck_assert_ptr_nonnull(told);
         dup2(full, STDOUT_FILENO);
-        int code = keel_ckpt_main(i == 0 ? 3 : i == 1 ? 4 : 2, commands[i]);
+        dup2(fileno(told), STDERR_FILENO);
+        int code = keel_ckpt_main(count, commands[i]);
         fflush(NULL);
         dup2(out, STDOUT_FILENO);
+        dup2(err, STDERR_FILENO);
         close(out);
+        close(err);
         close(full);
+        slurp(told, errors, sizeof errors);
         ck_assert_int_eq(code, 1);
+        ck_assert_msg(strstr(errors, "standard output cannot be written") != NULL, "%s: %s", commands[i][1],
+                      errors);
     }
     ck_ok(keel_remove_tree(f.root));
 }
