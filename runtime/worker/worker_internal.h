@@ -36,6 +36,7 @@ struct keel_worker_snapshot {
     bool doomed;         /* the one under way failed on another rank */
     bool hurried;        /* it waited in the background for long enough */
     uint32_t tries;      /* how many were begun again since the last regular one */
+    uint64_t prepared;   /* for which rank_count (high half) and position memory was taken; 0: for none yet */
 };
 
 /* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is
@@ -66,10 +67,10 @@ struct keel_worker {
     struct keel_screen *screen; /* NULL: the job wants none */
     bool probation; /* of the board, after a finding of memory: it is screened before it is used */
     struct keel_endpoint *endpoint; /* NULL: a job of one rank */
-    struct keel_cost_model costs; /* if the job names a file of them */
-    struct keel_store *store;     /* NULL: the job takes no snapshots and has none */
-    struct keel_inbox inbox;      /* shared with its thread */
-    struct keel_hang_watch hangs; /* shared with the inbox's thread, which ticks */
+    struct keel_cost_model costs;   /* if the job names a file of them */
+    struct keel_store *store;       /* NULL: the job takes no snapshots and has none */
+    struct keel_inbox inbox;        /* shared with its thread */
+    struct keel_hang_watch hangs;   /* shared with the inbox's thread, which ticks */
     uint64_t stall_ns;
     uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 

@@ -104,8 +104,11 @@ static enum keel_status begin(struct keel_worker *worker)
 void keel_worker_snapshot_prepare(struct keel_worker *worker)
 {
     struct keel_save_config config;
-    if (worker->store == NULL || worker->snapshot.save != NULL)
+    const uint64_t layout = (uint64_t)worker->rank_count << 32 | worker->position;
+    if (worker->store == NULL || worker->snapshot.save != NULL || !keel_job_takes_snapshots(&worker->job) ||
+        worker->next_step >= worker->job.steps || layout == worker->snapshot.prepared)
         return;
+    worker->snapshot.prepared = layout;
     if (configure(worker, &config) == KEEL_OK)
         (void)keel_save_prepare(worker->store, &config);
     forget(&worker->snapshot);
