@@ -82,7 +82,7 @@ MAIN_OBJ := $(BUILD)/obj/runtime/commands/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
 
-.PHONY: all examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports doors tidy install clean data help
+.PHONY: all examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -297,7 +297,7 @@ man_pages := $(wildcard $(ROOMS:=/man/*.[1-8]))
 lint: lint-deps
 	@clang-format --dry-run --Werror $(c_files)
 	@mandoc -T lint -W warning $(man_pages)
-	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes names exports doors tidy
+	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes names exports reachable doors tidy
 	@echo "lint: clean"
 format:
 	@clang-format -i $(c_files)
@@ -331,6 +331,11 @@ names:
 exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
 	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(room)/include/keel)
 	@sh tests/setup/exports.sh $(BUILD)/libkeel-ckpt.so hal/include/keel ckpt/include/keel
+# What no command and no public header reaches goes (V=1 lists what public headers offer and no command uses).
+reachable:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/reach OPT="-O0 -fno-inline -ffunction-sections -fdata-sections" reached
+reached: $(MAIN_OBJ) $(LIB_OBJ)
+	@CC="$(CC)" LIBS="$(ALL_LIBS)" sh tests/setup/unreachable.sh $(if $(V),-v) $^
 # Every door opens alone: a public header compiles with nothing before it and its room's -I flags only, as C and C++.
 doors: $(door_stamps)
 # A file is checked again when it, what it includes, or the rules have changed.

@@ -303,11 +303,6 @@ enum keel_status keel_board_file_read(const char *folder, struct keel_board_file
     return check(out, path);
 }
 
-void keel_board_print_keys(FILE *out)
-{
-    keel_ini_print_keys(&table, out);
-}
-
 const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *file, const char *name)
 {
     for (uint32_t i = 0; i < file->waiver_count; i++)

@@ -15,8 +15,6 @@ enum keel_status keel_board_look(const char *name, uint32_t threads, struct keel
 void keel_board_file_defaults(struct keel_board_file *out);
 /* One line of a section [kernels], of board.conf or tune.conf. */
 enum keel_status keel_board_tunable_take(struct keel_board_file *file, const struct keel_ini_entry *entry);
-/* Every key of board.conf, for --help. */
-void keel_board_print_keys(FILE *out);
 
 /* Add what tune.conf says, if there is one for this driver; what board.conf says stays. */
 enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct keel_device_info *info);

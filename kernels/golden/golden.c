@@ -141,7 +141,7 @@ struct keel_buffer *golden_written(struct golden_run *run, const char *name, enu
 
 /* ---- a run ---- */
 
-static void run_fini(struct golden_run *run)
+void golden_run_fini(struct golden_run *run)
 {
     keel_launch_list_fini(&run->list);
     for (uint32_t i = 0; i < run->operand_count; i++) {
@@ -174,13 +174,6 @@ struct keel_buffer *golden_control(struct golden_run *run, float max_norm)
         .trust = 0x1.0624dep-10F,
     };
     return golden_bytes(run, "control", GOLDEN_INPUT, &block, sizeof block);
-}
-
-static enum keel_status build(struct golden_run *run, const struct golden_case *golden)
-{
-    run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
-    enum keel_status status = golden->build(run, golden->shape);
-    return run->status != KEEL_OK ? run->status : status;
 }
 
 /* All operands to the device, or all back; enqueued. */
@@ -307,51 +300,30 @@ static const struct golden_case *find_case(uint32_t index)
     return &families[family]->cases[index];
 }
 
-/* `instead` NULL: the kernels that the case launches. */
-static enum keel_status run_case(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
-                                 uint64_t guard_bytes, struct keel_kernel *instead, uint64_t deadline_ns,
-                                 struct keel_golden_result *out)
+enum keel_status golden_build(struct golden_run *run, uint32_t index)
 {
     const struct golden_case *golden = find_case(index);
-    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
-    bool runs = false;
-    enum keel_status status = build(&run, golden);
-    for (uint32_t i = 0; i < run.list.count && instead != NULL; i++)
-        run.list.items[i].kernel = instead;
-    if (status == KEEL_OK)
-        status = execute(&run, queue, deadline_ns, &runs);
-    if (status == KEEL_OK)
-        *out = judge(&run, golden->expected);
-    if (status == KEEL_OK && !(out->matches && out->intact))
-        status = judge_again(&run, queue, deadline_ns, out);
-    if (!runs && (status == KEEL_OK || (status != KEEL_TIMEOUT && waits(&run))))
-        run_fini(&run);
-    return status;
+    run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
+    enum keel_status status = golden->build(run, golden->shape);
+    return run->status != KEEL_OK ? run->status : status;
 }
 
 enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out)
 {
-    return run_case(kernels, queue, index, guard_bytes, NULL, deadline_ns, out);
-}
-
-enum keel_status golden_run_instead(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
-                                    struct keel_kernel *kernel, uint64_t deadline_ns,
-                                    struct keel_golden_result *out)
-{
-    return run_case(kernels, queue, index, GUARD_BYTES, kernel, deadline_ns, out);
-}
-
-bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct keel_kernel *kernel)
-{
-    struct golden_run run = {.kernels = kernels};
-    bool found = false;
-    if (build(&run, find_case(index)) == KEEL_OK)
-        for (uint32_t i = 0; i < run.list.count; i++)
-            found = found || run.list.items[i].kernel == kernel;
-    run_fini(&run);
-    return found;
+    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
+    bool runs = false;
+    enum keel_status status = golden_build(&run, index);
+    if (status == KEEL_OK)
+        status = execute(&run, queue, deadline_ns, &runs);
+    if (status == KEEL_OK)
+        *out = judge(&run, find_case(index)->expected);
+    if (status == KEEL_OK && !(out->matches && out->intact))
+        status = judge_again(&run, queue, deadline_ns, out);
+    if (!runs && (status == KEEL_OK || (status != KEEL_TIMEOUT && waits(&run))))
+        golden_run_fini(&run);
+    return status;
 }
 
 /* ---- the door ---- */
@@ -369,7 +341,7 @@ struct keel_golden keel_golden_get(uint32_t index)
     const struct golden_case *golden = find_case(index);
     struct golden_run run = {.measuring = true};
     uint64_t bytes = 0;
-    (void)build(&run, golden); /* measuring cannot fail */
+    (void)golden_build(&run, index); /* measuring cannot fail */
     for (uint32_t i = 0; i < run.operand_count; i++)
         bytes += run.operands[i].bytes;
     return (struct keel_golden){

@@ -102,11 +102,9 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out);
 
-/* For tests: the same with guards, whose launches all run `kernel` in the place of their own; and whether the
- * launches of a case run `kernel`. */
-enum keel_status golden_run_instead(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
-                                    struct keel_kernel *kernel, uint64_t deadline_ns,
-                                    struct keel_golden_result *out);
-bool golden_launches(struct keel_kernels *kernels, uint32_t index, const struct keel_kernel *kernel);
+/* What a case launches, and its operands, in a run that is zero but for `kernels` and the guards. Fini frees
+ * what was made, also after an error. */
+enum keel_status golden_build(struct golden_run *run, uint32_t index);
+void golden_run_fini(struct golden_run *run);
 
 #endif

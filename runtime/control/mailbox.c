@@ -48,7 +48,6 @@ struct keel_mailbox {
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     void *context;
     uint64_t stranger_told_ns, stranger_count;
-    struct keel_mailbox_stats stats;
     uint8_t datagram[KEEL_DATAGRAM_BYTES + 1]; /* one more byte tells too long a one */
 };
 
@@ -95,21 +94,15 @@ static void send_on(struct keel_mailbox *mailbox, uint16_t node, uint16_t channe
                     uint32_t bytes)
 {
     struct place place = mailbox->places[node];
-    if (place.ip == 0) {
-        mailbox->stats.unsent++;
+    if (place.ip == 0)
         return;
-    }
     const struct keel_seal_label label = {
         .to = node, .channel = channel, .version = mailbox->directory_version, .tag = place.tag};
     uint8_t datagram[KEEL_DATAGRAM_BYTES];
     uint32_t sealed = keel_seal_wrap(&mailbox->seal, &label, data, bytes, datagram);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = place.port, .sin_addr.s_addr = place.ip};
-    ssize_t sent = sendto(mailbox->fd, datagram, sealed, MSG_DONTWAIT | MSG_NOSIGNAL,
-                          (const struct sockaddr *)&to, sizeof to);
-    if (sent == (ssize_t)sealed)
-        mailbox->stats.sent++;
-    else
-        mailbox->stats.unsent++;
+    (void)sendto(mailbox->fd, datagram, sealed, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&to,
+                 sizeof to);
 }
 
 void keel_mailbox_send(struct keel_mailbox *mailbox, uint16_t node, const uint8_t *data, uint32_t bytes)
@@ -169,7 +162,6 @@ static void adopt(struct keel_mailbox *mailbox, const uint8_t *data, uint32_t by
 
 static void refuse(struct keel_mailbox *mailbox, struct place from, enum keel_seal_verdict verdict)
 {
-    mailbox->stats.refused[verdict]++;
     mailbox->stranger_count++;
     uint64_t now_ns = keel_now_ns();
     if (mailbox->stranger == NULL ||
@@ -222,7 +214,6 @@ bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint
             adopt(mailbox, out, bytes, label.version);
         if (label.channel != CHANNEL_CONTROL)
             continue;
-        mailbox->stats.received++;
         *out_node = label.from;
         *out_bytes = bytes;
         return true;
@@ -294,9 +285,4 @@ int keel_mailbox_fd(const struct keel_mailbox *mailbox)
 void keel_mailbox_place(const struct keel_mailbox *mailbox, char out[KEEL_PLACE_BYTES])
 {
     print_place(mailbox->places[mailbox->seal.node], out);
-}
-
-const struct keel_mailbox_stats *keel_mailbox_stats(const struct keel_mailbox *mailbox)
-{
-    return &mailbox->stats;
 }

@@ -29,12 +29,6 @@ struct keel_mailbox_config {
     void *context;
 };
 
-struct keel_mailbox_stats {
-    uint64_t sent, received;
-    uint64_t unsent;                      /* no address yet, or the socket was full */
-    uint64_t refused[KEEL_SEAL_VERDICTS]; /* by enum keel_seal_verdict */
-};
-
 struct keel_mailbox;
 
 /* INVALID (an address that is none), DENIED, IO. */
@@ -53,7 +47,5 @@ void keel_mailbox_send(struct keel_mailbox *mailbox, uint16_t node, const uint8_
  * datagrams from the socket per call, so that a flood of strangers cannot hold its owner. */
 bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint8_t *out,
                           uint32_t *out_bytes);
-
-const struct keel_mailbox_stats *keel_mailbox_stats(const struct keel_mailbox *mailbox);
 
 #endif

@@ -234,13 +234,6 @@ bool keel_view_valid(const struct keel_view *view)
     return true;
 }
 
-bool keel_view_equal(const struct keel_view *a, const struct keel_view *b)
-{
-    uint8_t x[KEEL_VIEW_BYTES_MAX], y[KEEL_VIEW_BYTES_MAX];
-    uint32_t bytes = keel_view_encode(a, x);
-    return bytes == keel_view_encode(b, y) && memcmp(x, y, bytes) == 0;
-}
-
 /* ---- bytes: epoch 8, members 2, shards 2, members, shard_rank 2 each -------------------------------- */
 
 uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)

@@ -44,8 +44,6 @@ int keel_view_find_rank(const struct keel_view *view, uint16_t rank);
 int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t local, uint32_t incarnation);
 /* Active members (they come first, ascending by rank). */
 uint16_t keel_view_active_count(const struct keel_view *view);
-/* Field by field, so that padding does not matter. */
-bool keel_view_equal(const struct keel_view *a, const struct keel_view *b);
 
 /* Little-endian bytes. Encode returns the bytes written (at most KEEL_VIEW_BYTES_MAX). Decode takes
  * exactly `bytes` and gives only valid views (or one of epoch 0, empty); false leaves *out alone. */

@@ -116,10 +116,6 @@ START_TEST(every_message_comes_back_as_it_went)
     for (uint32_t i = 0; i < 4000; i++) {
         fill(&in, (enum keel_wire_kind)(1 + i % (KEEL_WIRE_KIND_COUNT - 1)));
         ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-        if (in.kind == KEEL_WIRE_LEAD && in.as.lead.has_view) { /* padding apart */
-            ck_assert(keel_view_equal(&in.as.lead.view, &out.as.lead.view));
-            out.as.lead.view = in.as.lead.view;
-        }
         uint8_t again[KEEL_MESSAGE_BYTES];
         uint32_t count = keel_wire_encode(&in, bytes);
         ck_assert_uint_eq(count, keel_wire_encode(&out, again));

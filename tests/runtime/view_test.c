@@ -93,6 +93,14 @@ START_TEST(a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_as
 }
 END_TEST
 
+/* Padding apart. */
+static bool same_view(const struct keel_view *a, const struct keel_view *b)
+{
+    uint8_t x[KEEL_VIEW_BYTES_MAX], y[KEEL_VIEW_BYTES_MAX];
+    uint32_t bytes = keel_view_encode(a, x);
+    return bytes == keel_view_encode(b, y) && memcmp(x, y, bytes) == 0;
+}
+
 START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement)
 {
     uint64_t state = 7;
@@ -115,7 +123,7 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
             if (!keel_view_next(&view, &change, &next))
                 continue;
             ck_assert(keel_view_valid(&next));
-            ck_assert(keel_view_next(&view, &change, &again) && keel_view_equal(&next, &again));
+            ck_assert(keel_view_next(&view, &change, &again) && same_view(&next, &again));
             check_balance(&next);
             ck_assert_uint_eq(next.epoch, view.epoch + 1);
             for (uint16_t m = 0; m < view.member_count; m++) {
@@ -127,7 +135,7 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
             }
             uint8_t bytes[KEEL_VIEW_BYTES_MAX];
             ck_assert(keel_view_decode(bytes, keel_view_encode(&next, bytes), &again));
-            ck_assert(keel_view_equal(&next, &again));
+            ck_assert(same_view(&next, &again));
             view = next;
         }
     }

@@ -241,13 +241,6 @@ void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS
         snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "an address that is no IPv4");
 }
 
-bool keel_same_host(const struct keel_address *left, const struct keel_address *right)
-{
-    static const uint8_t none[sizeof(struct keel_address_parts)];
-    struct keel_address_parts a = keel_place_of(left), b = keel_place_of(right);
-    return memcmp(a.host, none, sizeof a.host) != 0 && memcmp(a.host, b.host, sizeof a.host) == 0;
-}
-
 enum keel_status keel_lines_dial(struct keel_lines *lines, const struct keel_address *address, void *owner,
                                  struct keel_line **out)
 {

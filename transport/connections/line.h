@@ -87,8 +87,6 @@ struct keel_address_parts keel_place_of(const struct keel_address *address);
 enum { KEEL_ADDRESS_TEXT_BYTES = 64 };
 /* For messages: where the fabric finds it, "10.0.0.1:4000". */
 void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES]);
-/* Both can share memory with each other. */
-bool keel_same_host(const struct keel_address *left, const struct keel_address *right);
 
 /* ---- the carriers of an endpoint ----------------------------------------------------------------------- */
 

@@ -77,11 +77,6 @@ void keel_recorder_close(struct keel_recorder *recorder)
     keel_free(recorder);
 }
 
-const char *keel_recorder_path(const struct keel_recorder *recorder)
-{
-    return recorder->path;
-}
-
 /* ---- groups ---- */
 
 static uint64_t mix(uint64_t hash, const void *data, size_t bytes)

@@ -123,8 +123,6 @@ bool keel_recorder_directory(uint32_t number, char *out, size_t out_bytes);
  * to work. NO_MEMORY. */
 enum keel_status keel_recorder_open(const char *directory, struct keel_recorder **out);
 void keel_recorder_close(struct keel_recorder *recorder); /* removes the file; NULL is fine */
-/* "" when there is no file. */
-const char *keel_recorder_path(const struct keel_recorder *recorder);
 
 /* What names a group on all its ranks: a hash over the ranks' addresses and the epoch. For a child, `parent`
  * is the parent's identity, addresses are NULL, and `epoch` is a number that its ranks agree on. */

@@ -13,7 +13,7 @@ static const char safety[] = "safety for those who survive one of its processes 
                              "behind); ranks of one host share memory without it";
 
 /* What is measured is so: a peer killed with SIGKILL while receives were posted and sends under way. */
-static const struct keel_provider providers[] = {
+const struct keel_provider keel_providers[] = {
     /* name, connected, unconnected, registers, remote data, sleeps, evidence of a death, measured, unfit */
     {"tcp", YES, NO, NO, YES, YES, KEEL_EVIDENCE_EVENT, YES, NULL},
     {"verbs", YES, NO, YES, NO, YES, KEEL_EVIDENCE_EVENT, NO, NULL}, /* its remote data takes a receive */
@@ -28,19 +28,14 @@ static const struct keel_provider providers[] = {
     {"efa", NO, YES, YES, YES, NO, KEEL_EVIDENCE_NONE, NO, NULL},
     {"cxi", NO, YES, NO, YES, NO, KEEL_EVIDENCE_NONE, NO, NULL},
     {"psm3", NO, YES, NO, YES, NO, KEEL_EVIDENCE_NONE, NO, NULL},
+    {.name = NULL},
 };
-
-const struct keel_provider *keel_providers(size_t *out_count)
-{
-    *out_count = sizeof providers / sizeof *providers;
-    return providers;
-}
 
 const struct keel_provider *keel_provider_find(const char *name)
 {
-    for (size_t k = 0; k < sizeof providers / sizeof *providers; k++)
-        if (strcmp(providers[k].name, name) == 0)
-            return &providers[k];
+    for (const struct keel_provider *it = keel_providers; it->name != NULL; it++)
+        if (strcmp(it->name, name) == 0)
+            return it;
     return NULL;
 }
 

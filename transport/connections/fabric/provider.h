@@ -33,8 +33,8 @@ struct keel_provider {
     const char *unfit;           /* why it is not used although it could be; NULL: nothing */
 };
 
-/* All that are known; *out_count of them. */
-const struct keel_provider *keel_providers(size_t *out_count);
+/* All that are known; the last has no name. */
+extern const struct keel_provider keel_providers[];
 /* NULL: unknown. */
 const struct keel_provider *keel_provider_find(const char *name);
 enum keel_drive keel_provider_drive(const struct keel_provider *provider);
