@@ -1,6 +1,6 @@
 /* board_cmd.c - `keel board`: the table of its subcommands. */
 #include "board_kinds.h"
-#include "member.h"
+#include "helper_process.h"
 #include <keel/board_cmd.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * died. The device is closed after the verdict is told, so that a driver which hangs there hangs alone. */
 #include "board_file.h"
 #include "check_runner.h"
-#include "rig.h"
+#include "device_fixture.h"
 #include <keel/clock.h>
 #include <keel/json.h>
 #include <keel/memory.h>
@@ -39,7 +39,7 @@ bool keel_check_failed(const struct keel_check_run *run)
     return run->verdict != KEEL_VERDICT_PASS;
 }
 
-/* ---- telling ---- */
+/* ---- telling ------------------------------------------------------------------------------------------- */
 
 static struct keel_json say(struct keel_check_run *run, const char *kind)
 {
@@ -77,7 +77,7 @@ void keel_check_progress(struct keel_check_run *run, uint64_t done, uint64_t tot
     said(run, &json);
 }
 
-/* ---- judging ---- */
+/* ---- judging ------------------------------------------------------------------------------------------- */
 
 static void judge(struct keel_check_run *run, enum keel_verdict verdict, const char *format,
                   va_list arguments)
@@ -120,7 +120,7 @@ bool keel_check_able(struct keel_check_run *run, enum keel_status status, const 
     return status == KEEL_OK;
 }
 
-/* ---- figures ---- */
+/* ---- figures ------------------------------------------------------------------------------------------- */
 
 /* The limits of board files in the units of figures. */
 static const struct {
@@ -188,7 +188,7 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
     return value;
 }
 
-/* ---- the board ---- */
+/* ---- the board ----------------------------------------------------------------------------------------- */
 
 /* Before it is opened, which may be the last thing that this process does. */
 static enum keel_status tell_board(struct keel_check_run *run)
@@ -264,7 +264,7 @@ struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
  * process. */
 static void close_board(struct keel_check_run *run)
 {
-    if (run->board == NULL || keel_rig_is_left(keel_board_device(run->board)))
+    if (run->board == NULL || keel_device_fixture_is_left(keel_board_device(run->board)))
         return;
     if (run->kernels != NULL)
         keel_kernels_destroy(run->kernels);

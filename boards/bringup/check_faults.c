@@ -5,8 +5,8 @@
  * bits again: on a new queue where the fault was the queue's, opened anew where it was the device's. */
 #include "board_check.h"
 #include "check_tables.h"
-#include "member.h"
-#include "rig.h"
+#include "device_fixture.h"
+#include "helper_process.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/health.h>
@@ -21,18 +21,20 @@ static uint64_t deadline_of(const struct keel_check_run *run)
     return keel_check_deadline_ns(run) - RESERVE_S * KEEL_NS_PER_S;
 }
 
-static bool open_rig(struct keel_check_run *run, struct keel_rig *rig)
+static bool open_rig(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
     keel_check_progress(run, 0, 0, "opening the board");
     return keel_check_device(run) != NULL &&
-           keel_check_able(run, keel_rig_open(keel_check_options(run)->board, rig), "the board") &&
-           keel_check_ok(run, keel_rig_golden(rig, 0, deadline_of(run)), "before the fault");
+           keel_check_able(run, keel_device_fixture_open(keel_check_options(run)->board, fixture),
+                           "the board") &&
+           keel_check_ok(run, keel_device_fixture_golden(fixture, 0, deadline_of(run)), "before the fault");
 }
 
-static void expect_health(struct keel_check_run *run, struct keel_rig *rig, enum keel_health lowest)
+static void expect_health(struct keel_check_run *run, struct keel_device_fixture *fixture,
+                          enum keel_health lowest)
 {
     struct keel_health_report report;
-    keel_device_health(rig->device, &report);
+    keel_device_health(fixture->device, &report);
     if (report.health < lowest || report.evidence[0] == '\0')
         keel_check_fail(run, "the device is %s after it: %s", keel_health_name(report.health),
                         report.evidence[0] != '\0' ? report.evidence : "no evidence");
@@ -40,30 +42,33 @@ static void expect_health(struct keel_check_run *run, struct keel_rig *rig, enum
         keel_check_note(run, "%s: %.300s", keel_health_name(report.health), report.evidence);
 }
 
-static void expect_right_again(struct keel_check_run *run, struct keel_rig *rig, const char *when)
+static void expect_right_again(struct keel_check_run *run, struct keel_device_fixture *fixture,
+                               const char *when)
 {
     keel_check_progress(run, 0, 0, when);
-    keel_check_ok(run, keel_rig_golden(rig, 0, deadline_of(run)), when);
+    keel_check_ok(run, keel_device_fixture_golden(fixture, 0, deadline_of(run)), when);
 }
 
 /* Close it, whatever state it is in, and open it again. */
-static void expect_right_anew(struct keel_check_run *run, struct keel_rig *rig, const char *when)
+static void expect_right_anew(struct keel_check_run *run, struct keel_device_fixture *fixture,
+                              const char *when)
 {
-    keel_rig_close(rig);
-    if (keel_check_ok(run, keel_rig_open(keel_check_options(run)->board, rig), when))
-        expect_right_again(run, rig, when);
+    keel_device_fixture_close(fixture);
+    if (keel_check_ok(run, keel_device_fixture_open(keel_check_options(run)->board, fixture), when))
+        expect_right_again(run, fixture, when);
 }
 
 /* ---- 7.1: hang ----------------------------------------------------------------------------------------- */
 
 static void expect_others_go_on(struct keel_check_run *run)
 {
-    struct keel_rig host;
-    if (!keel_check_ok(run, keel_rig_open("host", &host), "the host device beside it"))
+    struct keel_device_fixture host;
+    if (!keel_check_ok(run, keel_device_fixture_open("host", &host), "the host device beside it"))
         return;
-    keel_check_ok(run, keel_rig_golden(&host, 0, keel_deadline_after_ns(RESERVE_S * KEEL_NS_PER_S)),
+    keel_check_ok(run,
+                  keel_device_fixture_golden(&host, 0, keel_deadline_after_ns(RESERVE_S * KEEL_NS_PER_S)),
                   "another device while this one hangs");
-    keel_rig_close(&host);
+    keel_device_fixture_close(&host);
 }
 
 /* A hang that is put in never meets the driver; this kernel does, and ends: one item, a chain of products. */
@@ -197,12 +202,12 @@ static void judge_calls(struct keel_check_run *run, const uint64_t took_ns[CALLS
                     took_ns[CALL_FINISH] / KEEL_NS_PER_MS, LONG_WAIT_MS);
 }
 
-static void really_long(struct keel_check_run *run, struct keel_rig *rig)
+static void really_long(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
     struct long_run job = {0};
     uint64_t took_ns[CALLS], whole_ns = 0;
     keel_check_progress(run, 0, 0, "a kernel that really takes long");
-    enum keel_status status = long_begin(rig->device, &job);
+    enum keel_status status = long_begin(fixture->device, &job);
     if (status == KEEL_UNSUPPORTED) {
         keel_check_note(run,
                         "no long kernel for it, since it compiles none: how the driver's own calls wait is "
@@ -214,80 +219,80 @@ static void really_long(struct keel_check_run *run, struct keel_rig *rig)
         if (rounds > 0 && time_calls(run, &job, rounds, took_ns, &whole_ns))
             judge_calls(run, took_ns, whole_ns);
     }
-    if (!keel_rig_is_left(rig->device))
+    if (!keel_device_fixture_is_left(fixture->device))
         long_end(&job);
 }
 
-static void hang(struct keel_check_run *run, struct keel_rig *rig)
+static void hang(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
     const uint64_t limit_ns = HANG_MS * KEEL_NS_PER_MS;
-    really_long(run, rig);
+    really_long(run, fixture);
     if (keel_check_failed(run) ||
-        !keel_check_ok(run, keel_device_inject(rig->device, "hang:launch=1"), "a hang put in"))
+        !keel_check_ok(run, keel_device_inject(fixture->device, "hang:launch=1"), "a hang put in"))
         return;
     keel_check_progress(run, 0, 0, "waiting for a launch that never ends");
     uint64_t since_ns = keel_now_ns();
-    enum keel_status status = keel_rig_golden(rig, 0, since_ns + limit_ns);
+    enum keel_status status = keel_device_fixture_golden(fixture, 0, since_ns + limit_ns);
     uint64_t took_ns = keel_now_ns() - since_ns;
     if (status != KEEL_TIMEOUT)
         keel_check_fail(run, "a launch that never ends gave %s", keel_status_name(status));
     if (took_ns > limit_ns + limit_ns / 100 * LATE_PERCENT)
         keel_check_fail(run, "a wait of %d ms came back after %" PRIu64 " ms", HANG_MS,
                         took_ns / KEEL_NS_PER_MS);
-    expect_health(run, rig, KEEL_HEALTH_SUSPECT);
+    expect_health(run, fixture, KEEL_HEALTH_SUSPECT);
     expect_others_go_on(run);
-    expect_right_anew(run, rig, "opened anew after the hang");
+    expect_right_anew(run, fixture, "opened anew after the hang");
 }
 
 /* ---- 7.2, 7.3: a command fails; the device is lost ----------------------------------------------------- */
 
-static void error(struct keel_check_run *run, struct keel_rig *rig)
+static void error(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
-    if (!keel_check_ok(run, keel_device_inject(rig->device, "error:launch=1"), "an error put in"))
+    if (!keel_check_ok(run, keel_device_inject(fixture->device, "error:launch=1"), "an error put in"))
         return;
-    enum keel_status status = keel_rig_golden(rig, 0, deadline_of(run));
+    enum keel_status status = keel_device_fixture_golden(fixture, 0, deadline_of(run));
     if (status != KEEL_DEVICE_LOST)
         keel_check_fail(run, "a launch that failed gave %s", keel_status_name(status));
-    if (keel_queue_finish(rig->queue, deadline_of(run)) != KEEL_DEVICE_LOST)
+    if (keel_queue_finish(fixture->queue, deadline_of(run)) != KEEL_DEVICE_LOST)
         keel_check_fail(run, "the queue of a launch that failed forgot it");
-    expect_health(run, rig, KEEL_HEALTH_DEGRADED);
-    if (keel_check_ok(run, keel_rig_renew(rig), "a new queue after the error"))
-        expect_right_again(run, rig, "on a new queue after the error");
+    expect_health(run, fixture, KEEL_HEALTH_DEGRADED);
+    if (keel_check_ok(run, keel_device_fixture_renew(fixture), "a new queue after the error"))
+        expect_right_again(run, fixture, "on a new queue after the error");
 }
 
-static void lose(struct keel_check_run *run, struct keel_rig *rig)
+static void lose(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
     struct keel_buffer *buffer;
-    if (!keel_check_ok(run, keel_device_inject(rig->device, "lose:launch=1"), "a loss put in"))
+    if (!keel_check_ok(run, keel_device_inject(fixture->device, "lose:launch=1"), "a loss put in"))
         return;
-    enum keel_status status = keel_rig_golden(rig, 0, deadline_of(run));
+    enum keel_status status = keel_device_fixture_golden(fixture, 0, deadline_of(run));
     if (status != KEEL_DEVICE_LOST)
         keel_check_fail(run, "a launch on a lost device gave %s", keel_status_name(status));
-    expect_health(run, rig, KEEL_HEALTH_LOST);
-    status = keel_buffer_create(rig->device, sizeof(uint32_t), &buffer);
+    expect_health(run, fixture, KEEL_HEALTH_LOST);
+    status = keel_buffer_create(fixture->device, sizeof(uint32_t), &buffer);
     if (status == KEEL_OK) {
         keel_buffer_destroy(buffer);
         keel_check_fail(run, "a lost device still gave memory");
     }
-    expect_right_anew(run, rig, "opened anew after the loss");
+    expect_right_anew(run, fixture, "opened anew after the loss");
 }
 
 /* ---- 7.4: a bit flips ---------------------------------------------------------------------------------- */
 
-static void flip(struct keel_check_run *run, struct keel_rig *rig)
+static void flip(struct keel_check_run *run, struct keel_device_fixture *fixture)
 {
     uint32_t count = keel_golden_count(), apart = count > FLIPS ? count / FLIPS : 1;
     for (uint32_t i = 0; i < count && !keel_check_failed(run); i += apart) {
         keel_check_progress(run, i, count, keel_golden_get(i).name);
-        if (!keel_check_ok(run, keel_device_inject(rig->device, "flip:read=1"), "a flip put in"))
+        if (!keel_check_ok(run, keel_device_inject(fixture->device, "flip:read=1"), "a flip put in"))
             return;
-        enum keel_status status = keel_rig_golden(rig, i, deadline_of(run));
+        enum keel_status status = keel_device_fixture_golden(fixture, i, deadline_of(run));
         if (status != KEEL_MISMATCH)
             keel_check_fail(run, "%s: a bit that flipped was not noticed (%s)", keel_golden_get(i).name,
                             keel_status_name(status));
     }
-    if (keel_check_ok(run, keel_device_inject(rig->device, NULL), "the end of the flips"))
-        expect_right_again(run, rig, "after the flips");
+    if (keel_check_ok(run, keel_device_inject(fixture->device, NULL), "the end of the flips"))
+        expect_right_again(run, fixture, "after the flips");
 }
 
 /* ---- 7.5: a process that works on the board is killed -------------------------------------------------- */
@@ -295,28 +300,28 @@ static void flip(struct keel_check_run *run, struct keel_rig *rig)
 static void kill_worker(struct keel_check_run *run)
 {
     struct keel_helper_process member;
-    struct keel_member_word word;
+    struct keel_helper_word word;
     keel_check_progress(run, 0, 0, "a second process begins to work on the board");
-    if (!keel_check_ok(run, keel_member_start("golden", keel_check_options(run)->board, NULL, &member),
+    if (!keel_check_ok(run, keel_helper_start("golden", keel_check_options(run)->board, NULL, &member),
                        "a second process"))
         return;
-    bool works = keel_check_able(run, keel_member_hear(&member, deadline_of(run), &word), "a second process");
+    bool works = keel_check_able(run, keel_helper_hear(&member, deadline_of(run), &word), "a second process");
     if (works)
         keel_sleep_until_ns(keel_deadline_after_ns(WORK_MS * KEEL_NS_PER_MS));
     if (works && keel_process_signal(&member.process, SIGKILL) != KEEL_OK)
         keel_check_fail(run, "the second process ended by itself");
-    keel_member_end(&member);
+    keel_helper_end(&member);
 }
 
 static void check_kill(struct keel_check_run *run)
 {
-    struct keel_rig rig = {0};
+    struct keel_device_fixture fixture = {0};
     kill_worker(run);
-    if (!keel_check_failed(run) && open_rig(run, &rig)) {
+    if (!keel_check_failed(run) && open_rig(run, &fixture)) {
         keel_check_progress(run, 0, 0, "all golden operations after the kill");
-        keel_check_ok(run, keel_rig_goldens(&rig, deadline_of(run)), "after the kill");
+        keel_check_ok(run, keel_device_fixture_goldens(&fixture, deadline_of(run)), "after the kill");
     }
-    keel_rig_close(&rig);
+    keel_device_fixture_close(&fixture);
 }
 
 /* ---- 7.6: the board file's reset ----------------------------------------------------------------------- */
@@ -346,13 +351,13 @@ static enum keel_status run_command(const char *command, uint64_t deadline_ns)
 static void expect_right_elsewhere(struct keel_check_run *run)
 {
     struct keel_helper_process member;
-    struct keel_member_word word;
+    struct keel_helper_word word;
     keel_check_progress(run, 0, 0, "all golden operations after the reset");
-    if (!keel_check_ok(run, keel_member_start("once", keel_check_options(run)->board, NULL, &member),
+    if (!keel_check_ok(run, keel_helper_start("once", keel_check_options(run)->board, NULL, &member),
                        "a second process"))
         return;
-    keel_check_ok(run, keel_member_hear(&member, deadline_of(run), &word), "after the reset");
-    keel_member_end(&member);
+    keel_check_ok(run, keel_helper_hear(&member, deadline_of(run), &word), "after the reset");
+    keel_helper_end(&member);
 }
 
 /* Nothing of this process holds the board while it is reset. */
@@ -376,12 +381,13 @@ static void check_reset(struct keel_check_run *run)
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-static void with_rig(struct keel_check_run *run, void (*drill)(struct keel_check_run *, struct keel_rig *))
+static void with_rig(struct keel_check_run *run,
+                     void (*drill)(struct keel_check_run *, struct keel_device_fixture *))
 {
-    struct keel_rig rig = {0};
-    if (open_rig(run, &rig))
-        drill(run, &rig);
-    keel_rig_close(&rig);
+    struct keel_device_fixture fixture = {0};
+    if (open_rig(run, &fixture))
+        drill(run, &fixture);
+    keel_device_fixture_close(&fixture);
 }
 
 static void check_hang(struct keel_check_run *run)

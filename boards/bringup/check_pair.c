@@ -2,7 +2,7 @@
  * have the right bits, and one of them outlives the other. */
 #include "board_check.h"
 #include "check_tables.h"
-#include "member.h"
+#include "helper_process.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static bool start(struct keel_check_run *run, const char *what, struct keel_help
     static const char *const ranks[PAIR] = {"0", "1"};
     const struct keel_check_options *options = keel_check_options(run);
     const char *const boards[PAIR] = {options->board, options->peer};
-    struct keel_member_word word, both = {.kind = KEEL_MEMBER_ADDRESS};
+    struct keel_helper_word word, both = {.kind = KEEL_HELPER_ADDRESS};
     if (options->peer == NULL) {
         keel_check_cannot(run, "it takes a second board: name one by --peer (the same one will do)");
         return false;
@@ -31,16 +31,16 @@ static bool start(struct keel_check_run *run, const char *what, struct keel_help
     keel_check_progress(run, 0, 0, "both boards are opened");
     for (; *started < PAIR; (*started)++)
         if (!keel_check_ok(run,
-                           keel_member_start(what, boards[*started], ranks[*started], &members[*started]),
+                           keel_helper_start(what, boards[*started], ranks[*started], &members[*started]),
                            "a process for each board"))
             return false;
     for (uint32_t i = 0; i < PAIR; i++) {
-        if (!keel_check_able(run, keel_member_hear(&members[i], deadline_of(run), &word), sides[i]))
+        if (!keel_check_able(run, keel_helper_hear(&members[i], deadline_of(run), &word), sides[i]))
             return false;
         both.addresses[i] = word.addresses[i];
     }
     for (uint32_t i = 0; i < PAIR; i++)
-        if (!keel_check_ok(run, keel_member_tell(&members[i], &both), "meeting"))
+        if (!keel_check_ok(run, keel_helper_tell(&members[i], &both), "meeting"))
             return false;
     return true;
 }
@@ -50,10 +50,10 @@ static bool start(struct keel_check_run *run, const char *what, struct keel_help
 static void exchange(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
     uint64_t hashes[PAIR];
-    struct keel_member_word word;
+    struct keel_helper_word word;
     keel_check_progress(run, 0, 0, "sums and exchanges");
     for (uint32_t i = 0; i < PAIR; i++) {
-        if (!keel_check_ok(run, keel_member_hear(&members[i], deadline_of(run), &word), sides[i]))
+        if (!keel_check_ok(run, keel_helper_hear(&members[i], deadline_of(run), &word), sides[i]))
             return;
         hashes[i] = word.value;
     }
@@ -68,14 +68,14 @@ static void exchange(struct keel_check_run *run, struct keel_helper_process memb
 
 static void outlive(struct keel_check_run *run, struct keel_helper_process members[PAIR])
 {
-    struct keel_member_word word;
+    struct keel_helper_word word;
     keel_check_progress(run, 0, 0, "sums until one is gone");
     for (uint32_t i = 0; i < PAIR; i++)
-        if (!keel_check_ok(run, keel_member_hear(&members[i], deadline_of(run), &word), sides[i]))
+        if (!keel_check_ok(run, keel_helper_hear(&members[i], deadline_of(run), &word), sides[i]))
             return;
     uint64_t since_ns = keel_now_ns();
     if (!keel_check_ok(run, keel_process_signal(&members[1].process, SIGKILL), sides[1]) ||
-        !keel_check_ok(run, keel_member_hear(&members[0], since_ns + OUTLIVE_S * KEEL_NS_PER_S, &word),
+        !keel_check_ok(run, keel_helper_hear(&members[0], since_ns + OUTLIVE_S * KEEL_NS_PER_S, &word),
                        "this board, left alone"))
         return;
     keel_check_note(run, "left alone and right again after %.2f s", (double)(keel_now_ns() - since_ns) / 1e9);
@@ -91,7 +91,7 @@ static void with_pair(struct keel_check_run *run, const char *what,
     if (start(run, what, members, &started))
         part(run, members);
     while (started > 0)
-        keel_member_end(&members[--started]);
+        keel_helper_end(&members[--started]);
 }
 
 static void check_exchange(struct keel_check_run *run)

@@ -5,7 +5,7 @@
 #include "board_check.h"
 #include "check_runner.h"
 #include "check_tables.h"
-#include "rig.h"
+#include "device_fixture.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -28,22 +28,23 @@ static void check_golden(struct keel_check_run *run)
 {
     uint64_t seconds = keel_check_options(run)->seconds, since_ns = keel_now_ns(), rounds = 0;
     uint64_t until_ns = since_ns + seconds * KEEL_NS_PER_S;
-    struct keel_rig rig = {0};
-    if (!keel_check_able(run, keel_rig_open(keel_check_options(run)->board, &rig), "the board"))
+    struct keel_device_fixture fixture = {0};
+    if (!keel_check_able(run, keel_device_fixture_open(keel_check_options(run)->board, &fixture),
+                         "the board"))
         return;
     enum keel_status status;
     do {
         char what[64];
         snprintf(what, sizeof what, "round %" PRIu64 " of golden operations", rounds + 1);
         keel_check_progress(run, (keel_now_ns() - since_ns) / KEEL_NS_PER_S, seconds, what);
-        status = keel_rig_goldens(&rig, deadline_of(run));
+        status = keel_device_fixture_goldens(&fixture, deadline_of(run));
         if (!keel_check_ok(run, status, what))
             break;
         rounds++;
     } while (keel_now_ns() < until_ns);
     keel_check_note(run, "%" PRIu64 " rounds of %" PRIu32 " golden operations", rounds, keel_golden_count());
     if (status != KEEL_TIMEOUT) /* what still computes keeps its memory to the end of this process */
-        keel_rig_close(&rig);
+        keel_device_fixture_close(&fixture);
 }
 
 /* ---- 6.2 ----------------------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* ckpt_cmd_import.c - `keel ckpt import`: tensors of safetensors files as a committed snapshot of one rank.
  *
  * Streaming: the save's capture reads from the files as it goes. What a job needs to begin from weights is
- * made by --for-training (runtime/worker/trainer_state.c: float32 weights, and Adam's two moments for each). */
+ * made by --for-training (runtime/worker/trainer_state.c: float32 weights, and Adam's two moments for each).
+ */
 #include "ckpt_cmd_import_place.h"
 #include "ckpt_cmd_tensors.h"
 #include "float_convert.h"

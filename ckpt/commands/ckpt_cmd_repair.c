@@ -1,11 +1,11 @@
 /* ckpt_cmd_repair.c - `keel ckpt repair`: mend what is damaged or gone from whatever still holds it. */
 #include "ckpt_cmd.h"
 #include <inttypes.h>
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SOURCES_MAX = KEEL_LEVEL_SOURCES_MAX - 1 };
+enum { SOURCES_MAX = KEEL_TIER_SOURCES_MAX - 1 };
 
 struct repair_options {
     struct keel_cmd_texts from;
@@ -17,7 +17,7 @@ _Static_assert(sizeof(struct repair_options) <= KEEL_CMD_OWN_BYTES, "options");
 /* The other stores, as levels. */
 struct sources {
     struct keel_cmd_place places[SOURCES_MAX];
-    struct keel_level *levels[SOURCES_MAX];
+    struct keel_tier *levels[SOURCES_MAX];
     uint32_t count;
 };
 
@@ -38,7 +38,7 @@ static const char *const outcome_names[] = {"sound", "mended", "lost"};
 static void close_sources(struct sources *sources)
 {
     for (uint32_t i = 0; i < sources->count; i++) {
-        keel_level_end(sources->levels[i]);
+        keel_tier_end(sources->levels[i]);
         keel_cmd_close(&sources->places[i]);
     }
 }
@@ -57,8 +57,8 @@ static enum keel_status open_source(struct repair *repair, const char *path)
         status = keel_fail(KEEL_MISMATCH, "--from %s: is of run %s, what is to be repaired is of run %s",
                            path, place->store->run, repair->place.store->run);
     if (status == KEEL_OK)
-        status =
-            keel_level_directory_open(place->store, KEEL_NEAR_SHARED, path, &sources->levels[sources->count]);
+        status = keel_tier_directory_open(place->store, KEEL_LATENCY_SHARED, path,
+                                          &sources->levels[sources->count]);
     if (status == KEEL_OK)
         sources->count++;
     else

@@ -5,8 +5,8 @@
 
 #include "ckpt_cmd.h"
 
-/* The optimizer's tensors in a snapshot of `keel run` (runtime/worker/trainer_state.c): PREFIX and the weight's
- * name. */
+/* The optimizer's tensors in a snapshot of `keel run` (runtime/worker/trainer_state.c): PREFIX and the
+ * weight's name. */
 #define KEEL_CMD_ADAM_M     "adam.m/"
 #define KEEL_CMD_ADAM_V     "adam.v/"
 #define KEEL_CMD_LOSS_SCALE "loss_scale" /* of a run with storage of f16 */

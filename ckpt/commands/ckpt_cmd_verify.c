@@ -5,9 +5,9 @@
  * too. */
 #include "attempts.h"
 #include "ckpt_cmd.h"
-#include "level.h"
 #include "parity.h"
 #include "snapshot.h"
+#include "tier.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ enum { SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX };
 
 struct files {
     struct check *check;
-    struct keel_level *level;
+    struct keel_tier *level;
     bool parity_only;
     struct parity_set {
         uint32_t node_count; /* 0: no header of it was sound */
@@ -85,16 +85,16 @@ _Static_assert(KEEL_ERASURE_NODES_MAX <= 64, "parity_set.there");
 
 static void note_parity(struct files *files, const struct keel_object *object)
 {
-    struct keel_level_source *source;
+    struct keel_tier_source *source;
     struct keel_parity_header header;
     if (object->set >= SETS_MAX || object->member >= KEEL_ERASURE_NODES_MAX)
         return;
     files->sets[object->set].there |= UINT64_C(1) << object->member;
-    if (files->sets[object->set].node_count > 0 || keel_level_open(files->level, object, &source) != KEEL_OK)
+    if (files->sets[object->set].node_count > 0 || keel_tier_open(files->level, object, &source) != KEEL_OK)
         return;
     if (keel_parity_read_header(source, &header) == KEEL_OK)
         files->sets[object->set].node_count = header.node_count;
-    keel_level_close_source(source);
+    keel_tier_close_source(source);
 }
 
 static enum keel_status see_file(void *context, const char *name)
@@ -105,7 +105,7 @@ static enum keel_status see_file(void *context, const char *name)
         return KEEL_OK;
     object.step = files->check->attempt->info.step;
     object.attempt = files->check->attempt->info.attempt;
-    enum keel_status status = keel_level_verify(files->level, &object);
+    enum keel_status status = keel_tier_verify(files->level, &object);
     if (status == KEEL_NO_MEMORY)
         return status;
     if (status != KEEL_OK)
@@ -146,10 +146,10 @@ static enum keel_status check_files(struct check *check, bool parity_only)
     KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
     enum keel_status status = keel_alloc(SETS_MAX, sizeof *files.sets, &files.sets);
     if (status == KEEL_OK)
-        status = keel_level_directory_open(store, KEEL_NEAR_LOCAL, "this store", &files.level);
+        status = keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "this store", &files.level);
     if (status == KEEL_OK) {
         status = keel_dir_list(place.path, see_file, &files);
-        keel_level_end(files.level);
+        keel_tier_end(files.level);
     }
     check->removed = check->removed || keel_cmd_is_removed(check->place, info);
     if (status == KEEL_OK && !check->removed)

@@ -1,9 +1,9 @@
 /* gpt2_names.h - the tensors of GPT-2, as the published weights call and lay them out.
  *
- * Keel's own GPT (runtime/models/model_gpt.c) took over both, so nothing is renamed or transposed: matrices are
- * [in, out] (the Conv1D of the Hugging Face programs), tables [rows, width]. What differs from file to file
- * is the prefix "transformer.", buffers that are no parameters, and whether the output layer, which is the
- * embedding table again, is written a second time. */
+ * Keel's own GPT (runtime/models/model_gpt.c) took over both, so nothing is renamed or transposed: matrices
+ * are [in, out] (the Conv1D of the Hugging Face programs), tables [rows, width]. What differs from file to
+ * file is the prefix "transformer.", buffers that are no parameters, and whether the output layer, which is
+ * the embedding table again, is written a second time. */
 #ifndef KEEL_CKPT_GPT2_NAMES_H
 #define KEEL_CKPT_GPT2_NAMES_H
 

@@ -6,7 +6,7 @@
 #ifndef KEEL_CKPT_ERASURE_CODE_H
 #define KEEL_CKPT_ERASURE_CODE_H
 
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 
 struct keel_erasure_code {
     uint32_t data_count, parity_count;

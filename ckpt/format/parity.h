@@ -3,7 +3,7 @@
  *
  * Owns the little-endian structs, their limits and checks, and the geometry. README.md specifies the same for
  * strangers; the two change together. Left to others: the arithmetic (erasure_code.c), reading through a
- * level (parity_file.c), making and using sets (erasure_protect.c, level_erasure.c).
+ * level (parity_file.c), making and using sets (erasure_protect.c, tier_erasure.c).
  *
  *   0       header block, 4096 bytes
  *   4096    one record for each stripe in which this node holds parity, in order: a block of 4096 bytes with
@@ -16,7 +16,7 @@
 #define KEEL_CKPT_PARITY_H
 
 #include "format.h"
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 
 enum {
     KEEL_PARITY_BLOCK_BYTES = 4096,
@@ -92,7 +92,7 @@ _Static_assert(offsetof(struct keel_parity_footer, set_check) == 16, "parity foo
 _Static_assert(offsetof(struct keel_parity_footer, digests) == 256, "parity footer.digests");
 _Static_assert(offsetof(struct keel_parity_footer, check) == 4088, "parity footer.check");
 
-/* ---- geometry ------------------------------------------------------------------------------------- */
+/* ---- geometry ------------------------------------------------------------------------------------------ */
 
 struct keel_parity_shape {
     uint32_t node_count, parity_count, cell_bytes;
@@ -112,7 +112,7 @@ uint64_t keel_parity_stripes_needed(const struct keel_parity_shape *shape,
 uint64_t keel_parity_file_bytes(const struct keel_parity_shape *shape, uint32_t node);
 uint64_t keel_parity_record_offset(const struct keel_parity_shape *shape, uint64_t cell);
 
-/* ---- blocks --------------------------------------------------------------------------------------- */
+/* ---- blocks -------------------------------------------------------------------------------------------- */
 
 struct keel_parity_shape keel_parity_shape_of(const struct keel_parity_header *header);
 /* The same for all files of a set, and for no other set: of the header with member, size and check as zero.
@@ -129,14 +129,14 @@ enum keel_status keel_parity_footer_check(const struct keel_parity_footer *foote
 bool keel_parity_stripe_sound(const struct keel_parity_stripe *block, uint64_t set_check, uint64_t stripe,
                               uint32_t member);
 
-/* ---- a file through a level (parity_file.c) -------------------------------------------------------- */
+/* ---- a file through a level (parity_file.c) ------------------------------------------------------------ */
 
 /* CORRUPT, VERSION, MISMATCH (of another run, step, set or member). */
-enum keel_status keel_parity_read_header(struct keel_level_source *source, struct keel_parity_header *out);
-enum keel_status keel_parity_read_footer(struct keel_level_source *source, struct keel_parity_footer *out);
+enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct keel_parity_header *out);
+enum keel_status keel_parity_read_footer(struct keel_tier_source *source, struct keel_parity_footer *out);
 /* Header and footer, and that they belong together. */
-enum keel_status keel_parity_glance(struct keel_level_source *source);
+enum keel_status keel_parity_quick_check(struct keel_tier_source *source);
 /* All of the file; names the stripe that is damaged. */
-enum keel_status keel_parity_verify(struct keel_level_source *source);
+enum keel_status keel_parity_verify(struct keel_tier_source *source);
 
 #endif

@@ -146,7 +146,7 @@ static void sort_pieces(struct keel_snapshot *snapshot, const struct keel_tensor
         }
 }
 
-/* Sorted pieces: do they belong together; and what cover.c wants to know. */
+/* Sorted pieces: do they belong together; and what tile_box.c wants to know. */
 static enum keel_status join_pieces(struct keel_snapshot *snapshot, struct keel_tensor *tensor)
 {
     const struct keel_format_record *first = keel_snapshot_record(snapshot, tensor->first_piece);

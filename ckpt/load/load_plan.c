@@ -1,4 +1,5 @@
-/* load_plan.c - see load_plan.h. From boxes to parts (cover.c), from parts to chunks, chunks into order. */
+/* load_plan.c - see load_plan.h. From boxes to parts (tile_box.c), from parts to chunks, chunks into order.
+ */
 #include "load_plan.h"
 #include <keel/memory.h>
 #include <stdio.h>

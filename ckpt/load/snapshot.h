@@ -1,5 +1,5 @@
 /* snapshot.h - inside of an open snapshot: what it consists of (snapshot.c), the table of tensors that spans
- * its shards (tensor_table.c), which pieces make up a box (cover.c), and the snapshots under its deltas
+ * its shards (tensor_table.c), which pieces make up a box (tile_box.c), and the snapshots under its deltas
  * (snapshot_base.c). Reading is in chunk_batch.h and load_plan.h. */
 #ifndef KEEL_CKPT_SNAPSHOT_H
 #define KEEL_CKPT_SNAPSHOT_H

@@ -3,8 +3,8 @@
  *   save.c          its life: begin, threads, waiting, finish, cancel
  *   save_plan.c     regions cut into chunks; what the arena is like; which base it has
  *   save_capture.c  regions into the arena
- *   save_drain.c    chunks out of the arena, encoded, in order into the stream; index and footer
- *   save_base.c     the raw state that a store holds for the deltas of the next save
+ *   save_encode.c    chunks out of the arena, encoded, in order into the stream; index and footer
+ *   delta_base.c     the raw state that a store holds for the deltas of the next save
  *   save_rate.c     measured rates, by which an adaptive save chooses
  *   save_stream.c   the stream, written behind
  *
@@ -14,8 +14,8 @@
 #ifndef KEEL_CKPT_SAVE_H
 #define KEEL_CKPT_SAVE_H
 
+#include "delta_base.h"
 #include "format.h"
-#include "save_base.h"
 #include "save_stream.h"
 #include "store.h"
 #include <stdatomic.h>
@@ -92,7 +92,7 @@ enum keel_status keel_save_plan(struct keel_save *save, const struct keel_save_c
 /* ---- save_capture.c: body of each capture thread. */
 enum keel_status keel_save_capture(struct keel_save *save);
 
-/* ---- save_drain.c: body of each drain thread; one in the background leaves when others take over. */
+/* ---- save_encode.c: body of each drain thread; one in the background leaves when others take over. */
 enum keel_status keel_save_drain(struct keel_save *save, bool in_background);
 
 /* ---- save.c: what a thread returns when it finds `stopping`. */

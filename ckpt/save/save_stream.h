@@ -2,7 +2,7 @@
  * written behind by a thread of its own in large aligned writes, under a bandwidth cap.
  *
  * Direct I/O where the file system takes it. A write that failed and may work later is tried again. Left to
- * others: what the bytes are (save_drain.c). */
+ * others: what the bytes are (save_encode.c). */
 #ifndef KEEL_CKPT_SAVE_STREAM_H
 #define KEEL_CKPT_SAVE_STREAM_H
 

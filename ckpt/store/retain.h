@@ -1,4 +1,4 @@
-/* retain.h - which attempts of a run go: the decision alone, without a disk. sweep.c carries it out. */
+/* retain.h - which attempts of a run go: the decision alone, without a disk. gc_remove.c carries it out. */
 #ifndef KEEL_CKPT_RETAIN_H
 #define KEEL_CKPT_RETAIN_H
 

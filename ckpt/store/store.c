@@ -1,8 +1,8 @@
 /* store.c - the directories of a store: opening it, naming and opening attempts.
  * What is in the directories is the business of save.c, commit.c and snapshot.c. */
 #include "store.h"
+#include "delta_base.h"
 #include "format.h"
-#include "save_base.h"
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/memory.h>

@@ -31,10 +31,10 @@ struct keel_store {
     bool read_only, accept_plain;
     struct keel_key *key;         /* held; NULL: nothing is sealed */
     struct keel_save_rates rates; /* of all saves so far */
-    _Atomic uint64_t settled_ns;  /* see sweep.c */
+    _Atomic uint64_t settled_ns;  /* see gc_remove.c */
     struct keel_mutex lock;       /* guards: */
     struct keel_workspace spare;
-    struct keel_base *bases; /* list, owned: save_base.h */
+    struct keel_base *bases; /* list, owned: delta_base.h */
     uint32_t saves;          /* that have not ended */
     uint32_t handle;         /* constant while it is open */
 };

@@ -1,9 +1,9 @@
 /* erasure_protect.c - making an erasure set: shards in, parity out, stripe by stripe.
  * Nothing of it counts before the parity of a node has been read back and committed by its level. */
 #include "erasure_code.h"
-#include "level.h"
-#include "level_digest.h"
 #include "parity.h"
+#include "tier.h"
+#include "tier_digest.h"
 #include <keel/memory.h>
 
 struct protection {
@@ -12,8 +12,8 @@ struct protection {
     struct keel_parity_header header; /* without member and size */
     uint64_t set_check;
     struct keel_erasure_code code;
-    struct keel_level_source *sources[KEEL_ERASURE_NODES_MAX]; /* NULL without a shard */
-    struct keel_level_sink *sinks[KEEL_ERASURE_NODES_MAX];     /* NULL once committed */
+    struct keel_tier_source *sources[KEEL_ERASURE_NODES_MAX]; /* NULL without a shard */
+    struct keel_tier_sink *sinks[KEEL_ERASURE_NODES_MAX];     /* NULL once committed */
     struct keel_digest_stream shard_digests[KEEL_ERASURE_NODES_MAX];
     struct keel_digest_stream parity_digests[KEEL_ERASURE_NODES_MAX];
     uint8_t *cells; /* owned; one a node, its data or its parity */
@@ -36,7 +36,7 @@ static enum keel_status check_config(const struct keel_erasure_config *config)
     return KEEL_OK;
 }
 
-/* ---- set-up ------------------------------------------------------------------------------------------ */
+/* ---- set-up -------------------------------------------------------------------------------------------- */
 
 static enum keel_status open_shards(struct protection *set)
 {
@@ -49,9 +49,9 @@ static enum keel_status open_shards(struct protection *set)
                                      .attempt = config->attempt,
                                      .kind = KEEL_OBJECT_SHARD,
                                      .member = config->ranks[i]};
-        KEEL_TRY(keel_level_open(config->from[i], &object, &set->sources[i]));
+        KEEL_TRY(keel_tier_open(config->from[i], &object, &set->sources[i]));
         /* With a digest of it the whole is compared while it is read; without, it is looked through first. */
-        KEEL_TRY(set->sources[i]->info.digest_known ? keel_source_glance(set->sources[i])
+        KEEL_TRY(set->sources[i]->info.digest_known ? keel_source_quick_check(set->sources[i])
                                                     : keel_source_pin(set->sources[i]));
         set->header.members[i].shard_bytes = set->sources[i]->info.bytes;
     }
@@ -98,7 +98,7 @@ static void draft_header(struct protection *set)
 static enum keel_status put(struct protection *set, uint32_t node, const void *data, size_t bytes)
 {
     keel_digest_add(&set->parity_digests[node], data, bytes);
-    return keel_level_write(set->sinks[node], data, bytes);
+    return keel_tier_write(set->sinks[node], data, bytes);
 }
 
 static enum keel_status open_parities(struct protection *set)
@@ -114,7 +114,7 @@ static enum keel_status open_parities(struct protection *set)
         header.member = i;
         header.file_bytes = keel_parity_file_bytes(&set->shape, i);
         keel_parity_header_seal(&header);
-        KEEL_TRY(keel_level_create(config->to[i], &object, header.file_bytes, &set->sinks[i]));
+        KEEL_TRY(keel_tier_create(config->to[i], &object, header.file_bytes, &set->sinks[i]));
         keel_digest_begin(&set->shard_digests[i]);
         keel_digest_begin(&set->parity_digests[i]);
         KEEL_TRY(put(set, i, &header, sizeof header));
@@ -122,7 +122,7 @@ static enum keel_status open_parities(struct protection *set)
     return KEEL_OK;
 }
 
-/* ---- stripes ------------------------------------------------------------------------------------------ */
+/* ---- stripes ------------------------------------------------------------------------------------------- */
 
 /* The cell with which a node takes part in that stripe; zeros behind the shard's end. */
 static enum keel_status read_data_cell(struct protection *set, uint64_t stripe, uint32_t node)
@@ -134,7 +134,7 @@ static enum keel_status read_data_cell(struct protection *set, uint64_t stripe, 
     size_t bytes = left < cell_bytes ? (size_t)left : cell_bytes;
     uint8_t *cell = set->cells + (size_t)node * cell_bytes;
     if (bytes > 0) {
-        KEEL_TRY(keel_level_read(set->sources[node], offset, cell, bytes));
+        KEEL_TRY(keel_tier_read(set->sources[node], offset, cell, bytes));
         keel_digest_add(&set->shard_digests[node], cell, bytes);
     }
     memset(cell + bytes, 0, cell_bytes - bytes);
@@ -193,10 +193,10 @@ static enum keel_status commit_parities(struct protection *set)
 {
     for (uint32_t i = 0; i < set->shape.node_count; i++) {
         uint8_t digest[KEEL_DIGEST_BYTES];
-        struct keel_level_sink *sink = set->sinks[i];
+        struct keel_tier_sink *sink = set->sinks[i];
         keel_digest_end(&set->parity_digests[i], digest);
         set->sinks[i] = NULL;
-        KEEL_TRY(keel_level_commit(sink, digest));
+        KEEL_TRY(keel_tier_commit(sink, digest));
     }
     return KEEL_OK;
 }
@@ -228,8 +228,8 @@ enum keel_status keel_erasure_protect(const struct keel_erasure_config *config)
     set->config = config;
     enum keel_status status = protect(set);
     for (uint32_t i = 0; i < config->node_count; i++) {
-        keel_level_abort(set->sinks[i]);
-        keel_level_close_source(set->sources[i]);
+        keel_tier_abort(set->sinks[i]);
+        keel_tier_close_source(set->sources[i]);
     }
     keel_free(set->cells);
     keel_erasure_code_fini(&set->code);

@@ -1,4 +1,4 @@
-/* erasure_set.h - inside of an open erasure set, for level_erasure.c (opening it, reading its files) and
+/* erasure_set.h - inside of an open erasure set, for tier_erasure.c (opening it, reading its files) and
  * erasure_stripe.c (one stripe: what is sound, and computing what is not). */
 #ifndef KEEL_CKPT_ERASURE_SET_H
 #define KEEL_CKPT_ERASURE_SET_H
@@ -10,13 +10,13 @@
 enum keel_erasure_trust { KEEL_TRUST_UNKNOWN, KEEL_TRUST_WHOLE, KEEL_TRUST_NONE };
 
 struct keel_erasure_candidate {
-    struct keel_level_source *source; /* owned; NULL: none */
-    enum keel_erasure_trust whole;    /* a shard's: does all of it have the digest? */
+    struct keel_tier_source *source; /* owned; NULL: none */
+    enum keel_erasure_trust whole;   /* a shard's: does all of it have the digest? */
 };
 
 struct keel_erasure_set {
-    struct keel_level level;
-    struct keel_level *const *levels; /* borrowed */
+    struct keel_tier level;
+    struct keel_tier *const *levels; /* borrowed */
     uint32_t level_count;
     struct keel_parity_header header; /* of member 0 */
     struct keel_parity_shape shape;
@@ -25,14 +25,14 @@ struct keel_erasure_set {
     struct keel_parity_footer footer; /* of member 0, when digests_known */
     struct keel_erasure_code code;
     struct keel_mutex lock; /* guards all below: */
-    struct keel_erasure_candidate shards[KEEL_ERASURE_NODES_MAX][KEEL_LEVEL_SOURCES_MAX];
-    struct keel_erasure_candidate parities[KEEL_ERASURE_NODES_MAX][KEEL_LEVEL_SOURCES_MAX];
+    struct keel_erasure_candidate shards[KEEL_ERASURE_NODES_MAX][KEEL_TIER_SOURCES_MAX];
+    struct keel_erasure_candidate parities[KEEL_ERASURE_NODES_MAX][KEEL_TIER_SOURCES_MAX];
     uint64_t stripe;                   /* the one whose cells are here; UINT64_MAX: none */
     bool have[KEEL_ERASURE_NODES_MAX]; /* its cell of that member is here, and right */
     bool checks_known;
     struct keel_parity_stripe block; /* of any member, when checks_known */
     uint8_t *cells;                  /* owned; one a member */
-    uint8_t *piece;                  /* owned; KEEL_LEVEL_PIECE_BYTES, for digests of whole shards */
+    uint8_t *piece;                  /* owned; KEEL_TIER_PIECE_BYTES, for digests of whole shards */
 };
 
 /* All with the lock held. The place of a member's cell. */

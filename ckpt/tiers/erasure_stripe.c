@@ -9,8 +9,8 @@
  * of the levels. One that does not answer any more is given up; one that gives wrong bytes only loses those.
  */
 #include "erasure_set.h"
-#include "level.h"
-#include "level_digest.h"
+#include "tier.h"
+#include "tier_digest.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -19,15 +19,15 @@ uint8_t *keel_erasure_cell_of(const struct keel_erasure_set *set, uint32_t membe
     return set->cells + (size_t)member * set->shape.cell_bytes;
 }
 
-/* ---- reading candidates ------------------------------------------------------------------------------- */
+/* ---- reading candidates -------------------------------------------------------------------------------- */
 
 static bool try_read(struct keel_erasure_candidate *candidate, uint64_t offset, void *out, size_t bytes)
 {
     if (candidate->source == NULL)
         return false;
-    enum keel_status status = keel_level_read(candidate->source, offset, out, bytes);
+    enum keel_status status = keel_tier_read(candidate->source, offset, out, bytes);
     if (status == KEEL_TIMEOUT || status == KEEL_PEER_LOST) {
-        keel_level_close_source(candidate->source);
+        keel_tier_close_source(candidate->source);
         candidate->source = NULL;
     }
     return status == KEEL_OK;
@@ -45,7 +45,7 @@ static bool whole_is_right(struct keel_erasure_set *set, struct keel_erasure_can
         return false;
     keel_digest_begin(&digest);
     for (uint64_t at = 0, end = candidate->source->info.bytes; at < end;) {
-        size_t bytes = end - at < KEEL_LEVEL_PIECE_BYTES ? (size_t)(end - at) : KEEL_LEVEL_PIECE_BYTES;
+        size_t bytes = end - at < KEEL_TIER_PIECE_BYTES ? (size_t)(end - at) : KEEL_TIER_PIECE_BYTES;
         if (!try_read(candidate, at, set->piece, bytes))
             return false;
         keel_digest_add(&digest, set->piece, bytes);

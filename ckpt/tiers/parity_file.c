@@ -1,17 +1,17 @@
 /* parity_file.c - a parity file read through a level: its header, its footer, and all of it. */
-#include "level.h"
-#include "level_digest.h"
 #include "parity.h"
+#include "tier.h"
+#include "tier_digest.h"
 #include <keel/memory.h>
 #include <string.h>
 
-enum keel_status keel_parity_read_header(struct keel_level_source *source, struct keel_parity_header *out)
+enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct keel_parity_header *out)
 {
     const struct keel_object *object = &source->info.object;
-    char label[KEEL_LEVEL_LABEL_BYTES];
+    char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_header header = {.version = 0};
-    keel_level_label(source->level, object, label);
-    KEEL_TRY(keel_level_read(source, 0, &header, sizeof header));
+    keel_tier_label(source->level, object, label);
+    KEEL_TRY(keel_tier_read(source, 0, &header, sizeof header));
     KEEL_TRY(keel_parity_header_check(&header, label));
     if (strcmp(header.run, source->level->run) != 0 || header.step != object->step ||
         header.attempt != object->attempt || header.set != object->set || header.member != object->member)
@@ -23,33 +23,33 @@ enum keel_status keel_parity_read_header(struct keel_level_source *source, struc
     return KEEL_OK;
 }
 
-enum keel_status keel_parity_read_footer(struct keel_level_source *source, struct keel_parity_footer *out)
+enum keel_status keel_parity_read_footer(struct keel_tier_source *source, struct keel_parity_footer *out)
 {
-    char label[KEEL_LEVEL_LABEL_BYTES];
+    char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_footer footer;
-    keel_level_label(source->level, &source->info.object, label);
+    keel_tier_label(source->level, &source->info.object, label);
     if (source->info.bytes < sizeof footer)
         return keel_fail(KEEL_CORRUPT, "%s: is cut off; repair mends it", label);
-    KEEL_TRY(keel_level_read(source, source->info.bytes - sizeof footer, &footer, sizeof footer));
+    KEEL_TRY(keel_tier_read(source, source->info.bytes - sizeof footer, &footer, sizeof footer));
     KEEL_TRY(keel_parity_footer_check(&footer, label));
     *out = footer;
     return KEEL_OK;
 }
 
-static enum keel_status read_ends(struct keel_level_source *source, struct keel_parity_header *out,
+static enum keel_status read_ends(struct keel_tier_source *source, struct keel_parity_header *out,
                                   struct keel_parity_footer *out_footer)
 {
-    char label[KEEL_LEVEL_LABEL_BYTES];
+    char label[KEEL_TIER_LABEL_BYTES];
     KEEL_TRY(keel_parity_read_header(source, out));
     KEEL_TRY(keel_parity_read_footer(source, out_footer));
     if (source->info.bytes == out->file_bytes && out_footer->set_check == keel_parity_set_check(out) &&
         out_footer->member == out->member)
         return KEEL_OK;
-    keel_level_label(source->level, &source->info.object, label);
+    keel_tier_label(source->level, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it", label);
 }
 
-enum keel_status keel_parity_glance(struct keel_level_source *source)
+enum keel_status keel_parity_quick_check(struct keel_tier_source *source)
 {
     struct keel_parity_header header = {.version = 0};
     struct keel_parity_footer footer = {.version = 0};
@@ -57,16 +57,15 @@ enum keel_status keel_parity_glance(struct keel_level_source *source)
 }
 
 /* One record: its block, and the cell that the block has a check of. */
-static enum keel_status check_record(struct keel_level_source *source,
-                                     const struct keel_parity_header *header, uint64_t set_check,
-                                     uint64_t cell, uint8_t *buffer)
+static enum keel_status check_record(struct keel_tier_source *source, const struct keel_parity_header *header,
+                                     uint64_t set_check, uint64_t cell, uint8_t *buffer)
 {
     const struct keel_parity_shape shape = keel_parity_shape_of(header);
     const uint64_t stripe = keel_parity_stripe_of(&shape, header->member, false, cell);
     struct keel_parity_stripe block;
-    char label[KEEL_LEVEL_LABEL_BYTES];
-    KEEL_TRY(keel_level_read(source, keel_parity_record_offset(&shape, cell), buffer,
-                             sizeof block + shape.cell_bytes));
+    char label[KEEL_TIER_LABEL_BYTES];
+    KEEL_TRY(keel_tier_read(source, keel_parity_record_offset(&shape, cell), buffer,
+                            sizeof block + shape.cell_bytes));
     memcpy(&block, buffer, sizeof block);
     const char *what = NULL;
     if (!keel_parity_stripe_sound(&block, set_check, stripe, header->member))
@@ -75,13 +74,13 @@ static enum keel_status check_record(struct keel_level_source *source,
         what = "its parity cell";
     if (what == NULL)
         return KEEL_OK;
-    keel_level_label(source->level, &source->info.object, label);
+    keel_tier_label(source->level, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: %s, at byte %llu, is damaged; repair mends it", label,
                      (unsigned long long)stripe, what,
                      (unsigned long long)keel_parity_record_offset(&shape, cell));
 }
 
-enum keel_status keel_parity_verify(struct keel_level_source *source)
+enum keel_status keel_parity_verify(struct keel_tier_source *source)
 {
     struct keel_parity_header header = {.version = 0};
     struct keel_parity_footer footer = {.version = 0};

@@ -44,11 +44,11 @@ static inline bool canon_all(int16 v)
 #endif
 }
 
-/* A function that is part of its caller: what the caller knows of its arguments is known within. Each function that
- * takes a pointer to local memory is one (`make layers` looks): PoCL 3.1 hands every group its own copy of a kernel's
- * local arrays, but replaces only those uses that stand in the kernel itself. LLVM puts the array into a function that
- * is always called with the same one, and when that function is not inlined it reads memory that nobody wrote and
- * that all threads share (local_memory_test). */
+/* A function that is part of its caller: what the caller knows of its arguments is known within. Each
+ * function that takes a pointer to local memory is one (`make layers` looks): PoCL 3.1 hands every group its
+ * own copy of a kernel's local arrays, but replaces only those uses that stand in the kernel itself. LLVM
+ * puts the array into a function that is always called with the same one, and when that function is not
+ * inlined it reads memory that nobody wrote and that all threads share (local_memory_test). */
 #define CANON_INLINE static inline __attribute__((always_inline))
 
 /* Asks for the line of memory at p, for who reads it soon, where a processor can be asked. A row that comes

@@ -57,8 +57,8 @@ static inline float16 fours_halves(__global const void *x, ulong at, ulong row, 
  * transposed in registers, four k at a time). Once for floats, for a test of the type between their loads
  * cost more than the copy. */
 #define PACK_ACROSS(name, GET)                                                                               \
-    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
-                     __local float *hi, uint step)                                                           \
+    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth,                \
+                           __local float *lo, __local float *hi, uint step)                                  \
     {                                                                                                        \
         for (uint p = 0; p < depth; p++) {                                                                   \
             const float16 v = GET(x, at, type);                                                              \
@@ -74,7 +74,7 @@ PACK_ACROSS(pack_across_floats, GET_FLOATS)
 
 /* The k that 4 does not divide. */
 CANON_INLINE void pack_down_rest(__global const void *x, ulong at, uint row, uint type, uint from, uint depth,
-                           __local float *lo, __local float *hi, uint step)
+                                 __local float *lo, __local float *hi, uint step)
 {
     for (uint p = from; p < depth; p++)
         for (uint j = 0; j < 8; j++) {
@@ -83,8 +83,8 @@ CANON_INLINE void pack_down_rest(__global const void *x, ulong at, uint row, uin
         }
 }
 #define PACK_DOWN(name, GET)                                                                                 \
-    CANON_INLINE void name##_8(__global const void *x, ulong at, ulong row, uint type, uint depth,                 \
-                         __local float *to, uint step)                                                       \
+    CANON_INLINE void name##_8(__global const void *x, ulong at, ulong row, uint type, uint depth,           \
+                               __local float *to, uint step)                                                 \
     {                                                                                                        \
         for (uint p = 0; p + 4 <= depth; p += 4, at += 4, to += 4 * step) {                                  \
             const float16 v01 = GET(x, at, row, type), v23 = GET(x, at + 2 * row, row, type);                \
@@ -96,8 +96,8 @@ CANON_INLINE void pack_down_rest(__global const void *x, ulong at, uint row, uin
             STORE_8(HIGH_PAIRS(w2, w3), to + 3 * step);                                                      \
         }                                                                                                    \
     }                                                                                                        \
-    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth, __local float *lo,   \
-                     __local float *hi, uint step)                                                           \
+    CANON_INLINE void name(__global const void *x, ulong at, uint row, uint type, uint depth,                \
+                           __local float *lo, __local float *hi, uint step)                                  \
     {                                                                                                        \
         name##_8(x, at, row, type, depth, lo, step);                                                         \
         name##_8(x, at + 8 * (ulong)row, row, type, depth, hi, step);                                        \
@@ -108,7 +108,7 @@ PACK_DOWN(pack_down_floats, fours_floats)
 
 /* `columns` of 16; what is missing is zero, and goes nowhere where hi is the end of all. */
 CANON_INLINE void pack_some(__global const void *x, ulong at, ulong step_k, ulong step_j, uint type,
-                             uint columns, uint depth, __local float *lo, __local float *hi, uint step)
+                            uint columns, uint depth, __local float *lo, __local float *hi, uint step)
 {
     const uint wide = columns > 8 ? 16 : 8;
     for (uint p = 0; p < depth; p++)
@@ -119,7 +119,7 @@ CANON_INLINE void pack_some(__global const void *x, ulong at, ulong step_k, ulon
 }
 
 CANON_INLINE void pack_16(__global const void *x, ulong at, uint row, bool down, uint type, uint columns,
-                           uint depth, __local float *lo, __local float *hi, uint step)
+                          uint depth, __local float *lo, __local float *hi, uint step)
 {
     if (KEEL_BY_LANE >= 1 || columns < 16)
         pack_some(x, at, down ? 1 : row, down ? row : 1, type, columns, depth, lo, hi, step);
@@ -135,7 +135,7 @@ CANON_INLINE void pack_16(__global const void *x, ulong at, uint row, bool down,
 /* `rows` of op(A) to blocks that begin block_floats apart; a multiple of 16 goes fast. Rows that lack to a
  * whole block are zero. Element (k, i) lies at at + k * row + i, or, `down`, at at + i * row + k. */
 CANON_INLINE void tile_pack_a(__global const void *a, ulong at, uint row, bool down, uint type, uint rows,
-                        uint depth, __local float *blocks, uint block_floats)
+                              uint depth, __local float *blocks, uint block_floats)
 {
     for (uint r = 0; r < rows; r += 16) {
         __local float *to = blocks + r / TILE_ROWS * block_floats;
@@ -147,7 +147,7 @@ CANON_INLINE void tile_pack_a(__global const void *a, ulong at, uint row, bool d
 /* `columns` of op(B), at most 48, to a panel; those that lack are zero. Element (k, j) lies as in
  * tile_pack_a. */
 CANON_INLINE void tile_pack_b(__global const void *b, ulong at, uint row, bool down, uint type, uint columns,
-                        uint depth, __local float *panel)
+                              uint depth, __local float *panel)
 {
     for (uint j = 0; j < TILE_COLUMNS; j += 16) {
         if (j < columns)
@@ -230,9 +230,9 @@ CANON_INLINE __global const char *fetch_next(struct tile_soon *soon, ulong *step
     vstore16(s##r##1, 3 * r + 1, sums);                                                                      \
     vstore16(s##r##2, 3 * r + 2, sums);
 
-/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With the 16 registers of 8 floats
- * that AVX2 has the sums would lie on the stack: a tile in parts of 4 x 16 takes 0.63 of the processor time there
- * (README.md). Same chains, same bits. */
+/* Registers for 24 vectors of sums are those of AVX-512 and of wider machines. With the 16 registers of 8
+ * floats that AVX2 has the sums would lie on the stack: a tile in parts of 4 x 16 takes 0.63 of the processor
+ * time there (README.md). Same chains, same bits. */
 #if defined(__x86_64__) && !defined(__AVX512F__) && KEEL_BY_LANE < 2
 #define TILE_IN_PARTS 1
 #else
@@ -244,7 +244,7 @@ CANON_INLINE __global const char *fetch_next(struct tile_soon *soon, ulong *step
 #define PART_END(r)   vstore16(s##r, 3 * r, sums);
 #define EACH_PART(X)  X(0) X(1) X(2) X(3)
 CANON_INLINE void multiply_part(__local const float *rows, __local const float *panel, uint depth, bool first,
-                          __local float *sums)
+                                __local float *sums)
 {
     EACH_PART(PART_BEGIN)
     for (uint p = 0; p < depth; p++, rows += TILE_ROWS, panel += TILE_COLUMNS) {
@@ -258,7 +258,7 @@ CANON_INLINE void multiply_part(__local const float *rows, __local const float *
 /* sums (8 x 48): s = fma(rows[8 p + r], panel[48 p + j], s), p ascending to depth - 1. `first`: sums begin
  * at +0 instead of what lies there. Meanwhile lines of `soon` are asked for. */
 CANON_INLINE void tile_multiply(__local const float *rows, __local const float *panel, uint depth, bool first,
-                          __local float *sums, struct tile_soon *soon)
+                                __local float *sums, struct tile_soon *soon)
 {
 #if KEEL_BY_LANE >= 2
     for (uint at = 0; at < TILE_ROWS * 3; at++) {
@@ -301,7 +301,7 @@ CANON_INLINE void tile_multiply(__local const float *rows, __local const float *
 
 /* Sums that begin with C, at c[at], not zero; what lies outside of it repeats its last row and column. */
 CANON_INLINE void tile_begin(__global const void *c, ulong at, uint type, uint rows, uint columns, uint ldc,
-                       __local float *sums)
+                             __local float *sums)
 {
     for (uint r = 0; r < TILE_ROWS; r++)
         for (uint j = 0; j < TILE_COLUMNS; j++)
@@ -376,7 +376,7 @@ static inline uint finish_1(float s, const struct tile_end *to, ulong at, uint j
 
 /* Up to 8 rows of up to 48 columns; returns the tile's checksum. */
 CANON_INLINE uint tile_finish(__local const float *sums, uint rows, uint columns, const struct tile_end *to,
-                        ulong at)
+                              ulong at)
 {
     if (WHOLE(columns)) {
         uint16 h[3] = {(uint16)(0), (uint16)(0), (uint16)(0)};

@@ -52,7 +52,7 @@ struct keel_incident_loss {
     uint64_t commit_ns;             /* last commit so far; 0: none in this life */
     uint64_t drill_ns;              /* when a drill injected it; 0: none did */
     uint64_t alive_ns, evidence_ns; /* as in keel_env.view_change */
-    uint64_t silence_ns;            /* timeout of the run: silence of that length convicts */
+    uint64_t silence_ns;            /* timeout of the run: silence of that length evicts */
     uint64_t now_ns;
 };
 

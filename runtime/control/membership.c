@@ -15,15 +15,15 @@ void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
     out->silence_ns = timeout_ns;
     out->backoff_ns = timeout_ns / 20;
     out->grace_ns = timeout_ns * 6;
-    out->orphan_ns = timeout_ns * 5;
-    out->muster_ns = timeout_ns * 60;
+    out->launcher_timeout_ns = timeout_ns * 5;
+    out->join_wait_ns = timeout_ns * 60;
 }
 
 void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns)
 {
     memset(m, 0, sizeof *m);
     m->node_count = node_count;
-    keel_membership_forgive(m, now_ns);
+    keel_membership_reset_timers(m, now_ns);
 }
 
 bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
@@ -88,19 +88,19 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
 
 void keel_membership_clear_evidence(struct keel_membership *m)
 {
-    memset(m->convicted, 0, sizeof m->convicted);
-    memset(m->convicted_ns, 0, sizeof m->convicted_ns);
+    memset(m->evicted, 0, sizeof m->evicted);
+    memset(m->evicted_ns, 0, sizeof m->evicted_ns);
     memset(m->accused_ns, 0, sizeof m->accused_ns);
     m->join_ns = 0;
 }
 
-void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns)
+void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
         m->nodes[i].heard_ns = now_ns;
 }
 
-/* ---- evidence about one member ----------------------------------------------------------------------- */
+/* ---- evidence about one member ------------------------------------------------------------------------- */
 
 static const struct keel_wire_worker *worker_of(const struct keel_membership *m,
                                                 const struct keel_member *member)
@@ -150,14 +150,14 @@ static enum keel_cause evidence_against(const struct keel_membership *m, const s
     return KEEL_CAUSE_NONE;
 }
 
-static void convict(struct keel_membership *m, const struct keel_view *view, int index, enum keel_cause cause,
-                    uint64_t now_ns)
+static void evict(struct keel_membership *m, const struct keel_view *view, int index, enum keel_cause cause,
+                  uint64_t now_ns)
 {
     const struct keel_member *member = &view->members[index];
-    if (m->convicted[index] != KEEL_CAUSE_NONE)
+    if (m->evicted[index] != KEEL_CAUSE_NONE)
         return;
-    m->convicted[index] = cause;
-    m->convicted_ns[index] = now_ns;
+    m->evicted[index] = cause;
+    m->evicted_ns[index] = now_ns;
     m->alive_ns[index] = m->nodes[member->node].alive_ns[member->local];
 }
 
@@ -167,7 +167,7 @@ static bool accuses(const struct keel_membership *m, const struct keel_view *vie
 {
     const struct keel_member *accuser = &view->members[from];
     const struct keel_wire_worker *w = worker_of(m, accuser);
-    return from != about && !accuser->spare && m->convicted[from] == KEEL_CAUSE_NONE && w &&
+    return from != about && !accuser->spare && m->evicted[from] == KEEL_CAUSE_NONE && w &&
            w->incarnation == accuser->incarnation && w->state == KEEL_WORKER_READY &&
            w->accused_epoch == view->epoch && w->accused_rank == view->members[about].rank;
 }
@@ -195,26 +195,26 @@ static bool yields_to_other(const struct keel_membership *m, const struct keel_v
     return false;
 }
 
-static void convict_node(struct keel_membership *m, const struct keel_view *view, uint16_t node,
-                         uint64_t now_ns)
+static void evict_node(struct keel_membership *m, const struct keel_view *view, uint16_t node,
+                       uint64_t now_ns)
 {
     for (int i = 0; i < view->member_count; i++)
         if (view->members[i].node == node && !is_done(m, &view->members[i]))
-            convict(m, view, i, KEEL_CAUSE_CONNECTION, now_ns);
+            evict(m, view, i, KEEL_CAUSE_CONNECTION, now_ns);
 }
 
-/* One accused member; true when it may be convicted by rule 5. Sets *wake_ns to when it must be looked
+/* One accused member; true when it may be evicted by rule 5. Sets *wake_ns to when it must be looked
  * at again. */
 static bool weigh_accused(struct keel_membership *m, const struct keel_view *view, int index,
                           const struct keel_times *times, uint64_t now_ns, uint32_t others,
                           struct keel_verdict *out)
 {
     uint32_t accusers = count_accusers(m, view, index);
-    if (accusers == 0 || m->convicted[index] != KEEL_CAUSE_NONE)
+    if (accusers == 0 || m->evicted[index] != KEEL_CAUSE_NONE)
         return false;
     const struct keel_member *member = &view->members[index];
     if (is_done(m, member)) {
-        convict(m, view, index, KEEL_CAUSE_FINISHED, now_ns);
+        evict(m, view, index, KEEL_CAUSE_FINISHED, now_ns);
         return false;
     }
     if (m->accused_ns[index] == 0) {
@@ -228,7 +228,7 @@ static bool weigh_accused(struct keel_membership *m, const struct keel_view *vie
     if (since_ns < times->probe_ns)
         return false;
     if (m->nodes[member->node].heard_ns <= m->accused_ns[index]) {
-        convict_node(m, view, member->node, now_ns);
+        evict_node(m, view, member->node, now_ns);
         return false;
     }
     return (accusers * 2 >= others || since_ns >= times->silence_ns) &&
@@ -241,7 +241,7 @@ static void judge_accusations(struct keel_membership *m, const struct keel_view 
     for (uint32_t round = 0; round < KEEL_MEMBERS_MAX; round++) {
         uint32_t active = 0;
         for (int i = 0; i < view->member_count; i++)
-            active += !view->members[i].spare && m->convicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
+            active += !view->members[i].spare && m->evicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
         int worst = -1;
         uint32_t most = 0;
         for (int i = 0; i < view->member_count; i++) {
@@ -255,7 +255,7 @@ static void judge_accusations(struct keel_membership *m, const struct keel_view 
         }
         if (worst < 0)
             return;
-        convict(m, view, worst, KEEL_CAUSE_CONNECTION, now_ns);
+        evict(m, view, worst, KEEL_CAUSE_CONNECTION, now_ns);
     }
 }
 
@@ -278,12 +278,12 @@ static bool is_alive_and_ready(const struct keel_membership *m, const struct kee
 static bool somebody_remains(const struct keel_membership *m, const struct keel_view *view)
 {
     for (int i = 0; i < view->member_count; i++)
-        if (m->convicted[i] == KEEL_CAUSE_NONE && !is_done(m, &view->members[i]))
+        if (m->evicted[i] == KEEL_CAUSE_NONE && !is_done(m, &view->members[i]))
             return true;
     return false;
 }
 
-/* A convicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
+/* A evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
  * stays after all. All were silent together, which says more about the network or the machine than about one
  * of them, so the others that were only silent get the whole timeout again, from now on. */
 static void acquit(struct keel_membership *m, const struct keel_view *view, const struct keel_times *times,
@@ -294,16 +294,16 @@ static void acquit(struct keel_membership *m, const struct keel_view *view, cons
         return;
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
-        if (m->convicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, times, now_ns))
+        if (m->evicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, times, now_ns))
             continue;
-        m->convicted[i] = KEEL_CAUSE_NONE;
+        m->evicted[i] = KEEL_CAUSE_NONE;
         m->accused_ns[i] = 0;
         acquitted = true;
     }
     for (int i = 0; acquitted && i < view->member_count; i++) {
-        if (m->convicted[i] != KEEL_CAUSE_SILENCE)
+        if (m->evicted[i] != KEEL_CAUSE_SILENCE)
             continue;
-        m->convicted[i] = KEEL_CAUSE_NONE;
+        m->evicted[i] = KEEL_CAUSE_NONE;
         m->nodes[view->members[i].node].heard_ns = now_ns;
     }
 }
@@ -323,7 +323,7 @@ static void list_worker(const struct keel_wire_worker *w, const struct keel_view
                         uint8_t local, struct keel_verdict *out)
 {
     bool member = keel_view_find_worker(view, node, local, w->incarnation) >= 0;
-    bool fresh = w->state == KEEL_WORKER_READY && w->told_epoch == 0;
+    bool fresh = w->state == KEEL_WORKER_READY && w->sent_epoch == 0;
     if (fresh && !place_is_taken(view, out->gone, node, local) && out->join_count < KEEL_MEMBERS_MAX) {
         struct keel_member *join = &out->joins[out->join_count++];
         *join = (struct keel_member){
@@ -339,12 +339,12 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
 {
     for (uint16_t node = 1; node < m->node_count; node++) {
         const struct keel_seen_node *seen = &m->nodes[node];
-        if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->muster_ns)
+        if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->join_wait_ns)
             out->unheard++;
         if (!node_is_live(seen, times, now_ns)) {
             /* It may have been stopped, and come back; or it said that it ends, and its end, after which it
              * can be started again, is about to be seen. */
-            uint64_t limit_ns = seen->ended ? times->silence_ns : times->muster_ns;
+            uint64_t limit_ns = seen->ended ? times->silence_ns : times->join_wait_ns;
             if (seen->heard && !seen->exited && now_ns - seen->heard_ns < limit_ns)
                 out->unheard++;
             continue;
@@ -367,20 +367,20 @@ static void collect_members(const struct keel_membership *m, const struct keel_v
 {
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
-        if (m->convicted[i] != KEEL_CAUSE_NONE) {
+        if (m->evicted[i] != KEEL_CAUSE_NONE) {
             out->gone |= UINT64_C(1) << i;
-            bool earlier = out->evidence_ns == 0 || m->convicted_ns[i] < out->evidence_ns;
+            bool earlier = out->evidence_ns == 0 || m->evicted_ns[i] < out->evidence_ns;
             if (!member->spare && earlier) {
-                out->evidence_ns = m->convicted_ns[i];
+                out->evidence_ns = m->evicted_ns[i];
                 out->alive_ns = m->alive_ns[i];
-                out->cause = m->convicted[i];
+                out->cause = m->evicted[i];
             }
         }
         if (is_done(m, member))
             out->done |= UINT64_C(1) << i;
-        else if (m->convicted[i] == KEEL_CAUSE_NONE && member->spare)
+        else if (m->evicted[i] == KEEL_CAUSE_NONE && member->spare)
             out->spares++;
-        else if (m->convicted[i] == KEEL_CAUSE_NONE)
+        else if (m->evicted[i] == KEEL_CAUSE_NONE)
             out->remaining++;
     }
 }
@@ -391,11 +391,11 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
     start_verdict(out);
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
-        if (is_done(m, member) || m->convicted[i] != KEEL_CAUSE_NONE)
+        if (is_done(m, member) || m->evicted[i] != KEEL_CAUSE_NONE)
             continue;
         enum keel_cause cause = evidence_against(m, member, times, now_ns);
         if (cause != KEEL_CAUSE_NONE)
-            convict(m, view, i, cause, now_ns);
+            evict(m, view, i, cause, now_ns);
         uint64_t heard_ns = m->nodes[member->node].heard_ns;
         uint64_t half_ns = heard_ns + times->silence_ns / 2;
         uint64_t due_ns = half_ns > now_ns ? half_ns : heard_ns + times->silence_ns;
@@ -412,15 +412,15 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
         m->join_ns = now_ns;
 }
 
-void keel_membership_muster(const struct keel_membership *m, const struct keel_view *view,
-                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+void keel_membership_awaited(const struct keel_membership *m, const struct keel_view *view,
+                             const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
     start_verdict(out);
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
         const struct keel_wire_worker *w = worker_of(m, member);
         bool same = w && w->incarnation == member->incarnation && w->state == KEEL_WORKER_READY &&
-                    w->told_epoch > 0 && w->address.bytes == member->data.bytes &&
+                    w->sent_epoch > 0 && w->address.bytes == member->data.bytes &&
                     memcmp(w->address.data, member->data.data, w->address.bytes) == 0;
         if (!same || !node_is_live(&m->nodes[member->node], times, now_ns))
             out->gone |= UINT64_C(1) << i;

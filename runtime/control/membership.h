@@ -2,8 +2,8 @@
  *
  * Owns what agents reported last (state, not events: lost and repeated reports do no harm), when each node
  * was heard, who accuses whom, and the judgement over it. Evidence alone changes nothing: this file says who
- * should leave and who could join, and node_lead.c commits a view that does it. Knows nothing of messages in
- * flight, of the register or of steps. */
+ * should leave and who could join, and node_leader.c commits a view that does it. Knows nothing of messages
+ * in flight, of the register or of steps. */
 #ifndef KEEL_MEMBERSHIP_H
 #define KEEL_MEMBERSHIP_H
 
@@ -18,8 +18,8 @@ struct keel_times {
     uint64_t silence_ns; /* timeout: silent for so long is dead */
     uint64_t backoff_ns; /* timeout / 20: before the first restart; doubles */
     uint64_t grace_ns;   /* 6 x timeout: for the others, after the first worker is ready; for a stop */
-    uint64_t orphan_ns;  /* 5 x timeout: an agent without its launcher ends */
-    uint64_t muster_ns;  /* 60 x timeout: some worker must be ready by then */
+    uint64_t launcher_timeout_ns; /* 5 x timeout: an agent without its launcher ends */
+    uint64_t join_wait_ns;        /* 60 x timeout: some worker must be ready by then */
 };
 void keel_times_derive(uint64_t timeout_ns, struct keel_times *out);
 
@@ -41,9 +41,9 @@ struct keel_membership {
     struct keel_seen_node nodes[KEEL_NODES_MAX];
     uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher itself */
     /* About the members of the present view, by index; cleared when the view changes. */
-    enum keel_cause convicted[KEEL_MEMBERS_MAX];
-    uint64_t convicted_ns[KEEL_MEMBERS_MAX];
-    uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the convicted: last sign of life; 0: none was heard */
+    enum keel_cause evicted[KEEL_MEMBERS_MAX];
+    uint64_t evicted_ns[KEEL_MEMBERS_MAX];
+    uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the evicted: last sign of life; 0: none was heard */
     uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
     uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
 };
@@ -84,7 +84,7 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
 /* The view changed: evidence was about members of the old one. */
 void keel_membership_clear_evidence(struct keel_membership *m);
 /* This process itself was stopped for a while: what it did not hear proves nothing. */
-void keel_membership_forgive(struct keel_membership *m, uint64_t now_ns);
+void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
 
 /* Judge the members of `view` and list who could join. Rules, first that fits:
  *  1 done: the worker said so; it leaves with the next change, and at once when somebody accuses it
@@ -101,7 +101,7 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
 
 /* The first judgement in a launcher's life: `view` is of an earlier life. Who is there, was told a view and
  * is in this one under the same address stays; everybody else is gone, fresh workers join. */
-void keel_membership_muster(const struct keel_membership *m, const struct keel_view *view,
-                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
+void keel_membership_awaited(const struct keel_membership *m, const struct keel_view *view,
+                             const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 
 #endif

@@ -13,7 +13,7 @@ _Static_assert(17 + 64 + 136 + KEEL_WORKERS_PER_NODE * 80 + KEEL_WIRE_DETAIL_BYT
                "a status fits");
 _Static_assert(17 + 64 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES, "a view fits");
 
-/* ---- both directions ---------------------------------------------------------------------------------- */
+/* ---- both directions ----------------------------------------------------------------------------------- */
 
 struct flow {
     struct keel_writer *w; /* one of the two is NULL */
@@ -121,7 +121,7 @@ static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
     worker->state = (enum keel_worker_state)flow_choice(f, worker->state, KEEL_WORKER_STATE_COUNT);
     worker->cause = (enum keel_cause)flow_choice(f, worker->cause, KEEL_CAUSE_COUNT);
     worker->failure = (enum keel_status)flow_choice(f, worker->failure, KEEL_STATUS_COUNT);
-    flow_u64(f, &worker->told_epoch);
+    flow_u64(f, &worker->sent_epoch);
     flow_u64(f, &worker->progress);
     flow_u64(f, &worker->accused_epoch);
     flow_u16(f, &worker->accused_rank);

@@ -42,7 +42,7 @@ struct keel_wire_worker {
     enum keel_worker_state state;
     enum keel_cause cause;    /* why it is OFF or GONE */
     enum keel_status failure; /* when FAILED */
-    uint64_t told_epoch;      /* newest view it was handed; 0: none, it is fresh */
+    uint64_t sent_epoch;      /* newest view it was handed; 0: none, it is fresh */
     uint64_t progress;
     uint64_t accused_epoch; /* 0: it accuses nobody */
     uint16_t accused_rank;

@@ -146,7 +146,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     keel_program_fini(&engine->train);
     keel_program_fini(&engine->eval);
     keel_update_lists_fini(&engine->update);
-    keel_product_checks_fini(&engine->checks);
+    keel_gemm_checksums_fini(&engine->checks);
     destroy_slices(engine->weights, engine->layout.param_count);
     destroy_slices(engine->gradients, engine->layout.param_count);
     destroy_inputs(engine);

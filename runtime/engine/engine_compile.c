@@ -309,11 +309,11 @@ static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_engine_pr
         emit->list = &program->lists[list];
         emit->node = n;
         if (emit->checks != NULL)
-            KEEL_TRY(keel_product_checks_emit(emit->checks, emit->kernels, n, emit->list));
+            KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, n, emit->list));
         KEEL_TRY(emit_node(emit));
     }
     return emit->checks != NULL
-               ? keel_product_checks_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
+               ? keel_gemm_checksums_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
                : KEEL_OK;
 }
 
@@ -376,7 +376,7 @@ static enum keel_status compile(struct keel_engine *engine, const struct keel_en
     if (workspace_bytes > 0)
         KEEL_TRY(keel_engine_make_buffer(engine, workspace_bytes, &engine->workspace));
     KEEL_TRY(
-        keel_product_checks_make(&engine->checks, engine->device, engine->queue, &engine->planned_bytes));
+        keel_gemm_checksums_make(&engine->checks, engine->device, engine->queue, &engine->planned_bytes));
     KEEL_TRY(emit_program(engine, &engine->eval));
     if (engine->training)
         KEEL_TRY(emit_program(engine, &engine->train));

@@ -11,8 +11,8 @@
 #define KEEL_RUNTIME_ENGINE_INTERNAL_H
 
 #include "emit.h"
+#include "gemm_checksum.h"
 #include "ir.h"
-#include "product_check.h"
 
 #include <keel/engine.h>
 #include <keel/optimizer_ops.h>
@@ -22,7 +22,7 @@ enum {
     KEEL_ENGINE_SPARE_EVENTS = 8            /* beyond one a slot, so that waiting allocates nothing */
 };
 
-/* ---- layout ------------------------------------------------------------------------------------------ */
+/* ---- layout -------------------------------------------------------------------------------------------- */
 
 struct keel_layout {
     struct keel_engine_param *params; /* by number; names owned */
@@ -88,7 +88,7 @@ struct keel_engine {
     struct keel_ir_param *inits; /* how parameters begin; by number */
     struct keel_engine_program train, eval;
     struct keel_update_lists update;
-    struct keel_product_checks checks; /* of `train`; none unless check_products */
+    struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
     struct keel_buffer **weights;   /* slices by parameter number */

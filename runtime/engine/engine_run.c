@@ -84,9 +84,9 @@ enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct
 
 enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadline_ns)
 {
-    KEEL_TRY(keel_product_checks_read(&engine->checks, engine->queue));
+    KEEL_TRY(keel_gemm_checksums_read(&engine->checks, engine->queue));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
-    return keel_product_checks_judge(&engine->checks);
+    return keel_gemm_checksums_judge(&engine->checks);
 }
 
 static enum keel_status read_digest(struct keel_engine *engine)

@@ -6,8 +6,8 @@
 #ifndef KEEL_RUNTIME_EMIT_H
 #define KEEL_RUNTIME_EMIT_H
 
+#include "gemm_checksum.h"
 #include "ir.h"
-#include "product_check.h"
 
 /* Where a value lies: in a buffer that is no slice. */
 struct keel_place {
@@ -34,7 +34,7 @@ struct keel_emit {
     bool measure;                       /* only find workspace_bytes, append nothing */
     uint64_t workspace_bytes;           /* the most that a node needs */
     struct keel_launch_list *list;      /* where launches go */
-    struct keel_product_checks *checks; /* of the products, or NULL */
+    struct keel_gemm_checksums *checks; /* of the products, or NULL */
     uint32_t node;                      /* number of the one that is emitted */
 };
 

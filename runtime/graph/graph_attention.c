@@ -20,8 +20,8 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
 }
 
 /* A head must be a whole number of columns, as many as kernels have room for (a small device has less). */
-bool keel_letters_attention(const struct keel_graph *graph, const struct keel_ir_node *node,
-                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_attention(const struct keel_graph *graph, const struct keel_ir_node *node,
+                          uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph;
     uint32_t heads = node->attributes.attention.heads;
@@ -93,7 +93,7 @@ enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct k
     return KEEL_OK;
 }
 
-/* ---- rotary positions ---- */
+/* ---- rotary positions ---------------------------------------------------------------------------------- */
 
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
@@ -104,8 +104,8 @@ keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t 
 }
 
 /* A head must be a whole number of pairs, and the base one that angles can fall by. */
-bool keel_letters_rotary(const struct keel_graph *graph, const struct keel_ir_node *node,
-                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_rotary(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph;
     const uint32_t heads = node->attributes.rotary.heads;

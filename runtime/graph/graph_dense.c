@@ -36,8 +36,8 @@ keel_value keel_graph_activation(struct keel_graph *graph, keel_value x, enum ke
                                       .op = KEEL_OP_ACTIVATION, .in = {x}, .attributes.activation = kind});
 }
 
-bool keel_letters_activation(const struct keel_graph *graph, const struct keel_ir_node *node,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_activation(const struct keel_graph *graph, const struct keel_ir_node *node,
+                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)size;
     unsigned kind = node->attributes.activation;
@@ -70,8 +70,8 @@ bool keel_check_rate(float rate, char *why, size_t why_bytes)
     return rate >= 0.0F && rate < 1.0F;
 }
 
-bool keel_letters_dropout(const struct keel_graph *graph, const struct keel_ir_node *node,
-                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_dropout(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)size;
     return keel_check_rate(node->attributes.rate, why, why_bytes);
@@ -207,10 +207,10 @@ enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gem
     gemm->ldc = gemm->n;
     if (!emit->measure) {
         if (emit->checks != NULL)
-            keel_product_checks_bind(emit->checks, emit->node, gemm);
+            keel_gemm_checksums_bind(emit->checks, emit->node, gemm);
         return keel_op_gemm(emit->kernels, gemm, emit->list);
     }
-    return emit->checks != NULL ? keel_product_checks_plan(emit->checks, emit->graph, emit->node, gemm)
+    return emit->checks != NULL ? keel_gemm_checksums_plan(emit->checks, emit->graph, emit->node, gemm)
                                 : KEEL_OK;
 }
 

@@ -20,8 +20,8 @@ void keel_graph_dispatch(struct keel_graph *graph, keel_value x, keel_value choi
     *place = *sorted == 0 ? 0 : graph->nodes[graph->node_count - 1].out[2];
 }
 
-bool keel_letters_dispatch(const struct keel_graph *graph, const struct keel_ir_node *node,
-                           uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_dispatch(const struct keel_graph *graph, const struct keel_ir_node *node,
+                         uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     const uint64_t choices = keel_shape_count(&graph->values[node->in[1]].shape);
     const uint32_t experts = node->attributes.experts.count, capacity = node->attributes.experts.capacity;
@@ -77,8 +77,8 @@ keel_value keel_graph_expert_linear(struct keel_graph *graph, keel_value sorted,
 }
 
 /* One offset more than experts. */
-bool keel_letters_expert(const struct keel_graph *graph, const struct keel_ir_node *node,
-                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_expert(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)node, (void)why, (void)why_bytes;
     size['O'] = size['e'] + 1;
@@ -244,8 +244,8 @@ keel_value keel_graph_balance_loss(struct keel_graph *graph, keel_value probabil
                                                                   .attributes.loss.weight = weight});
 }
 
-bool keel_letters_balance_loss(const struct keel_graph *graph, const struct keel_ir_node *node,
-                               uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_balance_loss(const struct keel_graph *graph, const struct keel_ir_node *node,
+                             uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)size;
     const float weight = node->attributes.loss.weight;

@@ -58,8 +58,8 @@ static struct keel_conv_shape conv_shape(const struct keel_attributes *attribute
 }
 
 /* Letters: b images of H x W, C channels; i x j taps of d channels each to o outputs; P x Q. */
-bool keel_letters_conv2d(const struct keel_graph *graph, const struct keel_ir_node *node,
-                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_conv2d(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     const struct keel_attributes *a = &node->attributes;
     const uint64_t weight[4] = {size['i'], size['j'], size['d'], size['o']};
@@ -125,8 +125,8 @@ keel_value keel_graph_batch_norm(struct keel_graph *graph, keel_value x, keel_va
 }
 
 /* What it runs by after training must be statistics, for nothing else is kept up. */
-bool keel_letters_batch_norm(const struct keel_graph *graph, const struct keel_ir_node *node,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_batch_norm(const struct keel_graph *graph, const struct keel_ir_node *node,
+                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)size;
     for (int i = 3; i < 5; i++) {
@@ -196,8 +196,8 @@ static struct keel_pool_shape pool_shape(const struct keel_attributes *attribute
     };
 }
 
-bool keel_letters_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
-                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
+                     uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     const struct keel_pool_shape shape = pool_shape(&node->attributes, size['b'], size['c']);
     const char *fault = keel_pool_fault(&shape);
@@ -221,8 +221,8 @@ void keel_describe_pool(const struct keel_ir_node *node, char *text, size_t text
              a->image.stride[0], a->image.stride[1], a->image.pad[0], a->image.pad[1]);
 }
 
-bool keel_letters_global_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
-                              uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_global_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
+                            uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph;
     size['H'] = node->attributes.image.size[0];

@@ -107,8 +107,8 @@ static struct regions find_regions(uint64_t rows, uint64_t n, uint64_t k)
     return regions;
 }
 
-bool keel_letters_linear_cross_entropy(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_linear_cross_entropy(const struct keel_graph *graph, const struct keel_ir_node *node,
+                                     uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     uint64_t rows = keel_shape_count(&graph->values[node->in[0]].shape) / size['k'];
     size['S'] = find_regions(rows, size['n'], size['k']).end;

@@ -52,8 +52,8 @@ void keel_graph_top_k(struct keel_graph *graph, keel_value x, uint32_t k, keel_v
     *indices = *values == 0 ? 0 : graph->nodes[graph->node_count - 1].out[1];
 }
 
-bool keel_letters_top_k(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_top_k(const struct keel_graph *graph, const struct keel_ir_node *node,
+                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph;
     const uint32_t k = node->attributes.top_k.k;
@@ -64,8 +64,8 @@ bool keel_letters_top_k(const struct keel_graph *graph, const struct keel_ir_nod
     return false;
 }
 
-bool keel_letters_top_k_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_top_k_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
+                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)why, (void)why_bytes;
     size['N'] = node->attributes.top_k.n;

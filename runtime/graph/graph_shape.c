@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The sizes of a result whose rule is ABCD: those that there are not are 0. */
-static void set_result(uint64_t size[KEEL_LETTERS], const struct keel_shape *shape)
+static void set_result(uint64_t size[KEEL_INFER], const struct keel_shape *shape)
 {
     for (uint32_t i = 0; i < shape->dims; i++)
         size['A' + i] = shape->size[i];
@@ -48,8 +48,8 @@ keel_value keel_graph_reshape(struct keel_graph *graph, keel_value x, struct kee
         graph, &(struct keel_node_request){.op = KEEL_OP_RESHAPE, .in = {x}, .attributes.shape = shape});
 }
 
-bool keel_letters_reshape(const struct keel_graph *graph, const struct keel_ir_node *node,
-                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_reshape(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     const struct keel_shape *x = operand_shape(graph, node->in[0]), *y = &node->attributes.shape;
     bool fits = y->dims <= KEEL_DIMS_MAX;
@@ -114,8 +114,8 @@ keel_value keel_graph_concat(struct keel_graph *graph, const keel_value *parts, 
     return groups == 1 ? joined[0] : keel_graph_concat(graph, joined, groups, axis);
 }
 
-bool keel_letters_concat(const struct keel_graph *graph, const struct keel_ir_node *node,
-                         uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_concat(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     struct keel_shape whole = *operand_shape(graph, node->in[0]);
     const uint32_t axis = node->attributes.slice.axis;
@@ -183,8 +183,8 @@ keel_value keel_graph_slice(struct keel_graph *graph, keel_value x, uint32_t axi
                                            .attributes.slice = {.axis = axis, .from = from, .count = count}});
 }
 
-bool keel_letters_slice(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_slice(const struct keel_graph *graph, const struct keel_ir_node *node,
+                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     struct keel_shape part = *operand_shape(graph, node->in[0]);
     const uint32_t axis = node->attributes.slice.axis;
@@ -200,8 +200,8 @@ bool keel_letters_slice(const struct keel_graph *graph, const struct keel_ir_nod
 }
 
 /* Here `count` is the size of the whole. */
-bool keel_letters_slice_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_slice_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
+                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)why, (void)why_bytes;
     struct keel_shape whole = *operand_shape(graph, node->in[0]);
@@ -251,8 +251,8 @@ keel_value keel_graph_permute(struct keel_graph *graph, keel_value x, const uint
     return keel_graph_node(graph, &request);
 }
 
-bool keel_letters_permute(const struct keel_graph *graph, const struct keel_ir_node *node,
-                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_permute(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     const struct keel_shape *x = operand_shape(graph, node->in[0]);
     const uint32_t *order = node->attributes.order;

@@ -64,8 +64,8 @@ keel_value keel_graph_gather(struct keel_graph *graph, keel_value x, keel_value 
 }
 
 /* As many numbers as the kernels count; R: rows of a gradient that is a value of its own. */
-bool keel_letters_numbers(const struct keel_graph *graph, const struct keel_ir_node *node,
-                          uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_numbers(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     size['R'] = node->attributes.rows;
     if (keel_shape_count(&graph->values[node->in[0]].shape) <= INT32_MAX)
@@ -145,8 +145,8 @@ keel_value keel_graph_pairwise_dot(struct keel_graph *graph, keel_value x)
     return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_PAIRWISE_DOT, .in = {x}});
 }
 
-bool keel_letters_pairs(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes)
+bool keel_infer_pairs(const struct keel_graph *graph, const struct keel_ir_node *node,
+                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
 {
     (void)graph, (void)node;
     const uint64_t f = size['f'], n = size['n'];

@@ -103,7 +103,7 @@ enum keel_op_id {
 struct keel_autodiff; /* autodiff.h */
 struct keel_emit;     /* emit.h */
 
-enum { KEEL_LETTERS = 128 };
+enum { KEEL_INFER = 128 };
 
 struct keel_op {
     const char *name;
@@ -116,7 +116,7 @@ struct keel_op {
      * of the other letters (which are known by now), and checks what the rule cannot say. False: what is
      * wrong stands in `why`; the caller puts the operation's name and shapes before it. NULL: nothing to do.
      */
-    bool (*letters)(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+    bool (*letters)(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
                     char *why, size_t why_bytes);
     /* The attributes as text for the dump (" heads=4"); NULL: there are none, but dropout. */
     void (*describe)(const struct keel_ir_node *, char *text, size_t text_bytes);
@@ -147,13 +147,13 @@ uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node
 uint64_t keel_op_bytes(const struct keel_graph *graph, const struct keel_ir_node *node);
 uint64_t keel_graph_flops(const struct keel_graph *graph);
 
-/* ---- graph_dense.c ---- */
+/* ---- graph_dense.c ------------------------------------------------------------------------------------- */
 /* Whether a dropout rate is in [0, 1); else false, and `why` says so. */
 bool keel_check_rate(float rate, char *why, size_t why_bytes);
-bool keel_letters_dropout(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                          char *why, size_t why_bytes);
-bool keel_letters_activation(const struct keel_graph *, const struct keel_ir_node *,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+bool keel_infer_dropout(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                        char *why, size_t why_bytes);
+bool keel_infer_activation(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                           char *why, size_t why_bytes);
 void keel_grad_linear(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_linear_transposed(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_layernorm(struct keel_autodiff *, const struct keel_ir_node *);
@@ -185,37 +185,37 @@ enum keel_status keel_emit_dropout(struct keel_emit *, const struct keel_ir_node
 enum keel_status keel_emit_add(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_accumulate(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_loss.c ---- */
+/* ---- graph_loss.c -------------------------------------------------------------------------------------- */
 enum { KEEL_LOSS_CHUNK_ROWS = 1024 }; /* of linear_cross_entropy: rows of logits that are there at a time */
 void keel_grad_loss(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_describe_loss(const struct keel_ir_node *, char *text, size_t text_bytes);
 enum keel_status keel_emit_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
-bool keel_letters_linear_cross_entropy(const struct keel_graph *, const struct keel_ir_node *,
-                                       uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+bool keel_infer_linear_cross_entropy(const struct keel_graph *, const struct keel_ir_node *,
+                                     uint64_t size[KEEL_INFER], char *why, size_t why_bytes);
 enum keel_status keel_emit_linear_cross_entropy(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_loss(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_attention.c ---- */
-bool keel_letters_attention(const struct keel_graph *, const struct keel_ir_node *,
-                            uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+/* ---- graph_attention.c --------------------------------------------------------------------------------- */
+bool keel_infer_attention(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                          char *why, size_t why_bytes);
 void keel_describe_attention(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_attention(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_attention(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_attention_grad(struct keel_emit *, const struct keel_ir_node *);
-bool keel_letters_rotary(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                         char *why, size_t why_bytes);
+bool keel_infer_rotary(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                       char *why, size_t why_bytes);
 void keel_describe_rotary(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_rotary(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_rotary(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_table.c ---- */
+/* ---- graph_table.c ------------------------------------------------------------------------------------- */
 void keel_grad_embedding(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding_grad(struct keel_emit *, const struct keel_ir_node *);
-bool keel_letters_numbers(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                          char *why, size_t why_bytes);
-bool keel_letters_pairs(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+bool keel_infer_numbers(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
                         char *why, size_t why_bytes);
+bool keel_infer_pairs(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                      char *why, size_t why_bytes);
 void keel_grad_rows(struct keel_autodiff *, const struct keel_ir_node *);
 void keel_grad_pairwise_dot(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_embedding_bag(struct keel_emit *, const struct keel_ir_node *);
@@ -224,17 +224,17 @@ enum keel_status keel_emit_scatter_add(struct keel_emit *, const struct keel_ir_
 enum keel_status keel_emit_pairwise_dot(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_pairwise_dot_grad(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_shape.c ---- */
-bool keel_letters_reshape(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                          char *why, size_t why_bytes);
-bool keel_letters_concat(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                         char *why, size_t why_bytes);
-bool keel_letters_slice(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+/* ---- graph_shape.c ------------------------------------------------------------------------------------- */
+bool keel_infer_reshape(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
                         char *why, size_t why_bytes);
-bool keel_letters_slice_grad(const struct keel_graph *, const struct keel_ir_node *,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
-bool keel_letters_permute(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                          char *why, size_t why_bytes);
+bool keel_infer_concat(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                       char *why, size_t why_bytes);
+bool keel_infer_slice(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                      char *why, size_t why_bytes);
+bool keel_infer_slice_grad(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                           char *why, size_t why_bytes);
+bool keel_infer_permute(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                        char *why, size_t why_bytes);
 void keel_describe_concat(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_describe_slice(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_describe_permute(const struct keel_ir_node *, char *text, size_t text_bytes);
@@ -249,11 +249,11 @@ enum keel_status keel_emit_slice(struct keel_emit *, const struct keel_ir_node *
 enum keel_status keel_emit_permute(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_multiply(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_row.c ---- */
-bool keel_letters_top_k(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                        char *why, size_t why_bytes);
-bool keel_letters_top_k_grad(const struct keel_graph *, const struct keel_ir_node *,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+/* ---- graph_row.c --------------------------------------------------------------------------------------- */
+bool keel_infer_top_k(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                      char *why, size_t why_bytes);
+bool keel_infer_top_k_grad(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                           char *why, size_t why_bytes);
 void keel_describe_top_k(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_describe_cumsum(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_softmax(struct keel_autodiff *, const struct keel_ir_node *);
@@ -265,15 +265,15 @@ enum keel_status keel_emit_top_k(struct keel_emit *, const struct keel_ir_node *
 enum keel_status keel_emit_top_k_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_cumsum(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_expert.c ---- */
-bool keel_letters_dispatch(const struct keel_graph *, const struct keel_ir_node *,
-                           uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+/* ---- graph_expert.c ------------------------------------------------------------------------------------ */
+bool keel_infer_dispatch(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                         char *why, size_t why_bytes);
 void keel_describe_dispatch(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_grad_dispatch(struct keel_autodiff *, const struct keel_ir_node *);
-bool keel_letters_balance_loss(const struct keel_graph *, const struct keel_ir_node *,
-                               uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
-bool keel_letters_expert(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                         char *why, size_t why_bytes);
+bool keel_infer_balance_loss(const struct keel_graph *, const struct keel_ir_node *,
+                             uint64_t size[KEEL_INFER], char *why, size_t why_bytes);
+bool keel_infer_expert(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                       char *why, size_t why_bytes);
 void keel_grad_expert_linear(struct keel_autodiff *, const struct keel_ir_node *);
 enum keel_status keel_emit_expert_linear(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_expert_dx(struct keel_emit *, const struct keel_ir_node *);
@@ -285,15 +285,15 @@ enum keel_status keel_emit_combine(struct keel_emit *, const struct keel_ir_node
 enum keel_status keel_emit_combine_grad(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_balance_loss(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- graph_image.c ---- */
-bool keel_letters_conv2d(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
-                         char *why, size_t why_bytes);
-bool keel_letters_batch_norm(const struct keel_graph *, const struct keel_ir_node *,
-                             uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
-bool keel_letters_pool(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_LETTERS],
+/* ---- graph_image.c ------------------------------------------------------------------------------------- */
+bool keel_infer_conv2d(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
                        char *why, size_t why_bytes);
-bool keel_letters_global_pool(const struct keel_graph *, const struct keel_ir_node *,
-                              uint64_t size[KEEL_LETTERS], char *why, size_t why_bytes);
+bool keel_infer_batch_norm(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                           char *why, size_t why_bytes);
+bool keel_infer_pool(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                     char *why, size_t why_bytes);
+bool keel_infer_global_pool(const struct keel_graph *, const struct keel_ir_node *, uint64_t size[KEEL_INFER],
+                            char *why, size_t why_bytes);
 void keel_describe_conv2d(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_describe_batch_norm(const struct keel_ir_node *, char *text, size_t text_bytes);
 void keel_describe_pool(const struct keel_ir_node *, char *text, size_t text_bytes);
@@ -315,7 +315,7 @@ enum keel_status keel_emit_avg_pool_grad(struct keel_emit *, const struct keel_i
 enum keel_status keel_emit_global_avg_pool(struct keel_emit *, const struct keel_ir_node *);
 enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *, const struct keel_ir_node *);
 
-/* ---- pass_amp.c ---- */
+/* ---- pass_amp.c ---------------------------------------------------------------------------------------- */
 enum keel_status keel_emit_cast(struct keel_emit *, const struct keel_ir_node *);
 
 #endif

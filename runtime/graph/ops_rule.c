@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- reading a rule ---------------------------------------------------------------------------------- */
+/* ---- reading a rule ------------------------------------------------------------------------------------ */
 
 enum { STAR = '*' };
 
@@ -94,8 +94,8 @@ struct keel_op_results keel_op_results(uint32_t op)
 
 /* What the letters stand for, as found so far; size 0 is not yet found. */
 struct binding {
-    uint64_t size[KEEL_LETTERS];
-    uint8_t axis[KEEL_LETTERS];
+    uint64_t size[KEEL_INFER];
+    uint8_t axis[KEEL_INFER];
     struct keel_shape star;
     uint8_t star_axis[KEEL_DIMS_MAX];
     bool star_found, partial;
@@ -200,7 +200,7 @@ static enum keel_status set_letters(const struct keel_graph *graph, const struct
                                     struct binding *binding)
 {
     char text[160] = "";
-    uint64_t size[KEEL_LETTERS];
+    uint64_t size[KEEL_INFER];
     memcpy(size, binding->size, sizeof size);
     memset(size + 'A', 0, ('Z' - 'A' + 1) * sizeof *size);
     if (!keel_op_row(node->op)->letters(graph, node, size, text, sizeof text))
@@ -244,7 +244,7 @@ static void infer_result(const struct binding *binding, const struct operand *op
     uint32_t dims = 0;
     *shape = (struct keel_shape){.dims = 0};
     *spec = (struct keel_spec){.partial = binding->partial};
-    bool kept[KEEL_LETTERS] = {false};
+    bool kept[KEEL_INFER] = {false};
     for (uint32_t i = 0; operand->star && i < binding->star.dims; i++, dims++) {
         shape->size[dims] = binding->star.size[i];
         spec->axis[dims] = binding->star_axis[i];
@@ -259,7 +259,7 @@ static void infer_result(const struct binding *binding, const struct operand *op
     }
     shape->dims = dims;
     /* What is summed over a split index leaves each device with a summand. */
-    for (uint32_t letter = 0; letter < KEEL_LETTERS; letter++)
+    for (uint32_t letter = 0; letter < KEEL_INFER; letter++)
         spec->partial = spec->partial || (binding->axis[letter] != 0 && !kept[letter]);
     for (uint32_t i = 0; !operand->star && i < binding->star.dims; i++)
         spec->partial = spec->partial || binding->star_axis[i] != 0;
@@ -328,10 +328,10 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
 /* ---- cost ---------------------------------------------------------------------------------------------- */
 
 /* In how many float operands each letter stands ('*' included), and whether a result has it. */
-static bool contracts(const struct rule *rule, bool present[KEEL_LETTERS])
+static bool contracts(const struct rule *rule, bool present[KEEL_INFER])
 {
-    uint32_t uses[KEEL_LETTERS] = {0};
-    bool kept[KEEL_LETTERS] = {false};
+    uint32_t uses[KEEL_INFER] = {0};
+    bool kept[KEEL_INFER] = {false};
     for (uint32_t i = 0; i < rule->in_count; i++) {
         const struct operand *operand = &rule->in[i];
         for (uint32_t d = 0; d < operand->count && !operand->integer; d++)
@@ -344,7 +344,7 @@ static bool contracts(const struct rule *rule, bool present[KEEL_LETTERS])
         kept[STAR] = kept[STAR] || rule->out[i].star;
     }
     bool found = false;
-    for (uint32_t letter = 1; letter < KEEL_LETTERS; letter++) {
+    for (uint32_t letter = 1; letter < KEEL_INFER; letter++) {
         present[letter] = uses[letter] > 0 || kept[letter];
         found = found || (uses[letter] > 1 && !kept[letter]);
     }
@@ -355,7 +355,7 @@ uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node
 {
     struct rule rule;
     struct binding binding = {.star_found = false};
-    bool present[KEEL_LETTERS] = {false};
+    bool present[KEEL_INFER] = {false};
     read_rule(node->op, &rule);
     if (bind_operands(graph, node, &rule, &binding) != KEEL_OK)
         return 0;
@@ -366,7 +366,7 @@ uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node
     uint64_t flops = 1;
     if (work == NULL) {
         flops = 2;
-        for (uint32_t letter = 1; letter < KEEL_LETTERS; letter++)
+        for (uint32_t letter = 1; letter < KEEL_INFER; letter++)
             flops *= present[letter] ? binding.size[letter] : 1;
         return flops;
     }

@@ -1,6 +1,6 @@
 /* node.c - one step of the control plane: entry, clockwork, register traffic.
  *
- * The state of the run, as the launcher sees it (node_lead.c makes all transitions but the first):
+ * The state of the run, as the launcher sees it (node_leader.c makes all transitions but the first):
  *
  *      init --START--> MUSTERING --view commits--> RUNNING <--view commits-- CHANGING
  *                          |                         |  `--gone or vacant rank--^
@@ -169,7 +169,7 @@ void keel_node_ask_holders(struct keel_node *node)
     }
     struct keel_register_message reply;
     if (answer_as_holder(node, &ask, &reply))
-        keel_lead_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+        keel_leader_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
 }
 
 static void take_register(struct keel_node *node, uint16_t from)
@@ -180,7 +180,7 @@ static void take_register(struct keel_node *node, uint16_t from)
         if (answer_as_holder(node, message, &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg))
             keel_node_send(node, from);
     } else if (!ask && node->config.launcher) {
-        keel_lead_register(node, keel_register_hear(&node->reg, from, message));
+        keel_leader_register(node, keel_register_hear(&node->reg, from, message));
     }
 }
 
@@ -199,7 +199,7 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
         return KEEL_OK;
     }
     if (node->config.launcher)
-        keel_lead_start(node);
+        keel_leader_start(node);
     else
         keel_agent_start(node);
     return KEEL_OK;
@@ -216,7 +216,7 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
     if (node->in.kind == KEEL_WIRE_REGISTER)
         take_register(node, event->node);
     else if (node->config.launcher)
-        keel_lead_message(node, event->node);
+        keel_leader_message(node, event->node);
     else
         keel_agent_message(node, event->node);
     return KEEL_OK;
@@ -233,7 +233,7 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
         return take_message(node, event);
     case KEEL_EVENT_NODE_EXIT:
     case KEEL_EVENT_STOP:
-        return node->config.launcher ? keel_lead_event(node, event) : KEEL_INVALID;
+        return node->config.launcher ? keel_leader_event(node, event) : KEEL_INVALID;
     case KEEL_EVENT_WORKER_READY:
     case KEEL_EVENT_WORKER_BEAT:
     case KEEL_EVENT_WORKER_STEP:
@@ -260,9 +260,9 @@ static void notice_own_stall(struct keel_node *node)
     keel_node_trace(node, "stalled for %llu ms",
                     (unsigned long long)((node->now_ns - node->planned_ns) / 1000000));
     if (node->config.launcher)
-        keel_lead_forgive(node);
+        keel_leader_reset_timers(node);
     else
-        keel_agent_forgive(node);
+        keel_agent_reset_timers(node);
 }
 
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)
@@ -278,7 +278,7 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     int result = take_event(node, event);
     if (!node->finished) {
         if (node->config.launcher)
-            keel_lead_work(node);
+            keel_leader_work(node);
         else
             keel_agent_work(node);
     }

@@ -55,7 +55,7 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
     struct keel_local *w = &node->agent.locals[local];
     w->cause = cause;
     w->accused_epoch = 0;
-    w->told_epoch = 0;
+    w->sent_epoch = 0;
     node->agent.report_due = true;
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
         if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local &&
@@ -63,7 +63,7 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
             node->agent.pending[i].used = false;
     if (w->state == KEEL_WORKER_DONE || w->state == KEEL_WORKER_FAILED)
         return;
-    if (node->now_ns - w->started_ns >= node->times.muster_ns)
+    if (node->now_ns - w->started_ns >= node->times.join_wait_ns)
         w->strikes = 0;
     bool left = w->strikes < KEEL_RESTARTS_MAX && w->restarts < KEEL_RESTARTS_EVER;
     bool again = node->config.respawn && left && !node->agent.stopping && !node->agent.ending;
@@ -195,7 +195,7 @@ static int take_ready(struct keel_node *node, const struct keel_node_event *even
 static void take_accusation(struct keel_node *node, const struct keel_node_event *event)
 {
     struct keel_local *w = &node->agent.locals[event->local];
-    if (event->value != w->told_epoch || w->accused_epoch == event->value)
+    if (event->value != w->sent_epoch || w->accused_epoch == event->value)
         return; /* about a view that is over; or not its first, and what follows a loss blames others */
     w->accused_epoch = event->value;
     w->accused_rank = event->rank;
@@ -271,7 +271,7 @@ static void fill_worker(const struct keel_node *node, uint8_t local, struct keel
         out->state = KEEL_WORKER_READY;
     out->cause = w->cause;
     out->failure = w->failure;
-    out->told_epoch = w->told_epoch;
+    out->sent_epoch = w->sent_epoch;
     out->progress = w->progress;
     out->accused_epoch = w->accused_epoch;
     out->accused_rank = w->accused_rank;
@@ -341,9 +341,9 @@ static void adopt_view(struct keel_node *node, const struct keel_view *view)
             continue;
         w->accused_epoch = 0;
         if (keel_view_find_worker(view, node->config.node, local, w->incarnation) >= 0) {
-            w->told_epoch = view->epoch;
+            w->sent_epoch = view->epoch;
             node->env->tell_view(node->env->context, local, view);
-        } else if (w->told_epoch > 0) {
+        } else if (w->sent_epoch > 0) {
             keel_node_trace(node, "worker %u.%u is not in epoch %" PRIu64 ": kill", node->config.node, local,
                             view->epoch);
             kill_worker(node, local, KEEL_CAUSE_NONE);
@@ -432,7 +432,7 @@ void keel_agent_start(struct keel_node *node)
         start_worker(node, local);
 }
 
-void keel_agent_forgive(struct keel_node *node)
+void keel_agent_reset_timers(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
     agent->lead_ns = agent->behind_ns = node->now_ns;
@@ -455,7 +455,7 @@ static void watch_worker(struct keel_node *node, uint8_t local)
     }
     if (!w->running || w->killed || (w->state != KEEL_WORKER_STARTING && w->state != KEEL_WORKER_READY))
         return;
-    uint64_t limit_ns = w->state == KEEL_WORKER_READY ? node->times.silence_ns : node->times.muster_ns;
+    uint64_t limit_ns = w->state == KEEL_WORKER_READY ? node->times.silence_ns : node->times.join_wait_ns;
     if (keel_node_due(node, w->beat_ns + limit_ns))
         kill_worker(node, local, KEEL_CAUSE_STUCK);
     else
@@ -511,7 +511,7 @@ static void work_on_end(struct keel_node *node)
 void keel_agent_work(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    if (keel_node_due(node, agent->lead_ns + node->times.orphan_ns)) {
+    if (keel_node_due(node, agent->lead_ns + node->times.launcher_timeout_ns)) {
         finish_agent(node, KEEL_PEER_LOST, "the launcher is silent; run the same command again to resume");
         return;
     }

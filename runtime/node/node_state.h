@@ -1,7 +1,7 @@
-/* node_state.h - what a keel_node is inside, shared by node.c, node_agent.c and node_lead.c.
+/* node_state.h - what a keel_node is inside, shared by node.c, node_agent.c and node_leader.c.
  *
  * node.c owns the entry, the clockwork and the register; node_agent.c the part that every node with
- * workers plays; node_lead.c the part of the launcher. Private to these three. */
+ * workers plays; node_leader.c the part of the launcher. Private to these three. */
 #ifndef KEEL_NODE_STATE_H
 #define KEEL_NODE_STATE_H
 
@@ -27,7 +27,7 @@ struct keel_local {
     enum keel_status failure;
     uint32_t incarnation, restarts, strikes;  /* strikes: restarts in a row */
     uint64_t started_ns, beat_ns, restart_ns; /* restart_ns: when OFF, not before */
-    uint64_t told_epoch, progress;
+    uint64_t sent_epoch, progress;
     uint64_t accused_epoch;
     uint16_t accused_rank;
     struct keel_address address;
@@ -73,8 +73,8 @@ struct keel_respawn {
     uint64_t started_ns; /* the present life; 0: since the launcher's start */
 };
 
-struct keel_lead {
-    bool mustering;           /* no view of this life yet */
+struct keel_leader {
+    bool awaiting_joins;      /* no view of this life yet */
     struct keel_view earlier; /* what the register held when this life began; epoch 0: nothing */
     uint64_t start_ns, first_ready_ns;
     /* the change under way */
@@ -117,7 +117,7 @@ struct keel_node {
     struct keel_records records;
     struct keel_agent agent;
     struct keel_membership membership;
-    struct keel_lead lead;
+    struct keel_leader lead;
     struct keel_wire_message in, out; /* scratch: decoded, to be sent */
     uint8_t bytes[KEEL_MESSAGE_BYTES];
 };
@@ -140,15 +140,15 @@ void keel_node_ask_holders(struct keel_node *node);
 void keel_agent_start(struct keel_node *node);
 int keel_agent_event(struct keel_node *node, const struct keel_node_event *event);
 void keel_agent_message(struct keel_node *node, uint16_t from);
-void keel_agent_forgive(struct keel_node *node);
+void keel_agent_reset_timers(struct keel_node *node);
 void keel_agent_work(struct keel_node *node); /* all that is due now */
 
-/* node_lead.c */
-void keel_lead_start(struct keel_node *node);
-int keel_lead_event(struct keel_node *node, const struct keel_node_event *event);
-void keel_lead_message(struct keel_node *node, uint16_t from);
-void keel_lead_forgive(struct keel_node *node);
-void keel_lead_work(struct keel_node *node);
-void keel_lead_register(struct keel_node *node, enum keel_register_outcome outcome);
+/* node_leader.c */
+void keel_leader_start(struct keel_node *node);
+int keel_leader_event(struct keel_node *node, const struct keel_node_event *event);
+void keel_leader_message(struct keel_node *node, uint16_t from);
+void keel_leader_reset_timers(struct keel_node *node);
+void keel_leader_work(struct keel_node *node);
+void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome);
 
 #endif

@@ -17,7 +17,7 @@
 
 #define PROBE_RATE 1e-3F /* of the warm-up's update: any that moves the weights */
 
-/* ---- creation ---------------------------------------------------------------------------------------- */
+/* ---- creation ------------------------------------------------------------------------------------------ */
 
 static enum keel_status build_engine(struct keel_trainer *trainer)
 {
@@ -366,7 +366,7 @@ static enum keel_status compute_shard(struct keel_trainer *trainer, uint64_t ste
 {
     const struct keel_job *job = trainer->job;
     KEEL_TRY(make_room(trainer));
-    struct keel_tree_hold next = trainer->hold; /* adopted only when all is enqueued */
+    struct keel_partial_sums next = trainer->hold; /* adopted only when all is enqueued */
     trainer->chain_count = keel_hold_add(&next, shard, trainer->chain);
     trainer->last_shard = last;
     for (uint32_t m = 0; m < job->microbatches; m++) {

@@ -4,7 +4,7 @@
 
 #include "trainer.h"
 
-#include "tree_hold.h"
+#include "partial_sums.h"
 #include <keel/node.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
@@ -40,7 +40,7 @@ struct keel_trainer {
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
 
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
-    struct keel_tree_hold hold;
+    struct keel_partial_sums hold;
     uint64_t hold_step; /* the step whose nodes are held */
     uint64_t digest;    /* of the weights as they are */
     uint64_t probe;     /* after the update of the warm-up */

@@ -131,16 +131,16 @@ static enum keel_status open_device(struct keel_worker *worker)
     return keel_quarantine_admit(keel_device_info(worker->device), &worker->probation);
 }
 
-struct keel_screen_config keel_worker_screen(struct keel_worker *worker)
+struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker)
 {
-    return (struct keel_screen_config){.device = worker->device,
-                                       .kernels = keel_trainer_kernels(worker->trainer),
-                                       .run = worker->job.name,
-                                       .directory = worker->directory,
-                                       .node = worker->node,
-                                       .local = worker->local,
-                                       .limit_ns = worker->stall_ns,
-                                       .hangs = &worker->hangs};
+    return (struct keel_sdc_check_config){.device = worker->device,
+                                          .kernels = keel_trainer_kernels(worker->trainer),
+                                          .run = worker->job.name,
+                                          .directory = worker->directory,
+                                          .node = worker->node,
+                                          .local = worker->local,
+                                          .limit_ns = worker->stall_ns,
+                                          .hangs = &worker->hangs};
 }
 
 /* Every golden operation once, before the board is trusted with anything. Of boards of several kinds that
@@ -150,9 +150,9 @@ static enum keel_status open_screen(struct keel_worker *worker)
     const bool mixed = strchr(worker->job.device, ',') != NULL;
     if (worker->job.screen_every == 0 && !worker->probation && !mixed)
         return KEEL_OK;
-    struct keel_screen_config config = keel_worker_screen(worker);
-    KEEL_TRY(keel_screen_create(&config, &worker->screen));
-    KEEL_TRY(keel_screen_admit(worker->screen));
+    struct keel_sdc_check_config config = keel_worker_screen(worker);
+    KEEL_TRY(keel_sdc_check_create(&config, &worker->screen));
+    KEEL_TRY(keel_sdc_check_admit(worker->screen));
     if (!worker->probation)
         return KEEL_OK;
     keel_worker_note(worker, "board-screened", worker->next_step, KEEL_OK,
@@ -168,7 +168,7 @@ static void note_screens(struct keel_worker *worker)
 {
     if (worker->job.screen_every == 0 || worker->screen == NULL || worker->stepped_ns == 0)
         return;
-    struct keel_screen_cost cost = keel_screen_cost(worker->screen);
+    struct keel_sdc_check_cost cost = keel_sdc_check_cost(worker->screen);
     char detail[128];
     snprintf(detail, sizeof detail, "%" PRIu64 " golden operations, %.2f%% of the time of the steps",
              cost.operations, 100.0 * (double)cost.spent_ns / (double)worker->stepped_ns);
@@ -473,7 +473,7 @@ static void tear_down(struct keel_worker *worker)
         keel_endpoint_close(worker->endpoint);
     if (worker->store != NULL)
         keel_store_close(worker->store);
-    keel_screen_destroy(worker->screen);
+    keel_sdc_check_destroy(worker->screen);
     keel_trainer_destroy(worker->trainer);
     keel_board_close(worker->board);
     keel_data_close(worker->data);

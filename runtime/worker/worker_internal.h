@@ -5,7 +5,7 @@
 
 #include "drill.h"
 #include "hang_watch.h"
-#include "screen.h"
+#include "sdc_check.h"
 #include "trainer.h"
 #include "worker_inbox.h"
 
@@ -42,7 +42,7 @@ struct keel_worker_snapshot {
 /* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is
  * begun again when every rank is done with it (WAIT: its save is under way), and what others wrote of it goes
  * (FAILED: of the newest one of this view). */
-enum { KEEL_WISH_SNAPSHOT = 1, KEEL_WISH_WAIT = 2, KEEL_WISH_FAILED = 4 };
+enum { KEEL_STEP_FLAG_SNAPSHOT = 1, KEEL_STEP_FLAG_WAIT = 2, KEEL_STEP_FLAG_FAILED = 4 };
 
 /* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
  * weights after the trial update of the warm-up: boards of one run agree about it. */
@@ -64,7 +64,7 @@ struct keel_worker {
     struct keel_board *board;   /* NULL until it is open */
     struct keel_device *device; /* the board's */
     struct keel_trainer *trainer;
-    struct keel_screen *screen; /* NULL: the job wants none */
+    struct keel_sdc_check *screen; /* NULL: the job wants none */
     bool probation; /* of the board, after a finding of memory: it is screened before it is used */
     struct keel_endpoint *endpoint; /* NULL: a job of one rank */
     struct keel_cost_model costs;   /* if the job names a file of them */
@@ -104,7 +104,7 @@ struct keel_worker {
 struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key);
 
 /* worker.c: how this worker's board is screened, and named when it is found wrong. */
-struct keel_screen_config keel_worker_screen(struct keel_worker *worker);
+struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 
 /* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
@@ -127,7 +127,7 @@ void keel_worker_snapshot_first(struct keel_worker *worker);
 void keel_worker_snapshot_skip(struct keel_worker *worker);
 /* A rank said FAILED. */
 void keel_worker_snapshot_give_up(struct keel_worker *worker);
-/* KEEL_WISH_*, of this rank. */
+/* KEEL_STEP_FLAG_*, of this rank. */
 uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);

@@ -133,9 +133,9 @@ uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker)
     const struct keel_worker_snapshot *snapshot = &worker->snapshot;
     uint64_t wishes = 0;
     if (snapshot->failed && snapshot->attempt == worker->view.epoch)
-        wishes |= KEEL_WISH_FAILED;
+        wishes |= KEEL_STEP_FLAG_FAILED;
     if (snapshot->failed && snapshot->tries < worker->job.snapshot_retry)
-        wishes |= KEEL_WISH_SNAPSHOT;
+        wishes |= KEEL_STEP_FLAG_SNAPSHOT;
     return wishes;
 }
 

@@ -18,14 +18,14 @@ static void drill_at(void *context, unsigned phase)
 static enum keel_status screen_board(void *context)
 {
     struct keel_worker *worker = context;
-    return keel_screen_step(worker->screen, worker->next_step + 1);
+    return keel_sdc_check_step(worker->screen, worker->next_step + 1);
 }
 
 static enum keel_status quarantine_board(void *context, const char *evidence)
 {
     struct keel_worker *worker = context;
-    struct keel_screen_config config = keel_worker_screen(worker);
-    return keel_screen_quarantine(&config, worker->next_step + 1, evidence);
+    struct keel_sdc_check_config config = keel_worker_screen(worker);
+    return keel_sdc_check_quarantine(&config, worker->next_step + 1, evidence);
 }
 
 static uint32_t bits_of(float value)
@@ -91,7 +91,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
                                      .wishes = keel_worker_snapshot_wishes(worker),
-                                     .saving_wish = KEEL_WISH_WAIT,
+                                     .saving_wish = KEEL_STEP_FLAG_WAIT,
                                      .loss_bits = worker->loss_bits,
                                      .has_loss =
                                          worker->next_step > 0 && worker->loss_step == worker->next_step,
@@ -159,15 +159,15 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         uint64_t wishes;
         KEEL_TRY(one_step(worker, &wishes));
         bool last = worker->next_step == worker->job.steps;
-        if ((wishes & KEEL_WISH_FAILED) != 0)
+        if ((wishes & KEEL_STEP_FLAG_FAILED) != 0)
             keel_worker_snapshot_give_up(worker);
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
         keel_worker_snapshot_age(worker);
         /* All ranks begin one, or none does: at the end each has waited for its own. */
-        bool due = snapshot_due(worker), wait = (wishes & KEEL_WISH_WAIT) != 0 && !(last && due);
+        bool due = snapshot_due(worker), wait = (wishes & KEEL_STEP_FLAG_WAIT) != 0 && !(last && due);
         if (due && wait)
             keel_worker_snapshot_skip(worker);
-        else if (due || ((wishes & KEEL_WISH_SNAPSHOT) != 0 && !wait))
+        else if (due || ((wishes & KEEL_STEP_FLAG_SNAPSHOT) != 0 && !wait))
             keel_worker_snapshot_begin(worker, !due);
     }
     return KEEL_OK;

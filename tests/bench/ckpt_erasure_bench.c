@@ -152,14 +152,14 @@ static enum keel_status read_pattern(void *context, uint32_t index, uint64_t off
     return KEEL_OK;
 }
 
-static void save_shards(const char *root, uint32_t n, struct keel_level **levels)
+static void save_shards(const char *root, uint32_t n, struct keel_tier **levels)
 {
     struct keel_store *store;
-    struct keel_level *disk;
+    struct keel_tier *disk;
     struct keel_region region = {
         .name = "w", .dtype = KEEL_CKPT_U8, .dims = 1, .shape = {SHARD}, .extent = {SHARD}};
     must(keel_store_open(&(struct keel_store_config){.root = root, .run = "bench", .create = true}, &store));
-    must(keel_level_directory_open(store, KEEL_NEAR_LOCAL, NULL, &disk));
+    must(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &disk));
     for (uint32_t r = 0; r < n; r++) {
         struct keel_save *save;
         struct keel_shard_summary summary;
@@ -174,11 +174,11 @@ static void save_shards(const char *root, uint32_t n, struct keel_level **levels
         const struct keel_object object = {.step = 1, .attempt = 1, .kind = KEEL_OBJECT_SHARD, .member = r};
         must(keel_save_begin(store, &config, &save));
         must(keel_save_finish(save, KEEL_NEVER, &summary));
-        must(keel_level_memory_open("bench", 2 * (uint64_t)SHARD, NULL, &levels[r]));
-        must(keel_level_copy(disk, &object, levels[r]));
-        must(keel_level_remove(disk, &object));
+        must(keel_tier_memory_open("bench", 2 * (uint64_t)SHARD, NULL, &levels[r]));
+        must(keel_tier_copy(disk, &object, levels[r]));
+        must(keel_tier_remove(disk, &object));
     }
-    keel_level_end(disk);
+    keel_tier_end(disk);
     keel_store_close(store);
 }
 
@@ -186,7 +186,7 @@ static void bench_whole(uint32_t k, uint32_t m)
 {
     const char *base = getenv("TMPDIR");
     char root[KEEL_PATH_BYTES], figure[80];
-    struct keel_level *levels[NODES_MAX];
+    struct keel_tier *levels[NODES_MAX];
     uint32_t ranks[NODES_MAX];
     double whole[ROUNDS], bytes = (double)(k + m) * SHARD;
     snprintf(root, sizeof root, "%s/keel-bench-XXXXXX", base != NULL ? base : "/tmp");
@@ -217,7 +217,7 @@ static void bench_whole(uint32_t k, uint32_t m)
     keel_free(from);
     keel_free(to);
     for (uint32_t i = 0; i < k + m; i++)
-        keel_level_end(levels[i]);
+        keel_tier_end(levels[i]);
     (void)keel_remove_tree(root);
 }
 

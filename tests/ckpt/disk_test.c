@@ -9,7 +9,7 @@
  * them. Mutants, tables of disk calls that forget one sync each, must be caught by the same crashes. */
 #include "attempts.h"
 #include "disk_run.h"
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -138,7 +138,7 @@ static bool turn(struct story *story, struct keel_store *store, struct attempt_i
 }
 
 /* A copy of `mendable` and its bases elsewhere, for the stories of repair; NULL: none. */
-static struct keel_level *spare;
+static struct keel_tier *spare;
 static const struct attempt_id mendable = {2, 1};
 
 static enum keel_status repair(struct keel_store *store)
@@ -423,7 +423,7 @@ static bool tell_anew(struct story *story, struct keel_store *store)
 
 static enum keel_status copy_spare(void *context, const struct keel_object_info *info)
 {
-    return keel_level_copy(context, &info->object, spare);
+    return keel_tier_copy(context, &info->object, spare);
 }
 
 /* One shard is overwritten, another one goes. Between these, and not of our doing, anything may be found. */
@@ -444,14 +444,14 @@ static void damage(struct story *story, struct keel_store *store)
 
 static bool tell_repair(struct story *story, struct keel_store *store)
 {
-    struct keel_level *self;
+    struct keel_tier *self;
     for (uint64_t step = 1; step <= 2; step++)
         if (!turn(story, store, (struct attempt_id){step, 1}, RANKS))
             return false;
-    ck_ok(keel_level_memory_open("sample", 64 << 20, "spare", &spare));
-    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, "store", &self));
-    ck_ok(keel_level_list(self, copy_spare, self));
-    keel_level_end(self);
+    ck_ok(keel_tier_memory_open("sample", 64 << 20, "spare", &spare));
+    ck_ok(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "store", &self));
+    ck_ok(keel_tier_list(self, copy_spare, self));
+    keel_tier_end(self);
     run_damaged = mendable;
     damage(story, store);
     return repair_turn(story, store) && turn(story, store, (struct attempt_id){3, 1}, RANKS);
@@ -540,7 +540,7 @@ START_TEST(after_any_crash_what_was_committed_is_there_and_right)
         changes += disk_trace_count(story.trace);
         story_fini(&story);
     }
-    keel_level_end(spare);
+    keel_tier_end(spare);
     spare = NULL;
     printf("note: %u changes, %llu stories, %llu states of the disk, %llu restarts that went on\n", changes,
            (unsigned long long)total.stories, (unsigned long long)total.states,

@@ -2,8 +2,8 @@
 #ifndef KEEL_TESTS_CKPT_ERASURE_RIG_H
 #define KEEL_TESTS_CKPT_ERASURE_RIG_H
 
-#include "level_rig.h"
 #include "parity.h"
+#include "tier_rig.h"
 
 enum { NODES_MAX = KEEL_ERASURE_NODES_MAX, NODE_BYTES = 8 << 20 };
 
@@ -16,7 +16,7 @@ struct blob {
 struct node_set {
     uint32_t n, m, set;
     uint32_t ranks[NODES_MAX];
-    struct keel_level *levels[NODES_MAX];
+    struct keel_tier *levels[NODES_MAX];
     struct blob shards[NODES_MAX], parities[NODES_MAX];
 };
 
@@ -56,11 +56,11 @@ static inline struct node_set make_nodes(const struct origin *origin, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         char name[16];
         snprintf(name, sizeof name, "node %u", i);
-        ck_ok(keel_level_memory_open("sample", NODE_BYTES, name, &nodes.levels[i]));
+        ck_ok(keel_tier_memory_open("sample", NODE_BYTES, name, &nodes.levels[i]));
         if (nodes.ranks[i] == KEEL_ERASURE_NO_SHARD)
             continue;
         struct keel_object object = shard_object(5, 2, nodes.ranks[i]);
-        ck_ok(keel_level_copy(origin->level, &object, nodes.levels[i]));
+        ck_ok(keel_tier_copy(origin->level, &object, nodes.levels[i]));
         ck_ok(read_object(nodes.levels[i], &object, &nodes.shards[i].data, &nodes.shards[i].bytes));
     }
     return nodes;
@@ -90,14 +90,14 @@ static inline void protect_nodes(struct node_set *nodes, uint32_t m, uint32_t ce
 static inline void end_nodes(struct node_set *nodes)
 {
     for (uint32_t i = 0; i < nodes->n; i++) {
-        keel_level_end(nodes->levels[i]);
+        keel_tier_end(nodes->levels[i]);
         keel_free(nodes->shards[i].data);
         keel_free(nodes->parities[i].data);
     }
 }
 
 /* OK only with exactly these bytes. */
-static inline enum keel_status same_as_before(struct keel_level *level, const struct keel_object *object,
+static inline enum keel_status same_as_before(struct keel_tier *level, const struct keel_object *object,
                                               const struct blob *before)
 {
     uint8_t *data;
@@ -110,7 +110,7 @@ static inline enum keel_status same_as_before(struct keel_level *level, const st
 }
 
 /* What node `i` held, read from `level`. */
-static inline enum keel_status node_as_before(const struct node_set *nodes, struct keel_level *level,
+static inline enum keel_status node_as_before(const struct node_set *nodes, struct keel_tier *level,
                                               uint32_t i)
 {
     struct keel_object parity = parity_object(nodes->set, i);

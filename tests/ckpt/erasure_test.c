@@ -18,7 +18,7 @@ static uint32_t bits(uint32_t mask)
 }
 
 /* The levels of the nodes that are not in `lost`. */
-static uint32_t survivors(const struct node_set *nodes, uint32_t lost, struct keel_level **out)
+static uint32_t survivors(const struct node_set *nodes, uint32_t lost, struct keel_tier **out)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < nodes->n; i++)
@@ -29,13 +29,13 @@ static uint32_t survivors(const struct node_set *nodes, uint32_t lost, struct ke
 
 static void lose_and_compute(const struct node_set *nodes, uint32_t lost)
 {
-    struct keel_level *left[NODES_MAX], *set;
+    struct keel_tier *left[NODES_MAX], *set;
     uint32_t count = survivors(nodes, lost, left);
-    ck_ok(keel_level_erasure_open(left, count, 5, 2, nodes->set, &set));
+    ck_ok(keel_tier_erasure_open(left, count, 5, 2, nodes->set, &set));
     for (uint32_t i = 0; i < nodes->n; i++)
         if ((lost >> i & 1) != 0)
             ck_ok(node_as_before(nodes, set, i));
-    keel_level_end(set);
+    keel_tier_end(set);
 }
 
 enum { THREADS = 4, SMALL_BYTES = 8000, PATTERN_NODES_MAX = 12 };
@@ -107,20 +107,20 @@ START_TEST(a_set_of_the_most_nodes_is_read_and_repaired)
         for (size_t l = 0; l < sizeof loses / sizeof *loses; l++) {
             const uint32_t m = loses[l], first = (uint32_t)draw(&state, sizes[s] - m);
             struct origin empty = make_empty_origin();
-            struct keel_level *levels[KEEL_ERASURE_NODES_MAX + 1] = {empty.level}, *set;
+            struct keel_tier *levels[KEEL_ERASURE_NODES_MAX + 1] = {empty.level}, *set;
             uint32_t count = 1;
             protect_nodes(&nodes, m, KEEL_PARITY_CELL_BYTES_MIN);
             for (uint32_t i = 0; i < sizes[s]; i++) { /* an empty level stands for each that is lost */
                 levels[count] = nodes.levels[i];
                 if (i >= first && i < first + m)
-                    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a fresh node", &levels[count]));
+                    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a fresh node", &levels[count]));
                 count++;
             }
-            ck_ok(keel_level_erasure_open(levels, count, 5, 2, nodes.set, &set));
+            ck_ok(keel_tier_erasure_open(levels, count, 5, 2, nodes.set, &set));
             for (uint32_t i = first; i < first + m; i++)
                 ck_ok(node_as_before(&nodes, set, i));
-            keel_level_end(set);
-            ck_ok(keel_level_copy(origin.level, &manifest, levels[count - 1]));
+            keel_tier_end(set);
+            ck_ok(keel_tier_copy(origin.level, &manifest, levels[count - 1]));
             struct keel_repair_config config = {
                 .step = 5, .attempt = 2, .sources = levels + 1, .source_count = count - 1};
             struct keel_repair_result result;
@@ -132,7 +132,7 @@ START_TEST(a_set_of_the_most_nodes_is_read_and_repaired)
                     ck_ok(same_as_before(empty.level, &shard, &nodes.shards[i]));
             }
             for (uint32_t i = first; i < first + m; i++)
-                keel_level_end(levels[1 + i]);
+                keel_tier_end(levels[1 + i]);
             end_origin(&empty);
         }
         end_nodes(&nodes);
@@ -151,10 +151,10 @@ START_TEST(one_node_too_many_is_refused_and_named)
         for (uint32_t m = 1; m + 1 < n; m++) {
             protect_nodes(&nodes, m, KEEL_PARITY_CELL_BYTES_MIN);
             for (uint32_t lost = 1; lost < 1U << n; lost++) {
-                struct keel_level *left[NODES_MAX], *set;
+                struct keel_tier *left[NODES_MAX], *set;
                 if (bits(lost) != m + 1)
                     continue;
-                ck_ok(keel_level_erasure_open(left, survivors(&nodes, lost, left), 5, 2, nodes.set, &set));
+                ck_ok(keel_tier_erasure_open(left, survivors(&nodes, lost, left), 5, 2, nodes.set, &set));
                 for (uint32_t i = 0; i < n; i++) {
                     enum keel_status status = (lost >> i & 1) != 0 ? node_as_before(&nodes, set, i) : KEEL_OK;
                     ck_assert(status == KEEL_OK || status == KEEL_CORRUPT || status == KEEL_NOT_FOUND);
@@ -163,7 +163,7 @@ START_TEST(one_node_too_many_is_refused_and_named)
                         ck_assert_ptr_nonnull(strstr(keel_detail(), "erasure set"));
                     }
                 }
-                keel_level_end(set);
+                keel_tier_end(set);
             }
         }
         end_nodes(&nodes);
@@ -199,21 +199,21 @@ START_TEST(lost_nodes_are_rebuilt_onto_others_and_the_set_is_whole_again)
     protect_nodes(&nodes, 2, KEEL_PARITY_CELL_BYTES_MIN);
     for (uint32_t round = 0; round < 6; round++) { /* in the end no node is one of those that began */
         uint32_t gone[2] = {round, (round + 3) % 6};
-        struct keel_level *left[NODES_MAX], *set, *fresh[2];
+        struct keel_tier *left[NODES_MAX], *set, *fresh[2];
         uint32_t count = survivors(&nodes, 1U << gone[0] | 1U << gone[1], left);
-        ck_ok(keel_level_erasure_open(left, count, 5, 2, nodes.set, &set));
+        ck_ok(keel_tier_erasure_open(left, count, 5, 2, nodes.set, &set));
         for (uint32_t g = 0; g < 2; g++) {
             struct keel_object parity = parity_object(nodes.set, gone[g]);
-            ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a new node", &fresh[g]));
-            ck_ok(keel_level_copy(set, &parity, fresh[g]));
+            ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a new node", &fresh[g]));
+            ck_ok(keel_tier_copy(set, &parity, fresh[g]));
             if (nodes.ranks[gone[g]] == KEEL_ERASURE_NO_SHARD)
                 continue;
             struct keel_object shard = shard_object(5, 2, nodes.ranks[gone[g]]);
-            ck_ok(keel_level_copy(set, &shard, fresh[g]));
+            ck_ok(keel_tier_copy(set, &shard, fresh[g]));
         }
-        keel_level_end(set);
+        keel_tier_end(set);
         for (uint32_t g = 0; g < 2; g++) {
-            keel_level_end(nodes.levels[gone[g]]);
+            keel_tier_end(nodes.levels[gone[g]]);
             nodes.levels[gone[g]] = fresh[g];
             ck_ok(node_as_before(&nodes, fresh[g], gone[g]));
         }
@@ -258,12 +258,12 @@ static void end_directory_set(struct directory_set *set)
 
 static enum keel_status all_as_before(const struct directory_set *set)
 {
-    struct keel_level *erasure, *levels[1] = {set->origin.level};
-    KEEL_TRY(keel_level_erasure_open(levels, 1, 5, 2, set->nodes.set, &erasure));
+    struct keel_tier *erasure, *levels[1] = {set->origin.level};
+    KEEL_TRY(keel_tier_erasure_open(levels, 1, 5, 2, set->nodes.set, &erasure));
     enum keel_status status = KEEL_OK;
     for (uint32_t i = 0; i < set->nodes.n && status == KEEL_OK; i++)
         status = node_as_before(&set->nodes, erasure, i);
-    keel_level_end(erasure);
+    keel_tier_end(erasure);
     return status;
 }
 
@@ -291,17 +291,17 @@ START_TEST(a_flipped_bit_anywhere_is_found_placed_and_mended)
                 uint8_t mask = (uint8_t)(1 << (at + flips) % 8);
                 char name[KEEL_OBJECT_NAME_BYTES];
                 flip_byte(&set.origin, &objects[o], at, mask);
-                enum keel_status status = keel_level_verify(set.origin.level, &objects[o]);
+                enum keel_status status = keel_tier_verify(set.origin.level, &objects[o]);
                 ck_assert_msg(status == KEEL_CORRUPT, "byte %llu: %s", (unsigned long long)at,
                               keel_status_name(status));
                 keel_object_name(&objects[o], name);
                 ck_assert_ptr_nonnull(strstr(keel_detail(), name));
                 if (flips % 8 == 0)
                     ck_ok(all_as_before(&set));
-                struct keel_level *erasure, *levels[1] = {set.origin.level};
-                ck_ok(keel_level_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+                struct keel_tier *erasure, *levels[1] = {set.origin.level};
+                ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
                 ck_ok(same_as_before(erasure, &objects[o], blobs[o]));
-                keel_level_end(erasure);
+                keel_tier_end(erasure);
                 flip_byte(&set.origin, &objects[o], at, mask);
                 flips++;
             }
@@ -348,16 +348,16 @@ END_TEST
 START_TEST(mending_is_a_copy_onto_itself)
 {
     struct directory_set set = make_directory_set(5, 2);
-    struct keel_level *levels[1] = {set.origin.level}, *erasure;
+    struct keel_tier *levels[1] = {set.origin.level}, *erasure;
     struct keel_object parity = parity_object(set.nodes.set, 1), shard = shard_object(5, 2, 0);
     flip_byte(&set.origin, &parity, 10, 1);
     flip_byte(&set.origin, &parity, 4200, 1);
     flip_byte(&set.origin, &shard, 100, 1);
-    ck_ok(keel_level_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
-    ck_ok(keel_level_copy(erasure, &parity, set.origin.level));
-    ck_ok(keel_level_copy(erasure, &shard, set.origin.level));
-    keel_level_end(erasure);
-    ck_ok(keel_level_verify(set.origin.level, &parity));
+    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+    ck_ok(keel_tier_copy(erasure, &parity, set.origin.level));
+    ck_ok(keel_tier_copy(erasure, &shard, set.origin.level));
+    keel_tier_end(erasure);
+    ck_ok(keel_tier_verify(set.origin.level, &parity));
     ck_ok(same_as_before(set.origin.level, &parity, &set.nodes.parities[1]));
     ck_ok(same_as_before(set.origin.level, &shard, &set.nodes.shards[0]));
     end_directory_set(&set);
@@ -367,16 +367,16 @@ END_TEST
 START_TEST(too_much_damage_names_what_is_lost)
 {
     struct directory_set set = make_directory_set(4, 1);
-    struct keel_level *levels[1] = {set.origin.level}, *erasure;
+    struct keel_tier *levels[1] = {set.origin.level}, *erasure;
     struct keel_object first = shard_object(5, 2, 1), second = shard_object(5, 2, 2);
     flip_byte(&set.origin, &first, 3, 1); /* both in stripe 0, which has one parity cell */
     flip_byte(&set.origin, &second, 3, 1);
-    ck_ok(keel_level_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
-    ck_status(keel_level_verify(erasure, &first), KEEL_CORRUPT);
+    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+    ck_status(keel_tier_verify(erasure, &first), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(
         strstr(keel_detail(), "erasure set 1 of step-5.2: stripe 0: the cells of members 1, 2"));
-    ck_status(keel_level_copy(erasure, &first, set.origin.level), KEEL_CORRUPT);
-    keel_level_end(erasure);
+    ck_status(keel_tier_copy(erasure, &first, set.origin.level), KEEL_CORRUPT);
+    keel_tier_end(erasure);
     end_directory_set(&set);
 }
 END_TEST
@@ -389,10 +389,10 @@ enum { GOLDEN_NODES = 4, GOLDEN_PARITY = 2, GOLDEN_CELL = 4096 };
 
 static const uint32_t golden_ranks[GOLDEN_NODES] = {0, KEEL_ERASURE_NO_SHARD, 1, 2};
 
-static enum keel_status protect_golden(struct keel_level *from, struct keel_level *to)
+static enum keel_status protect_golden(struct keel_tier *from, struct keel_tier *to)
 {
-    struct keel_level *all_from[GOLDEN_NODES] = {from, from, from, from},
-                      *all_to[GOLDEN_NODES] = {to, to, to, to};
+    struct keel_tier *all_from[GOLDEN_NODES] = {from, from, from, from},
+                     *all_to[GOLDEN_NODES] = {to, to, to, to};
     struct keel_erasure_config config = {.step = 5,
                                          .attempt = 2,
                                          .set = 7,
@@ -405,7 +405,7 @@ static enum keel_status protect_golden(struct keel_level *from, struct keel_leve
     return keel_erasure_protect(&config);
 }
 
-static void write_golden(struct keel_store *store, struct keel_level *level)
+static void write_golden(struct keel_store *store, struct keel_tier *level)
 {
     struct keel_shard_summary shards[3];
     for (uint32_t r = 0; r < 3; r++) {
@@ -474,21 +474,21 @@ static uint32_t check_parity_by_hand(const struct blob shards[GOLDEN_NODES],
 START_TEST(parity_of_the_first_version_is_read_and_made_again)
 {
     struct keel_store *store;
-    struct keel_level *golden, *again, *set;
+    struct keel_tier *golden, *again, *set;
     struct blob shards[GOLDEN_NODES] = {{0}}, parities[GOLDEN_NODES] = {{0}};
     bool write = getenv("KEEL_WRITE_GOLDEN") != NULL && !keel_path_exists("tests/golden/ckpt/parity");
     struct keel_store_config config = {
         .root = "tests/golden/ckpt", .run = "parity", .create = write, .read_only = !write};
     ck_ok(keel_store_open(&config, &store));
-    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, "the golden files", &golden));
+    ck_ok(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "the golden files", &golden));
     if (write)
         write_golden(store, golden);
-    ck_ok(keel_level_memory_open("parity", NODE_BYTES, NULL, &again));
+    ck_ok(keel_tier_memory_open("parity", NODE_BYTES, NULL, &again));
     ck_ok(protect_golden(golden, again));
-    ck_ok(keel_level_erasure_open(&golden, 1, 5, 2, 7, &set));
+    ck_ok(keel_tier_erasure_open(&golden, 1, 5, 2, 7, &set));
     for (uint32_t i = 0; i < GOLDEN_NODES; i++) {
         struct keel_object parity = parity_object(7, i), shard = shard_object(5, 2, golden_ranks[i]);
-        ck_ok(keel_level_verify(golden, &parity));
+        ck_ok(keel_tier_verify(golden, &parity));
         ck_ok(read_object(golden, &parity, &parities[i].data, &parities[i].bytes));
         ck_ok(same_as_before(again, &parity, &parities[i]));
         ck_ok(same_as_before(set, &parity, &parities[i]));
@@ -502,9 +502,9 @@ START_TEST(parity_of_the_first_version_is_read_and_made_again)
         keel_free(shards[i].data);
         keel_free(parities[i].data);
     }
-    keel_level_end(set);
-    keel_level_end(again);
-    keel_level_end(golden);
+    keel_tier_end(set);
+    keel_tier_end(again);
+    keel_tier_end(golden);
     keel_store_close(store);
 }
 END_TEST
@@ -514,8 +514,8 @@ END_TEST
 START_TEST(sets_that_cannot_be_are_refused)
 {
     struct origin origin = make_origin();
-    struct keel_level *levels[3] = {origin.level, origin.level, origin.level}, *set;
-    struct keel_level_sink *sink;
+    struct keel_tier *levels[3] = {origin.level, origin.level, origin.level}, *set;
+    struct keel_tier_sink *sink;
     uint32_t ranks[3] = {0, 1, 2}, twice[3] = {0, 1, 0};
     const struct keel_erasure_config good = {.step = 5,
                                              .attempt = 2,
@@ -539,18 +539,18 @@ START_TEST(sets_that_cannot_be_are_refused)
     ck_status(keel_erasure_protect(&bad), KEEL_INVALID);
     bad = good, bad.step = 6;
     ck_status(keel_erasure_protect(&bad), KEEL_NOT_FOUND);
-    ck_status(keel_level_erasure_open(levels, 1, 5, 2, 0, &set), KEEL_NOT_FOUND);
+    ck_status(keel_tier_erasure_open(levels, 1, 5, 2, 0, &set), KEEL_NOT_FOUND);
     struct keel_object shard = shard_object(5, 2, 1);
     flip_byte(&origin, &shard, 4100, 1); /* a damaged shard gets no parity */
     ck_status(keel_erasure_protect(&good), KEEL_CORRUPT);
     ck_assert_uint_eq(list_level(origin.level).count, RIG_RANKS + 1);
     flip_byte(&origin, &shard, 4100, 1);
     ck_ok(keel_erasure_protect(&good));
-    ck_ok(keel_level_erasure_open(levels, 1, 5, 2, 0, &set));
-    ck_status(keel_level_create(set, &shard, 10, &sink), KEEL_UNSUPPORTED);
-    ck_status(keel_level_remove(set, &shard), KEEL_UNSUPPORTED);
+    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, 0, &set));
+    ck_status(keel_tier_create(set, &shard, 10, &sink), KEEL_UNSUPPORTED);
+    ck_status(keel_tier_remove(set, &shard), KEEL_UNSUPPORTED);
     ck_assert_uint_eq(list_level(set).count, 6);
-    keel_level_end(set);
+    keel_tier_end(set);
     end_origin(&origin);
 }
 END_TEST
@@ -560,9 +560,9 @@ START_TEST(parity_of_another_set_is_not_mixed_in)
 {
     struct directory_set set = make_directory_set(5, 1);
     struct keel_object lost = shard_object(5, 2, 2), parity = parity_object(set.nodes.set, 0);
-    struct keel_level *other, *levels[1] = {set.origin.level}, *erasure;
-    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "elsewhere", &other));
-    struct keel_level *to[5] = {other, other, other, other, other};
+    struct keel_tier *other, *levels[1] = {set.origin.level}, *erasure;
+    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "elsewhere", &other));
+    struct keel_tier *to[5] = {other, other, other, other, other};
     struct keel_erasure_config config = {.step = 5,
                                          .attempt = 2,
                                          .set = set.nodes.set,
@@ -573,13 +573,13 @@ START_TEST(parity_of_another_set_is_not_mixed_in)
                                          .from = set.nodes.levels,
                                          .to = to};
     ck_ok(keel_erasure_protect(&config));
-    ck_ok(keel_level_copy(other, &parity, set.origin.level));
-    ck_ok(keel_level_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+    ck_ok(keel_tier_copy(other, &parity, set.origin.level));
+    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
     ck_ok(
         same_as_before(erasure, &parity, &set.nodes.parities[0])); /* computed, as what is there is foreign */
     ck_ok(same_as_before(erasure, &lost, &set.nodes.shards[2]));
-    keel_level_end(erasure);
-    keel_level_end(other);
+    keel_tier_end(erasure);
+    keel_tier_end(other);
     end_directory_set(&set);
 }
 END_TEST

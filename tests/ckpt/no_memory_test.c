@@ -2,7 +2,7 @@
  * NO_MEMORY, and never that something is damaged or lost; nothing leaks, neither memory nor files; and done
  * again it works. */
 #include "generations.h"
-#include "level_rig.h"
+#include "tier_rig.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <keel/log.h>
@@ -68,7 +68,7 @@ int failing_memalign(void **out, size_t alignment, size_t bytes)
 
 struct life {
     struct origin origin;
-    struct keel_level *copy;
+    struct keel_tier *copy;
     struct state state;
     uint64_t step, attempt;
     struct keel_shard_summary shard;
@@ -125,13 +125,13 @@ static enum keel_status stage_copy(struct life *life)
 {
     struct keel_object shard = shard_object(life->step, life->attempt, 0);
     struct keel_object manifest = manifest_object(life->step, life->attempt);
-    KEEL_TRY(keel_level_copy(life->origin.level, &shard, life->copy));
-    return keel_level_copy(life->origin.level, &manifest, life->copy);
+    KEEL_TRY(keel_tier_copy(life->origin.level, &shard, life->copy));
+    return keel_tier_copy(life->origin.level, &manifest, life->copy);
 }
 
 static enum keel_status stage_protect(struct life *life)
 {
-    struct keel_level *from[2] = {life->origin.level, life->origin.level}, *to[2] = {life->copy, life->copy};
+    struct keel_tier *from[2] = {life->origin.level, life->origin.level}, *to[2] = {life->copy, life->copy};
     const uint32_t ranks[2] = {0, KEEL_ERASURE_NO_SHARD};
     return keel_erasure_protect(&(struct keel_erasure_config){.step = life->step,
                                                               .attempt = life->attempt,
@@ -144,10 +144,10 @@ static enum keel_status stage_protect(struct life *life)
 
 static enum keel_status stage_offers(struct life *life)
 {
-    struct keel_level *levels[2] = {life->origin.level, life->copy};
+    struct keel_tier *levels[2] = {life->origin.level, life->copy};
     struct keel_offer offers[4];
     uint32_t count = 0;
-    KEEL_TRY(keel_level_offers(levels, 2, 0, offers, 4, &count));
+    KEEL_TRY(keel_tier_inventory(levels, 2, 0, offers, 4, &count));
     ck_assert_uint_eq(count, life->step);
     return KEEL_OK;
 }
@@ -215,7 +215,7 @@ START_TEST(without_memory_nothing_is_lost_leaked_or_slandered)
     keel_log_set_level(KEEL_LOG_ERROR); /* each save says that it failed */
     state_add(&life.state, "w", KEEL_CKPT_F32, ELEMENTS);
     fill_f32(&life.state, 0, 1);
-    ck_ok(keel_level_memory_open("sample", COPY_BYTES, "a copy", &life.copy));
+    ck_ok(keel_tier_memory_open("sample", COPY_BYTES, "a copy", &life.copy));
     failed += fail_all(&life, "open", stage_open, false);
     for (life.step = 1; life.step <= 2; life.step++) {
         step_f32(&life.state, 0, life.step);
@@ -228,16 +228,16 @@ START_TEST(without_memory_nothing_is_lost_leaked_or_slandered)
         failed += fail_all(&life, "offers", stage_offers, false);
         failed += fail_all(&life, "repair", stage_repair, false);
         struct keel_object shard = shard_object(life.step, life.attempt, 0);
-        ck_ok(keel_level_remove(life.copy, &shard));
+        ck_ok(keel_tier_remove(life.copy, &shard));
         failed += fail_all(&life, "repair from parity", stage_repair, false);
         ck_ok(stage_load(&life));
         failed += fail_all(&life, "retain", stage_retain, false);
     }
     printf("note: %u allocations failed\n", failed);
     ck_assert_uint_gt(failed, 1000); /* so ours is the one that is called */
-    keel_level_end(life.copy);
+    keel_tier_end(life.copy);
     state_free(&life.state);
-    keel_level_end(life.origin.level);
+    keel_tier_end(life.origin.level);
     keel_store_close(life.origin.store);
     ck_assert_uint_lt(keel_memory_stats().live_bytes, before_bytes);
     ck_ok(keel_remove_tree(life.origin.root));

@@ -1,7 +1,7 @@
 /* repair_test.c - what is damaged or missing in a snapshot is mended byte for byte from whatever still holds
  * it, and what cannot be mended is named, and left as it is. */
 #include "erasure_rig.h"
-#include "failing_level.h"
+#include "failing_tier.h"
 #include "generations.h"
 #include <errno.h>
 #include <keel/disk.h>
@@ -27,7 +27,7 @@ static void take_note(void *context, const struct keel_object *object, enum keel
 }
 
 /* Repair step 5.2 of `origin` from `source` (may be NULL). */
-static enum keel_status repair_from(const struct origin *origin, struct keel_level *source, bool dry_run,
+static enum keel_status repair_from(const struct origin *origin, struct keel_tier *source, bool dry_run,
                                     struct note *note)
 {
     struct keel_repair_config config = {.step = 5,
@@ -59,12 +59,12 @@ static enum keel_status load_step(const struct origin *origin, uint64_t step)
     return status;
 }
 
-static void copy_step(const struct origin *from, struct keel_level *to, uint64_t step)
+static void copy_step(const struct origin *from, struct keel_tier *to, uint64_t step)
 {
     struct listed all = list_level(from->level);
     for (uint32_t i = 0; i < all.count; i++)
         if (all.infos[i].object.step == step)
-            ck_ok(keel_level_copy(from->level, &all.infos[i].object, to));
+            ck_ok(keel_tier_copy(from->level, &all.infos[i].object, to));
 }
 
 static void path_of(const struct origin *origin, const struct keel_object *object, char out[KEEL_PATH_BYTES])
@@ -86,10 +86,10 @@ static void remove_file(const struct origin *origin, const struct keel_object *o
 START_TEST(a_flipped_bit_anywhere_is_mended_from_another_level)
 {
     struct origin origin = make_origin();
-    struct keel_level *copy;
+    struct keel_tier *copy;
     struct note note;
     uint64_t flips = 0;
-    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "the partner's memory", &copy));
+    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "the partner's memory", &copy));
     copy_step(&origin, copy, 5);
     struct listed all = list_level(origin.level);
     for (uint32_t i = 0; i < all.count; i++) {
@@ -110,7 +110,7 @@ START_TEST(a_flipped_bit_anywhere_is_mended_from_another_level)
     }
     ck_ok(load_step(&origin, 5));
     printf("note: %llu flipped bits in shards and manifest: mended in place\n", (unsigned long long)flips);
-    keel_level_end(copy);
+    keel_tier_end(copy);
     end_origin(&origin);
 }
 END_TEST
@@ -118,13 +118,13 @@ END_TEST
 START_TEST(a_generation_is_restored_into_an_empty_store)
 {
     struct origin origin = make_origin(), empty = make_empty_origin();
-    struct keel_level *memory[2];
+    struct keel_tier *memory[2];
     struct note note;
     struct listed all = list_level(origin.level);
     for (uint32_t i = 0; i < 2; i++)
-        ck_ok(keel_level_memory_open("sample", NODE_BYTES, i == 0 ? "partner A" : "partner B", &memory[i]));
+        ck_ok(keel_tier_memory_open("sample", NODE_BYTES, i == 0 ? "partner A" : "partner B", &memory[i]));
     for (uint32_t i = 0; i < all.count; i++) /* each has a part */
-        ck_ok(keel_level_copy(origin.level, &all.infos[i].object, memory[i % 2]));
+        ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, memory[i % 2]));
     struct keel_repair_config config = {
         .step = 5, .attempt = 2, .sources = memory, .source_count = 2, .report = take_note, .context = &note};
     note = (struct note){0};
@@ -134,7 +134,7 @@ START_TEST(a_generation_is_restored_into_an_empty_store)
     ck_ok(repair_from(&empty, memory[0], false, &note));
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], RIG_RANKS + 1);
     for (uint32_t i = 0; i < 2; i++)
-        keel_level_end(memory[i]);
+        keel_tier_end(memory[i]);
     end_origin(&empty);
     end_origin(&origin);
 }
@@ -164,12 +164,12 @@ static ssize_t reading(int fd, void *data, size_t bytes, uint64_t offset)
 START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
 {
     struct origin origin = make_origin();
-    struct keel_level *copy;
+    struct keel_tier *copy;
     struct note note;
     struct keel_disk_ops ops = keel_disk_posix;
     ops.open = opening;
     ops.pread = reading;
-    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a copy", &copy));
+    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a copy", &copy));
     copy_step(&origin, copy, 5);
     keel_disk_use(&ops);
     enum keel_status alone = repair_from(&origin, NULL, false, &note);
@@ -179,7 +179,7 @@ START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
     ck_assert_int_eq(status, KEEL_OK);
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
     ck_ok(load_step(&origin, 5));
-    keel_level_end(copy);
+    keel_tier_end(copy);
     end_origin(&origin);
 }
 END_TEST
@@ -195,7 +195,7 @@ START_TEST(any_sound_source_will_do_whenever_another_fails)
             struct origin empty = make_empty_origin();
             struct failing_level first =
                 make_failing_level(origin.level, (enum failing_mode)mode, fails_from);
-            struct keel_level *sources[2] = {&first.level, origin.level};
+            struct keel_tier *sources[2] = {&first.level, origin.level};
             struct keel_repair_config config = {
                 .step = 5, .attempt = 2, .sources = sources, .source_count = 2};
             enum keel_status status = keel_store_repair(empty.store, &config, NULL);
@@ -233,10 +233,10 @@ END_TEST
 START_TEST(a_file_that_is_gone_or_cut_off_is_brought_back)
 {
     struct origin origin = make_origin();
-    struct keel_level *copy;
+    struct keel_tier *copy;
     struct note note;
     char path[KEEL_PATH_BYTES];
-    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a copy", &copy));
+    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a copy", &copy));
     copy_step(&origin, copy, 5);
     struct keel_object shard = shard_object(5, 2, 2), manifest = manifest_object(5, 2);
     remove_file(&origin, &shard);
@@ -250,7 +250,7 @@ START_TEST(a_file_that_is_gone_or_cut_off_is_brought_back)
     ck_assert_int_eq(truncate(path, 4096), 0);
     ck_ok(repair_from(&origin, copy, false, &note));
     ck_ok(load_step(&origin, 5));
-    keel_level_end(copy);
+    keel_tier_end(copy);
     end_origin(&origin);
 }
 END_TEST
@@ -292,7 +292,7 @@ START_TEST(several_damaged_copies_make_one_sound_file)
     struct keel_object shard = shard_object(5, 2, 0);
     struct note note;
     struct blob before;
-    struct keel_level *sources[2] = {second.level, third.level};
+    struct keel_tier *sources[2] = {second.level, third.level};
     struct keel_repair_config config = {.step = 5,
                                         .attempt = 2,
                                         .sources = sources,
@@ -378,7 +378,7 @@ END_TEST
 START_TEST(parity_in_the_store_mends_it_and_is_mended)
 {
     struct origin origin = make_empty_origin();
-    struct keel_level *levels[6];
+    struct keel_tier *levels[6];
     uint32_t ranks[NODES_MAX];
     struct note note;
     uint64_t state = 12;
@@ -421,7 +421,7 @@ START_TEST(any_number_of_sets_mends_what_it_can)
 {
     enum { SETS = 40, FILES = 48 };
     struct origin origin = make_empty_origin();
-    struct keel_level *levels[2] = {origin.level, origin.level};
+    struct keel_tier *levels[2] = {origin.level, origin.level};
     struct keel_shard_summary shards[SETS];
     struct note note;
     struct rlimit limit;
@@ -467,10 +467,10 @@ START_TEST(a_delta_is_restored_with_its_bases)
 {
     struct origin origin = make_empty_origin(), empty = make_empty_origin();
     struct state state = {0};
-    struct keel_level *copy;
+    struct keel_tier *copy;
     state_add(&state, "w", KEEL_CKPT_F32, 100000);
     fill_f32(&state, 0, 1);
-    ck_ok(keel_level_memory_open("sample", NODE_BYTES, "a copy", &copy));
+    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a copy", &copy));
     for (uint64_t step = 1; step <= 3; step++) {
         struct keel_save_config config = state_config(&state, step, KEEL_CODEC_DELTA);
         step_f32(&state, 0, step);
@@ -485,12 +485,12 @@ START_TEST(a_delta_is_restored_with_its_bases)
     check_state(empty.store, 3, &state);
     struct origin other = make_empty_origin();
     struct keel_object base = shard_object(1, 1, 0);
-    ck_ok(keel_level_remove(copy, &base));
+    ck_ok(keel_tier_remove(copy, &base));
     ck_status(keel_store_repair(other.store, &config, &result), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "step-1.1/rank-0.keel"));
     ck_assert_uint_eq(list_level(other.level).count, 2); /* the shards of 2 and 3, no manifest */
     end_origin(&other);
-    keel_level_end(copy);
+    keel_tier_end(copy);
     state_free(&state);
     end_origin(&empty);
     end_origin(&origin);
@@ -500,11 +500,11 @@ END_TEST
 START_TEST(another_runs_level_or_snapshot_is_refused)
 {
     struct origin origin = make_origin(), other = make_empty_origin();
-    struct keel_level *stranger;
+    struct keel_tier *stranger;
     struct keel_object shard = shard_object(5, 2, 1);
     struct note note;
     char path[KEEL_PATH_BYTES];
-    ck_ok(keel_level_memory_open("other", NODE_BYTES, NULL, &stranger));
+    ck_ok(keel_tier_memory_open("other", NODE_BYTES, NULL, &stranger));
     ck_status(repair_from(&origin, stranger, false, &note), KEEL_MISMATCH);
     struct keel_region tensors[4];
     uint64_t state = 9;
@@ -515,7 +515,7 @@ START_TEST(another_runs_level_or_snapshot_is_refused)
     ck_assert_int_eq(truncate(path, 100), 0);
     ck_status(repair_from(&origin, other.level, false, &note), KEEL_CORRUPT);
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_LOST], 1);
-    keel_level_end(stranger);
+    keel_tier_end(stranger);
     end_origin(&other);
     end_origin(&origin);
 }

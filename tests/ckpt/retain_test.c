@@ -3,7 +3,7 @@
 #include "retain.h"
 #include "sample.h"
 #include <errno.h>
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 #include <keel/disk.h>
 
 /* ---- random histories ---------------------------------------------------------------------------------- */
@@ -362,21 +362,21 @@ START_TEST(what_is_being_written_into_the_newest_snapshot_is_let_be)
 {
     char root[KEEL_PATH_BYTES];
     struct keel_store *store = begin(root);
-    struct keel_level *level;
-    struct keel_level_sink *sink;
+    struct keel_tier *level;
+    struct keel_tier_sink *sink;
     const struct keel_object object = {
         .step = 4, .attempt = 1, .kind = KEEL_OBJECT_PARITY, .set = 0, .member = 1};
     uint8_t digest[KEEL_OBJECT_DIGEST_BYTES];
     for (uint64_t step = 1; step <= 4; step++)
         put(store, step, step, 0);
-    ck_ok(keel_level_directory_open(store, KEEL_NEAR_LOCAL, NULL, &level));
-    ck_ok(keel_level_create(level, &object, 5, &sink));
-    ck_ok(keel_level_write(sink, "parity", 5));
+    ck_ok(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &level));
+    ck_ok(keel_tier_create(level, &object, 5, &sink));
+    ck_ok(keel_tier_write(sink, "parity", 5));
     ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
     keel_format_digest("parity", 5, digest);
-    ck_ok(keel_level_commit(sink, digest));
+    ck_ok(keel_tier_commit(sink, digest));
     ck_assert(is_there(store, "step-4.1/parity-0.1.keel"));
-    keel_level_end(level);
+    keel_tier_end(level);
     end(store, root);
 }
 END_TEST

@@ -1,6 +1,6 @@
 /* save_delta_test.c - when a save makes deltas, of what, and when it does not. */
 #include "generations.h"
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 
 enum { ELEMENTS = 700000 }; /* three chunks of float32, the last one short */
 
@@ -111,16 +111,16 @@ END_TEST
 START_TEST(a_snapshot_of_a_later_step_is_no_base)
 {
     struct fixture f = make_fixture();
-    struct keel_level *level;
+    struct keel_tier *level;
     struct keel_offer offers[4];
     uint32_t count = 0;
     save_step(&f, 9);
     ck_assert_uint_eq(save_step(&f, 5).flags, 0);
     ck_assert_uint_eq(save_step(&f, 6).chunks[KEEL_CODEC_DELTA], 3);
-    ck_ok(keel_level_directory_open(f.store, KEEL_NEAR_LOCAL, NULL, &level));
-    ck_ok(keel_level_offers(&level, 1, 0, offers, 4, &count));
+    ck_ok(keel_tier_directory_open(f.store, KEEL_LATENCY_LOCAL, NULL, &level));
+    ck_ok(keel_tier_inventory(&level, 1, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 3);
-    keel_level_end(level);
+    keel_tier_end(level);
     end_fixture(&f);
 }
 END_TEST

@@ -5,7 +5,7 @@
 
 #include "harness.h"
 #include <errno.h>
-#include <keel/ckpt_level.h>
+#include <keel/ckpt_tier.h>
 #include <keel/clock.h>
 #include <poll.h>
 #include <signal.h>
@@ -88,9 +88,9 @@ static inline enum keel_status socket_receive(void *context, void *message, size
     return KEEL_OK;
 }
 
-static inline struct keel_level_link link_over(struct socket_link *socket)
+static inline struct keel_tier_link link_over(struct socket_link *socket)
 {
-    return (struct keel_level_link){.send = socket_send, .receive = socket_receive, .context = socket};
+    return (struct keel_tier_link){.send = socket_send, .receive = socket_receive, .context = socket};
 }
 
 #endif

@@ -251,7 +251,7 @@ static void shape_status(struct fuzz_input *in, struct keel_wire_status *status)
             .state = (enum keel_worker_state)(fuzz_take_u8(in) % KEEL_WORKER_STATE_COUNT),
             .cause = (enum keel_cause)(fuzz_take_u8(in) % KEEL_CAUSE_COUNT),
             .failure = (enum keel_status)(fuzz_take_u8(in) % KEEL_STATUS_COUNT),
-            .told_epoch = fuzz_take_u8(in) % 8,
+            .sent_epoch = fuzz_take_u8(in) % 8,
             .progress = fuzz_take_u8(in),
             .accused_epoch = fuzz_take_u8(in) % 8,
             .accused_rank = fuzz_take_u8(in) % 8,

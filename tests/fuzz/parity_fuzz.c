@@ -2,8 +2,8 @@
  * sound. Whatever it says, reading it stays within its bounds; and a shard that is computed with its help and
  * passes the check of shards is the shard that was lost. */
 #include "fuzz.h"
-#include "level.h"
 #include "parity.h"
+#include "tier.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 
@@ -14,7 +14,7 @@ struct blob {
     uint64_t bytes;
 };
 
-static struct keel_level *shards, *parities;
+static struct keel_tier *shards, *parities;
 static struct blob lost;
 
 static struct keel_object object_of(enum keel_object_kind kind, uint32_t member)
@@ -23,16 +23,16 @@ static struct keel_object object_of(enum keel_object_kind kind, uint32_t member)
         .step = 5, .attempt = 2, .kind = kind, .set = kind == KEEL_OBJECT_PARITY ? SET : 0, .member = member};
 }
 
-static enum keel_status read_all(struct keel_level *level, const struct keel_object *object, struct blob *out)
+static enum keel_status read_all(struct keel_tier *level, const struct keel_object *object, struct blob *out)
 {
-    struct keel_level_source *source;
-    KEEL_TRY(keel_level_open(level, object, &source));
+    struct keel_tier_source *source;
+    KEEL_TRY(keel_tier_open(level, object, &source));
     out->data = NULL;
     out->bytes = source->info.bytes;
     enum keel_status status = out->bytes <= LEVEL_BYTES ? keel_alloc(out->bytes, 1, &out->data) : KEEL_LIMIT;
     if (status == KEEL_OK)
-        status = keel_level_read(source, 0, out->data, out->bytes);
-    keel_level_close_source(source);
+        status = keel_tier_read(source, 0, out->data, out->bytes);
+    keel_tier_close_source(source);
     if (status != KEEL_OK)
         keel_free(out->data);
     return status;
@@ -71,20 +71,20 @@ static void save_rank(struct keel_store *store, uint32_t rank)
 static void make_set(void)
 {
     struct keel_store *store;
-    struct keel_level *disk;
+    struct keel_tier *disk;
     uint32_t ranks[NODES] = {0, KEEL_ERASURE_NO_SHARD, 1, 2};
     struct keel_store_config config = {.root = fuzz_directory(), .run = "parity", .create = true};
     KEEL_ASSERT(keel_store_open(&config, &store) == KEEL_OK);
-    KEEL_ASSERT(keel_level_directory_open(store, KEEL_NEAR_LOCAL, NULL, &disk) == KEEL_OK);
-    KEEL_ASSERT(keel_level_memory_open("parity", LEVEL_BYTES, NULL, &shards) == KEEL_OK);
-    KEEL_ASSERT(keel_level_memory_open("parity", LEVEL_BYTES, NULL, &parities) == KEEL_OK);
-    struct keel_level *from[NODES] = {disk, disk, disk, disk},
-                      *to[NODES] = {parities, parities, parities, parities};
+    KEEL_ASSERT(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &disk) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &shards) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &parities) == KEEL_OK);
+    struct keel_tier *from[NODES] = {disk, disk, disk, disk},
+                     *to[NODES] = {parities, parities, parities, parities};
     for (uint32_t rank = 0; rank < 3; rank++) {
         struct keel_object shard = object_of(KEEL_OBJECT_SHARD, rank);
         save_rank(store, rank);
         if (rank != LOST)
-            KEEL_ASSERT(keel_level_copy(disk, &shard, shards) == KEEL_OK);
+            KEEL_ASSERT(keel_tier_copy(disk, &shard, shards) == KEEL_OK);
         else
             KEEL_ASSERT(read_all(disk, &shard, &lost) == KEEL_OK);
     }
@@ -97,16 +97,16 @@ static void make_set(void)
                                                                    .ranks = ranks,
                                                                    .from = from,
                                                                    .to = to}) == KEEL_OK);
-    keel_level_end(disk);
+    keel_tier_end(disk);
     keel_store_close(store);
 }
 
 /* Read every object of the set that is not larger than this program likes; LOST must be itself. */
-static void read_set(struct keel_level *const *levels, uint32_t count)
+static void read_set(struct keel_tier *const *levels, uint32_t count)
 {
-    struct keel_level *set;
+    struct keel_tier *set;
     const struct keel_object wanted = object_of(KEEL_OBJECT_SHARD, LOST);
-    if (keel_level_erasure_open(levels, count, 5, 2, SET, &set) != KEEL_OK)
+    if (keel_tier_erasure_open(levels, count, 5, 2, SET, &set) != KEEL_OK)
         return;
     for (uint32_t i = 0; i < NODES; i++) {
         const struct keel_object objects[2] = {object_of(KEEL_OBJECT_SHARD, i),
@@ -117,37 +117,37 @@ static void read_set(struct keel_level *const *levels, uint32_t count)
                 keel_free(blob.data);
     }
     struct blob blob;
-    if (keel_level_verify(set, &wanted) == KEEL_OK && read_all(set, &wanted, &blob) == KEEL_OK) {
+    if (keel_tier_verify(set, &wanted) == KEEL_OK && read_all(set, &wanted, &blob) == KEEL_OK) {
         KEEL_ASSERT(blob.bytes == lost.bytes && memcmp(blob.data, lost.data, lost.bytes) == 0);
         keel_free(blob.data);
     }
-    keel_level_end(set);
+    keel_tier_end(set);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     const struct keel_object object = object_of(KEEL_OBJECT_PARITY, bytes > 36 ? data[36] % NODES : 0);
-    struct keel_level *alone;
-    struct keel_level_sink *sink;
+    struct keel_tier *alone;
+    struct keel_tier_sink *sink;
     uint8_t digest[KEEL_DIGEST_BYTES];
     if (shards == NULL)
         make_set();
-    KEEL_ASSERT(keel_level_memory_open("parity", LEVEL_BYTES, NULL, &alone) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &alone) == KEEL_OK);
     keel_format_digest(data, bytes, digest);
-    if (keel_level_create(alone, &object, bytes, &sink) == KEEL_OK) {
-        KEEL_ASSERT(keel_level_write(sink, data, bytes) == KEEL_OK);
-        KEEL_ASSERT(keel_level_commit(sink, digest) == KEEL_OK);
-        (void)keel_level_verify(alone, &object);
-        struct keel_level *levels[3] = {alone, shards, parities};
+    if (keel_tier_create(alone, &object, bytes, &sink) == KEEL_OK) {
+        KEEL_ASSERT(keel_tier_write(sink, data, bytes) == KEEL_OK);
+        KEEL_ASSERT(keel_tier_commit(sink, digest) == KEEL_OK);
+        (void)keel_tier_verify(alone, &object);
+        struct keel_tier *levels[3] = {alone, shards, parities};
         read_set(levels, 1);
         read_set(levels, 2);
         read_set(levels, 3);
     }
-    keel_level_end(alone);
+    keel_tier_end(alone);
     return 0;
 }
 
-/* ---- mutator ------------------------------------------------------------------------------------------ */
+/* ---- mutator ------------------------------------------------------------------------------------------- */
 
 /* Make every check right that the header's own geometry leads to. */
 static void mend_checks(uint8_t *data, size_t bytes)

@@ -2,8 +2,9 @@
  * exchanges run: memory lent to operations is all that is touched, nobody unproven joins, and whatever was
  * begun can be closed.
  *
- * The fabric is this file: lines that open, break and complete as the input says. What the progress thread
- * does is done here in turn, on one thread. The input is a set-up byte and a list of orders; see `obey`. */
+ * The fabric is this file: connections that open, break and complete as the input says. What the progress
+ * thread does is done here in turn, on one thread. The input is a set-up byte and a list of orders; see
+ * `obey`. */
 #include "fabric.h"
 #include "fuzz.h"
 #include "group.h"
@@ -14,10 +15,10 @@
 
 enum { RANKS = 4, ME = 1, SHARDS = 6, LINES_MAX = 48, OPERATIONS = 24, PARTS_MAX = 8, FLOATS_MAX = 40000 };
 
-struct line {
-    struct keel_line line; /* first: they are the same to the room */
-    void *owners[KEEL_LINE_SENDS];
-    bool lent[KEEL_LINE_SENDS];
+struct connection {
+    struct keel_connection connection; /* first: they are the same to the room */
+    void *owners[KEEL_CONNECTION_SENDS];
+    bool lent[KEEL_CONNECTION_SENDS];
     uint32_t count;
 };
 
@@ -30,76 +31,79 @@ static struct world {
     struct keel_endpoint *endpoint;
     struct keel_group *group;
     uint64_t epoch;
-    struct line *lines[LINES_MAX];
+    struct connection *backends[LINES_MAX];
     uint32_t line_count, refusals; /* of the fabric, to come */
     struct running running[OPERATIONS];
     uint32_t running_count;
-    struct keel_carrier carrier;
+    struct keel_connection_backend backend;
 } world;
 
 static struct keel_recorder *recorder;
 
 /* ---- the fabric ---------------------------------------------------------------------------------------- */
 
-static struct keel_line *new_line(void)
+static struct keel_connection *new_line(void)
 {
-    struct line *line;
-    if (world.line_count == LINES_MAX || keel_alloc(1, sizeof *line, &line) != KEEL_OK)
+    struct connection *connection;
+    if (world.line_count == LINES_MAX || keel_alloc(1, sizeof *connection, &connection) != KEEL_OK)
         return NULL;
-    keel_carrier_adopt(&world.carrier, &line->line);
-    world.lines[world.line_count++] = line;
-    return &line->line;
+    keel_connection_backend_adopt(&world.backend, &connection->connection);
+    world.backends[world.line_count++] = connection;
+    return &connection->connection;
 }
 
-static enum keel_status dial(struct keel_carrier *carrier, const struct keel_address *address, void *owner,
-                             struct keel_line **out)
+static enum keel_status dial(struct keel_connection_backend *backend, const struct keel_address *address,
+                             void *owner, struct keel_connection **out)
 {
-    (void)carrier;
+    (void)backend;
     (void)address;
-    struct keel_line *line = new_line();
-    if (line == NULL)
+    struct keel_connection *connection = new_line();
+    if (connection == NULL)
         return keel_fail(KEEL_PEER_LOST, "refused");
-    line->owner = owner;
-    *out = line;
+    connection->owner = owner;
+    *out = connection;
     return KEEL_OK;
 }
 
-static void hang_up(struct keel_line *line)
+static void hang_up(struct keel_connection *connection)
 {
-    line->bulk_in_flight = 0;
+    connection->bulk_in_flight = 0;
 }
 
-static enum keel_send send_message(struct keel_line *given, struct keel_message *message, const void *payload,
-                                   bool lent, void *owner, bool *out_retry)
+static enum keel_send send_message(struct keel_connection *given, struct keel_message *message,
+                                   const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct line *line = (struct line *)(void *)given;
+    struct connection *connection = (struct connection *)(void *)given;
     uint8_t sum = 0;
     for (uint32_t i = 0; i < message->bytes; i++) /* all of it must be readable */
         sum ^= ((const volatile uint8_t *)payload)[i];
     (void)sum;
-    KEEL_ASSERT(given->sealer != NULL || !world.carrier.ops->exposed || !world.endpoint->has_key ||
+    KEEL_ASSERT(given->sealer != NULL || !world.backend.ops->exposed || !world.endpoint->has_key ||
                 message->kind == KEEL_MESSAGE_CHALLENGE || message->kind == KEEL_MESSAGE_HELLO);
-    if (line->count == KEEL_LINE_SENDS || (lent && given->bulk_in_flight == KEEL_LINE_BULK_SENDS))
+    if (connection->count == KEEL_CONNECTION_SENDS ||
+        (lent && given->bulk_in_flight == KEEL_CONNECTION_BULK_SENDS))
         return KEEL_SEND_LATER;
     if (world.refusals > 0 && world.refusals-- > 0) {
         *out_retry = true;
         return world.refusals % 4 == 3 ? KEEL_SEND_BROKEN : KEEL_SEND_LATER;
     }
-    if (message->bytes % 7 == 3) /* as a carrier that copies */
+    if (message->bytes % 7 == 3) /* as a backend that copies */
         return KEEL_SEND_DONE;
-    line->owners[line->count] = owner;
-    line->lent[line->count++] = lent;
+    connection->owners[connection->count] = owner;
+    connection->lent[connection->count++] = lent;
     given->bulk_in_flight += lent ? 1 : 0;
     return KEEL_SEND_OK;
 }
 
-static const struct keel_carrier_ops carrier_ops = {.dial = dial, .send = send_message, .hang_up = hang_up},
-                                     exposed_ops = {.dial = dial,
-                                                    .send = send_message,
-                                                    .hang_up = hang_up,
-                                                    .exposed = true};
+static const struct keel_connection_backend_ops carrier_ops = {.dial = dial,
+                                                               .send = send_message,
+                                                               .hang_up = hang_up},
+                                                exposed_ops = {.dial = dial,
+                                                               .send = send_message,
+                                                               .hang_up = hang_up,
+                                                               .exposed = true};
 
-/* The room's own carriers are not linked. */
+/* The room's own backends are not linked. */
 enum keel_status keel_device_find(const char *provider, const char *node, struct keel_provider_info *out)
 {
     (void)provider;
@@ -109,7 +113,7 @@ enum keel_status keel_device_find(const char *provider, const char *node, struct
 }
 
 enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool seal_payload,
-                                  struct keel_carrier **out)
+                                  struct keel_connection_backend **out)
 {
     (void)device;
     (void)seal_payload;
@@ -118,7 +122,7 @@ enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool 
 }
 
 enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool seal_payload,
-                               struct keel_carrier **out)
+                               struct keel_connection_backend **out)
 {
     (void)device;
     (void)seal_payload;
@@ -126,7 +130,7 @@ enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool sea
     return keel_fail(KEEL_UNSUPPORTED, "no fabric here");
 }
 
-enum keel_status keel_shared_open(struct keel_carrier **out)
+enum keel_status keel_shared_open(struct keel_connection_backend **out)
 {
     (void)out;
     return keel_fail(KEEL_UNSUPPORTED, "no shared memory here");
@@ -199,10 +203,10 @@ static void begin_world(uint8_t setup)
     if (recorder == NULL) /* one for all: it leaves no file behind, and is not what is looked at here */
         KEEL_ASSERT(keel_recorder_open("/nowhere", &recorder) == KEEL_OK);
     endpoint->recorder = recorder;
-    world.carrier.ops = setup / 2 % 2 == 1 ? &exposed_ops : &carrier_ops;
-    world.carrier.calls = &keel_session_calls;
-    world.carrier.context = endpoint;
-    endpoint->lines.carriers[endpoint->lines.carrier_count++] = &world.carrier;
+    world.backend.ops = setup / 2 % 2 == 1 ? &exposed_ops : &carrier_ops;
+    world.backend.calls = &keel_session_calls;
+    world.backend.context = endpoint;
+    endpoint->backends.backends[endpoint->backends.carrier_count++] = &world.backend;
     world.epoch = 10;
     open_group();
 }
@@ -212,8 +216,8 @@ static void end_world(void)
     close_group();
     keel_session_close_all(world.endpoint);
     for (uint32_t i = 0; i < world.line_count; i++) {
-        KEEL_ASSERT(world.lines[i]->line.state == KEEL_LINE_CLOSED);
-        keel_free(world.lines[i]);
+        KEEL_ASSERT(world.backends[i]->connection.state == KEEL_CONNECTION_CLOSED);
+        keel_free(world.backends[i]);
     }
     keel_cond_fini(&world.endpoint->changed);
     keel_cond_fini(&world.endpoint->parked);
@@ -306,9 +310,9 @@ static void begin_operation(struct fuzz_input *in)
 
 /* ---- what peers do ------------------------------------------------------------------------------------- */
 
-static struct line *choose_line(struct fuzz_input *in)
+static struct connection *choose_line(struct fuzz_input *in)
 {
-    return world.line_count > 0 ? world.lines[fuzz_take_u8(in) % world.line_count] : NULL;
+    return world.line_count > 0 ? world.backends[fuzz_take_u8(in) % world.line_count] : NULL;
 }
 
 static uint32_t fill_handshake(struct fuzz_input *in, uint8_t *payload)
@@ -327,7 +331,7 @@ static uint32_t fill_handshake(struct fuzz_input *in, uint8_t *payload)
 }
 
 /* The fabric has seen to it that `bytes` is what came, at most a chunk. */
-static void give_message(struct line *line, struct fuzz_input *in)
+static void give_message(struct connection *connection, struct fuzz_input *in)
 {
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
                                    .kind = fuzz_take_u8(in) % (KEEL_MESSAGE_REVOKE + 2),
@@ -354,34 +358,34 @@ static void give_message(struct line *line, struct fuzz_input *in)
         message.bytes = fill_handshake(in, payload);
     uint8_t *exact = take(message.bytes);
     memcpy(exact, payload, message.bytes);
-    keel_session_calls.arrived(world.endpoint, &line->line, &message, exact);
+    keel_session_calls.arrived(world.endpoint, &connection->connection, &message, exact);
     keel_free(exact);
     keel_free(payload);
 }
 
-static void complete_send(struct line *line)
+static void complete_send(struct connection *connection)
 {
-    if (line->line.state != KEEL_LINE_OPEN || line->count == 0)
+    if (connection->connection.state != KEEL_CONNECTION_OPEN || connection->count == 0)
         return;
-    void *owner = line->owners[0];
-    line->line.bulk_in_flight -= line->lent[0] ? 1 : 0;
-    line->count--;
-    memmove(line->owners, line->owners + 1, line->count * sizeof line->owners[0]);
-    memmove(line->lent, line->lent + 1, line->count * sizeof line->lent[0]);
-    keel_session_calls.sent(world.endpoint, &line->line, owner);
+    void *owner = connection->owners[0];
+    connection->connection.bulk_in_flight -= connection->lent[0] ? 1 : 0;
+    connection->count--;
+    memmove(connection->owners, connection->owners + 1, connection->count * sizeof connection->owners[0]);
+    memmove(connection->lent, connection->lent + 1, connection->count * sizeof connection->lent[0]);
+    keel_session_calls.sent(world.endpoint, &connection->connection, owner);
 }
 
 static void call_us(void)
 {
-    struct keel_line *line = new_line();
-    if (line == NULL)
+    struct keel_connection *connection = new_line();
+    if (connection == NULL)
         return;
-    if (!keel_session_calls.asked(world.endpoint, line)) {
-        keel_line_close(line);
+    if (!keel_session_calls.asked(world.endpoint, connection)) {
+        keel_connection_close(connection);
         return;
     }
-    line->state = KEEL_LINE_OPEN;
-    keel_session_calls.opened(world.endpoint, line);
+    connection->state = KEEL_CONNECTION_OPEN;
+    keel_session_calls.opened(world.endpoint, connection);
 }
 
 static const struct keel_session *session_of(uint32_t rank)
@@ -404,13 +408,13 @@ static void connect_peer(uint32_t rank)
     } else {
         message.kind = session->state == KEEL_SESSION_DIALING ? KEEL_MESSAGE_CHALLENGE : KEEL_MESSAGE_WELCOME;
     }
-    if (session != NULL && session->link->state == KEEL_LINE_OPEN)
+    if (session != NULL && session->link->state == KEEL_CONNECTION_OPEN)
         keel_session_calls.arrived(world.endpoint, session->link, &message, (const uint8_t *)&handshake);
 }
 
 /* What the leg's rank would send of that kind, or nearly; fills the payload, which has room for a chunk. */
-static struct keel_message fitting(const struct keel_leg *leg, enum keel_message_kind kind, uint8_t which,
-                                   uint8_t *payload)
+static struct keel_message fitting(const struct keel_operation_peer *leg, enum keel_message_kind kind,
+                                   uint8_t which, uint8_t *payload)
 {
     const struct keel_operation *operation = leg->operation;
     const struct keel_schedule *schedule = operation->plan->schedule;
@@ -467,10 +471,10 @@ static void give_fitting(struct fuzz_input *in)
         return;
     }
     uint8_t which = fuzz_take_u8(in), kind = fuzz_take_u8(in), detail = fuzz_take_u8(in);
-    if (world.running_count == 0 || session->link->state != KEEL_LINE_OPEN)
+    if (world.running_count == 0 || session->link->state != KEEL_CONNECTION_OPEN)
         return;
     const struct keel_operation *operation = world.running[which % world.running_count].operation;
-    const struct keel_leg *leg = NULL;
+    const struct keel_operation_peer *leg = NULL;
     for (uint32_t k = 0; k < operation->leg_count; k++)
         if (operation->legs[k].rank == rank)
             leg = &operation->legs[k];
@@ -491,16 +495,16 @@ static void give_fitting(struct fuzz_input *in)
     keel_free(payload);
 }
 
-static void open_or_break(struct line *line, bool breaks)
+static void open_or_break(struct connection *connection, bool breaks)
 {
-    if (line->line.state == KEEL_LINE_CLOSED)
+    if (connection->connection.state == KEEL_CONNECTION_CLOSED)
         return;
     if (breaks) {
-        keel_session_calls.broke(world.endpoint, &line->line, "fuzz");
-        KEEL_ASSERT(line->line.state == KEEL_LINE_CLOSED);
-    } else if (line->line.state == KEEL_LINE_OPENING) {
-        line->line.state = KEEL_LINE_OPEN;
-        keel_session_calls.opened(world.endpoint, &line->line);
+        keel_session_calls.broke(world.endpoint, &connection->connection, "fuzz");
+        KEEL_ASSERT(connection->connection.state == KEEL_CONNECTION_CLOSED);
+    } else if (connection->connection.state == KEEL_CONNECTION_OPENING) {
+        connection->connection.state = KEEL_CONNECTION_OPEN;
+        keel_session_calls.opened(world.endpoint, &connection->connection);
     }
 }
 
@@ -513,7 +517,7 @@ static void check_joined(void)
 
 static void obey(uint8_t order, struct fuzz_input *in)
 {
-    struct line *line = choose_line(in);
+    struct connection *connection = choose_line(in);
     switch (order % 8) {
     case 0:
         begin_operation(in);
@@ -522,12 +526,12 @@ static void obey(uint8_t order, struct fuzz_input *in)
         call_us();
         break;
     case 2:
-        if (line != NULL)
-            open_or_break(line, order >= 224);
+        if (connection != NULL)
+            open_or_break(connection, order >= 224);
         break;
     case 3:
-        if (line != NULL)
-            complete_send(line);
+        if (connection != NULL)
+            complete_send(connection);
         break;
     case 4:
         keel_session_tick(world.endpoint, keel_now_ns() + fuzz_take_u16(in) * UINT64_C(1000000));
@@ -544,8 +548,8 @@ static void obey(uint8_t order, struct fuzz_input *in)
         give_fitting(in);
         break;
     default:
-        if (line != NULL && line->line.state == KEEL_LINE_OPEN)
-            give_message(line, in);
+        if (connection != NULL && connection->connection.state == KEEL_CONNECTION_OPEN)
+            give_message(connection, in);
     }
     collect();
     check_joined();

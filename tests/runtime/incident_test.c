@@ -61,7 +61,7 @@ START_TEST(a_killed_rank_is_named_and_each_part_is_where_it_belongs)
 }
 END_TEST
 
-START_TEST(silence_began_up_to_a_timeout_before_it_convicted)
+START_TEST(silence_began_up_to_a_timeout_before_it_evicted)
 {
     struct keel_view before = view_of(1, 2, 256), after = view_of(2, 1, 256);
     struct keel_incident incident = {.open = false};
@@ -156,7 +156,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_killed_rank_is_named_and_each_part_is_where_it_belongs);
-    tcase_add_test(tc, silence_began_up_to_a_timeout_before_it_convicted);
+    tcase_add_test(tc, silence_began_up_to_a_timeout_before_it_evicted);
     tcase_add_test(tc, a_second_loss_and_a_late_commit_of_the_old_view_belong_to_the_same_incident);
     tcase_add_test(tc, steps_that_are_run_again_are_a_part);
     tcase_add_test(tc, any_order_of_what_is_heard_adds_up);

@@ -37,7 +37,7 @@ static bool report(uint16_t node, uint32_t incarnation, uint64_t sequence, enum 
     status.workers[0] = (struct keel_wire_worker){.incarnation = incarnation << 8,
                                                   .state = state,
                                                   .failure = KEEL_MISMATCH,
-                                                  .told_epoch = incarnation == 1 ? 1 : 0};
+                                                  .sent_epoch = incarnation == 1 ? 1 : 0};
     return keel_membership_report(&m, node, &status, now_ns);
 }
 
@@ -73,7 +73,7 @@ START_TEST(a_dead_process_says_nothing_any_more)
 }
 END_TEST
 
-START_TEST(a_conviction_stays_until_the_view_changes)
+START_TEST(a_eviction_stays_until_the_view_changes)
 {
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
@@ -95,7 +95,7 @@ START_TEST(a_conviction_stays_until_the_view_changes)
 }
 END_TEST
 
-START_TEST(silence_convicts_after_the_timeout_and_after_half_when_the_ring_agrees)
+START_TEST(silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees)
 {
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
@@ -127,7 +127,7 @@ START_TEST(only_fresh_workers_outside_the_view_may_join)
     ck_assert_uint_eq(verdict.gone, 1U << 1);
     ck_assert_uint_eq(verdict.join_count, 1);
     ck_assert_uint_eq(verdict.joins[0].incarnation, 512);
-    m.nodes[2].workers[0].told_epoch = 1; /* was told a view: it is somebody voted out */
+    m.nodes[2].workers[0].sent_epoch = 1; /* was told a view: it is somebody voted out */
     ck_assert_uint_eq(judge().join_count, 0);
 }
 END_TEST
@@ -137,8 +137,8 @@ START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
     set_up();
     view.member_count = 2; /* ranks 0 and 1 */
     ck_assert(report(1, 1, 1, KEEL_WORKER_READY) && report(2, 1, 1, KEEL_WORKER_READY));
-    m.convicted[1] = KEEL_CAUSE_CONNECTION; /* by rank 0 */
-    m.convicted_ns[1] = now_ns;
+    m.evicted[1] = KEEL_CAUSE_CONNECTION; /* by rank 0 */
+    m.evicted_ns[1] = now_ns;
     ck_assert_uint_eq(judge().gone, 2);
     ck_assert(report(1, 1, 2, KEEL_WORKER_GONE));
     struct keel_verdict verdict = judge();
@@ -170,8 +170,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);
-    tcase_add_test(tc, a_conviction_stays_until_the_view_changes);
-    tcase_add_test(tc, silence_convicts_after_the_timeout_and_after_half_when_the_ring_agrees);
+    tcase_add_test(tc, a_eviction_stays_until_the_view_changes);
+    tcase_add_test(tc, silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees);
     tcase_add_test(tc, only_fresh_workers_outside_the_view_may_join);
 }
 

@@ -83,7 +83,7 @@ START_TEST(an_undisturbed_run_leaves_exactly_the_committed_generations)
 }
 END_TEST
 
-/* Who is lost, or convicted, redoes steps that were saved: what survivors wrote goes too. */
+/* Who is lost, or evicted, redoes steps that were saved: what survivors wrote goes too. */
 START_TEST(a_rank_that_is_lost_leaves_no_attempt_of_the_others)
 {
     uint32_t dropped = 0;

@@ -2,7 +2,7 @@
  * suspended machine, a network that is away), in the world of node_sim.h. */
 #include "node_cases.h"
 
-START_TEST(a_stopped_worker_is_convicted_as_stuck_and_killed)
+START_TEST(a_stopped_worker_is_evicted_as_stuck_and_killed)
 {
     struct sim *sim = begin(sim_default(7));
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
@@ -56,7 +56,7 @@ START_TEST(an_agent_stopped_for_less_than_the_timeout_is_kept)
 }
 END_TEST
 
-START_TEST(a_launcher_that_was_stopped_convicts_nobody_for_its_own_deafness)
+START_TEST(a_launcher_that_was_stopped_evicts_nobody_for_its_own_deafness)
 {
     struct sim *sim = begin(sim_default(10));
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
@@ -134,10 +134,10 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, a_stopped_worker_is_convicted_as_stuck_and_killed);
+    tcase_add_test(tc, a_stopped_worker_is_evicted_as_stuck_and_killed);
     tcase_add_test(tc, a_stopped_agent_is_evicted_and_on_waking_replaces_its_workers);
     tcase_add_test(tc, an_agent_stopped_for_less_than_the_timeout_is_kept);
-    tcase_add_test(tc, a_launcher_that_was_stopped_convicts_nobody_for_its_own_deafness);
+    tcase_add_test(tc, a_launcher_that_was_stopped_evicts_nobody_for_its_own_deafness);
     tcase_add_test(tc, an_agent_that_is_alone_and_silent_for_long_goes_on_where_it_was);
     tcase_add_test(tc, whichever_processes_pause_together_the_run_goes_on_when_they_come_back);
 }

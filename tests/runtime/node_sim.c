@@ -238,13 +238,13 @@ static void env_tell_view(void *context, uint8_t local, const struct keel_view *
     see_view(c->sim, view);
     if (keel_view_find_worker(view, c->node, local, w->incarnation) < 0) /* invariant 4 */
         violate(c->sim, "worker %u.%u is told epoch %" PRIu64 ", not a member", c->node, local, view->epoch);
-    if (view->epoch <= w->told_epoch)
+    if (view->epoch <= w->sent_epoch)
         violate(c->sim, "worker %u.%u is told epoch %" PRIu64 " again", c->node, local, view->epoch);
     if (!w->running)
         return; /* died unnoticed */
     if (!w->ready)
         violate(c->sim, "worker %u.%u is told a view before it is ready", c->node, local);
-    w->told_epoch = view->epoch;
+    w->sent_epoch = view->epoch;
     w->view = *view;
     schedule_group(c->sim, view->epoch);
 }
@@ -254,7 +254,7 @@ static void env_tell_stop(void *context, uint8_t local)
     struct sim_context *c = context;
     struct sim_worker *w = &self(context)->workers[local];
     w->stop_told = true;
-    int at = w->told_epoch > 0 ? keel_view_find_worker(&w->view, c->node, local, w->incarnation) : -1;
+    int at = w->sent_epoch > 0 ? keel_view_find_worker(&w->view, c->node, local, w->incarnation) : -1;
     if (w->running && (at < 0 || w->view.members[at].spare))
         push(c->sim, (struct sim_event){.at_ns = later(c->sim, SIM_MS),
                                         .kind = SIM_DONE,
@@ -474,9 +474,9 @@ static void check_evicted(struct sim *sim, uint16_t node)
     const struct keel_view *view = keel_node_view(sim->nodes[node].state);
     for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
         const struct sim_worker *w = &sim->nodes[node].workers[local];
-        if (w->running && !w->done && w->told_epoch > 0 && w->told_epoch < view->epoch)
+        if (w->running && !w->done && w->sent_epoch > 0 && w->sent_epoch < view->epoch)
             violate(sim, "worker %u.%u of epoch %" PRIu64 " lives in epoch %" PRIu64, node, local,
-                    w->told_epoch, view->epoch);
+                    w->sent_epoch, view->epoch);
     }
 }
 
@@ -528,7 +528,7 @@ static void notice_loss(struct sim *sim, const struct keel_view *view, const str
     for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *m = &view->members[i];
         struct sim_worker *w = find_member(sim, m);
-        if (!w || m->spare || w->told_epoch != view->epoch || w->stopped || m == lost ||
+        if (!w || m->spare || w->sent_epoch != view->epoch || w->stopped || m == lost ||
             w->accused_epoch == view->epoch)
             continue;
         w->accused_epoch = view->epoch;
@@ -557,7 +557,7 @@ static bool group_is_whole(struct sim *sim, const struct keel_view *view)
             return false;
         }
         bool left = w->finishing_epoch != 0 && w->finishing_epoch != view->epoch;
-        whole = whole && w->told_epoch == view->epoch && !left;
+        whole = whole && w->sent_epoch == view->epoch && !left;
     }
     return whole;
 }
@@ -584,7 +584,7 @@ static void run_group(struct sim *sim, uint64_t epoch)
     const struct keel_view *view = NULL;
     for (uint16_t n = 1; n < sim->config.nodes && !view; n++)
         for (uint8_t l = 0; l < sim->config.workers_per_node && !view; l++)
-            if (sim->nodes[n].workers[l].running && sim->nodes[n].workers[l].told_epoch == epoch)
+            if (sim->nodes[n].workers[l].running && sim->nodes[n].workers[l].sent_epoch == epoch)
                 view = &sim->nodes[n].workers[l].view;
     if (sim->group_epoch != epoch)
         return;
@@ -624,7 +624,7 @@ static void run_group(struct sim *sim, uint64_t epoch)
 
 static void commit_step(struct sim *sim, const struct sim_event *event, struct sim_worker *w)
 {
-    if (w->told_epoch != event->epoch)
+    if (w->sent_epoch != event->epoch)
         return; /* revoked meanwhile */
     w->next_step = event->value + 1;
     if (event->value < SIM_STEPS_MAX)
@@ -681,13 +681,13 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         given.summary = &summary;
         break;
     case SIM_DONE:
-        if (event->epoch != 0 && w->told_epoch != event->epoch && w->finishing_epoch != event->epoch)
+        if (event->epoch != 0 && w->sent_epoch != event->epoch && w->finishing_epoch != event->epoch)
             return;
         w->done = true;
         given.kind = KEEL_EVENT_WORKER_DONE;
         break;
     case SIM_ACCUSE:
-        if (w->told_epoch != event->epoch)
+        if (w->sent_epoch != event->epoch)
             return;
         given.kind = KEEL_EVENT_WORKER_ACCUSES;
         given.rank = (uint16_t)event->value;
@@ -956,7 +956,7 @@ void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank)
                    &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_ACCUSES,
                                              .local = local,
                                              .rank = rank,
-                                             .value = w->told_epoch,
+                                             .value = w->sent_epoch,
                                              .cause = KEEL_CAUSE_CONNECTION});
 }
 

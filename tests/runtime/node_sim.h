@@ -28,7 +28,7 @@ struct sim_worker {
     bool running, stopped, ready, done, stop_told;
     uint32_t incarnation, life; /* life: distinguishes processes in the event queue */
     bool has_state;
-    uint64_t next_step, told_epoch, accused_epoch;
+    uint64_t next_step, sent_epoch, accused_epoch;
     uint64_t finishing_epoch; /* it did the last step in that view, and turns to no other; 0: it did not */
     struct keel_view view;
 };

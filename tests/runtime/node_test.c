@@ -239,7 +239,7 @@ START_TEST(one_accuser_of_a_live_worker_needs_the_whole_timeout)
 }
 END_TEST
 
-START_TEST(half_of_the_others_convict_sooner_but_not_before_the_accused_could_answer)
+START_TEST(half_of_the_others_evict_sooner_but_not_before_the_accused_could_answer)
 {
     struct sim_config config = sim_default(17);
     struct sim *sim = begin(config);
@@ -778,7 +778,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
                 " next %" PRIu64 " group %" PRIu64 " now %" PRIu64 "\n",
                 n, sim->nodes[n].running, sim->nodes[n].stopped, sim->nodes[n].finished,
                 sim->nodes[n].workers[0].running, sim->nodes[n].workers[0].stopped,
-                sim->nodes[n].workers[0].done, sim->nodes[n].workers[0].told_epoch,
+                sim->nodes[n].workers[0].done, sim->nodes[n].workers[0].sent_epoch,
                 sim->nodes[n].workers[0].next_step, sim->group_epoch, sim->now_ns);
     ck_assert_msg(over, "seed %" PRIu64 ": not over, %" PRIu64 " of %" PRIu64 " steps, epoch %" PRIu64, seed,
                   sim->delivered_next, config.last_step, sim->newest_epoch);
@@ -869,7 +869,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, when_the_last_worker_dies_the_run_waits_for_a_restart_and_goes_on);
     tcase_add_test(tc, without_restarts_the_loss_of_all_workers_ends_the_run_as_resumable);
     tcase_add_test(tc, one_accuser_of_a_live_worker_needs_the_whole_timeout);
-    tcase_add_test(tc, half_of_the_others_convict_sooner_but_not_before_the_accused_could_answer);
+    tcase_add_test(tc, half_of_the_others_evict_sooner_but_not_before_the_accused_could_answer);
     tcase_add_test(tc, of_two_that_accuse_each_other_one_stays);
     tcase_add_test(tc, an_accused_worker_whose_agent_is_silent_goes_with_its_node);
     tcase_add_test(tc, an_agent_cut_off_from_the_launcher_is_voted_out_and_ends_itself);

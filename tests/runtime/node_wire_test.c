@@ -52,7 +52,7 @@ static void fill_status(struct keel_wire_status *s)
                                       .state = (enum keel_worker_state)draw(KEEL_WORKER_STATE_COUNT),
                                       .cause = (enum keel_cause)draw(KEEL_CAUSE_COUNT),
                                       .failure = (enum keel_status)draw(KEEL_STATUS_COUNT),
-                                      .told_epoch = draw(100),
+                                      .sent_epoch = draw(100),
                                       .address = {.bytes = KEEL_ADDRESS_BYTES, .data = {9}}};
     strcpy(s->detail, "no space left");
 }

@@ -64,7 +64,8 @@ static void send_all(struct crowd *crowd, uint64_t epoch, bool hub_is_late)
     }
 }
 
-/* First they come before its epoch is open; then while its lines of the epoch before wait for farewells. */
+/* First they come before its epoch is open; then while its connections of the epoch before wait for
+ * farewells. */
 START_TEST(a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away)
 {
     struct crowd *crowd = crowd_open();

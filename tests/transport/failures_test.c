@@ -605,7 +605,7 @@ static int leaving_body(struct rank *me)
         struct keel_operation *operation = NULL;
         rank_ok(me, sum_begin(group, 1, (const float *const *)parts, part_count, result, 1024, &operation));
         if (me->rank == 0) {
-            uint64_t longest_ns = 2 * KEEL_NS_PER_MS >> epoch % 8; /* lines differ in their pace */
+            uint64_t longest_ns = 2 * KEEL_NS_PER_MS >> epoch % 8; /* connections differ in their pace */
             keel_sleep_until_ns(keel_deadline_after_ns(test_random(&seed) % longest_ns));
         } else {
             enum keel_status status = keel_operation_wait(operation, in_seconds(20));

@@ -2,7 +2,7 @@
  * operation: no call outlasts its deadline, all survivors learn who it was, and the next epoch computes
  * right.
  *
- * It mostly waits. FAULTS=n makes n faults (of both carriers, in proportion), CYCLES=n as many epochs more
+ * It mostly waits. FAULTS=n makes n faults (of both backends, in proportion), CYCLES=n as many epochs more
  * and less, SEED=n other faults; tests/transport/faults.sh calls it so. */
 #include "drill.h"
 
@@ -37,12 +37,12 @@ static void run_drill(struct hosts *hosts, uint64_t count)
 }
 
 /* CARRIER=tcp or shared: all of them there. */
-static uint64_t share(const char *carrier, uint64_t of_the_default)
+static uint64_t share(const char *backend, uint64_t of_the_default)
 {
     const char *only = getenv("CARRIER");
     uint64_t all = OVER_TCP + IN_SHARED_MEMORY, faults = asked("FAULTS", all);
     if (only != NULL && only[0] != '\0')
-        return strcmp(only, carrier) == 0 ? faults : 0;
+        return strcmp(only, backend) == 0 ? faults : 0;
     return faults * of_the_default / all;
 }
 
@@ -69,7 +69,7 @@ START_TEST(survivors_of_faults_on_one_host_return_name_who_and_go_on)
 }
 END_TEST
 
-/* ---- shrinking and growing ---- */
+/* ---- shrinking and growing ----------------------------------------------------------------------------- */
 
 static void epoch_of(struct drill *drill, uint32_t members)
 {

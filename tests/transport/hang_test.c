@@ -1,7 +1,7 @@
 /* hang_test.c - real operations that hang: whoever looks from outside, and the call that gives up, name the
  * rank, the operation and the segment. It mostly waits. */
+#include "hang_analysis.h"
 #include "ranks.h"
-#include "who.h"
 
 #include <keel/memory.h>
 #include <keel/thread.h>
@@ -63,23 +63,23 @@ static int sum_until_timeout(struct rank *me)
 }
 
 /* True when everybody alive waits in the same operation; then rank 2 is to blame. */
-static bool judge_once(enum keel_who_state wanted)
+static bool judge_once(enum keel_hang_analysis_state wanted)
 {
     struct keel_recordings recordings;
-    struct keel_who who;
+    struct keel_hang_analysis who;
     ck_ok(keel_recordings_find(directory, &recordings));
-    ck_ok(keel_who_judge(&recordings, &who));
+    ck_ok(keel_hang_analysis_judge(&recordings, &who));
     bool all_wait = who.group_count == 1 && who.groups[0].waiting_count == 3;
     if (all_wait) {
-        const struct keel_who_group *group = &who.groups[0];
+        const struct keel_hang_analysis_group *group = &who.groups[0];
         char text[512];
-        keel_who_culprit_text(group, 2, text, sizeof text);
+        keel_hang_analysis_culprit_text(group, 2, text, sizeof text);
         ck_assert_msg(group->culprit_count >= 1 && group->culprits[0] == 2, "%s", text);
         ck_assert_msg(group->ranks[2].state == wanted, "%s", text);
         ck_assert_msg(group->ranks[2].waited_by == 3, "%s", text);
         ck_assert_uint_eq(group->operation->kind, KEEL_ALL_REDUCE);
     }
-    keel_who_free(&who);
+    keel_hang_analysis_free(&who);
     keel_recordings_free(&recordings);
     return all_wait;
 }
@@ -88,7 +88,7 @@ enum { LOOKS_MAX = 100, LOOKS_A_STOP = 10 };
 
 /* Looks until everybody alive waits. `stopped` (or 0) may have been stopped where the operation is over for
  * some, who wait in the next one then: it goes on for a moment and is stopped elsewhere. */
-static void judge(enum keel_who_state wanted, pid_t stopped)
+static void judge(enum keel_hang_analysis_state wanted, pid_t stopped)
 {
     for (int look = 1; look <= LOOKS_MAX; look++) {
         keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_MS));
@@ -111,7 +111,7 @@ START_TEST(a_rank_stopped_in_the_middle_is_named_from_outside_and_by_those_who_g
     for (uint32_t rank = 0; rank < 4; rank++)
         ranks_listen(&ranks, rank);
     kill(ranks.pids[2], SIGSTOP);
-    judge(KEEL_WHO_STOPPED, ranks.pids[2]);
+    judge(KEEL_HANG_ANALYSIS_STOPPED, ranks.pids[2]);
     keel_sleep_until_ns(in_seconds(3));
     kill(ranks.pids[2], SIGCONT);
     ranks_end(&ranks, -1);
@@ -126,7 +126,7 @@ START_TEST(a_rank_that_does_not_begin_is_named_from_outside_and_by_those_who_giv
     ranks_start(&ranks, 4, 1, NULL, sum_until_timeout);
     for (uint32_t rank = 0; rank < 4; rank++)
         ranks_listen(&ranks, rank);
-    judge(KEEL_WHO_NOT_BEGUN, 0);
+    judge(KEEL_HANG_ANALYSIS_NOT_BEGUN, 0);
     keel_sleep_until_ns(in_seconds(3));
     ranks_tell(&ranks, 2, 'c');
     ranks_end(&ranks, -1);

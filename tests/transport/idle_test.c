@@ -126,11 +126,11 @@ END_TEST
 static int lone_body(struct rank *me)
 {
     if (me->rank == 2) {
-        struct pollfd line = {.events = POLLIN | POLLRDHUP};
+        struct pollfd connection = {.events = POLLIN | POLLRDHUP};
         rank_say(me, 'i');
         rank_hear(me); /* the ranks have had an epoch */
-        line.fd = call(&me->addresses[0]);
-        rank_check(me, line.fd >= 0 && poll(&line, 1, KEEL_SILENT_MS + 1000) == 0);
+        connection.fd = call(&me->addresses[0]);
+        rank_check(me, connection.fd >= 0 && poll(&connection, 1, KEEL_SILENT_MS + 1000) == 0);
         rank_say(me, 'd');
         rank_hear(me);
         return 0;

@@ -5,7 +5,7 @@
  * apart into messages, by the frames of libfabric's tcp provider: 32 bytes of greeting each way, then a
  * header of 16 bytes whose last 8 are the size of the whole. It leaves the frames themselves alone: they are
  * libfabric's. */
-#include "line.h"
+#include "connection.h"
 #include "ranks.h"
 #include "sums.h"
 

@@ -18,7 +18,7 @@
 
 #define SIM_NOBODY UINT32_MAX
 
-/* Check's own assertions write a line each, also when they hold. */
+/* Check's own assertions write a connection each, also when they hold. */
 #define sim_check_msg(condition, ...)                                                                        \
     do {                                                                                                     \
         if (!(condition))                                                                                    \

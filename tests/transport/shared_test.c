@@ -1,8 +1,8 @@
-/* shared_test.c - lines between processes of one host: messages, lent memory, strangers at the socket, death,
- * and what is left behind. A child echoes; the parent judges. */
-#include "line.h"
+/* shared_test.c - connections between processes of one host: messages, lent memory, strangers at the socket,
+ * death, and what is left behind. A child echoes; the parent judges. */
+#include "connection.h"
 #include "region.h"
-#include "span.h"
+#include "shm_ring.h"
 
 #include "handshake.h"
 #include "harness.h"
@@ -20,17 +20,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One end: its lines, and what happened on the one that it talks over. */
+/* One end: its connections, and what happened on the one that it talks over. */
 struct end {
-    struct keel_lines lines;
-    struct keel_line *line;
+    struct keel_backends backends;
+    struct keel_connection *connection;
     bool opened, broke;
     uint32_t arrived, returned; /* messages; lent memory that came back */
     uint64_t last_sequence, sum;
     uint32_t strangers; /* whom `asked` took besides */
     uint32_t keeps;     /* so many of the next messages it keeps: */
-    const uint8_t *kept_at[KEEL_LEG_SENDS];
-    uint64_t kept[KEEL_LEG_SENDS]; /* what they are known by, or 0 */
+    const uint8_t *kept_at[KEEL_OPERATION_PEER_SENDS];
+    uint64_t kept[KEEL_OPERATION_PEER_SENDS]; /* what they are known by, or 0 */
     uint32_t kept_count;
 };
 
@@ -42,68 +42,68 @@ static uint64_t sum_of(const uint8_t *data, uint32_t bytes)
     return sum;
 }
 
-static bool on_asked(void *context, struct keel_line *line)
+static bool on_asked(void *context, struct keel_connection *connection)
 {
     struct end *end = context;
-    line->owner = end;
+    connection->owner = end;
     end->strangers++;
     return true;
 }
 
-static void on_opened(void *context, struct keel_line *line)
+static void on_opened(void *context, struct keel_connection *connection)
 {
     struct end *end = context;
-    end->line = line;
+    end->connection = connection;
     end->opened = true;
 }
 
-static void on_arrived(void *context, struct keel_line *line, const struct keel_message *message,
+static void on_arrived(void *context, struct keel_connection *connection, const struct keel_message *message,
                        const uint8_t *payload)
 {
     struct end *end = context;
     end->sum = sum_of(payload, message->bytes);
     end->last_sequence = message->sequence;
     end->arrived++;
-    ck_assert(keel_line_intact(line));
+    ck_assert(keel_connection_intact(connection));
     if (end->kept_count == end->keeps)
         return;
     end->kept_at[end->kept_count] = payload;
-    end->kept[end->kept_count++] = keel_line_keep(line);
+    end->kept[end->kept_count++] = keel_connection_keep(connection);
 }
 
-static void on_sent(void *context, struct keel_line *line, void *owner)
+static void on_sent(void *context, struct keel_connection *connection, void *owner)
 {
     struct end *end = context;
-    (void)line;
+    (void)connection;
     end->returned += owner != NULL;
 }
 
-static void on_broke(void *context, struct keel_line *line, const char *why)
+static void on_broke(void *context, struct keel_connection *connection, const char *why)
 {
     struct end *end = context;
     (void)why;
-    end->broke = end->broke || line == end->line;
-    keel_line_close(line);
+    end->broke = end->broke || connection == end->connection;
+    keel_connection_close(connection);
 }
 
-static const struct keel_line_calls calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
+static const struct keel_connection_calls calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
 
 static void end_open(struct end *end, bool fabric_only)
 {
     const struct keel_endpoint_config config = {.fabric_only = fabric_only};
-    *end = (struct end){.line = NULL};
+    *end = (struct end){.connection = NULL};
     ck_ok(keel_handshake_init());
-    ck_ok(keel_lines_open(&end->lines, &config, &calls, end));
+    ck_ok(keel_backends_open(&end->backends, &config, &calls, end));
 }
 
 /* One turn; sleeps first when there is nothing. */
 static void turn(struct end *end, uint64_t deadline_ns)
 {
-    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX];
-    uint32_t count = keel_lines_descriptors(&end->lines, fds);
-    if (keel_lines_may_sleep(&end->lines))
+    struct pollfd fds[KEEL_BACKENDS_DESCRIPTORS_MAX];
+    uint32_t count = keel_backends_descriptors(&end->backends, fds);
+    if (keel_backends_may_sleep(&end->backends))
         (void)poll(fds, count, keel_remaining_poll_ms(deadline_ns));
-    keel_lines_progress(&end->lines);
+    keel_backends_progress(&end->backends);
 }
 
 #define turn_until(end, condition)                                                                           \
@@ -121,14 +121,14 @@ static enum keel_send send_message(struct end *end, uint64_t sequence, const voi
     enum keel_send result;
     bool retry = false;
     for (;;) {
-        result = keel_line_send(end->line, &message, payload, lent, end, &retry);
+        result = keel_connection_send(end->connection, &message, payload, lent, end, &retry);
         if (result != KEEL_SEND_LATER)
             return result;
         turn(end, keel_deadline_after_ns(KEEL_NS_PER_MS));
     }
 }
 
-/* Answers each message with the sum of what it got, until its line breaks. */
+/* Answers each message with the sum of what it got, until its connection breaks. */
 static _Noreturn void echo(int to_parent, bool fabric_only)
 {
     struct end end;
@@ -136,7 +136,7 @@ static _Noreturn void echo(int to_parent, bool fabric_only)
     uint32_t answered = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     end_open(&end, fabric_only);
-    ck_ok(keel_lines_address(&end.lines, &address));
+    ck_ok(keel_backends_address(&end.backends, &address));
     if (write(to_parent, &address, sizeof address) != (ssize_t)sizeof address)
         _exit(2);
     while (!end.broke) {
@@ -144,7 +144,7 @@ static _Noreturn void echo(int to_parent, bool fabric_only)
         for (; answered < end.arrived && !end.broke; answered++)
             (void)send_message(&end, end.last_sequence, &end.sum, sizeof end.sum, false);
     }
-    keel_lines_close(&end.lines);
+    keel_backends_close(&end.backends);
     _exit(0);
 }
 
@@ -164,23 +164,23 @@ static pid_t echo_start(bool fabric_only, struct keel_address *out)
 
 static void dial(struct end *end, const struct keel_address *address)
 {
-    struct keel_line *line = NULL;
-    ck_ok(keel_lines_dial(&end->lines, address, end, &line));
-    end->line = line;
+    struct keel_connection *connection = NULL;
+    ck_ok(keel_backends_dial(&end->backends, address, end, &connection));
+    end->connection = connection;
     turn_until(end, end->opened);
 }
 
 static void echo_end(struct end *end, pid_t pid)
 {
     int status;
-    keel_lines_close(&end->lines);
+    keel_backends_close(&end->backends);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static bool is_shared(const struct end *end)
 {
-    return end->lines.carrier_count == 2 && end->line->carrier == end->lines.carriers[0];
+    return end->backends.carrier_count == 2 && end->connection->backend == end->backends.backends[0];
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static void exchange(struct end *end, uint64_t sequence, const uint8_t *data, ui
         turn_until(end, end->returned == returned + 1);
 }
 
-START_TEST(what_is_sent_arrives_whole_over_either_carrier)
+START_TEST(what_is_sent_arrives_whole_over_either_backend)
 {
     static uint8_t data[KEEL_CHUNK_BYTES];
     struct keel_address address;
@@ -217,7 +217,7 @@ END_TEST
 
 static uint32_t lines_with(pid_t pid, const char *file, const char *word)
 {
-    char path[64], line[512];
+    char path[64], connection[512];
     uint32_t count = 0;
     if (pid == 0)
         snprintf(path, sizeof path, "/proc/%s", file);
@@ -225,8 +225,8 @@ static uint32_t lines_with(pid_t pid, const char *file, const char *word)
         snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
     FILE *stream = fopen(path, "re");
     ck_assert_ptr_nonnull(stream);
-    while (fgets(line, sizeof line, stream) != NULL)
-        count += strstr(line, word) != NULL;
+    while (fgets(connection, sizeof connection, stream) != NULL)
+        count += strstr(connection, word) != NULL;
     fclose(stream);
     return count;
 }
@@ -253,7 +253,7 @@ START_TEST(memory_of_a_region_is_read_in_place_and_taken_back_when_it_is_freed)
         exchange(&end, 50, data + BYTES - 9000, 9000, true);
         ck_assert_uint_eq(end.returned, returned + 42);
         keel_transport_free(data);
-        keel_lines_progress(&end.lines);
+        keel_backends_progress(&end.backends);
         turn_until(&end, lines_with(pid, "maps", "memfd:keel-region") == 0);
     }
     echo_end(&end, pid);
@@ -279,12 +279,12 @@ static void turn_both(struct end *left, struct end *right)
 static void keepers_open(struct end *sender, struct end *reader, uint32_t keeps)
 {
     struct keel_address address = {.bytes = KEEL_ADDRESS_BYTES};
-    struct keel_line *line;
+    struct keel_connection *connection;
     end_open(sender, false);
     end_open(reader, false);
     reader->keeps = keeps;
-    ck_ok(keel_lines_address(&reader->lines, &address));
-    ck_ok(keel_lines_dial(&sender->lines, &address, sender, &line));
+    ck_ok(keel_backends_address(&reader->backends, &address));
+    ck_ok(keel_backends_dial(&sender->backends, &address, sender, &connection));
     both_until(sender, reader, sender->opened && reader->opened);
 }
 
@@ -300,7 +300,8 @@ START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
     for (uint64_t k = 0; k < COUNT; k++)
         ck_assert_int_eq(send_message(&sender, k, data + k * BYTES, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.arrived == COUNT);
-    ck_assert_uint_eq(keel_line_keep(reader.line), 0); /* what was delivered last is no longer at hand */
+    ck_assert_uint_eq(keel_connection_keep(reader.connection),
+                      0); /* what was delivered last is no longer at hand */
     for (int k = 0; k < 20; k++)
         turn_both(&sender, &reader);
     ck_assert_uint_eq(sender.returned, 0); /* in order, so nor do those behind come back */
@@ -308,14 +309,14 @@ START_TEST(what_a_reader_keeps_stays_lent_until_it_is_released)
         ck_assert_uint_ne(reader.kept[k], 0);
         ck_assert_mem_eq(reader.kept_at[k], data + (size_t)k * BYTES, BYTES);
     }
-    ck_assert(keel_line_release(reader.line, reader.kept[1]));
+    ck_assert(keel_connection_release(reader.connection, reader.kept[1]));
     for (int k = 0; k < 20; k++)
         turn_both(&sender, &reader);
     ck_assert_uint_eq(sender.returned, 0);
-    ck_assert(keel_line_release(reader.line, reader.kept[0]));
+    ck_assert(keel_connection_release(reader.connection, reader.kept[0]));
     both_until(&sender, &reader, sender.returned == COUNT);
-    keel_lines_close(&sender.lines);
-    keel_lines_close(&reader.lines);
+    keel_backends_close(&sender.backends);
+    keel_backends_close(&reader.backends);
     keel_transport_free(data);
 }
 END_TEST
@@ -326,18 +327,18 @@ START_TEST(a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands)
     struct end sender, reader;
     uint8_t *data = NULL;
     ck_ok(keel_transport_alloc(BYTES, &data));
-    keepers_open(&sender, &reader, KEEL_LEG_SENDS);
-    for (uint64_t k = 0; k + 1 < KEEL_LEG_SENDS; k++) {
+    keepers_open(&sender, &reader, KEEL_OPERATION_PEER_SENDS);
+    for (uint64_t k = 0; k + 1 < KEEL_OPERATION_PEER_SENDS; k++) {
         ck_assert_int_eq(send_message(&sender, k, data, BYTES, true), KEEL_SEND_OK);
         both_until(&sender, &reader, reader.arrived == k + 1);
-        ck_assert(keel_line_is_crowded(reader.line) == (k + 2 == KEEL_LEG_SENDS));
+        ck_assert(keel_connection_is_crowded(reader.connection) == (k + 2 == KEEL_OPERATION_PEER_SENDS));
     }
     for (uint32_t k = 0; k < reader.kept_count; k++)
-        ck_assert(keel_line_release(reader.line, reader.kept[k]));
-    ck_assert(!keel_line_is_crowded(reader.line));
-    both_until(&sender, &reader, sender.returned == KEEL_LEG_SENDS - 1);
-    keel_lines_close(&sender.lines);
-    keel_lines_close(&reader.lines);
+        ck_assert(keel_connection_release(reader.connection, reader.kept[k]));
+    ck_assert(!keel_connection_is_crowded(reader.connection));
+    both_until(&sender, &reader, sender.returned == KEEL_OPERATION_PEER_SENDS - 1);
+    keel_backends_close(&sender.backends);
+    keel_backends_close(&reader.backends);
     keel_transport_free(data);
 }
 END_TEST
@@ -354,8 +355,8 @@ START_TEST(memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_i
     both_until(&sender, &reader, reader.kept_count == 1);
     keel_transport_free(data);
     both_until(&sender, &reader, reader.broke);
-    keel_lines_close(&sender.lines);
-    keel_lines_close(&reader.lines);
+    keel_backends_close(&sender.backends);
+    keel_backends_close(&reader.backends);
 }
 END_TEST
 
@@ -368,10 +369,10 @@ START_TEST(a_sender_that_hangs_up_takes_back_what_a_reader_keeps)
     keepers_open(&sender, &reader, 1);
     ck_assert_int_eq(send_message(&sender, 0, data, BYTES, true), KEEL_SEND_OK);
     both_until(&sender, &reader, reader.kept_count == 1);
-    keel_line_close(sender.line);
-    ck_assert(!keel_line_release(reader.line, reader.kept[0]));
-    keel_lines_close(&sender.lines);
-    keel_lines_close(&reader.lines);
+    keel_connection_close(sender.connection);
+    ck_assert(!keel_connection_release(reader.connection, reader.kept[0]));
+    keel_backends_close(&sender.backends);
+    keel_backends_close(&reader.backends);
     keel_transport_free(data);
 }
 END_TEST
@@ -427,7 +428,7 @@ START_TEST(what_a_peer_lent_can_be_read_and_not_written)
 }
 END_TEST
 
-/* ---- which carrier ------------------------------------------------------------------------------------- */
+/* ---- which backend ------------------------------------------------------------------------------------- */
 
 enum { OTHER_HOST, NO_SOCKET, TOLD_NOT_TO };
 
@@ -527,7 +528,7 @@ START_TEST(strangers_at_the_socket_disturb_nobody)
     for (int k = 0; k < 8; k++)
         close(fds[k]);
     close(memory);
-    keel_line_close(end.line);
+    keel_connection_close(end.connection);
     echo_end(&end, pid);
 }
 END_TEST
@@ -566,7 +567,7 @@ START_TEST(descriptors_that_a_stranger_sends_do_not_stay)
         exchange(&end, 1 + count, (const uint8_t *)"x", 1, false);
         ck_assert_msg(files_in(path) == before, "of %u descriptors some stayed", count);
     }
-    keel_line_close(end.line);
+    keel_connection_close(end.connection);
     echo_end(&end, pid);
 }
 END_TEST
@@ -595,11 +596,11 @@ START_TEST(a_killed_peer_breaks_its_line_and_nothing_of_it_stays)
         turn_until(&end, end.broke);
         uint64_t took_ns = keel_now_ns() - start;
         worst_ns = took_ns > worst_ns ? took_ns : worst_ns;
-        keel_lines_close(&end.lines);
+        keel_backends_close(&end.backends);
         ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
         ck_assert_uint_eq(lines_with(0, "net/unix", name), 0);
     }
-    printf("note: a killed peer's line broke after %.2f ms at most\n", (double)worst_ns / 1e6);
+    printf("note: a killed peer's connection broke after %.2f ms at most\n", (double)worst_ns / 1e6);
     ck_assert_uint_eq(files_in("/proc/self/fd"), fds);
     ck_assert_uint_eq(files_in("/dev/shm"), shm);
     ck_assert_uint_eq(lines_with(getpid(), "maps", "memfd:keel"), 0);
@@ -618,7 +619,7 @@ START_TEST(a_killed_peer_is_noticed_although_its_child_lives)
     pid_t pid = fork();
     if (pid == 0) {
         end_open(&end, false);
-        ck_ok(keel_lines_address(&end.lines, &address));
+        ck_ok(keel_backends_address(&end.backends, &address));
         (void)!write(fds[1], &address, sizeof address);
         while (!end.opened)
             turn(&end, keel_deadline_after_ns(KEEL_NS_PER_S));
@@ -637,7 +638,7 @@ START_TEST(a_killed_peer_is_noticed_although_its_child_lives)
     turn_until(&end, end.broke);
     ck_assert_int_eq(kill(grandchild, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    keel_lines_close(&end.lines);
+    keel_backends_close(&end.backends);
 }
 END_TEST
 
@@ -650,12 +651,12 @@ START_TEST(what_a_dead_peer_had_sent_is_delivered_before_its_line_breaks)
     int fds[2];
     char byte;
     end_open(&end, false);
-    ck_ok(keel_lines_address(&end.lines, &address));
+    ck_ok(keel_backends_address(&end.backends, &address));
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {
         uint8_t *data;
-        keel_lines_close(&end.lines);
+        keel_backends_close(&end.backends);
         end_open(&end, false);
         dial(&end, &address);
         ck_ok(keel_transport_alloc(KEEL_CHUNK_BYTES, &data));
@@ -669,16 +670,17 @@ START_TEST(what_a_dead_peer_had_sent_is_delivered_before_its_line_breaks)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     turn_until(&end, end.broke);
     ck_assert_uint_eq(end.arrived, MESSAGES);
-    keel_lines_close(&end.lines);
+    keel_backends_close(&end.backends);
 }
 END_TEST
 
-/* A child of ours that has our descriptors keeps neither the line alive for the peer nor its sockets here. */
+/* A child of ours that has our descriptors keeps neither the connection alive for the peer nor its sockets
+ * here. */
 START_TEST(a_closed_line_is_closed_although_a_child_has_its_descriptors)
 {
     struct keel_address address;
     struct end end;
-    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX];
+    struct pollfd fds[KEEL_BACKENDS_DESCRIPTORS_MAX];
     pid_t pid = echo_start(false, &address);
     end_open(&end, false);
     dial(&end, &address);
@@ -686,21 +688,21 @@ START_TEST(a_closed_line_is_closed_although_a_child_has_its_descriptors)
     pid_t child = fork();
     if (child == 0)
         pause();
-    keel_line_close(end.line);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid); /* it ends with its line */
+    keel_connection_close(end.connection);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid); /* it ends with its connection */
     for (uint32_t k = 0; k < 3; k++)
-        keel_lines_progress(&end.lines);
-    uint32_t count = keel_lines_descriptors(&end.lines, fds);
+        keel_backends_progress(&end.backends);
+    uint32_t count = keel_backends_descriptors(&end.backends, fds);
     ck_assert_int_eq(poll(fds, count, 0), 0);
     ck_assert_int_eq(kill(child, SIGKILL), 0);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
-    keel_lines_close(&end.lines);
+    keel_backends_close(&end.backends);
 }
 END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_carrier, 0, 2);
+    tcase_add_loop_test(tc, what_is_sent_arrives_whole_over_either_backend, 0, 2);
     tcase_add_test(tc, what_a_reader_keeps_stays_lent_until_it_is_released);
     tcase_add_test(tc, a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands);
     tcase_add_test(tc, memory_that_is_freed_while_a_reader_keeps_it_breaks_the_line_before_it_is_gone);

@@ -1,7 +1,8 @@
 /* message.h - what goes over a connection, and the limits of the room.
  *
  * Owns the wire header, the kinds of message, and every bound of the transport. Promises: fixed sizes,
- * little-endian hosts (asserted by the handshake's magic). Leaves the meaning to session.c and exchange.c. */
+ * little-endian hosts (asserted by the handshake's magic). Leaves the meaning to session.c and
+ * operation_protocol.c. */
 #ifndef KEEL_TRANSPORT_MESSAGE_H
 #define KEEL_TRANSPORT_MESSAGE_H
 
@@ -31,10 +32,10 @@ enum {
     KEEL_PLANS_MAX = 64,                       /* schedules that a group keeps, but for those in use */
     KEEL_SPARES_MAX = 4,                       /* finished operations that a schedule keeps for the next */
     KEEL_SPLITS_MAX = 1024,                    /* groups split off in one epoch */
-    KEEL_LINE_RECEIVES = 4,                    /* posted receives of a connection */
-    KEEL_LINE_SENDS = 8,                       /* sends in flight of a connection, of which */
-    KEEL_LINE_BULK_SENDS = 4,                  /* so many may carry bulk data */
-    KEEL_LEG_SENDS = 16,                       /* sends of an operation to a rank that lend its memory */
+    KEEL_CONNECTION_RECEIVES = 4,              /* posted receives of a connection */
+    KEEL_CONNECTION_SENDS = 8,                 /* sends in flight of a connection, of which */
+    KEEL_CONNECTION_BULK_SENDS = 4,            /* so many may carry bulk data */
+    KEEL_OPERATION_PEER_SENDS = 16,            /* sends of an operation to a rank that lend its memory */
     KEEL_CONNECTIONS_MAX = 256, /* of an epoch: a schedule that needs more is for more hosts than this is */
     KEEL_SILENCE_LOOKS = 4,     /* so often within a group's silence its peers are looked at */
     KEEL_PENDING_MAX = 128,     /* callers that have not proven themselves yet */
@@ -74,12 +75,13 @@ enum keel_message_kind {
     KEEL_MESSAGE_DATA,   /* one message of the schedule: segment << 32 | number among those of this pair */
     KEEL_MESSAGE_DIFFER, /* two ranks disagree about the operation: struct keel_differ */
     /* keeping company */
-    KEEL_MESSAGE_PING, /* give a sign of life; `offset`: when it was asked, in the asker's time */
-    KEEL_MESSAGE_PONG, /* the same `offset`; whom its sender waits for in vain (company.c): `part`, `sequence`
-                        */
-    KEEL_MESSAGE_LOST, /* struct keel_losses: the ranks of the epoch that its sender knows to be lost */
-    KEEL_MESSAGE_BYE,  /* last message of a sender that closed its group: struct keel_losses; if it disagreed
-                          about an operation, struct keel_farewell, and the header names the operation */
+    KEEL_MESSAGE_PING,  /* give a sign of life; `offset`: when it was asked, in the asker's time */
+    KEEL_MESSAGE_PONG,  /* the same `offset`; whom its sender waits for in vain (keepalive.c): `part`,
+                         * `sequence`
+                         */
+    KEEL_MESSAGE_LOST,  /* struct keel_losses: the ranks of the epoch that its sender knows to be lost */
+    KEEL_MESSAGE_BYE,   /* last message of a sender that closed its group: struct keel_losses; if it disagreed
+                           about an operation, struct keel_farewell, and the header names the operation */
     KEEL_MESSAGE_REVOKE /* `group` is revoked, on all its ranks: who hears it passes it on */
 };
 

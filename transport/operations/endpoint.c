@@ -1,11 +1,11 @@
 /* endpoint.c - opening and closing, who owns progress, the thread that makes it, and its mailbox.
  *
- * Progress (deliver what the lines have, take the mailbox, tick what is due) is made by one thread at a time,
- * who owns it: a caller that begins or waits for an operation, else the endpoint's own thread. That sleeps in
- * poll on the lines' descriptors and an eventfd. While callers come and go in quick succession it leaves them
- * alone (a lease), so that a short operation takes no change of threads; while one drives for long it is
- * parked. Connections are looked after by the thread alone, since libfabric may wait there for a stranger: so
- * a caller's deadline never hangs on one. */
+ * Progress (deliver what the connections have, take the mailbox, tick what is due) is made by one thread at a
+ * time, who owns it: a caller that begins or waits for an operation, else the endpoint's own thread. That
+ * sleeps in poll on the connections' descriptors and an eventfd. While callers come and go in quick
+ * succession it leaves them alone (a lease), so that a short operation takes no change of threads; while one
+ * drives for long it is parked. Connections are looked after by the thread alone, since libfabric may wait
+ * there for a stranger: so a caller's deadline never hangs on one. */
 #include "group.h"
 #include "handshake.h"
 
@@ -141,7 +141,7 @@ static void current_closing(struct keel_endpoint *endpoint)
     if (!keel_session_group_closed(group, now))
         return;
     endpoint->current = NULL;
-    keel_lines_renew(&endpoint->lines);
+    keel_backends_renew(&endpoint->backends);
     keel_mutex_lock(&endpoint->lock);
     endpoint->closing = false;
     group->detached = true;
@@ -158,27 +158,28 @@ void keel_endpoint_mail(struct keel_endpoint *endpoint)
     struct keel_operation *next;
     for (struct keel_operation *at = mail.submitted; at != NULL; at = next) {
         next = at->next_submitted;
-        keel_exchange_begin(at);
+        keel_protocol_begin(at);
     }
     if (endpoint->current != NULL && mail.revoking)
-        keel_exchange_revoked(endpoint->current);
+        keel_protocol_revoked(endpoint->current);
     if (endpoint->current != NULL)
         keel_session_pump(endpoint->current);
     if (endpoint->current != NULL && mail.closing)
         current_closing(endpoint);
 }
 
-/* What is due by the time before the lines are looked at: so nobody is judged by what lies there unread. Of
- * passes that find nothing, one in a few reads the clock, since that takes longer than the rest of them. */
+/* What is due by the time before the connections are looked at: so nobody is judged by what lies there
+ * unread. Of passes that find nothing, one in a few reads the clock, since that takes longer than the rest of
+ * them. */
 void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 {
     uint64_t events = endpoint->events;
     if (connections || endpoint->glances++ % GLANCES == 0)
         endpoint->now_ns = keel_now_ns();
     if (connections)
-        keel_lines_progress(&endpoint->lines);
+        keel_backends_progress(&endpoint->backends);
     else
-        keel_lines_progress_data(&endpoint->lines);
+        keel_backends_progress_data(&endpoint->backends);
     if (endpoint->events != events)
         endpoint->glances = 0;
     if (atomic_load(&endpoint->mail)) {
@@ -197,8 +198,8 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 /* True: something woke it. */
 static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
-    struct pollfd fds[KEEL_LINES_DESCRIPTORS_MAX + 1];
-    uint32_t count = keel_lines_descriptors(&endpoint->lines, fds);
+    struct pollfd fds[KEEL_BACKENDS_DESCRIPTORS_MAX + 1];
+    uint32_t count = keel_backends_descriptors(&endpoint->backends, fds);
     uint64_t left = keel_remaining_ns(deadline_ns);
     struct timespec wait = {.tv_sec = (time_t)(left / KEEL_NS_PER_S),
                             .tv_nsec = (long)(left % KEEL_NS_PER_S)};
@@ -222,7 +223,7 @@ static bool holds(const struct keel_endpoint *endpoint)
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
     endpoint->glances = 0;
-    if (atomic_load(&endpoint->mail) || !keel_lines_may_sleep(&endpoint->lines))
+    if (atomic_load(&endpoint->mail) || !keel_backends_may_sleep(&endpoint->backends))
         return;
     uint64_t until_ns = endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns;
     keel_trace_idle(endpoint);
@@ -230,7 +231,7 @@ void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
         uint64_t hold_ns = keel_deadline_after_ns(KEEL_HOLD_NS);
         if (poll_until(endpoint, hold_ns < until_ns ? hold_ns : until_ns))
             return;
-        keel_exchange_rest(endpoint->current);
+        keel_protocol_rest(endpoint->current);
     }
     poll_until(endpoint, until_ns);
 }
@@ -255,9 +256,9 @@ static void own_turn(struct keel_endpoint *endpoint)
     keel_endpoint_pass(endpoint, true);
     if (endpoint->current != NULL && endpoint->current->close_ns != 0)
         current_closing(endpoint);
-    bool idle = keel_lines_may_sleep(&endpoint->lines);
+    bool idle = keel_backends_may_sleep(&endpoint->backends);
     if (idle && holds(endpoint))
-        keel_exchange_rest(endpoint->current);
+        keel_protocol_rest(endpoint->current);
     if (idle)
         keel_trace_idle(endpoint);
     uint64_t until_ns = endpoint->tick_ns;
@@ -285,7 +286,7 @@ static void see_off(struct keel_endpoint *endpoint)
         keel_endpoint_pass(endpoint, true);
         if (!keel_session_lingers(endpoint) || keel_remaining_ns(until_ns) == 0)
             return;
-        if (keel_lines_may_sleep(&endpoint->lines))
+        if (keel_backends_may_sleep(&endpoint->backends))
             poll_until(endpoint, endpoint->tick_ns < until_ns ? endpoint->tick_ns : until_ns);
     }
 }
@@ -334,12 +335,12 @@ static enum keel_status endpoint_start(struct keel_endpoint *endpoint,
         return keel_fail_errno(errno, "transport: making an eventfd");
     KEEL_TRY(keel_handshake_init());
     KEEL_TRY(keel_recorder_open(NULL, &endpoint->recorder));
-    KEEL_TRY(keel_lines_open(&endpoint->lines, config, &keel_session_calls, endpoint));
-    enum keel_status status = keel_lines_address(&endpoint->lines, &endpoint->address);
+    KEEL_TRY(keel_backends_open(&endpoint->backends, config, &keel_session_calls, endpoint));
+    enum keel_status status = keel_backends_address(&endpoint->backends, &endpoint->address);
     if (status == KEEL_OK)
         status = keel_thread_create(&endpoint->thread, "keel-fabric", progress, endpoint);
     if (status != KEEL_OK)
-        keel_lines_close(&endpoint->lines);
+        keel_backends_close(&endpoint->backends);
     return status;
 }
 
@@ -381,7 +382,7 @@ void keel_endpoint_close(struct keel_endpoint *endpoint)
     keel_mutex_unlock(&endpoint->lock);
     keel_thread_join(&endpoint->thread);
     keel_session_close_all(endpoint);
-    keel_lines_close(&endpoint->lines);
+    keel_backends_close(&endpoint->backends);
     endpoint_free(endpoint);
 }
 
@@ -390,5 +391,5 @@ void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_trans
     *out = (struct keel_transport_stats){.stale_dropped = atomic_load(&endpoint->stale_dropped),
                                          .data_sent = atomic_load(&endpoint->data_sent),
                                          .connections = atomic_load(&endpoint->connections)};
-    keel_lines_count(&endpoint->lines, out);
+    keel_backends_count(&endpoint->backends, out);
 }

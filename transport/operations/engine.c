@@ -3,7 +3,7 @@
  * The schedule is run once per segment (the c-th chunk of every block), up to `window` segments at a time,
  * each in its slot. A step is run when the steps that it needs are done: a COPY or COMBINE at once, a SEND
  * when its peer has room, a RECEIVE when its message comes. Needs nothing but memory: who may be sent to, and
- * when, is for exchange.c to say. Scratch is a chunk of every TEMP for every slot. */
+ * when, is for operation_protocol.c to say. Scratch is a chunk of every TEMP for every slot. */
 #include "combine.h"
 #include "copy.h"
 #include "group.h"
@@ -114,7 +114,7 @@ static const struct keel_operand *operand_of(const struct keel_operation *operat
     return &schedule->operands[first];
 }
 
-static uint64_t count_messages(const struct keel_leg *leg, bool give, uint32_t *out_segments,
+static uint64_t count_messages(const struct keel_operation_peer *leg, bool give, uint32_t *out_segments,
                                uint64_t *out_bytes)
 {
     const struct keel_operation *operation = leg->operation;
@@ -142,7 +142,7 @@ void keel_engine_init(struct keel_operation *operation)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
     for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_leg *leg = &operation->legs[k];
+        struct keel_operation_peer *leg = &operation->legs[k];
         leg->give_count = count_messages(leg, true, &leg->give_segments, &leg->give_bytes);
         leg->take_count = count_messages(leg, false, &leg->take_segments, &leg->take_bytes);
     }
@@ -198,7 +198,7 @@ static void item_done(struct keel_operation *operation, uint32_t item)
 
 static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t slot, uint32_t leg_index)
 {
-    struct keel_leg *leg = &operation->legs[leg_index];
+    struct keel_operation_peer *leg = &operation->legs[leg_index];
     operation->state[item] = READY;
     operation->chain[item] = KEEL_NONE;
     if (leg->head[slot] == KEEL_NONE)
@@ -206,7 +206,7 @@ static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t
     else
         operation->chain[leg->tail[slot]] = item;
     leg->tail[slot] = item;
-    keel_exchange_queue(leg);
+    keel_protocol_queue(leg);
 }
 
 /* ---- what is held: payloads of peers that a COMBINE reads where they lie, once all of them are there --- */
@@ -224,25 +224,26 @@ void keel_engine_let_go(struct keel_operation *operation, bool copies)
     uint32_t temps = operation->plan->schedule->temp_count;
     for (uint32_t k = 0; k < operation->window * temps && operation->held_count > 0; k++) {
         struct keel_held *held = &operation->held[k];
-        if (held->payload == NULL || (copies && held->line == NULL))
+        if (held->payload == NULL || (copies && held->connection == NULL))
             continue;
-        bool there = keel_exchange_holds(held);
+        bool there = keel_protocol_holds(held);
         if (there && copies)
             memcpy(temp_at(operation, k % temps, k / temps), held->payload, held->bytes);
-        there = there && keel_exchange_let_go(held);
+        there = there && keel_protocol_let_go(held);
         if (there || !copies)
             drop_held(operation, held);
         else
-            held->line = NULL;
+            held->connection = NULL;
     }
 }
 
 /* The payload that is being delivered, of a TEMP that one COMBINE alone reads. */
-static bool hold(struct keel_leg *leg, uint32_t number, uint32_t slot, const uint8_t *payload, uint32_t bytes)
+static bool hold(struct keel_operation_peer *leg, uint32_t number, uint32_t slot, const uint8_t *payload,
+                 uint32_t bytes)
 {
     struct keel_operation *operation = leg->operation;
     struct keel_held *held = held_at(operation, number, slot);
-    if (!keel_exchange_hold(leg, held))
+    if (!keel_protocol_hold(leg, held))
         return false;
     held->payload = payload;
     held->bytes = bytes;
@@ -264,9 +265,9 @@ static bool sources_there(struct keel_operation *operation, const struct keel_op
             sources[k].space == KEEL_SPACE_TEMP ? held_at(operation, sources[k].number, slot) : NULL;
         if (held == NULL || held->payload == NULL)
             continue;
-        bool good = keel_exchange_holds(held) && (!let_go || keel_exchange_let_go(held));
+        bool good = keel_protocol_holds(held) && (!let_go || keel_protocol_let_go(held));
         if (!good)
-            held->line = NULL;
+            held->connection = NULL;
         else if (let_go)
             drop_held(operation, held);
         there = there && good;
@@ -390,7 +391,7 @@ static void finish_segment(struct keel_operation *operation, uint32_t segment)
 static void tell_grants(struct keel_operation *operation)
 {
     for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_leg *leg = &operation->legs[k];
+        struct keel_operation_peer *leg = &operation->legs[k];
         uint32_t limit = operation->lowest + operation->window;
         if (limit > leg->take_segments)
             limit = leg->take_segments;
@@ -399,7 +400,7 @@ static void tell_grants(struct keel_operation *operation)
         leg->grant = limit;
         if (leg->first_sent && limit > leg->grant_told &&
             (limit == leg->take_segments || limit - leg->grant_told >= (operation->window + 1) / 2))
-            keel_exchange_queue(leg);
+            keel_protocol_queue(leg);
     }
 }
 
@@ -499,8 +500,8 @@ static void deposit(const struct keel_operation *operation, const struct keel_op
         memcpy(out, payload, bytes);
 }
 
-bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
-                      uint32_t bytes)
+bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_t ordinal,
+                      const uint8_t *payload, uint32_t bytes)
 {
     struct keel_operation *operation = leg->operation;
     if (ordinal >= leg->receive_count || segment < operation->lowest || segment >= operation->segment_count ||
@@ -526,7 +527,7 @@ bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, 
     return true;
 }
 
-bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
+bool keel_engine_next(struct keel_operation_peer *leg, struct keel_give *out)
 {
     struct keel_operation *operation = leg->operation;
     for (uint32_t segment = operation->lowest; segment < operation->segment_count && segment < leg->granted &&
@@ -551,7 +552,7 @@ bool keel_engine_next(struct keel_leg *leg, struct keel_give *out)
     return false;
 }
 
-void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done)
+void keel_engine_gone(struct keel_operation_peer *leg, const struct keel_give *give, bool done)
 {
     struct keel_operation *operation = leg->operation;
     uint32_t *head = &leg->head[slot_of(operation, give->segment)];
@@ -572,7 +573,8 @@ void keel_engine_sent(struct keel_operation *operation, uint32_t item)
     run(operation);
 }
 
-uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes)
+uint32_t keel_engine_pack(const struct keel_operation_peer *leg, uint8_t *out, uint32_t capacity,
+                          uint32_t *out_bytes)
 {
     const struct keel_operation *operation = leg->operation;
     uint32_t packed = 0;
@@ -594,7 +596,7 @@ uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t cap
     return packed;
 }
 
-void keel_engine_packed(struct keel_leg *leg, uint32_t count)
+void keel_engine_packed(struct keel_operation_peer *leg, uint32_t count)
 {
     struct keel_operation *operation = leg->operation;
     const uint32_t *steps = leg->sends;
@@ -608,7 +610,8 @@ void keel_engine_packed(struct keel_leg *leg, uint32_t count)
         run(operation);
 }
 
-bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes)
+bool keel_engine_unpack(struct keel_operation_peer *leg, uint32_t count, const uint8_t *payload,
+                        uint32_t bytes)
 {
     const struct keel_operation *operation = leg->operation;
     uint32_t at = 0;
@@ -628,7 +631,7 @@ bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *pay
 
 /* ---- what it waits for --------------------------------------------------------------------------------- */
 
-bool keel_engine_awaits(const struct keel_leg *leg)
+bool keel_engine_awaits(const struct keel_operation_peer *leg)
 {
     const struct keel_operation *operation = leg->operation;
     uint32_t slot = slot_of(operation, operation->lowest);
@@ -640,7 +643,7 @@ bool keel_engine_awaits(const struct keel_leg *leg)
     return false;
 }
 
-bool keel_engine_is_held(const struct keel_leg *leg)
+bool keel_engine_is_held(const struct keel_operation_peer *leg)
 {
     const struct keel_operation *operation = leg->operation;
     return operation->lowest < operation->segment_count && operation->lowest >= leg->granted &&

@@ -2,19 +2,19 @@
  *
  * Three kinds of field. "progress": touched only by whoever owns progress (endpoint.c: one thread at a time),
  * so without a lock. "lock": guarded by the endpoint's one lock; it is held for a few instructions, never
- * while lines or user memory are touched. Atomics are written by the owner of progress and read by anybody.
- * What bears no word is set before it is shared. */
+ * while connections or user memory are touched. Atomics are written by the owner of progress and read by
+ * anybody. What bears no word is set before it is shared. */
 #ifndef KEEL_TRANSPORT_GROUP_H
 #define KEEL_TRANSPORT_GROUP_H
 
-#include "line.h"
+#include "connection.h"
 #include "plan.h"
 #include "recorder.h"
 
 #include <keel/thread.h>
 #include <stdatomic.h>
 
-struct keel_leg;
+struct keel_operation_peer;
 
 enum keel_session_state {
     KEEL_SESSION_CALLED,  /* incoming: nothing proven yet */
@@ -30,7 +30,7 @@ struct keel_session {
     struct keel_endpoint *endpoint;
     struct keel_group *group; /* of the whole epoch; while it is dialing, proving or up */
     struct keel_session *next, *previous;
-    struct keel_line *link;
+    struct keel_connection *link;
     enum keel_session_state state;
     uint32_t rank; /* of the other side, once known */
     uint32_t to;   /* incoming: the rank that it called */
@@ -79,7 +79,7 @@ struct keel_peer {
     bool busy;           /* on the epoch's list of those to whom something may be sent */
     struct keel_peer *next_busy;
     struct keel_notice *notices;
-    struct keel_leg *work, *work_last; /* legs with something to send, first come first served */
+    struct keel_operation_peer *work, *work_last; /* legs with something to send, first come first served */
     struct keel_early *early;
     uint32_t early_count;
     /* 0: never called. The last sign of its life, and when the last question was asked that it answered. */
@@ -88,15 +88,15 @@ struct keel_peer {
     _Atomic uint64_t suspect;
 };
 
-/* A send that lends memory; what a line knows it by. */
+/* A send that lends memory; what a connection knows it by. */
 struct keel_ticket {
-    struct keel_leg *leg;
+    struct keel_operation_peer *leg;
     uint32_t item;
 };
 
 /* An operation towards one rank: what goes, what comes. Set at begin, then progress. An item is a step in one
  * of the segments under way: slot * step_count + step. */
-struct keel_leg {
+struct keel_operation_peer {
     struct keel_operation *operation;
     struct keel_peer *_Atomic peer;   /* set when it first begins here; stays */
     uint32_t rank, index;             /* in the group; among the plan's peers */
@@ -110,13 +110,13 @@ struct keel_leg {
     /* how far it is */
     bool queued, first_sent;
     _Atomic bool begun, settled; /* begun: its first message has come */
-    struct keel_leg *next_work, *previous_work;
+    struct keel_operation_peer *next_work, *previous_work;
     uint32_t granted; /* segments below may be sent */
     uint32_t grant, grant_told;
     uint64_t give_left, take_left; /* messages */
     uint32_t in_flight, held;
     uint32_t busy; /* bit per ticket */
-    struct keel_ticket tickets[KEEL_LEG_SENDS];
+    struct keel_ticket tickets[KEEL_OPERATION_PEER_SENDS];
     uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
 };
 
@@ -124,8 +124,8 @@ struct keel_leg {
 struct keel_held {
     const uint8_t *payload; /* NULL: nothing is held, the TEMP has it */
     uint32_t bytes;
-    struct keel_leg *leg;
-    struct keel_line *line; /* NULL: it was taken back, and nobody will ever have it */
+    struct keel_operation_peer *leg;
+    struct keel_connection *connection; /* NULL: it was taken back, and nobody will ever have it */
     uint64_t kept;
 };
 
@@ -173,12 +173,12 @@ struct keel_operation {
     uint8_t *scratch;                    /* window * temp_count chunks, */
     struct keel_held *held;              /*   and what stands for one of them */
     uint32_t held_count;
-    bool scratch_lendable;  /* it is transport memory */
-    uint64_t scratch_bytes; /* that there are */
-    uint64_t scratch_held;  /* that are counted; lock */
-    void *owned;            /* lent memory that goes with the operation if it fails */
-    uint32_t slots;         /* that needs, chain and state have room for */
-    struct keel_leg *legs;  /* of the plan's peers, in order */
+    bool scratch_lendable;            /* it is transport memory */
+    uint64_t scratch_bytes;           /* that there are */
+    uint64_t scratch_held;            /* that are counted; lock */
+    void *owned;                      /* lent memory that goes with the operation if it fails */
+    uint32_t slots;                   /* that needs, chain and state have room for */
+    struct keel_operation_peer *legs; /* of the plan's peers, in order */
     uint32_t leg_count, open_legs;
     uint16_t record; /* its place in the recording */
     bool starting;   /* its first messages are about to go */
@@ -265,7 +265,7 @@ struct keel_group {
 enum { KEEL_NO_RANK = 0xffff };
 
 struct keel_endpoint {
-    struct keel_lines lines;
+    struct keel_backends backends;
     struct keel_recorder *recorder; /* its operations: progress; its groups: lock */
     struct keel_address address;
     struct keel_thread thread;
@@ -370,13 +370,13 @@ struct keel_group *keel_group_next_revoked(struct keel_group *whole);
 bool keel_group_over(const struct keel_group *group);
 
 /* session.c; progress */
-extern const struct keel_line_calls keel_session_calls;
+extern const struct keel_connection_calls keel_session_calls;
 /* The peer of that rank of the epoch, made if it is new; NULL when there is no memory. */
 struct keel_peer *keel_session_peer(struct keel_group *whole, uint32_t rank);
 void keel_session_group_opened(struct keel_endpoint *endpoint, struct keel_group *group);
 void keel_session_busy(struct keel_group *whole, struct keel_peer *peer); /* something may be sent to it */
-/* The line to this peer, if an operation's message may go now, before all others; else NULL. */
-struct keel_line *keel_session_ready(const struct keel_peer *peer);
+/* The connection to this peer, if an operation's message may go now, before all others; else NULL. */
+struct keel_connection *keel_session_ready(const struct keel_peer *peer);
 /* Send what can be sent, dial who is wanted. May end operations. */
 void keel_session_pump(struct keel_group *whole);
 void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns);
@@ -406,13 +406,13 @@ void keel_loss_heard(struct keel_group *group, const struct keel_losses *losses)
 /* It said farewell, or refused this rank. */
 void keel_loss_left(struct keel_group *group, uint32_t rank, const struct keel_losses *losses);
 
-/* company.c; progress */
-void keel_company_wake(struct keel_group *group); /* something is under way */
+/* keepalive.c; progress */
+void keel_keepalive_wake(struct keel_group *group); /* something is under way */
 /* Called, or connected: from now on it has to give signs of life. */
-void keel_company_begin(struct keel_group *group, struct keel_peer *peer);
-void keel_company_heard(struct keel_peer *peer, uint64_t now_ns);
-void keel_company_left(struct keel_peer *peer); /* in order: its silence says nothing any more */
-void keel_company_answered(struct keel_peer *peer, uint64_t asked_ns);
+void keel_keepalive_begin(struct keel_group *group, struct keel_peer *peer);
+void keel_keepalive_heard(struct keel_peer *peer, uint64_t now_ns);
+void keel_keepalive_left(struct keel_peer *peer); /* in order: its silence says nothing any more */
+void keel_keepalive_answered(struct keel_peer *peer, uint64_t asked_ns);
 /* Whom this rank waits for in vain: a rank of the epoch (NO_RANK: nobody), over how many ranks that is known,
  * and for how long that one has held somebody up. */
 struct keel_suspect {
@@ -420,53 +420,53 @@ struct keel_suspect {
     uint64_t held_ns;
 };
 /* In any operation; nothing that `but` said, or of itself. */
-struct keel_suspect keel_company_suspect(const struct keel_group *whole, const struct keel_peer *but);
+struct keel_suspect keel_keepalive_suspect(const struct keel_group *whole, const struct keel_peer *but);
 /* An answer to this peer says so, and its answer is read. */
-void keel_company_tell(const struct keel_group *whole, const struct keel_peer *peer,
-                       struct keel_message *out_message);
-void keel_company_told(const struct keel_group *whole, struct keel_peer *peer,
-                       const struct keel_message *message);
+void keel_keepalive_tell(const struct keel_group *whole, const struct keel_peer *peer,
+                         struct keel_message *out_message);
+void keel_keepalive_told(const struct keel_group *whole, struct keel_peer *peer,
+                         const struct keel_message *message);
 /* Any thread. The same of one operation; but: NULL or as above. */
-struct keel_suspect keel_company_blamed(const struct keel_operation *operation, const struct keel_peer *but,
-                                        uint64_t now_ns);
+struct keel_suspect keel_keepalive_blamed(const struct keel_operation *operation, const struct keel_peer *but,
+                                          uint64_t now_ns);
 /* Any thread. How long the leg's rank has held the operation up, as far as it shows here: it gives no sign of
  * life, or has not begun and waits for nobody. 0: it does not. */
-uint64_t keel_company_held_ns(const struct keel_leg *leg, uint64_t now_ns);
+uint64_t keel_keepalive_held_ns(const struct keel_operation_peer *leg, uint64_t now_ns);
 /* All that had come was delivered after now_ns. */
-void keel_company_tick(struct keel_group *group, uint64_t now_ns);
+void keel_keepalive_tick(struct keel_group *group, uint64_t now_ns);
 
-/* exchange.c; progress */
-void keel_exchange_begin(struct keel_operation *operation);
+/* operation_protocol.c; progress */
+void keel_protocol_begin(struct keel_operation *operation);
 /* A message of an operation: false when it breaks the rules. */
-bool keel_exchange_arrived(struct keel_group *whole, struct keel_peer *peer,
+bool keel_protocol_arrived(struct keel_group *whole, struct keel_peer *peer,
                            const struct keel_message *message, const uint8_t *payload);
-void keel_exchange_sent(struct keel_ticket *ticket);
+void keel_protocol_sent(struct keel_ticket *ticket);
 /* Send one message to this peer. NOTHING: there is none to send now. */
 enum keel_flow_send { KEEL_FLOW_SENT, KEEL_FLOW_NOTHING, KEEL_FLOW_LATER, KEEL_FLOW_BROKEN };
-enum keel_flow_send keel_exchange_send(struct keel_peer *peer, struct keel_line *link, bool *out_retry);
+enum keel_flow_send keel_protocol_send(struct keel_peer *peer, struct keel_connection *link, bool *out_retry);
 /* The rank has left and its connection is closed: what was lent to it is back. */
-void keel_exchange_left(struct keel_group *whole, uint32_t rank);
+void keel_protocol_left(struct keel_group *whole, uint32_t rank);
 /* The rank will say nothing more: end what still awaits it with this status. */
-void keel_exchange_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
-void keel_exchange_end(struct keel_operation *operation, enum keel_status status);
+void keel_protocol_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
+void keel_protocol_end(struct keel_operation *operation, enum keel_status status);
 /* Groups were revoked: tell their ranks, or one of them. */
-void keel_exchange_revoked(struct keel_group *whole);
-void keel_exchange_tell_revoked(const struct keel_group *group, struct keel_peer *peer);
+void keel_protocol_revoked(struct keel_group *whole);
+void keel_protocol_tell_revoked(const struct keel_group *group, struct keel_peer *peer);
 /* A ready SEND lies in the leg, or a grant is to be told. */
-void keel_exchange_queue(struct keel_leg *leg);
+void keel_protocol_queue(struct keel_operation_peer *leg);
 /* Child closing: end what it has under way, take it out of the table. */
-void keel_exchange_close_child(struct keel_group *child);
+void keel_protocol_close_child(struct keel_group *child);
 /* The payload that is being delivered is read later; false: it is not kept for that. */
-bool keel_exchange_hold(struct keel_leg *leg, struct keel_held *out);
-bool keel_exchange_holds(const struct keel_held *held); /* it may be read */
-bool keel_exchange_let_go(struct keel_held *held);      /* false: what was read does not count */
+bool keel_protocol_hold(struct keel_operation_peer *leg, struct keel_held *out);
+bool keel_protocol_holds(const struct keel_held *held); /* it may be read */
+bool keel_protocol_let_go(struct keel_held *held);      /* false: what was read does not count */
 /* Before a long sleep: what is held is copied, since its sender may be what all wait for. */
-void keel_exchange_rest(struct keel_group *whole);
-bool keel_exchange_lends(const struct keel_group *child); /* a connection that stands still uses its memory */
+void keel_protocol_rest(struct keel_group *whole);
+bool keel_protocol_lends(const struct keel_group *child); /* a connection that stands still uses its memory */
 
 /* trace.c: what the flight recorder is told; progress */
 void keel_trace_began(struct keel_operation *operation);
-void keel_trace_first(struct keel_operation *operation, const struct keel_leg *leg);
+void keel_trace_first(struct keel_operation *operation, const struct keel_operation_peer *leg);
 void keel_trace_segment(struct keel_operation *operation);
 void keel_trace_ended(struct keel_operation *operation, enum keel_status status);
 /* Progress is about to sleep: what everything under way waits for. */
@@ -481,29 +481,31 @@ void keel_trace_describe(struct keel_operation *operation, char *out, size_t out
 
 /* engine.c: the steps; progress */
 /* Of the lowest segment: a message of this peer has not come; one for it may not go yet. */
-bool keel_engine_awaits(const struct keel_leg *leg);
-bool keel_engine_is_held(const struct keel_leg *leg);
+bool keel_engine_awaits(const struct keel_operation_peer *leg);
+bool keel_engine_is_held(const struct keel_operation_peer *leg);
 
 void keel_engine_init(struct keel_operation *operation); /* any thread: legs' counts, once the data is set */
 void keel_engine_start(struct keel_operation *operation);
 /* A message for its place; false when it has none. */
-bool keel_engine_take(struct keel_leg *leg, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
-                      uint32_t bytes);
-/* The next message that may go; false when there is none now. Gone: it has been handed to the line. */
+bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_t ordinal,
+                      const uint8_t *payload, uint32_t bytes);
+/* The next message that may go; false when there is none now. Gone: it has been handed to the connection. */
 struct keel_give {
     uint32_t item, segment, ordinal, bytes;
     const uint8_t *payload;
 };
-bool keel_engine_next(struct keel_leg *leg, struct keel_give *out);
-void keel_engine_gone(struct keel_leg *leg, const struct keel_give *give, bool done);
+bool keel_engine_next(struct keel_operation_peer *leg, struct keel_give *out);
+void keel_engine_gone(struct keel_operation_peer *leg, const struct keel_give *give, bool done);
 void keel_engine_sent(struct keel_operation *operation, uint32_t item);
 /* Nothing is held any more: where `copies`, because it lies in its TEMP. */
 void keel_engine_let_go(struct keel_operation *operation, bool copies);
 /* Small messages of segment 0 that may ride on the first one, copied; returns how many, and their bytes.
  * Packed: they have gone. */
-uint32_t keel_engine_pack(const struct keel_leg *leg, uint8_t *out, uint32_t capacity, uint32_t *out_bytes);
-void keel_engine_packed(struct keel_leg *leg, uint32_t count);
-bool keel_engine_unpack(struct keel_leg *leg, uint32_t count, const uint8_t *payload, uint32_t bytes);
+uint32_t keel_engine_pack(const struct keel_operation_peer *leg, uint8_t *out, uint32_t capacity,
+                          uint32_t *out_bytes);
+void keel_engine_packed(struct keel_operation_peer *leg, uint32_t count);
+bool keel_engine_unpack(struct keel_operation_peer *leg, uint32_t count, const uint8_t *payload,
+                        uint32_t bytes);
 
 static inline uint32_t keel_group_to_whole(const struct keel_group *group, uint32_t rank)
 {

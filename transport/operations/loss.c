@@ -1,7 +1,7 @@
 /* loss.c - ranks that are lost, or awaited in vain: what this rank finds, and what it hears of others.
  *
  * Owns the word of a loss and what follows from it for operations. Leaves connections to session.c, deadlines
- * to wait.c, silence to company.c. All of it is progress. */
+ * to wait.c, silence to keepalive.c. All of it is progress. */
 #include "group.h"
 
 #include <keel/log.h>
@@ -44,7 +44,7 @@ void keel_loss_found(struct keel_group *group, uint32_t rank, enum keel_status s
     void (*told)(void *, uint32_t) = group->close_ns == 0 ? group->on_lost : NULL;
     void *context = group->on_lost_context;
     keel_mutex_unlock(&endpoint->lock);
-    keel_exchange_without(group, rank, status);
+    keel_protocol_without(group, rank, status);
     if (told != NULL)
         told(context, rank);
 }
@@ -59,7 +59,7 @@ static void peer_accused(struct keel_group *group, uint32_t rank)
         return;
     peer->accused = true;
     keel_loss_spread(group, rank);
-    keel_exchange_without(group, rank, KEEL_PEER_LOST);
+    keel_protocol_without(group, rank, KEEL_PEER_LOST);
 }
 
 void keel_loss_heard(struct keel_group *group, const struct keel_losses *losses)
@@ -100,7 +100,7 @@ void keel_loss_left(struct keel_group *group, uint32_t rank, const struct keel_l
     if (peer->state == KEEL_PEER_LOST_STATE)
         return;
     peer->state = KEEL_PEER_LEFT;
-    keel_company_left(peer);
+    keel_keepalive_left(peer);
     peer->redial_ns = 0;
     peer->parting = loss ? KEEL_PEER_LOST : KEEL_REVOKED;
     if (keel_losses_name(losses, group->rank))
@@ -108,6 +108,6 @@ void keel_loss_left(struct keel_group *group, uint32_t rank, const struct keel_l
     else
         keel_loss_heard(group, losses);
     if (!loss)
-        keel_exchange_left(group, rank);
-    keel_exchange_without(group, rank, peer->parting);
+        keel_protocol_left(group, rank);
+    keel_protocol_without(group, rank, peer->parting);
 }

@@ -189,9 +189,10 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
 /* All that is of one use; tickets and queues of legs are written before they are read. */
 static void reset(struct keel_operation *operation)
 {
-    const size_t from = offsetof(struct keel_leg, queued), to = offsetof(struct keel_leg, tickets);
+    const size_t from = offsetof(struct keel_operation_peer, queued),
+                 to = offsetof(struct keel_operation_peer, tickets);
     for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_leg *leg = &operation->legs[k];
+        struct keel_operation_peer *leg = &operation->legs[k];
         memset((uint8_t *)leg + from, 0, to - from);
         leg->give_left = leg->give_count;
         leg->take_left = leg->take_count;

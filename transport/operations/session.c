@@ -91,7 +91,7 @@ static void session_destroy(struct keel_session *session)
 {
     struct keel_endpoint *endpoint = session->endpoint;
     if (session->link != NULL)
-        keel_line_close(session->link);
+        keel_connection_close(session->link);
     if (session->state == KEEL_SESSION_UP)
         atomic_fetch_sub(&endpoint->connections, 1);
     if (session->group != NULL && peer_of(session)->session == session)
@@ -194,7 +194,7 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     if (kind == KEEL_MESSAGE_PONG) {
         message->offset = session->asked_ns;
         if (session->group != NULL)
-            keel_company_tell(session->group, peer_of(session), message);
+            keel_keepalive_tell(session->group, peer_of(session), message);
         return 0;
     }
     if (kind == KEEL_MESSAGE_LOST) {
@@ -225,7 +225,7 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
 static void seal_from_here(struct keel_session *session)
 {
     if (session->sealer != NULL)
-        keel_line_seal(session->link, true, session->sealer);
+        keel_connection_seal(session->link, true, session->sealer);
     session->sealer = NULL;
 }
 
@@ -244,7 +244,7 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     union control payload;
     uint32_t bytes = compose(session, kind, &message, &payload);
     message.bytes = bytes;
-    enum keel_send result = keel_line_send(session->link, &message, &payload, false, NULL, out_retry);
+    enum keel_send result = keel_connection_send(session->link, &message, &payload, false, NULL, out_retry);
     if (result == KEEL_SEND_BROKEN)
         return KEEL_FLOW_BROKEN;
     if (result == KEEL_SEND_LATER)
@@ -255,11 +255,11 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     return KEEL_FLOW_SENT;
 }
 
-struct keel_line *keel_session_ready(const struct keel_peer *peer)
+struct keel_connection *keel_session_ready(const struct keel_peer *peer)
 {
     const struct keel_session *session = peer->session;
     bool ready = session != NULL && session->state == KEEL_SESSION_UP && session->due == 0 &&
-                 session->retry_ns == 0 && session->link->state == KEEL_LINE_OPEN &&
+                 session->retry_ns == 0 && session->link->state == KEEL_CONNECTION_OPEN &&
                  session->group->close_ns == 0 && peer->work == NULL && peer->notices == NULL;
     return ready ? session->link : NULL;
 }
@@ -270,14 +270,14 @@ static enum keel_flow_send send_one(struct keel_session *session, bool *out_retr
         return send_due(session, out_retry);
     if (session->state != KEEL_SESSION_UP || session->group->close_ns != 0)
         return KEEL_FLOW_NOTHING;
-    return keel_exchange_send(peer_of(session), session->link, out_retry);
+    return keel_protocol_send(peer_of(session), session->link, out_retry);
 }
 
 static void pump_session(struct keel_session *session)
 {
     bool retry = false;
     enum keel_flow_send result;
-    if (session->link->state != KEEL_LINE_OPEN)
+    if (session->link->state != KEEL_CONNECTION_OPEN)
         return;
     do {
         result = send_one(session, &retry);
@@ -323,8 +323,8 @@ static bool company_arrived(struct keel_session *session, const struct keel_mess
     }
     if (message->kind != KEEL_MESSAGE_PONG || session->state == KEEL_SESSION_EARLY)
         return false;
-    keel_company_answered(peer_of(session), message->offset);
-    keel_company_told(session->group, peer_of(session), message);
+    keel_keepalive_answered(peer_of(session), message->offset);
+    keel_keepalive_told(session->group, peer_of(session), message);
     return true;
 }
 
@@ -338,7 +338,7 @@ static void cannot_dial(struct keel_group *group, uint32_t rank, enum keel_statu
              (unsigned long long)group->epoch, group->rank, rank, why);
     peer->state = KEEL_PEER_LEFT;
     peer->parting = status;
-    keel_exchange_without(group, rank, status);
+    keel_protocol_without(group, rank, status);
 }
 
 /* Callers who say nothing took the descriptors between two looks at them. They lose them within
@@ -369,11 +369,11 @@ static void dial(struct keel_group *group, uint32_t rank)
     session->dialed = true;
     memcpy(session->members, group->members, sizeof session->members);
     peer->session = session;
-    keel_company_begin(group, peer);
+    keel_keepalive_begin(group, peer);
     keel_handshake_exchange(session->secret, session->challenge);
     session->cipher = keel_cipher_best();
     enum keel_status status =
-        keel_lines_dial(&endpoint->lines, &group->addresses[rank], session, &session->link);
+        keel_backends_dial(&endpoint->backends, &group->addresses[rank], session, &session->link);
     if (status == KEEL_PEER_LOST) {
         keel_session_break(session, keel_detail());
     } else if (status == KEEL_BUSY && peer->busy_dials++ < BUSY_DIALS_MAX) {
@@ -424,10 +424,10 @@ static void tell_news(struct keel_session *session)
         due(session, KEEL_MESSAGE_LOST);
     keel_mutex_lock(&group->endpoint->lock);
     if (group->revoked_for_all)
-        keel_exchange_tell_revoked(group, peer_of(session));
+        keel_protocol_tell_revoked(group, peer_of(session));
     for (struct keel_group *child = group->children; child != NULL; child = child->next_child)
         if (child->revoked_for_all)
-            keel_exchange_tell_revoked(child, peer_of(session));
+            keel_protocol_tell_revoked(child, peer_of(session));
     keel_mutex_unlock(&group->endpoint->lock);
 }
 
@@ -439,7 +439,7 @@ static void come_up(struct keel_session *session)
     peer->session = session;
     peer->state = KEEL_PEER_UP;
     peer->redial_ns = 0;
-    keel_company_begin(session->group, peer);
+    keel_keepalive_begin(session->group, peer);
     atomic_fetch_add(&session->endpoint->connections, 1);
     tell_news(session);
     pump_session(session);
@@ -544,10 +544,10 @@ static enum keel_status agree(struct keel_session *session, uint16_t cipher)
     struct keel_cipher *opener;
     if (cipher != KEEL_CIPHER_AES)
         session->cipher = KEEL_CIPHER_CHACHA;
-    if (endpoint->has_key && keel_line_is_exposed(session->link)) {
+    if (endpoint->has_key && keel_connection_is_exposed(session->link)) {
         KEEL_TRY(keel_handshake_ciphers(endpoint->key, role, &parties, session->secret, session->theirs,
                                         session->cipher, &session->sealer, &opener));
-        keel_line_seal(session->link, false, opener);
+        keel_connection_seal(session->link, false, opener);
     }
     keel_handshake_wipe(session->secret);
     return KEEL_OK;
@@ -618,9 +618,9 @@ static void other_members(struct keel_group *group, uint32_t rank)
     peer->state = KEEL_PEER_LEFT;
     peer->parting = KEEL_MISMATCH;
     peer->redial_ns = 0;
-    keel_company_left(peer);
+    keel_keepalive_left(peer);
     keel_loss_spread(group, rank);
-    keel_exchange_without(group, rank, KEEL_MISMATCH);
+    keel_protocol_without(group, rank, KEEL_MISMATCH);
 }
 
 /* A farewell or a refusal: why its sender's epoch ended. False when it breaks the rules. */
@@ -636,7 +636,7 @@ static bool last_arrived(struct keel_session *session, const struct keel_message
     word.kind = KEEL_MESSAGE_DIFFER;
     word.bytes = sizeof(struct keel_differ);
     if (message->bytes == sizeof(struct keel_farewell))
-        keel_exchange_arrived(group, peer_of(session), &word,
+        keel_protocol_arrived(group, peer_of(session), &word,
                               payload + offsetof(struct keel_farewell, differ));
     session_destroy(session);
     if (refusal == KEEL_REFUSE_DUPLICATE) {
@@ -656,7 +656,7 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 {
     struct keel_handshake handshake;
     if (session->dialed)
-        keel_company_heard(peer_of(session), session->endpoint->now_ns);
+        keel_keepalive_heard(peer_of(session), session->endpoint->now_ns);
     if (session->state == KEEL_SESSION_EARLY || session->state == KEEL_SESSION_PROVING)
         if (company_arrived(session, message))
             return true;
@@ -684,7 +684,7 @@ static uint32_t count_strangers(const struct keel_endpoint *endpoint)
 {
     uint32_t count = 0;
     for (const struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
-        count += at->state == KEEL_SESSION_CALLED && keel_line_is_exposed(at->link);
+        count += at->state == KEEL_SESSION_CALLED && keel_connection_is_exposed(at->link);
     return count;
 }
 
@@ -693,15 +693,15 @@ static struct keel_session *oldest_stranger(const struct keel_endpoint *endpoint
 {
     struct keel_session *oldest = NULL;
     for (struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
-        if (at->state == KEEL_SESSION_CALLED && keel_line_is_exposed(at->link))
+        if (at->state == KEEL_SESSION_CALLED && keel_connection_is_exposed(at->link))
             oldest = at;
     return oldest;
 }
 
-static bool on_asked(void *context, struct keel_line *link)
+static bool on_asked(void *context, struct keel_connection *link)
 {
     struct keel_endpoint *endpoint = context;
-    if (keel_line_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX)
+    if (keel_connection_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX)
         drop(oldest_stranger(endpoint), "it has not proven itself, and newer callers need its place");
     struct keel_session *session = session_create(endpoint, KEEL_SESSION_CALLED);
     if (session == NULL)
@@ -716,7 +716,7 @@ static bool on_asked(void *context, struct keel_line *link)
     return true;
 }
 
-static void on_opened(void *context, struct keel_line *link)
+static void on_opened(void *context, struct keel_connection *link)
 {
     (void)context;
     pump_session(link->owner);
@@ -741,14 +741,14 @@ static bool take_message(struct keel_session *session, const struct keel_message
         return true;
     }
     return company_arrived(session, message) ||
-           keel_exchange_arrived(group, peer_of(session), message, payload);
+           keel_protocol_arrived(group, peer_of(session), message, payload);
 }
 
 static void up_arrived(struct keel_session *session, const struct keel_message *message,
                        const uint8_t *payload)
 {
     struct keel_group *group = session->group;
-    keel_company_heard(peer_of(session), session->endpoint->now_ns);
+    keel_keepalive_heard(peer_of(session), session->endpoint->now_ns);
     if (message->epoch != group->epoch)
         drop(session, "a message of another epoch");
     else if (!take_message(session, message, payload))
@@ -756,7 +756,7 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
     keel_session_pump(group);
 }
 
-static void on_arrived(void *context, struct keel_line *link, const struct keel_message *message,
+static void on_arrived(void *context, struct keel_connection *link, const struct keel_message *message,
                        const uint8_t *payload)
 {
     struct keel_endpoint *endpoint = context;
@@ -772,20 +772,20 @@ static void on_arrived(void *context, struct keel_line *link, const struct keel_
         drop(session, "a message out of turn");
 }
 
-static void on_sent(void *context, struct keel_line *link, void *owner)
+static void on_sent(void *context, struct keel_connection *link, void *owner)
 {
     (void)context;
     struct keel_session *session = link->owner;
     struct keel_group *group = session->group;
     session->endpoint->events++;
     if (owner != NULL && session->state == KEEL_SESSION_UP)
-        keel_exchange_sent(owner);
+        keel_protocol_sent(owner);
     pump_session(session);
     if (group != NULL)
         keel_session_pump(group);
 }
 
-static void on_broke(void *context, struct keel_line *link, const char *why)
+static void on_broke(void *context, struct keel_connection *link, const char *why)
 {
     (void)context;
     struct keel_session *session = link->owner;
@@ -795,7 +795,7 @@ static void on_broke(void *context, struct keel_line *link, const char *why)
         keel_session_pump(group);
 }
 
-const struct keel_line_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
+const struct keel_connection_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
 
 /* ---- time ---------------------------------------------------------------------------------------------- */
 
@@ -841,7 +841,7 @@ void keel_session_tick(struct keel_endpoint *endpoint, uint64_t now_ns)
         return;
     }
     tick_dials(group, now_ns);
-    keel_company_tick(group, now_ns);
+    keel_keepalive_tick(group, now_ns);
     keel_session_pump(group);
 }
 

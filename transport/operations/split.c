@@ -185,13 +185,13 @@ static void end_operations(struct keel_group *child)
     uint64_t deadline_ns = keel_deadline_after_ns(KEEL_CLOSE_NS);
     keel_mutex_lock(&endpoint->lock);
     keel_endpoint_mail(endpoint); /* what was begun last is in the table, or has ended */
-    keel_exchange_close_child(child);
-    while (keel_exchange_lends(child) && keel_now_ns() < deadline_ns) {
+    keel_protocol_close_child(child);
+    while (keel_protocol_lends(child) && keel_now_ns() < deadline_ns) {
         uint64_t soon = keel_deadline_after_ns(KEEL_NS_PER_MS);
         keel_endpoint_pass(endpoint, false);
         keel_endpoint_sleep(endpoint, soon < deadline_ns ? soon : deadline_ns);
     }
-    if (keel_exchange_lends(child))
+    if (keel_protocol_lends(child))
         keel_session_break_lent(child);
 }
 

@@ -26,7 +26,7 @@ void keel_trace_began(struct keel_operation *operation)
 }
 
 /* The message has just come: when, is known of its peer. */
-void keel_trace_first(struct keel_operation *operation, const struct keel_leg *leg)
+void keel_trace_first(struct keel_operation *operation, const struct keel_operation_peer *leg)
 {
     const struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
     keel_recorder_first(operation->group->endpoint->recorder, operation->record, leg->rank,
@@ -47,9 +47,9 @@ void keel_trace_ended(struct keel_operation *operation, enum keel_status status)
                         operation->segment_count > 1 ? keel_now_ns() : endpoint->now_ns);
 }
 
-/* ---- what is waited for ---- */
+/* ---- what is waited for -------------------------------------------------------------------------------- */
 
-static bool wants(const struct keel_leg *leg, enum keel_record_want want)
+static bool wants(const struct keel_operation_peer *leg, enum keel_record_want want)
 {
     bool begun = atomic_load_explicit(&leg->begun, memory_order_relaxed);
     switch (want) {
@@ -73,7 +73,7 @@ static void tell_waits(struct keel_operation *operation)
     uint32_t count = 0, want = KEEL_RECORD_WANT_NOTHING;
     while (count == 0 && ++want < KEEL_RECORD_WANT_COUNT)
         for (uint32_t k = 0; k < operation->leg_count; k++) {
-            const struct keel_leg *leg = &operation->legs[k];
+            const struct keel_operation_peer *leg = &operation->legs[k];
             if (atomic_load_explicit(&leg->settled, memory_order_relaxed) || !wants(leg, want))
                 continue;
             if (count < KEEL_RECORD_AWAITED)

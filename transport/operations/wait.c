@@ -2,7 +2,7 @@
  *
  * So a short operation takes no change of threads. A waiter that finds nothing to do looks again for some
  * microseconds (its patience), then spins, some tens of microseconds at most where it has not just slept for
- * a moment, and only while that pays, offering the processor to others, then sleeps on the lines'
+ * a moment, and only while that pays, offering the processor to others, then sleeps on the connections'
  * descriptors. It spins less where that was in vain or where others wanted the processor: ranks may outnumber
  * processors, and a spinning rank takes the time of the one that it waits for. */
 #include "group.h"
@@ -101,7 +101,7 @@ static bool is_called(struct keel_endpoint *endpoint, uint64_t now_ns, uint64_t 
     if (now_ns < *in_out_look_ns)
         return false;
     *in_out_look_ns = now_ns + KEEL_PING_NS;
-    return keel_lines_asked(&endpoint->lines);
+    return keel_backends_asked(&endpoint->backends);
 }
 
 /* Caller owns progress. Returns when the operation has ended, its time is up, or another thread claims
@@ -126,7 +126,7 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
             return true;
         if (spin(operation, deadline_ns) || finished(operation))
             continue;
-        asked = keel_lines_asked(&endpoint->lines); /* or data that came just now: look once more */
+        asked = keel_backends_asked(&endpoint->backends); /* or data that came just now: look once more */
         if (!asked)
             doze(operation, deadline_ns);
     }
@@ -140,15 +140,15 @@ static void blame_suspects(const struct keel_operation *operation)
 {
     struct keel_group *whole = operation->group->whole;
     uint64_t now = keel_now_ns(), held_ns = KEEL_NEVER;
-    struct keel_suspect suspect = keel_company_blamed(operation, NULL, now);
+    struct keel_suspect suspect = keel_keepalive_blamed(operation, NULL, now);
     if (suspect.rank == KEEL_NO_RANK)
         return;
     keel_group_note_lost(whole, suspect.rank);
     for (uint32_t k = 0; k < operation->leg_count; k++)
         if (keel_group_to_whole(operation->group, operation->legs[k].rank) == suspect.rank)
-            held_ns = keel_company_held_ns(&operation->legs[k], now);
+            held_ns = keel_keepalive_held_ns(&operation->legs[k], now);
     for (uint32_t k = 0; k < operation->leg_count && held_ns > 0; k++)
-        if (keel_company_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 32)
+        if (keel_keepalive_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 32)
             keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->legs[k].rank));
 }
 

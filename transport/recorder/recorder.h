@@ -8,7 +8,7 @@
  *
  * Threads. What is told of operations is told by whoever holds progress; groups come and go under the
  * endpoint's lock. Readers take no lock: see recording.h. Time is given by the caller, who has just read the
- * clock anyway. Leaves judging to who.h. */
+ * clock anyway. Leaves judging to hang_analysis.h. */
 #ifndef KEEL_TRANSPORT_RECORDER_H
 #define KEEL_TRANSPORT_RECORDER_H
 
@@ -45,7 +45,7 @@ enum keel_record_what {
 };
 enum keel_record_state { KEEL_RECORD_FREE, KEEL_RECORD_LIVE, KEEL_RECORD_OVER };
 
-/* ---- the file: header, groups, operations, events; little-endian, each part 64-byte aligned ---- */
+/* ---- the file: header, groups, operations, events; little-endian, each part 64-byte aligned ------------ */
 
 struct keel_record_header {
     uint64_t magic;
@@ -110,7 +110,7 @@ struct keel_record {
     struct keel_record_event events[KEEL_RECORD_EVENTS];
 };
 
-/* ---- the writer ---- */
+/* ---- the writer ---------------------------------------------------------------------------------------- */
 
 struct keel_recorder;
 

@@ -3,7 +3,7 @@
 #ifndef KEEL_TRANSPORT_NET_BENCH_H
 #define KEEL_TRANSPORT_NET_BENCH_H
 
-#include "net_crew.h"
+#include "net_rendezvous.h"
 
 enum {
     KEEL_NET_BENCH_LIST = 16,         /* operations, elements, algorithms, orders that may be asked for */

@@ -3,7 +3,7 @@
 #define KEEL_TRANSPORT_NET_CHECK_H
 
 #include "net_cases.h"
-#include "net_crew.h"
+#include "net_rendezvous.h"
 
 enum keel_net_check_frame {
     KEEL_NET_CHECK_DONE = KEEL_NET_FRAME_OWN, /* all cases of one operation: struct keel_net_check_count */

@@ -1,6 +1,6 @@
 /* net_cmd_who.c - `keel net who`: whom everybody waits for, from the recordings of this host or of files. */
+#include "hang_analysis.h"
 #include "net_cmd.h"
-#include "who.h"
 
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -12,33 +12,33 @@ struct own {
     bool all;
 };
 
-/* ---- for people ---- */
+/* ---- for people ---------------------------------------------------------------------------------------- */
 
-static void print_rank(const struct keel_who_group *group, uint32_t number)
+static void print_rank(const struct keel_hang_analysis_group *group, uint32_t number)
 {
-    const struct keel_who_rank *rank = &group->ranks[number];
+    const struct keel_hang_analysis_rank *rank = &group->ranks[number];
     char text[320] = "";
     const struct keel_record_operation *operation = rank->operation;
     if (rank->recording == NULL) {
-        printf("  rank %-4" PRIu32 " %s\n", number, keel_who_state_text(rank->state));
+        printf("  rank %-4" PRIu32 " %s\n", number, keel_hang_analysis_state_text(rank->state));
         return;
     }
     printf("  rank %-4" PRIu32 " process %-8" PRIu32 " %s", number, rank->recording->record.header.pid,
-           keel_who_state_text(rank->state));
+           keel_hang_analysis_state_text(rank->state));
     if (operation != NULL && operation->state == KEEL_RECORD_LIVE) {
-        uint64_t age_ns = keel_who_age_ns(rank->recording, operation->begun_ns);
+        uint64_t age_ns = keel_hang_analysis_age_ns(rank->recording, operation->begun_ns);
         keel_record_operation_text(operation, operation->begun_ns + age_ns, text, sizeof text);
         printf(": %s", text);
     } else if (rank->last != NULL) {
         char age[32];
-        keel_format_ns(keel_who_age_ns(rank->recording, rank->last->at_ns), age);
+        keel_format_ns(keel_hang_analysis_age_ns(rank->recording, rank->last->at_ns), age);
         printf(": last heard of in %s %" PRIu64 ", %s ago", keel_collective_name(rank->last->kind),
                rank->last->sequence, age);
     }
     putchar('\n');
 }
 
-static void print_group(const struct keel_who_group *group, bool all)
+static void print_group(const struct keel_hang_analysis_group *group, bool all)
 {
     char text[512];
     printf("group %016" PRIx64 ", epoch %" PRIu64 ", %" PRIu32 " ranks: ", group->identity, group->epoch,
@@ -55,7 +55,7 @@ static void print_group(const struct keel_who_group *group, bool all)
     printf("%" PRIu32 " in flight, %" PRIu32 " ranks wait%s\n", group->in_flight, group->waiting_count,
            group->moves ? "; it moves" : "; nothing moves");
     for (uint32_t k = 0; k < group->culprit_count; k++) {
-        keel_who_culprit_text(group, group->culprits[k], text, sizeof text);
+        keel_hang_analysis_culprit_text(group, group->culprits[k], text, sizeof text);
         printf("%s%s\n", k == 0 ? "> " : "  ", text);
     }
     if (group->culprit_count == 0 && group->waiting_count > 0)
@@ -65,7 +65,7 @@ static void print_group(const struct keel_who_group *group, bool all)
             print_rank(group, rank);
 }
 
-/* ---- for programs ---- */
+/* ---- for programs -------------------------------------------------------------------------------------- */
 
 static void json_operation(struct keel_json *json, const struct keel_record_operation *operation)
 {
@@ -79,11 +79,11 @@ static void json_operation(struct keel_json *json, const struct keel_record_oper
     keel_json_close(json, '}');
 }
 
-static void json_rank(struct keel_json *json, const struct keel_who_group *group, uint32_t number)
+static void json_rank(struct keel_json *json, const struct keel_hang_analysis_group *group, uint32_t number)
 {
-    static const char *const states[KEEL_WHO_STATE_COUNT] = {
+    static const char *const states[KEEL_HANG_ANALYSIS_STATE_COUNT] = {
         "dead", "stopped", "not begun", "unseen", "failed", "left", "working", "waiting", "done"};
-    const struct keel_who_rank *rank = &group->ranks[number];
+    const struct keel_hang_analysis_rank *rank = &group->ranks[number];
     const struct keel_record_operation *operation = rank->operation;
     keel_json_open(json, NULL, '{');
     keel_json_number(json, "rank", number);
@@ -107,7 +107,7 @@ static void json_rank(struct keel_json *json, const struct keel_who_group *group
     keel_json_close(json, '}');
 }
 
-static void json_group(struct keel_json *json, const struct keel_who_group *group)
+static void json_group(struct keel_json *json, const struct keel_hang_analysis_group *group)
 {
     char text[512];
     keel_json_open(json, NULL, '{');
@@ -119,14 +119,15 @@ static void json_group(struct keel_json *json, const struct keel_who_group *grou
     if (group->operation != NULL) {
         json_operation(json, group->operation);
         keel_json_number(json, "segment", group->segment);
-        keel_json_number(json, "begun_ns_ago",
-                         keel_who_age_ns(group->ranks[group->owner].recording, group->operation->begun_ns));
+        keel_json_number(
+            json, "begun_ns_ago",
+            keel_hang_analysis_age_ns(group->ranks[group->owner].recording, group->operation->begun_ns));
         keel_json_number(json, "waiting", group->waiting_count);
         keel_json_bool(json, "living", group->living);
         keel_json_bool(json, "moves", group->moves);
         keel_json_open(json, "awaited", '[');
         for (uint32_t k = 0; k < group->culprit_count; k++) {
-            keel_who_culprit_text(group, group->culprits[k], text, sizeof text);
+            keel_hang_analysis_culprit_text(group, group->culprits[k], text, sizeof text);
             keel_json_open(json, NULL, '{');
             keel_json_number(json, "rank", group->culprits[k]);
             keel_json_text(json, "text", text);
@@ -141,7 +142,7 @@ static void json_group(struct keel_json *json, const struct keel_who_group *grou
     keel_json_close(json, '}');
 }
 
-static void print_json(const struct keel_who *who, const struct keel_recordings *recordings)
+static void print_json(const struct keel_hang_analysis *who, const struct keel_recordings *recordings)
 {
     struct keel_json json = keel_command_json(stdout);
     keel_json_number(&json, "recordings", recordings->count);
@@ -153,7 +154,7 @@ static void print_json(const struct keel_who *who, const struct keel_recordings 
     keel_command_json_end(&json);
 }
 
-/* ---- the command ---- */
+/* ---- the command --------------------------------------------------------------------------------------- */
 
 static enum keel_status load(const struct keel_command *cmd, struct keel_recordings *out)
 {
@@ -179,14 +180,14 @@ static int run(const struct keel_command *cmd)
 {
     const struct own *own = keel_command_own(cmd);
     struct keel_recordings recordings;
-    struct keel_who who;
+    struct keel_hang_analysis who;
     enum keel_status status = load(cmd, &recordings);
     if (status != KEEL_OK)
         return keel_net_report(status);
     keel_sleep_until_ns(keel_deadline_after_ns(BETWEEN_LOOKS_NS));
     for (uint32_t k = 0; k < recordings.count; k++)
         keel_recording_refresh(recordings.at[k]);
-    status = keel_who_judge(&recordings, &who);
+    status = keel_hang_analysis_judge(&recordings, &who);
     if (status == KEEL_OK && cmd->json)
         print_json(&who, &recordings);
     for (uint32_t k = 0; status == KEEL_OK && !cmd->json && k < who.group_count; k++)
@@ -194,7 +195,7 @@ static int run(const struct keel_command *cmd)
     if (status == KEEL_OK && !cmd->json && who.group_count == 0)
         printf("%" PRIu32 " recordings, no group is open\n", recordings.count);
     if (status == KEEL_OK)
-        keel_who_free(&who);
+        keel_hang_analysis_free(&who);
     keel_recordings_free(&recordings);
     return status == KEEL_OK ? 0 : keel_net_report(status);
 }

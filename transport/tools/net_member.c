@@ -14,7 +14,7 @@ uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank)
 enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t kind, const void *payload,
                                    uint32_t bytes)
 {
-    return keel_crew_say(rank->member, kind, payload, bytes, keel_net_rank_deadline(rank));
+    return keel_rendezvous_say(rank->member, kind, payload, bytes, keel_net_rank_deadline(rank));
 }
 
 /* Everybody's address, once all are here. */
@@ -22,21 +22,21 @@ static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_c
                              struct keel_address *addresses)
 {
     uint8_t key[KEEL_KEY_BYTES];
-    char local[KEEL_CREW_PLACE_BYTES];
+    char local[KEEL_RENDEZVOUS_PLACE_BYTES];
     struct keel_address mine;
     if (crew->key_file == NULL)
         return keel_fail(KEEL_INVALID, "several nodes need --key FILE (make one: openssl rand -hex 32)");
-    KEEL_TRY(keel_crew_key_read(crew->key_file, key));
+    KEEL_TRY(keel_rendezvous_key_read(crew->key_file, key));
     bool shared = strcmp(crew->carrier, "shared") == 0;
     struct keel_endpoint_config config = {
         .provider = shared ? NULL : crew->carrier, .node = local, .key = key, .fabric_only = !shared};
     uint64_t deadline_ns = keel_net_rank_deadline(rank);
-    enum keel_status status = keel_crew_connect(crew->join, key, deadline_ns, local, &rank->member);
+    enum keel_status status = keel_rendezvous_connect(crew->join, key, deadline_ns, local, &rank->member);
     if (status == KEEL_OK)
         status = keel_endpoint_open(&config, &rank->endpoint);
     if (status == KEEL_OK) {
         keel_endpoint_address(rank->endpoint, &mine);
-        status = keel_crew_enter(rank->member, rank->rank, rank->world, &mine, deadline_ns, addresses);
+        status = keel_rendezvous_enter(rank->member, rank->rank, rank->world, &mine, deadline_ns, addresses);
     }
     sodium_memzero(key, sizeof key);
     return status;
@@ -101,6 +101,6 @@ int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_cr
         keel_group_close(rank.group);
     if (rank.endpoint != NULL)
         keel_endpoint_close(rank.endpoint);
-    keel_crew_leave(rank.member, true);
+    keel_rendezvous_leave(rank.member, true);
     return keel_status_exit_code(status);
 }

@@ -1,8 +1,8 @@
-/* net_member.h - a rank's side of net_crew.h. */
+/* net_member.h - a rank's side of net_rendezvous.h. */
 #ifndef KEEL_TRANSPORT_NET_MEMBER_H
 #define KEEL_TRANSPORT_NET_MEMBER_H
 
-#include "net_crew.h"
+#include "net_rendezvous.h"
 
 /* Payload of KEEL_NET_FRAME_FAILED. */
 struct keel_net_failure {

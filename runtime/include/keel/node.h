@@ -7,7 +7,7 @@
  * replays exactly. Integers only; no pointer-ordered containers.
  *
  * What it decides: who is in the run (membership), which rank carries which shard (the view), when a
- * worker is convicted (evidence accuses, only a view change convicts), when a snapshot is committed,
+ * worker is evicted (evidence accuses, only a view change evicts), when a snapshot is committed,
  * when records of steps are delivered, when the run is over.
  *
  * The view is one value in a compare-and-swap register (CASPaxos, Rystsov 2018) held by
@@ -95,7 +95,7 @@ enum keel_cause {
 };
 const char *keel_cause_name(enum keel_cause cause);
 
-/* ---- configuration -------------------------------------------------------------------------------- */
+/* ---- configuration ------------------------------------------------------------------------------------- */
 
 struct keel_node_config {
     uint16_t node;         /* this node; 0 is the launcher */
@@ -116,7 +116,7 @@ struct keel_node_config {
     bool launcher;        /* delivers records and events, ends the run; always node 0 */
 };
 
-/* ---- events: what happened ------------------------------------------------------------------------ */
+/* ---- events: what happened ----------------------------------------------------------------------------- */
 
 enum keel_event_kind {
     KEEL_EVENT_START,          /* first of all; `data` is what keel_env.persist stored last, or empty */
@@ -149,7 +149,7 @@ struct keel_node_event {
     uint32_t bytes;
 };
 
-/* ---- environment: all effects ----------------------------------------------------------------------- */
+/* ---- environment: all effects -------------------------------------------------------------------------- */
 
 struct keel_env {
     void *context;
@@ -200,7 +200,7 @@ struct keel_env {
     void (*trace)(void *context, const char *line);
 };
 
-/* ---- the function ------------------------------------------------------------------------------------ */
+/* ---- the function -------------------------------------------------------------------------------------- */
 
 struct keel_node; /* fixed size, caller's storage */
 uint64_t keel_node_bytes(void);

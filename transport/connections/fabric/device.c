@@ -32,8 +32,8 @@ static int ask(const struct keel_provider *provider, const char *node, struct fi
     return result;
 }
 
-/* Asked once more without the address: unconnected endpoints need not have one that IP knows (their lines
- * meet over sockets); for the others, to say what stands in the way. */
+/* Asked once more without the address: unconnected endpoints need not have one that IP knows (their
+ * connections meet over sockets); for the others, to say what stands in the way. */
 static enum keel_status ask_anywhere(struct keel_provider_info *device, int error)
 {
     const char *name = device->provider->name;

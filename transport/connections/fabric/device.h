@@ -18,7 +18,7 @@ struct keel_provider_info {
 };
 
 /* `provider` NULL: verbs where a device of it has that address, else tcp. UNSUPPORTED, with the reason.
- * Whoever opens a carrier with it takes the info. */
+ * Whoever opens a backend with it takes the info. */
 enum keel_status keel_device_find(const char *provider, const char *node, struct keel_provider_info *out);
 
 #endif

@@ -1,9 +1,9 @@
-/* fabric.c - libfabric's connected endpoints: a listener, and lines with their slots.
+/* fabric.c - libfabric's connected endpoints: a listener, and connections with their slots.
  *
  * Receive slots are posted again at once after `arrived` returns, so a peer never blocks on us; the
- * completion queue is larger than all that can be outstanding. A closed line stays in the graveyard until the
- * queues have been drained to the bottom once more, since completions that the provider flushed may still
- * name its slots. */
+ * completion queue is larger than all that can be outstanding. A closed connection stays in the graveyard
+ * until the queues have been drained to the bottom once more, since completions that the provider flushed may
+ * still name its slots. */
 #include "fabric.h"
 #include "callers.h"
 #include "libfabric.h"
@@ -20,8 +20,8 @@
 enum {
     SLOT_BYTES = sizeof(struct keel_envelope) + KEEL_CHUNK_BYTES,
     SEND_SLOT_BYTES = sizeof(struct keel_envelope) + KEEL_EAGER_BYTES, /* where payloads are lent */
-    QUEUE_ENTRIES = KEEL_LINES_MAX * (KEEL_LINE_RECEIVES + KEEL_LINE_SENDS),
-    EVENT_ENTRIES = 2 * KEEL_LINES_MAX,
+    QUEUE_ENTRIES = KEEL_BACKEND_CONNECTIONS_MAX * (KEEL_CONNECTION_RECEIVES + KEEL_CONNECTION_SENDS),
+    EVENT_ENTRIES = 2 * KEEL_BACKEND_CONNECTIONS_MAX,
     BATCH = 16,
     EVENT_BYTES = 512
 };
@@ -38,17 +38,17 @@ struct slot {
 };
 
 struct link {
-    struct keel_line line; /* first: they are the same to the room */
+    struct keel_connection connection; /* first: they are the same to the room */
     struct fid_ep *ep;
     uint8_t *memory;
     struct fid_mr *registration; /* of the memory, if the provider wants that */
     void *descriptor;            /* of the registration, or NULL */
-    struct slot receives[KEEL_LINE_RECEIVES];
-    struct slot sends[KEEL_LINE_SENDS];
+    struct slot receives[KEEL_CONNECTION_RECEIVES];
+    struct slot sends[KEEL_CONNECTION_SENDS];
 };
 
 struct fabric {
-    struct keel_carrier carrier; /* first */
+    struct keel_connection_backend backend; /* first */
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
@@ -58,18 +58,18 @@ struct fabric {
     int eq_fd, cq_fd;
     uint64_t registered;          /* so often: keys of registrations, which nobody but the provider uses */
     bool registers;               /* memory must be registered before the provider touches it */
-    bool seal_payload;            /* of bulk data too, on lines that are sealed */
+    bool seal_payload;            /* of bulk data too, on connections that are sealed */
     struct keel_callers *callers; /* who has connected and says nothing; NULL: nobody looks */
 };
 
-static struct fabric *fabric_of(const struct keel_carrier *carrier)
+static struct fabric *fabric_of(const struct keel_connection_backend *backend)
 {
-    return (struct fabric *)(uintptr_t)carrier;
+    return (struct fabric *)(uintptr_t)backend;
 }
 
-static struct link *link_of_line(struct keel_line *line)
+static struct link *link_of_line(struct keel_connection *connection)
 {
-    return (struct link *)(void *)line;
+    return (struct link *)(void *)connection;
 }
 
 static enum keel_status fabric_fail(ssize_t error, const char *what)
@@ -77,7 +77,7 @@ static enum keel_status fabric_fail(ssize_t error, const char *what)
     return keel_fail(KEEL_IO, "fabric: %s: %s", what, keel_fi_strerror((int)-error));
 }
 
-/* ---- links ------------------------------------------------------------------------------------------ */
+/* ---- links --------------------------------------------------------------------------------------------- */
 
 static bool post_receive(struct slot *slot)
 {
@@ -106,12 +106,12 @@ static enum keel_status register_slots(struct fabric *fabric, struct link *link,
 static enum keel_status link_slots(struct fabric *fabric, struct link *link)
 {
     size_t send_bytes = copies(fabric) ? SLOT_BYTES : SEND_SLOT_BYTES;
-    size_t bytes = (size_t)KEEL_LINE_RECEIVES * SLOT_BYTES + (size_t)KEEL_LINE_SENDS * send_bytes;
+    size_t bytes = (size_t)KEEL_CONNECTION_RECEIVES * SLOT_BYTES + (size_t)KEEL_CONNECTION_SENDS * send_bytes;
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &link->memory));
     uint8_t *next = link->memory;
-    for (uint32_t k = 0; k < KEEL_LINE_RECEIVES; k++, next += SLOT_BYTES)
+    for (uint32_t k = 0; k < KEEL_CONNECTION_RECEIVES; k++, next += SLOT_BYTES)
         link->receives[k] = (struct slot){.link = link, .memory = next, .receive = true};
-    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++, next += send_bytes)
+    for (uint32_t k = 0; k < KEEL_CONNECTION_SENDS; k++, next += send_bytes)
         link->sends[k] = (struct slot){.link = link, .memory = next};
     return fabric->registers ? register_slots(fabric, link, bytes) : KEEL_OK;
 }
@@ -131,7 +131,7 @@ static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, 
         result = fi_ep_bind(link->ep, &fabric->cq->fid, FI_TRANSMIT | FI_RECV);
     if (result == 0)
         result = fi_enable(link->ep);
-    for (uint32_t k = 0; result == 0 && k < KEEL_LINE_RECEIVES; k++)
+    for (uint32_t k = 0; result == 0 && k < KEEL_CONNECTION_RECEIVES; k++)
         if (!post_receive(&link->receives[k]))
             result = -FI_EAGAIN;
     return result == 0 ? KEEL_OK : fabric_fail(result, "preparing an endpoint");
@@ -140,26 +140,26 @@ static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, 
 static enum keel_status link_create(struct fabric *fabric, struct fi_info *info, struct link **out)
 {
     struct link *link;
-    if (fabric->carrier.line_count >= KEEL_LINES_MAX) {
-        (void)keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_LINES_MAX);
+    if (fabric->backend.line_count >= KEEL_BACKEND_CONNECTIONS_MAX) {
+        (void)keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_BACKEND_CONNECTIONS_MAX);
         return KEEL_LIMIT;
     }
     KEEL_TRY(keel_alloc(1, sizeof *link, &link));
-    keel_carrier_adopt(&fabric->carrier, &link->line);
+    keel_connection_backend_adopt(&fabric->backend, &link->connection);
     enum keel_status status = link_slots(fabric, link);
     if (status == KEEL_OK)
         status = link_endpoint(fabric, link, info);
     if (status != KEEL_OK) {
-        keel_line_close(&link->line);
+        keel_connection_close(&link->connection);
         return status;
     }
     *out = link;
     return KEEL_OK;
 }
 
-static void fabric_hang_up(struct keel_line *line)
+static void fabric_hang_up(struct keel_connection *connection)
 {
-    struct link *link = link_of_line(line);
+    struct link *link = link_of_line(connection);
     if (link->ep != NULL)
         fi_close(&link->ep->fid);
     if (link->registration != NULL)
@@ -168,28 +168,30 @@ static void fabric_hang_up(struct keel_line *line)
     link->registration = NULL;
 }
 
-static void bury(struct keel_line **list)
+static void bury(struct keel_connection **list)
 {
-    for (struct keel_line *line = keel_line_take(list); line != NULL; line = keel_line_take(list)) {
-        struct link *link = link_of_line(line);
+    for (struct keel_connection *connection = keel_connection_take(list); connection != NULL;
+         connection = keel_connection_take(list)) {
+        struct link *link = link_of_line(connection);
         keel_free(link->memory);
         keel_free(link);
     }
 }
 
-static enum keel_status fabric_dial(struct keel_carrier *carrier, const struct keel_address *address,
-                                    void *owner, struct keel_line **out)
+static enum keel_status fabric_dial(struct keel_connection_backend *backend,
+                                    const struct keel_address *address, void *owner,
+                                    struct keel_connection **out)
 {
-    struct fabric *fabric = fabric_of(carrier);
+    struct fabric *fabric = fabric_of(backend);
     struct link *link = NULL;
     KEEL_TRY(link_create(fabric, fabric->info, &link));
-    link->line.owner = owner;
+    link->connection.owner = owner;
     int result = fi_connect(link->ep, address->data, NULL, 0);
     if (result != 0) {
-        keel_line_close(&link->line);
+        keel_connection_close(&link->connection);
         return keel_fail(KEEL_PEER_LOST, "fabric: connecting: %s", keel_fi_strerror(-result));
     }
-    *out = &link->line;
+    *out = &link->connection;
     return KEEL_OK;
 }
 
@@ -197,13 +199,13 @@ static struct slot *free_send(struct link *link, bool bulk)
 {
     struct slot *found = NULL;
     uint32_t bulk_count = 0;
-    for (uint32_t k = 0; k < KEEL_LINE_SENDS; k++) {
+    for (uint32_t k = 0; k < KEEL_CONNECTION_SENDS; k++) {
         if (!link->sends[k].busy)
             found = &link->sends[k];
         else
             bulk_count += link->sends[k].bulk;
     }
-    return bulk && bulk_count >= KEEL_LINE_BULK_SENDS ? NULL : found;
+    return bulk && bulk_count >= KEEL_CONNECTION_BULK_SENDS ? NULL : found;
 }
 
 static ssize_t post_send(struct slot *slot, uint32_t head, const void *payload, uint32_t bytes)
@@ -216,17 +218,17 @@ static ssize_t post_send(struct slot *slot, uint32_t head, const void *payload, 
     return fi_sendv(link->ep, parts, NULL, 2, FI_ADDR_UNSPEC, slot);
 }
 
-static enum keel_send fabric_send(struct keel_line *line, struct keel_message *message, const void *payload,
-                                  bool lent, void *owner, bool *out_retry)
+static enum keel_send fabric_send(struct keel_connection *connection, struct keel_message *message,
+                                  const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct link *link = link_of_line(line);
+    struct link *link = link_of_line(connection);
     struct slot *slot = free_send(link, lent);
     if (slot == NULL)
         return KEEL_SEND_LATER;
     slot->bulk = lent;
-    slot->lent = lent && message->bytes > 0 && !copies(fabric_of(line->carrier));
-    bool whole = !lent || fabric_of(line->carrier)->seal_payload;
-    uint32_t head = keel_line_fold(line, slot->memory, message, payload, slot->lent, whole);
+    slot->lent = lent && message->bytes > 0 && !copies(fabric_of(connection->backend));
+    bool whole = !lent || fabric_of(connection->backend)->seal_payload;
+    uint32_t head = keel_connection_fold(connection, slot->memory, message, payload, slot->lent, whole);
     ssize_t result = post_send(slot, head, payload, message->bytes);
     if (result == -FI_EAGAIN) {
         *out_retry = true;
@@ -234,51 +236,51 @@ static enum keel_send fabric_send(struct keel_line *line, struct keel_message *m
     }
     if (result != 0)
         return KEEL_SEND_BROKEN;
-    if (line->sealer != NULL)
-        keel_cipher_advance(line->sealer);
+    if (connection->sealer != NULL)
+        keel_cipher_advance(connection->sealer);
     slot->busy = true;
     slot->owner = slot->lent ? owner : NULL;
     slot->bytes = head + message->bytes;
-    line->bulk_in_flight += slot->lent;
+    connection->bulk_in_flight += slot->lent;
     return slot->lent ? KEEL_SEND_OK : KEEL_SEND_DONE;
 }
 
-/* ---- completions -------------------------------------------------------------------------------------- */
+/* ---- completions --------------------------------------------------------------------------------------- */
 
 static void receive_done(struct slot *slot, size_t bytes)
 {
-    struct keel_line *line = &slot->link->line;
-    struct keel_carrier *carrier = line->carrier;
+    struct keel_connection *connection = &slot->link->connection;
+    struct keel_connection_backend *backend = connection->backend;
     struct keel_message message;
     const char *why;
-    bool whole = fabric_of(carrier)->seal_payload;
-    const uint8_t *payload = keel_line_unfold(line, slot->memory, bytes, whole, &message, &why);
+    bool whole = fabric_of(backend)->seal_payload;
+    const uint8_t *payload = keel_connection_unfold(connection, slot->memory, bytes, whole, &message, &why);
     if (payload == NULL) {
-        keel_line_broke(line, why);
+        keel_connection_broke(connection, why);
         return;
     }
-    carrier->bytes_received += bytes;
-    carrier->messages_received++;
-    carrier->calls->arrived(carrier->context, line, &message, payload);
-    if (line->state != KEEL_LINE_CLOSED && !post_receive(slot))
-        keel_line_broke(line, "a receive could not be posted");
+    backend->bytes_received += bytes;
+    backend->messages_received++;
+    backend->calls->arrived(backend->context, connection, &message, payload);
+    if (connection->state != KEEL_CONNECTION_CLOSED && !post_receive(slot))
+        keel_connection_broke(connection, "a receive could not be posted");
 }
 
 static void send_done(struct slot *slot)
 {
-    struct keel_line *line = &slot->link->line;
-    struct keel_carrier *carrier = line->carrier;
+    struct keel_connection *connection = &slot->link->connection;
+    struct keel_connection_backend *backend = connection->backend;
     slot->busy = false;
-    line->bulk_in_flight -= slot->lent;
-    carrier->bytes_sent += slot->bytes;
-    carrier->messages_sent++;
-    carrier->calls->sent(carrier->context, line, slot->owner);
+    connection->bulk_in_flight -= slot->lent;
+    backend->bytes_sent += slot->bytes;
+    backend->messages_sent++;
+    backend->calls->sent(backend->context, connection, slot->owner);
 }
 
 static void completion(struct fi_cq_msg_entry *entry)
 {
     struct slot *slot = entry->op_context;
-    if (slot->link->line.state == KEEL_LINE_CLOSED)
+    if (slot->link->connection.state == KEEL_CONNECTION_CLOSED)
         return;
     if (slot->receive)
         receive_done(slot, entry->len);
@@ -292,7 +294,7 @@ static void failed_completion(struct fabric *fabric)
     if (fi_cq_readerr(fabric->cq, &error, 0) <= 0 || error.op_context == NULL)
         return;
     struct slot *slot = error.op_context;
-    keel_line_broke(&slot->link->line, keel_fi_strerror(error.err));
+    keel_connection_broke(&slot->link->connection, keel_fi_strerror(error.err));
 }
 
 /* `once`: what is there now. Else to the bottom, for which the provider has to look at its sockets once more.
@@ -313,28 +315,30 @@ static void drain_completions(struct fabric *fabric, bool once)
     }
 }
 
-/* ---- connection events -------------------------------------------------------------------------------- */
+/* ---- connection events --------------------------------------------------------------------------------- */
 
-static struct keel_line *line_of_fid(struct fabric *fabric, fid_t fid)
+static struct keel_connection *line_of_fid(struct fabric *fabric, fid_t fid)
 {
-    for (struct keel_line *line = fabric->carrier.lines; line != NULL; line = line->next) {
-        const struct link *link = link_of_line(line);
+    for (struct keel_connection *connection = fabric->backend.connections; connection != NULL;
+         connection = connection->next) {
+        const struct link *link = link_of_line(connection);
         if (link->ep != NULL && &link->ep->fid == fid)
-            return line;
+            return connection;
     }
     return NULL;
 }
 
 static void connection_asked(struct fabric *fabric, struct fi_info *info)
 {
-    const struct keel_line_calls *calls = fabric->carrier.calls;
+    const struct keel_connection_calls *calls = fabric->backend.calls;
     struct link *link = NULL;
     if (link_create(fabric, info, &link) != KEEL_OK) {
         fi_reject(fabric->pep, info->handle, NULL, 0);
-    } else if (!calls->asked(fabric->carrier.context, &link->line) || fi_accept(link->ep, NULL, 0) != 0) {
-        if (link->line.owner != NULL)
-            keel_line_broke(&link->line, "it could not be accepted");
-        keel_line_close(&link->line);
+    } else if (!calls->asked(fabric->backend.context, &link->connection) ||
+               fi_accept(link->ep, NULL, 0) != 0) {
+        if (link->connection.owner != NULL)
+            keel_connection_broke(&link->connection, "it could not be accepted");
+        keel_connection_close(&link->connection);
     }
     keel_fi_freeinfo(info);
 }
@@ -345,14 +349,14 @@ static void event_arrived(struct fabric *fabric, uint32_t event, const struct fi
         connection_asked(fabric, entry->info);
         return;
     }
-    struct keel_line *line = line_of_fid(fabric, entry->fid);
-    if (line == NULL)
+    struct keel_connection *connection = line_of_fid(fabric, entry->fid);
+    if (connection == NULL)
         return;
     if (event == FI_CONNECTED) {
-        line->state = KEEL_LINE_OPEN;
-        fabric->carrier.calls->opened(fabric->carrier.context, line);
+        connection->state = KEEL_CONNECTION_OPEN;
+        fabric->backend.calls->opened(fabric->backend.context, connection);
     } else if (event == FI_SHUTDOWN) {
-        keel_line_broke(line, "the other side is gone");
+        keel_connection_broke(connection, "the other side is gone");
     }
 }
 
@@ -361,20 +365,20 @@ static void failed_event(struct fabric *fabric)
     struct fi_eq_err_entry error = {0};
     if (fi_eq_readerr(fabric->eq, &error, 0) <= 0)
         return;
-    struct keel_line *line = line_of_fid(fabric, error.fid);
-    if (line != NULL)
-        keel_line_broke(line, keel_fi_strerror(error.err));
+    struct keel_connection *connection = line_of_fid(fabric, error.fid);
+    if (connection != NULL)
+        keel_connection_broke(connection, keel_fi_strerror(error.err));
 }
 
 /* The last messages of a peer lie in the completion queue when its shutdown lies in the event queue, so the
  * former is always drained before an event is acted upon. */
-static void fabric_progress(struct keel_carrier *carrier)
+static void fabric_progress(struct keel_connection_backend *backend)
 {
-    struct fabric *fabric = fabric_of(carrier);
-    struct keel_line *dead = carrier->dying;
+    struct fabric *fabric = fabric_of(backend);
+    struct keel_connection *dead = backend->dying;
     struct pollfd events = {.fd = fabric->eq_fd, .events = POLLIN};
     bool asked = fabric->callers != NULL && poll(&events, 1, 0) > 0;
-    carrier->dying = NULL;
+    backend->dying = NULL;
     for (;;) {
         drain_completions(fabric, false);
         uint8_t bytes[EVENT_BYTES] __attribute__((aligned(16)));
@@ -396,11 +400,11 @@ static void fabric_progress(struct keel_carrier *carrier)
         keel_callers_look(fabric->callers, asked);
 }
 
-static bool fabric_may_sleep(struct keel_carrier *carrier)
+static bool fabric_may_sleep(struct keel_connection_backend *backend)
 {
-    struct fabric *fabric = fabric_of(carrier);
+    struct fabric *fabric = fabric_of(backend);
     struct fid *fids[2] = {&fabric->eq->fid, &fabric->cq->fid};
-    if (carrier->dying != NULL)
+    if (backend->dying != NULL)
         return false;
     return fi_trywait(fabric->fabric, fids, 2) == 0;
 }
@@ -409,10 +413,11 @@ static bool fabric_may_sleep(struct keel_carrier *carrier)
 
 static enum keel_status check_room(const struct fi_info *info)
 {
-    if (info->ep_attr->max_msg_size < SLOT_BYTES || info->rx_attr->size < KEEL_LINE_RECEIVES ||
-        info->tx_attr->size < KEEL_LINE_SENDS)
+    if (info->ep_attr->max_msg_size < SLOT_BYTES || info->rx_attr->size < KEEL_CONNECTION_RECEIVES ||
+        info->tx_attr->size < KEEL_CONNECTION_SENDS)
         return keel_fail(KEEL_UNSUPPORTED, "fabric: provider \"%s\" has no room for %d messages of %d bytes",
-                         info->fabric_attr->prov_name, KEEL_LINE_RECEIVES + KEEL_LINE_SENDS, SLOT_BYTES);
+                         info->fabric_attr->prov_name, KEEL_CONNECTION_RECEIVES + KEEL_CONNECTION_SENDS,
+                         SLOT_BYTES);
     return KEEL_OK;
 }
 
@@ -444,9 +449,10 @@ static int open_listener(struct fabric *fabric)
     return result;
 }
 
-static enum keel_status fabric_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
+static enum keel_status fabric_place(const struct keel_connection_backend *backend,
+                                     struct keel_address_parts *in_out)
 {
-    const struct fabric *fabric = fabric_of(carrier);
+    const struct fabric *fabric = fabric_of(backend);
     size_t bytes = sizeof in_out->fabric;
     int result = fi_getname(&fabric->pep->fid, in_out->fabric, &bytes);
     if (result != 0 || bytes > sizeof in_out->fabric)
@@ -454,9 +460,9 @@ static enum keel_status fabric_place(const struct keel_carrier *carrier, struct 
     return KEEL_OK;
 }
 
-static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct pollfd *out)
+static uint32_t fabric_descriptors(const struct keel_connection_backend *backend, struct pollfd *out)
 {
-    const struct fabric *fabric = fabric_of(carrier);
+    const struct fabric *fabric = fabric_of(backend);
     out[0] = (struct pollfd){.fd = fabric->eq_fd, .events = POLLIN};
     out[1] = (struct pollfd){.fd = fabric->cq_fd, .events = POLLIN};
     if (fabric->callers == NULL)
@@ -465,18 +471,18 @@ static uint32_t fabric_descriptors(const struct keel_carrier *carrier, struct po
     return 3;
 }
 
-static void fabric_progress_data(struct keel_carrier *carrier)
+static void fabric_progress_data(struct keel_connection_backend *backend)
 {
-    drain_completions(fabric_of(carrier), true);
+    drain_completions(fabric_of(backend), true);
 }
 
-static bool fabric_asked(const struct keel_carrier *carrier)
+static bool fabric_asked(const struct keel_connection_backend *backend)
 {
-    const struct fabric *fabric = fabric_of(carrier);
+    const struct fabric *fabric = fabric_of(backend);
     struct pollfd events[2] = {{.fd = fabric->eq_fd, .events = POLLIN}, {.fd = -1}};
     if (fabric->callers != NULL)
         events[1] = (struct pollfd){.fd = keel_callers_descriptor(fabric->callers), .events = POLLIN};
-    return carrier->dying != NULL || poll(events, 2, 0) > 0;
+    return backend->dying != NULL || poll(events, 2, 0) > 0;
 }
 
 static void close_fid(struct fid *fid)
@@ -485,9 +491,9 @@ static void close_fid(struct fid *fid)
         keel_log(KEEL_LOG_WARN, "fabric: an object is still in use at close");
 }
 
-static void fabric_close(struct keel_carrier *carrier)
+static void fabric_close(struct keel_connection_backend *backend)
 {
-    struct fabric *fabric = fabric_of(carrier);
+    struct fabric *fabric = fabric_of(backend);
     keel_callers_close(fabric->callers);
     if (fabric->pep != NULL)
         close_fid(&fabric->pep->fid);
@@ -500,21 +506,21 @@ static void fabric_close(struct keel_carrier *carrier)
     if (fabric->fabric != NULL)
         close_fid(&fabric->fabric->fid);
     keel_fi_freeinfo(fabric->info);
-    bury(&carrier->dying);
+    bury(&backend->dying);
     keel_free(fabric);
 }
 
-static const struct keel_carrier_ops fabric_ops = {.close = fabric_close,
-                                                   .dial = fabric_dial,
-                                                   .send = fabric_send,
-                                                   .hang_up = fabric_hang_up,
-                                                   .progress = fabric_progress,
-                                                   .progress_data = fabric_progress_data,
-                                                   .asked = fabric_asked,
-                                                   .may_sleep = fabric_may_sleep,
-                                                   .descriptors = fabric_descriptors,
-                                                   .place = fabric_place,
-                                                   .exposed = true};
+static const struct keel_connection_backend_ops fabric_ops = {.close = fabric_close,
+                                                              .dial = fabric_dial,
+                                                              .send = fabric_send,
+                                                              .hang_up = fabric_hang_up,
+                                                              .progress = fabric_progress,
+                                                              .progress_data = fabric_progress_data,
+                                                              .asked = fabric_asked,
+                                                              .may_sleep = fabric_may_sleep,
+                                                              .descriptors = fabric_descriptors,
+                                                              .place = fabric_place,
+                                                              .exposed = true};
 
 /* Of a listener of TCP over IPv4: others accept nobody who has not spoken. */
 static void watch_callers(struct fabric *fabric)
@@ -527,7 +533,7 @@ static void watch_callers(struct fabric *fabric)
 }
 
 enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool seal_payload,
-                                  struct keel_carrier **out)
+                                  struct keel_connection_backend **out)
 {
     struct fabric *fabric;
     enum keel_status status = keel_alloc(1, sizeof *fabric, &fabric);
@@ -535,7 +541,7 @@ enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool 
         keel_fi_freeinfo(device->info);
         return status;
     }
-    fabric->carrier.ops = &fabric_ops;
+    fabric->backend.ops = &fabric_ops;
     fabric->seal_payload = seal_payload;
     fabric->registers = device->registers;
     fabric->info = device->info;
@@ -549,10 +555,10 @@ enum keel_status keel_fabric_open(const struct keel_provider_info *device, bool 
                                device->node, keel_fi_strerror(-result));
     }
     if (status != KEEL_OK) {
-        fabric_close(&fabric->carrier);
+        fabric_close(&fabric->backend);
         return status;
     }
     watch_callers(fabric);
-    *out = &fabric->carrier;
+    *out = &fabric->backend;
     return KEEL_OK;
 }

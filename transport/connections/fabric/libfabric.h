@@ -1,7 +1,7 @@
 /* libfabric.h - libfabric's entry points, opened when they are first needed.
  *
  * Linked, libfabric and what its providers pull in were mapped by every command, which took 200 ms of each.
- * So it is opened by whoever opens a carrier over it (keel_libfabric_open), and stays open: its providers
+ * So it is opened by whoever opens a backend over it (keel_libfabric_open), and stays open: its providers
  * keep threads and thread-local data that outlive any use. Everything else of libfabric is inline, over the
  * tables of the objects that these calls return. Any thread. */
 #ifndef KEEL_TRANSPORT_LIBFABRIC_H

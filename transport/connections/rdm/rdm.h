@@ -1,13 +1,14 @@
-/* rdm.h - the carrier over libfabric's unconnected endpoints (FI_EP_RDM), one for each epoch. See line.h. */
+/* rdm.h - the backend over libfabric's unconnected endpoints (FI_EP_RDM), one for each epoch. See
+ * connection.h. */
 #ifndef KEEL_TRANSPORT_RDM_H
 #define KEEL_TRANSPORT_RDM_H
 
+#include "connection.h"
 #include "device.h"
-#include "line.h"
 
 /* Open and listen on the device's node (port chosen by the system). Takes the device's info. UNSUPPORTED, IO.
  */
 enum keel_status keel_rdm_open(const struct keel_provider_info *device, bool seal_payload,
-                               struct keel_carrier **out);
+                               struct keel_connection_backend **out);
 
 #endif

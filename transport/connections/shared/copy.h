@@ -1,7 +1,7 @@
 /* copy.h - copying what this processor will not look at again soon.
  *
- * A store that goes past the caches spares the memory a read (of the line that is about to be overwritten)
- * and the caches what nobody asks for. As memcpy in everything else. Pure. */
+ * A store that goes past the caches spares the memory a read (of the connection that is about to be
+ * overwritten) and the caches what nobody asks for. As memcpy in everything else. Pure. */
 #ifndef KEEL_TRANSPORT_COPY_H
 #define KEEL_TRANSPORT_COPY_H
 

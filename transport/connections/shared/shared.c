@@ -1,18 +1,18 @@
-/* shared.c - the carrier between ranks of one host.
+/* shared.c - the backend between ranks of one host.
  *
- * A line is a Unix socket and a span. The dialer makes the span's segment and sends it as the first packet. A
- * bell is a packet too, sent to a side that said in the segment that it sleeps. Payloads are copied through
- * the span's rings; a long one that lies in a region (keel_transport_alloc) stays where it is: the region's
- * descriptor, for reading, goes over the socket once, and messages refer to it.
+ * A connection is a Unix socket and a span. The dialer makes the span's segment and sends it as the first
+ * packet. A bell is a packet too, sent to a side that said in the segment that it sleeps. Payloads are copied
+ * through the span's rings; a long one that lies in a region (keel_transport_alloc) stays where it is: the
+ * region's descriptor, for reading, goes over the socket once, and messages refer to it.
  *
  * The socket also says that the other side is gone, and so does its pidfd, for a process whose descriptors
  * some child of it still holds. Only processes of the same user are spoken to. What a dead peer had published
- * is delivered before its line breaks. Nothing has a name in the file system: segments, regions and sockets
- * go with the last process that has them. */
+ * is delivered before its connection breaks. Nothing has a name in the file system: segments, regions and
+ * sockets go with the last process that has them. */
 #include "shared.h"
 #include "handshake.h"
 #include "region.h"
-#include "span.h"
+#include "shm_ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,12 +36,12 @@ enum {
     PACKET_MAGIC = 0x4b455350,          /* "KESP" */
     BACKLOG = 2 * KEEL_CONNECTIONS_MAX, /* an epoch's callers at once, and those of the next */
     EVENTS = 32,
-    PACKETS_MAX = 64,          /* taken from a socket at a time */
-    LOANS_MAX = 32,            /* regions that one side of a line may have lent */
-    LENT_MAX = 64,             /* messages that refer to them, under way */
-    KEPT_MAX = KEEL_LEG_SENDS, /* of which the receiver may keep so many, and read them later */
-    REFER_MIN_BYTES = 8192,    /* shorter payloads are copied */
-    LOOK_PASSES = 64,          /* passes of progress between two looks at the descriptors when nobody slept */
+    PACKETS_MAX = 64,                     /* taken from a socket at a time */
+    LOANS_MAX = 32,                       /* regions that one side of a connection may have lent */
+    LENT_MAX = 64,                        /* messages that refer to them, under way */
+    KEPT_MAX = KEEL_OPERATION_PEER_SENDS, /* of which the receiver may keep so many, and read them later */
+    REFER_MIN_BYTES = 8192,               /* shorter payloads are copied */
+    LOOK_PASSES = 64, /* passes of progress between two looks at the descriptors when nobody slept */
     BOOT_ID_BYTES = 64
 };
 
@@ -71,12 +71,12 @@ struct kept {
 };
 
 struct shared_line {
-    struct keel_line line; /* first: they are the same to the room */
-    struct keel_span span; /* not mapped: its segment has not come yet */
-    uint32_t number;       /* among the carrier's lines */
+    struct keel_connection connection; /* first: they are the same to the room */
+    struct keel_shm_ring span;         /* not mapped: its segment has not come yet */
+    uint32_t number;                   /* among the backend's connections */
     int fd, pidfd;
     uint64_t region; /* to which the message that is being delivered refers, or 0 */
-    bool gone;       /* the other side: what it published is delivered, then the line breaks */
+    bool gone;       /* the other side: what it published is delivered, then the connection breaks */
     struct keel_loan loans[LOANS_MAX]; /* from the other side */
     uint32_t loan_count;
     uint64_t given[LOANS_MAX]; /* regions lent to it, */
@@ -90,24 +90,25 @@ struct shared_line {
 };
 
 struct shared {
-    struct keel_carrier carrier; /* first */
+    struct keel_connection_backend backend; /* first */
     int listener, epoll;
     bool look; /* at the descriptors, in the next pass */
     uint32_t passes;
     uint8_t host[sizeof((struct keel_address_parts *)0)->host],
         name[sizeof((struct keel_address_parts *)0)->socket];
-    struct shared_line *table[KEEL_LINES_MAX]; /* the carrier's lines; a callee may empty any place */
+    struct shared_line
+        *table[KEEL_BACKEND_CONNECTIONS_MAX]; /* the backend's connections; a callee may empty any place */
     uint32_t table_count;
 };
 
-static struct shared *shared_of(const struct keel_carrier *carrier)
+static struct shared *shared_of(const struct keel_connection_backend *backend)
 {
-    return (struct shared *)(uintptr_t)carrier;
+    return (struct shared *)(uintptr_t)backend;
 }
 
-static struct shared_line *own_line(struct keel_line *line)
+static struct shared_line *own_line(struct keel_connection *connection)
 {
-    return (struct shared_line *)(void *)line;
+    return (struct shared_line *)(void *)connection;
 }
 
 /* ---- who is where -------------------------------------------------------------------------------------- */
@@ -164,9 +165,9 @@ static int pidfd_of(int fd, const struct ucred *peer)
 /* ---- birth and death ----------------------------------------------------------------------------------- */
 
 /* The low bit of what epoll returns tells the pidfd from the socket. */
-static bool watch(const struct shared *shared, int fd, const struct shared_line *line, bool process)
+static bool watch(const struct shared *shared, int fd, const struct shared_line *connection, bool process)
 {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uintptr_t)line | process};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uintptr_t)connection | process};
     return epoll_ctl(shared->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -174,55 +175,58 @@ static bool watch(const struct shared *shared, int fd, const struct shared_line 
 static enum keel_status line_create(struct shared *shared, int fd, const struct ucred *peer,
                                     struct shared_line **out)
 {
-    struct shared_line *line;
-    if (shared->table_count == KEEL_LINES_MAX || keel_alloc(1, sizeof *line, &line) != KEEL_OK) {
+    struct shared_line *connection;
+    if (shared->table_count == KEEL_BACKEND_CONNECTIONS_MAX ||
+        keel_alloc(1, sizeof *connection, &connection) != KEEL_OK) {
         close(fd);
         return KEEL_LIMIT;
     }
-    line->fd = fd;
-    line->pidfd = pidfd_of(fd, peer);
-    line->number = shared->table_count;
-    line->kept_first = line->kept_behind = 1;
-    shared->table[shared->table_count++] = line;
-    keel_carrier_adopt(&shared->carrier, &line->line);
-    if (!watch(shared, fd, line, false) || (line->pidfd >= 0 && !watch(shared, line->pidfd, line, true))) {
-        keel_line_close(&line->line);
+    connection->fd = fd;
+    connection->pidfd = pidfd_of(fd, peer);
+    connection->number = shared->table_count;
+    connection->kept_first = connection->kept_behind = 1;
+    shared->table[shared->table_count++] = connection;
+    keel_connection_backend_adopt(&shared->backend, &connection->connection);
+    if (!watch(shared, fd, connection, false) ||
+        (connection->pidfd >= 0 && !watch(shared, connection->pidfd, connection, true))) {
+        keel_connection_close(&connection->connection);
         return KEEL_LIMIT;
     }
-    *out = line;
+    *out = connection;
     return KEEL_OK;
 }
 
 /* A child of this process may have the descriptors too: closing would tell nobody, nor end the watch. */
-static void hang_up_descriptors(const struct shared *shared, const struct shared_line *line)
+static void hang_up_descriptors(const struct shared *shared, const struct shared_line *connection)
 {
-    (void)shutdown(line->fd, SHUT_RDWR);
-    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, line->fd, NULL);
-    close(line->fd);
-    if (line->pidfd < 0)
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, connection->fd, NULL);
+    close(connection->fd);
+    if (connection->pidfd < 0)
         return;
-    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, line->pidfd, NULL);
-    close(line->pidfd);
+    (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, connection->pidfd, NULL);
+    close(connection->pidfd);
 }
 
-/* The segment stays mapped until the line is buried: its user may be looking at a payload. */
-static void shared_hang_up(struct keel_line *given)
+/* The segment stays mapped until the connection is buried: its user may be looking at a payload. */
+static void shared_hang_up(struct keel_connection *given)
 {
-    struct shared_line *line = own_line(given);
-    struct shared *shared = shared_of(given->carrier);
-    shared->table[line->number] = NULL;
-    if (line->span.segment != NULL)
-        keel_span_withdraw(&line->span);
-    hang_up_descriptors(shared, line);
+    struct shared_line *connection = own_line(given);
+    struct shared *shared = shared_of(given->backend);
+    shared->table[connection->number] = NULL;
+    if (connection->span.segment != NULL)
+        keel_shm_ring_withdraw(&connection->span);
+    hang_up_descriptors(shared, connection);
 }
 
-static void bury(struct keel_line **list)
+static void bury(struct keel_connection **list)
 {
-    for (struct keel_line *line = keel_line_take(list); line != NULL; line = keel_line_take(list)) {
-        struct shared_line *own = own_line(line);
+    for (struct keel_connection *connection = keel_connection_take(list); connection != NULL;
+         connection = keel_connection_take(list)) {
+        struct shared_line *own = own_line(connection);
         while (own->loan_count > 0)
             keel_loan_unmap(&own->loans[--own->loan_count]);
-        keel_span_unmap(&own->span);
+        keel_shm_ring_unmap(&own->span);
         keel_free(own);
     }
 }
@@ -241,9 +245,9 @@ static void close_gaps(struct shared *shared)
 
 /* ---- the conversation ---------------------------------------------------------------------------------- */
 
-static void ring(const struct shared_line *line)
+static void ring(const struct shared_line *connection)
 {
-    (void)!send(line->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: bells enough are under way */
+    (void)!send(connection->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: bells enough are under way */
 }
 
 /* descriptor: to go with it, or -1. */
@@ -296,54 +300,55 @@ static enum packet_kind take_packet(int fd, struct packet *out, int *out_fd)
     return (enum packet_kind)packet.kind;
 }
 
-static bool region_lent(struct shared_line *line, const struct packet *packet, int fd)
+static bool region_lent(struct shared_line *connection, const struct packet *packet, int fd)
 {
-    if (line->loan_count == LOANS_MAX || fd < 0 ||
-        keel_loan_map(&line->loans[line->loan_count], fd, packet->region, packet->bytes) != KEEL_OK)
+    if (connection->loan_count == LOANS_MAX || fd < 0 ||
+        keel_loan_map(&connection->loans[connection->loan_count], fd, packet->region, packet->bytes) !=
+            KEEL_OK)
         return false;
-    line->loan_count++;
+    connection->loan_count++;
     return true;
 }
 
 /* Not one to which a message refers that is still to be read. */
-static bool region_taken_back(struct shared_line *line, uint64_t region)
+static bool region_taken_back(struct shared_line *connection, uint64_t region)
 {
-    for (uint64_t k = line->kept_first; k < line->kept_behind; k++)
-        if (line->kept[k % KEPT_MAX].region == region && !line->kept[k % KEPT_MAX].released)
+    for (uint64_t k = connection->kept_first; k < connection->kept_behind; k++)
+        if (connection->kept[k % KEPT_MAX].region == region && !connection->kept[k % KEPT_MAX].released)
             return false;
-    for (uint32_t k = 0; k < line->loan_count; k++) {
-        if (line->loans[k].region != region)
+    for (uint32_t k = 0; k < connection->loan_count; k++) {
+        if (connection->loans[k].region != region)
             continue;
-        keel_loan_unmap(&line->loans[k]);
-        line->loans[k] = line->loans[--line->loan_count];
+        keel_loan_unmap(&connection->loans[k]);
+        connection->loans[k] = connection->loans[--connection->loan_count];
         return true;
     }
     return false;
 }
 
-static bool packet_arrived(struct shared_line *line, enum packet_kind kind, const struct packet *packet,
+static bool packet_arrived(struct shared_line *connection, enum packet_kind kind, const struct packet *packet,
                            int fd)
 {
-    bool mapped = line->span.segment != NULL;
+    bool mapped = connection->span.segment != NULL;
     if (kind == PACKET_BELL)
         return mapped;
     if (kind == PACKET_SEGMENT)
         return !mapped && fd >= 0 && packet->bytes == KEEL_RING_BYTES &&
-               keel_span_map(&line->span, fd) == KEEL_OK;
+               keel_shm_ring_map(&connection->span, fd) == KEEL_OK;
     if (kind == PACKET_LEND)
-        return mapped && region_lent(line, packet, fd);
-    return mapped && region_taken_back(line, packet->region);
+        return mapped && region_lent(connection, packet, fd);
+    return mapped && region_taken_back(connection, packet->region);
 }
 
 /* False when one breaks the rules. */
-static bool take_packets(struct shared_line *line)
+static bool take_packets(struct shared_line *connection)
 {
     for (uint32_t k = 0; k < PACKETS_MAX; k++) {
         struct packet packet;
         int fd = -1;
-        enum packet_kind kind = take_packet(line->fd, &packet, &fd);
+        enum packet_kind kind = take_packet(connection->fd, &packet, &fd);
         bool good =
-            kind == PACKET_NONE ? packet.magic == 0 && fd < 0 : packet_arrived(line, kind, &packet, fd);
+            kind == PACKET_NONE ? packet.magic == 0 && fd < 0 : packet_arrived(connection, kind, &packet, fd);
         if (fd >= 0)
             close(fd);
         if (!good || kind == PACKET_NONE)
@@ -369,150 +374,151 @@ static enum keel_status dial_socket(const struct keel_address_parts *place, int 
 }
 
 /* Whatever stands in the way of sharing memory, the fabric may still do. */
-static enum keel_status shared_dial(struct keel_carrier *carrier, const struct keel_address *address,
-                                    void *owner, struct keel_line **out)
+static enum keel_status shared_dial(struct keel_connection_backend *backend,
+                                    const struct keel_address *address, void *owner,
+                                    struct keel_connection **out)
 {
-    struct shared *shared = shared_of(carrier);
+    struct shared *shared = shared_of(backend);
     struct keel_address_parts place = keel_place_of(address);
-    struct shared_line *line = NULL;
+    struct shared_line *connection = NULL;
     struct ucred peer = {.pid = 0};
     int fd = -1, segment_fd = -1;
     if (memcmp(place.host, shared->host, sizeof place.host) != 0 ||
-        dial_socket(&place, &fd, &peer) != KEEL_OK || line_create(shared, fd, &peer, &line) != KEEL_OK)
+        dial_socket(&place, &fd, &peer) != KEEL_OK || line_create(shared, fd, &peer, &connection) != KEEL_OK)
         return KEEL_NOT_FOUND;
     bool sent = false;
-    if (keel_span_create(&line->span, &segment_fd) == KEEL_OK) {
+    if (keel_shm_ring_create(&connection->span, &segment_fd) == KEEL_OK) {
         sent = send_packet(fd, PACKET_SEGMENT, 0, KEEL_RING_BYTES, segment_fd);
         close(segment_fd);
     }
     if (!sent) {
-        keel_line_close(&line->line);
+        keel_connection_close(&connection->connection);
         return KEEL_NOT_FOUND;
     }
-    line->line.owner = owner;
-    *out = &line->line;
+    connection->connection.owner = owner;
+    *out = &connection->connection;
     return KEEL_OK;
 }
 
 static void callers_arrived(struct shared *shared)
 {
-    struct keel_carrier *carrier = &shared->carrier;
+    struct keel_connection_backend *backend = &shared->backend;
     for (uint32_t k = 0; k < BACKLOG; k++) {
-        struct shared_line *line = NULL;
+        struct shared_line *connection = NULL;
         struct ucred peer = {.pid = 0};
         int fd = accept4(shared->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
         if (!same_user(fd, &peer))
             close(fd);
-        else if (line_create(shared, fd, &peer, &line) == KEEL_OK &&
-                 !carrier->calls->asked(carrier->context, &line->line))
-            keel_line_close(&line->line);
+        else if (line_create(shared, fd, &peer, &connection) == KEEL_OK &&
+                 !backend->calls->asked(backend->context, &connection->connection))
+            keel_connection_close(&connection->connection);
     }
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* The other side may read this region, from now on if not before. */
-static bool lend_region(struct shared_line *line, uint64_t region)
+static bool lend_region(struct shared_line *connection, uint64_t region)
 {
     uint64_t bytes = 0;
-    for (uint32_t k = 0; k < line->given_count; k++)
-        if (line->given[k] == region)
+    for (uint32_t k = 0; k < connection->given_count; k++)
+        if (connection->given[k] == region)
             return true;
-    if (line->given_count == LOANS_MAX)
+    if (connection->given_count == LOANS_MAX)
         return false;
     int fd = keel_region_descriptor(region, &bytes);
     if (fd < 0)
         return false;
-    bool sent = send_packet(line->fd, PACKET_LEND, region, bytes, fd);
+    bool sent = send_packet(connection->fd, PACKET_LEND, region, bytes, fd);
     close(fd);
     if (sent)
-        line->given[line->given_count++] = region;
+        connection->given[connection->given_count++] = region;
     return sent;
 }
 
 /* Regions that are freed are taken back; nothing refers to them any more. */
-static void take_back(struct shared_line *line)
+static void take_back(struct shared_line *connection)
 {
     uint64_t generation = keel_region_generation();
-    for (uint32_t k = 0; k < line->given_count;) {
-        if (keel_region_exists(line->given[k])) {
+    for (uint32_t k = 0; k < connection->given_count;) {
+        if (keel_region_exists(connection->given[k])) {
             k++;
             continue;
         }
-        if (!send_packet(line->fd, PACKET_TAKE_BACK, line->given[k], 0, -1))
+        if (!send_packet(connection->fd, PACKET_TAKE_BACK, connection->given[k], 0, -1))
             return;
-        line->given[k] = line->given[--line->given_count];
+        connection->given[k] = connection->given[--connection->given_count];
     }
-    line->generation = generation;
+    connection->generation = generation;
 }
 
-static bool may_refer(struct shared_line *line, const void *payload, uint32_t bytes,
+static bool may_refer(struct shared_line *connection, const void *payload, uint32_t bytes,
                       struct keel_reference *out)
 {
     struct keel_region_place place;
     if (bytes < REFER_MIN_BYTES || !keel_region_find(payload, bytes, &place) ||
-        !lend_region(line, place.region))
+        !lend_region(connection, place.region))
         return false;
     *out = (struct keel_reference){.region = place.region, .offset = place.offset};
     return true;
 }
 
-static enum keel_send send_result(struct shared_line *line, enum keel_span_result result, uint32_t bytes,
-                                  enum keel_send good)
+static enum keel_send send_result(struct shared_line *connection, enum keel_shm_ring_result result,
+                                  uint32_t bytes, enum keel_send good)
 {
-    struct keel_carrier *carrier = line->line.carrier;
-    if (result != KEEL_SPAN_DONE)
-        return result == KEEL_SPAN_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
-    keel_carrier_sent(carrier, bytes);
-    if (keel_span_must_ring_for_message(&line->span))
-        ring(line);
+    struct keel_connection_backend *backend = connection->connection.backend;
+    if (result != KEEL_SHM_RING_DONE)
+        return result == KEEL_SHM_RING_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
+    keel_connection_backend_sent(backend, bytes);
+    if (keel_shm_ring_must_ring_for_message(&connection->span))
+        ring(connection);
     return good;
 }
 
-static enum keel_send shared_send(struct keel_line *given, struct keel_message *message, const void *payload,
-                                  bool lent, void *owner, bool *out_retry)
+static enum keel_send shared_send(struct keel_connection *given, struct keel_message *message,
+                                  const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct shared_line *line = own_line(given);
+    struct shared_line *connection = own_line(given);
     struct keel_reference reference;
     (void)out_retry;
-    if (!lent || !may_refer(line, payload, message->bytes, &reference))
-        return send_result(line, keel_span_put(&line->span, message, payload), message->bytes,
+    if (!lent || !may_refer(connection, payload, message->bytes, &reference))
+        return send_result(connection, keel_shm_ring_put(&connection->span, message, payload), message->bytes,
                            KEEL_SEND_DONE);
-    if (line->lent_count == LENT_MAX)
+    if (connection->lent_count == LENT_MAX)
         return KEEL_SEND_LATER;
-    enum keel_span_result result = keel_span_refer(&line->span, message, &reference);
-    if (result == KEEL_SPAN_DONE) {
-        struct lent *last = &line->lent[(line->lent_first + line->lent_count++) % LENT_MAX];
-        *last = (struct lent){.end = line->span.out_tail, .owner = owner};
+    enum keel_shm_ring_result result = keel_shm_ring_refer(&connection->span, message, &reference);
+    if (result == KEEL_SHM_RING_DONE) {
+        struct lent *last = &connection->lent[(connection->lent_first + connection->lent_count++) % LENT_MAX];
+        *last = (struct lent){.end = connection->span.out_tail, .owner = owner};
         given->bulk_in_flight++;
     }
-    return send_result(line, result, message->bytes, KEEL_SEND_OK);
+    return send_result(connection, result, message->bytes, KEEL_SEND_OK);
 }
 
-/* False when the line is closed. */
-static bool deliver_lent(struct shared_line *line)
+/* False when the connection is closed. */
+static bool deliver_lent(struct shared_line *connection)
 {
-    struct keel_carrier *carrier = line->line.carrier;
-    uint64_t dropped = keel_span_dropped(&line->span);
-    while (line->lent_count > 0 && line->lent[line->lent_first].end <= dropped) {
-        void *owner = line->lent[line->lent_first].owner;
-        line->lent_first = (line->lent_first + 1) % LENT_MAX;
-        line->lent_count--;
-        line->line.bulk_in_flight--;
-        carrier->calls->sent(carrier->context, &line->line, owner);
-        if (line->line.state == KEEL_LINE_CLOSED)
+    struct keel_connection_backend *backend = connection->connection.backend;
+    uint64_t dropped = keel_shm_ring_dropped(&connection->span);
+    while (connection->lent_count > 0 && connection->lent[connection->lent_first].end <= dropped) {
+        void *owner = connection->lent[connection->lent_first].owner;
+        connection->lent_first = (connection->lent_first + 1) % LENT_MAX;
+        connection->lent_count--;
+        connection->connection.bulk_in_flight--;
+        backend->calls->sent(backend->context, &connection->connection, owner);
+        if (connection->connection.state == KEEL_CONNECTION_CLOSED)
             return false;
     }
     return true;
 }
 
-static const uint8_t *find_loan(const struct shared_line *line, const struct keel_reference *reference,
+static const uint8_t *find_loan(const struct shared_line *connection, const struct keel_reference *reference,
                                 uint32_t bytes)
 {
-    for (uint32_t k = 0; k < line->loan_count; k++) {
-        const struct keel_loan *loan = &line->loans[k];
+    for (uint32_t k = 0; k < connection->loan_count; k++) {
+        const struct keel_loan *loan = &connection->loans[k];
         if (loan->region == reference->region)
             return reference->offset <= loan->bytes && bytes <= loan->bytes - reference->offset
                        ? loan->base + reference->offset
@@ -522,148 +528,152 @@ static const uint8_t *find_loan(const struct shared_line *line, const struct kee
 }
 
 /* The packet that lends a region was sent before any message that refers to it. */
-static const uint8_t *look_up(struct shared_line *line, const struct keel_reference *reference,
+static const uint8_t *look_up(struct shared_line *connection, const struct keel_reference *reference,
                               uint32_t bytes)
 {
-    const uint8_t *payload = find_loan(line, reference, bytes);
-    if (payload == NULL && take_packets(line))
-        payload = find_loan(line, reference, bytes);
+    const uint8_t *payload = find_loan(connection, reference, bytes);
+    if (payload == NULL && take_packets(connection))
+        payload = find_loan(connection, reference, bytes);
     return payload;
 }
 
-/* False when the line is closed. */
-static bool deliver_message(struct shared_line *line, const struct keel_message *message,
+/* False when the connection is closed. */
+static bool deliver_message(struct shared_line *connection, const struct keel_message *message,
                             const uint8_t *payload)
 {
-    struct keel_carrier *carrier = line->line.carrier;
-    keel_carrier_received(carrier, message->bytes);
-    line->messages++;
-    carrier->calls->arrived(carrier->context, &line->line, message, payload);
-    line->region = 0; /* nothing is being delivered: what is taken now was stored on the heap */
-    if (line->line.state == KEEL_LINE_CLOSED)
+    struct keel_connection_backend *backend = connection->connection.backend;
+    keel_connection_backend_received(backend, message->bytes);
+    connection->messages++;
+    backend->calls->arrived(backend->context, &connection->connection, message, payload);
+    connection->region = 0; /* nothing is being delivered: what is taken now was stored on the heap */
+    if (connection->connection.state == KEEL_CONNECTION_CLOSED)
         return false;
-    if (keel_span_drop(&line->span) && keel_span_must_ring_for_room(&line->span))
-        ring(line);
+    if (keel_shm_ring_drop(&connection->span) && keel_shm_ring_must_ring_for_room(&connection->span))
+        ring(connection);
     return true;
 }
 
 /* At most as many bytes as a ring has, so that no peer keeps the others waiting; of the dead, as many
- * messages as it can hold, so all. False when the line is closed. */
-static bool deliver_messages(struct shared_line *line)
+ * messages as it can hold, so all. False when the connection is closed. */
+static bool deliver_messages(struct shared_line *connection)
 {
-    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_span_has_message(&line->span);) {
+    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_shm_ring_has_message(&connection->span);) {
         struct keel_message message;
         struct keel_reference reference = {0, 0};
         const uint8_t *payload;
-        enum keel_span_result result = keel_span_get(&line->span, &message, &payload, &reference);
-        if (result == KEEL_SPAN_NONE)
+        enum keel_shm_ring_result result =
+            keel_shm_ring_get(&connection->span, &message, &payload, &reference);
+        if (result == KEEL_SHM_RING_NONE)
             return true;
-        bool refers = result == KEEL_SPAN_DONE && payload == NULL;
+        bool refers = result == KEEL_SHM_RING_DONE && payload == NULL;
         if (refers)
-            payload = look_up(line, &reference, message.bytes);
-        if (result == KEEL_SPAN_BROKEN || payload == NULL) {
-            keel_line_broke(&line->line, "a message that is not ours");
+            payload = look_up(connection, &reference, message.bytes);
+        if (result == KEEL_SHM_RING_BROKEN || payload == NULL) {
+            keel_connection_broke(&connection->connection, "a message that is not ours");
             return false;
         }
-        bytes += line->gone ? KEEL_CACHE_LINE_BYTES : sizeof message + message.bytes;
-        line->region = refers ? reference.region : 0;
-        if (!deliver_message(line, &message, payload))
+        bytes += connection->gone ? KEEL_CACHE_LINE_BYTES : sizeof message + message.bytes;
+        connection->region = refers ? reference.region : 0;
+        if (!deliver_message(connection, &message, payload))
             return false;
     }
     return true;
 }
 
-static bool shared_intact(const struct keel_line *given)
+static bool shared_intact(const struct keel_connection *given)
 {
-    const struct shared_line *line = (const struct shared_line *)(const void *)given;
-    return line->region == 0 || !keel_span_withdrawn(&line->span);
+    const struct shared_line *connection = (const struct shared_line *)(const void *)given;
+    return connection->region == 0 || !keel_shm_ring_withdrawn(&connection->span);
 }
 
-static uint64_t shared_keep(struct keel_line *given)
+static uint64_t shared_keep(struct keel_connection *given)
 {
-    struct shared_line *line = own_line(given);
-    uint64_t number = line->kept_behind;
-    if (line->region == 0 || number - line->kept_first == KEPT_MAX)
+    struct shared_line *connection = own_line(given);
+    uint64_t number = connection->kept_behind;
+    if (connection->region == 0 || number - connection->kept_first == KEPT_MAX)
         return 0;
-    line->kept[number % KEPT_MAX] =
-        (struct kept){.from = line->span.in_head, .message = line->messages, .region = line->region};
-    line->kept_behind++;
-    if (number == line->kept_first)
-        keel_span_keep(&line->span, line->span.in_head);
+    connection->kept[number % KEPT_MAX] = (struct kept){
+        .from = connection->span.in_head, .message = connection->messages, .region = connection->region};
+    connection->kept_behind++;
+    if (number == connection->kept_first)
+        keel_shm_ring_keep(&connection->span, connection->span.in_head);
     return number;
 }
 
-static bool shared_crowded(const struct keel_line *given)
+static bool shared_crowded(const struct keel_connection *given)
 {
-    const struct shared_line *line = (const struct shared_line *)(const void *)given;
-    return line->kept_first < line->kept_behind &&
-           line->messages - line->kept[line->kept_first % KEPT_MAX].message >= KEPT_MAX - 2;
+    const struct shared_line *connection = (const struct shared_line *)(const void *)given;
+    return connection->kept_first < connection->kept_behind &&
+           connection->messages - connection->kept[connection->kept_first % KEPT_MAX].message >= KEPT_MAX - 2;
 }
 
-static bool shared_release(struct keel_line *given, uint64_t number)
+static bool shared_release(struct keel_connection *given, uint64_t number)
 {
-    struct shared_line *line = own_line(given);
-    KEEL_ASSERT(number >= line->kept_first && number < line->kept_behind);
-    line->kept[number % KEPT_MAX].released = true;
-    if (number == line->kept_first) {
-        while (line->kept_first < line->kept_behind && line->kept[line->kept_first % KEPT_MAX].released)
-            line->kept_first++;
-        bool any = line->kept_first < line->kept_behind;
-        keel_span_keep(&line->span, any ? line->kept[line->kept_first % KEPT_MAX].from : UINT64_MAX);
-        if (keel_span_must_ring_for_room(&line->span))
-            ring(line);
+    struct shared_line *connection = own_line(given);
+    KEEL_ASSERT(number >= connection->kept_first && number < connection->kept_behind);
+    connection->kept[number % KEPT_MAX].released = true;
+    if (number == connection->kept_first) {
+        while (connection->kept_first < connection->kept_behind &&
+               connection->kept[connection->kept_first % KEPT_MAX].released)
+            connection->kept_first++;
+        bool any = connection->kept_first < connection->kept_behind;
+        keel_shm_ring_keep(&connection->span,
+                           any ? connection->kept[connection->kept_first % KEPT_MAX].from : UINT64_MAX);
+        if (keel_shm_ring_must_ring_for_room(&connection->span))
+            ring(connection);
     }
-    return !keel_span_withdrawn(&line->span);
+    return !keel_shm_ring_withdrawn(&connection->span);
 }
 
 /* Nothing to deliver, and nothing else to do: most often, while somebody spins. */
-static bool is_quiet(const struct shared_line *line, uint64_t generation)
+static bool is_quiet(const struct shared_line *connection, uint64_t generation)
 {
-    const struct keel_span *span = &line->span;
-    return line->line.state == KEEL_LINE_OPEN && !keel_span_has_message(span) && !line->gone &&
-           !span->asleep && !span->starved && line->lent_count == 0 && line->generation == generation;
+    const struct keel_shm_ring *span = &connection->span;
+    return connection->connection.state == KEEL_CONNECTION_OPEN && !keel_shm_ring_has_message(span) &&
+           !connection->gone && !span->asleep && !span->starved && connection->lent_count == 0 &&
+           connection->generation == generation;
 }
 
-static void deliver(struct shared_line *line)
+static void deliver(struct shared_line *connection)
 {
-    struct keel_carrier *carrier = line->line.carrier;
-    bool gone = line->gone; /* then all that it ever published is there already */
-    if (line->span.segment != NULL && line->line.state == KEEL_LINE_OPENING) {
-        line->line.state = KEEL_LINE_OPEN;
-        carrier->calls->opened(carrier->context, &line->line);
-        if (line->line.state == KEEL_LINE_CLOSED)
+    struct keel_connection_backend *backend = connection->connection.backend;
+    bool gone = connection->gone; /* then all that it ever published is there already */
+    if (connection->span.segment != NULL && connection->connection.state == KEEL_CONNECTION_OPENING) {
+        connection->connection.state = KEEL_CONNECTION_OPEN;
+        backend->calls->opened(backend->context, &connection->connection);
+        if (connection->connection.state == KEEL_CONNECTION_CLOSED)
             return;
     }
-    if (line->span.segment != NULL) {
-        keel_span_wake(&line->span);
-        if (!deliver_messages(line) || (line->lent_count > 0 && !deliver_lent(line)))
+    if (connection->span.segment != NULL) {
+        keel_shm_ring_wake(&connection->span);
+        if (!deliver_messages(connection) || (connection->lent_count > 0 && !deliver_lent(connection)))
             return;
-        if (line->generation != keel_region_generation())
-            take_back(line);
-        if (line->span.starved && keel_span_has_room(&line->span))
-            carrier->calls->sent(carrier->context, &line->line, NULL);
+        if (connection->generation != keel_region_generation())
+            take_back(connection);
+        if (connection->span.starved && keel_shm_ring_has_room(&connection->span))
+            backend->calls->sent(backend->context, &connection->connection, NULL);
     }
     if (gone)
-        keel_line_broke(&line->line, "the other side is gone");
+        keel_connection_broke(&connection->connection, "the other side is gone");
 }
 
 /* ---- progress ------------------------------------------------------------------------------------------ */
 
 static void descriptor_ready(struct shared *shared, const struct epoll_event *event)
 {
-    struct shared_line *line = (struct shared_line *)(uintptr_t)(event->data.u64 & ~UINT64_C(1));
-    if (line == NULL) {
+    struct shared_line *connection = (struct shared_line *)(uintptr_t)(event->data.u64 & ~UINT64_C(1));
+    if (connection == NULL) {
         callers_arrived(shared);
         return;
     }
-    if (line->line.state == KEEL_LINE_CLOSED)
+    if (connection->connection.state == KEEL_CONNECTION_CLOSED)
         return;
     if ((event->data.u64 & 1) != 0 || (event->events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0)
-        line->gone = true;
+        connection->gone = true;
     if ((event->data.u64 & 1) != 0)
         return;
-    if (!take_packets(line))
-        keel_line_broke(&line->line, "a packet that is not ours");
+    if (!take_packets(connection))
+        keel_connection_broke(&connection->connection, "a packet that is not ours");
 }
 
 static void look_at_descriptors(struct shared *shared)
@@ -676,14 +686,14 @@ static void look_at_descriptors(struct shared *shared)
     shared->passes = 0;
 }
 
-static void shared_progress(struct keel_carrier *carrier)
+static void shared_progress(struct keel_connection_backend *backend)
 {
-    struct shared *shared = shared_of(carrier);
-    if (carrier->dying != NULL) {
-        bury(&carrier->dying);
+    struct shared *shared = shared_of(backend);
+    if (backend->dying != NULL) {
+        bury(&backend->dying);
         close_gaps(shared);
     }
-    if (shared->look || carrier->lines == NULL || ++shared->passes >= LOOK_PASSES)
+    if (shared->look || backend->connections == NULL || ++shared->passes >= LOOK_PASSES)
         look_at_descriptors(shared);
     uint64_t generation = keel_region_generation();
     for (uint32_t k = 0; k < shared->table_count; k++)
@@ -691,41 +701,42 @@ static void shared_progress(struct keel_carrier *carrier)
             deliver(shared->table[k]);
 }
 
-static bool shared_may_sleep(struct keel_carrier *carrier)
+static bool shared_may_sleep(struct keel_connection_backend *backend)
 {
-    struct shared *shared = shared_of(carrier);
-    bool may = carrier->dying == NULL;
+    struct shared *shared = shared_of(backend);
+    bool may = backend->dying == NULL;
     shared->look = true;
     for (uint32_t k = 0; k < shared->table_count && may; k++) {
-        struct shared_line *line = shared->table[k];
-        if (line == NULL || line->span.segment == NULL)
+        struct shared_line *connection = shared->table[k];
+        if (connection == NULL || connection->span.segment == NULL)
             continue;
-        may = line->line.state == KEEL_LINE_OPEN && !line->gone &&
-              keel_span_sleep(&line->span, line->lent_count > 0);
+        may = connection->connection.state == KEEL_CONNECTION_OPEN && !connection->gone &&
+              keel_shm_ring_sleep(&connection->span, connection->lent_count > 0);
     }
     return may;
 }
 
-static uint32_t shared_descriptors(const struct keel_carrier *carrier, struct pollfd *out)
+static uint32_t shared_descriptors(const struct keel_connection_backend *backend, struct pollfd *out)
 {
-    out[0] = (struct pollfd){.fd = shared_of(carrier)->epoll, .events = POLLIN};
+    out[0] = (struct pollfd){.fd = shared_of(backend)->epoll, .events = POLLIN};
     return 1;
 }
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */
 
-static enum keel_status shared_place(const struct keel_carrier *carrier, struct keel_address_parts *in_out)
+static enum keel_status shared_place(const struct keel_connection_backend *backend,
+                                     struct keel_address_parts *in_out)
 {
-    const struct shared *shared = shared_of(carrier);
+    const struct shared *shared = shared_of(backend);
     memcpy(in_out->host, shared->host, sizeof in_out->host);
     memcpy(in_out->socket, shared->name, sizeof in_out->socket);
     return KEEL_OK;
 }
 
-static void shared_close(struct keel_carrier *carrier)
+static void shared_close(struct keel_connection_backend *backend)
 {
-    struct shared *shared = shared_of(carrier);
-    bury(&carrier->dying);
+    struct shared *shared = shared_of(backend);
+    bury(&backend->dying);
     if (shared->listener >= 0)
         close(shared->listener);
     if (shared->epoll >= 0)
@@ -733,18 +744,18 @@ static void shared_close(struct keel_carrier *carrier)
     keel_free(shared);
 }
 
-static const struct keel_carrier_ops shared_ops = {.close = shared_close,
-                                                   .dial = shared_dial,
-                                                   .send = shared_send,
-                                                   .intact = shared_intact,
-                                                   .keep = shared_keep,
-                                                   .release = shared_release,
-                                                   .crowded = shared_crowded,
-                                                   .hang_up = shared_hang_up,
-                                                   .progress = shared_progress,
-                                                   .may_sleep = shared_may_sleep,
-                                                   .descriptors = shared_descriptors,
-                                                   .place = shared_place};
+static const struct keel_connection_backend_ops shared_ops = {.close = shared_close,
+                                                              .dial = shared_dial,
+                                                              .send = shared_send,
+                                                              .intact = shared_intact,
+                                                              .keep = shared_keep,
+                                                              .release = shared_release,
+                                                              .crowded = shared_crowded,
+                                                              .hang_up = shared_hang_up,
+                                                              .progress = shared_progress,
+                                                              .may_sleep = shared_may_sleep,
+                                                              .descriptors = shared_descriptors,
+                                                              .place = shared_place};
 
 static enum keel_status start_listening(struct shared *shared)
 {
@@ -760,12 +771,12 @@ static enum keel_status start_listening(struct shared *shared)
     return KEEL_OK;
 }
 
-enum keel_status keel_shared_open(struct keel_carrier **out)
+enum keel_status keel_shared_open(struct keel_connection_backend **out)
 {
     struct shared *shared;
     KEEL_TRY(keel_handshake_init());
     KEEL_TRY(keel_alloc(1, sizeof *shared, &shared));
-    shared->carrier.ops = &shared_ops;
+    shared->backend.ops = &shared_ops;
     shared->listener = -1;
     shared->epoll = -1;
     shared->look = true;
@@ -773,9 +784,9 @@ enum keel_status keel_shared_open(struct keel_carrier **out)
     if (status == KEEL_OK)
         status = start_listening(shared);
     if (status != KEEL_OK) {
-        shared_close(&shared->carrier);
+        shared_close(&shared->backend);
         return status;
     }
-    *out = &shared->carrier;
+    *out = &shared->backend;
     return KEEL_OK;
 }

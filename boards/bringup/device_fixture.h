@@ -1,0 +1,35 @@
+/* device_fixture.h - an open board with its kernels and a queue, ready for golden operations: what the checks
+ * that stress a board (levels 6 to 8) have in common.
+ *
+ * Leaves to others: verdicts (board_check.h) and golden cases (keel/golden.h). One thread. */
+#ifndef KEEL_DEVICE_FIXTURE_H
+#define KEEL_DEVICE_FIXTURE_H
+
+#include <keel/board.h>
+#include <keel/golden.h>
+
+struct keel_device_fixture {
+    struct keel_board *board;
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    struct keel_queue *queue;
+};
+
+/* Open a board by name. After a failure *out is all NULL. */
+enum keel_status keel_device_fixture_open(const char *board, struct keel_device_fixture *out);
+/* What is NULL in it is passed over. A device that hangs or is gone is left, open and with the memory that
+ * its commands may still use, to the end of the process. */
+void keel_device_fixture_close(struct keel_device_fixture *fixture);
+/* Does the device hang, or is it gone? Its commands were not waited for then, and keep their memory. */
+bool keel_device_fixture_is_left(struct keel_device *device);
+/* Another queue in place of one that failed. */
+enum keel_status keel_device_fixture_renew(struct keel_device_fixture *fixture);
+
+/* One golden operation. OK: it ran and is right. MISMATCH: it is not, and the detail names operation, hash
+ * and expected hash. What else the device says, TIMEOUT included. */
+enum keel_status keel_device_fixture_golden(struct keel_device_fixture *fixture, uint32_t index,
+                                            uint64_t deadline_ns);
+/* All of them, or the first that is not right. */
+enum keel_status keel_device_fixture_goldens(struct keel_device_fixture *fixture, uint64_t deadline_ns);
+
+#endif

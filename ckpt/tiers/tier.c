@@ -1,0 +1,323 @@
+/* tier.c - what all levels have in common: names of objects, the calls of the interface with their checks,
+ * copying, removing a generation. What an object must hold inside is the business of tier_verify.c. */
+#include "tier.h"
+#include "store.h"
+#include "tier_digest.h"
+#include <keel/memory.h>
+#include <stdio.h>
+
+/* ---- objects ------------------------------------------------------------------------------------------- */
+
+enum { SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX };
+
+void keel_object_file_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES])
+{
+    if (object->kind == KEEL_OBJECT_SHARD)
+        snprintf(out, KEEL_OBJECT_NAME_BYTES, "rank-%u.keel", object->member);
+    else if (object->kind == KEEL_OBJECT_PARITY)
+        snprintf(out, KEEL_OBJECT_NAME_BYTES, "parity-%u.%u.keel", object->set, object->member);
+    else
+        snprintf(out, KEEL_OBJECT_NAME_BYTES, "%s", KEEL_MANIFEST_NAME);
+}
+
+void keel_object_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES])
+{
+    char file[KEEL_OBJECT_NAME_BYTES], step[KEEL_STEP_NAME_BYTES];
+    keel_object_file_name(object, file);
+    keel_step_name(object->step, object->attempt, step);
+    int length = snprintf(out, KEEL_OBJECT_NAME_BYTES, "%s/%s", step, file);
+    KEEL_ASSERT(length > 0 && length < KEEL_OBJECT_NAME_BYTES);
+}
+
+/* The name is right when it is the one that is written for the numbers in it. */
+bool keel_object_file_parse(const char *name, struct keel_object *out)
+{
+    struct keel_object object = {.kind = KEEL_OBJECT_MANIFEST};
+    char again[KEEL_OBJECT_NAME_BYTES];
+    if (strncmp(name, "rank-", 5) == 0) {
+        object.kind = KEEL_OBJECT_SHARD;
+        if (sscanf(name, "rank-%4u.keel", &object.member) != 1)
+            return false;
+    } else if (strncmp(name, "parity-", 7) == 0) {
+        object.kind = KEEL_OBJECT_PARITY;
+        if (sscanf(name, "parity-%4u.%4u.keel", &object.set, &object.member) != 2)
+            return false;
+    }
+    keel_object_file_name(&object, again);
+    if (strcmp(name, again) != 0 || !keel_object_valid(&object))
+        return false;
+    *out = object;
+    return true;
+}
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+int keel_object_compare(const struct keel_object *a, const struct keel_object *b)
+{
+    int order = compare_u64(a->step, b->step);
+    if (order == 0)
+        order = compare_u64(a->attempt, b->attempt);
+    if (order == 0)
+        order = compare_u64(a->kind, b->kind);
+    if (order == 0)
+        order = compare_u64(a->set, b->set);
+    return order != 0 ? order : compare_u64(a->member, b->member);
+}
+
+bool keel_object_valid(const struct keel_object *object)
+{
+    switch (object->kind) {
+    case KEEL_OBJECT_SHARD:
+        return object->set == 0 && object->member < KEEL_SNAPSHOT_RANKS_MAX;
+    case KEEL_OBJECT_PARITY:
+        return object->set < SETS_MAX && object->member < KEEL_SNAPSHOT_RANKS_MAX;
+    case KEEL_OBJECT_MANIFEST:
+        return object->set == 0 && object->member == 0;
+    default:
+        return false;
+    }
+}
+
+/* ---- levels -------------------------------------------------------------------------------------------- */
+
+const char *keel_tier_latency_text(enum keel_tier_latency near)
+{
+    static const char *const texts[KEEL_LATENCY_COUNT] = {"memory", "local disk", "the erasure set",
+                                                          "shared storage"};
+    return (unsigned)near < KEEL_LATENCY_COUNT ? texts[near] : "an unknown level";
+}
+
+void keel_tier_label(const struct keel_tier *level, const struct keel_object *object,
+                     char out[KEEL_TIER_LABEL_BYTES])
+{
+    char name[KEEL_OBJECT_NAME_BYTES];
+    keel_object_name(object, name);
+    snprintf(out, KEEL_TIER_LABEL_BYTES, "%s of %s", name, level->name);
+}
+
+enum keel_status keel_tier_init(struct keel_tier *level, const struct keel_tier_ops *ops,
+                                enum keel_tier_latency near, const char *run, const char *name)
+{
+    if (run == NULL || !keel_run_name_valid(run))
+        return keel_fail(KEEL_INVALID, "a level needs the name of a run");
+    *level = (struct keel_tier){.ops = ops, .near = near};
+    snprintf(level->run, sizeof level->run, "%s", run);
+    snprintf(level->name, sizeof level->name, "%s", name != NULL ? name : keel_tier_latency_text(near));
+    return KEEL_OK;
+}
+
+enum keel_status keel_tier_list(struct keel_tier *level,
+                                enum keel_status (*visit)(void *context, const struct keel_object_info *info),
+                                void *context)
+{
+    KEEL_ASSERT(level != NULL && visit != NULL);
+    return level->ops->list(level, visit, context);
+}
+
+static bool refuse_impossible(const struct keel_tier *level, const struct keel_object *object)
+{
+    if (keel_object_valid(object))
+        return false;
+    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", level->name);
+    return true;
+}
+
+enum keel_status keel_tier_open(struct keel_tier *level, const struct keel_object *object,
+                                struct keel_tier_source **out)
+{
+    struct keel_tier_source *source;
+    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
+    if (refuse_impossible(level, object))
+        return KEEL_INVALID;
+    KEEL_TRY(level->ops->open(level, object, &source));
+    KEEL_ASSERT(source->level == level && keel_object_compare(&source->info.object, object) == 0);
+    *out = source;
+    return KEEL_OK;
+}
+
+enum keel_status keel_tier_read(struct keel_tier_source *source, uint64_t offset, void *out, size_t bytes)
+{
+    char label[KEEL_TIER_LABEL_BYTES];
+    KEEL_ASSERT(source != NULL && (out != NULL || bytes == 0));
+    if (offset <= source->info.bytes && bytes <= source->info.bytes - offset)
+        return source->level->ops->read(source, offset, out, bytes);
+    keel_tier_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, more was expected; use another copy", label,
+                     (unsigned long long)source->info.bytes);
+}
+
+void keel_tier_close_source(struct keel_tier_source *source)
+{
+    if (source != NULL)
+        source->level->ops->close(source);
+}
+
+enum keel_status keel_tier_create(struct keel_tier *level, const struct keel_object *object, uint64_t bytes,
+                                  struct keel_tier_sink **out)
+{
+    struct keel_tier_sink *sink;
+    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
+    if (refuse_impossible(level, object))
+        return KEEL_INVALID;
+    if (bytes > INT64_MAX)
+        return keel_fail(KEEL_INVALID, "%s: no object is that large", level->name);
+    KEEL_TRY(level->ops->create(level, object, bytes, &sink));
+    KEEL_ASSERT(sink->level == level && sink->info.bytes == bytes && sink->written_bytes == 0);
+    *out = sink;
+    return KEEL_OK;
+}
+
+enum keel_status keel_tier_write(struct keel_tier_sink *sink, const void *data, size_t bytes)
+{
+    KEEL_ASSERT(sink != NULL && (data != NULL || bytes == 0));
+    if (bytes > sink->info.bytes - sink->written_bytes)
+        return keel_fail(KEEL_INVALID, "%s: more bytes than were announced", sink->level->name);
+    KEEL_TRY(sink->level->ops->write(sink, data, bytes));
+    sink->written_bytes += bytes;
+    return KEEL_OK;
+}
+
+enum keel_status keel_tier_commit(struct keel_tier_sink *sink, const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
+{
+    KEEL_ASSERT(sink != NULL && digest != NULL);
+    if (sink->written_bytes == sink->info.bytes)
+        return sink->level->ops->commit(sink, digest);
+    char label[KEEL_TIER_LABEL_BYTES];
+    keel_tier_label(sink->level, &sink->info.object, label);
+    enum keel_status status =
+        keel_fail(KEEL_MISMATCH, "%s: %llu bytes were announced, %llu written", label,
+                  (unsigned long long)sink->info.bytes, (unsigned long long)sink->written_bytes);
+    sink->level->ops->abort(sink);
+    return status;
+}
+
+void keel_tier_abort(struct keel_tier_sink *sink)
+{
+    if (sink != NULL)
+        sink->level->ops->abort(sink);
+}
+
+enum keel_status keel_tier_remove(struct keel_tier *level, const struct keel_object *object)
+{
+    KEEL_ASSERT(level != NULL && object != NULL);
+    return refuse_impossible(level, object) ? KEEL_INVALID : level->ops->remove(level, object);
+}
+
+void keel_tier_end(struct keel_tier *level)
+{
+    if (level != NULL)
+        level->ops->end(level);
+}
+
+/* ---- removing a generation ----------------------------------------------------------------------------- */
+
+struct generation {
+    uint64_t step, attempt;
+    struct keel_object *objects; /* owned */
+    size_t count, capacity;
+};
+
+static enum keel_status collect(void *context, const struct keel_object_info *info)
+{
+    struct generation *all = context;
+    if (info->object.step != all->step || info->object.attempt != all->attempt)
+        return KEEL_OK;
+    if (all->count == all->capacity) {
+        size_t capacity = all->capacity > 0 ? all->capacity * 2 : 16;
+        KEEL_TRY(keel_realloc(&all->objects, all->capacity, capacity, sizeof *all->objects));
+        all->capacity = capacity;
+    }
+    all->objects[all->count++] = info->object;
+    return KEEL_OK;
+}
+
+enum keel_status keel_tier_remove_generation(struct keel_tier *level, uint64_t step, uint64_t attempt,
+                                             uint32_t *out_removed)
+{
+    struct generation all = {.step = step, .attempt = attempt};
+    uint32_t removed = 0;
+    const struct keel_object manifest = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
+    enum keel_status status = keel_tier_list(level, collect, &all);
+    if (status == KEEL_OK) /* also one that is damaged, and so not listed */
+        status = keel_tier_remove(level, &manifest);
+    for (size_t i = 0; i < all.count && status == KEEL_OK; i++) {
+        status = keel_tier_remove(level, &all.objects[i]);
+        removed += status == KEEL_OK;
+    }
+    keel_free(all.objects);
+    if (status == KEEL_OK && out_removed != NULL)
+        *out_removed = removed;
+    return status;
+}
+
+/* ---- copying ------------------------------------------------------------------------------------------- */
+
+struct copy {
+    struct keel_digest_stream digest;
+    uint8_t piece[KEEL_TIER_PIECE_BYTES];
+};
+
+static enum keel_status transfer(struct copy *copy, struct keel_tier_source *source,
+                                 struct keel_tier_sink *sink)
+{
+    uint64_t offset = 0;
+    KEEL_ASSERT(sink != NULL);
+    keel_digest_begin(&copy->digest);
+    while (offset < source->info.bytes) {
+        uint64_t left = source->info.bytes - offset;
+        size_t bytes = left < sizeof copy->piece ? (size_t)left : sizeof copy->piece;
+        KEEL_TRY(keel_tier_read(source, offset, copy->piece, bytes));
+        keel_digest_add(&copy->digest, copy->piece, bytes);
+        KEEL_TRY(keel_tier_write(sink, copy->piece, bytes));
+        offset += bytes;
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_source_compare(const struct keel_tier_source *source,
+                                     const uint8_t digest[KEEL_DIGEST_BYTES])
+{
+    char label[KEEL_TIER_LABEL_BYTES];
+    if (!source->info.digest_known || memcmp(source->info.digest, digest, KEEL_DIGEST_BYTES) == 0)
+        return KEEL_OK;
+    keel_tier_label(source->level, &source->info.object, label);
+    return keel_fail(KEEL_CORRUPT, "%s: is not what was stored or verified there; use another copy", label);
+}
+
+enum keel_status keel_source_copy(struct keel_tier_source *source, struct keel_tier *to)
+{
+    struct copy *copy;
+    struct keel_tier_sink *sink = NULL;
+    uint8_t digest[KEEL_DIGEST_BYTES];
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, sizeof *copy, &copy));
+    enum keel_status status = keel_tier_create(to, &source->info.object, source->info.bytes, &sink);
+    if (status == KEEL_OK)
+        status = transfer(copy, source, sink);
+    if (status == KEEL_OK) {
+        keel_digest_end(&copy->digest, digest);
+        status = keel_source_compare(source, digest);
+    }
+    keel_free(copy);
+    if (status == KEEL_OK)
+        return keel_tier_commit(sink, digest);
+    keel_tier_abort(sink);
+    return status;
+}
+
+enum keel_status keel_tier_copy(struct keel_tier *from, const struct keel_object *object,
+                                struct keel_tier *to)
+{
+    struct keel_tier_source *source;
+    if (strcmp(from->run, to->run) != 0)
+        return keel_fail(KEEL_MISMATCH, "%s is of run %s, %s of run %s: copy within one run", from->name,
+                         from->run, to->name, to->run);
+    KEEL_TRY(keel_tier_open(from, object, &source));
+    enum keel_status status = keel_source_pin(source);
+    if (status == KEEL_OK)
+        status = keel_source_copy(source, to);
+    keel_tier_close_source(source);
+    return status;
+}

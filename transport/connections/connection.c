@@ -1,0 +1,332 @@
+/* connection.c - the backends of an endpoint as one, and what all connections share. */
+#include "connection.h"
+
+#include <arpa/inet.h>
+#include <isa-l/crc.h>
+#include <keel/log.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- lists --------------------------------------------------------------------------------------------- */
+
+static void put(struct keel_connection **list, struct keel_connection *connection)
+{
+    connection->previous = NULL;
+    connection->next = *list;
+    if (*list != NULL)
+        (*list)->previous = connection;
+    *list = connection;
+}
+
+static void take(struct keel_connection **list, struct keel_connection *connection)
+{
+    if (connection->previous != NULL)
+        connection->previous->next = connection->next;
+    else
+        *list = connection->next;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+}
+
+void keel_connection_backend_adopt(struct keel_connection_backend *backend,
+                                   struct keel_connection *connection)
+{
+    connection->backend = backend;
+    connection->state = KEEL_CONNECTION_OPENING;
+    put(&backend->connections, connection);
+    backend->line_count++;
+}
+
+static void add(_Atomic uint64_t *count, uint64_t more)
+{
+    uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + more, memory_order_relaxed);
+}
+
+void keel_connection_backend_sent(struct keel_connection_backend *backend, uint32_t payload_bytes)
+{
+    add(&backend->bytes_sent, sizeof(struct keel_message) + payload_bytes);
+    add(&backend->messages_sent, 1);
+}
+
+void keel_connection_backend_received(struct keel_connection_backend *backend, uint32_t payload_bytes)
+{
+    add(&backend->bytes_received, sizeof(struct keel_message) + payload_bytes);
+    add(&backend->messages_received, 1);
+}
+
+struct keel_connection *keel_connection_take(struct keel_connection **list)
+{
+    struct keel_connection *connection = *list;
+    if (connection != NULL)
+        take(list, connection);
+    return connection;
+}
+
+/* ---- connections --------------------------------------------------------------------------------------- */
+
+enum keel_send keel_connection_send(struct keel_connection *connection, struct keel_message *message,
+                                    const void *payload, bool lent, void *owner, bool *out_retry)
+{
+    if (connection->state != KEEL_CONNECTION_OPEN)
+        return KEEL_SEND_LATER;
+    KEEL_ASSERT(message->bytes <= (lent ? KEEL_CHUNK_BYTES : KEEL_EAGER_BYTES));
+    message->magic = KEEL_MESSAGE_MAGIC;
+    return connection->backend->ops->send(connection, message, payload, lent, owner, out_retry);
+}
+
+void keel_connection_seal(struct keel_connection *connection, bool outgoing, struct keel_cipher *cipher)
+{
+    struct keel_cipher **place = outgoing ? &connection->sealer : &connection->opener;
+    KEEL_ASSERT(*place == NULL && keel_connection_is_exposed(connection));
+    *place = cipher;
+}
+
+bool keel_connection_is_exposed(const struct keel_connection *connection)
+{
+    return connection->backend->ops->exposed;
+}
+
+bool keel_connection_intact(const struct keel_connection *connection)
+{
+    const struct keel_connection_backend_ops *ops = connection->backend->ops;
+    return ops->intact == NULL || ops->intact(connection);
+}
+
+uint64_t keel_connection_keep(struct keel_connection *connection)
+{
+    const struct keel_connection_backend_ops *ops = connection->backend->ops;
+    return ops->keep != NULL ? ops->keep(connection) : 0;
+}
+
+bool keel_connection_release(struct keel_connection *connection, uint64_t kept)
+{
+    return connection->backend->ops->release(connection, kept);
+}
+
+bool keel_connection_is_crowded(const struct keel_connection *connection)
+{
+    const struct keel_connection_backend_ops *ops = connection->backend->ops;
+    return ops->crowded != NULL && ops->crowded(connection);
+}
+
+void keel_connection_close(struct keel_connection *connection)
+{
+    struct keel_connection_backend *backend = connection->backend;
+    if (connection->state == KEEL_CONNECTION_CLOSED)
+        return;
+    connection->state = KEEL_CONNECTION_CLOSED;
+    backend->ops->hang_up(connection);
+    keel_cipher_free(connection->sealer);
+    keel_cipher_free(connection->opener);
+    connection->sealer = connection->opener = NULL;
+    take(&backend->connections, connection);
+    backend->line_count--;
+    put(&backend->dying, connection);
+}
+
+void keel_connection_broke(struct keel_connection *connection, const char *why)
+{
+    if (connection->state == KEEL_CONNECTION_CLOSED)
+        return;
+    connection->backend->calls->broke(connection->backend->context, connection, why);
+    KEEL_ASSERT(connection->state == KEEL_CONNECTION_CLOSED);
+}
+
+/* CRC-32C finds any one to three bits that differ, and any burst of 32. */
+static uint32_t checksum_of(const struct keel_message *message, const void *payload)
+{
+    uint8_t header[sizeof *message];
+    uint8_t *at;
+    memcpy(header, message, sizeof header);
+    memcpy(&at, &payload, sizeof at); /* ISA-L only reads, but has no const */
+    uint32_t sum = crc32_iscsi(header, sizeof header, UINT32_MAX);
+    return ~(message->bytes > 0 ? crc32_iscsi(at, (int)message->bytes, sum) : sum);
+}
+
+uint32_t keel_connection_fold(struct keel_connection *connection, uint8_t *memory,
+                              const struct keel_message *message, const void *payload, bool lent, bool whole)
+{
+    uint32_t head = connection->sealer != NULL ? sizeof(struct keel_envelope) : sizeof(struct keel_checked);
+    KEEL_ASSERT(!lent || !whole);
+    if (!lent && message->bytes > 0)
+        memcpy(memory + head, payload, message->bytes);
+    const void *there = lent ? payload : memory + head;
+    if (connection->sealer == NULL) {
+        struct keel_checked checked = {.message = *message, .checksum = checksum_of(message, there)};
+        memcpy(memory, &checked, sizeof checked);
+    } else {
+        keel_cipher_seal(connection->sealer, (struct keel_envelope *)(void *)memory, message, there, whole);
+    }
+    return head;
+}
+
+/* Without a key, or before it is agreed about. */
+static const uint8_t *unfold_checked(struct keel_connection *connection, const uint8_t *memory, size_t bytes,
+                                     struct keel_message *out)
+{
+    struct keel_checked checked;
+    const uint8_t *payload = memory + sizeof checked;
+    if (bytes < sizeof checked)
+        return NULL;
+    memcpy(&checked, memory, sizeof checked);
+    if (checked.message.magic != KEEL_MESSAGE_MAGIC || checked.message.bytes > KEEL_CHUNK_BYTES ||
+        checked.message.bytes != bytes - sizeof checked ||
+        checked.checksum != checksum_of(&checked.message, payload)) {
+        connection->damaged = true;
+        connection->backend->forged++;
+        return NULL;
+    }
+    *out = checked.message;
+    return payload;
+}
+
+const uint8_t *keel_connection_unfold(struct keel_connection *connection, uint8_t *memory, size_t bytes,
+                                      bool whole, struct keel_message *out, const char **out_why)
+{
+    struct keel_envelope *envelope = (struct keel_envelope *)(void *)memory;
+    if (connection->opener == NULL) {
+        *out_why = "a message was damaged on its way: its checksum is wrong, or it is none of ours";
+        return unfold_checked(connection, memory, bytes, out);
+    }
+    if (!keel_cipher_open(connection->opener, envelope, bytes)) {
+        connection->damaged = true;
+        connection->backend->forged++;
+        *out_why = "a message was changed, repeated or left out on its way, or never sealed";
+        return NULL;
+    }
+    *out_why = "the peer does not seal payloads, and here they have to be";
+    *out = envelope->message;
+    return envelope->magic == KEEL_ENVELOPE_WHOLE || !whole ? memory + sizeof *envelope : NULL;
+}
+
+/* ---- backends ------------------------------------------------------------------------------------------ */
+
+void keel_backends_close(struct keel_backends *backends)
+{
+    while (backends->carrier_count > 0) {
+        struct keel_connection_backend *backend = backends->backends[--backends->carrier_count];
+        while (backend->connections != NULL)
+            keel_connection_close(backend->connections);
+        backend->ops->close(backend);
+    }
+}
+
+enum keel_status keel_backends_address(const struct keel_backends *backends, struct keel_address *out)
+{
+    struct keel_address_parts place = {{0}, {0}, {0}};
+    struct keel_address address = {.bytes = sizeof place};
+    for (uint32_t k = 0; k < backends->carrier_count; k++)
+        KEEL_TRY(backends->backends[k]->ops->place(backends->backends[k], &place));
+    memcpy(address.data, &place, sizeof place);
+    *out = address;
+    return KEEL_OK;
+}
+
+struct keel_address_parts keel_place_of(const struct keel_address *address)
+{
+    struct keel_address_parts place = {{0}, {0}, {0}};
+    memcpy(&place, address->data, address->bytes < sizeof place ? address->bytes : sizeof place);
+    return place;
+}
+
+void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS_TEXT_BYTES])
+{
+    struct keel_address_parts place = keel_place_of(address);
+    struct sockaddr_in where;
+    char host[INET_ADDRSTRLEN];
+    memcpy(&where, place.fabric, sizeof where);
+    if (where.sin_family == AF_INET && inet_ntop(AF_INET, &where.sin_addr, host, sizeof host) != NULL)
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "%s:%u", host, ntohs(where.sin_port));
+    else
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "an address that is no IPv4");
+}
+
+enum keel_status keel_backends_dial(struct keel_backends *backends, const struct keel_address *address,
+                                    void *owner, struct keel_connection **out)
+{
+    enum keel_status status = KEEL_NOT_FOUND;
+    for (uint32_t k = 0; k < backends->carrier_count && status == KEEL_NOT_FOUND; k++)
+        status = backends->backends[k]->ops->dial(backends->backends[k], address, owner, out);
+    return status;
+}
+
+/* To ask the fabric takes system calls; while it carries nothing, it is asked after a sleep and now and then.
+ */
+enum { PASSES = 64 };
+
+static bool look_everywhere(struct keel_backends *backends)
+{
+    bool all = ++backends->passes >= PASSES;
+    if (all)
+        backends->passes = 0;
+    return all;
+}
+
+void keel_backends_progress(struct keel_backends *backends)
+{
+    bool all = look_everywhere(backends);
+    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+        struct keel_connection_backend *backend = backends->backends[k];
+        if (all || backend->connections != NULL || backend->dying != NULL)
+            backend->ops->progress(backend);
+    }
+}
+
+void keel_backends_progress_data(struct keel_backends *backends)
+{
+    bool all = look_everywhere(backends);
+    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+        struct keel_connection_backend *backend = backends->backends[k];
+        const struct keel_connection_backend_ops *ops = backend->ops;
+        if (all || backend->connections != NULL || backend->dying != NULL)
+            (ops->progress_data != NULL ? ops->progress_data : ops->progress)(backend);
+    }
+}
+
+bool keel_backends_asked(const struct keel_backends *backends)
+{
+    for (uint32_t k = 0; k < backends->carrier_count; k++)
+        if (backends->backends[k]->ops->asked != NULL &&
+            backends->backends[k]->ops->asked(backends->backends[k]))
+            return true;
+    return false;
+}
+
+bool keel_backends_may_sleep(struct keel_backends *backends)
+{
+    backends->passes = PASSES;
+    for (uint32_t k = 0; k < backends->carrier_count; k++)
+        if (!backends->backends[k]->ops->may_sleep(backends->backends[k]))
+            return false;
+    return true;
+}
+
+uint32_t keel_backends_descriptors(const struct keel_backends *backends,
+                                   struct pollfd out[KEEL_BACKENDS_DESCRIPTORS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < backends->carrier_count; k++)
+        count += backends->backends[k]->ops->descriptors(backends->backends[k], out + count);
+    KEEL_ASSERT(count <= KEEL_BACKENDS_DESCRIPTORS_MAX);
+    return count;
+}
+
+void keel_backends_renew(struct keel_backends *backends)
+{
+    for (uint32_t k = 0; k < backends->carrier_count; k++)
+        if (backends->backends[k]->ops->renew != NULL)
+            backends->backends[k]->ops->renew(backends->backends[k]);
+}
+
+void keel_backends_count(const struct keel_backends *backends, struct keel_transport_stats *stats)
+{
+    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+        const struct keel_connection_backend *backend = backends->backends[k];
+        stats->bytes_sent += atomic_load(&backend->bytes_sent);
+        stats->bytes_received += atomic_load(&backend->bytes_received);
+        stats->messages_sent += atomic_load(&backend->messages_sent);
+        stats->messages_received += atomic_load(&backend->messages_received);
+        stats->stale_dropped += atomic_load(&backend->forged);
+    }
+}

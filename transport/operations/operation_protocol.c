@@ -1,0 +1,774 @@
+/* operation_protocol.c - an operation as a conversation: first messages, grants, data, disagreement, the end.
+ *
+ * The rule that everything rests on: the first message of an operation from a rank says that the rank has
+ * begun it, every pair of ranks that its schedule lets talk exchanges one, and nothing but a first message is
+ * sent to a rank before its own has come. Nor does a rank send more segments than the other has room for
+ * (grants). So whatever arrives has its place waiting, receives are always reposted, and only first messages
+ * are ever kept for later: as many as the peer may have operations in flight, because no operation ends
+ * anywhere before its first messages have come. */
+#include "group.h"
+
+#include <keel/memory.h>
+#include <string.h>
+
+static uint64_t place(uint32_t segment, uint32_t low)
+{
+    return (uint64_t)segment << 32 | low;
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+static struct keel_operation **table_slot(struct keel_group *whole, uint32_t number, uint64_t sequence)
+{
+    return &whole->table[(sequence + number) % KEEL_TABLE_SLOTS];
+}
+
+/* By rank in the group; NULL: this operation has nothing to do with it. */
+static struct keel_operation_peer *leg_of(const struct keel_operation *operation, uint32_t rank)
+{
+    uint32_t low = 0, high = operation->leg_count;
+    for (uint32_t k = rank > 0 ? rank - 1 : 0; k <= rank && k < high; k++) /* where it talks to everybody */
+        if (operation->legs[k].rank == rank)
+            return &operation->legs[k];
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (operation->legs[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < operation->leg_count && operation->legs[low].rank == rank ? &operation->legs[low] : NULL;
+}
+
+/* rank: in the epoch. Of a pair's operations only those of this pair are meant. */
+static struct keel_operation *find(struct keel_group *whole, const struct keel_message *message,
+                                   uint32_t rank)
+{
+    struct keel_operation *at = *table_slot(whole, message->group, message->sequence);
+    for (; at != NULL; at = at->next_in_table)
+        if (at->sequence == message->sequence && at->group->number == message->group &&
+            at->lane == message->part &&
+            (at->lane == 0 || leg_of(at, keel_group_from_whole(at->group, rank)) != NULL))
+            return at;
+    return NULL;
+}
+
+static void table_remove(struct keel_operation *operation)
+{
+    struct keel_group *group = operation->group;
+    struct keel_operation **at = table_slot(group->whole, group->number, operation->sequence);
+    while (*at != operation)
+        at = &(*at)->next_in_table;
+    *at = operation->next_in_table;
+    operation->linked = false;
+}
+
+static struct keel_message message_of(const struct keel_operation *operation, enum keel_message_kind kind)
+{
+    return (struct keel_message){.kind = (uint16_t)kind,
+                                 .part = operation->lane,
+                                 .epoch = operation->group->epoch,
+                                 .sequence = operation->sequence,
+                                 .group = operation->group->number};
+}
+
+/* ---- work lists ---------------------------------------------------------------------------------------- */
+
+void keel_protocol_queue(struct keel_operation_peer *leg)
+{
+    struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
+    if (peer == NULL || leg->operation->ended || leg->operation->starting)
+        return;
+    keel_session_busy(leg->operation->group->whole, peer);
+    if (leg->queued)
+        return;
+    leg->queued = true;
+    leg->next_work = NULL;
+    leg->previous_work = peer->work_last;
+    if (peer->work_last != NULL)
+        peer->work_last->next_work = leg;
+    else
+        peer->work = leg;
+    peer->work_last = leg;
+}
+
+static void unqueue(struct keel_operation_peer *leg)
+{
+    struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
+    if (!leg->queued)
+        return;
+    leg->queued = false;
+    if (leg->previous_work != NULL)
+        leg->previous_work->next_work = leg->next_work;
+    else
+        peer->work = leg->next_work;
+    if (leg->next_work != NULL)
+        leg->next_work->previous_work = leg->previous_work;
+    else
+        peer->work_last = leg->previous_work;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+/* A success is forgotten here at once, since its waiter may free it; a failure stays in the table until the
+ * group is closed, so that what still comes for it has a place to be dropped. */
+void keel_protocol_end(struct keel_operation *operation, enum keel_status status)
+{
+    struct keel_endpoint *endpoint = operation->group->endpoint;
+    if (operation->ended)
+        return;
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        if (operation->legs[k].queued)
+            unqueue(&operation->legs[k]);
+    if (operation->held_count > 0)
+        keel_engine_let_go(operation, false);
+    operation->ended = true;
+    keel_trace_ended(operation, status);
+    operation->group->whole->active--;
+    if (status == KEEL_OK && operation->linked)
+        table_remove(operation);
+    operation->status = status;
+    atomic_store(&operation->done, true); /* from here on it may be gone */
+    if (atomic_load(&endpoint->sleepers) == 0)
+        return;
+    keel_mutex_lock(&endpoint->lock);
+    keel_cond_broadcast(&endpoint->changed);
+    keel_mutex_unlock(&endpoint->lock);
+}
+
+static bool leg_whole(const struct keel_operation_peer *leg)
+{
+    return leg->first_sent && atomic_load_explicit(&leg->begun, memory_order_relaxed) &&
+           leg->in_flight == 0 && leg->give_left == 0 && leg->take_left == 0 &&
+           leg->granted >= leg->give_segments && leg->grant_told >= leg->take_segments;
+}
+
+/* True when that ended the operation, which the caller then no longer touches. */
+static bool settle(struct keel_operation_peer *leg)
+{
+    struct keel_operation *operation = leg->operation;
+    if (operation->ended)
+        return true;
+    if (!atomic_load_explicit(&leg->settled, memory_order_relaxed) && leg_whole(leg)) {
+        atomic_store_explicit(&leg->settled, true, memory_order_relaxed);
+        operation->open_legs--;
+    }
+    if (operation->open_legs > 0 || operation->lowest < operation->segment_count)
+        return false;
+    keel_protocol_end(operation, KEEL_OK);
+    return true;
+}
+
+static bool is_pair(const struct keel_operation *operation)
+{
+    return operation->lane != 0;
+}
+
+/* A rank that died takes all operations of its groups with it, also those of ranks that never talk to it:
+ * what they wait for hangs on others that do. One that left in order takes only what still waits for it. */
+static bool ends_without(const struct keel_operation *operation, uint32_t rank, enum keel_status status)
+{
+    uint32_t own = keel_group_from_whole(operation->group, rank);
+    if (own == KEEL_NO_RANK)
+        return false;
+    const struct keel_operation_peer *leg = leg_of(operation, own);
+    bool broken = status == KEEL_PEER_LOST || status == KEEL_CORRUPT || status == KEEL_MISMATCH;
+    if (broken && !is_pair(operation))
+        return true;
+    return leg != NULL && (broken || !atomic_load(&leg->settled) || leg->held > 0);
+}
+
+/* Word of a disagreement stays: operations that are begun only now are to hear it. */
+static void drop_firsts(struct keel_peer *peer)
+{
+    struct keel_early **at = &peer->early;
+    while (*at != NULL) {
+        struct keel_early *early = *at;
+        if (early->message.kind == KEEL_MESSAGE_DIFFER) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        peer->early_count--;
+        keel_free(early);
+    }
+}
+
+void keel_protocol_without(struct keel_group *whole, uint32_t rank, enum keel_status status)
+{
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table)
+            if (ends_without(at, rank, status))
+                keel_protocol_end(at, status);
+    struct keel_peer *peer = whole->peers[rank];
+    if (peer != NULL)
+        drop_firsts(peer);
+}
+
+/* ---- disagreement -------------------------------------------------------------------------------------- */
+
+static struct keel_signature signature_for(const struct keel_operation_peer *leg)
+{
+    struct keel_signature signature = leg->operation->signature;
+    signature.give_bytes = leg->give_bytes;
+    signature.take_bytes = leg->take_bytes;
+    return signature;
+}
+
+/* Give and take, which are its end, are the other way round there. */
+static bool agrees(const struct keel_operation_peer *leg, const struct keel_signature *theirs)
+{
+    struct keel_signature wanted;
+    const struct keel_signature *mine = &leg->operation->signature;
+    if (is_pair(leg->operation)) {
+        wanted = *mine;
+        wanted.kind = mine->kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
+        wanted.root = theirs->root;
+        mine = &wanted;
+    }
+    return memcmp(mine, theirs, offsetof(struct keel_signature, give_bytes)) == 0 &&
+           theirs->give_bytes == leg->take_bytes && theirs->take_bytes == leg->give_bytes;
+}
+
+static void notify(struct keel_operation *operation, struct keel_peer *peer)
+{
+    struct keel_notice *notice;
+    if (peer == NULL || keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
+        return; /* it learns from others, or by its deadline */
+    notice->message = message_of(operation, KEEL_MESSAGE_DIFFER);
+    notice->message.bytes = sizeof notice->differ;
+    notice->differ = operation->differ;
+    notice->next = peer->notices;
+    peer->notices = notice;
+    keel_session_busy(operation->group->whole, peer);
+}
+
+/* End it, and tell everybody with whom it talks. */
+static void disagree(struct keel_operation *operation, const struct keel_differ *differ)
+{
+    if (operation->ended)
+        return;
+    operation->differ = *differ;
+    operation->group->whole->quarrel =
+        (struct keel_notice){.message = message_of(operation, KEEL_MESSAGE_DIFFER), .differ = *differ};
+    keel_protocol_end(operation, KEEL_MISMATCH);
+    for (uint32_t k = 0; k < operation->leg_count; k++)
+        notify(operation, atomic_load(&operation->legs[k].peer));
+}
+
+/* To a peer that is connected; one that is not yet hears it when it is. Without memory for the notice it
+ * learns from others, or by its deadline. */
+void keel_protocol_tell_revoked(const struct keel_group *group, struct keel_peer *peer)
+{
+    struct keel_notice *notice;
+    if (peer->state != KEEL_PEER_UP || keel_group_from_whole(group, peer->rank) == KEEL_NO_RANK ||
+        keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
+        return;
+    notice->message =
+        (struct keel_message){.kind = KEEL_MESSAGE_REVOKE, .epoch = group->epoch, .group = group->number};
+    notice->next = peer->notices;
+    peer->notices = notice;
+    keel_session_busy(group->whole, peer);
+}
+
+void keel_protocol_revoked(struct keel_group *whole)
+{
+    for (struct keel_group *group; (group = keel_group_next_revoked(whole)) != NULL;)
+        for (struct keel_peer *peer = whole->peer_list; peer != NULL; peer = peer->next)
+            keel_protocol_tell_revoked(group, peer);
+}
+
+/* Only whoever owns progress writes it. */
+static void count_data(const struct keel_operation_peer *leg, uint64_t bytes)
+{
+    _Atomic uint64_t *sent = &leg->operation->group->endpoint->data_sent;
+    atomic_store_explicit(sent, atomic_load_explicit(sent, memory_order_relaxed) + bytes,
+                          memory_order_relaxed);
+}
+
+/* ---- sending ------------------------------------------------------------------------------------------- */
+
+static enum keel_flow_send flow_result(enum keel_send result)
+{
+    if (result == KEEL_SEND_OK || result == KEEL_SEND_DONE)
+        return KEEL_FLOW_SENT;
+    return result == KEEL_SEND_LATER ? KEEL_FLOW_LATER : KEEL_FLOW_BROKEN;
+}
+
+static enum keel_flow_send send_first(struct keel_operation_peer *leg, struct keel_connection *link,
+                                      bool *out_retry)
+{
+    uint8_t payload[KEEL_EAGER_BYTES];
+    uint32_t bytes;
+    struct keel_signature signature = signature_for(leg);
+    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_FIRST);
+    memcpy(payload, &signature, sizeof signature);
+    uint32_t count =
+        keel_engine_pack(leg, payload + sizeof signature, KEEL_EAGER_BYTES - sizeof signature, &bytes);
+    uint32_t grant = leg->grant;
+    message.offset = place(grant, count);
+    message.bytes = (uint32_t)sizeof signature + bytes;
+    enum keel_flow_send result =
+        flow_result(keel_connection_send(link, &message, payload, false, NULL, out_retry));
+    if (result == KEEL_FLOW_SENT) {
+        leg->first_sent = true;
+        leg->grant_told = grant;
+        count_data(leg, bytes);
+        keel_engine_packed(leg, count);
+    }
+    return result;
+}
+
+static enum keel_flow_send send_grant(struct keel_operation_peer *leg, struct keel_connection *link,
+                                      bool *out_retry)
+{
+    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_GRANT);
+    message.offset = place(leg->grant, 0);
+    enum keel_flow_send result =
+        flow_result(keel_connection_send(link, &message, NULL, false, NULL, out_retry));
+    if (result == KEEL_FLOW_SENT)
+        leg->grant_told = leg->grant;
+    return result;
+}
+
+static struct keel_ticket *free_ticket(struct keel_operation_peer *leg)
+{
+    uint32_t all = (UINT32_C(1) << KEEL_OPERATION_PEER_SENDS) - 1;
+    return leg->busy == all ? NULL : &leg->tickets[__builtin_ctz(~leg->busy)];
+}
+
+static enum keel_flow_send send_data(struct keel_operation_peer *leg, const struct keel_give *give,
+                                     struct keel_connection *link, bool *out_retry)
+{
+    bool lent = give->bytes > KEEL_COPY_BYTES;
+    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_DATA);
+    struct keel_ticket *ticket = lent ? free_ticket(leg) : NULL;
+    if (lent && ticket == NULL)
+        return KEEL_FLOW_LATER; /* one of them is on its way back */
+    message.offset = place(give->segment, give->ordinal);
+    message.bytes = give->bytes;
+    enum keel_send sent = keel_connection_send(link, &message, give->payload, lent, ticket, out_retry);
+    enum keel_flow_send result = flow_result(sent);
+    if (result != KEEL_FLOW_SENT)
+        return result;
+    count_data(leg, give->bytes);
+    bool done = !lent || sent == KEEL_SEND_DONE;
+    if (!done) {
+        *ticket = (struct keel_ticket){.leg = leg, .item = give->item};
+        leg->busy |= UINT32_C(1) << (ticket - leg->tickets);
+        leg->in_flight++;
+    }
+    keel_engine_gone(leg, give, done);
+    return KEEL_FLOW_SENT;
+}
+
+static bool grant_is_due(const struct keel_operation_peer *leg)
+{
+    uint32_t window = leg->operation->window;
+    return leg->grant > leg->grant_told &&
+           (leg->grant == leg->take_segments || leg->grant - leg->grant_told >= (window + 1) / 2);
+}
+
+static bool has_more(const struct keel_operation_peer *leg)
+{
+    if (atomic_load_explicit(&leg->settled, memory_order_relaxed))
+        return false;
+    return !leg->first_sent || grant_is_due(leg) ||
+           (leg->give_left > 0 && atomic_load_explicit(&leg->begun, memory_order_relaxed));
+}
+
+static enum keel_flow_send send_for(struct keel_operation_peer *leg, struct keel_connection *link,
+                                    bool *out_retry)
+{
+    struct keel_give give;
+    enum keel_flow_send result = KEEL_FLOW_NOTHING;
+    if (!leg->first_sent)
+        result = send_first(leg, link, out_retry);
+    else if (grant_is_due(leg))
+        result = send_grant(leg, link, out_retry);
+    else if (atomic_load_explicit(&leg->begun, memory_order_relaxed) && keel_engine_next(leg, &give))
+        result = send_data(leg, &give, link, out_retry);
+    if (result == KEEL_FLOW_SENT && !settle(leg) && !has_more(leg))
+        unqueue(leg);
+    return result;
+}
+
+static enum keel_flow_send send_notice(struct keel_peer *peer, struct keel_connection *link, bool *out_retry)
+{
+    struct keel_notice *notice = peer->notices;
+    enum keel_flow_send result =
+        flow_result(keel_connection_send(link, &notice->message, &notice->differ, false, NULL, out_retry));
+    if (result == KEEL_FLOW_SENT) {
+        peer->notices = notice->next;
+        keel_free(notice);
+    }
+    return result;
+}
+
+enum keel_flow_send keel_protocol_send(struct keel_peer *peer, struct keel_connection *link, bool *out_retry)
+{
+    if (peer->notices != NULL)
+        return send_notice(peer, link, out_retry);
+    while (peer->work != NULL) {
+        struct keel_operation_peer *leg = peer->work;
+        enum keel_flow_send result = send_for(leg, link, out_retry);
+        if (result != KEEL_FLOW_NOTHING)
+            return result;
+        unqueue(leg);
+    }
+    return KEEL_FLOW_NOTHING;
+}
+
+void keel_protocol_sent(struct keel_ticket *ticket)
+{
+    struct keel_operation_peer *leg = ticket->leg;
+    uint32_t bit = UINT32_C(1) << (ticket - leg->tickets);
+    KEEL_ASSERT((leg->busy & bit) != 0 && leg->in_flight > 0);
+    leg->busy &= ~bit;
+    leg->in_flight--;
+    if (leg->operation->ended)
+        return;
+    keel_trace_moved(leg->operation);
+    keel_engine_sent(leg->operation, ticket->item);
+    settle(leg);
+}
+
+/* The last of them may end the operation, which is then no longer touched. */
+static void take_back(struct keel_operation_peer *leg)
+{
+    uint32_t left = leg->in_flight;
+    for (uint32_t k = 0; left > 0; k++)
+        if ((leg->busy >> k & 1) != 0) {
+            left--;
+            keel_protocol_sent(&leg->tickets[k]);
+        }
+}
+
+void keel_protocol_left(struct keel_group *whole, uint32_t rank)
+{
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++) {
+        struct keel_operation *next;
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = next) {
+            next = at->next_in_table;
+            struct keel_operation_peer *leg = leg_of(at, keel_group_from_whole(at->group, rank));
+            if (leg != NULL && leg->in_flight > 0)
+                take_back(leg);
+        }
+    }
+}
+
+/* ---- receiving ----------------------------------------------------------------------------------------- */
+
+static void first_differs(struct keel_operation *operation, const struct keel_operation_peer *leg,
+                          uint32_t rank, const struct keel_signature *theirs)
+{
+    struct keel_differ differ = {.rank = {operation->group->rank, rank}};
+    differ.said[0] = leg != NULL ? signature_for(leg) : operation->signature;
+    differ.said[1] = *theirs;
+    disagree(operation, &differ);
+}
+
+static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
+                       const struct keel_message *message, const uint8_t *payload)
+{
+    uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
+    struct keel_operation_peer *leg = leg_of(operation, rank);
+    struct keel_signature theirs;
+    if (message->bytes < sizeof theirs || rank == KEEL_NO_RANK)
+        return false;
+    memcpy(&theirs, payload, sizeof theirs);
+    if (leg == NULL) { /* it talks to us, and we would not to it */
+        first_differs(operation, NULL, rank, &theirs);
+        notify(operation, peer);
+        return true;
+    }
+    if (atomic_load_explicit(&leg->begun, memory_order_relaxed))
+        return false;
+    if (!agrees(leg, &theirs)) {
+        first_differs(operation, leg, rank, &theirs);
+        return true;
+    }
+    atomic_store_explicit(&leg->begun, true, memory_order_relaxed);
+    keel_trace_first(operation, leg);
+    leg->granted = (uint32_t)(message->offset >> 32);
+    if (leg->granted > leg->give_segments ||
+        !keel_engine_unpack(leg, (uint32_t)message->offset, payload + sizeof theirs,
+                            message->bytes - (uint32_t)sizeof theirs))
+        return false;
+    if (!settle(leg) && has_more(leg))
+        keel_protocol_queue(leg);
+    return true;
+}
+
+static bool take_differ(struct keel_operation *operation, const struct keel_message *message,
+                        const uint8_t *payload)
+{
+    struct keel_differ differ;
+    if (message->bytes != sizeof differ)
+        return false;
+    memcpy(&differ, payload, sizeof differ);
+    disagree(operation, &differ);
+    return true;
+}
+
+static bool take_grant(struct keel_operation_peer *leg, uint64_t offset)
+{
+    uint64_t limit = offset >> 32;
+    if (limit > leg->give_segments || limit < leg->granted)
+        return false;
+    leg->granted = (uint32_t)limit;
+    keel_protocol_queue(leg);
+    settle(leg);
+    return true;
+}
+
+/* An end of the operation inside settle may free it: touch nothing afterwards. */
+static bool take_data(struct keel_operation_peer *leg, const struct keel_message *message,
+                      const uint8_t *payload)
+{
+    struct keel_connection *connection = atomic_load(&leg->peer)->session->link;
+    if (!keel_engine_take(leg, (uint32_t)(message->offset >> 32), (uint32_t)message->offset, payload,
+                          message->bytes) ||
+        !keel_connection_intact(connection))
+        return false;
+    if (keel_connection_is_crowded(connection))
+        keel_protocol_rest(leg->operation->group->whole);
+    settle(leg);
+    return true;
+}
+
+static bool number_is_closed(struct keel_group *whole, uint32_t number)
+{
+    bool found = false;
+    keel_mutex_lock(&whole->endpoint->lock);
+    for (uint32_t k = 0; k < whole->closed_count && !found; k++)
+        found = whole->closed_numbers[k] == number;
+    keel_mutex_unlock(&whole->endpoint->lock);
+    return found;
+}
+
+static bool keep_early(struct keel_group *whole, struct keel_peer *peer, const struct keel_message *message,
+                       const uint8_t *payload)
+{
+    struct keel_early *early;
+    if (message->group != 0 && number_is_closed(whole, message->group)) {
+        atomic_fetch_add(&whole->endpoint->stale_dropped, 1);
+        return true;
+    }
+    if (message->kind == KEEL_MESSAGE_DIFFER && peer->early_count >= KEEL_EARLY_MAX)
+        return true; /* it is only word of a disagreement that others bring too */
+    if ((message->kind != KEEL_MESSAGE_FIRST && message->kind != KEEL_MESSAGE_DIFFER) ||
+        peer->early_count >= KEEL_EARLY_MAX || message->bytes > KEEL_EAGER_BYTES ||
+        keel_alloc(1, sizeof *early + message->bytes, &early) != KEEL_OK)
+        return false;
+    early->message = *message;
+    memcpy(early->payload, payload, message->bytes);
+    early->next = peer->early;
+    peer->early = early;
+    peer->early_count++;
+    return true;
+}
+
+bool keel_protocol_arrived(struct keel_group *whole, struct keel_peer *peer,
+                           const struct keel_message *message, const uint8_t *payload)
+{
+    struct keel_operation *operation = find(whole, message, peer->rank);
+    if (operation == NULL)
+        return keep_early(whole, peer, message, payload);
+    if (operation->ended)
+        return true;
+    keel_trace_moved(operation);
+    if (message->kind == KEEL_MESSAGE_FIRST)
+        return take_first(operation, peer, message, payload);
+    if (message->kind == KEEL_MESSAGE_DIFFER)
+        return take_differ(operation, message, payload);
+    struct keel_operation_peer *leg = leg_of(operation, keel_group_from_whole(operation->group, peer->rank));
+    if (leg == NULL || !atomic_load(&leg->begun))
+        return false;
+    if (message->kind == KEEL_MESSAGE_GRANT)
+        return take_grant(leg, message->offset);
+    return message->kind == KEEL_MESSAGE_DATA && take_data(leg, message, payload);
+}
+
+/* ---- beginning ----------------------------------------------------------------------------------------- */
+
+static struct keel_early *early_of(struct keel_peer *peer, const struct keel_operation *operation, bool words)
+{
+    for (struct keel_early **at = &peer->early; *at != NULL; at = &(*at)->next) {
+        struct keel_early *early = *at;
+        if (early->message.sequence != operation->sequence || early->message.part != operation->lane ||
+            early->message.group != operation->group->number ||
+            (words && early->message.kind != KEEL_MESSAGE_DIFFER))
+            continue;
+        *at = early->next;
+        peer->early_count--;
+        return early;
+    }
+    return NULL;
+}
+
+static bool is_member(const struct keel_operation *operation, const struct keel_peer *peer)
+{
+    uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
+    return rank != KEEL_NO_RANK && (!is_pair(operation) || leg_of(operation, rank) != NULL);
+}
+
+static enum keel_status may_begin(const struct keel_operation *operation)
+{
+    struct keel_group *whole = operation->group->whole;
+    struct keel_message same = message_of(operation, KEEL_MESSAGE_FIRST);
+    const struct keel_peer *first = NULL;
+    if (operation->leg_count > 0)
+        first = atomic_load(&operation->legs[0].peer);
+    if (find(whole, &same, first != NULL ? first->rank : 0) != NULL)
+        return KEEL_INVALID;
+    for (const struct keel_peer *peer = whole->peer_list; peer != NULL; peer = peer->next)
+        if ((peer->accused || peer->state == KEEL_PEER_LOST_STATE) && is_member(operation, peer))
+            return peer->state == KEEL_PEER_LOST_STATE ? peer->parting : KEEL_PEER_LOST;
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        const struct keel_peer *peer = atomic_load(&operation->legs[k].peer);
+        if (peer->state == KEEL_PEER_LEFT)
+            return peer->parting;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status find_peers(struct keel_operation *operation)
+{
+    for (uint32_t k = 0; k < operation->leg_count; k++) {
+        struct keel_operation_peer *leg = &operation->legs[k];
+        struct keel_group *group = operation->group;
+        if (atomic_load_explicit(&leg->peer, memory_order_relaxed) != NULL)
+            continue;
+        struct keel_peer *peer = keel_session_peer(group->whole, keel_group_to_whole(group, leg->rank));
+        if (peer == NULL)
+            return KEEL_NO_MEMORY;
+        atomic_store(&leg->peer, peer);
+    }
+    return KEEL_OK;
+}
+
+/* Early messages may come from ranks that are no legs: then they disagree with us. None ends it well: no
+ * first message has been sent yet. `words`: of disagreement alone. */
+static void begin_early(struct keel_operation *operation, bool words)
+{
+    struct keel_group *whole = operation->group->whole;
+    for (struct keel_peer *peer = whole->peer_list; peer != NULL && !operation->ended; peer = peer->next) {
+        struct keel_early *early = NULL;
+        while (peer->early != NULL && !operation->ended && is_member(operation, peer) &&
+               (early = early_of(peer, operation, words)) != NULL) {
+            bool good = early->message.kind == KEEL_MESSAGE_DIFFER
+                            ? take_differ(operation, &early->message, early->payload)
+                            : take_first(operation, peer, &early->message, early->payload);
+            if (!good)
+                keel_protocol_end(operation, KEEL_MISMATCH);
+            keel_free(early);
+        }
+    }
+}
+
+/* Straight, where nothing is before it; else in its turn. The last of them may end the operation, and then it
+ * may be gone. */
+static void send_firsts(struct keel_operation *operation)
+{
+    uint32_t count = operation->leg_count;
+    bool retry = false;
+    for (uint32_t k = 0; k < count; k++) {
+        struct keel_operation_peer *leg = &operation->legs[k];
+        struct keel_connection *connection =
+            keel_session_ready(atomic_load_explicit(&leg->peer, memory_order_relaxed));
+        if (connection == NULL || send_first(leg, connection, &retry) != KEEL_FLOW_SENT) {
+            keel_protocol_queue(leg);
+            continue;
+        }
+        if (settle(leg))
+            return;
+        if (has_more(leg))
+            keel_protocol_queue(leg);
+    }
+}
+
+void keel_protocol_begin(struct keel_operation *operation)
+{
+    struct keel_group *group = operation->group, *whole = group->whole;
+    whole->active++;
+    atomic_store_explicit(&operation->since_ns, group->endpoint->now_ns, memory_order_relaxed);
+    keel_trace_began(operation);
+    keel_keepalive_wake(whole);
+    enum keel_status status = find_peers(operation);
+    if (status == KEEL_OK)
+        status = may_begin(operation);
+    if (status != KEEL_OK) {
+        if (status != KEEL_INVALID)
+            begin_early(operation, true); /* whoever left may have said why */
+        keel_protocol_end(operation, status);
+        return;
+    }
+    struct keel_operation **slot = table_slot(whole, group->number, operation->sequence);
+    operation->next_in_table = *slot;
+    *slot = operation;
+    operation->linked = true;
+    operation->starting = true;
+    keel_engine_start(operation);
+    begin_early(operation, false);
+    operation->starting = false;
+    if (operation->ended)
+        return;
+    if (operation->open_legs == 0) {
+        KEEL_ASSERT(operation->lowest == operation->segment_count);
+        keel_protocol_end(operation, KEEL_OK);
+        return;
+    }
+    send_firsts(operation);
+}
+
+/* ---- what peers lent ----------------------------------------------------------------------------------- */
+
+bool keel_protocol_hold(struct keel_operation_peer *leg, struct keel_held *out)
+{
+    struct keel_connection *connection = atomic_load(&leg->peer)->session->link;
+    out->kept = keel_connection_keep(connection);
+    out->connection = connection;
+    return out->kept != 0;
+}
+
+bool keel_protocol_holds(const struct keel_held *held)
+{
+    const struct keel_session *session = atomic_load(&held->leg->peer)->session;
+    return held->connection != NULL && session != NULL && session->link == held->connection;
+}
+
+bool keel_protocol_let_go(struct keel_held *held)
+{
+    return keel_connection_release(held->connection, held->kept);
+}
+
+void keel_protocol_rest(struct keel_group *whole)
+{
+    for (uint32_t slot = 0; whole->active > 0 && slot < KEEL_TABLE_SLOTS; slot++)
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table)
+            if (!at->ended && at->held_count > 0)
+                keel_engine_let_go(at, true);
+}
+
+/* ---- a child closes ------------------------------------------------------------------------------------ */
+
+bool keel_protocol_lends(const struct keel_group *child)
+{
+    for (const struct keel_operation *at = child->live; at != NULL; at = at->next_live)
+        for (uint32_t k = 0; k < at->leg_count; k++) {
+            const struct keel_peer *peer = atomic_load(&at->legs[k].peer);
+            if (at->legs[k].in_flight > 0 && peer->session != NULL)
+                return true;
+        }
+    return false;
+}
+
+void keel_protocol_close_child(struct keel_group *child)
+{
+    for (struct keel_operation *at = child->live; at != NULL; at = at->next_live) {
+        keel_protocol_end(at, KEEL_REVOKED);
+        if (at->linked)
+            table_remove(at);
+    }
+}
