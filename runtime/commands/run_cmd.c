@@ -309,7 +309,7 @@ static bool end_is_kept(const struct run *run, uint64_t on_record)
         return false;
     uint64_t step = newest_whole(store, on_record);
     keel_store_close(store);
-    return step != NO_STEP && step >= run->job.steps;
+    return run->job.steps == 0 || (step != NO_STEP && step >= run->job.steps); /* 0: nothing is trained */
 }
 
 /* ---- a run that is over -------------------------------------------------------------------------------- */
