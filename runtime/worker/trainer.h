@@ -131,7 +131,9 @@ enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t
 enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32_t position,
                                       uint32_t rank_count, struct keel_region **out_regions,
                                       uint64_t **out_place, uint32_t *out_count);
-/* Replace the state by that of a snapshot. */
-enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot);
+/* Replace the state by that of a snapshot; what keel_trainer_regions gives to other positions is left as it
+ * is. *out_read: bytes read from its files. */
+enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
+                                   uint32_t position, uint32_t rank_count, uint64_t *out_read);
 
 #endif

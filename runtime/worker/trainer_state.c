@@ -195,46 +195,90 @@ static enum keel_status say_missing(const struct keel_snapshot *snapshot, const 
     return KEEL_NOT_FOUND;
 }
 
-/* One of weights, m and v, into `values`, which holds it as the device does. `loads` has room for all. What
- * is the engine's own begins anew where the snapshot has none: an imported one is of a model alone. */
-static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
-                                  struct keel_load *loads, float *values)
+struct keel_share {
+    struct keel_region *regions; /* owned, as the others */
+    uint64_t *place;
+    uint32_t count;
+    struct keel_load *loads; /* room for all regions */
+};
+
+/* Is it the engine's own, of which an imported snapshot, that is of a model alone, has nothing? */
+static bool begins_anew(const struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
+                        const char *name)
 {
-    const struct keel_load_config config = {.progress = see_progress, .context = trainer};
-    uint32_t params = keel_engine_param_count(trainer->engine), count = 0;
-    for (uint32_t i = 0; i < params; i++) {
+    for (uint32_t i = 0; i < keel_engine_param_count(trainer->engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
-        struct keel_load load = {.box = whole_region(param, part), .out = values + param->offset};
-        if (is_state(param, part) && (!param->kept || holds(snapshot, load.box.name)))
-            loads[count++] = load;
-        else
-            for (uint64_t e = 0; e < param->count; e++)
-                values[param->offset + e] = part == 0 ? param->fill : 0.0F;
+        if (param->kept && strcmp(param->name, name) == 0)
+            return !holds(snapshot, name);
     }
-    enum keel_status status = keel_snapshot_load(snapshot, loads, count, &config, NULL);
-    if (status != KEEL_OK)
-        return status == KEEL_NOT_FOUND ? say_missing(snapshot, loads, count) : status;
-    for (uint32_t i = 0; i < params; i++) {
+    return false;
+}
+
+/* What no snapshot says: what the optimizer does not keep, and what begins anew. */
+static enum keel_status fill_rest(struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
+                                  uint32_t part, float *values)
+{
+    for (uint32_t i = 0; i < keel_engine_param_count(trainer->engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(trainer->engine, i);
+        if (is_state(param, part) && !begins_anew(trainer, snapshot, param->name))
+            continue;
+        for (uint64_t e = 0; e < param->count; e++)
+            values[e] = part == 0 ? param->fill : 0.0F;
         KEEL_TRY(keel_trainer_write_state(trainer,
                                           part * keel_flat_bytes(trainer) + param->offset * sizeof(float),
-                                          param->count * sizeof(float), values + param->offset));
+                                          param->count * sizeof(float), values));
+    }
+    return KEEL_OK;
+}
+
+/* The regions of one of weights, m and v into `values`, which holds it as the device does, and to the device.
+ */
+static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
+                                  const struct keel_share *share, float *values, uint64_t *read_bytes)
+{
+    const struct keel_load_config config = {.progress = see_progress, .context = trainer};
+    const uint64_t first = part * keel_flat_bytes(trainer);
+    struct keel_load_stats stats = {0};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < share->count; i++)
+        if (share->place[i] >= first && share->place[i] - first < keel_flat_bytes(trainer) &&
+            !begins_anew(trainer, snapshot, share->regions[i].name))
+            share->loads[count++] = (struct keel_load){
+                .box = share->regions[i], .out = values + (share->place[i] - first) / sizeof(float)};
+    enum keel_status status = keel_snapshot_load(snapshot, share->loads, count, &config, &stats);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? say_missing(snapshot, share->loads, count) : status;
+    *read_bytes += stats.read_bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        const float *from = share->loads[i].out;
+        KEEL_TRY(keel_trainer_write_state(trainer, first + (uint64_t)(from - values) * sizeof(float),
+                                          keel_region_bytes(&share->loads[i].box), from));
         atomic_fetch_add(trainer->progress, 1);
     }
     return KEEL_OK;
 }
 
-enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot)
+enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
+                                   uint32_t position, uint32_t rank_count, uint64_t *out_read)
 {
-    struct keel_load *loads = NULL;
+    struct keel_share share = {0};
     float *values = NULL;
+    *out_read = 0;
     KEEL_TRY(check_weights(trainer, snapshot));
-    enum keel_status status = keel_alloc(keel_engine_param_count(trainer->engine), sizeof *loads, &loads);
+    enum keel_status status =
+        keel_trainer_regions(trainer, position, rank_count, &share.regions, &share.place, &share.count);
+    if (status == KEEL_OK)
+        status = keel_alloc(share.count + 1, sizeof *share.loads, &share.loads);
     if (status == KEEL_OK)
         status = keel_alloc(trainer->flat_count, sizeof *values, &values);
-    for (uint32_t part = 0; part < state_parts(trainer) && status == KEEL_OK; part++)
-        status = load_part(trainer, snapshot, part, loads, values);
+    for (uint32_t part = 0; part < state_parts(trainer) && status == KEEL_OK; part++) {
+        status = fill_rest(trainer, snapshot, part, values);
+        if (status == KEEL_OK)
+            status = load_part(trainer, snapshot, part, &share, values, out_read);
+    }
     keel_free(values);
-    keel_free(loads);
+    keel_free(share.loads);
+    keel_free(share.place);
+    keel_free(share.regions);
     return status;
 }

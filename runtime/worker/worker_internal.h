@@ -48,6 +48,7 @@ enum { KEEL_STEP_FLAG_SNAPSHOT = 1, KEEL_STEP_FLAG_WAIT = 2, KEEL_STEP_FLAG_FAIL
  * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
     uint64_t has_state, next_step, digest, snapshot_count, probe;
+    uint64_t has_share;     /* its share of a snapshot is read */
     uint64_t snapshot_step; /* the newest of the snapshot_count */
     char board[64];
 };
@@ -93,6 +94,7 @@ struct keel_worker {
     struct keel_group *group; /* NULL when alone */
     /* Lent to the group's operations: after one that failed the transport may use them until it is closed. */
     struct keel_sync_record sync_mine, sync_all[KEEL_MEMBERS_MAX];
+    bool has_share;                       /* of the snapshot that all begin from */
     void *heal_chunk;                     /* owned; NULL when nobody is healed */
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
@@ -140,8 +142,8 @@ void keel_worker_snapshot_end(struct keel_worker *worker);
 enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count,
                                             uint64_t *out_newest);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
-/* Take that of `step`, which position 0 takes too, if it can be read from here; else this rank is healed. */
-void keel_worker_restore_alike(struct keel_worker *worker, uint64_t step);
+/* Read this position's share (keel_trainer_regions) of that of `step`. False: it cannot be read from here. */
+bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */
 void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,

@@ -292,7 +292,9 @@ enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t
     return KEEL_OK;
 }
 
-static enum keel_status restore_one(struct keel_worker *worker, const struct keel_snapshot_info *info)
+/* What positions from `position` on, of `rank_count`, are given of it: (0, 1) is all. */
+static enum keel_status restore_one(struct keel_worker *worker, const struct keel_snapshot_info *info,
+                                    uint32_t position, uint32_t rank_count, uint64_t *out_read)
 {
     char identity[KEEL_IDENTITY_BYTES];
     keel_job_identity(&worker->job, keel_data_digest(worker->data), identity);
@@ -303,7 +305,7 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
                          info->step);
     struct keel_snapshot *snapshot;
     KEEL_TRY(keel_snapshot_open(worker->store, info->step, info->attempt, &snapshot));
-    enum keel_status status = keel_trainer_load(worker->trainer, snapshot);
+    enum keel_status status = keel_trainer_load(worker->trainer, snapshot, position, rank_count, out_read);
     keel_snapshot_close(snapshot);
     return status;
 }
@@ -312,9 +314,10 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
 static enum keel_status take(struct keel_worker *worker, const struct keel_snapshot_info *info)
 {
     char detail[64];
-    uint64_t since = keel_now_ns();
-    KEEL_TRY(restore_one(worker, info));
-    snprintf(detail, sizeof detail, "%.3f s", (double)(keel_now_ns() - since) / 1e9);
+    uint64_t since = keel_now_ns(), read_bytes = 0;
+    KEEL_TRY(restore_one(worker, info, 0, 1, &read_bytes));
+    snprintf(detail, sizeof detail, "%.3f s, %" PRIu64 " bytes read", (double)(keel_now_ns() - since) / 1e9,
+             read_bytes);
     worker->has_state = true;
     worker->next_step = info->step;
     keel_worker_note(worker, "resumed", info->step, KEEL_OK, detail);
@@ -341,19 +344,16 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
     return status == KEEL_OK ? keel_trainer_digest(worker->trainer, &worker->digest) : status;
 }
 
-void keel_worker_restore_alike(struct keel_worker *worker, uint64_t step)
+bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read)
 {
     struct keel_snapshot_info *list = NULL;
     uint32_t count = 0;
+    bool read = false;
     if (worker->store == NULL || candidates(worker, &list, &count) != KEEL_OK)
-        return;
-    for (uint32_t i = 0; i < count && !worker->has_state; i++)
-        if (list[i].step == step && restore_one(worker, &list[i]) == KEEL_OK &&
-            keel_trainer_digest(worker->trainer, &worker->digest) == KEEL_OK) {
-            worker->has_state = true;
-            worker->next_step = step;
-            keel_log(KEEL_LOG_INFO, "rank %u read the snapshot of step %" PRIu64 " itself", worker->rank,
-                     step);
-        }
+        return false;
+    for (uint32_t i = 0; i < count && !read; i++)
+        read = list[i].step == step &&
+               restore_one(worker, &list[i], worker->position, worker->rank_count, out_read) == KEEL_OK;
     keel_free(list);
+    return read;
 }

@@ -3,8 +3,9 @@
  *
  * Every rank says what it has (one all-gather); all draw the same conclusion from the same records, so no
  * coordinator is needed. Where somebody is alive with state, the furthest one heals the rest: nobody goes
- * back a step. Where nobody has state, every rank reads the newest snapshot, and position 0 (or who is
- * furthest) heals those that could not; without a snapshot everybody initializes from the seed. */
+ * back a step. Where nobody has state, every rank reads its share of the newest snapshot and broadcasts it;
+ * where a share cannot be read, position 0 reads the newest snapshot that is whole and heals the others.
+ * Without a snapshot everybody initializes from the seed. */
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -12,7 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_HEAL = 16, HEAL_CHUNK_BYTES = 8 << 20 };
+/* A step's sums have (step + 1) << 20 and what follows (trainer.c): these lie below and far above. */
+enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, HEAL_CHUNK_BYTES = 8 << 20 };
+#define SEQUENCE_SHARE (UINT64_C(1) << 62)
+#define SEQUENCE_HEAL  (UINT64_C(1) << 63)
 
 /* ---- the view as this worker sees it ------------------------------------------------------------------- */
 
@@ -95,6 +99,7 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
     *mine = (struct keel_sync_record){.has_state = worker->has_state,
                                       .next_step = worker->next_step,
                                       .digest = worker->digest,
+                                      .has_share = worker->has_share,
                                       .probe = keel_trainer_probe(worker->trainer)};
     snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
@@ -221,6 +226,101 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     return KEEL_OK;
 }
 
+/* ---- a snapshot, read by all --------------------------------------------------------------------------- */
+
+/* One stretch of the state goes from the position that read it to all others. */
+static enum keel_status share_stretch(struct keel_worker *worker, uint32_t owner, uint64_t from,
+                                      uint64_t bytes, uint64_t *sequence)
+{
+    uint8_t *give = worker->heal_chunk, *take = give + HEAL_CHUNK_BYTES;
+    struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
+    const bool mine = owner == worker->position;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t now = bytes - done < HEAL_CHUNK_BYTES ? bytes - done : HEAL_CHUNK_BYTES;
+        const void *parts[] = {give};
+        const struct keel_collective broadcast = {.kind = KEEL_BROADCAST,
+                                                  .sequence = (*sequence)++,
+                                                  .element = KEEL_ELEMENT_U8,
+                                                  .root = owner,
+                                                  .count = now,
+                                                  .parts = parts,
+                                                  .part_count = mine ? 1 : 0,
+                                                  .result = take};
+        if (mine)
+            KEEL_TRY(keel_trainer_read_state(worker->trainer, queue, from + done, now, give));
+        KEEL_TRY(keel_group_run(worker->group, &broadcast, keel_deadline_after_ns(worker->stall_ns)));
+        if (!mine)
+            KEEL_TRY(keel_trainer_write_state(worker->trainer, from + done, now, take));
+        atomic_fetch_add(&worker->inbox.progress, 1);
+        done += now;
+    }
+    return KEEL_OK;
+}
+
+/* Regions that lie behind each other in one part of the state go together. */
+static enum keel_status share_of(struct keel_worker *worker, uint32_t owner, uint64_t *sequence)
+{
+    const uint64_t part = keel_trainer_part_bytes(worker->trainer);
+    struct keel_region *regions;
+    uint64_t *place, from = 0, end = 0;
+    uint32_t count;
+    KEEL_TRY(keel_trainer_regions(worker->trainer, owner, worker->rank_count, &regions, &place, &count));
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i <= count && status == KEEL_OK; i++) {
+        if (i < count && place[i] == end && place[i] / part == from / part) {
+            end += keel_region_bytes(&regions[i]);
+            continue;
+        }
+        status = share_stretch(worker, owner, from, end - from, sequence);
+        if (i < count) {
+            from = place[i];
+            end = from + keel_region_bytes(&regions[i]);
+        }
+    }
+    keel_free(regions);
+    keel_free(place);
+    return status;
+}
+
+static enum keel_status read_shares(struct keel_worker *worker)
+{
+    const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
+    uint64_t read_bytes = 0, sequence = SEQUENCE_SHARE;
+    char detail[96];
+    worker->has_share = keel_worker_restore_share(worker, step, &read_bytes);
+    KEEL_TRY(exchange(worker, SEQUENCE_SHARES));
+    bool all = true;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        all = all && worker->sync_all[p].has_share;
+    worker->has_share = false;
+    if (!all)
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * (size_t)HEAL_CHUNK_BYTES, &worker->heal_chunk));
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        KEEL_TRY(share_of(worker, p, &sequence));
+    keel_free(worker->heal_chunk);
+    worker->heal_chunk = NULL;
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    worker->has_state = true;
+    worker->next_step = step;
+    snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u",
+             (double)(keel_now_ns() - since) / 1e9, (unsigned long long)read_bytes, worker->rank,
+             worker->rank_count);
+    if (worker->position == 0)
+        keel_worker_note(worker, "resumed", step, KEEL_OK, detail);
+    else
+        keel_log(KEEL_LOG_INFO, "resumed: %s", detail);
+    return KEEL_OK;
+}
+
+/* A snapshot, if there is one: its shares by all, or the whole by position 0, which heals the others. */
+static enum keel_status restore(struct keel_worker *worker)
+{
+    if (worker->rank_count > 1)
+        KEEL_TRY(read_shares(worker));
+    return worker->has_state || worker->position != 0 ? KEEL_OK : keel_worker_restore(worker);
+}
+
 /* A board that computes other bits than the others has no part in the run: what a shard comes to would depend
  * on who carries it. Those that hold the state are right; at the beginning those are that agree with most,
  * where the host reference outvotes all boards. Of several such, the first rank's. */
@@ -257,6 +357,24 @@ static enum keel_status check_probe(const struct keel_worker *worker)
         (unsigned long long)theirs->probe);
 }
 
+/* Who begins from one snapshot has one state. */
+static enum keel_status check_same(const struct keel_worker *worker)
+{
+    const uint32_t best = furthest(worker);
+    KEEL_ASSERT(best < worker->rank_count); /* who restored, or initialized */
+    const struct keel_sync_record *all = worker->sync_all, *first = &all[best];
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (all[p].has_state && all[p].next_step == first->next_step && all[p].digest != first->digest)
+            return keel_fail(
+                KEEL_MISMATCH,
+                "rank %u has weights %016llx of step %llu, and rank %u has %016llx; give --resume and an "
+                "earlier step",
+                worker->position_rank[p], (unsigned long long)all[p].digest,
+                (unsigned long long)first->next_step, worker->position_rank[best],
+                (unsigned long long)first->digest);
+    return KEEL_OK;
+}
+
 /* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
 static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
@@ -265,11 +383,10 @@ static enum keel_status agree(struct keel_worker *worker, uint64_t since)
     if (furthest(worker) == worker->rank_count) {
         if (worker->sync_all[0].snapshot_count == 0)
             KEEL_TRY(initialize(worker));
-        else if (worker->position == 0)
-            KEEL_TRY(keel_worker_restore(worker));
         else
-            keel_worker_restore_alike(worker, worker->sync_all[0].snapshot_step);
+            KEEL_TRY(restore(worker));
         KEEL_TRY(exchange(worker, SEQUENCE_SECOND));
+        KEEL_TRY(check_same(worker));
     }
     worker->sync_ns = keel_now_ns() - since;
     since = keel_now_ns();

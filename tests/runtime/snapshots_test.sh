@@ -87,6 +87,17 @@ run delta --set snapshot.codec=delta --set train.microbatches=16 --set train.ste
 check "a run goes on from a delta" done_well
 check "where it ended" event resumed '"step":20' 1
 
+# After a loss of all, each rank reads its share of the snapshot and hands it to the others.
+run shares --ranks 4 --set model.width=128
+run shares --ranks 4 --set model.width=128 --set train.steps=24
+check "four ranks go on from a snapshot" done_well
+stored=$(cat "$out"/ckpt/*/step-20.*/rank-*.keel | wc -c)
+bytes=$(sed -n 's/.*"event":"resumed".*"step":20,.* \([0-9]*\) bytes read by rank 0 of 4.*/\1/p' "$out/events.jsonl")
+check "the first read less than half of its $stored bytes: ${bytes:-none}" test "$((${bytes:-$stored} * 2))" -lt "$stored"
+keep=$out
+run shares1 --ranks 1 --set model.width=128 --set train.steps=24
+check "to the bits of one rank" same_bits "$keep" "$out"
+
 run slow --set snapshot.bandwidth_bytes_s=1000000 --set snapshot.arena_bytes=4000000 --set snapshot.background=no
 check "a run under a bandwidth cap, with a bounded arena, ends well" done_well
 check "and loses no bits by it" same_bits "$root/plain" "$out"

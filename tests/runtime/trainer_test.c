@@ -242,6 +242,7 @@ START_TEST(a_snapshot_of_three_ranks_gives_one_rank_the_same_future)
 {
     struct rig rig;
     set_up(&rig, 2);
+    uint64_t read_bytes;
     struct keel_store *store;
     struct keel_store_config config = {.root = rig.directory, .run = "r", .create = true};
     ck_ok(keel_store_open(&config, &store));
@@ -252,7 +253,7 @@ START_TEST(a_snapshot_of_three_ranks_gives_one_rank_the_same_future)
     ck_ok(keel_trainer_initialize(rig.trainer)); /* lose it all */
     struct keel_snapshot *snapshot;
     ck_ok(keel_snapshot_open(store, 7, 0, &snapshot));
-    ck_ok(keel_trainer_load(rig.trainer, snapshot));
+    ck_ok(keel_trainer_load(rig.trainer, snapshot, 0, 1, &read_bytes));
     keel_snapshot_close(snapshot);
     struct keel_trainer_result again = run_step(&rig, 3);
     ck_assert_uint_eq(next.digest, again.digest);
