@@ -524,7 +524,7 @@ START_TEST(strangers_at_the_socket_disturb_nobody)
         ck_assert_msg(recv(fds[k], &byte, 1, 0) <= 0, "stranger %d was not hung up on", k);
     ck_assert_int_lt(recv(fds[7], &byte, 1, MSG_DONTWAIT), 0);
     ck_assert_uint_eq(lines_with(pid, "maps", "memfd"),
-                      before + 3); /* one span: page, ring; ring, ring; ring */
+                      before + 3); /* one ring pair: page, ring; ring, ring; ring */
     for (int k = 0; k < 8; k++)
         close(fds[k]);
     close(memory);

@@ -1,6 +1,6 @@
-/* shm_ring_test.c - the rings of a span: whole messages in order at any size, sleepers that are rung, and a
- * hostile other side that writes what it likes. Both sides live in one process here, as two mappings of one
- * segment. */
+/* shm_ring_test.c - the rings of a ring pair: whole messages in order at any size, sleepers that are rung,
+ * and a hostile other side that writes what it likes. Both sides live in one process here, as two mappings of
+ * one segment. */
 #include "shm_ring.h"
 
 #include "harness.h"

@@ -34,7 +34,7 @@ enum keel_record_want {
     KEEL_RECORD_WANT_FIRST,   /* a peer has not said that it began */
     KEEL_RECORD_WANT_DATA,    /* data of the segment */
     KEEL_RECORD_WANT_ROOM,    /* a grant: the peer's memory is full */
-    KEEL_RECORD_WANT_SENT,    /* the carrier has not taken what is to be sent */
+    KEEL_RECORD_WANT_SENT,    /* the connection backend has not taken what is to be sent */
     KEEL_RECORD_WANT_COUNT
 };
 enum keel_record_what {

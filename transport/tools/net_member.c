@@ -1,4 +1,4 @@
-/* net_member.c - one rank of a crew: meets the others, opens a group of all, works, and reports. */
+/* net_member.c - one rank of a rendezvous: meets the others, opens a group of all, works, and reports. */
 #include "net_member.h"
 
 #include <keel/clock.h>

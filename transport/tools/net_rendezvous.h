@@ -1,7 +1,7 @@
 /* net_rendezvous.h - doing something with several ranks: on this machine, or on many.
  *
- * The process that the user started is the host of a crew (rendezvous.h) and no rank itself. It starts the
- * ranks of this machine as processes of the same command with `--member`, or (--hosts) those of others
+ * The process that the user started is the host of a rendezvous (rendezvous.h) and no rank itself. It starts
+ * the ranks of this machine as processes of the same command with `--member`, or (--hosts) those of others
  * through a remote shell, or waits for those that the user starts (--join). It hears their frames, and says
  * who failed. A rank opens an endpoint and a group of all, does its work, and reports. */
 #ifndef KEEL_TRANSPORT_NET_CREW_H

@@ -2,11 +2,11 @@
  * everybody's endpoint is, and what they have to report.
  *
  * Owns the protocol between a host (one process, no rank) and its members (one a rank) over TCP. Every frame
- * but the host's greeting carries a keyed BLAKE2b over a session key that is made from the crew's key and the
- * challenges of both, its direction and its number: whoever has no key is not listened to, and nothing can be
- * replayed, turned round or left out. Not encrypted.
- * Promises: every wait has a deadline; a member that is gone is told. Leaves to net_rendezvous.c what is done
- * together. Not thread-safe; blocks only where it says so. */
+ * but the host's greeting carries a keyed BLAKE2b over a session key that is made from the rendezvous's key
+ * and the challenges of both, its direction and its number: whoever has no key is not listened to, and
+ * nothing can be replayed, turned round or left out. Not encrypted. Promises: every wait has a deadline; a
+ * member that is gone is told. Leaves to net_rendezvous.c what is done together. Not thread-safe; blocks only
+ * where it says so. */
 #ifndef KEEL_TRANSPORT_CREW_H
 #define KEEL_TRANSPORT_CREW_H
 

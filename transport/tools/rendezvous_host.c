@@ -1,5 +1,5 @@
-/* rendezvous_host.c - the host of a crew: takes strangers in, makes members of those with the key, hears
- * members.
+/* rendezvous_host.c - the host of a rendezvous: takes strangers in, makes members of those with the key,
+ * hears members.
  */
 #include "rendezvous_wire.h"
 

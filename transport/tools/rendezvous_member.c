@@ -1,4 +1,4 @@
-/* rendezvous_member.c - a member of a crew: finds the host, joins, says things, leaves. */
+/* rendezvous_member.c - a member of a rendezvous: finds the host, joins, says things, leaves. */
 #include "rendezvous_wire.h"
 
 #include <errno.h>

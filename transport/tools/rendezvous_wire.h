@@ -1,5 +1,5 @@
-/* rendezvous_wire.h - frames of a crew: their header, their proof, and a connection that reads and writes
- * them. */
+/* rendezvous_wire.h - frames of a rendezvous: their header, their proof, and a connection that reads and
+ * writes them. */
 #ifndef KEEL_TRANSPORT_CREW_WIRE_H
 #define KEEL_TRANSPORT_CREW_WIRE_H
 
@@ -31,9 +31,10 @@ struct keel_rendezvous_join {
 struct keel_rendezvous_wire {
     int fd;
     bool is_host;
-    uint8_t key[KEEL_KEY_BYTES]; /* of the session, once both challenges are known; before, of the crew */
-    uint32_t sent, received;     /* frames */
-    uint32_t got;                /* bytes in `in` */
+    uint8_t
+        key[KEEL_KEY_BYTES]; /* of the session, once both challenges are known; before, of the rendezvous */
+    uint32_t sent, received; /* frames */
+    uint32_t got;            /* bytes in `in` */
     uint8_t in[sizeof(struct keel_rendezvous_header) + KEEL_RENDEZVOUS_FRAME_BYTES];
 };
 
@@ -42,7 +43,7 @@ struct addrinfo;
 enum keel_status keel_rendezvous_resolve(const char *place, bool to_listen, struct addrinfo **out);
 enum keel_status keel_rendezvous_place_of(int fd, bool with_port, char out[KEEL_RENDEZVOUS_PLACE_BYTES]);
 
-/* Session key from the crew's key and both challenges; replaces wire->key. */
+/* Session key from the rendezvous's key and both challenges; replaces wire->key. */
 void keel_rendezvous_wire_agree(struct keel_rendezvous_wire *wire,
                                 const uint8_t host_challenge[KEEL_CHALLENGE_BYTES],
                                 const uint8_t member_challenge[KEEL_CHALLENGE_BYTES]);

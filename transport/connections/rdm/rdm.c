@@ -1,17 +1,18 @@
 /* rdm.c - the backend over unconnected endpoints: a connection is a TCP socket and messages between two
- * stations.
+ * RDM endpoints.
  *
- * Over the socket the two sides tell each other the names of their stations, once; from then on it only says
- * whether the other process lives, which no unconnected endpoint does. So the address of an endpoint is where
- * it listens, whatever the provider calls its own, and an epoch's station need not be known before.
+ * Over the socket the two sides tell each other the names of their RDM endpoints, once; from then on it only
+ * says whether the other process lives, which no unconnected endpoint does. So the address of an endpoint is
+ * where it listens, whatever the provider calls its own, and an epoch's RDM endpoint need not be known
+ * before.
  *
  * A message begins with the connection it is for, a random token of that connection, and its number, because
  * a provider may complete a short message before a long one that was sent earlier: those wait in their slots
  * for their turn. A sender is at most WINDOW messages ahead of the oldest that has not gone.
  *
- * Payloads are copied into slots, so no connection ever holds anybody's memory. A station ends with the last
- * connection of its epoch. Where a provider has nothing to sleep on, it is looked at by a timer while there
- * are connections.
+ * Payloads are copied into slots, so no connection ever holds anybody's memory. An RDM endpoint ends with the
+ * last connection of its epoch. Where a provider has nothing to sleep on, it is looked at by a timer while
+ * there are connections.
  */
 #include "rdm.h"
 #include "handshake.h"
@@ -37,7 +38,7 @@ enum {
     GREETING_MAGIC = 0x4b455244,       /* "KERD" */
     WINDOW = KEEL_CONNECTION_RECEIVES, /* messages of a connection under way */
     SPARE_RECEIVES = 4,                /* posted, beside those of the connections */
-    RETIRED_MAX = 4,                   /* stations of earlier epochs */
+    RETIRED_MAX = 4,                   /* RDM endpoints of earlier epochs */
     BACKLOG = 128,
     EVENTS = 32,
     LOOK_PASSES = 64 /* passes of progress between two looks at the sockets when nobody slept */
@@ -100,7 +101,7 @@ struct rdm {
     struct keel_provider_info device;
     bool seal_payload, sleeps, look;
     bool ended;   /* some connection's socket is */
-    bool closing; /* some station has no connections, and something to send */
+    bool closing; /* some RDM endpoint has no connections, and something to send */
     char provider[16];
     uint32_t passes, next_index;
     int listener, epoll, timer;
@@ -134,7 +135,7 @@ static void place_close(struct place *place)
     keel_free(place);
 }
 
-/* The station for connections that are made now. */
+/* The RDM endpoint for connections that are made now. */
 static enum keel_status place_now(struct rdm *rdm)
 {
     struct place *place;
@@ -252,7 +253,7 @@ static enum keel_status line_create(struct rdm *rdm, int fd, uint32_t events, st
     return KEEL_OK;
 }
 
-/* What is posted stays the station's. */
+/* What is posted stays the RDM endpoint's. */
 static void rdm_hang_up(struct keel_connection *given)
 {
     struct rdm_line *connection = own_line(given);

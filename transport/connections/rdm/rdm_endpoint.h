@@ -1,8 +1,8 @@
 /* rdm_endpoint.h - one unconnected endpoint of libfabric (FI_EP_RDM), with all its memory: what an epoch has.
  *
  * What is posted to a peer that died stays posted: the provider neither tells nor gives it back. So all that
- * is posted lies in slots of the station, and goes with it; closing the endpoint is the only safe release.
- * Nobody else's memory is ever lent. One thread at a time. Leaves to rdm.c what messages mean. */
+ * is posted lies in slots of the RDM endpoint, and goes with it; closing the endpoint is the only safe
+ * release. Nobody else's memory is ever lent. One thread at a time. Leaves to rdm.c what messages mean. */
 #ifndef KEEL_TRANSPORT_STATION_H
 #define KEEL_TRANSPORT_STATION_H
 

@@ -1,9 +1,9 @@
 /* shared.c - the backend between ranks of one host.
  *
- * A connection is a Unix socket and a span. The dialer makes the span's segment and sends it as the first
- * packet. A bell is a packet too, sent to a side that said in the segment that it sleeps. Payloads are copied
- * through the span's rings; a long one that lies in a region (keel_transport_alloc) stays where it is: the
- * region's descriptor, for reading, goes over the socket once, and messages refer to it.
+ * A connection is a Unix socket and a ring pair. The dialer makes the ring pair's segment and sends it as the
+ * first packet. A bell is a packet too, sent to a side that said in the segment that it sleeps. Payloads are
+ * copied through the ring pair's rings; a long one that lies in a region (keel_transport_alloc) stays where
+ * it is: the region's descriptor, for reading, goes over the socket once, and messages refer to it.
  *
  * The socket also says that the other side is gone, and so does its pidfd, for a process whose descriptors
  * some child of it still holds. Only processes of the same user are spoken to. What a dead peer had published
@@ -47,7 +47,7 @@ enum {
 
 enum packet_kind {
     PACKET_NONE,
-    PACKET_SEGMENT, /* the span's; bytes: of a ring */
+    PACKET_SEGMENT, /* the ring pair's; bytes: of a ring */
     PACKET_LEND,    /* a region to which messages may refer from now on */
     PACKET_TAKE_BACK,
     PACKET_BELL /* one byte */

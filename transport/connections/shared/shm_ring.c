@@ -1,4 +1,4 @@
-/* shm_ring.c - the two rings of a span.
+/* shm_ring.c - the two rings of a ring pair.
  *
  * A record is the header and the payload, rounded up to a cache line; a small payload shares the header's
  * connection, a large one begins on its own. The producer writes it and then publishes `tail`; the consumer

@@ -205,7 +205,7 @@ enum keel_algorithm {
 const char *keel_algorithm_name(enum keel_algorithm algorithm);
 
 /* Exact: sums go by the tree over logical shards, one rounding per inner node: the same bits whatever the
- * algorithm, chunk size, carrier or placement. Native: any order. */
+ * algorithm, chunk size, connection backend or placement. Native: any order. */
 enum keel_order { KEEL_ORDER_EXACT, KEEL_ORDER_NATIVE };
 
 struct keel_collective {
