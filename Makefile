@@ -38,7 +38,7 @@ runtime_MAY := hal kernels transport ckpt boards
 sources_in = $(patsubst $(1)/%,%,$(sort $(foreach deep,*/ */*/,$(wildcard $(1)/$(deep)*.$(2)))))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out examples/%,$(call sources_in,$(room),c))))
 $(foreach room,$(ROOMS),$(eval $(room)_CL := $(call sources_in,$(room),cl)))
-# libkeel-ckpt takes hal's host folder alone: it needs no device and no OpenCL.
+# libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, and of ckpt all but the commands.
 hal_HOST_SRC := $(filter host/%,$(hal_SRC))
 # The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC := $(wildcard tests/emulated/*.c)
@@ -80,7 +80,8 @@ objects_of = $(patsubst %.c,$(BUILD)/obj/$(1)/%.o,$($(1)_SRC)) $(patsubst %.cl,$
 
 MAIN_OBJ := $(BUILD)/obj/runtime/commands/keel_main.o
 LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
-CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(call objects_of,ckpt)
+CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
+CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS),$(call objects_of,ckpt))
 
 .PHONY: all examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install clean data help
 .DEFAULT_GOAL := all
@@ -327,10 +328,10 @@ names:
 	  [ -z "$$same" ] || { echo "names: tags that are defined twice:"; echo "$$same"; exit 1; }
 	@! git grep -nE '^ */\* -{2,}.*[^/]$$|^ \* -{3,}|^.{110}.*-{3,} \*/$$' -- '*.c' '*.h' '*.cl' '*.cc' || \
 	  { echo "names: the ruler of a section is one line, 110 columns at most: /* ---- name ---- */"; exit 1; }
-# The shared libraries export what public headers declare, and nothing else.
+# The shared libraries export what public headers declare, and nothing else; libkeel-ckpt no command.
 exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
-	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(room)/include/keel)
-	@sh tests/setup/exports.sh $(BUILD)/libkeel-ckpt.so hal/include/keel ckpt/include/keel
+	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h))
+	@sh tests/setup/exports.sh $(BUILD)/libkeel-ckpt.so $(filter-out %/ckpt_cmd.h,$(wildcard hal/include/keel/*.h ckpt/include/keel/*.h))
 # What no command and no public header reaches goes (V=1 lists what public headers offer and no command uses).
 reachable:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/reach OPT="-O0 -fno-inline -ffunction-sections -fdata-sections" reached
@@ -407,7 +408,7 @@ install: all
 	sed 's|runtime/jobs/|$(PREFIX)/share/keel/jobs/|' boards/README.md > $(DESTDIR)$(PREFIX)/share/keel/boards/README.md
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
-	$(call write_pc,keel-ckpt,snapshots of training state,$(ckpt_LIBS))
+	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))
 
 clean:
 	rm -rf $(BUILD)

@@ -1,7 +1,8 @@
 /* ckpt_cmd.c - `keel ckpt`: the table of subcommands, their command lines, and --help.
- * What a subcommand does is in its own file; what they share is in ckpt_cmd.h. */
-#include "ckpt_cmd.h"
+ * What a subcommand does is in its own file; what they share is in ckpt_subcommand.h. */
+#include "ckpt_subcommand.h"
 #include <inttypes.h>
+#include <keel/ckpt_cmd.h>
 #include <keel/clock.h>
 #include <keel/command.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* ckpt_cmd_gc.c - `keel ckpt gc`: let old snapshots go, by the rules that are given. */
 #include "attempts.h"
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include <inttypes.h>
 #include <stdio.h>
 

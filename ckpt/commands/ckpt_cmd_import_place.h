@@ -3,7 +3,7 @@
 #ifndef KEEL_CKPT_CMD_IMPORT_PLACE_H
 #define KEEL_CKPT_CMD_IMPORT_PLACE_H
 
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 
 struct keel_import_place {
     char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES]; /* run: "" is the only one there is */

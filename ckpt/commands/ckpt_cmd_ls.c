@@ -1,6 +1,6 @@
 /* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. Reads manifests alone. */
 #include "attempts.h"
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include <inttypes.h>
 #include <stdio.h>
 

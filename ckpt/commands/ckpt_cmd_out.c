@@ -1,5 +1,5 @@
 /* ckpt_cmd_out.c - what `keel ckpt` writes: JSON, sizes and times for people, errors, progress. */
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/command.h>

@@ -1,5 +1,5 @@
 /* ckpt_cmd_path.c - what a PATH on the command line means: by what lies there. */
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/disk.h>

@@ -1,5 +1,5 @@
 /* ckpt_cmd_repair.c - `keel ckpt repair`: mend what is damaged or gone from whatever still holds it. */
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include <inttypes.h>
 #include <keel/ckpt_tier.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef KEEL_CKPT_CMD_TENSORS_H
 #define KEEL_CKPT_CMD_TENSORS_H
 
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 
 /* The optimizer's tensors in a snapshot of `keel run` (runtime/worker/trainer_state.c): PREFIX and the
  * weight's name. */

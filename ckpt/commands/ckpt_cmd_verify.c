@@ -4,7 +4,7 @@
  * a header, an index is damaged) is looked at file by file, as stored, so that what else is damaged shows
  * too. */
 #include "attempts.h"
-#include "ckpt_cmd.h"
+#include "ckpt_subcommand.h"
 #include "parity.h"
 #include "snapshot.h"
 #include "tier.h"

@@ -3,7 +3,7 @@
 #include "run_cmd.h"
 #include "worker.h"
 #include <keel/board_cmd.h>
-#include <keel/ckpt.h>
+#include <keel/ckpt_cmd.h>
 #include <keel/command.h>
 #include <keel/net_cmd.h>
 #include <keel/process.h>

@@ -4,6 +4,7 @@
 
 #include "sample.h"
 #include <jansson.h>
+#include <keel/ckpt_cmd.h>
 
 struct output {
     int code;

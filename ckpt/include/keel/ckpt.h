@@ -347,11 +347,6 @@ enum keel_status keel_snapshot_verify(struct keel_snapshot *snapshot,
                                                        uint64_t total_bytes),
                                       void *context, uint32_t *out_damaged);
 
-/* ---- command ------------------------------------------------------------------------------------- */
-
-/* keel ckpt COMMAND PATH ..., see keel-ckpt(1); argv[0] is "ckpt". Returns the exit code. */
-int keel_ckpt_main(int argc, char **argv);
-
 KEEL_API_END
 
 #endif

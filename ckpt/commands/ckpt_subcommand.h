@@ -1,11 +1,11 @@
-/* ckpt_cmd.h - what the subcommands of `keel ckpt` share.
+/* ckpt_subcommand.h - what the subcommands of `keel ckpt` share.
  *
  * A subcommand is one file, ckpt_cmd_<name>.c, with one struct keel_cmd_kind: its words, its options as a
  * table, what it does. ckpt_cmd.c parses by these tables and prints --help from them; ckpt_cmd_path.c finds
  * what a PATH means; ckpt_cmd_out.c writes for people and for programs. Results go to stdout, errors and
  * progress to stderr. */
-#ifndef KEEL_CKPT_CMD_H
-#define KEEL_CKPT_CMD_H
+#ifndef KEEL_CKPT_SUBCOMMAND_H
+#define KEEL_CKPT_SUBCOMMAND_H
 
 #include "attempts.h"
 #include <jansson.h>
