@@ -127,14 +127,14 @@ static bool head_next(struct head *head, uint64_t *number, const struct keel_ran
     return true;
 }
 
-static void host_attention_pack(void *const *arguments, const struct keel_range *range)
+static void host_attention_pack(KEEL_HOST_ARGUMENTS)
 {
     const float *from = arguments[0];
     float *to = arguments[1];
-    const uint32_t tokens = *(const uint32_t *)arguments[2], heads = *(const uint32_t *)arguments[3];
-    const uint32_t width = *(const uint32_t *)arguments[4], parts = *(const uint32_t *)arguments[5];
-    const uint32_t skip = *(const uint32_t *)arguments[6], count = *(const uint32_t *)arguments[7];
-    const uint32_t first = *(const uint32_t *)arguments[8];
+    const uint32_t tokens = u32_at(arguments, 2), heads = u32_at(arguments, 3);
+    const uint32_t width = u32_at(arguments, 4), parts = u32_at(arguments, 5);
+    const uint32_t skip = u32_at(arguments, 6), count = u32_at(arguments, 7);
+    const uint32_t first = u32_at(arguments, 8);
     const uint64_t rows = range->global[2] * heads * tokens;
     for (uint32_t p = 0; p < count; p++)
         for (uint64_t row = 0; row < rows; row++) {
@@ -173,7 +173,7 @@ KEEL_HOST_KERNEL static void forward_row(const struct head *head, const struct f
     forward->stats[(head->row + i) * 2 + 1] = sum;
 }
 
-static void host_attention(void *const *arguments, const struct keel_range *range)
+static void host_attention(KEEL_HOST_ARGUMENTS)
 {
     const float *qkv = arguments[0], *work = arguments[1];
     struct head head = head_init(arguments + 5, arguments[4], range);
@@ -203,12 +203,12 @@ KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out
     facts[row * 2 + 1] = dot(dout + out_at, out + out_at, head->width);
 }
 
-static void host_attention_rows(void *const *arguments, const struct keel_range *range)
+static void host_attention_rows(KEEL_HOST_ARGUMENTS)
 {
-    struct head head = {.packed = *(const uint32_t *)arguments[4],
-                        .tokens = *(const uint32_t *)arguments[5],
-                        .heads = *(const uint32_t *)arguments[6],
-                        .width = *(const uint32_t *)arguments[7]};
+    struct head head = {.packed = u32_at(arguments, 4),
+                        .tokens = u32_at(arguments, 5),
+                        .heads = u32_at(arguments, 6),
+                        .width = u32_at(arguments, 7)};
     head.out_step = (uint64_t)head.heads * head.width;
     head.part = range->global[2] * head.tokens * head.out_step;
     float *work = arguments[3];
@@ -267,12 +267,12 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
 }
 
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 };
-static void host_attention_grad(void *const *arguments, const struct keel_range *range)
+static void host_attention_grad(KEEL_HOST_ARGUMENTS)
 {
     struct head head = head_init(arguments + 6, arguments[2], range);
     const float *dout = arguments[3], *work = arguments[4];
     float *dqkv = arguments[5];
-    const uint32_t want = *(const uint32_t *)arguments[15];
+    const uint32_t want = u32_at(arguments, 15);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
         const float *q = (const float *)arguments[0] + head.at, *k = q + head.out_step;
         const struct gradient gradient = {.q = rows_of(&head, work, Q, q, head.step),
@@ -297,9 +297,5 @@ static const struct keel_module_kernel attention_kernels[] = {
     {"keel_attention_grad", host_attention_grad},
 };
 
-const struct keel_module keel_module_attention = {
-    .name = "attention",
-    .source = keel_cl_attention,
-    .kernels = attention_kernels,
-    .kernel_count = sizeof attention_kernels / sizeof attention_kernels[0],
-};
+const struct keel_module keel_module_attention =
+    KEEL_MODULE("attention", keel_cl_attention, attention_kernels);

@@ -48,15 +48,14 @@ KEEL_HOST_KERNEL static void turn_pair(const float *x, struct turn turn, float *
     y[1] = fmaf(even, turn.sine, odd * turn.cosine);
 }
 
-static void host_rotary(void *const *arguments, const struct keel_range *range)
+static void host_rotary(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
     float *y = arguments[1];
-    const uint32_t batch = *(const uint32_t *)arguments[2], tokens = *(const uint32_t *)arguments[3];
-    const uint32_t heads = *(const uint32_t *)arguments[4], width = *(const uint32_t *)arguments[5];
-    const uint64_t ratio = *(const uint64_t *)arguments[6], part = (uint64_t)heads * width;
-    const float direction = *(const float *)arguments[7];
-    (void)range;
+    const uint32_t batch = u32_at(arguments, 2), tokens = u32_at(arguments, 3);
+    const uint32_t heads = u32_at(arguments, 4), width = u32_at(arguments, 5);
+    const uint64_t ratio = u64_at(arguments, 6), part = (uint64_t)heads * width;
+    const float direction = f32_at(arguments, 7);
     for (uint64_t row = 0; row < (uint64_t)batch * tokens; row++) {
         uint64_t step = UINT64_C(0x28be60db9391054a);
         for (uint32_t d = 0; d < width; d += 2, step = multiply_high(step, ratio)) {
@@ -75,5 +74,4 @@ static void host_rotary(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel rotary_kernels[] = {{"keel_rotary", host_rotary}};
 
-const struct keel_module keel_module_rotary = {
-    .name = "rotary", .source = keel_cl_rotary, .kernels = rotary_kernels, .kernel_count = 1};
+const struct keel_module keel_module_rotary = KEEL_MODULE("rotary", keel_cl_rotary, rotary_kernels);

@@ -173,6 +173,33 @@ enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *o
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);
 
+/* ---- kernels on the host ----------------------------------------------------------------------------- */
+
+/* What one is given: its arguments as the .cl file declares them, buffers and addresses of numbers; and the
+ * range, which most do not look at, since they loop over all that a device gives to many work-items. */
+#define KEEL_HOST_ARGUMENTS void *const *arguments, __attribute__((unused)) const struct keel_range *range
+static inline uint32_t u32_at(void *const *arguments, int index)
+{
+    return *(const uint32_t *)arguments[index];
+}
+static inline uint64_t u64_at(void *const *arguments, int index)
+{
+    return *(const uint64_t *)arguments[index];
+}
+static inline float f32_at(void *const *arguments, int index)
+{
+    return *(const float *)arguments[index];
+}
+
+/* A module: the name of its .cl file, that file's text, and its kernels with their form on the host. */
+#define KEEL_MODULE(module_name, text, table)                                                                \
+    {                                                                                                        \
+        .name = (module_name), .source = (text), .kernels = (table),                                         \
+        .kernel_count = sizeof(table) / sizeof(table)[0]                                                     \
+    }
+
+/* ---- arguments of launches ---------------------------------------------------------------------------- */
+
 static inline struct keel_arg keel_arg_buffer(struct keel_buffer *buffer)
 {
     return (struct keel_arg){.kind = KEEL_ARG_BUFFER, .as.buffer = buffer};

@@ -46,13 +46,12 @@ static inline void forward_pixel(const struct geometry *g, const float *x, const
         }
 }
 
-KEEL_HOST_KERNEL static void host_forward(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_forward(KEEL_HOST_ARGUMENTS)
 {
     const struct geometry g = read_geometry(arguments);
     const float *x = arguments[0], *w = arguments[1], *bias = arguments[2];
     float *y = arguments[3];
-    const bool has_bias = *(const uint32_t *)arguments[20] != 0;
-    (void)range;
+    const bool has_bias = u32_at(arguments, 20) != 0;
     for (uint32_t b = 0; b < g.batch; b++)
         for (uint32_t p = 0; p < g.out_h; p++)
             for (uint32_t q = 0; q < g.out_w; q++, y += g.out_channels) {
@@ -101,25 +100,23 @@ static inline void grad_data_pixel(const struct geometry *g, const float *dy, co
         dx[c] = canon_plus_zero(dx[c]);
 }
 
-KEEL_HOST_KERNEL static void host_grad_data(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_grad_data(KEEL_HOST_ARGUMENTS)
 {
     const struct geometry g = read_geometry(arguments);
     const float *dy = arguments[0], *w = arguments[1];
     float *dx = arguments[3];
-    (void)range;
     for (uint32_t b = 0; b < g.batch; b++)
         for (uint32_t u = 0; u < g.height; u++)
             for (uint32_t v = 0; v < g.width; v++, dx += g.channels)
                 grad_data_pixel(&g, dy + (uint64_t)b * g.out_h * g.out_w * g.out_channels, w, u, v, dx);
 }
 
-KEEL_HOST_KERNEL static void host_grad_weight(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_grad_weight(KEEL_HOST_ARGUMENTS)
 {
     const struct geometry g = read_geometry(arguments);
     const uint32_t in = g.channels / g.groups, out = g.out_channels / g.groups;
     const float *x = arguments[0], *all = arguments[1];
     float *dw = arguments[3];
-    (void)range;
     for (uint32_t row = 0; row < g.kernel_h * g.kernel_w * in; row++)
         for (uint32_t o = 0; o < g.out_channels; o++, dw++) {
             const uint32_t tap = row / in, c = o / out * in + row % in;
@@ -141,12 +138,7 @@ static const struct keel_module_kernel conv_kernels[] = {
     {"keel_conv2d_grad_weight_plain", host_grad_weight},
 };
 
-const struct keel_module keel_module_conv = {
-    .name = "conv",
-    .source = keel_cl_conv,
-    .kernels = conv_kernels,
-    .kernel_count = sizeof conv_kernels / sizeof conv_kernels[0],
-};
+const struct keel_module keel_module_conv = KEEL_MODULE("conv", keel_cl_conv, conv_kernels);
 
 /* The tiles are the same sums: only a device cuts them. */
 static const struct keel_module_kernel tiles_kernels[] = {
@@ -155,9 +147,5 @@ static const struct keel_module_kernel tiles_kernels[] = {
     {"keel_conv2d_grad_weight_tiles", host_grad_weight},
 };
 
-const struct keel_module keel_module_conv_tiles = {
-    .name = "conv_tiles",
-    .source = keel_cl_conv_tiles,
-    .kernels = tiles_kernels,
-    .kernel_count = sizeof tiles_kernels / sizeof tiles_kernels[0],
-};
+const struct keel_module keel_module_conv_tiles =
+    KEEL_MODULE("conv_tiles", keel_cl_conv_tiles, tiles_kernels);

@@ -66,14 +66,12 @@ static void windows(void *const *arguments, int32_t *taps)
                 for (at[3] = 0; at[3] < g.channels; at[3]++)
                     *y++ = taps != NULL ? largest(&g, x, at, taps++) : mean(&g, x, at);
 }
-static void host_max_pool(void *const *arguments, const struct keel_range *range)
+static void host_max_pool(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     windows(arguments, arguments[2]);
 }
-static void host_avg_pool(void *const *arguments, const struct keel_range *range)
+static void host_avg_pool(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     windows(arguments, NULL);
 }
 
@@ -113,24 +111,21 @@ static void grads(void *const *arguments, const int32_t *taps)
                 for (at[3] = 0; at[3] < g.channels; at[3]++)
                     *dx++ = grad_pixel(&g, dy, taps, at);
 }
-static void host_max_pool_grad(void *const *arguments, const struct keel_range *range)
+static void host_max_pool_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     grads(arguments, arguments[2]);
 }
-static void host_avg_pool_grad(void *const *arguments, const struct keel_range *range)
+static void host_avg_pool_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     grads(arguments, NULL);
 }
 
-static void host_global(void *const *arguments, const struct keel_range *range)
+static void host_global(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
     float *y = arguments[1];
-    const uint32_t batch = *(const uint32_t *)arguments[2], pixels = *(const uint32_t *)arguments[3],
-                   channels = *(const uint32_t *)arguments[4];
-    (void)range;
+    const uint32_t batch = u32_at(arguments, 2), pixels = u32_at(arguments, 3),
+                   channels = u32_at(arguments, 4);
     for (uint32_t b = 0; b < batch; b++, x += (uint64_t)pixels * channels)
         for (uint32_t c = 0; c < channels; c++) {
             float s = 0.0F;
@@ -140,13 +135,12 @@ static void host_global(void *const *arguments, const struct keel_range *range)
         }
 }
 
-static void host_global_grad(void *const *arguments, const struct keel_range *range)
+static void host_global_grad(KEEL_HOST_ARGUMENTS)
 {
     const float *dy = arguments[0];
     float *dx = arguments[1];
-    const uint32_t batch = *(const uint32_t *)arguments[2], pixels = *(const uint32_t *)arguments[3],
-                   channels = *(const uint32_t *)arguments[4];
-    (void)range;
+    const uint32_t batch = u32_at(arguments, 2), pixels = u32_at(arguments, 3),
+                   channels = u32_at(arguments, 4);
     for (uint32_t b = 0; b < batch; b++, dy += channels)
         for (uint32_t i = 0; i < pixels; i++)
             for (uint32_t c = 0; c < channels; c++)
@@ -159,9 +153,4 @@ static const struct keel_module_kernel pool_kernels[] = {
     {"keel_global_avg_pool", host_global}, {"keel_global_avg_pool_grad", host_global_grad},
 };
 
-const struct keel_module keel_module_pool = {
-    .name = "pool",
-    .source = keel_cl_pool,
-    .kernels = pool_kernels,
-    .kernel_count = sizeof pool_kernels / sizeof pool_kernels[0],
-};
+const struct keel_module keel_module_pool = KEEL_MODULE("pool", keel_cl_pool, pool_kernels);

@@ -9,11 +9,6 @@
 
 extern const char keel_cl_winograd[];
 
-static uint32_t number(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 /* w: the first tap, others `step` apart; u: the first position, others `lanes` apart. */
 static void one_weight(const float *w, float *u, uint64_t step, uint32_t lanes, bool turned)
 {
@@ -33,14 +28,13 @@ static void one_weight(const float *w, float *u, uint64_t step, uint32_t lanes, 
     }
 }
 
-KEEL_HOST_KERNEL static void host_weights(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_weights(KEEL_HOST_ARGUMENTS)
 {
     const float *w = arguments[0];
     float *u = arguments[1];
-    const uint32_t channels = number(arguments, 2), outs = number(arguments, 3);
-    const bool turned = number(arguments, 4) != 0;
+    const uint32_t channels = u32_at(arguments, 2), outs = u32_at(arguments, 3);
+    const bool turned = u32_at(arguments, 4) != 0;
     const uint32_t lanes = turned ? channels : outs;
-    (void)range;
     for (uint32_t c = 0; c < channels; c++)
         for (uint32_t o = 0; o < outs; o++)
             one_weight(w + (uint64_t)c * outs + o,
@@ -48,18 +42,17 @@ KEEL_HOST_KERNEL static void host_weights(void *const *arguments, const struct k
                        (uint64_t)channels * outs, lanes, turned);
 }
 
-KEEL_HOST_KERNEL static void host_input(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_input(KEEL_HOST_ARGUMENTS)
 {
-    const uint32_t first = number(arguments, 2), count = number(arguments, 3), height = number(arguments, 4),
-                   width = number(arguments, 5), channels = number(arguments, 6), down = number(arguments, 9),
-                   across = number(arguments, 10);
+    const uint32_t first = u32_at(arguments, 2), count = u32_at(arguments, 3), height = u32_at(arguments, 4),
+                   width = u32_at(arguments, 5), channels = u32_at(arguments, 6), down = u32_at(arguments, 9),
+                   across = u32_at(arguments, 10);
     float *v = arguments[1];
-    (void)range;
     for (uint32_t tile = first; tile < first + count; tile++, v += (uint64_t)WINOGRAD_POSITIONS * channels) {
         const float *x =
             (const float *)arguments[0] + (uint64_t)(tile / across / down) * height * width * channels;
-        const uint32_t top = tile / across % down * WINOGRAD_TILE - number(arguments, 7);
-        const uint32_t left = tile % across * WINOGRAD_TILE - number(arguments, 8);
+        const uint32_t top = tile / across % down * WINOGRAD_TILE - u32_at(arguments, 7);
+        const uint32_t left = tile % across * WINOGRAD_TILE - u32_at(arguments, 8);
         for (uint32_t c = 0; c < channels; c++) {
             float columns[6][6], d[6], t[6];
             for (uint32_t j = 0; j < 6; j++) {
@@ -80,13 +73,12 @@ KEEL_HOST_KERNEL static void host_input(void *const *arguments, const struct kee
     }
 }
 
-KEEL_HOST_KERNEL static void host_output(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_output(KEEL_HOST_ARGUMENTS)
 {
     const float *m = arguments[0], *bias = arguments[1];
-    const uint32_t first = number(arguments, 3), count = number(arguments, 4), out_h = number(arguments, 5),
-                   out_w = number(arguments, 6), outs = number(arguments, 7), down = number(arguments, 8),
-                   across = number(arguments, 9), has_bias = number(arguments, 10);
-    (void)range;
+    const uint32_t first = u32_at(arguments, 3), count = u32_at(arguments, 4), out_h = u32_at(arguments, 5),
+                   out_w = u32_at(arguments, 6), outs = u32_at(arguments, 7), down = u32_at(arguments, 8),
+                   across = u32_at(arguments, 9), has_bias = u32_at(arguments, 10);
     for (uint32_t tile = first; tile < first + count; tile++, m += (uint64_t)WINOGRAD_POSITIONS * outs) {
         const uint32_t top = tile / across % down * WINOGRAD_TILE, left = tile % across * WINOGRAD_TILE;
         float *y = (float *)arguments[2] + (uint64_t)(tile / across / down) * out_h * out_w * outs;
@@ -115,9 +107,4 @@ static const struct keel_module_kernel winograd_kernels[] = {
     {"keel_winograd_output", host_output},
 };
 
-const struct keel_module keel_module_winograd = {
-    .name = "winograd",
-    .source = keel_cl_winograd,
-    .kernels = winograd_kernels,
-    .kernel_count = sizeof winograd_kernels / sizeof winograd_kernels[0],
-};
+const struct keel_module keel_module_winograd = KEEL_MODULE("winograd", keel_cl_winograd, winograd_kernels);

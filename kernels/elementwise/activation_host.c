@@ -26,22 +26,20 @@ static inline float silu_grad(float x, float dy)
 }
 
 #define ACTIVATION(name, f)                                                                                  \
-    KEEL_HOST_KERNEL static void host_##name(void *const *arguments, const struct keel_range *range)         \
+    KEEL_HOST_KERNEL static void host_##name(KEEL_HOST_ARGUMENTS)                                            \
     {                                                                                                        \
         const float *x = arguments[0];                                                                       \
         float *y = arguments[1];                                                                             \
-        uint64_t count = *(const uint64_t *)arguments[2];                                                    \
-        (void)range;                                                                                         \
+        uint64_t count = u64_at(arguments, 2);                                                               \
         for (uint64_t i = 0; i < count; i++)                                                                 \
             y[i] = f(x[i]);                                                                                  \
     }
 #define GRADIENT(name)                                                                                       \
-    KEEL_HOST_KERNEL static void host_##name##_grad(void *const *arguments, const struct keel_range *range)  \
+    KEEL_HOST_KERNEL static void host_##name##_grad(KEEL_HOST_ARGUMENTS)                                     \
     {                                                                                                        \
         const float *x = arguments[0], *dy = arguments[1];                                                   \
         float *dx = arguments[2];                                                                            \
-        uint64_t count = *(const uint64_t *)arguments[3];                                                    \
-        (void)range;                                                                                         \
+        uint64_t count = u64_at(arguments, 3);                                                               \
         for (uint64_t i = 0; i < count; i++)                                                                 \
             dx[i] = name##_grad(x[i], dy[i]);                                                                \
     }
@@ -54,22 +52,20 @@ GRADIENT(tanh)
 GRADIENT(sigmoid)
 GRADIENT(silu)
 
-KEEL_HOST_KERNEL static void host_swiglu(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_swiglu(KEEL_HOST_ARGUMENTS)
 {
     const float *a = arguments[0], *b = arguments[1];
     float *y = arguments[2];
-    uint64_t count = *(const uint64_t *)arguments[3];
-    (void)range;
+    uint64_t count = u64_at(arguments, 3);
     for (uint64_t i = 0; i < count; i++)
         y[i] = canon_silu(a[i]) * b[i];
 }
 
-KEEL_HOST_KERNEL static void host_swiglu_grad(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_swiglu_grad(KEEL_HOST_ARGUMENTS)
 {
     const float *a = arguments[0], *b = arguments[1], *dy = arguments[2];
     float *da = arguments[3], *db = arguments[4];
-    uint64_t count = *(const uint64_t *)arguments[5];
-    (void)range;
+    uint64_t count = u64_at(arguments, 5);
     for (uint64_t i = 0; i < count; i++) {
         const float x = a[i], g = dy[i], z = b[i];
         da[i] = (g * z) * canon_silu_slope(x);
@@ -90,9 +86,5 @@ static const struct keel_module_kernel activation_kernels[] = {
     {"keel_swiglu_grad", host_swiglu_grad},
 };
 
-const struct keel_module keel_module_activation = {
-    .name = "activation",
-    .source = keel_cl_activation,
-    .kernels = activation_kernels,
-    .kernel_count = sizeof activation_kernels / sizeof activation_kernels[0],
-};
+const struct keel_module keel_module_activation =
+    KEEL_MODULE("activation", keel_cl_activation, activation_kernels);

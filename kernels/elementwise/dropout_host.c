@@ -26,5 +26,4 @@ static void host_dropout(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel dropout_kernels[] = {{"keel_dropout", host_dropout}};
 
-const struct keel_module keel_module_dropout = {
-    .name = "dropout", .source = keel_cl_dropout, .kernels = dropout_kernels, .kernel_count = 1};
+const struct keel_module keel_module_dropout = KEEL_MODULE("dropout", keel_cl_dropout, dropout_kernels);

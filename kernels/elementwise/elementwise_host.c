@@ -6,71 +6,64 @@
 
 extern const char keel_cl_elementwise[];
 
-static void host_add(void *const *arguments, const struct keel_range *range)
+static void host_add(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *a = arguments[0], *b = arguments[1];
     float *y = arguments[2];
-    uint64_t count = *(const uint64_t *)arguments[3];
+    uint64_t count = u64_at(arguments, 3);
     for (uint64_t i = 0; i < count; i++)
         y[i] = a[i] + b[i];
 }
 
-static void host_multiply(void *const *arguments, const struct keel_range *range)
+static void host_multiply(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *a = arguments[0], *b = arguments[1];
     float *y = arguments[2];
-    uint64_t count = *(const uint64_t *)arguments[3];
+    uint64_t count = u64_at(arguments, 3);
     for (uint64_t i = 0; i < count; i++)
         y[i] = a[i] * b[i];
 }
 
-static void host_bias(void *const *arguments, const struct keel_range *range)
+static void host_bias(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *bias = arguments[1];
     float *y = arguments[2];
-    uint64_t count = *(const uint64_t *)arguments[3];
-    uint32_t n = *(const uint32_t *)arguments[4];
+    uint64_t count = u64_at(arguments, 3);
+    uint32_t n = u32_at(arguments, 4);
     for (uint64_t i = 0; i < count; i++)
         y[i] = x[i] + bias[i % n];
 }
 
-KEEL_HOST_KERNEL static void host_gelu(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_gelu(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *y = arguments[1];
-    uint64_t count = *(const uint64_t *)arguments[2];
+    uint64_t count = u64_at(arguments, 2);
     for (uint64_t i = 0; i < count; i++)
         y[i] = canon_gelu(x[i]);
 }
 
-KEEL_HOST_KERNEL static void host_gelu_grad(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_gelu_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *dy = arguments[1];
     float *dx = arguments[2];
-    uint64_t count = *(const uint64_t *)arguments[3];
+    uint64_t count = u64_at(arguments, 3);
     for (uint64_t i = 0; i < count; i++)
         dx[i] = dy[i] * canon_gelu_slope(x[i]);
 }
 
-static void host_fill(void *const *arguments, const struct keel_range *range)
+static void host_fill(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     float *y = arguments[0];
-    uint64_t count = *(const uint64_t *)arguments[1];
-    float value = *(const float *)arguments[2];
+    uint64_t count = u64_at(arguments, 1);
+    float value = f32_at(arguments, 2);
     for (uint64_t i = 0; i < count; i++)
         y[i] = value;
 }
 
-static void host_copy(void *const *arguments, const struct keel_range *range)
+static void host_copy(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
-    uint64_t count = *(const uint64_t *)arguments[2];
+    uint64_t count = u64_at(arguments, 2);
     memmove(arguments[1], arguments[0], keel_size(count * sizeof(float)));
 }
 
@@ -80,9 +73,5 @@ static const struct keel_module_kernel elementwise_kernels[] = {
     {"keel_copy", host_copy},
 };
 
-const struct keel_module keel_module_elementwise = {
-    .name = "elementwise",
-    .source = keel_cl_elementwise,
-    .kernels = elementwise_kernels,
-    .kernel_count = sizeof elementwise_kernels / sizeof elementwise_kernels[0],
-};
+const struct keel_module keel_module_elementwise =
+    KEEL_MODULE("elementwise", keel_cl_elementwise, elementwise_kernels);

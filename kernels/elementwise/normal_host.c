@@ -17,5 +17,4 @@ static void host_normal(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel normal_kernels[] = {{"keel_normal", host_normal}};
 
-const struct keel_module keel_module_normal = {
-    .name = "normal", .source = keel_cl_normal, .kernels = normal_kernels, .kernel_count = 1};
+const struct keel_module keel_module_normal = KEEL_MODULE("normal", keel_cl_normal, normal_kernels);

@@ -98,15 +98,6 @@ static void multiply(const struct host_gemm *g)
             multiply_block(g, i, j);
 }
 
-static uint32_t scalar_u32(const void *argument)
-{
-    return *(const uint32_t *)argument;
-}
-static uint64_t scalar_u64(const void *argument)
-{
-    return *(const uint64_t *)argument;
-}
-
 /* The checksum of tile (row, column) of C, as gemm_tile.h states it. */
 static uint32_t tile_checksum(const void *c, uint64_t at, uint32_t type, uint32_t m, uint32_t n, uint32_t ldc,
                               uint32_t row, uint32_t column)
@@ -165,18 +156,18 @@ static void multiply_groups(const struct host_gemm *all, const int32_t *offsets,
 
 static struct host_gemm host_gemm_read(void *const *arguments)
 {
-    uint32_t lda = scalar_u32(arguments[8]), ldb = scalar_u32(arguments[9]);
-    uint32_t flags = scalar_u32(arguments[11]);
+    uint32_t lda = u32_at(arguments, 8), ldb = u32_at(arguments, 9);
+    uint32_t flags = u32_at(arguments, 11);
     return (struct host_gemm){
         .a = arguments[0],
         .b = arguments[1],
         .c = arguments[2],
         .bias = arguments[3],
         .pre = arguments[4],
-        .m = scalar_u32(arguments[5]),
-        .n = scalar_u32(arguments[6]),
-        .k = scalar_u32(arguments[7]),
-        .ldc = scalar_u32(arguments[10]),
+        .m = u32_at(arguments, 5),
+        .n = u32_at(arguments, 6),
+        .k = u32_at(arguments, 7),
+        .ldc = u32_at(arguments, 10),
         .flags = flags,
         .a_type = flags >> GEMM_A_TYPE_AT & GEMM_TYPE_MASK,
         .b_type = flags >> GEMM_B_TYPE_AT & GEMM_TYPE_MASK,
@@ -188,18 +179,18 @@ static struct host_gemm host_gemm_read(void *const *arguments)
     };
 }
 
-static void host_gemm(void *const *arguments, const struct keel_range *range)
+static void host_gemm(KEEL_HOST_ARGUMENTS)
 {
     struct host_gemm g = host_gemm_read(arguments);
-    uint32_t *checksums = arguments[16], groups = scalar_u32(arguments[19]);
+    uint32_t *checksums = arguments[16], groups = u32_at(arguments, 19);
     if (groups > 0) {
-        multiply_groups(&g, arguments[18], groups, scalar_u64(arguments[14]), scalar_u64(arguments[15]));
+        multiply_groups(&g, arguments[18], groups, u64_at(arguments, 14), u64_at(arguments, 15));
         return;
     }
     for (uint64_t batch = 0; batch < range->global[2]; batch++) {
-        g.a_at = batch * scalar_u64(arguments[13]);
-        g.b_at = batch * scalar_u64(arguments[14]);
-        g.c_at = batch * scalar_u64(arguments[15]);
+        g.a_at = batch * u64_at(arguments, 13);
+        g.b_at = batch * u64_at(arguments, 14);
+        g.c_at = batch * u64_at(arguments, 15);
         multiply(&g);
         if (g.flags & GEMM_CHECKSUM)
             for (uint32_t i = 0; i < g.m; i += GEMM_TILE_ROWS)
@@ -208,17 +199,16 @@ static void host_gemm(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_gemm_check(void *const *arguments, const struct keel_range *range)
+static void host_gemm_check(KEEL_HOST_ARGUMENTS)
 {
     const uint32_t *checksums = arguments[1];
-    uint32_t *report = (uint32_t *)arguments[2] + 2 * (uint64_t)scalar_u32(arguments[8]);
-    uint32_t m = scalar_u32(arguments[3]), n = scalar_u32(arguments[4]), ldc = scalar_u32(arguments[5]),
-             number = 0;
+    uint32_t *report = (uint32_t *)arguments[2] + 2 * (uint64_t)u32_at(arguments, 8);
+    uint32_t m = u32_at(arguments, 3), n = u32_at(arguments, 4), ldc = u32_at(arguments, 5), number = 0;
     for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint32_t i = 0; i < m; i += GEMM_TILE_ROWS)
             for (uint32_t j = 0; j < n; j += GEMM_TILE_COLUMNS, number++)
-                if (tile_checksum(arguments[0], batch * scalar_u64(arguments[7]), scalar_u32(arguments[9]), m,
-                                  n, ldc, i, j) != checksums[number]) {
+                if (tile_checksum(arguments[0], batch * u64_at(arguments, 7), u32_at(arguments, 9), m, n, ldc,
+                                  i, j) != checksums[number]) {
                     report[0]++;
                     report[1] = smaller(report[1], number);
                 }
@@ -227,9 +217,4 @@ static void host_gemm_check(void *const *arguments, const struct keel_range *ran
 static const struct keel_module_kernel gemm_kernels[] = {{"keel_gemm", host_gemm},
                                                          {"keel_gemm_check", host_gemm_check}};
 
-const struct keel_module keel_module_gemm = {
-    .name = "gemm",
-    .source = keel_cl_gemm,
-    .kernels = gemm_kernels,
-    .kernel_count = sizeof gemm_kernels / sizeof gemm_kernels[0],
-};
+const struct keel_module keel_module_gemm = KEEL_MODULE("gemm", keel_cl_gemm, gemm_kernels);

@@ -7,10 +7,6 @@
 
 extern const char keel_cl_batch_norm[];
 
-static inline uint32_t u32_of(void *const *arguments, int i)
-{
-    return *(const uint32_t *)arguments[i];
-}
 static inline uint32_t rows_of_block(uint32_t rows, uint32_t block)
 {
     const uint32_t left = rows - block * KEEL_NORM_ROWS;
@@ -21,12 +17,11 @@ static inline uint32_t block_count(uint32_t rows)
     return rows / KEEL_NORM_ROWS + (rows % KEEL_NORM_ROWS != 0);
 }
 
-KEEL_HOST_KERNEL static void host_blocks(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_blocks(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
     float *blocks = arguments[1];
-    const uint32_t rows = u32_of(arguments, 2), n = u32_of(arguments, 3);
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
     for (uint32_t i = 0; i < block_count(rows); i++, blocks += 2 * (uint64_t)n) {
         const uint32_t high = rows_of_block(rows, i);
         for (uint32_t c = 0; c < n; c++) {
@@ -45,14 +40,13 @@ KEEL_HOST_KERNEL static void host_blocks(void *const *arguments, const struct ke
     }
 }
 
-KEEL_HOST_KERNEL static void host_statistics(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_statistics(KEEL_HOST_ARGUMENTS)
 {
     float *mean_out = arguments[1], *rstd_out = arguments[2], *running_mean = arguments[3],
           *running_variance = arguments[4];
-    const uint32_t rows = u32_of(arguments, 5), n = u32_of(arguments, 6);
-    const float epsilon = *(const float *)arguments[7], scale = *(const float *)arguments[8];
-    const bool running = u32_of(arguments, 9) != 0;
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 5), n = u32_at(arguments, 6);
+    const float epsilon = f32_at(arguments, 7), scale = f32_at(arguments, 8);
+    const bool running = u32_at(arguments, 9) != 0;
     for (uint32_t c = 0; c < n; c++) {
         const float *block = (const float *)arguments[0] + c;
         float s = 0.0F, q = 0.0F;
@@ -74,13 +68,12 @@ KEEL_HOST_KERNEL static void host_statistics(void *const *arguments, const struc
     }
 }
 
-KEEL_HOST_KERNEL static void host_apply(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_apply(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *mean = arguments[1], *given = arguments[2], *gamma = arguments[3],
-                *beta = arguments[4], *residual = arguments[5], epsilon = *(const float *)arguments[9];
+                *beta = arguments[4], *residual = arguments[5], epsilon = f32_at(arguments, 9);
     float *y = arguments[6];
-    const uint32_t rows = u32_of(arguments, 7), n = u32_of(arguments, 8), flags = u32_of(arguments, 10);
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 7), n = u32_at(arguments, 8), flags = u32_at(arguments, 10);
     for (uint32_t c = 0; c < n; c++) {
         const float rstd = flags & BATCH_NORM_VARIANCE ? canon_rsqrt(given[c] + epsilon) : given[c];
         for (uint64_t at = c; at < (uint64_t)rows * n; at += n) {
@@ -98,13 +91,12 @@ static inline float passed(const float *dy, const float *y, uint64_t at, uint32_
     return flags & BATCH_NORM_RELU && !(y[at] > 0.0F) ? 0.0F : dy[at];
 }
 
-KEEL_HOST_KERNEL static void host_grad_blocks(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_grad_blocks(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3],
                 *y = arguments[4];
     float *blocks = arguments[5];
-    const uint32_t rows = u32_of(arguments, 6), n = u32_of(arguments, 7), flags = u32_of(arguments, 8);
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7), flags = u32_at(arguments, 8);
     for (uint32_t i = 0; i < block_count(rows); i++, blocks += 2 * (uint64_t)n)
         for (uint32_t c = 0; c < n; c++) {
             float sum_g = 0.0F, sum_gt = 0.0F;
@@ -119,11 +111,10 @@ KEEL_HOST_KERNEL static void host_grad_blocks(void *const *arguments, const stru
         }
 }
 
-KEEL_HOST_KERNEL static void host_grad_sums(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_grad_sums(KEEL_HOST_ARGUMENTS)
 {
     float *blocks = arguments[0], *dgamma = arguments[1], *dbeta = arguments[2];
-    const uint32_t rows = u32_of(arguments, 3), n = u32_of(arguments, 4);
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 3), n = u32_at(arguments, 4);
     for (uint32_t c = 0; c < n; c++) {
         float sum_g = 0.0F, sum_gt = 0.0F;
         for (uint32_t i = 0; i < block_count(rows); i++) {
@@ -137,13 +128,12 @@ KEEL_HOST_KERNEL static void host_grad_sums(void *const *arguments, const struct
     }
 }
 
-KEEL_HOST_KERNEL static void host_grad_apply(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_grad_apply(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *gamma = arguments[3],
                 *dy = arguments[4], *y = arguments[5], *sums = arguments[6];
     float *dx = arguments[7];
-    const uint32_t rows = u32_of(arguments, 8), n = u32_of(arguments, 9), flags = u32_of(arguments, 10);
-    (void)range;
+    const uint32_t rows = u32_at(arguments, 8), n = u32_at(arguments, 9), flags = u32_at(arguments, 10);
     for (uint32_t c = 0; c < n; c++)
         for (uint64_t at = c; at < (uint64_t)rows * n; at += n) {
             const float g = passed(dy, y, at, flags), t = (x[at] - mean[c]) * rstd[c];
@@ -157,9 +147,5 @@ static const struct keel_module_kernel batch_norm_kernels[] = {
     {"keel_batch_norm_grad_sums", host_grad_sums}, {"keel_batch_norm_grad_apply", host_grad_apply},
 };
 
-const struct keel_module keel_module_batch_norm = {
-    .name = "batch_norm",
-    .source = keel_cl_batch_norm,
-    .kernels = batch_norm_kernels,
-    .kernel_count = sizeof batch_norm_kernels / sizeof batch_norm_kernels[0],
-};
+const struct keel_module keel_module_batch_norm =
+    KEEL_MODULE("batch_norm", keel_cl_batch_norm, batch_norm_kernels);

@@ -4,11 +4,6 @@
 
 extern const char keel_cl_layernorm[];
 
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, const float *beta, float *y,
                                          uint32_t n, float epsilon, float *mean_out, float *rstd_out)
 {
@@ -28,16 +23,15 @@ KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, con
     *rstd_out = rstd;
 }
 
-static void host_layernorm(void *const *arguments, const struct keel_range *range)
+static void host_layernorm(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *y = arguments[3], *mean = arguments[4], *rstd = arguments[5];
     uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7);
     const float *beta = u32_at(arguments, 9) != 0 ? arguments[2] : NULL;
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * n;
-        row_forward(x + base, arguments[1], beta, y + base, n, *(const float *)arguments[8],
+        row_forward(x + base, arguments[1], beta, y + base, n, f32_at(arguments, 8),
                     u32_at(arguments, 10) != 0 ? &mean[row] : NULL, &rstd[row]);
     }
 }
@@ -62,9 +56,8 @@ KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, co
     }
 }
 
-static void host_layernorm_grad(void *const *arguments, const struct keel_range *range)
+static void host_layernorm_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *mean = arguments[2], *rstd = arguments[3], *dy = arguments[4];
     const float *residual = arguments[5];
     float *dx = arguments[6];
@@ -76,10 +69,8 @@ static void host_layernorm_grad(void *const *arguments, const struct keel_range 
     }
 }
 
-KEEL_HOST_KERNEL static void host_layernorm_grad_columns(void *const *arguments,
-                                                         const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_layernorm_grad_columns(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3];
     float *dgamma = arguments[4], *dbeta = arguments[5];
     uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7), has_beta = u32_at(arguments, 8);
@@ -97,9 +88,8 @@ KEEL_HOST_KERNEL static void host_layernorm_grad_columns(void *const *arguments,
     }
 }
 
-static void host_bias_grad(void *const *arguments, const struct keel_range *range)
+static void host_bias_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *out = arguments[1];
     uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
@@ -118,9 +108,5 @@ static const struct keel_module_kernel layernorm_kernels[] = {
     {"keel_bias_grad", host_bias_grad},
 };
 
-const struct keel_module keel_module_layernorm = {
-    .name = "layernorm",
-    .source = keel_cl_layernorm,
-    .kernels = layernorm_kernels,
-    .kernel_count = sizeof layernorm_kernels / sizeof layernorm_kernels[0],
-};
+const struct keel_module keel_module_layernorm =
+    KEEL_MODULE("layernorm", keel_cl_layernorm, layernorm_kernels);

@@ -47,5 +47,4 @@ static const struct keel_module_kernel digest_kernels[] = {
     {"keel_digest_sum", host_digest_sum},
 };
 
-const struct keel_module keel_module_digest = {
-    .name = "digest", .source = keel_cl_digest, .kernels = digest_kernels, .kernel_count = 2};
+const struct keel_module keel_module_digest = KEEL_MODULE("digest", keel_cl_digest, digest_kernels);

@@ -6,11 +6,6 @@
 
 extern const char keel_cl_optimizer[];
 
-static uint64_t u64_at(void *const *arguments, int index)
-{
-    return *(const uint64_t *)arguments[index];
-}
-
 /* How many of `count` elements the block that begins at `start` has. */
 static uint32_t block_length(uint64_t start, uint64_t count)
 {
@@ -40,11 +35,6 @@ static void host_block_sums(void *const *arguments, const struct keel_range *ran
     uint64_t count = u64_at(arguments, 3);
     for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS)
         to[start / KEEL_BLOCK_ELEMENTS] = canon_sum_run(from + start, block_length(start, count));
-}
-
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
 }
 
 static void host_norm_finish(void *const *arguments, const struct keel_range *range)
@@ -318,9 +308,5 @@ static const struct keel_module_kernel optimizer_kernels[] = {
     {"keel_trust_ratios", host_trust_ratios},
 };
 
-const struct keel_module keel_module_optimizer = {
-    .name = "optimizer",
-    .source = keel_cl_optimizer,
-    .kernels = optimizer_kernels,
-    .kernel_count = sizeof optimizer_kernels / sizeof optimizer_kernels[0],
-};
+const struct keel_module keel_module_optimizer =
+    KEEL_MODULE("optimizer", keel_cl_optimizer, optimizer_kernels);

@@ -31,17 +31,16 @@ KEEL_HOST_KERNEL static float row_cross_entropy(const float *x, float *d, uint32
     return (canon_log(s) + m) - at_target;
 }
 
-static void host_cross_entropy(void *const *arguments, const struct keel_range *range)
+static void host_cross_entropy(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *logits = arguments[0];
     const int32_t *targets = arguments[1];
     float *row_loss = arguments[2];
-    const uint32_t rows = *(const uint32_t *)arguments[4], vocab = *(const uint32_t *)arguments[5];
-    float scale = *(const float *)arguments[6];
-    if (*(const uint32_t *)arguments[9] != 0)
-        scale = scale * canon_power_of_two(*(const float *)arguments[8]);
-    float *dlogits = *(const uint32_t *)arguments[7] != 0 ? arguments[3] : NULL;
+    const uint32_t rows = u32_at(arguments, 4), vocab = u32_at(arguments, 5);
+    float scale = f32_at(arguments, 6);
+    if (u32_at(arguments, 9) != 0)
+        scale = scale * canon_power_of_two(f32_at(arguments, 8));
+    float *dlogits = u32_at(arguments, 7) != 0 ? arguments[3] : NULL;
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * vocab;
         row_loss[row] = row_cross_entropy(logits + base, dlogits != NULL ? dlogits + base : NULL, vocab,
@@ -49,11 +48,10 @@ static void host_cross_entropy(void *const *arguments, const struct keel_range *
     }
 }
 
-static void host_cross_entropy_loss(void *const *arguments, const struct keel_range *range)
+static void host_cross_entropy_loss(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     float *row_loss = arguments[0], *loss = arguments[1];
-    uint32_t rows = *(const uint32_t *)arguments[2];
+    uint32_t rows = u32_at(arguments, 2);
     do {
         uint32_t blocks = 0, length;
         for (uint32_t start = 0; start < rows; start += length) {
@@ -62,7 +60,7 @@ static void host_cross_entropy_loss(void *const *arguments, const struct keel_ra
         }
         rows = blocks;
     } while (rows > 1);
-    loss[0] = loss[0] + *(const float *)arguments[3] * row_loss[0];
+    loss[0] = loss[0] + f32_at(arguments, 3) * row_loss[0];
 }
 
 static const struct keel_module_kernel cross_entropy_kernels[] = {
@@ -70,9 +68,5 @@ static const struct keel_module_kernel cross_entropy_kernels[] = {
     {"keel_cross_entropy_loss", host_cross_entropy_loss},
 };
 
-const struct keel_module keel_module_cross_entropy = {
-    .name = "cross_entropy",
-    .source = keel_cl_cross_entropy,
-    .kernels = cross_entropy_kernels,
-    .kernel_count = sizeof cross_entropy_kernels / sizeof cross_entropy_kernels[0],
-};
+const struct keel_module keel_module_cross_entropy =
+    KEEL_MODULE("cross_entropy", keel_cl_cross_entropy, cross_entropy_kernels);

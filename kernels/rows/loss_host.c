@@ -24,15 +24,14 @@ static inline float mse_slope(float x, float t)
 }
 
 #define LOSS(name)                                                                                           \
-    KEEL_HOST_KERNEL static void host_##name(void *const *arguments, const struct keel_range *range)         \
+    KEEL_HOST_KERNEL static void host_##name(KEEL_HOST_ARGUMENTS)                                            \
     {                                                                                                        \
         const float *x = arguments[0], *t = arguments[1];                                                    \
-        float *blocks = arguments[2], *dx = arguments[3], scale = *(const float *)arguments[5];              \
-        const uint64_t count = *(const uint64_t *)arguments[4];                                              \
-        const bool has_gradient = *(const uint32_t *)arguments[6] != 0;                                      \
-        (void)range;                                                                                         \
-        if (*(const uint32_t *)arguments[8] != 0)                                                            \
-            scale = scale * canon_power_of_two(*(const float *)arguments[7]);                                \
+        float *blocks = arguments[2], *dx = arguments[3], scale = f32_at(arguments, 5);                      \
+        const uint64_t count = u64_at(arguments, 4);                                                         \
+        const bool has_gradient = u32_at(arguments, 6) != 0;                                                 \
+        if (u32_at(arguments, 8) != 0)                                                                       \
+            scale = scale * canon_power_of_two(f32_at(arguments, 7));                                        \
         for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {                              \
             float lanes[KEEL_LANES] = {0};                                                                   \
             for (uint64_t i = start; i < count && i < start + KEEL_BLOCK_ELEMENTS; i++) {                    \
@@ -49,9 +48,4 @@ LOSS(mse)
 
 static const struct keel_module_kernel loss_kernels[] = {{"keel_bce", host_bce}, {"keel_mse", host_mse}};
 
-const struct keel_module keel_module_loss = {
-    .name = "loss",
-    .source = keel_cl_loss,
-    .kernels = loss_kernels,
-    .kernel_count = sizeof loss_kernels / sizeof loss_kernels[0],
-};
+const struct keel_module keel_module_loss = KEEL_MODULE("loss", keel_cl_loss, loss_kernels);

@@ -4,11 +4,6 @@
 
 extern const char keel_cl_row[];
 
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 static void softmax_row(const float *x, float *y, uint32_t n)
 {
     float m = x[0], lanes[KEEL_LANES] = {0};
@@ -23,9 +18,8 @@ static void softmax_row(const float *x, float *y, uint32_t n)
         y[i] *= share;
 }
 
-KEEL_HOST_KERNEL static void host_softmax(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_softmax(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *y = arguments[1];
     const uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
@@ -33,9 +27,8 @@ KEEL_HOST_KERNEL static void host_softmax(void *const *arguments, const struct k
         softmax_row(x + (size_t)row * n, y + (size_t)row * n, n);
 }
 
-static void host_softmax_grad(void *const *arguments, const struct keel_range *range)
+static void host_softmax_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *y = arguments[0], *dy = arguments[1];
     float *dx = arguments[2];
     const uint32_t rows = u32_at(arguments, 3), n = u32_at(arguments, 4);
@@ -72,9 +65,8 @@ static void top_k_row(const float *x, int32_t *best, uint32_t n, uint32_t k)
     }
 }
 
-static void host_top_k(void *const *arguments, const struct keel_range *range)
+static void host_top_k(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *values = arguments[1];
     int32_t *indices = arguments[2];
@@ -87,9 +79,8 @@ static void host_top_k(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_top_k_grad(void *const *arguments, const struct keel_range *range)
+static void host_top_k_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const int32_t *indices = arguments[0];
     const float *dvalues = arguments[1];
     float *dx = arguments[2];
@@ -104,9 +95,8 @@ static void host_top_k_grad(void *const *arguments, const struct keel_range *ran
     }
 }
 
-static void host_cumsum(void *const *arguments, const struct keel_range *range)
+static void host_cumsum(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *y = arguments[1];
     const uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
@@ -127,9 +117,4 @@ static const struct keel_module_kernel row_kernels[] = {
     {"keel_cumsum", host_cumsum},
 };
 
-const struct keel_module keel_module_row = {
-    .name = "row",
-    .source = keel_cl_row,
-    .kernels = row_kernels,
-    .kernel_count = sizeof row_kernels / sizeof row_kernels[0],
-};
+const struct keel_module keel_module_row = KEEL_MODULE("row", keel_cl_row, row_kernels);

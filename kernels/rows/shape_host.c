@@ -3,30 +3,23 @@
 
 extern const char keel_cl_shape[];
 
-static uint64_t u64_at(void *const *arguments, int index)
+static void host_box(KEEL_HOST_ARGUMENTS)
 {
-    return *(const uint64_t *)arguments[index];
-}
-
-static void host_box(void *const *arguments, const struct keel_range *range)
-{
-    (void)range;
     const uint32_t *x = (const uint32_t *)arguments[0] + u64_at(arguments, 2);
     uint32_t *y = (uint32_t *)arguments[1] + u64_at(arguments, 3);
     const uint64_t count = u64_at(arguments, 4);
     const uint64_t n1 = u64_at(arguments, 5), n2 = u64_at(arguments, 6), n3 = u64_at(arguments, 7);
     const uint64_t x0 = u64_at(arguments, 8), x1 = u64_at(arguments, 9), x2 = u64_at(arguments, 10);
     const uint64_t y0 = u64_at(arguments, 11), y1 = u64_at(arguments, 12), y2 = u64_at(arguments, 13);
-    const bool zero = *(const uint32_t *)arguments[14] != 0;
+    const bool zero = u32_at(arguments, 14) != 0;
     for (uint64_t at = 0; at < count; at++) {
         const uint64_t i3 = at % n3, i2 = at / n3 % n2, i1 = at / n3 / n2 % n1, i0 = at / n3 / n2 / n1;
         y[i0 * y0 + i1 * y1 + i2 * y2 + i3] = zero ? 0 : x[i0 * x0 + i1 * x1 + i2 * x2 + i3];
     }
 }
 
-static void host_tiles(void *const *arguments, const struct keel_range *range)
+static void host_tiles(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const uint32_t *x = arguments[0];
     uint32_t *y = arguments[1];
     const uint64_t items = u64_at(arguments, 2);
@@ -42,9 +35,4 @@ static void host_tiles(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel shape_kernels[] = {{"keel_box", host_box}, {"keel_tiles", host_tiles}};
 
-const struct keel_module keel_module_shape = {
-    .name = "shape",
-    .source = keel_cl_shape,
-    .kernels = shape_kernels,
-    .kernel_count = sizeof shape_kernels / sizeof shape_kernels[0],
-};
+const struct keel_module keel_module_shape = KEEL_MODULE("shape", keel_cl_shape, shape_kernels);

@@ -3,11 +3,6 @@
 
 extern const char keel_cl_embedding[];
 
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 static void host_embedding(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -91,9 +86,5 @@ static const struct keel_module_kernel embedding_kernels[] = {
     {"keel_embedding_positions", host_embedding_positions},
 };
 
-const struct keel_module keel_module_embedding = {
-    .name = "embedding",
-    .source = keel_cl_embedding,
-    .kernels = embedding_kernels,
-    .kernel_count = sizeof embedding_kernels / sizeof embedding_kernels[0],
-};
+const struct keel_module keel_module_embedding =
+    KEEL_MODULE("embedding", keel_cl_embedding, embedding_kernels);

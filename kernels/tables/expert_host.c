@@ -4,11 +4,6 @@
 
 extern const char keel_cl_expert[];
 
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 static uint32_t choices_of(const uint32_t *keys, uint32_t count, uint32_t expert)
 {
     uint32_t found = 0;
@@ -151,9 +146,4 @@ static const struct keel_module_kernel expert_kernels[] = {
     {"keel_balance_loss", host_loss},      {"keel_balance_grad", host_grad},
 };
 
-const struct keel_module keel_module_expert = {
-    .name = "expert",
-    .source = keel_cl_expert,
-    .kernels = expert_kernels,
-    .kernel_count = sizeof expert_kernels / sizeof expert_kernels[0],
-};
+const struct keel_module keel_module_expert = KEEL_MODULE("expert", keel_cl_expert, expert_kernels);

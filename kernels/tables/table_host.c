@@ -6,11 +6,6 @@ extern const char keel_cl_table[];
 
 enum { SORT_BLOCK = 2048 };
 
-static uint32_t u32_at(void *const *arguments, int index)
-{
-    return *(const uint32_t *)arguments[index];
-}
-
 static void host_gather(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
@@ -194,9 +189,4 @@ static const struct keel_module_kernel table_kernels[] = {
     {"keel_pairwise", host_pairwise},     {"keel_pairwise_grad", host_pairwise_grad},
 };
 
-const struct keel_module keel_module_table = {
-    .name = "table",
-    .source = keel_cl_table,
-    .kernels = table_kernels,
-    .kernel_count = sizeof table_kernels / sizeof table_kernels[0],
-};
+const struct keel_module keel_module_table = KEEL_MODULE("table", keel_cl_table, table_kernels);
