@@ -56,7 +56,7 @@ struct half {
     struct keel_device_fixture fixture;
     struct keel_endpoint *endpoint;
     struct keel_group *group;
-    struct keel_stager *stager;
+    struct keel_device_collectives *collectives;
     struct keel_buffer *part, *result; /* FLOATS, and PAIR * FLOATS */
     float *host;                       /* PAIR * FLOATS */
     uint32_t rank;
@@ -90,19 +90,18 @@ static enum keel_status meet(struct half *half)
     return keel_group_open(half->endpoint, &group, &half->group);
 }
 
-static enum keel_status run_staged(struct half *half, enum keel_collective_kind kind, uint64_t floats)
+static enum keel_status run_on_device(struct half *half, enum keel_collective_kind kind, uint64_t floats)
 {
-    const uint64_t apart = UINT64_C(1) << 32; /* more than the numbers that one call uses */
     struct keel_device_place part = {.buffer = half->part};
     struct keel_device_collective call = {.what = {.kind = kind,
-                                                   .sequence = half->next_sequence += apart,
+                                                   .sequence = half->next_sequence++,
                                                    .element = KEEL_ELEMENT_F32,
                                                    .reduction = KEEL_SUM,
                                                    .count = FLOATS,
                                                    .part_count = 1},
                                           .parts = &part,
                                           .result = {.buffer = half->result}};
-    KEEL_TRY(keel_stager_run(half->stager, half->group, &call, half->deadline_ns));
+    KEEL_TRY(keel_device_collective_run(half->collectives, half->group, &call, half->deadline_ns));
     KEEL_TRY(keel_queue_read(half->fixture.queue, half->result, 0, half->host, floats * sizeof(float), NULL,
                              NULL));
     return keel_queue_finish(half->fixture.queue, half->deadline_ns);
@@ -127,11 +126,11 @@ static enum keel_status exchange(struct half *half, uint64_t *out_hash)
     KEEL_TRY(
         keel_queue_write(half->fixture.queue, half->part, 0, half->host, FLOATS * sizeof(float), NULL, NULL));
     KEEL_TRY(keel_queue_finish(half->fixture.queue, half->deadline_ns));
-    KEEL_TRY(run_staged(half, KEEL_ALL_REDUCE, FLOATS));
+    KEEL_TRY(run_on_device(half, KEEL_ALL_REDUCE, FLOATS));
     for (uint32_t i = 0; i < FLOATS; i++)
         KEEL_TRY(compare(&half->host[i], number(0, i) + number(1, i), "all-reduce", i));
     *out_hash = keel_digest_host(half->host, FLOATS, 0);
-    KEEL_TRY(run_staged(half, KEEL_ALL_GATHER, PAIR * FLOATS));
+    KEEL_TRY(run_on_device(half, KEEL_ALL_GATHER, PAIR * FLOATS));
     for (uint32_t i = 0; i < PAIR * FLOATS; i++)
         KEEL_TRY(compare(&half->host[i], number(i / FLOATS, i % FLOATS), "all-gather", i));
     return KEEL_OK;
@@ -141,10 +140,13 @@ static enum keel_status prepare(struct half *half, const char *board)
 {
     KEEL_TRY(keel_device_fixture_open(board, &half->fixture));
     KEEL_TRY(keel_device_fixture_golden(&half->fixture, 0, half->deadline_ns));
-    /* Two boards of different ways must take the one that both have. */
-    struct keel_stager_config config = {
-        .device = half->fixture.device, .ranks_max = PAIR, .parts_max = 1, .staged = true};
-    KEEL_TRY(keel_stager_create(&config, &half->stager));
+    /* By copies on every board: that is what is to be shown to work. */
+    struct keel_device_collectives_config config = {.device = half->fixture.device,
+                                                    .parts_max = 1,
+                                                    .operations_max = 1,
+                                                    .staging_bytes = (1 + PAIR) * FLOATS * sizeof(float),
+                                                    .staged = true};
+    KEEL_TRY(keel_device_collectives_create(&config, &half->collectives));
     KEEL_TRY(keel_alloc(PAIR * FLOATS, sizeof(float), &half->host));
     KEEL_TRY(keel_buffer_create(half->fixture.device, FLOATS * sizeof(float), &half->part));
     return keel_buffer_create(half->fixture.device, PAIR * FLOATS * sizeof(float), &half->result);
@@ -163,7 +165,7 @@ static enum keel_status outlive(struct half *half, uint64_t *out_hash)
         return status;
     keel_group_close(half->group);
     half->group = NULL;
-    KEEL_TRY(keel_stager_reset(half->stager, half->deadline_ns));
+    KEEL_TRY(keel_device_collectives_reset(half->collectives, half->deadline_ns));
     return keel_device_fixture_golden(&half->fixture, 0, half->deadline_ns);
 }
 
@@ -177,7 +179,7 @@ static enum keel_status pair(const char *board, uint32_t rank, bool alone_at_las
         status = (alone_at_last ? outlive : exchange)(&half, out_hash);
     if (half.group != NULL)
         keel_group_close(half.group);
-    keel_stager_free(half.stager);
+    keel_device_collectives_free(half.collectives);
     if (half.endpoint != NULL)
         keel_endpoint_close(half.endpoint);
     if (half.part != NULL)

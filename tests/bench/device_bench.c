@@ -1,4 +1,4 @@
-/* device_bench.c - an all-reduce of device memory: through the stager's slots, against reading all of it,
+/* device_bench.c - an all-reduce of device memory: staged in one piece, against reading all of it,
  * summing and writing all of it one after the other; and in place, where host and device share memory.
  *
  * Four processes, each with PoCL on one thread, where the "device" is the same four cores: what copies cost
@@ -28,11 +28,11 @@ struct rank {
     uint64_t sequence;
     struct keel_device *device;
     struct keel_queue *queue;
-    struct keel_stager *stagers[2];     /* staged, in place */
-    struct keel_buffer *in, *out;       /* the device's */
-    struct keel_buffer *win, *wout;     /* in the regions */
-    uint8_t *part, *result;             /* regions */
-    uint8_t *under_part, *under_result; /* regions under win and wout */
+    struct keel_device_collectives *ways[2]; /* staged, in place */
+    struct keel_buffer *in, *out;            /* the device's */
+    struct keel_buffer *win, *wout;          /* in the regions */
+    uint8_t *part, *result;                  /* regions */
+    uint8_t *under_part, *under_result;      /* regions under win and wout */
 };
 
 static void die(const char *what)
@@ -71,19 +71,18 @@ static void on_host(struct rank *me, uint64_t bytes)
     must(keel_group_run(me->group, &what, limit()), "a sum");
 }
 
-static void on_device(struct rank *me, struct keel_stager *stager, struct keel_buffer *in,
+static void on_device(struct rank *me, struct keel_device_collectives *collectives, struct keel_buffer *in,
                       struct keel_buffer *out, uint64_t bytes)
 {
     struct keel_device_place part = {in, 0};
     struct keel_device_collective sum = {.what = {.kind = KEEL_ALL_REDUCE,
-                                                  .sequence = me->sequence,
+                                                  .sequence = me->sequence++,
                                                   .element = KEEL_ELEMENT_F32,
                                                   .count = bytes / sizeof(float),
                                                   .part_count = 1},
                                          .parts = &part,
                                          .result = {out, 0}};
-    me->sequence += keel_stager_numbers(stager, me->group, &sum.what);
-    must(keel_stager_run(stager, me->group, &sum, limit()), "a sum of device memory");
+    must(keel_device_collective_run(collectives, me->group, &sum, limit()), "a sum of device memory");
 }
 
 static void go(struct rank *me, enum way way, uint64_t bytes)
@@ -97,9 +96,9 @@ static void go(struct rank *me, enum way way, uint64_t bytes)
     } else if (way == HOST) {
         on_host(me, bytes);
     } else if (way == WRAPPED) {
-        on_device(me, me->stagers[1], me->win, me->wout, bytes);
+        on_device(me, me->ways[1], me->win, me->wout, bytes);
     } else {
-        on_device(me, me->stagers[way == IN_PLACE], me->in, me->out, bytes);
+        on_device(me, me->ways[way == IN_PLACE], me->in, me->out, bytes);
     }
 }
 
@@ -147,9 +146,12 @@ static void prepare(struct rank *me)
     must(keel_device_open("auto", &options, &me->device), "device");
     must(keel_queue_create(me->device, &me->queue), "queue");
     for (uint32_t k = 0; k < 2; k++) {
-        struct keel_stager_config config = {
-            .device = me->device, .ranks_max = RANKS, .parts_max = 1, .staged = k == 0};
-        must(keel_stager_create(&config, &me->stagers[k]), "stager");
+        struct keel_device_collectives_config config = {.device = me->device,
+                                                        .parts_max = 1,
+                                                        .operations_max = 1,
+                                                        .staging_bytes = 2 * (uint64_t)BYTES,
+                                                        .staged = k == 0};
+        must(keel_device_collectives_create(&config, &me->ways[k]), "device collectives");
     }
     must(keel_buffer_create(me->device, BYTES, &me->in), "buffer");
     must(keel_buffer_create(me->device, BYTES, &me->out), "buffer");
@@ -164,7 +166,7 @@ static void prepare(struct rank *me)
 static void give_up(struct rank *me)
 {
     for (uint32_t k = 0; k < 2; k++)
-        keel_stager_free(me->stagers[k]);
+        keel_device_collectives_free(me->ways[k]);
     keel_buffer_destroy(me->win);
     keel_buffer_destroy(me->wout);
     keel_buffer_destroy(me->in);

@@ -37,22 +37,16 @@ void keel_connection_backend_adopt(struct keel_connection_backend *backend,
     backend->line_count++;
 }
 
-static void add(_Atomic uint64_t *count, uint64_t more)
-{
-    uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
-    atomic_store_explicit(count, before + more, memory_order_relaxed);
-}
-
 void keel_connection_backend_sent(struct keel_connection_backend *backend, uint32_t payload_bytes)
 {
-    add(&backend->bytes_sent, sizeof(struct keel_message) + payload_bytes);
-    add(&backend->messages_sent, 1);
+    keel_count_add(&backend->bytes_sent, sizeof(struct keel_message) + payload_bytes);
+    keel_count_add(&backend->messages_sent, 1);
 }
 
 void keel_connection_backend_received(struct keel_connection_backend *backend, uint32_t payload_bytes)
 {
-    add(&backend->bytes_received, sizeof(struct keel_message) + payload_bytes);
-    add(&backend->messages_received, 1);
+    keel_count_add(&backend->bytes_received, sizeof(struct keel_message) + payload_bytes);
+    keel_count_add(&backend->messages_received, 1);
 }
 
 struct keel_connection *keel_connection_take(struct keel_connection **list)

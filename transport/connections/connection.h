@@ -169,6 +169,13 @@ struct keel_connection_backend {
  * for the next, and callers that are strangers or refused. */
 enum { KEEL_BACKEND_CONNECTIONS_MAX = 4 * KEEL_CONNECTIONS_MAX + 2 * KEEL_PENDING_MAX };
 
+/* Whoever owns progress alone writes it: a load and a store. */
+static inline void keel_count_add(_Atomic uint64_t *count, uint64_t more)
+{
+    uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + more, memory_order_relaxed);
+}
+
 void keel_connection_backend_adopt(struct keel_connection_backend *backend,
                                    struct keel_connection *connection);
 /* Count a message: one writer, so no more than a load and a store. */

@@ -390,6 +390,7 @@ void keel_endpoint_stats(const struct keel_endpoint *endpoint, struct keel_trans
 {
     *out = (struct keel_transport_stats){.stale_dropped = atomic_load(&endpoint->stale_dropped),
                                          .data_sent = atomic_load(&endpoint->data_sent),
+                                         .data_copied = atomic_load(&endpoint->data_copied),
                                          .connections = atomic_load(&endpoint->connections)};
     keel_backends_count(&endpoint->backends, out);
 }

@@ -104,6 +104,11 @@ static void *destination_at(const struct keel_operation *operation, const struct
 
 /* ---- what a pair exchanges ----------------------------------------------------------------------------- */
 
+static void count_copied(const struct keel_operation *operation, uint64_t bytes)
+{
+    keel_count_add(&operation->group->endpoint->data_copied, bytes);
+}
+
 /* The first of a step: what it moves, or where it puts something. */
 static const struct keel_operand *operand_of(const struct keel_operation *operation, uint32_t step,
                                              uint32_t segment, struct keel_operation_piece *out)
@@ -227,8 +232,10 @@ void keel_engine_let_go(struct keel_operation *operation, bool copies)
         if (held->payload == NULL || (copies && held->connection == NULL))
             continue;
         bool there = keel_protocol_holds(held);
-        if (there && copies)
+        if (there && copies) {
             memcpy(temp_at(operation, k % temps, k / temps), held->payload, held->bytes);
+            count_copied(operation, held->bytes);
+        }
         there = there && keel_protocol_let_go(held);
         if (there || !copies)
             drop_held(operation, held);
@@ -298,6 +305,7 @@ static bool combine(struct keel_operation *operation, uint32_t step, uint32_t se
     keel_combine(element, reduction == KEEL_AVERAGE ? KEEL_SUM : reduction, operation->leaves,
                  schedule->program + at->program_first, at->program_count,
                  destination_at(operation, &operands[0], out, slot), out.bytes / operation->element_bytes);
+    count_copied(operation, at->operand_count == 2 ? out.bytes : 0); /* a sum of one is a copy */
     return operation->held_count == 0 ||
            sources_there(operation, operands + 1, at->operand_count - 1, slot, true);
 }
@@ -311,8 +319,10 @@ static void copy(const struct keel_operation *operation, uint32_t first, uint32_
         return;
     void *to = destination_at(operation, &operands[0], into, slot);
     const void *from = source_at(operation, &operands[1], piece, slot);
-    if (to != from)
-        memcpy(to, from, piece.bytes);
+    if (to == from)
+        return;
+    memcpy(to, from, piece.bytes);
+    count_copied(operation, piece.bytes);
 }
 
 static uint32_t segment_in(const struct keel_operation *operation, uint32_t slot)
@@ -498,6 +508,7 @@ static void deposit(const struct keel_operation *operation, const struct keel_op
         keel_copy_away(out, payload, bytes);
     else
         memcpy(out, payload, bytes);
+    count_copied(operation, bytes);
 }
 
 bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_t ordinal,

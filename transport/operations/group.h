@@ -288,7 +288,7 @@ struct keel_endpoint {
     uint64_t patience_ns; /* how long one looks again before others are offered the processor */
     uint64_t calm_ns;     /* until then nobody spins for longer than that */
     uint64_t events;      /* messages that came, sends that completed */
-    _Atomic uint64_t stale_dropped, data_sent;
+    _Atomic uint64_t stale_dropped, data_sent, data_copied;
     _Atomic uint32_t connections;
     /* lock */
     struct keel_mutex lock;
@@ -338,8 +338,6 @@ enum keel_status keel_collective_check(const struct keel_group *group, const str
 /* How many parts this rank gives; whether it gets a result. */
 uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what);
 bool keel_collective_gets(const struct keel_group *group, const struct keel_collective *what);
-/* wait.c: a wait would return at once. Makes no progress itself. */
-bool keel_operation_done(const struct keel_operation *operation);
 /* As keel_operation_wait; the caller is one of the group's waiters already, and owns progress if `driving`,
  * else holds the lock. Neither afterwards. */
 enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t deadline_ns, bool driving);

@@ -278,12 +278,12 @@ void keel_protocol_revoked(struct keel_group *whole)
             keel_protocol_tell_revoked(group, peer);
 }
 
-/* Only whoever owns progress writes it. */
-static void count_data(const struct keel_operation_peer *leg, uint64_t bytes)
+/* Copied: into the connection; else the other side or the network takes it from where it lies. */
+static void count_data(const struct keel_operation_peer *leg, uint64_t bytes, bool copied)
 {
-    _Atomic uint64_t *sent = &leg->operation->group->endpoint->data_sent;
-    atomic_store_explicit(sent, atomic_load_explicit(sent, memory_order_relaxed) + bytes,
-                          memory_order_relaxed);
+    struct keel_endpoint *endpoint = leg->operation->group->endpoint;
+    keel_count_add(&endpoint->data_sent, bytes);
+    keel_count_add(&endpoint->data_copied, copied ? bytes : 0);
 }
 
 /* ---- sending ------------------------------------------------------------------------------------------- */
@@ -313,7 +313,7 @@ static enum keel_flow_send send_first(struct keel_operation_peer *leg, struct ke
     if (result == KEEL_FLOW_SENT) {
         leg->first_sent = true;
         leg->grant_told = grant;
-        count_data(leg, bytes);
+        count_data(leg, bytes, true);
         keel_engine_packed(leg, count);
     }
     return result;
@@ -351,8 +351,8 @@ static enum keel_flow_send send_data(struct keel_operation_peer *leg, const stru
     enum keel_flow_send result = flow_result(sent);
     if (result != KEEL_FLOW_SENT)
         return result;
-    count_data(leg, give->bytes);
     bool done = !lent || sent == KEEL_SEND_DONE;
+    count_data(leg, give->bytes, done);
     if (!done) {
         *ticket = (struct keel_ticket){.leg = leg, .item = give->item};
         leg->busy |= UINT32_C(1) << (ticket - leg->tickets);

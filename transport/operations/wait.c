@@ -270,15 +270,6 @@ static enum keel_status differ_fail(uint64_t sequence, uint64_t epoch, const str
                      differ->rank[1], said[1]);
 }
 
-bool keel_operation_done(const struct keel_operation *operation)
-{
-    struct keel_endpoint *endpoint = operation->group->endpoint;
-    keel_mutex_lock(&endpoint->lock);
-    bool done = atomic_load(&operation->done) || keel_group_over(operation->group);
-    keel_mutex_unlock(&endpoint->lock);
-    return done;
-}
-
 /* Caller holds the lock. */
 static void leave(struct keel_group *group)
 {
@@ -365,4 +356,27 @@ enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t 
     keel_mutex_lock(&operation->group->endpoint->lock);
     operation->group->waiters++;
     return keel_operation_await(operation, deadline_ns, false);
+}
+
+bool keel_operation_test(struct keel_operation *operation, enum keel_status *out)
+{
+    struct keel_group *group = operation->group;
+    struct keel_endpoint *endpoint = group->endpoint;
+    keel_mutex_lock(&endpoint->lock);
+    group->waiters++;
+    bool over = atomic_load(&operation->done) || keel_group_over(group);
+    if (!over && keel_endpoint_drive(endpoint)) {
+        keel_mutex_unlock(&endpoint->lock);
+        keel_endpoint_pass(endpoint, false);
+        keel_mutex_lock(&endpoint->lock);
+        keel_endpoint_undrive(endpoint, operation->segment_count > 1);
+        over = atomic_load(&operation->done) || keel_group_over(group);
+    }
+    if (over) {
+        *out = keel_operation_await(operation, 0, false);
+        return true;
+    }
+    leave(group);
+    keel_mutex_unlock(&endpoint->lock);
+    return false;
 }

@@ -248,6 +248,9 @@ enum keel_status keel_group_run(struct keel_group *group, const struct keel_coll
  * but TIMEOUT the handle is consumed (TIMEOUT too finishes the group: close it). One thread at a time for
  * each operation. NULL is accepted and OK. */
 enum keel_status keel_operation_wait(struct keel_operation *operation, uint64_t deadline_ns);
+/* Make what progress can be made without waiting. False: it is still under way. True: it is over; the handle
+ * is consumed and *out is what the wait would have returned (MPI_Test). Threads as for the wait. */
+bool keel_operation_test(struct keel_operation *operation, enum keel_status *out);
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
@@ -262,7 +265,10 @@ void keel_transport_free(void *memory); /* NULL is fine */
 struct keel_transport_stats {
     uint64_t bytes_sent, bytes_received; /* payload and headers */
     uint64_t messages_sent, messages_received;
-    uint64_t data_sent;     /* bytes of operations' data alone: what the formula of an algorithm counts */
+    uint64_t data_sent;   /* bytes of operations' data alone: what the formula of an algorithm counts */
+    uint64_t data_copied; /* of these, and of data received, moved from one place of this process's memory to
+                             another: into a ring or a message slot, out of one, into scratch. What is added
+                             or sent where it lies is not copied */
     uint64_t stale_dropped; /* messages of another epoch, from strangers, or changed on their way */
     uint32_t connections;   /* open now */
 };
