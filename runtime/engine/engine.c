@@ -147,8 +147,8 @@ void keel_engine_destroy(struct keel_engine *engine)
     keel_program_fini(&engine->eval);
     keel_update_lists_fini(&engine->update);
     keel_gemm_checksums_fini(&engine->checks);
-    destroy_slices(engine->weights, engine->layout.param_count);
-    destroy_slices(engine->gradients, engine->layout.param_count);
+    destroy_slices(engine->weights, engine->layout.tile_count);
+    destroy_slices(engine->gradients, engine->layout.tile_count);
     destroy_inputs(engine);
     destroy_buffers(engine);
     keel_layout_fini(&engine->layout);
@@ -168,6 +168,17 @@ const struct keel_engine_param *keel_engine_param(const struct keel_engine *engi
 {
     KEEL_ASSERT(index < engine->layout.param_count);
     return &engine->layout.params[index];
+}
+
+uint32_t keel_engine_tile_count(const struct keel_engine *engine)
+{
+    return engine->layout.tile_count;
+}
+
+const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint32_t index)
+{
+    KEEL_ASSERT(index < engine->layout.tile_count);
+    return &engine->layout.tiles[index];
 }
 
 uint32_t keel_engine_input_count(const struct keel_engine *engine)

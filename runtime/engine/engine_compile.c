@@ -125,7 +125,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
         KEEL_TRY(keel_pass_amp_choose(train->graph, config->storage));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
-    if (engine->layout.trained_params == 0)
+    if (engine->layout.trained_tiles == 0)
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
     if (engine->training)
         KEEL_TRY(finish_passes(config, train, "train", true));
@@ -177,14 +177,14 @@ static enum keel_status make_feed(struct keel_engine *engine)
     return keel_buffer_slice(engine->feed, 0, sizeof(struct keel_control), &engine->control);
 }
 
-static enum keel_status slice_params(struct keel_engine *engine, struct keel_buffer *flat,
-                                     struct keel_buffer ***out)
+static enum keel_status slice_tiles(struct keel_engine *engine, struct keel_buffer *flat,
+                                    struct keel_buffer ***out)
 {
-    KEEL_TRY(keel_alloc(engine->layout.param_count, sizeof(struct keel_buffer *), (void *)out));
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        const struct keel_engine_param *param = &engine->layout.params[i];
+    KEEL_TRY(keel_alloc(engine->layout.tile_count, sizeof(struct keel_buffer *), (void *)out));
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        const struct keel_tile *tile = &engine->layout.tiles[i];
         KEEL_TRY(
-            keel_buffer_slice(flat, param->offset * sizeof(float), param->count * sizeof(float), &(*out)[i]));
+            keel_buffer_slice(flat, tile->offset * sizeof(float), tile->count * sizeof(float), &(*out)[i]));
     }
     return KEEL_OK;
 }
@@ -192,8 +192,8 @@ static enum keel_status slice_params(struct keel_engine *engine, struct keel_buf
 static uint64_t scratch_bytes(const struct keel_engine *engine)
 {
     uint64_t bytes = engine->training ? keel_norm_scratch_bytes(engine->layout.trained_count) : 0;
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        uint64_t needed = keel_digest_scratch_bytes(engine->layout.params[i].count);
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        uint64_t needed = keel_digest_scratch_bytes(engine->layout.tiles[i].count);
         bytes = needed > bytes ? needed : bytes;
     }
     return bytes;
@@ -217,11 +217,11 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(uint64_t), &engine->digest));
     if (scratch_bytes(engine) > 0)
         KEEL_TRY(keel_engine_make_buffer(engine, scratch_bytes(engine), &engine->scratch));
-    KEEL_TRY(slice_params(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
-    for (uint32_t i = 0; i < engine->layout.param_count; i++)
-        if (engine->train.graph->params[i].kept)
+    KEEL_TRY(slice_tiles(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++)
+        if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
             engine->loss_scale = engine->weights[i];
-    return engine->training ? slice_params(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
+    return engine->training ? slice_tiles(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
                             : KEEL_OK;
 }
 
@@ -242,7 +242,8 @@ static void bind_given(struct keel_engine *engine, struct keel_engine_program *p
     } else if (v->kind != KEEL_VALUE_TEMP) {
         bool weight = v->kind == KEEL_VALUE_PARAM;
         place->whole = engine->flat[weight ? KEEL_FLAT_WEIGHTS : KEEL_FLAT_GRADIENTS];
-        place->offset = engine->layout.params[v->param].offset * sizeof(float);
+        KEEL_ASSERT(engine->layout.tiles[v->param].param == v->param);
+        place->offset = engine->layout.tiles[v->param].offset * sizeof(float);
         *buffer = weight ? engine->weights[v->param] : engine->gradients[v->param];
     }
 }
@@ -286,7 +287,8 @@ static void find_bucket_nodes(const struct keel_layout *layout, const struct kee
         for (; at < layout->bucket_end[b]; at++)
             for (uint32_t n = ready; n < graph->node_count; n++)
                 for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
-                    if (graph->nodes[n].out[i] == graph->params[layout->order[at]].gradient)
+                    if (graph->nodes[n].out[i] ==
+                        graph->params[layout->tiles[layout->order[at]].param].gradient)
                         ready = n + 1;
         out_nodes[b] = ready;
     }

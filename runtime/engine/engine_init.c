@@ -15,35 +15,29 @@ static enum keel_status draw_slice(struct keel_engine *engine, const struct keel
     enum keel_status status = keel_op_normal(engine->kernels, op, &list);
     if (status == KEEL_OK)
         status = keel_launch_list_run(&list, engine->queue);
-    if (status == KEEL_OK) /* the slice goes next */
+    if (status == KEEL_OK) /* the list goes next */
         status = keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
     keel_launch_list_fini(&list);
     return status;
 }
 
-static enum keel_status draw_param(struct keel_engine *engine, uint32_t number)
+static enum keel_status draw_tile(struct keel_engine *engine, uint32_t index)
 {
-    const struct keel_engine_param *param = &engine->layout.params[number];
-    struct keel_buffer *slice;
-    KEEL_TRY(keel_buffer_slice(engine->flat[KEEL_FLAT_WEIGHTS], param->offset * sizeof(float),
-                               param->count * sizeof(float), &slice));
-    enum keel_status status =
-        draw_slice(engine, &(struct keel_normal){.count = param->count,
-                                                 .deviation = engine->inits[number].deviation,
-                                                 .stream = number,
-                                                 .y = slice,
-                                                 .control = engine->control});
-    keel_buffer_destroy(slice);
-    return status;
+    const struct keel_tile *tile = &engine->layout.tiles[index];
+    return draw_slice(engine, &(struct keel_normal){.count = tile->count,
+                                                    .deviation = engine->inits[tile->param].deviation,
+                                                    .stream = tile->param,
+                                                    .y = engine->weights[index],
+                                                    .control = engine->control});
 }
 
-static enum keel_status fill_param(struct keel_engine *engine, uint32_t number)
+static enum keel_status fill_tile(struct keel_engine *engine, uint32_t index)
 {
-    const struct keel_engine_param *param = &engine->layout.params[number];
+    const struct keel_tile *tile = &engine->layout.tiles[index];
     uint32_t bits;
-    memcpy(&bits, &param->fill, sizeof bits);
-    return keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS], param->offset * sizeof(float),
-                           param->count * sizeof(float), bits, NULL, NULL);
+    memcpy(&bits, &engine->layout.params[tile->param].fill, sizeof bits);
+    return keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS], tile->offset * sizeof(float),
+                           tile->count * sizeof(float), bits, NULL, NULL);
 }
 
 enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t seed)
@@ -55,7 +49,9 @@ enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t see
                                      engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
     KEEL_TRY(keel_queue_write(engine->queue, engine->control, 0, &control, sizeof control, NULL, NULL));
     KEEL_TRY(keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns)));
-    for (uint32_t i = 0; i < engine->layout.param_count; i++)
-        KEEL_TRY(engine->inits[i].deviation > 0.0F ? draw_param(engine, i) : fill_param(engine, i));
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        bool drawn = engine->inits[engine->layout.tiles[i].param].deviation > 0.0F;
+        KEEL_TRY(drawn ? draw_tile(engine, i) : fill_tile(engine, i));
+    }
     return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
 }

@@ -26,13 +26,14 @@ enum {
 
 struct keel_layout {
     struct keel_engine_param *params; /* by number; names owned */
-    uint32_t *order;                  /* numbers, ascending by offset */
+    struct keel_tile *tiles;          /* by parameter and slice: tile i is parameter i while none is split */
+    uint32_t *order;                  /* tiles, ascending by offset */
     struct keel_engine_bucket *buckets;
-    uint32_t *bucket_end; /* by bucket: how many parameters of `order` lie before its end */
-    uint32_t param_count, bucket_count;
-    uint32_t trained_params; /* of `order`: statistics lie behind them */
-    uint64_t flat_count;     /* elements */
-    uint64_t trained_count;  /* of which are trained, gaps included */
+    uint32_t *bucket_end; /* by bucket: how many tiles of `order` lie before its end */
+    uint32_t param_count, tile_count, bucket_count;
+    uint32_t trained_tiles; /* of `order`: statistics lie behind them */
+    uint64_t flat_count;    /* elements */
+    uint64_t trained_count; /* of which are trained, gaps included */
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
@@ -91,7 +92,7 @@ struct keel_engine {
     struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
-    struct keel_buffer **weights;   /* slices by parameter number */
+    struct keel_buffer **weights;   /* of the flat buffer, by tile */
     struct keel_buffer **gradients; /* likewise */
     struct keel_buffer *loss_scale; /* one of the weights, or NULL */
     struct keel_buffer *arena, *workspace, *scratch;

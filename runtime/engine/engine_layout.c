@@ -1,4 +1,5 @@
-/* engine_layout.c - where parameters lie in the flat buffers, and which ranges become final together.
+/* engine_layout.c - the tile table: where parameters lie in the flat buffers, and which ranges become final
+ * together.
  *
  * Order: trained parameters, then statistics; among them by the node of the backward pass that adds last to
  * the gradient, then by number. Alignment: KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the
@@ -50,32 +51,36 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         const struct keel_shape *shape = &graph->values[graph->params[number].value].shape;
         struct keel_engine_param *param = &layout->params[number];
         layout->order[i] = number;
+        layout->tiles[number] = (struct keel_tile){.param = number,
+                                                   .offset = offset,
+                                                   .count = keel_shape_count(shape),
+                                                   .first_page = offset / KEEL_FLAT_ALIGN};
         param->dims = shape->dims;
         for (uint32_t d = 0; d < shape->dims; d++)
             param->shape[d] = shape->size[d];
-        param->offset = offset;
         param->count = keel_shape_count(shape);
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
         param->kept = graph->params[number].kept;
         param->fill = graph->params[number].fill;
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
+        layout->tiles[number].page_count = offset / KEEL_FLAT_ALIGN - layout->tiles[number].first_page;
         if (param->statistic)
             continue;
-        layout->trained_params = i + 1;
+        layout->trained_tiles = i + 1;
         layout->trained_count = offset;
     }
     layout->flat_count = offset;
 }
 
-/* Whole parameters, until a bucket is as large as aimed at. */
+/* Whole tiles, until a bucket is as large as aimed at. */
 static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
     uint64_t begin = 0;
     layout->bucket_count = 0;
-    for (uint32_t i = 0; i < layout->param_count; i++) {
-        bool last = i + 1 == layout->param_count;
-        uint64_t end = last ? layout->flat_count : layout->params[layout->order[i + 1]].offset;
+    for (uint32_t i = 0; i < layout->tile_count; i++) {
+        bool last = i + 1 == layout->tile_count;
+        uint64_t end = last ? layout->flat_count : layout->tiles[layout->order[i + 1]].offset;
         if (!last && (end - begin) * sizeof(float) < bucket_bytes)
             continue;
         layout->buckets[layout->bucket_count] =
@@ -98,8 +103,9 @@ static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 
 static enum keel_status allocate(struct keel_layout *layout, const struct keel_graph *graph)
 {
-    layout->param_count = graph->param_count;
+    layout->param_count = layout->tile_count = graph->param_count;
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->params, (void *)&layout->params));
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->tiles, (void *)&layout->tiles));
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->order, (void *)&layout->order));
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->buckets, (void *)&layout->buckets));
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->bucket_end, (void *)&layout->bucket_end));
@@ -135,6 +141,7 @@ void keel_layout_fini(struct keel_layout *layout)
     for (uint32_t i = 0; layout->params != NULL && i < layout->param_count; i++)
         keel_free((void *)(uintptr_t)layout->params[i].name);
     keel_free(layout->params);
+    keel_free(layout->tiles);
     keel_free(layout->order);
     keel_free(layout->buckets);
     keel_free(layout->bucket_end);

@@ -1,6 +1,6 @@
 /* engine_update.c - what is not of the graph: zeroing, norm, update, digest.
  *
- * Owns the lists of keel_update_lists and what the update is told of the parameters. One launch updates all
+ * Owns the lists of keel_update_lists and what the update is told of the tiles. One launch updates all
  * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
 #include "engine_internal.h"
 
@@ -12,9 +12,9 @@ static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S;
 _Static_assert(KEEL_FLAT_ALIGN % KEEL_UPDATE_PAGE == 0, "a parameter begins with a page of the update");
 
 /* Where an element stands in the digest: whatever the layout. */
-static uint64_t digest_place(uint32_t number)
+static uint64_t digest_place(const struct keel_tile *tile)
 {
-    return (uint64_t)number << 40;
+    return (uint64_t)tile->param << 40;
 }
 
 /* Whether a node of a microbatch adds to the parameter's sum. A statistic that none adds to (no gradient
@@ -28,17 +28,18 @@ static bool is_moved(const struct keel_graph *graph, const struct keel_ir_param 
     return found;
 }
 
-static void describe_params(const struct keel_engine *engine, struct keel_update_tensor *out)
+static void describe_tiles(const struct keel_engine *engine, struct keel_update_tensor *out)
 {
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        const struct keel_engine_param *param = &engine->layout.params[i];
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        const struct keel_tile *tile = &engine->layout.tiles[i];
+        const struct keel_engine_param *param = &engine->layout.params[tile->param];
         enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
-        const struct keel_ir_param *declared = &engine->train.graph->params[i];
+        const struct keel_ir_param *declared = &engine->train.graph->params[tile->param];
         if (param->statistic)
             kind = is_moved(engine->train.graph, declared) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
-        out[i] = (struct keel_update_tensor){.offset = param->offset,
-                                             .count = param->count,
-                                             .first_element = digest_place(i),
+        out[i] = (struct keel_update_tensor){.offset = tile->offset,
+                                             .count = tile->count,
+                                             .first_element = digest_place(tile),
                                              .kind = kind,
                                              .momentum = declared->momentum};
     }
@@ -49,9 +50,9 @@ static enum keel_status upload_tables(struct keel_engine *engine, struct keel_up
                                       uint32_t *pages)
 {
     struct keel_update_lists *update = &engine->update;
-    const uint32_t count = engine->layout.param_count;
+    const uint32_t count = engine->layout.tile_count;
     const uint64_t page_bytes = keel_update_page_count(engine->layout.flat_count) * sizeof *pages;
-    describe_params(engine, tensors);
+    describe_tiles(engine, tensors);
     KEEL_TRY(keel_update_find_pages(tensors, count, engine->layout.flat_count, pages));
     KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof *tensors, &update->tensors));
     KEEL_TRY(keel_engine_make_buffer(engine, page_bytes, &update->pages));
@@ -65,7 +66,7 @@ static enum keel_status make_tables(struct keel_engine *engine)
 {
     struct keel_update_tensor *tensors = NULL;
     uint32_t *pages = NULL;
-    enum keel_status status = keel_alloc(engine->layout.param_count, sizeof *tensors, (void *)&tensors);
+    enum keel_status status = keel_alloc(engine->layout.tile_count, sizeof *tensors, (void *)&tensors);
     if (status == KEEL_OK)
         status = keel_alloc(keel_update_page_count(engine->layout.flat_count), sizeof *pages, (void *)&pages);
     if (status == KEEL_OK)
@@ -77,9 +78,10 @@ static enum keel_status make_tables(struct keel_engine *engine)
 
 static enum keel_status emit_digest(struct keel_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
-        struct keel_digest digest = {.count = engine->layout.params[i].count,
-                                     .first_element = digest_place(i),
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        const struct keel_tile *tile = &engine->layout.tiles[i];
+        struct keel_digest digest = {.count = tile->count,
+                                     .first_element = digest_place(tile),
                                      .x = engine->weights[i],
                                      .digest = engine->digest,
                                      .scratch = engine->scratch};
@@ -122,7 +124,7 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     struct keel_update op = {.optimizer = engine->optimizer,
                              .nesterov = engine->nesterov,
                              .count = engine->layout.flat_count,
-                             .tensor_count = engine->layout.param_count,
+                             .tensor_count = engine->layout.tile_count,
                              .w = engine->flat[KEEL_FLAT_WEIGHTS],
                              .grad = engine->flat[KEEL_FLAT_GRADIENTS],
                              .m = engine->flat[KEEL_FLAT_M],

@@ -6,7 +6,7 @@
  * ranks by the group. A step that was interrupted keeps the nodes it has finished; after a view change
  * only shards that nobody holds any more are computed again.
  *
- * One thread, but for keel_trainer_read_state, which the capture thread of a snapshot calls. */
+ * One thread, but for keel_trainer_read_piece, which the capture thread of a snapshot calls. */
 #ifndef KEEL_TRAINER_H
 #define KEEL_TRAINER_H
 
@@ -117,22 +117,36 @@ enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t toke
 
 /* ---- state: weights and optimizer, for healing and snapshots ---- */
 
-/* The whole state in one line of bytes: weights, m, and v where the optimizer has one, each of flat_bytes. */
-uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer);
-uint64_t keel_trainer_part_bytes(const struct keel_trainer *trainer); /* of each of them */
-/* Copy a range out or in; blocks. The range lies within one of them. */
-enum keel_status keel_trainer_read_state(struct keel_trainer *trainer, struct keel_queue *queue,
-                                         uint64_t offset_bytes, uint64_t bytes, void *out);
-enum keel_status keel_trainer_write_state(struct keel_trainer *trainer, uint64_t offset_bytes, uint64_t bytes,
-                                          const void *data);
+/* State is (tile, which): of each tile its weights, m, and v where the optimizer has one. Of statistics the
+ * optimizer keeps nothing: their m and v stay zero. */
+enum keel_state_part { KEEL_STATE_WEIGHTS, KEEL_STATE_M, KEEL_STATE_V, KEEL_STATE_PARTS };
 
-/* Regions that rank `position` of `rank_count` writes into a snapshot: every tensor once over all ranks,
- * split by rows, evenly by bytes. place[i]: where region i begins in the state. Heap, owned by the caller. */
-enum keel_status keel_trainer_regions(const struct keel_trainer *trainer, uint32_t position,
-                                      uint32_t rank_count, struct keel_region **out_regions,
-                                      uint64_t **out_place, uint32_t *out_count);
-/* Replace the state by that of a snapshot; what keel_trainer_regions gives to other positions is left as it
- * is. *out_read: bytes read from its files. */
+/* Whole rows of one tile of the state. */
+struct keel_state_piece {
+    uint32_t tile, part;   /* enum keel_state_part */
+    uint64_t first, count; /* elements of the tile */
+};
+static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
+{
+    return piece->count * sizeof(float);
+}
+
+/* What position `position` of `rank_count` writes into a snapshot: every (tile, part) once over all of them,
+ * split by rows, evenly by bytes. (0, 1): the whole state. Heap, owned by the caller. */
+enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
+                                     uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count);
+/* The piece as a snapshot knows it: a box of a named tensor. */
+void keel_trainer_region(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
+                         struct keel_region *out);
+/* Copy bytes of a piece out or in; blocks. */
+enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct keel_queue *queue,
+                                         const struct keel_state_piece *piece, uint64_t offset_bytes,
+                                         uint64_t bytes, void *out);
+enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const struct keel_state_piece *piece,
+                                          uint64_t offset_bytes, uint64_t bytes, const void *data);
+
+/* Replace the state by that of a snapshot; the pieces of other positions are left as they are. *out_read:
+ * bytes read from its files. */
 enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
                                    uint32_t position, uint32_t rank_count, uint64_t *out_read);
 

@@ -8,7 +8,7 @@
 #include <keel/node.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
-enum { KEEL_LOSS_FLOATS = 64, KEEL_STATE_PARTS_MAX = 3 };
+enum { KEEL_LOSS_FLOATS = 64 };
 
 struct keel_partial_buffer {
     struct keel_buffer *buffer;   /* flat gradients, then the loss; NULL until first needed */
@@ -68,5 +68,9 @@ static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)
 {
     return trainer->flat_count * sizeof(float);
 }
+
+/* trainer_state.c: what snapshots put in front of the names of a part's tensors, and whether it is kept. */
+const char *keel_state_prefix(uint32_t part);
+bool keel_state_is_kept(const struct keel_trainer *trainer, uint32_t tile, uint32_t part);
 
 #endif

@@ -279,6 +279,7 @@ static enum keel_status check_identity(const struct keel_worker *worker)
 static void flip_bit(void *context, enum keel_drill_phase phase)
 {
     struct keel_worker *worker = context;
+    const struct keel_state_piece one = {.tile = 0, .part = KEEL_STATE_WEIGHTS, .count = 1};
     struct keel_queue *queue = NULL;
     uint32_t bits = 0, bit = UINT32_C(1) << 22;
     if (phase == KEEL_AT_COMMIT) {
@@ -287,12 +288,12 @@ static void flip_bit(void *context, enum keel_drill_phase phase)
     }
     enum keel_status status = keel_queue_create(worker->device, &queue);
     if (status == KEEL_OK) {
-        status = keel_trainer_read_state(worker->trainer, queue, 0, sizeof bits, &bits);
+        status = keel_trainer_read_piece(worker->trainer, queue, &one, 0, sizeof bits, &bits);
         keel_queue_destroy(queue);
     }
     bits ^= bit;
     if (status == KEEL_OK)
-        status = keel_trainer_write_state(worker->trainer, 0, sizeof bits, &bits);
+        status = keel_trainer_write_piece(worker->trainer, &one, 0, sizeof bits, &bits);
     if (status != KEEL_OK)
         keel_log(KEEL_LOG_ERROR, "the drill could not flip a bit: %s", keel_detail());
 }

@@ -22,10 +22,10 @@ enum keel_resume_kind { KEEL_RESUME_AUTO, KEEL_RESUME_NONE, KEEL_RESUME_STEP };
 
 /* At most one at a time. All but `save` is set before the capture thread starts and stays until it ended. */
 struct keel_worker_snapshot {
-    struct keel_save *save;   /* NULL: none under way */
-    struct keel_queue *queue; /* of the capture thread */
-    struct keel_region *regions;
-    uint64_t *place;
+    struct keel_save *save;          /* NULL: none under way */
+    struct keel_queue *queue;        /* of the capture thread */
+    struct keel_region *regions;     /* of the pieces */
+    struct keel_state_piece *pieces; /* of this worker's share of the state */
     uint64_t step, attempt;
     uint64_t last_bytes; /* of the shard written last; 0: none yet */
     uint32_t rank;       /* of this worker in the view that it began in, */
@@ -142,7 +142,7 @@ void keel_worker_snapshot_end(struct keel_worker *worker);
 enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count,
                                             uint64_t *out_newest);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
-/* Read this position's share (keel_trainer_regions) of that of `step`. False: it cannot be read from here. */
+/* Read this position's share (keel_trainer_pieces) of that of `step`. False: it cannot be read from here. */
 bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */

@@ -27,16 +27,16 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
 {
     struct keel_worker *worker = context;
     drill_at(worker, KEEL_AT_SNAPSHOT);
-    return keel_trainer_read_state(worker->trainer, worker->snapshot.queue,
-                                   worker->snapshot.place[index] + offset_bytes, bytes, out);
+    return keel_trainer_read_piece(worker->trainer, worker->snapshot.queue, &worker->snapshot.pieces[index],
+                                   offset_bytes, bytes, out);
 }
 
 static void forget(struct keel_worker_snapshot *snapshot)
 {
     keel_free(snapshot->regions);
-    keel_free(snapshot->place);
+    keel_free(snapshot->pieces);
     snapshot->regions = NULL;
-    snapshot->place = NULL;
+    snapshot->pieces = NULL;
     snapshot->save = NULL;
 }
 
@@ -47,8 +47,11 @@ static enum keel_status configure(struct keel_worker *worker, struct keel_save_c
     uint32_t count;
     if (snapshot->queue == NULL)
         KEEL_TRY(keel_queue_create(worker->device, &snapshot->queue));
-    KEEL_TRY(keel_trainer_regions(worker->trainer, worker->position, worker->rank_count, &snapshot->regions,
-                                  &snapshot->place, &count));
+    KEEL_TRY(keel_trainer_pieces(worker->trainer, worker->position, worker->rank_count, &snapshot->pieces,
+                                 &count));
+    KEEL_TRY(keel_alloc(count + 1, sizeof *snapshot->regions, &snapshot->regions));
+    for (uint32_t i = 0; i < count; i++)
+        keel_trainer_region(worker->trainer, &snapshot->pieces[i], &snapshot->regions[i]);
     snapshot->rank = worker->rank;
     snapshot->lead = worker->position == 0;
     snapshot->hurried = false;

@@ -80,14 +80,25 @@ static enum keel_status open_group(struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* Room for what is given, and for what is taken. */
+static enum keel_status take_chunk(struct keel_worker *worker)
+{
+    return keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * (size_t)HEAL_CHUNK_BYTES, &worker->heal_chunk);
+}
+
+static void drop_chunk(struct keel_worker *worker)
+{
+    keel_free(worker->heal_chunk);
+    worker->heal_chunk = NULL;
+}
+
 void keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
-    keel_free(worker->heal_chunk);
-    worker->heal_chunk = NULL;
+    drop_chunk(worker);
 }
 
 /* ---- agreeing ------------------------------------------------------------------------------------------ */
@@ -141,40 +152,77 @@ static enum keel_status initialize(struct keel_worker *worker)
 
 /* ---- healing ------------------------------------------------------------------------------------------- */
 
-static uint64_t chunk_bytes(const struct keel_worker *worker, uint64_t offset)
-{
-    uint64_t part = keel_trainer_part_bytes(worker->trainer), left = part - offset % part;
-    return left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
-}
+/* How far along a list of pieces a transfer is. */
+struct keel_state_cursor {
+    const struct keel_state_piece *piece;
+    uint64_t done_bytes; /* of it */
+};
 
-static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give)
+/* Copy the next `bytes` of the pieces into the chunk, or out of it. */
+static enum keel_status pass_state(struct keel_worker *worker, struct keel_state_cursor *at, bool give,
+                                   uint8_t *chunk, uint64_t bytes)
 {
-    void *chunk = worker->heal_chunk;
-    uint64_t total = keel_trainer_state_bytes(worker->trainer);
     struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
-    uint64_t sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32);
-    for (uint64_t offset = 0; offset < total; sequence++) {
-        uint64_t bytes = chunk_bytes(worker, offset), deadline = keel_deadline_after_ns(worker->stall_ns);
-        const void *parts[] = {chunk};
-        struct keel_collective move = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
-                                       .sequence = sequence,
-                                       .element = KEEL_ELEMENT_U8,
-                                       .root = peer,
-                                       .count = bytes,
-                                       .parts = parts,
-                                       .part_count = give ? 1 : 0,
-                                       .result = give ? NULL : chunk};
-        if (give) {
-            KEEL_TRY(keel_trainer_read_state(worker->trainer, queue, offset, bytes, chunk));
-            KEEL_TRY(keel_group_run(worker->group, &move, deadline));
-        } else {
-            KEEL_TRY(keel_group_run(worker->group, &move, deadline));
-            KEEL_TRY(keel_trainer_write_state(worker->trainer, offset, bytes, chunk));
-        }
-        atomic_fetch_add(&worker->inbox.progress, 1);
-        offset += bytes;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t left = keel_piece_bytes(at->piece) - at->done_bytes;
+        uint64_t now = left < bytes - done ? left : bytes - done;
+        KEEL_TRY(
+            give ? keel_trainer_read_piece(worker->trainer, queue, at->piece, at->done_bytes, now,
+                                           chunk + done)
+                 : keel_trainer_write_piece(worker->trainer, at->piece, at->done_bytes, now, chunk + done));
+        done += now;
+        at->done_bytes += now;
+        if (now == left)
+            *at = (struct keel_state_cursor){.piece = at->piece + 1};
     }
     return KEEL_OK;
+}
+
+/* Pieces of the state from who has them to who lacks them, in chunks: `how` says by which collective. */
+static enum keel_status move_pieces(struct keel_worker *worker, const struct keel_state_piece *pieces,
+                                    uint32_t count, struct keel_collective *how, bool give)
+{
+    uint8_t *out = worker->heal_chunk, *in = out + HEAL_CHUNK_BYTES;
+    const void *parts[] = {out};
+    struct keel_state_cursor at = {.piece = pieces};
+    uint64_t left = 0;
+    for (uint32_t i = 0; i < count; i++)
+        left += keel_piece_bytes(&pieces[i]);
+    how->element = KEEL_ELEMENT_U8;
+    how->parts = parts;
+    how->part_count = give ? 1 : 0;
+    how->result = how->kind == KEEL_SEND ? NULL : in;
+    for (; left > 0; left -= how->count, how->sequence++) {
+        how->count = left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
+        if (give)
+            KEEL_TRY(pass_state(worker, &at, true, out, how->count));
+        KEEL_TRY(keel_group_run(worker->group, how, keel_deadline_after_ns(worker->stall_ns)));
+        if (!give)
+            KEEL_TRY(pass_state(worker, &at, false, in, how->count));
+        atomic_fetch_add(&worker->inbox.progress, 1);
+    }
+    return KEEL_OK;
+}
+
+/* What position `owner` of `rank_count` has of the state: (0, 1) is all. */
+static enum keel_status move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
+                                   struct keel_collective *how, bool give)
+{
+    struct keel_state_piece *pieces;
+    uint32_t count;
+    KEEL_TRY(keel_trainer_pieces(worker->trainer, owner, rank_count, &pieces, &count));
+    enum keel_status status = move_pieces(worker, pieces, count, how, give);
+    keel_free(pieces);
+    return status;
+}
+
+/* The whole state, from one rank to the rank `healed`. */
+static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give)
+{
+    struct keel_collective how = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
+                                  .sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32),
+                                  .root = peer};
+    return move_share(worker, 0, 1, &how, give);
 }
 
 static enum keel_status receive_state(struct keel_worker *worker, uint32_t source)
@@ -211,7 +259,7 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     KEEL_ASSERT(source_count > 0);
     if (source_count == worker->rank_count)
         return KEEL_OK;
-    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, HEAL_CHUNK_BYTES, &worker->heal_chunk));
+    KEEL_TRY(take_chunk(worker));
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         if (all[p].has_state && all[p].next_step == all[best].next_step)
             continue;
@@ -221,71 +269,17 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
         else if (worker->position == p)
             KEEL_TRY(receive_state(worker, source));
     }
-    keel_free(worker->heal_chunk);
-    worker->heal_chunk = NULL;
+    drop_chunk(worker);
     return KEEL_OK;
 }
 
 /* ---- a snapshot, read by all --------------------------------------------------------------------------- */
 
-/* One stretch of the state goes from the position that read it to all others. */
-static enum keel_status share_stretch(struct keel_worker *worker, uint32_t owner, uint64_t from,
-                                      uint64_t bytes, uint64_t *sequence)
-{
-    uint8_t *give = worker->heal_chunk, *take = give + HEAL_CHUNK_BYTES;
-    struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
-    const bool mine = owner == worker->position;
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t now = bytes - done < HEAL_CHUNK_BYTES ? bytes - done : HEAL_CHUNK_BYTES;
-        const void *parts[] = {give};
-        const struct keel_collective broadcast = {.kind = KEEL_BROADCAST,
-                                                  .sequence = (*sequence)++,
-                                                  .element = KEEL_ELEMENT_U8,
-                                                  .root = owner,
-                                                  .count = now,
-                                                  .parts = parts,
-                                                  .part_count = mine ? 1 : 0,
-                                                  .result = take};
-        if (mine)
-            KEEL_TRY(keel_trainer_read_state(worker->trainer, queue, from + done, now, give));
-        KEEL_TRY(keel_group_run(worker->group, &broadcast, keel_deadline_after_ns(worker->stall_ns)));
-        if (!mine)
-            KEEL_TRY(keel_trainer_write_state(worker->trainer, from + done, now, take));
-        atomic_fetch_add(&worker->inbox.progress, 1);
-        done += now;
-    }
-    return KEEL_OK;
-}
-
-/* Regions that lie behind each other in one part of the state go together. */
-static enum keel_status share_of(struct keel_worker *worker, uint32_t owner, uint64_t *sequence)
-{
-    const uint64_t part = keel_trainer_part_bytes(worker->trainer);
-    struct keel_region *regions;
-    uint64_t *place, from = 0, end = 0;
-    uint32_t count;
-    KEEL_TRY(keel_trainer_regions(worker->trainer, owner, worker->rank_count, &regions, &place, &count));
-    enum keel_status status = KEEL_OK;
-    for (uint32_t i = 0; i <= count && status == KEEL_OK; i++) {
-        if (i < count && place[i] == end && place[i] / part == from / part) {
-            end += keel_region_bytes(&regions[i]);
-            continue;
-        }
-        status = share_stretch(worker, owner, from, end - from, sequence);
-        if (i < count) {
-            from = place[i];
-            end = from + keel_region_bytes(&regions[i]);
-        }
-    }
-    keel_free(regions);
-    keel_free(place);
-    return status;
-}
-
 static enum keel_status read_shares(struct keel_worker *worker)
 {
     const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
-    uint64_t read_bytes = 0, sequence = SEQUENCE_SHARE;
+    struct keel_collective how = {.kind = KEEL_BROADCAST, .sequence = SEQUENCE_SHARE};
+    uint64_t read_bytes = 0;
     char detail[96];
     worker->has_share = keel_worker_restore_share(worker, step, &read_bytes);
     KEEL_TRY(exchange(worker, SEQUENCE_SHARES));
@@ -295,11 +289,10 @@ static enum keel_status read_shares(struct keel_worker *worker)
     worker->has_share = false;
     if (!all)
         return KEEL_OK;
-    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * (size_t)HEAL_CHUNK_BYTES, &worker->heal_chunk));
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        KEEL_TRY(share_of(worker, p, &sequence));
-    keel_free(worker->heal_chunk);
-    worker->heal_chunk = NULL;
+    KEEL_TRY(take_chunk(worker));
+    for (how.root = 0; how.root < worker->rank_count; how.root++)
+        KEEL_TRY(move_share(worker, how.root, worker->rank_count, &how, how.root == worker->position));
+    drop_chunk(worker);
     KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
     worker->has_state = true;
     worker->next_step = step;

@@ -164,7 +164,7 @@ static uint64_t scale_place(struct engine_rig *rig)
     uint32_t last = keel_engine_param_count(rig->engine) - 1;
     const struct keel_engine_param *param = keel_engine_param(rig->engine, last);
     ck_assert_str_eq(param->name, "loss_scale");
-    return param->offset;
+    return keel_engine_tile(rig->engine, last)->offset;
 }
 
 static void write_scale(struct engine_rig *rig, float scale)

@@ -78,7 +78,7 @@ static void close_rig(struct rig *rig)
 
 static void read_flat(struct rig *rig, enum keel_engine_flat which, uint32_t param, float *out)
 {
-    const struct keel_engine_param *p = keel_engine_param(rig->engine, param);
+    const struct keel_tile *p = keel_engine_tile(rig->engine, param);
     ck_ok(keel_queue_read(keel_engine_queue(rig->engine), keel_engine_flat(rig->engine, which), p->offset * 4,
                           out, p->count * 4, NULL, NULL));
     ck_ok(keel_queue_finish(keel_engine_queue(rig->engine), soon()));
@@ -157,8 +157,9 @@ START_TEST(statistics_lie_last_are_in_no_norm_and_follow_their_mean)
     const struct keel_engine_param *variance = keel_engine_param(rig.engine, 2);
     ck_assert(mean->statistic && !w->statistic && variance->statistic);
     for (uint32_t i = 3; i < 5; i++)
-        ck_assert(keel_engine_param(rig.engine, i)->offset < mean->offset);
-    ck_assert(w->offset < mean->offset && w->offset < variance->offset);
+        ck_assert(keel_engine_tile(rig.engine, i)->offset < keel_engine_tile(rig.engine, 0)->offset);
+    ck_assert(keel_engine_tile(rig.engine, 1)->offset < keel_engine_tile(rig.engine, 0)->offset);
+    ck_assert(keel_engine_tile(rig.engine, 1)->offset < keel_engine_tile(rig.engine, 2)->offset);
     struct keel_engine_facts facts;
     keel_engine_facts(rig.engine, &facts);
     ck_assert_uint_eq(facts.parameters, 2 * WIDTH + 4);
@@ -169,8 +170,10 @@ START_TEST(statistics_lie_last_are_in_no_norm_and_follow_their_mean)
     struct keel_buffer *gradients = keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS);
     ck_ok(keel_engine_zero(rig.engine));
     ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
-    ck_ok(keel_queue_write(queue, gradients, mean->offset * 4, seen[0], sizeof seen[0], NULL, NULL));
-    ck_ok(keel_queue_write(queue, gradients, variance->offset * 4, seen[1], sizeof seen[1], NULL, NULL));
+    ck_ok(keel_queue_write(queue, gradients, keel_engine_tile(rig.engine, 0)->offset * 4, seen[0],
+                           sizeof seen[0], NULL, NULL));
+    ck_ok(keel_queue_write(queue, gradients, keel_engine_tile(rig.engine, 2)->offset * 4, seen[1],
+                           sizeof seen[1], NULL, NULL));
     float gradient[2 * WIDTH];
     double squares = 0.0;
     for (uint32_t p = 1; p < 5; p += p == 1 ? 2 : 1) { /* all but the statistics */

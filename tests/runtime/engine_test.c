@@ -220,8 +220,8 @@ START_TEST(first_weights_are_the_generator_s_numbers_however_many_threads_draw)
         float deviation = projection ? 0.02F / sqrtf(4.0F) : 0.02F;
         float *values = calloc(param->count, sizeof *values);
         ck_assert_ptr_nonnull(values);
-        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS), param->offset, values,
-                    param->count);
+        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS),
+                    keel_engine_tile(rig.engine, i)->offset, values, param->count);
         for (uint64_t e = 0; e < param->count; e++) {
             float expected = strstr(param->name, "ln_") != NULL && strstr(param->name, "weight") != NULL;
             if (param->decay) /* matrices */
@@ -494,7 +494,7 @@ START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
         const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
         float largest = 0.0F;
         for (uint64_t e = 0; e < param->count; e++)
-            largest = fmaxf(largest, fabsf(final[param->offset + e]));
+            largest = fmaxf(largest, fabsf(final[keel_engine_tile(rig.engine, i)->offset + e]));
         ck_assert_msg(largest > 0.0F, "%s has no gradient", param->name);
     }
     free(said);
@@ -533,10 +533,10 @@ START_TEST(gaps_between_parameters_stay_zero)
     ck_assert(values != NULL && used != NULL);
     for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
-        ck_assert_uint_eq(param->offset % KEEL_FLAT_ALIGN, 0);
+        ck_assert_uint_eq(keel_engine_tile(rig.engine, i)->offset % KEEL_FLAT_ALIGN, 0);
         for (uint64_t e = 0; e < param->count; e++) {
-            ck_assert(!used[param->offset + e]);
-            used[param->offset + e] = true;
+            ck_assert(!used[keel_engine_tile(rig.engine, i)->offset + e]);
+            used[keel_engine_tile(rig.engine, i)->offset + e] = true;
         }
     }
     for (int f = 0; f < KEEL_FLAT_COUNT; f++) {
@@ -562,8 +562,8 @@ START_TEST(the_digest_is_that_of_the_weights_by_parameter_and_index)
         const struct keel_engine_param *param = keel_engine_param(rig.engine, i);
         float *values = calloc(param->count, sizeof *values);
         ck_assert_ptr_nonnull(values);
-        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS), param->offset, values,
-                    param->count);
+        read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_WEIGHTS),
+                    keel_engine_tile(rig.engine, i)->offset, values, param->count);
         expected += keel_digest_host(values, param->count, (uint64_t)i << 40);
         free(values);
     }
@@ -627,10 +627,9 @@ START_TEST(a_norm_that_is_not_finite_changes_nothing)
         uint64_t after;
         ck_ok(keel_engine_digest(rig.engine, soon(), &before));
         float bad = i < 2 ? NAN : INFINITY;
-        const struct keel_engine_param *param = keel_engine_param(rig.engine, 3);
-        ck_ok(keel_queue_write(keel_engine_queue(rig.engine),
-                               keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), param->offset * sizeof bad,
-                               &bad, sizeof bad, NULL, NULL));
+        ck_ok(keel_queue_write(
+            keel_engine_queue(rig.engine), keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS),
+            keel_engine_tile(rig.engine, 3)->offset * sizeof bad, &bad, sizeof bad, NULL, NULL));
         struct keel_engine_updated updated = {.digest = 99};
         struct keel_engine_update update = usual_update;
         update.step = 1;

@@ -209,9 +209,10 @@ static void set_weights(struct engine_rig *rig, struct plain *plain)
         }
         plain->name[i] = param->name;
         plain->count[i] = param->count;
-        ck_ok(keel_queue_write(
-            keel_engine_queue(rig->engine), keel_engine_flat(rig->engine, KEEL_FLAT_WEIGHTS),
-            param->offset * sizeof(float), values, param->count * sizeof(float), NULL, NULL));
+        ck_ok(keel_queue_write(keel_engine_queue(rig->engine),
+                               keel_engine_flat(rig->engine, KEEL_FLAT_WEIGHTS),
+                               keel_engine_tile(rig->engine, i)->offset * sizeof(float), values,
+                               param->count * sizeof(float), NULL, NULL));
         ck_ok(keel_queue_finish(keel_engine_queue(rig->engine), soon()));
         free(values);
     }
@@ -228,7 +229,8 @@ static double compare_param(struct engine_rig *rig, struct plain *plain, uint32_
     const struct keel_engine_param *param = keel_engine_param(rig->engine, number);
     float *values = calloc(param->count, sizeof *values);
     ck_assert_ptr_nonnull(values);
-    read_floats(rig, keel_engine_flat(rig->engine, KEEL_FLAT_GRADIENTS), param->offset, values, param->count);
+    read_floats(rig, keel_engine_flat(rig->engine, KEEL_FLAT_GRADIENTS),
+                keel_engine_tile(rig->engine, number)->offset, values, param->count);
     double largest = 0.0;
     for (uint64_t e = 0; e < param->count; e++)
         largest = fmax(largest, fabs((double)values[e]));

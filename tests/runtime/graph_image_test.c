@@ -478,12 +478,13 @@ START_TEST(statistics_get_the_share_of_the_batch_that_the_step_has)
     struct net net;
     net_open(&net, "host", NULL);
     float *gradients = net_gradients(&net), weights[9 * C * C];
-    const struct keel_engine_param *w = keel_engine_param(net.engine, 0), *mean = NULL, *variance = NULL;
+    const struct keel_tile *w = keel_engine_tile(net.engine, 0), *mean = NULL, *variance = NULL;
     for (uint32_t i = 0; i < keel_engine_param_count(net.engine); i++) {
-        const struct keel_engine_param *p = keel_engine_param(net.engine, i);
-        w = strcmp(p->name, "a.w") == 0 ? p : w;
-        mean = strcmp(p->name, "a.mean") == 0 ? p : mean;
-        variance = strcmp(p->name, "a.variance") == 0 ? p : variance;
+        const struct keel_tile *tile = keel_engine_tile(net.engine, i);
+        const char *name = keel_engine_param(net.engine, tile->param)->name;
+        w = strcmp(name, "a.w") == 0 ? tile : w;
+        mean = strcmp(name, "a.mean") == 0 ? tile : mean;
+        variance = strcmp(name, "a.variance") == 0 ? tile : variance;
     }
     ck_assert(mean != NULL && variance != NULL);
     ck_ok(keel_queue_read(keel_engine_queue(net.engine), keel_engine_flat(net.engine, KEEL_FLAT_WEIGHTS),
@@ -534,7 +535,8 @@ START_TEST(a_statistic_that_no_batch_moves_stays)
         if (!idle && strcmp(p->name, "a.variance") != 0)
             continue;
         ck_ok(keel_queue_read(keel_engine_queue(net.engine), keel_engine_flat(net.engine, KEEL_FLAT_WEIGHTS),
-                              p->offset * 4, values, sizeof values, NULL, NULL));
+                              keel_engine_tile(net.engine, i)->offset * 4, values, sizeof values, NULL,
+                              NULL));
         ck_ok(keel_queue_finish(keel_engine_queue(net.engine), keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
         for (int c = 0; c < C; c++)
             ck_assert_msg((values[c] == 1.0F) == idle, "%s is %g", p->name, (double)values[c]);

@@ -135,8 +135,9 @@ static void op_fill(struct op_run *run)
             run->operands.param[p][e] = (double)values[e];
         }
         struct keel_queue *queue = keel_engine_queue(run->engine);
-        ck_ok(keel_queue_write(queue, keel_engine_flat(run->engine, KEEL_FLAT_WEIGHTS), param->offset * 4,
-                               values, param->count * 4, NULL, NULL));
+        ck_ok(keel_queue_write(queue, keel_engine_flat(run->engine, KEEL_FLAT_WEIGHTS),
+                               keel_engine_tile(run->engine, p)->offset * 4, values, param->count * 4, NULL,
+                               NULL));
         ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
         free(values);
     }
@@ -187,8 +188,8 @@ static double op_compare(struct op_run *run, uint32_t p, double tolerance)
     struct keel_queue *queue = keel_engine_queue(run->engine);
     float *made = op_calloc(param->count, sizeof *made);
     double *truth = op_calloc(param->count, sizeof *truth);
-    ck_ok(keel_queue_read(queue, keel_engine_flat(run->engine, KEEL_FLAT_GRADIENTS), param->offset * 4, made,
-                          param->count * 4, NULL, NULL));
+    ck_ok(keel_queue_read(queue, keel_engine_flat(run->engine, KEEL_FLAT_GRADIENTS),
+                          keel_engine_tile(run->engine, p)->offset * 4, made, param->count * 4, NULL, NULL));
     ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
     double largest = 0.0, worst = 0.0;
     for (uint64_t e = 0; e < param->count; e++) {

@@ -136,12 +136,12 @@ static void side_close(struct side *side)
     keel_data_close(side->data);
 }
 
-static void copy_param(struct side *side, enum keel_engine_flat flat, const struct keel_engine_param *param,
+static void copy_param(struct side *side, enum keel_engine_flat flat, const struct keel_tile *tile,
                        float *values, bool write)
 {
     struct keel_queue *queue = keel_engine_queue(side->engine);
     struct keel_buffer *buffer = keel_engine_flat(side->engine, flat);
-    uint64_t offset = param->offset * sizeof(float), bytes = param->count * sizeof(float);
+    uint64_t offset = tile->offset * sizeof(float), bytes = tile->count * sizeof(float);
     ck_ok(write ? keel_queue_write(queue, buffer, offset, values, bytes, NULL, NULL)
                 : keel_queue_read(queue, buffer, offset, values, bytes, NULL, NULL));
     ck_ok(keel_queue_finish(queue, soon()));
@@ -156,10 +156,10 @@ static void dump_weights(struct side *side, struct dump *dump)
         const struct keel_engine_param *param = keel_engine_param(side->engine, i);
         float *values;
         ck_ok(keel_alloc(param->count, sizeof *values, &values));
-        copy_param(side, KEEL_FLAT_WEIGHTS, param, values, false);
+        copy_param(side, KEEL_FLAT_WEIGHTS, keel_engine_tile(side->engine, i), values, false);
         for (uint64_t e = 0; e < param->count && !param->statistic; e++)
             values[e] += 0.2f * (keel_random_uniform(&control, i, e) - 0.5f);
-        copy_param(side, KEEL_FLAT_WEIGHTS, param, values, true);
+        copy_param(side, KEEL_FLAT_WEIGHTS, keel_engine_tile(side->engine, i), values, true);
         dump_tensor(dump, param->statistic ? "statistic" : "weight", param->name, "f32", param->dims,
                     param->shape, values);
         keel_free(values);
@@ -180,7 +180,7 @@ static void dump_gradients(struct side *side, struct dump *dump)
         const struct keel_engine_param *param = keel_engine_param(side->engine, i);
         float *values;
         ck_ok(keel_alloc(param->count, sizeof *values, &values));
-        copy_param(side, KEEL_FLAT_GRADIENTS, param, values, false);
+        copy_param(side, KEEL_FLAT_GRADIENTS, keel_engine_tile(side->engine, i), values, false);
         dump_tensor(dump, "gradient", param->name, "f32", param->dims, param->shape, values);
         if (dump->kept != NULL)
             kept_check(dump, param->name, param->count, values);

@@ -130,14 +130,19 @@ enum { OPTIMIZERS = sizeof trained_by / sizeof trained_by[0] };
 
 static void copy_state(struct keel_trainer *from, struct keel_trainer *to)
 {
-    const uint64_t part = keel_trainer_part_bytes(from);
-    void *bytes;
-    ck_ok(keel_alloc(part, 1, (uint8_t **)&bytes));
-    for (uint64_t at = 0; at < keel_trainer_state_bytes(from); at += part) {
-        ck_ok(keel_trainer_read_state(from, keel_engine_queue(keel_trainer_engine(from)), at, part, bytes));
-        ck_ok(keel_trainer_write_state(to, at, part, bytes));
+    struct keel_state_piece *pieces;
+    uint32_t count;
+    ck_ok(keel_trainer_pieces(from, 0, 1, &pieces, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *bytes;
+        const uint64_t size = keel_piece_bytes(&pieces[i]);
+        ck_ok(keel_alloc(size, 1, &bytes));
+        ck_ok(keel_trainer_read_piece(from, keel_engine_queue(keel_trainer_engine(from)), &pieces[i], 0, size,
+                                      bytes));
+        ck_ok(keel_trainer_write_piece(to, &pieces[i], 0, size, bytes));
+        keel_free(bytes);
     }
-    keel_free(bytes);
+    keel_free(pieces);
 }
 
 /* The state is all that a replacement needs: it goes on with the same bits. */
@@ -161,33 +166,36 @@ START_TEST(every_optimizer_learns_and_its_state_is_whole)
 }
 END_TEST
 
-START_TEST(ranks_write_every_byte_of_the_state_once)
+START_TEST(ranks_write_every_element_of_the_state_once)
 {
     struct rig rig;
-    const uint64_t parts = keel_optimizer_has_v(trained_by[_i].optimizer) ? 3 : 2;
+    const uint32_t parts = keel_optimizer_has_v(trained_by[_i].optimizer) ? 3 : 2;
     set_up_with(&rig, 1, trained_by[_i].optimizer);
-    uint64_t bytes = keel_trainer_state_bytes(rig.trainer), wanted = 0;
     struct keel_engine *engine = keel_trainer_engine(rig.trainer);
+    const uint64_t flat = keel_engine_flat_count(engine);
+    uint64_t wanted = 0;
     for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
-        wanted += parts * keel_engine_param(engine, i)->count * sizeof(float);
+        wanted += parts * keel_engine_param(engine, i)->count;
     uint8_t *seen;
-    ck_ok(keel_alloc(bytes, 1, &seen));
+    ck_ok(keel_alloc(parts * flat, 1, &seen));
     for (uint32_t ranks = 1; ranks <= 9; ranks++) {
         uint64_t covered = 0;
-        memset(seen, 0, bytes);
+        memset(seen, 0, parts * flat);
         for (uint32_t position = 0; position < ranks; position++) {
-            struct keel_region *regions;
-            uint64_t *place;
+            struct keel_state_piece *pieces;
             uint32_t count;
-            ck_ok(keel_trainer_regions(rig.trainer, position, ranks, &regions, &place, &count));
-            for (uint32_t r = 0; r < count; r++) {
-                uint64_t size = keel_region_bytes(&regions[r]);
-                for (uint64_t b = 0; b < size; b++)
-                    ck_assert_uint_eq(seen[place[r] + b]++, 0);
-                covered += size;
+            ck_ok(keel_trainer_pieces(rig.trainer, position, ranks, &pieces, &count));
+            for (uint32_t p = 0; p < count; p++) {
+                struct keel_region region;
+                keel_trainer_region(rig.trainer, &pieces[p], &region);
+                ck_assert_uint_eq(keel_region_bytes(&region), keel_piece_bytes(&pieces[p]));
+                ck_assert_uint_lt(pieces[p].part, parts);
+                const uint64_t at = pieces[p].part * flat + keel_engine_tile(engine, pieces[p].tile)->offset;
+                for (uint64_t e = 0; e < pieces[p].count; e++)
+                    ck_assert_uint_eq(seen[at + pieces[p].first + e]++, 0);
+                covered += pieces[p].count;
             }
-            keel_free(regions);
-            keel_free(place);
+            keel_free(pieces);
         }
         ck_assert_uint_eq(covered, wanted);
     }
@@ -196,16 +204,42 @@ START_TEST(ranks_write_every_byte_of_the_state_once)
 }
 END_TEST
 
+/* A tile has pages of its own, and they cover the flat buffers. */
+START_TEST(tiles_share_no_page_and_leave_none_out)
+{
+    struct rig rig;
+    set_up(&rig, 1);
+    const struct keel_engine *engine = keel_trainer_engine(rig.trainer);
+    const uint64_t pages = keel_engine_flat_count(engine) / KEEL_FLAT_ALIGN;
+    uint8_t *seen;
+    ck_ok(keel_alloc(pages, 1, &seen));
+    ck_assert_uint_eq(keel_engine_tile_count(engine), keel_engine_param_count(engine));
+    for (uint32_t i = 0; i < keel_engine_tile_count(engine); i++) {
+        const struct keel_tile *tile = keel_engine_tile(engine, i);
+        ck_assert_uint_eq(tile->param, i);
+        ck_assert_uint_eq(tile->count, keel_engine_param(engine, i)->count);
+        ck_assert_uint_eq(tile->offset, tile->first_page * KEEL_FLAT_ALIGN);
+        ck_assert_uint_le(tile->count, tile->page_count * KEEL_FLAT_ALIGN);
+        for (uint64_t p = 0; p < tile->page_count; p++)
+            ck_assert_uint_eq(seen[tile->first_page + p]++, 0);
+    }
+    for (uint64_t p = 0; p < pages; p++)
+        ck_assert_uint_eq(seen[p], 1);
+    keel_free(seen);
+    tear_down(&rig);
+}
+END_TEST
+
 struct source {
     struct rig *rig;
     struct keel_queue *queue;
-    uint64_t *place;
+    struct keel_state_piece *pieces;
 };
 
 static enum keel_status read_region(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
     struct source *source = context;
-    return keel_trainer_read_state(source->rig->trainer, source->queue, source->place[index] + offset, bytes,
+    return keel_trainer_read_piece(source->rig->trainer, source->queue, &source->pieces[index], offset, bytes,
                                    out);
 }
 
@@ -223,14 +257,16 @@ static void save_state(struct rig *rig, struct keel_store *store, uint32_t ranks
                                           .read = read_region,
                                           .context = &source};
         struct keel_region *regions;
-        ck_ok(keel_trainer_regions(rig->trainer, position, ranks, &regions, &source.place,
-                                   &config.region_count));
+        ck_ok(keel_trainer_pieces(rig->trainer, position, ranks, &source.pieces, &config.region_count));
+        ck_ok(keel_alloc(config.region_count + 1, sizeof *regions, &regions));
+        for (uint32_t i = 0; i < config.region_count; i++)
+            keel_trainer_region(rig->trainer, &source.pieces[i], &regions[i]);
         config.regions = regions;
         struct keel_save *save;
         ck_ok(keel_save_begin(store, &config, &save));
         ck_ok(keel_save_finish(save, keel_deadline_after_ns(60 * KEEL_NS_PER_S), &summaries[position]));
         keel_free(regions);
-        keel_free(source.place);
+        keel_free(source.pieces);
     }
     keel_queue_destroy(source.queue);
     struct keel_commit commit = {.step = 7, .attempt = 1, .shards = summaries, .shard_count = ranks};
@@ -301,7 +337,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, nothing_is_allocated_after_the_first_step);
     tcase_add_test(tc, a_step_learns_and_its_digest_is_that_of_the_weights);
     tcase_add_loop_test(tc, every_optimizer_learns_and_its_state_is_whole, 0, OPTIMIZERS);
-    tcase_add_loop_test(tc, ranks_write_every_byte_of_the_state_once, 0, OPTIMIZERS);
+    tcase_add_loop_test(tc, ranks_write_every_element_of_the_state_once, 0, OPTIMIZERS);
+    tcase_add_test(tc, tiles_share_no_page_and_leave_none_out);
     tcase_add_test(tc, a_snapshot_of_three_ranks_gives_one_rank_the_same_future);
     tcase_add_test(tc, rates_warm_up_and_decay);
     tcase_add_test(tc, text_is_drawn_by_the_seed_alone);

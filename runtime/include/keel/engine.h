@@ -69,16 +69,26 @@ struct keel_engine_param {
     const char *name;
     uint32_t dims;
     uint64_t shape[4];
-    uint64_t offset; /* first element in the flat buffers */
-    uint64_t count;  /* elements */
-    bool decay;      /* weight decay applies (matrices) */
-    bool statistic;  /* not trained: follows a mean (keel_param_spec) */
-    bool kept;       /* a statistic that no mean moves: the engine's own, of no model (the loss scale) */
-    float fill;      /* what it begins with, unless first weights are drawn */
+    uint64_t count; /* elements */
+    bool decay;     /* weight decay applies (matrices) */
+    bool statistic; /* not trained: follows a mean (keel_param_spec) */
+    bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale) */
+    float fill;     /* what it begins with, unless first weights are drawn */
 };
 /* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
 const struct keel_engine_param *keel_engine_param(const struct keel_engine *engine, uint32_t index);
+
+/* One slice of one parameter: the unit of update, digest, snapshots and healing. It is contiguous in the flat
+ * buffers and begins with a page of KEEL_FLAT_ALIGN elements; no page has elements of two tiles. */
+struct keel_tile {
+    uint32_t param, slice;           /* slice 0 of 1: parameters are not split yet */
+    uint64_t offset, count;          /* elements of the flat buffers */
+    uint64_t first_page, page_count; /* that it lies in */
+};
+/* Ascending by parameter, then by slice. They live as long as the engine. */
+uint32_t keel_engine_tile_count(const struct keel_engine *engine);
+const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint32_t index);
 
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
 /* NULL for all but the weights when the engine does not train, and for V where the optimizer has none. */

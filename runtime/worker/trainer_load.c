@@ -1,0 +1,152 @@
+/* trainer_load.c - the state from a snapshot: which tensors it must hold, which may be missing, and the copy.
+ */
+#include "trainer_internal.h"
+#include <keel/memory.h>
+#include <string.h>
+
+static void see_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct keel_trainer *trainer = context;
+    (void)done_bytes;
+    (void)total_bytes;
+    atomic_fetch_add(trainer->progress, 1);
+}
+
+static bool holds(const struct keel_snapshot *snapshot, const char *name)
+{
+    struct keel_region tensor;
+    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++)
+        if (keel_snapshot_tensor(snapshot, i, &tensor) == KEEL_OK && strcmp(tensor.name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_of_model(const struct keel_engine *engine, const char *name)
+{
+    for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
+        if (strcmp(keel_engine_param(engine, i)->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Weights that were imported may be another model's: of more layers, say, which would be left behind unsaid.
+ * What loads says what it lacks itself. */
+static enum keel_status check_weights(const struct keel_trainer *trainer,
+                                      const struct keel_snapshot *snapshot)
+{
+    struct keel_region tensor;
+    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
+        KEEL_TRY(keel_snapshot_tensor(snapshot, i, &tensor));
+        bool known = tensor.dtype != KEEL_CKPT_F32 || strcmp(tensor.name, KEEL_LOSS_SCALE_NAME) == 0 ||
+                     is_of_model(trainer->engine, tensor.name);
+        for (uint32_t part = KEEL_STATE_M; part < KEEL_STATE_PARTS; part++)
+            known =
+                known || strncmp(tensor.name, keel_state_prefix(part), strlen(keel_state_prefix(part))) == 0;
+        if (!known)
+            return keel_fail(
+                KEEL_MISMATCH,
+                "tensor %s of the snapshot is none of this job's model: give the [model] keys that "
+                "the weights were made with, or import them without it",
+                tensor.name);
+    }
+    return KEEL_OK;
+}
+
+/* After a load that found something missing: a tensor, or what a tensor is in (that was said already)? */
+static enum keel_status say_missing(const struct keel_snapshot *snapshot, const struct keel_load *loads,
+                                    uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!holds(snapshot, loads[i].box.name))
+            return keel_fail(KEEL_MISMATCH,
+                             "the snapshot holds no tensor %s of this job's model: import all of the weights "
+                             "(without --only), or give the [model] keys that they were made with",
+                             loads[i].box.name);
+    return KEEL_NOT_FOUND;
+}
+
+/* What this position reads of it. */
+struct keel_share {
+    struct keel_state_piece *pieces; /* owned, as the loads */
+    struct keel_load *loads;         /* room for all pieces */
+    uint32_t count;
+};
+
+/* Is it the engine's own, of which an imported snapshot, that is of a model alone, has nothing? */
+static bool begins_anew(const struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
+                        uint32_t tile)
+{
+    const struct keel_engine_param *param =
+        keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, tile)->param);
+    return param->kept && !holds(snapshot, param->name);
+}
+
+/* What no snapshot says: what the optimizer does not keep is zero already (keel_trainer_initialize), and what
+ * begins anew. */
+static enum keel_status fill_rest(struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
+                                  float *values)
+{
+    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++) {
+        if (!begins_anew(trainer, snapshot, i))
+            continue;
+        const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
+        const struct keel_state_piece all = {.tile = i, .part = KEEL_STATE_WEIGHTS, .count = tile->count};
+        for (uint64_t e = 0; e < tile->count; e++)
+            values[e] = keel_engine_param(trainer->engine, tile->param)->fill;
+        KEEL_TRY(keel_trainer_write_piece(trainer, &all, 0, keel_piece_bytes(&all), values));
+    }
+    return KEEL_OK;
+}
+
+/* The pieces of one of weights, m and v into `values`, which holds it as the device does, and to the device.
+ */
+static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
+                                  const struct keel_share *share, float *values, uint64_t *read_bytes)
+{
+    const struct keel_load_config config = {.progress = see_progress, .context = trainer};
+    struct keel_load_stats stats = {0};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < share->count; i++) {
+        const struct keel_state_piece *piece = &share->pieces[i];
+        if (piece->part != part || begins_anew(trainer, snapshot, piece->tile))
+            continue;
+        struct keel_load *load = &share->loads[count++];
+        keel_trainer_region(trainer, piece, &load->box);
+        load->out = values + keel_engine_tile(trainer->engine, piece->tile)->offset + piece->first;
+    }
+    enum keel_status status = keel_snapshot_load(snapshot, share->loads, count, &config, &stats);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? say_missing(snapshot, share->loads, count) : status;
+    *read_bytes += stats.read_bytes;
+    for (uint32_t i = 0; i < share->count; i++) {
+        const struct keel_state_piece *piece = &share->pieces[i];
+        if (piece->part != part || begins_anew(trainer, snapshot, piece->tile))
+            continue;
+        const float *from = values + keel_engine_tile(trainer->engine, piece->tile)->offset + piece->first;
+        KEEL_TRY(keel_trainer_write_piece(trainer, piece, 0, keel_piece_bytes(piece), from));
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
+                                   uint32_t position, uint32_t rank_count, uint64_t *out_read)
+{
+    struct keel_share share = {0};
+    float *values = NULL;
+    *out_read = 0;
+    KEEL_TRY(check_weights(trainer, snapshot));
+    enum keel_status status = keel_trainer_pieces(trainer, position, rank_count, &share.pieces, &share.count);
+    if (status == KEEL_OK)
+        status = keel_alloc(share.count + 1, sizeof *share.loads, &share.loads);
+    if (status == KEEL_OK)
+        status = keel_alloc(trainer->flat_count, sizeof *values, &values);
+    if (status == KEEL_OK)
+        status = fill_rest(trainer, snapshot, values);
+    for (uint32_t part = 0; part < KEEL_STATE_PARTS && status == KEEL_OK; part++)
+        status = load_part(trainer, snapshot, part, &share, values, out_read);
+    keel_free(values);
+    keel_free(share.loads);
+    keel_free(share.pieces);
+    return status;
+}
