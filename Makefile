@@ -9,8 +9,32 @@
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make install DESTDIR= PREFIX=/usr/local
+#   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
 
-BUILD ?= build
+# What may be left out, each with its library: `make FABRIC=no`, in any mix. STATIC=yes links programs that need nothing
+# of the machine, and leaves out what cannot be linked so, or what Debian has no archive of (ISA-L).
+STATIC ?= no
+whole := $(if $(filter yes,$(STATIC)),no,yes)
+FABRIC ?= $(whole)
+OPENCL ?= $(whole)
+CLBLAST ?= $(OPENCL)
+ISAL ?= $(whole)
+TOGGLES := FABRIC OPENCL CLBLAST ISAL
+left_out := $(strip $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(t)=no)))
+$(foreach t,$(TOGGLES) STATIC,$(if $(filter-out yes no,$($(t)))$(if $($(t)),,empty),$(error $(t) is yes or no)))
+# needs TOGGLE,VALUE,OTHER,VALUE,WHY
+needs = $(if $(filter $($(1)),$(2)),$(if $(filter $($(3)),$(4)),,$(error $(1)=$(2) needs $(3)=$(4): $(5))))
+$(call needs,CLBLAST,yes,OPENCL,yes,it computes on OpenCL devices)
+$(call needs,FABRIC,yes,ISAL,yes,it sums what goes to other hosts)
+$(call needs,STATIC,yes,OPENCL,no,drivers are opened with dlopen)
+$(call needs,STATIC,yes,FABRIC,no,libfabric is opened with dlopen)
+# Each mix is built in a folder of its own, named for what is not as by default: build/no-fabric-no-clblast.
+empty :=
+mix_of = $(if $(filter $(2),$($(1))),,$(if $(filter no,$($(1))),no-)$(3))
+mix := $(call mix_of,STATIC,no,static) $(call mix_of,FABRIC,$(whole),fabric) $(call mix_of,OPENCL,$(whole),opencl) \
+  $(call mix_of,CLBLAST,$(OPENCL),clblast) $(call mix_of,ISAL,$(whole),isal)
+mix := $(subst $(empty) $(empty),-,$(strip $(mix)))
+BUILD ?= build$(if $(mix),/$(mix))
 Q := $(if $(V),,@)
 say = @$(if $(V),:,printf '  %-7s %s\n' $(1) $(2))
 SAN ?=
@@ -38,6 +62,19 @@ runtime_MAY := hal kernels transport ckpt boards
 sources_in = $(patsubst $(1)/%,%,$(sort $(foreach deep,*/ */*/,$(wildcard $(1)/$(deep)*.$(2)))))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out examples/%,$(call sources_in,$(room),c))))
 $(foreach room,$(ROOMS),$(eval $(room)_CL := $(call sources_in,$(room),cl)))
+# What a toggle leaves out, and the file that stands in its place: in the default build that one is left out.
+without_FABRIC := transport/connections/fabric/% transport/connections/rdm/% transport/connections/envelope.c \
+  transport/connections/cipher.c
+without_OPENCL := hal/drivers/opencl/%
+without_CLBLAST := kernels/gemm/clblast.c
+without_ISAL := ckpt/format/galois_isal.c
+instead_FABRIC := transport/connections/fabric_absent.c
+instead_OPENCL := hal/drivers/opencl_absent.c
+instead_CLBLAST := kernels/gemm/clblast_absent.c
+instead_ISAL := ckpt/format/galois_plain.c
+excluded := $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(without_$(t)),$(instead_$(t))))
+$(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
+$(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
 # libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, and of ckpt all but the commands.
 hal_HOST_SRC := $(filter host/%,$(hal_SRC))
 # The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
@@ -60,13 +97,14 @@ CFLAGS_ALL := $(CSTD) $(WARN) $(WERROR) $(OPT) $(NUMERIC) $(SANFLAGS) -fPIC -fvi
 	-MMD -MP -ffile-prefix-map=$(CURDIR)=. -DKEEL_RELEASE=\"$(VERSION)\" $(CFLAGS)
 
 # Where a room keeps its private headers.
-private_of = $(addprefix -I,$(patsubst %/,%,$(sort $(dir $(addprefix $(1)/,$($(1)_SRC))))))
+private_of = $(addprefix -I,$(patsubst %/,%,$(sort $(dir $(addprefix $(1)/,$($(1)_ALL))))))
 
 # External libraries, room by room (pkg-config names or -l flags).
-hal_LIBS := -lOpenCL
-kernels_LIBS := -lclblast -lm
-transport_LIBS := -lcrypto -lisal -lsodium
-ckpt_LIBS := -lz -lxxhash -ljansson -lsodium -lisal
+with = $(if $(filter yes,$($(1))),$(2))
+hal_LIBS := $(call with,OPENCL,-lOpenCL)
+kernels_LIBS := $(call with,CLBLAST,-lclblast) -lm
+transport_LIBS := $(call with,FABRIC,-lcrypto -lisal) -lsodium
+ckpt_LIBS := -lz -lxxhash -ljansson -lsodium $(call with,ISAL,-lisal)
 boards_LIBS := -linih -ljansson -lsodium -lm
 runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
 ALL_LIBS := $(runtime_LIBS) $(boards_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
@@ -89,8 +127,10 @@ CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(
 
 all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a $(BUILD)/libkeel-emulated.so
 
+# Objects of one mix, should a folder be used for another: what it was built without, and how it is linked.
+$(shell mkdir -p $(BUILD) && echo '$(left_out) STATIC=$(STATIC)' | cmp -s - $(BUILD)/toggles || echo '$(left_out) STATIC=$(STATIC)' > $(BUILD)/toggles)
 define room_rules
-$(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
+$(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile $(BUILD)/toggles
 	@mkdir -p $$(@D)
 	$$(call say,CC,$$<)
 	$$(Q)$(CC) $$(CFLAGS_ALL) $(call include_of,$(1)) $(call private_of,$(1)) -c $$< -o $$@
@@ -289,7 +329,7 @@ $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd
 
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
-tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_SRC)))
+tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_ALL)))
 tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(emulated_SRC) $(wildcard tests/*/*_sim.c))
 tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
@@ -413,4 +453,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,12s/^# //p' Makefile
+	@sed -n '4,13s/^# //p' Makefile

@@ -41,7 +41,9 @@ static void drivers(struct keel_check_run *run)
         note_passed_over(run, devices, count);
         keel_check_note(run, "OpenCL loader %s; %" PRIu32 " usable devices besides the host",
                         loader[0] != '\0' ? loader : "none", opencl);
-        if (opencl == 0 && strcmp(keel_check_options(run)->board, "host") != 0)
+        if (strncmp(loader, "none:", 5) == 0 && strcmp(keel_check_options(run)->board, "host") != 0)
+            keel_check_cannot(run, "OpenCL loader %s; check the host, or build with OPENCL=yes", loader);
+        else if (opencl == 0 && strcmp(keel_check_options(run)->board, "host") != 0)
             keel_check_cannot(run,
                               "no OpenCL driver offers a usable device: install the board's driver and its "
                               ".icd file in /etc/OpenCL/vendors, or name the folder in OCL_ICD_VENDORS; "

@@ -162,6 +162,7 @@ struct keel_backend {
     void (*discover)(struct keel_candidate *out, uint32_t capacity, uint32_t *count);
     /* Make the device of a candidate; ops and info are filled by the backend, the rest by device.c. */
     enum keel_status (*open)(const struct keel_candidate *candidate, struct keel_device **out);
+    const char *absent; /* it was left out of this build: the next move; NULL: it is here */
 };
 
 extern const struct keel_backend keel_host_backend;

@@ -47,18 +47,22 @@ static enum keel_status none_matches(const struct keel_candidate *candidates, ui
                                      const char *selector)
 {
     char there[LIST_TEXT_BYTES] = "", passed[LIST_TEXT_BYTES] = "";
+    const char *absent = NULL;
     for (uint32_t i = 0; i < count; i++) {
         const struct keel_device_info *info = &candidates[i].info;
+        if (candidates[i].backend != NULL && candidates[i].backend->absent != NULL)
+            absent = candidates[i].backend->absent;
         if (usable(&candidates[i]))
             append(there, ", ", info->selector, "");
         else
             append(passed, ", ", label(info), info->passed_over);
     }
-    return keel_fail(
-        KEEL_NOT_FOUND,
-        "device \"%s\": none like it; there is: %s%s%.150s; use one of these, or install an OpenCL "
-        "driver (pocl-opencl-icd is one for CPUs)",
-        selector, there, passed[0] != '\0' ? "; passed over: " : "", passed);
+    return keel_fail(absent != NULL ? KEEL_UNSUPPORTED : KEEL_NOT_FOUND,
+                     "device \"%s\": none like it; there is: %s%s%.150s; %s", selector, there,
+                     passed[0] != '\0' ? "; passed over: " : "", passed,
+                     absent != NULL ? absent
+                                    : "use one of these, or install an OpenCL driver (pocl-opencl-icd is one "
+                                      "for CPUs)");
 }
 
 static enum keel_status several_match(const struct keel_candidate *candidates, uint32_t count,

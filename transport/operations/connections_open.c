@@ -21,6 +21,13 @@ static bool shared_wanted(const struct keel_endpoint_config *config)
     return !config->fabric_only && (value == NULL || strcmp(value, "0") != 0);
 }
 
+/* Built without libfabric: ranks that all are on this host need no more than its memory. */
+static bool shared_suffices(const struct keel_backends *backends, const struct keel_endpoint_config *config)
+{
+    const bool here = config->node == NULL || strncmp(config->node, "127.", 4) == 0;
+    return keel_fabric_absent != NULL && backends->carrier_count > 0 && config->provider == NULL && here;
+}
+
 static enum keel_status open_device(const struct keel_provider_info *device, bool seal_payload,
                                     struct keel_connection_backend **out)
 {
@@ -36,6 +43,8 @@ enum keel_status keel_backends_open(struct keel_backends *backends, const struct
     *backends = (struct keel_backends){.carrier_count = 0};
     if (shared_wanted(config) && keel_shared_open(&backend) == KEEL_OK)
         enlist(backends, backend, calls, context);
+    if (shared_suffices(backends, config))
+        return KEEL_OK;
     struct keel_provider_info device;
     enum keel_status status = keel_device_find(config->provider, node, &device);
     if (status == KEEL_OK)

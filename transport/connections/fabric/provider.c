@@ -12,6 +12,8 @@ static const char quiet[] =
 static const char safety[] = "safety for those who survive one of its processes (locks and segments stay "
                              "behind); ranks of one host share memory without it";
 
+const char *const keel_fabric_absent = NULL;
+
 /* What is measured is so: a peer killed with SIGKILL while receives were posted and sends under way. */
 const struct keel_provider keel_providers[] = {
     /* name, connected, unconnected, registers, remote data, sleeps, evidence of a death, measured, unfit */

@@ -33,6 +33,9 @@ struct keel_provider {
     const char *unfit;           /* why it is not used although it could be; NULL: nothing */
 };
 
+/* Why there is none, for a sentence; NULL: libfabric is built in. */
+extern const char *const keel_fabric_absent;
+
 /* All that are known; the last has no name. */
 extern const struct keel_provider keel_providers[];
 /* NULL: unknown. */
