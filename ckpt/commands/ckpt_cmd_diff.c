@@ -19,7 +19,7 @@ struct difference {
 };
 
 struct diff {
-    const struct keel_cmd *cmd;
+    const struct keel_command *cmd;
     struct keel_cmd_place *places; /* of each side */
     struct keel_snapshot *snapshots[SIDES];
     uint8_t *blocks[SIDES];
@@ -289,7 +289,7 @@ static enum keel_status read_both(struct diff *d)
 }
 
 /* *out_again: a snapshot was removed while it was read, and there are newer ones. */
-static int compare(const struct keel_cmd *cmd, struct keel_cmd_place *places, bool *out_again)
+static int compare(const struct keel_command *cmd, struct keel_cmd_place *places, bool *out_again)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -321,7 +321,7 @@ static int compare(const struct keel_cmd *cmd, struct keel_cmd_place *places, bo
     return code;
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place places[SIDES] = {0};
     enum keel_status status = KEEL_OK;
@@ -335,7 +335,7 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-const struct keel_cmd_kind keel_cmd_diff = {
+const struct keel_command_kind keel_cmd_diff = {
     .name = "diff",
     .operands = "PATH PATH",
     .operands_min = 2,

@@ -13,6 +13,7 @@
 enum { BLOCK_ELEMENTS = 1 << 20, NOTES_MAX = 6 };
 
 struct export_options {
+    struct keel_cmd_options shared;
     const char *names, *dtype, *only, *shard_size;
     bool force;
 };
@@ -185,7 +186,7 @@ static enum keel_status write_out(struct export *e, const char *path, const char
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-static int print_end(const struct keel_cmd *cmd, const struct export *e,
+static int print_end(const struct keel_command *cmd, const struct export *e,
                      const struct keel_safetensors_written *written)
 {
     const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
@@ -214,9 +215,9 @@ static enum keel_status parse(struct export *e)
     return keel_cmd_parse_size(e->options->shard_size, &e->shard_bytes);
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    struct export e = {.options = keel_cmd_own(cmd), .meter = keel_cmd_meter_of("export")};
+    struct export e = {.options = keel_command_own(cmd), .meter = keel_cmd_meter_of("export")};
     struct keel_cmd_place place = {0};
     struct keel_safetensors_written written = {0};
     enum keel_status status = parse(&e);
@@ -238,19 +239,20 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-static const struct keel_cmd_option options[] = {
-    {"--names", "NAMES", KEEL_CMD_TEXT, offsetof(struct export_options, names),
+static const struct keel_command_option options[] = {
+    KEEL_CMD_STEP,
+    {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct export_options, names),
      "keel (default): as in the snapshot; gpt2: the parameters of a GPT-2, as its published files"},
-    {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct export_options, dtype),
+    {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct export_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
-    {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct export_options, only),
+    {"--only", "PREFIX", KEEL_COMMAND_TEXT, offsetof(struct export_options, only),
      "tensors whose names begin so; weights: all but what only training needs"},
-    {"--shard-size", "SIZE", KEEL_CMD_TEXT, offsetof(struct export_options, shard_size),
+    {"--shard-size", "SIZE", KEEL_COMMAND_TEXT, offsetof(struct export_options, shard_size),
      "files of at most 5GB, 512MiB, ... and an index of them"},
-    {"--force", NULL, KEEL_CMD_FLAG, offsetof(struct export_options, force), "replace what is there"},
+    {"--force", NULL, KEEL_COMMAND_FLAG, offsetof(struct export_options, force), "replace what is there"},
     {0}};
 
-const struct keel_cmd_kind keel_cmd_export = {
+const struct keel_command_kind keel_cmd_export = {
     .name = "export",
     .operands = "PATH OUT",
     .operands_min = 2,
@@ -262,6 +264,5 @@ const struct keel_cmd_kind keel_cmd_export = {
                "What is exported from a sealed snapshot is not sealed.\n",
     .examples = "  keel ckpt export out weights.safetensors --only weights --dtype bf16\n"
                 "  keel ckpt export out hf/ --names gpt2 --shard-size 5GB\n",
-    .takes_step = true,
     .options = options,
     .run = run};

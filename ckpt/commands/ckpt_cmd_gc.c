@@ -7,12 +7,13 @@
 enum { KEEP_DEFAULT = 2 }; /* when another rule is given */
 
 struct gc_options {
+    struct keel_cmd_options shared;
     uint64_t keep, every_steps, within_ns, spaced_ns;
     bool idle, dry_run;
 };
 
 struct gc {
-    const struct keel_cmd *cmd;
+    const struct keel_command *cmd;
     bool dry_run;
     json_t *removed; /* with --json */
     uint32_t counts[KEEL_REMOVED_TEMPORARY + 1];
@@ -97,12 +98,12 @@ static int collect(struct gc *gc, struct keel_store *store, const struct keel_re
     return code != 0 ? code : printed;
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    const struct gc_options *options = keel_cmd_own(cmd);
+    const struct gc_options *options = keel_command_own(cmd);
     if (options->keep == 1)
-        return keel_cmd_wrong_use("--keep needs N: 2 at least, as one snapshot may turn out to be damaged",
-                                  "");
+        return keel_command_wrong_use(cmd->set, "--keep needs N: 2 at least, as one snapshot may be damaged",
+                                      "");
     bool ruled = options->every_steps > 0 || options->within_ns > 0 || options->spaced_ns > 0;
     struct gc gc = {.cmd = cmd, .dry_run = options->dry_run};
     struct keel_retention rules = {.keep_last = ruled ? KEEP_DEFAULT : UINT32_MAX,
@@ -133,22 +134,22 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-static const struct keel_cmd_option options[] = {
-    {"--keep", "N", KEEL_CMD_COUNT, offsetof(struct gc_options, keep),
+static const struct keel_command_option options[] = {
+    {"--keep", "N", KEEL_COMMAND_POSITIVE, offsetof(struct gc_options, keep),
      "the newest N stay, by step and by time; 2 at least"},
-    {"--every", "STEPS", KEEL_CMD_COUNT, offsetof(struct gc_options, every_steps),
+    {"--every", "STEPS", KEEL_COMMAND_POSITIVE, offsetof(struct gc_options, every_steps),
      "and those of a step that is a multiple of STEPS"},
-    {"--within", "TIME", KEEL_CMD_DURATION, offsetof(struct gc_options, within_ns),
+    {"--within", "TIME", KEEL_COMMAND_DURATION, offsetof(struct gc_options, within_ns),
      "and those younger than TIME: 90s, 30m, 12h, 7d"},
-    {"--spaced", "TIME", KEEL_CMD_DURATION, offsetof(struct gc_options, spaced_ns),
+    {"--spaced", "TIME", KEEL_COMMAND_DURATION, offsetof(struct gc_options, spaced_ns),
      "and the first of every span of TIME"},
-    {"--idle", NULL, KEEL_CMD_FLAG, offsetof(struct gc_options, idle),
+    {"--idle", NULL, KEEL_COMMAND_FLAG, offsetof(struct gc_options, idle),
      "no program saves here now: what is not committed goes, whatever its step"},
-    {"--dry-run", NULL, KEEL_CMD_FLAG, offsetof(struct gc_options, dry_run),
+    {"--dry-run", NULL, KEEL_COMMAND_FLAG, offsetof(struct gc_options, dry_run),
      "remove nothing, tell what would go"},
     {0}};
 
-const struct keel_cmd_kind keel_cmd_gc = {
+const struct keel_command_kind keel_cmd_gc = {
     .name = "gc",
     .operands = "PATH",
     .operands_min = 1,

@@ -27,7 +27,8 @@ enum {
 };
 
 struct import_options {
-    const char *names, *dtype, *only, *run, *step;
+    struct keel_cmd_options shared;
+    const char *names, *dtype, *only, *run;
     bool for_training, allow_nonfinite;
 };
 
@@ -38,7 +39,7 @@ struct source {
 };
 
 struct import {
-    const struct keel_cmd *cmd;
+    const struct keel_command *cmd;
     const struct import_options *options;
     enum keel_cmd_names names;
     uint32_t dtype; /* of floats; 0: their own */
@@ -124,8 +125,11 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
     *out = (struct keel_region){.dims = tensor->dims};
     int length = snprintf(out->name, sizeof out->name, "%s%s", prefix, name);
     if (length < 0 || (size_t)length >= sizeof out->name)
-        return keel_fail(KEEL_INVALID, "tensor %s: a snapshot's names have at most %d bytes",
-                         keel_safetensors_shown(name).text, KEEL_TENSOR_NAME_BYTES - 1 - (int)strlen(prefix));
+        return keel_fail(
+            KEEL_INVALID,
+            "tensor %s: a snapshot's names have at most %d bytes; rename it in the file, or choose "
+            "others with --only",
+            keel_safetensors_shown(name).text, KEEL_TENSOR_NAME_BYTES - 1 - (int)strlen(prefix));
     if (!keel_safetensors_to_ckpt(tensor->dtype, &out->dtype))
         return keel_fail(
             KEEL_UNSUPPORTED,
@@ -135,11 +139,11 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
         out->dtype = (enum keel_ckpt_dtype)im->dtype;
     for (uint32_t d = 0; d < tensor->dims; d++)
         out->shape[d] = out->extent[d] = tensor->shape[d];
-    if (!keel_tensor_name_valid(out->name)) /* the file's fault, and it should be said which tensor's */
-        return keel_fail(KEEL_UNSUPPORTED,
+    if (!keel_tensor_name_valid(out->name)) /* no other build takes it either: not UNSUPPORTED */
+        return keel_fail(KEEL_INVALID,
                          "tensor %s: a snapshot's names are not empty and have no control characters; rename "
                          "it in the file, or choose others with --only",
-                         keel_safetensors_shown(name).text);
+                         name[0] == '\0' ? "''" : keel_safetensors_shown(name).text);
     enum keel_status status = keel_region_check(out);
     if (status == KEEL_INVALID)
         status =
@@ -229,23 +233,13 @@ static enum keel_status settle_identity(struct import *im)
     return KEEL_OK;
 }
 
-static enum keel_status parse_step(const char *text, uint64_t *out)
-{
-    char name[KEEL_STEP_NAME_BYTES];
-    uint64_t attempt;
-    int length = snprintf(name, sizeof name, "step-%s.0", text);
-    if (length < 0 || (size_t)length >= sizeof name || !keel_step_name_parse(name, out, &attempt))
-        return keel_fail(KEEL_INVALID, "step %s: a whole number is wanted", text);
-    return KEEL_OK;
-}
-
 /* As the option says, else as the file does; a job that begins from weights has done no step. */
 static enum keel_status settle_step(struct import *im)
 {
     const char *said = keel_safetensors_note(im->file, "keel.step");
-    if (im->options->step != NULL)
-        return parse_step(im->options->step, &im->step);
-    if (im->options->for_training || said == NULL || parse_step(said, &im->step) != KEEL_OK)
+    if (im->options->shared.step != NULL)
+        return keel_cmd_parse_step(im->options->shared.step, &im->step);
+    if (im->options->for_training || said == NULL || keel_cmd_parse_step(said, &im->step) != KEEL_OK)
         im->step = 0;
     return KEEL_OK;
 }
@@ -325,7 +319,10 @@ static enum keel_status save(struct import *im, uint64_t attempt)
                                  .metadata = metadata_of(im),
                                  .allow_nonfinite = im->options->allow_nonfinite};
     memcpy(commit.identity, im->place.identity, sizeof commit.identity);
-    return keel_store_commit(im->place.at.store, &commit);
+    enum keel_status status = keel_store_commit(im->place.at.store, &commit);
+    return status == KEEL_DIVERGED
+               ? keel_fail(status, "%.400s; --allow-nonfinite imports it all the same", keel_detail())
+               : status;
 }
 
 /* ---- the command -------------------------------------------------------------------------------------- */
@@ -404,9 +401,9 @@ static enum keel_status import(struct import *im, uint64_t attempt)
     return save_or_undo(im, attempt);
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    struct import im = {.cmd = cmd, .options = keel_cmd_own(cmd), .meter = keel_cmd_meter_of("import")};
+    struct import im = {.cmd = cmd, .options = keel_command_own(cmd), .meter = keel_cmd_meter_of("import")};
     uint64_t attempt = keel_wall_ns(); /* once, whoever else may save there */
     enum keel_status status = import(&im, attempt);
     int code = status == KEEL_OK ? print_end(&im, attempt) : keel_cmd_report(status);
@@ -419,23 +416,24 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-static const struct keel_cmd_option options[] = {
-    {"--names", "NAMES", KEEL_CMD_TEXT, offsetof(struct import_options, names),
+static const struct keel_command_option options[] = {
+    {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct import_options, names),
      "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer."},
-    {"--for-training", NULL, KEEL_CMD_FLAG, offsetof(struct import_options, for_training),
+    {"--for-training", NULL, KEEL_COMMAND_FLAG, offsetof(struct import_options, for_training),
      "make what a job begins from: f32 weights, Adam's moments of zero, step 0"},
-    {"--dtype", "TYPE", KEEL_CMD_TEXT, offsetof(struct import_options, dtype),
+    {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct import_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
-    {"--only", "PREFIX", KEEL_CMD_TEXT, offsetof(struct import_options, only),
+    {"--only", "PREFIX", KEEL_COMMAND_TEXT, offsetof(struct import_options, only),
      "tensors whose names begin so; weights: all but what only training needs"},
-    {"--run", "NAME", KEEL_CMD_TEXT, offsetof(struct import_options, run), "the run; PATH is the store then"},
-    {"--step", "N", KEEL_CMD_TEXT, offsetof(struct import_options, step),
+    {"--run", "NAME", KEEL_COMMAND_TEXT, offsetof(struct import_options, run),
+     "the run; PATH is the store then"},
+    {"--step", "N", KEEL_COMMAND_TEXT, offsetof(struct keel_cmd_options, step),
      "commit as that step; without it as the file says, else 0"},
-    {"--allow-nonfinite", NULL, KEEL_CMD_FLAG, offsetof(struct import_options, allow_nonfinite),
+    {"--allow-nonfinite", NULL, KEEL_COMMAND_FLAG, offsetof(struct import_options, allow_nonfinite),
      "commit although a tensor holds NaN or infinity"},
     {0}};
 
-const struct keel_cmd_kind keel_cmd_import = {
+const struct keel_command_kind keel_cmd_import = {
     .name = "import",
     .operands = "IN PATH",
     .operands_min = 2,

@@ -90,13 +90,10 @@ static size_t measure_there(const struct keel_import_place *place)
     return strlen(path);
 }
 
-enum keel_status keel_import_place_open(const struct keel_cmd *cmd, struct keel_import_place *place)
+enum keel_status keel_import_place_open(const struct keel_command *cmd, struct keel_import_place *place)
 {
-    struct keel_store_config config = {.root = place->root,
-                                       .run = place->run,
-                                       .create = true,
-                                       .key_file = cmd->key_file,
-                                       .accept_plain = cmd->accept_plain};
+    struct keel_store_config config = {.root = place->root, .run = place->run, .create = true};
+    KEEL_TRY(keel_cmd_store_config(cmd, &config));
     if (place->run[0] == '\0') { /* the only one, made by `keel run` */
         config.run = NULL;
         config.create = false;

@@ -17,7 +17,7 @@ struct keel_import_place {
  * (--run, or NULL), a store. Touches nothing. INVALID, LIMIT. */
 enum keel_status keel_import_place_find(const char *path, const char *run, struct keel_import_place *place);
 /* Open the store, made when missing. */
-enum keel_status keel_import_place_open(const struct keel_cmd *cmd, struct keel_import_place *place);
+enum keel_status keel_import_place_open(const struct keel_command *cmd, struct keel_import_place *place);
 /* INVALID: it holds a snapshot of that step already, or, where a job is to begin from it, its `keel run`
  * would go on from something else. */
 enum keel_status keel_import_place_check(const struct keel_import_place *place, uint64_t step, bool begins);

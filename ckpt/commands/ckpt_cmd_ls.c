@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 struct counts {
-    uint32_t committed, damaged, uncommitted;
+    uint32_t committed, damaged, newer, uncommitted;
 };
 
 static struct counts count_states(const struct keel_attempts *attempts)
@@ -14,6 +14,7 @@ static struct counts count_states(const struct keel_attempts *attempts)
     for (size_t i = 0; i < attempts->count; i++) {
         counts.committed += attempts->at[i].state == KEEL_ATTEMPT_COMMITTED;
         counts.damaged += attempts->at[i].state == KEEL_ATTEMPT_DAMAGED;
+        counts.newer += attempts->at[i].newer;
         counts.uncommitted += attempts->at[i].state == KEEL_ATTEMPT_UNCOMMITTED;
     }
     return counts;
@@ -67,13 +68,15 @@ static void list_text(const struct keel_store *store, const struct keel_attempts
             print_attempt(&attempts->at[i]);
     if (counts.uncommitted > 0)
         printf("%u more are not committed: on their way, or leftovers\n", counts.uncommitted);
-    if (counts.damaged > 0)
+    if (counts.newer > 0)
+        printf("%u more are of a newer format version; list them with a newer Keel\n", counts.newer);
+    if (counts.damaged > counts.newer)
         printf(
             "%u more cannot be read: their manifests are damaged or belong elsewhere; try keel ckpt repair\n",
-            counts.damaged);
+            counts.damaged - counts.newer);
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
     struct keel_attempts attempts = {0};
@@ -95,11 +98,11 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-const struct keel_cmd_kind keel_cmd_ls = {.name = "ls",
-                                          .operands = "PATH",
-                                          .operands_min = 1,
-                                          .operands_max = 1,
-                                          .summary = "list the committed snapshots of a run",
-                                          .details = "",
-                                          .examples = "  keel ckpt ls out/ckpt\n",
-                                          .run = run};
+const struct keel_command_kind keel_cmd_ls = {.name = "ls",
+                                              .operands = "PATH",
+                                              .operands_min = 1,
+                                              .operands_max = 1,
+                                              .summary = "list the committed snapshots of a run",
+                                              .details = "",
+                                              .examples = "  keel ckpt ls out/ckpt\n",
+                                              .run = run};

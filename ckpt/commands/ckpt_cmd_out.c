@@ -11,9 +11,7 @@
 
 int keel_cmd_report(enum keel_status status)
 {
-    keel_command_note(status);
-    fprintf(stderr, "keel ckpt: %s: %s\n", keel_status_text(status), keel_detail());
-    return keel_status_exit_code(status);
+    return keel_command_report(&keel_ckpt_commands, status);
 }
 
 int keel_cmd_print_json(json_t *value)

@@ -51,22 +51,37 @@ static enum keel_status see_step(void *context, const char *name)
     return KEEL_OK;
 }
 
-static enum keel_status open_at(const struct keel_cmd *cmd, const char *root, const char *run, bool writable,
-                                struct keel_store **out)
+enum keel_status keel_cmd_parse_step(const char *text, uint64_t *out)
 {
-    struct keel_store_config config = {.root = root[0] == '\0' ? "/" : root,
-                                       .run = run,
-                                       .read_only = !writable,
-                                       .key_file = cmd->key_file,
-                                       .accept_plain = cmd->accept_plain};
-    return keel_store_open(&config, out);
+    char name[KEEL_STEP_NAME_BYTES];
+    uint64_t attempt;
+    int length = snprintf(name, sizeof name, "step-%s.0", text);
+    if (length < 0 || (size_t)length >= sizeof name || !keel_step_name_parse(name, out, &attempt))
+        return keel_fail(KEEL_INVALID, "--step %s: a whole number is wanted", text);
+    return KEEL_OK;
+}
+
+enum keel_status keel_cmd_store_config(const struct keel_command *cmd, struct keel_store_config *config)
+{
+    const struct keel_cmd_options *options = keel_command_own(cmd);
+    config->key_file = options->key_file;
+    config->accept_plain = options->accept_plain;
+    if (options->accept_plain && options->key_file == NULL)
+        return keel_fail(KEEL_INVALID,
+                         "--accept-plain needs --key FILE: without a key plain snapshots are taken");
+    return KEEL_OK;
 }
 
 /* A directory called step-N.A is a snapshot, one that holds such is a run. */
-enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
+enum keel_status keel_cmd_open(const struct keel_command *cmd, const char *path, bool writable,
                                struct keel_cmd_place *out)
 {
-    struct keel_cmd_place place = {.path = path, .has_step = cmd->has_step, .step = cmd->step};
+    const char *named = ((const struct keel_cmd_options *)keel_command_own(cmd))->step;
+    struct keel_cmd_place place = {.path = path, .has_step = named != NULL};
+    struct keel_store_config config = {.read_only = !writable};
+    if (named != NULL)
+        KEEL_TRY(keel_cmd_parse_step(named, &place.step));
+    KEEL_TRY(keel_cmd_store_config(cmd, &config));
     char real[KEEL_PATH_BYTES], parent[KEEL_PATH_BYTES], inside[KEEL_PATH_BYTES];
     KEEL_TRY(real_path(path, real));
     if (keel_path_is_file(real))
@@ -76,8 +91,8 @@ enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, boo
     const char *root = parent, *run = cut(parent);
     uint64_t step, attempt;
     if (run != NULL && keel_step_name_parse(run, &step, &attempt)) {
-        if (cmd->has_step && cmd->step != step)
-            return keel_fail(KEEL_INVALID, "%s: is not of step %" PRIu64, path, cmd->step);
+        if (place.has_step && place.step != step)
+            return keel_fail(KEEL_INVALID, "%s: is not of step %" PRIu64, path, place.step);
         place.has_step = true;
         place.step = step;
         place.attempt = attempt;
@@ -91,7 +106,9 @@ enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, boo
             run = NULL;
         }
     }
-    KEEL_TRY(open_at(cmd, root, run, writable, &place.store));
+    config.root = root[0] == '\0' ? "/" : root;
+    config.run = run;
+    KEEL_TRY(keel_store_open(&config, &place.store));
     *out = place;
     return KEEL_OK;
 }
@@ -114,12 +131,20 @@ static bool is_home(const struct keel_store *store, const char *directory, char 
            a.st_dev == b.st_dev && a.st_ino == b.st_ino && keel_path_is_file(out_lock);
 }
 
+/* Two directories above the run's, where a `keel run` has made the store. */
+static bool lock_above(const struct keel_store *store, char out[KEEL_PATH_BYTES])
+{
+    char above[KEEL_PATH_BYTES];
+    return real_path(store->path, above) == KEEL_OK && cut(above) != NULL && cut(above) != NULL &&
+           keel_path_join(out, above, "run.lock") == KEEL_OK && keel_path_is_file(out);
+}
+
 /* Above the store, or above PATH as it was given: out/ckpt may be a link to another disk. */
 static bool find_lock(const struct keel_cmd_place *place, char out[KEEL_PATH_BYTES])
 {
     enum { UP_MAX = 3 }; /* from a snapshot: its run, the store, the directory of the keel run */
     char above[KEEL_PATH_BYTES];
-    if (keel_path_join(out, place->store->path, "../../run.lock") == KEEL_OK && keel_path_is_file(out))
+    if (lock_above(place->store, out))
         return true;
     int length = snprintf(above, sizeof above, "%s", place->path);
     if (length < 0 || (size_t)length >= sizeof above)
@@ -149,6 +174,12 @@ enum keel_status keel_cmd_lock_run(const struct keel_cmd_place *place, const cha
             "%s: a keel run is writing here, and lets old snapshots go by itself; wait for its end, "
             "or stop it, then %s",
             place->path, verb);
+    if (status == KEEL_DENIED)
+        return keel_fail(
+            status,
+            "%.400s; %s changes this run and needs the right to write there: let its owner do it, "
+            "or copy the run and name the copy",
+            keel_detail(), verb);
     return status;
 }
 

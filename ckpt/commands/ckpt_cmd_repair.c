@@ -8,11 +8,12 @@
 enum { SOURCES_MAX = KEEL_TIER_SOURCES_MAX - 1 };
 
 struct repair_options {
-    struct keel_cmd_texts from;
+    struct keel_cmd_options shared;
+    struct keel_command_texts from;
     bool all, dry_run;
 };
 
-_Static_assert(sizeof(struct repair_options) <= KEEL_CMD_OWN_BYTES, "options");
+_Static_assert(sizeof(struct repair_options) <= KEEL_COMMAND_OWN_BYTES, "options");
 
 /* The other stores, as levels. */
 struct sources {
@@ -22,7 +23,7 @@ struct sources {
 };
 
 struct repair {
-    const struct keel_cmd *cmd;
+    const struct keel_command *cmd;
     const struct repair_options *options;
     struct keel_cmd_place place;
     struct sources sources;
@@ -46,9 +47,9 @@ static void close_sources(struct sources *sources)
 static enum keel_status open_source(struct repair *repair, const char *path)
 {
     struct sources *sources = &repair->sources;
-    struct keel_cmd elsewhere = *repair->cmd; /* --step is of the store that is repaired */
+    struct keel_command elsewhere = *repair->cmd; /* --step is of the store that is repaired */
     struct keel_cmd_place *place = &sources->places[sources->count];
-    elsewhere.has_step = false;
+    ((struct repair_options *)(void *)elsewhere.own.bytes)->shared.step = NULL;
     if (sources->count == SOURCES_MAX)
         return keel_fail(KEEL_LIMIT, "--from %s: at most %d stores are asked", path, SOURCES_MAX);
     KEEL_TRY(keel_cmd_open(&elsewhere, path, false, place));
@@ -123,7 +124,7 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
     repair->files = json_array();
     enum keel_status status = keel_store_repair(repair->place.store, &config, &result);
     bool manifest_lost = result.sound + result.mended + result.lost == 0 &&
-                         (status == KEEL_NOT_FOUND || status == KEEL_CORRUPT || status == KEEL_VERSION);
+                         (status == KEEL_NOT_FOUND || status == KEEL_CORRUPT);
     if (manifest_lost) {
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
@@ -134,12 +135,12 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
                       info->step, detail);
     }
     bool lost = status == KEEL_CORRUPT || status == KEEL_MISMATCH || status == KEEL_VERSION;
-    if (status == KEEL_OK || lost)
+    if (status == KEEL_OK || (lost && status != KEEL_VERSION))
         see_end(repair, info, status, &result);
     json_decref(repair->files);
     if (!lost)
         return status;
-    if (repair->sources.count == 0)
+    if (repair->sources.count == 0 && status != KEEL_VERSION)
         status = keel_fail(status, "%.400s (--from STORE names another that may hold it)", keel_detail());
     keel_cmd_report(status);
     repair->worst = status;
@@ -204,9 +205,9 @@ static enum keel_status repair_locked(struct repair *repair)
     return status;
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
-    struct repair repair = {.cmd = cmd, .options = keel_cmd_own(cmd)};
+    struct repair repair = {.cmd = cmd, .options = keel_command_own(cmd)};
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], !repair.options->dry_run, &repair.place);
     if (status == KEEL_NOT_FOUND) /* where it lay may be all that is known of it */
         status = keel_fail(status,
@@ -226,15 +227,16 @@ static int run(const struct keel_cmd *cmd)
     return code != 0 ? code : printed;
 }
 
-static const struct keel_cmd_option options[] = {
-    {"--from", "STORE", KEEL_CMD_TEXTS, offsetof(struct repair_options, from),
+static const struct keel_command_option options[] = {
+    KEEL_CMD_STEP,
+    {"--from", "STORE", KEEL_COMMAND_TEXTS, offsetof(struct repair_options, from),
      "another store of the run that may hold sound copies; may be given several times"},
-    {"--all", NULL, KEEL_CMD_FLAG, offsetof(struct repair_options, all), "all snapshots of the run"},
-    {"--dry-run", NULL, KEEL_CMD_FLAG, offsetof(struct repair_options, dry_run),
+    {"--all", NULL, KEEL_COMMAND_FLAG, offsetof(struct repair_options, all), "all snapshots of the run"},
+    {"--dry-run", NULL, KEEL_COMMAND_FLAG, offsetof(struct repair_options, dry_run),
      "write nothing, tell what can be mended"},
     {0}};
 
-const struct keel_cmd_kind keel_cmd_repair = {
+const struct keel_command_kind keel_cmd_repair = {
     .name = "repair",
     .operands = "PATH",
     .operands_min = 1,
@@ -245,6 +247,5 @@ const struct keel_cmd_kind keel_cmd_repair = {
         "snapshots that its deltas need; brings back a snapshot that only another store has. Ends with 0\n"
         "when all is sound afterwards, with 4 when something is lost.\n",
     .examples = "  keel ckpt repair out --step 120 --from /shared/out --dry-run\n",
-    .takes_step = true,
     .options = options,
     .run = run};

@@ -128,7 +128,7 @@ static void show_text(const struct keel_snapshot *snapshot)
             print_tensor(&stored);
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
     struct keel_snapshot *snapshot = NULL;
@@ -148,7 +148,9 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-const struct keel_cmd_kind keel_cmd_show = {
+static const struct keel_command_option options[] = {KEEL_CMD_STEP, {0}};
+
+const struct keel_command_kind keel_cmd_show = {
     .name = "show",
     .operands = "PATH",
     .operands_min = 1,
@@ -158,5 +160,5 @@ const struct keel_cmd_kind keel_cmd_show = {
         "Of each tensor: size, how much smaller it is stored, type, name, shape, how many chunks each\n"
         "codec stores, and how many elements are NaN or infinite, if any.\n",
     .examples = "  keel ckpt show out/ckpt/demo --step 120\n",
-    .takes_step = true,
+    .options = options,
     .run = run};

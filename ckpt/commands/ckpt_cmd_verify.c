@@ -14,18 +14,21 @@
 #include <string.h>
 
 struct verify_options {
+    struct keel_cmd_options shared;
     bool all;
 };
 
 /* One snapshot being verified. */
 struct check {
-    const struct keel_cmd *cmd;
+    const struct keel_command *cmd;
     const struct keel_cmd_place *place;
     const struct keel_attempt *attempt;
     struct keel_cmd_meter meter;
     json_t *damage;         /* with --json */
     json_t *parity_missing; /* names of files; with --json */
     uint32_t count;
+    bool newer;                           /* a part is of a newer format than this program reads, */
+    char newer_detail[KEEL_DETAIL_BYTES]; /* of which this says which one */
     bool removed;                   /* by a run beside, meanwhile: what is not there since is no damage */
     enum keel_status first;         /* the first damage, */
     char detail[KEEL_DETAIL_BYTES]; /* and what it is */
@@ -38,6 +41,11 @@ static void add(struct check *check, enum keel_status status, const char *file,
     check->removed = check->removed || keel_cmd_is_removed(check->place, &check->attempt->info);
     if (check->removed)
         return;
+    if (status == KEEL_VERSION) { /* no damage: a newer Keel reads it */
+        check->newer = true;
+        snprintf(check->newer_detail, sizeof check->newer_detail, "%s", keel_detail());
+        return;
+    }
     if (check->count++ == 0) {
         check->first = status;
         memcpy(check->detail, keel_detail(), sizeof check->detail);
@@ -179,7 +187,7 @@ static enum keel_status check_snapshot(struct check *check)
     char reason[KEEL_DETAIL_BYTES];
     memcpy(reason, keel_detail(), sizeof reason);
     KEEL_TRY(check_files(check, false));
-    if (check->count == 0 &&
+    if (check->count == 0 && !check->newer &&
         !check->removed) { /* each file is sound by itself: it is missing, or of another snapshot */
         keel_detail_set(reason);
         add(check, opened, NULL, NULL, NULL);
@@ -195,18 +203,24 @@ static void print_result(const struct check *check)
     if (check->removed)
         printf("step %" PRIu64 ": was removed while it was verified, by the rules of a run beside\n",
                info->step);
+    else if (check->newer && check->count == 0)
+        printf("step %" PRIu64
+               ": nothing was found damaged, but not all could be checked: a newer Keel is needed\n",
+               info->step);
     else if (check->count == 0)
         printf("step %" PRIu64 ": all chunks are sound (%s in %u shards)\n", info->step, raw,
                info->shard_count);
     else
         printf("step %" PRIu64 ": %u parts are damaged; try keel ckpt repair\n", info->step, check->count);
-    if (info->sealed && check->cmd->key_file == NULL && !check->removed)
+    if (info->sealed &&
+        ((const struct verify_options *)keel_command_own(check->cmd))->shared.key_file == NULL &&
+        !check->removed)
         printf("it is sealed: that nobody altered it is proven with --key alone\n");
 }
 
 /* Adds its result to `results`; *out_verified: it was not removed before its end. The status is of what made
  * verifying impossible. */
-static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel_cmd_place *place,
+static enum keel_status verify_one(const struct keel_command *cmd, const struct keel_cmd_place *place,
                                    const struct keel_attempt *attempt, json_t *results,
                                    enum keel_status *out_damage, bool *out_verified)
 {
@@ -223,11 +237,18 @@ static enum keel_status verify_one(const struct keel_cmd *cmd, const struct keel
     }
     if (status == KEEL_OK) {
         bool gone = check.removed && check.count == 0;
+        if (check.newer && check.count == 0) {
+            check.first = KEEL_VERSION;
+            memcpy(check.detail, check.newer_detail, sizeof check.detail);
+            if (!cmd->json)
+                keel_cmd_report(keel_fail(KEEL_VERSION, "%s", check.newer_detail));
+        }
         json_t *result = keel_cmd_info_json(&attempt->info);
         json_object_set_new(result, "status",
                             json_string(keel_status_name(gone ? KEEL_NOT_FOUND : check.first)));
         json_object_set_new(result, "damaged_parts", json_integer(check.count));
-        json_object_set_new(result, "first", check.count > 0 ? json_string(check.detail) : json_null());
+        json_object_set_new(result, "first",
+                            check.first != KEEL_OK ? json_string(check.detail) : json_null());
         json_object_set(result, "damage", check.damage);
         json_object_set(result, "parity_missing", check.parity_missing);
         json_array_append_new(results, result);
@@ -262,10 +283,10 @@ static const struct keel_attempt *find_meant(const struct keel_cmd_place *place,
 }
 
 /* *out_again: all that was meant was removed meanwhile, and there are newer ones. */
-static int verify(const struct keel_cmd *cmd, struct keel_cmd_place *place,
+static int verify(const struct keel_command *cmd, struct keel_cmd_place *place,
                   const struct keel_attempts *attempts, bool *out_again)
 {
-    bool all = ((const struct verify_options *)keel_cmd_own(cmd))->all;
+    bool all = ((const struct verify_options *)keel_command_own(cmd))->all;
     const struct keel_attempt *one = find_meant(place, attempts);
     enum keel_status status = KEEL_OK, worst = KEEL_OK;
     bool verified = false; /* one at least */
@@ -295,7 +316,7 @@ static int verify(const struct keel_cmd *cmd, struct keel_cmd_place *place,
     return code != 0 ? code : printed;
 }
 
-static int run(const struct keel_cmd *cmd)
+static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
     struct keel_attempts attempts;
@@ -314,10 +335,12 @@ static int run(const struct keel_cmd *cmd)
     return code;
 }
 
-static const struct keel_cmd_option options[] = {
-    {"--all", NULL, KEEL_CMD_FLAG, offsetof(struct verify_options, all), "all snapshots of the run"}, {0}};
+static const struct keel_command_option options[] = {
+    KEEL_CMD_STEP,
+    {"--all", NULL, KEEL_COMMAND_FLAG, offsetof(struct verify_options, all), "all snapshots of the run"},
+    {0}};
 
-const struct keel_cmd_kind keel_cmd_verify = {
+const struct keel_command_kind keel_cmd_verify = {
     .name = "verify",
     .operands = "PATH",
     .operands_min = 1,
@@ -327,6 +350,5 @@ const struct keel_cmd_kind keel_cmd_verify = {
         "Reads all of it, decodes it, with the snapshots that its deltas need, and looks at parity files;\n"
         "names file, tensor and chunk of every damage, and says which files of a parity set are not there.\n",
     .examples = "  keel ckpt verify out/ckpt/demo/step-120.3 --json\n",
-    .takes_step = true,
     .options = options,
     .run = run};

@@ -1,82 +1,33 @@
 /* ckpt_subcommand.h - what the subcommands of `keel ckpt` share.
  *
- * A subcommand is one file, ckpt_cmd_<name>.c, with one struct keel_cmd_kind: its words, its options as a
- * table, what it does. ckpt_cmd.c parses by these tables and prints --help from them; ckpt_cmd_path.c finds
- * what a PATH means; ckpt_cmd_out.c writes for people and for programs. Results go to stdout, errors and
- * progress to stderr. */
+ * A subcommand is one file, ckpt_cmd_<name>.c, with one struct keel_command_kind (<keel/command.h>): its
+ * words, its options as a table, what it does; ckpt_cmd.c has the table of all. ckpt_cmd_path.c finds what a
+ * PATH means; ckpt_cmd_out.c writes for people and for programs. Results go to stdout, errors and progress to
+ * stderr. */
 #ifndef KEEL_CKPT_SUBCOMMAND_H
 #define KEEL_CKPT_SUBCOMMAND_H
 
 #include "attempts.h"
 #include <jansson.h>
+#include <keel/command.h>
 
-enum {
-    KEEL_CMD_OPERANDS_MAX = 2,
-    KEEL_CMD_TEXTS_MAX = 16,
-    KEEL_CMD_OWN_BYTES = 256,
-    KEEL_CMD_DAMAGED = 4 /* exit code */
-};
+enum { KEEL_CMD_DAMAGED = 4 /* exit code */ };
 
-enum keel_cmd_type {
-    KEEL_CMD_FLAG,     /* bool */
-    KEEL_CMD_COUNT,    /* uint64_t: a whole number from 1 on */
-    KEEL_CMD_DURATION, /* uint64_t, nanoseconds, not zero: 90s, 30m, 12h, 7d */
-    KEEL_CMD_TEXT,     /* const char * */
-    KEEL_CMD_TEXTS     /* struct keel_cmd_texts: may be given several times */
-};
-
-struct keel_cmd_texts {
-    uint32_t count;
-    const char *at[KEEL_CMD_TEXTS_MAX];
-};
-
-struct keel_cmd_option {
-    const char *name;  /* "--keep" */
-    const char *value; /* what --help calls its value; NULL for a flag */
-    enum keel_cmd_type type;
-    size_t offset; /* in the subcommand's own struct */
-    const char *help;
-};
-
-/* The parsed command line. */
-struct keel_cmd {
-    const struct keel_cmd_kind *kind;
-    const char *operands[KEEL_CMD_OPERANDS_MAX]; /* PATH first */
-    bool json;
-    bool has_step; /* --step */
-    uint64_t step;
-    const char *key_file; /* --key, or NULL */
-    bool accept_plain;    /* --accept-plain */
-    union {
-        uint8_t bytes[KEEL_CMD_OWN_BYTES];
-        uint64_t aligned;
-    } own; /* the subcommand's own struct, zero where no option set it */
-};
-
-struct keel_cmd_kind {
-    const char *name;
-    const char *operands; /* for --help: "PATH" or "PATH FILE" */
-    uint32_t operands_min, operands_max;
-    const char *summary;                   /* a line */
-    const char *details;                   /* further lines for its --help; "" for none */
-    const char *examples;                  /* whole lines */
-    bool takes_step;                       /* --step N */
-    const struct keel_cmd_option *options; /* its own, ended by a name that is NULL; NULL for none */
-    int (*run)(const struct keel_cmd *cmd);
-};
-extern const struct keel_cmd_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify, keel_cmd_diff,
+extern const struct keel_command_set keel_ckpt_commands;
+extern const struct keel_command_kind keel_cmd_gc, keel_cmd_ls, keel_cmd_show, keel_cmd_verify, keel_cmd_diff,
     keel_cmd_export, keel_cmd_import, keel_cmd_repair;
 
-/* Of `cmd` the subcommand's own struct. */
-static inline const void *keel_cmd_own(const struct keel_cmd *cmd)
-{
-    return cmd->own.bytes;
-}
-
-/* ---- ckpt_cmd.c: the command line ---- */
-
-/* Says what is wrong with the command line; returns the exit code. */
-int keel_cmd_wrong_use(const char *why, const char *what);
+/* Options of all subcommands: the begin of each one's own struct. */
+struct keel_cmd_options {
+    const char *key_file; /* --key, or NULL */
+    bool accept_plain;    /* --accept-plain */
+    const char *step;     /* --step, where the subcommand takes it; or NULL */
+};
+#define KEEL_CMD_STEP                                                                                        \
+    {                                                                                                        \
+        "--step", "N", KEEL_COMMAND_TEXT, offsetof(struct keel_cmd_options, step),                           \
+            "the snapshot of that step; without it the newest is meant"                                      \
+    }
 
 /* ---- ckpt_cmd_path.c: what a PATH means ---- */
 
@@ -87,8 +38,12 @@ struct keel_cmd_place {
     uint64_t step, attempt;
     uint32_t removed; /* how many that were taken as the newest were removed while they were read */
 };
+/* "17": a whole number without sign or leading zeros. INVALID. */
+enum keel_status keel_cmd_parse_step(const char *text, uint64_t *out);
+/* Fill in key_file and accept_plain. INVALID: the one without the other. */
+enum keel_status keel_cmd_store_config(const struct keel_command *cmd, struct keel_store_config *config);
 /* PATH is a store's root, a run in it, the directory of one snapshot, or that of a `keel run`. */
-enum keel_status keel_cmd_open(const struct keel_cmd *cmd, const char *path, bool writable,
+enum keel_status keel_cmd_open(const struct keel_command *cmd, const char *path, bool writable,
                                struct keel_cmd_place *out);
 void keel_cmd_close(struct keel_cmd_place *place);
 /* Whoever changes a store that belongs to a `keel run` holds the run's lock meanwhile. BUSY: the run is on.

@@ -184,6 +184,13 @@ static bool known_version(uint32_t version)
     return version == KEEL_FORMAT_VERSION || version == KEEL_FORMAT_VERSION_WIDE;
 }
 
+static enum keel_status other_version(const char *label, uint32_t version)
+{
+    return keel_fail(KEEL_VERSION,
+                     "%s: its format is version %u, this program reads %d and %d; use a newer Keel", label,
+                     version, KEEL_FORMAT_VERSION, KEEL_FORMAT_VERSION_WIDE);
+}
+
 static enum keel_status newer(const char *label, const char *what)
 {
     return keel_fail(KEEL_VERSION, "%s: %s; read it with a newer Keel", label, what);
@@ -214,7 +221,7 @@ enum keel_status keel_format_header_open(const uint8_t *block, const char *label
     if (header.check != keel_format_check(copy, sizeof copy))
         return damaged(label, "its header is damaged");
     if (!known_version(header.version) || header.header_bytes != KEEL_FORMAT_BLOCK_BYTES)
-        return newer(label, "its format is of another version than 1 and 2");
+        return other_version(label, header.version);
     if (!keel_format_all_zero(block + offsetof(struct keel_format_header, reserved),
                               sizeof header.reserved) ||
         !keel_format_all_zero(block + sizeof header, KEEL_FORMAT_BLOCK_BYTES - sizeof header))
@@ -246,7 +253,7 @@ enum keel_status keel_format_footer_open(const uint8_t *bytes, const char *label
     if (footer.check != keel_format_check(bytes, offsetof(struct keel_format_footer, check)))
         return damaged(label, "its footer is damaged");
     if (!known_version(footer.version) || footer.footer_bytes != sizeof footer)
-        return newer(label, "its format is of another version than 1 and 2");
+        return other_version(label, footer.version);
     uint64_t index_bytes = footer.record_count * (uint64_t)sizeof(struct keel_format_record) +
                            footer.chunk_count * (uint64_t)sizeof(struct keel_format_chunk);
     if (footer.record_count > KEEL_FORMAT_RECORDS_MAX || footer.chunk_count > KEEL_FORMAT_CHUNKS_MAX ||

@@ -123,6 +123,8 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
     status = keel_commit_check(store, snapshot, commit->allow_nonfinite);
     if (status == KEEL_OK)
         status = publish(store, snapshot);
+    if (status == KEEL_OK)
+        keel_store_note_committed(store, commit->step, commit->attempt);
     keel_snapshot_close(snapshot);
     return status;
 }

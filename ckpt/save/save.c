@@ -403,6 +403,9 @@ enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint
     struct keel_step_place place;
     char name[KEEL_SHARD_NAME_BYTES];
     KEEL_TRY(keel_store_writable(store));
+    if (keel_store_has_committed(store, step, attempt))
+        return keel_fail(KEEL_INVALID, "%s: step %llu, attempt %llu is committed: its shards stay",
+                         store->path, (unsigned long long)step, (unsigned long long)attempt);
     enum keel_status status = keel_step_open(store, step, attempt, false, &place);
     if (status != KEEL_OK)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status;

@@ -106,7 +106,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     }
     if (status == KEEL_NOT_FOUND)
         out->state = KEEL_ATTEMPT_UNCOMMITTED;
-    out->bases_unknown = status == KEEL_VERSION;
+    out->newer = out->bases_unknown = status == KEEL_VERSION;
     if (!scan->headers)
         return KEEL_OK;
     if (out->state == KEEL_ATTEMPT_UNCOMMITTED)

@@ -17,6 +17,7 @@ struct keel_attempt {
     /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
     struct keel_manifest_base *bases; /* owned by the list */
     uint32_t base_count;
+    bool newer;         /* damaged as far as this program can tell: its manifest is of a newer version */
     bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */
     bool whole;         /* not committed, but every rank's shard is sound: perhaps its manifest was lost */
 };

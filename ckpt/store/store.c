@@ -18,9 +18,25 @@ struct run_search {
     uint32_t count;
 };
 
+struct contents {
+    bool steps, others;
+};
+
+static enum keel_status see_entry(void *context, const char *name)
+{
+    struct contents *contents = context;
+    uint64_t step, attempt;
+    bool is_step = keel_step_name_parse(name, &step, &attempt);
+    contents->steps = contents->steps || is_step;
+    contents->others = contents->others || !is_step;
+    return KEEL_OK;
+}
+
+/* A run's directory holds snapshots, or nothing yet. One that cannot be listed may be one: opening tells. */
 static enum keel_status see_run(void *context, const char *name)
 {
     struct run_search *search = context;
+    struct contents contents = {0};
     char path[KEEL_PATH_BYTES];
     struct stat info;
     if (!keel_run_name_valid(name))
@@ -28,6 +44,9 @@ static enum keel_status see_run(void *context, const char *name)
     KEEL_TRY(keel_path_join(path, search->root, name));
     if (keel_disk_stat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode))
         return KEEL_OK;
+    enum keel_status status = keel_dir_list(path, see_entry, &contents);
+    if (status == KEEL_NO_MEMORY || (contents.others && !contents.steps))
+        return status;
     snprintf(search->found, sizeof search->found, "%s", name);
     search->count++;
     return KEEL_OK;
@@ -231,6 +250,26 @@ void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *
     struct keel_workspace old = swap_spare(store, *workspace);
     keel_free(old.memory);
     *workspace = (struct keel_workspace){0};
+}
+
+/* ---- what was committed here --------------------------------------------------------------------------- */
+
+void keel_store_note_committed(struct keel_store *store, uint64_t step, uint64_t attempt)
+{
+    keel_mutex_lock(&store->lock);
+    store->committed[store->committed_count++ % KEEL_STORE_COMMITTED_MAX] =
+        (struct keel_generation){step, attempt};
+    keel_mutex_unlock(&store->lock);
+}
+
+bool keel_store_has_committed(struct keel_store *store, uint64_t step, uint64_t attempt)
+{
+    bool found = false;
+    keel_mutex_lock(&store->lock);
+    for (uint64_t i = 0; i < KEEL_STORE_COMMITTED_MAX && i < store->committed_count; i++)
+        found = found || (store->committed[i].step == step && store->committed[i].attempt == attempt);
+    keel_mutex_unlock(&store->lock);
+    return found;
 }
 
 /* ---- attempts ------------------------------------------------------------------------------------------ */

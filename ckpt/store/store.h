@@ -10,7 +10,7 @@
 #include <keel/file.h>
 #include <keel/thread.h>
 
-enum { KEEL_STEP_NAME_BYTES = 64, KEEL_SHARD_NAME_BYTES = 32 };
+enum { KEEL_STEP_NAME_BYTES = 64, KEEL_SHARD_NAME_BYTES = 32, KEEL_STORE_COMMITTED_MAX = 64 };
 
 #define KEEL_MANIFEST_NAME "manifest.json"
 
@@ -24,6 +24,10 @@ struct keel_workspace {
 
 struct keel_base;
 
+struct keel_generation {
+    uint64_t step, attempt;
+};
+
 struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];
     char path[KEEL_PATH_BYTES]; /* root/run */
@@ -34,9 +38,11 @@ struct keel_store {
     _Atomic uint64_t settled_ns;  /* see gc_remove.c */
     struct keel_mutex lock;       /* guards: */
     struct keel_workspace spare;
-    struct keel_base *bases; /* list, owned: delta_base.h */
-    uint32_t saves;          /* that have not ended */
-    uint32_t handle;         /* constant while it is open */
+    struct keel_base *bases;                                    /* list, owned: delta_base.h */
+    uint32_t saves;                                             /* that have not ended */
+    struct keel_generation committed[KEEL_STORE_COMMITTED_MAX]; /* a ring: those of this store, newest kept */
+    uint64_t committed_count;
+    uint32_t handle; /* constant while it is open */
 };
 /* One save more that has begun, or that has ended. */
 void keel_store_count_saves(struct keel_store *store, bool more);
@@ -46,6 +52,11 @@ enum keel_status keel_store_take_workspace(struct keel_store *store, size_t byte
 /* Whether one of that size lies ready. */
 bool keel_store_has_workspace(struct keel_store *store, size_t bytes);
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace);
+
+/* This store has committed that attempt; and whether it has, among the last so many. The manifest tells it,
+ * too, but a disk may lose that, and repair may bring it back: until then the shards must stay. */
+void keel_store_note_committed(struct keel_store *store, uint64_t step, uint64_t attempt);
+bool keel_store_has_committed(struct keel_store *store, uint64_t step, uint64_t attempt);
 
 /* Names and paths of one attempt. */
 struct keel_step_place {

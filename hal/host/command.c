@@ -1,5 +1,6 @@
 /* command.c - a set's table of commands: their command lines, and --help. */
 #include <errno.h>
+#include <keel/clock.h>
 #include <keel/command.h>
 #include <keel/file.h>
 #include <keel/process.h>
@@ -19,8 +20,10 @@ static void print_usage(FILE *out, const struct keel_command_set *set)
 {
     fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", set->name);
     for (uint32_t i = 0; i < set->kind_count; i++)
-        fprintf(out, "  %s %-7s %s\n", set->name, set->kinds[i]->name, set->kinds[i]->summary);
-    fprintf(out, "\n%s%s COMMAND --help tells the options of one.\n\nexamples:\n", codes_help, set->name);
+        fprintf(out, "  %s %-7s %-12s %s\n", set->name, set->kinds[i]->name, set->kinds[i]->operands,
+                set->kinds[i]->summary);
+    fprintf(out, "\n%s%s%s COMMAND --help tells the options of one.\n\nexamples:\n",
+            set->notes != NULL ? set->notes : "", codes_help, set->name);
     for (uint32_t i = 0; i < set->kind_count; i++)
         fputs(set->kinds[i]->examples, out);
 }
@@ -36,11 +39,13 @@ static void print_help(FILE *out, const struct keel_command_set *set, const stru
 {
     fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n%s\noptions:\n", set->name, kind->name,
             kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary, kind->details);
-    for (const struct keel_command_option *o = kind->options; o->name != NULL; o++)
-        if (o->help != NULL)
-            print_option(out, o->name, o->value, o->help);
+    const struct keel_command_option *const tables[] = {kind->options, set->shared};
+    for (int i = 0; i < 2; i++)
+        for (const struct keel_command_option *o = tables[i]; o != NULL && o->name != NULL; o++)
+            if (o->help != NULL)
+                print_option(out, o->name, o->value, o->help);
     print_option(out, "--json", NULL, json_help);
-    fprintf(out, "\n%s\nexamples:\n%s", codes_help, kind->examples);
+    fprintf(out, "\n%s%s\nexamples:\n%s", set->notes != NULL ? set->notes : "", codes_help, kind->examples);
 }
 
 /* ---- failures, and the object of --json ---- */
@@ -163,6 +168,32 @@ static bool parse_bytes(const char *text, uint64_t *out)
     return true;
 }
 
+static bool parse_duration(const char *text, uint64_t *out)
+{
+    static const struct {
+        char unit;
+        uint64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    uint64_t count;
+    const char *rest;
+    if (!parse_number(text, &count, &rest) || rest[0] == '\0' || rest[1] != '\0')
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (units[i].unit == rest[0] && count <= UINT64_MAX / KEEL_NS_PER_S / units[i].seconds) {
+            *out = count * units[i].seconds * KEEL_NS_PER_S;
+            return count > 0;
+        }
+    return false;
+}
+
+static bool add_text(struct keel_command_texts *texts, const char *text)
+{
+    if (texts->count == KEEL_COMMAND_TEXTS_MAX)
+        return false;
+    texts->at[texts->count++] = text;
+    return true;
+}
+
 static bool set_option(struct keel_command *cmd, const struct keel_command_option *option, const char *text)
 {
     void *field = cmd->own.bytes + option->offset;
@@ -172,9 +203,15 @@ static bool set_option(struct keel_command *cmd, const struct keel_command_optio
         *(bool *)field = true;
         return true;
     case KEEL_COMMAND_COUNT:
-        return parse_number(text, field, &rest) && *rest == '\0';
+    case KEEL_COMMAND_POSITIVE:
+        return parse_number(text, field, &rest) && *rest == '\0' &&
+               (option->type == KEEL_COMMAND_COUNT || *(uint64_t *)field > 0);
     case KEEL_COMMAND_BYTES:
         return parse_bytes(text, field);
+    case KEEL_COMMAND_DURATION:
+        return parse_duration(text, field);
+    case KEEL_COMMAND_TEXTS:
+        return add_text(field, text);
     case KEEL_COMMAND_TEXT:
         *(const char **)field = text;
         return true;
@@ -182,17 +219,26 @@ static bool set_option(struct keel_command *cmd, const struct keel_command_optio
     return false;
 }
 
+/* The command's own, or one of its set; NULL: none is called so. */
+static const struct keel_command_option *find_option(const struct keel_command *cmd, const char *name)
+{
+    const struct keel_command_option *const tables[] = {cmd->kind->options, cmd->set->shared};
+    for (int i = 0; i < 2; i++)
+        for (const struct keel_command_option *o = tables[i]; o != NULL && o->name != NULL; o++)
+            if (strcmp(o->name, name) == 0)
+                return o;
+    return NULL;
+}
+
 /* The words of one option, argv[*at] first; moves *at to its last. 0, or the exit code. */
 static int take_option(struct keel_command *cmd, int argc, char **argv, int *at)
 {
-    const struct keel_command_option *option = cmd->kind->options;
     if (strcmp(argv[*at], "--json") == 0) {
         cmd->json = true;
         return 0;
     }
-    while (option->name != NULL && strcmp(option->name, argv[*at]) != 0)
-        option++;
-    if (option->name == NULL)
+    const struct keel_command_option *option = find_option(cmd, argv[*at]);
+    if (option == NULL)
         return keel_command_wrong_use(cmd->set, "unknown option ", argv[*at]);
     const char *value = NULL;
     if (option->type != KEEL_COMMAND_FLAG && ++*at < argc)
@@ -208,10 +254,9 @@ static int take_option(struct keel_command *cmd, int argc, char **argv, int *at)
 
 enum keel_status keel_command_wrong_value(const struct keel_command *command, const char *option)
 {
-    const struct keel_command_option *found = command->kind->options;
+    const struct keel_command_option *found = find_option(command, option);
     const char *value = NULL;
-    while (strcmp(found->name, option) != 0)
-        found++;
+    KEEL_ASSERT(found != NULL);
     for (int i = 2; i + 1 < command->argc; i++)
         if (strcmp(command->argv[i], option) == 0)
             value = command->argv[i + 1];
@@ -225,9 +270,12 @@ static int parse(const struct keel_command_set *set, const struct keel_command_k
     *out = (struct keel_command){.set = set, .kind = kind, .argc = argc, .argv = argv};
     if (kind->begin != NULL)
         kind->begin(out->own.bytes);
+    bool options = true; /* none behind "--" */
     for (int i = 2; i < argc; i++) {
         int code = 0;
-        if (argv[i][0] == '-')
+        if (options && strcmp(argv[i], "--") == 0)
+            options = false;
+        else if (options && argv[i][0] == '-')
             code = take_option(out, argc, argv, &i);
         else if (out->operand_count == kind->operands_max)
             code = keel_command_wrong_use(set, "one word too many: ", argv[i]);
@@ -236,6 +284,8 @@ static int parse(const struct keel_command_set *set, const struct keel_command_k
         if (code != 0)
             return code;
     }
+    if (out->operand_count < kind->operands_min)
+        return keel_command_wrong_use(set, "missing: ", kind->operands);
     return 0;
 }
 
@@ -279,21 +329,31 @@ enum keel_status keel_command_printed(void)
     return failed && !left ? keel_fail_errno(error, "the standard output cannot be written") : KEEL_OK;
 }
 
+/* Told also after another failure: a code that is not 0 may be an answer (`keel ckpt diff`). */
 static int printed(const struct keel_command_set *set, int code)
 {
     enum keel_status status = keel_command_printed();
-    return status != KEEL_OK && code == 0 ? keel_command_report(set, status) : code;
+    int unprinted = status == KEEL_OK ? 0 : keel_command_report(set, status);
+    return code != 0 ? code : unprinted;
+}
+
+/* Is that word among the options? */
+static bool has_word(int argc, char **argv, const char *word)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], word) == 0)
+            return true;
+    return false;
 }
 
 static int run_command(const struct keel_command_set *set, int argc, char **argv)
 {
     const struct keel_command_kind *kind = NULL;
-    bool help = argc > 1 && strcmp(argv[1], "help") == 0;
+    bool help = has_word(argc, argv, "--help") || has_word(argc, argv, "-h") ||
+                (argc > 1 && strcmp(argv[1], "help") == 0);
     for (uint32_t i = 0; i < set->kind_count && argc > 1; i++)
         if (strcmp(argv[1], set->kinds[i]->name) == 0)
             kind = set->kinds[i];
-    for (int i = 1; i < argc; i++)
-        help = help || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
     if (argc < 2)
         return keel_command_wrong_use(set, "a command is missing", "");
     if (help && kind != NULL)
@@ -311,10 +371,7 @@ static int run_command(const struct keel_command_set *set, int argc, char **argv
 
 int keel_command_main(const struct keel_command_set *set, int argc, char **argv)
 {
-    bool json = false;
-    for (int i = 1; i < argc; i++)
-        json = json || strcmp(argv[i], "--json") == 0;
-    keel_command_begin_output(json);
+    keel_command_begin_output(has_word(argc, argv, "--json"));
     int code = run_command(set, argc, argv);
     keel_command_end_output(code);
     return printed(set, code);

@@ -160,6 +160,30 @@ START_TEST(a_run_that_goes_on_is_found_also_when_its_store_is_a_link)
 }
 END_TEST
 
+START_TEST(a_run_that_may_not_be_written_is_named_with_what_to_do)
+{
+    enum { NOBODY = 65534 };
+    char root[KEEL_PATH_BYTES], lock[KEEL_PATH_BYTES], out[KEEL_PATH_BYTES];
+    bool privileged = geteuid() == 0; /* who may write all must step down to be denied anything */
+    make_store(root, "ckpt");
+    memcpy(out, root, sizeof out);
+    *strrchr(out, '/') = '\0';
+    ck_ok(keel_path_join(lock, out, "run.lock"));
+    ck_ok(keel_file_append(lock, "", 0, false));
+    ck_assert_int_eq(chmod(lock, 0444), 0);
+    ck_assert_int_eq(chmod(out, 0555), 0);
+    ck_assert(!privileged || seteuid(NOBODY) == 0);
+    struct output o = COMMAND("gc", out, "--keep", "2");
+    ck_assert(!privileged || seteuid(0) == 0);
+    ck_assert_int_eq(chmod(out, 0755), 0);
+    ck_assert_msg(o.code == 3 && strstr(o.errors, lock) != NULL && strstr(o.errors, "..") == NULL, "%d %s",
+                  o.code, o.errors);
+    ck_assert_msg(strstr(o.errors, "let its owner do it, or copy the run") != NULL, "%s", o.errors);
+    ck_assert(has(root, "sample/step-100.3/manifest.json"));
+    remove_store(root);
+}
+END_TEST
+
 START_TEST(what_may_be_on_its_way_stays_and_is_counted)
 {
     char top[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
@@ -299,6 +323,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, young_snapshots_stay_within_and_the_first_of_a_span_stays_spaced);
     tcase_add_test(tc, a_run_that_goes_on_is_not_swept_and_one_that_ended_is);
     tcase_add_test(tc, a_run_that_goes_on_is_found_also_when_its_store_is_a_link);
+    tcase_add_test(tc, a_run_that_may_not_be_written_is_named_with_what_to_do);
     tcase_add_test(tc, what_may_be_on_its_way_stays_and_is_counted);
     tcase_add_test(tc, a_snapshot_that_lost_its_manifest_stays_while_its_shards_are_sound);
     tcase_add_test(tc, nothing_goes_while_one_that_stays_may_not_be_looked_at);

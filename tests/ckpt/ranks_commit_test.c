@@ -153,6 +153,33 @@ START_TEST(a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting)
 }
 END_TEST
 
+START_TEST(a_late_discard_leaves_the_shards_of_a_snapshot_that_lost_its_manifest)
+{
+    char root[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES], moved[KEEL_PATH_BYTES];
+    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
+    struct sample_source source = {&region, 4};
+    struct sample_save how = {
+        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+    struct keel_save *save;
+    struct keel_snapshot *snapshot;
+    const struct keel_commit commit = {.step = 4, .attempt = 1};
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    ck_ok(begin_rank(store, &how, &source, 1, &save));
+    ck_ok(keel_save_commit(store, save, &commit, NULL, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
+    ck_ok(keel_path_join(manifest, root, "sample/step-4.1/manifest.json"));
+    ck_ok(keel_path_join(moved, root, "manifest.json"));
+    ck_assert_int_eq(rename(manifest, moved), 0); /* a disk that loses a file */
+    ck_status(keel_save_discard(store, 4, 1, 0), KEEL_INVALID);
+    ck_assert_int_eq(rename(moved, manifest), 0); /* as repair brings it back */
+    ck_ok(keel_snapshot_open(store, 4, 1, &snapshot));
+    ck_ok(check_all(snapshot, 4));
+    keel_snapshot_close(snapshot);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_single_process_needs_no_ranks)
 {
     char root[KEEL_PATH_BYTES];
@@ -185,6 +212,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, ranks_that_all_saved_commit_one_snapshot);
     tcase_add_test(tc, a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting);
+    tcase_add_test(tc, a_late_discard_leaves_the_shards_of_a_snapshot_that_lost_its_manifest);
     tcase_add_test(tc, a_single_process_needs_no_ranks);
 }
 

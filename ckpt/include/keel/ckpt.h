@@ -190,7 +190,8 @@ void keel_save_cancel(struct keel_save *save);
 /* Remove a rank's shard that was finished, of an attempt that is known to have failed: another rank has no
  * shard of it, or its commit was refused. With the last of its files the attempt's directory goes. By whoever
  * knows that nobody commits that attempt any more, once its save there is finished; fine when there is
- * nothing. INVALID: it is committed. Blocks. */
+ * nothing. INVALID: it is committed, or was by this store and has lost its manifest since (repair can bring
+ * that back as long as the shards are there). Blocks. */
 enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint64_t attempt, uint32_t rank);
 
 /* ---- commit (one process) ------------------------------------------------------------------------ */

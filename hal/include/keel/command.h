@@ -1,4 +1,4 @@
-/* command.h - command lines by tables: `keel SET COMMAND [OPTION]... [OPERAND]...`.
+/* command.h - command lines by tables: `keel SET COMMAND [OPTION]... [--] [OPERAND]...`.
  *
  * A command is one struct keel_command_kind: its words, its options as a table, what it does. command.c
  * parses by these tables and prints --help from them; --json is an option of all. Nothing here knows what a
@@ -15,13 +15,21 @@
 
 KEEL_API_BEGIN
 
-enum { KEEL_COMMAND_OPERANDS_MAX = 64, KEEL_COMMAND_OWN_BYTES = 512 };
+enum { KEEL_COMMAND_OPERANDS_MAX = 64, KEEL_COMMAND_OWN_BYTES = 512, KEEL_COMMAND_TEXTS_MAX = 16 };
 
 enum keel_command_type {
-    KEEL_COMMAND_FLAG,  /* bool */
-    KEEL_COMMAND_COUNT, /* uint64_t: a whole number */
-    KEEL_COMMAND_BYTES, /* uint64_t: 8, 64K, 16M, 1G */
-    KEEL_COMMAND_TEXT   /* const char * */
+    KEEL_COMMAND_FLAG,     /* bool */
+    KEEL_COMMAND_COUNT,    /* uint64_t: a whole number */
+    KEEL_COMMAND_POSITIVE, /* uint64_t: a whole number from 1 on */
+    KEEL_COMMAND_BYTES,    /* uint64_t: 8, 64K, 16M, 1G */
+    KEEL_COMMAND_DURATION, /* uint64_t, nanoseconds, not zero: 90s, 30m, 12h, 7d */
+    KEEL_COMMAND_TEXT,     /* const char * */
+    KEEL_COMMAND_TEXTS     /* struct keel_command_texts: may be given several times */
+};
+
+struct keel_command_texts {
+    uint32_t count;
+    const char *at[KEEL_COMMAND_TEXTS_MAX];
 };
 
 struct keel_command_option {
@@ -49,7 +57,7 @@ struct keel_command {
 struct keel_command_kind {
     const char *name;
     const char *operands; /* for --help; "" for none */
-    uint32_t operands_max;
+    uint32_t operands_min, operands_max;
     const char *summary;                       /* a line */
     const char *details;                       /* whole lines */
     const char *examples;                      /* whole lines */
@@ -62,6 +70,10 @@ struct keel_command_set {
     const char *name; /* "keel net" */
     const struct keel_command_kind *const *kinds;
     uint32_t kind_count;
+    /* Options of every command, ended by a name that is NULL; their offsets lie in a struct that begins each
+     * command's own one. NULL: none. */
+    const struct keel_command_option *shared;
+    const char *notes; /* whole lines for every --help; NULL: none */
 };
 
 /* Run argv[1] of a set; argv[0] is the set's last word. Returns the process exit code. */
