@@ -147,7 +147,7 @@ static void lay_out_anew(struct keel_view *next)
 {
     uint32_t active = keel_view_active_count(next);
     for (uint32_t s = 0; s < next->shard_count; s++)
-        next->shard_rank[s] = next->members[s * active / next->shard_count].rank;
+        next->shard_rank[s] = next->members[keel_view_first_place(s, next->shard_count, active)].rank;
 }
 
 static void move_shards(const struct keel_view *old, struct keel_view *next)

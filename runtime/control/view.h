@@ -35,6 +35,12 @@ struct keel_view_change {
 bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change,
                     struct keel_view *out);
 
+/* Which of `active` members carries a shard when shards are laid out anew. */
+static inline uint32_t keel_view_first_place(uint32_t shard, uint32_t shard_count, uint32_t active)
+{
+    return shard * active / shard_count;
+}
+
 /* Epoch 1 .. KEEL_EPOCH_MAX; ranks below 64, unique and ascending; spares carry nothing; every shard is owned
  * by one active member; (node, local) unique; addresses within their size. */
 bool keel_view_valid(const struct keel_view *view);

@@ -41,8 +41,11 @@ static enum keel_status build(struct keel_engine *engine, const struct keel_engi
     if (align_bytes > KEEL_PLACE_BYTES)
         return keel_fail(KEEL_UNSUPPORTED, "%s aligns buffers to %u bytes; the layout of parameters to %d",
                          keel_device_info(config->device)->selector, align_bytes, (int)KEEL_PLACE_BYTES);
-    KEEL_TRY(keel_queue_create(config->device, &engine->queue));
+    if (!config->plan_only)
+        KEEL_TRY(keel_queue_create(config->device, &engine->queue));
     KEEL_TRY(keel_engine_compile(engine, config));
+    if (config->plan_only)
+        return KEEL_OK;
     const struct keel_graph *train = engine->train.graph;
     KEEL_TRY(keel_alloc(train->param_count, sizeof *engine->inits, (void *)&engine->inits));
     memcpy(engine->inits, train->params, train->param_count * sizeof *engine->inits);
@@ -82,6 +85,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->nesterov = config->nesterov;
     engine->training = config->training;
     engine->check_products = config->check_products;
+    engine->plan_only = config->plan_only;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);
@@ -229,7 +233,7 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
 {
     *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
-                                      .activation_bytes = keel_buffer_bytes(engine->arena),
+                                      .activation_bytes = keel_engine_arena_bytes(engine),
                                       .commands_update =
                                           engine->update.norm.count + engine->update.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)

@@ -199,17 +199,20 @@ static uint64_t scratch_bytes(const struct keel_engine *engine)
     return bytes;
 }
 
+uint64_t keel_engine_arena_bytes(const struct keel_engine *engine)
+{
+    const uint64_t train = engine->train.plan.arena_bytes, eval = engine->eval.plan.arena_bytes;
+    return train > eval ? train : eval;
+}
+
 static enum keel_status make_buffers(struct keel_engine *engine)
 {
     uint64_t flat_bytes = engine->layout.flat_count * sizeof(float);
-    uint64_t arena_bytes = engine->eval.plan.arena_bytes;
-    if (engine->train.plan.arena_bytes > arena_bytes)
-        arena_bytes = engine->train.plan.arena_bytes;
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (engine->training ? i != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
                              : i == KEEL_FLAT_WEIGHTS)
             KEEL_TRY(keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
-    KEEL_TRY(keel_engine_make_buffer(engine, arena_bytes, &engine->arena));
+    KEEL_TRY(keel_engine_make_buffer(engine, keel_engine_arena_bytes(engine), &engine->arena));
     KEEL_TRY(make_feed(engine));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->loss));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->eval_loss));
@@ -367,6 +370,8 @@ static enum keel_status compile(struct keel_engine *engine, const struct keel_en
     KEEL_TRY(keel_graph_status(config->graph));
     KEEL_TRY(find_inputs(engine, config->graph));
     KEEL_TRY(run_passes(engine, config));
+    if (engine->plan_only)
+        return KEEL_OK;
     KEEL_TRY(make_buffers(engine));
     KEEL_TRY(bind_values(engine, &engine->eval, engine->eval_loss));
     if (engine->training)

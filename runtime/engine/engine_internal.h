@@ -83,7 +83,7 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
-    bool training, check_products;
+    bool training, check_products, plan_only;
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
@@ -118,6 +118,9 @@ struct keel_engine {
 /* Everything between the model and the lists. The engine's plain fields are set. */
 enum keel_status keel_engine_compile(struct keel_engine *engine, const struct keel_engine_config *config);
 void keel_program_fini(struct keel_engine_program *program);
+
+/* Of the arena, which train and eval share. */
+uint64_t keel_engine_arena_bytes(const struct keel_engine *engine);
 
 /* A buffer that is counted; the caller owns it. */
 enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes,

@@ -32,7 +32,7 @@ static enum keel_status take_slot(struct keel_engine *engine, struct keel_feed_s
     return KEEL_OK;
 }
 
-static enum keel_status feed_batch(struct keel_engine *engine, const struct keel_engine_batch *batch)
+enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     struct keel_feed_slot *slot;
     KEEL_TRY(take_slot(engine, &slot));
@@ -68,17 +68,17 @@ enum keel_status keel_engine_zero(struct keel_engine *engine)
     return run_list(engine, &engine->update.zero);
 }
 
-enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,
-                                        enum keel_status (*finished)(void *context, uint32_t bucket),
-                                        void *context)
+enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
-    KEEL_ASSERT(engine->training);
-    KEEL_TRY(feed_batch(engine, batch));
-    for (uint32_t i = 0; i < engine->train.list_count; i++) {
-        KEEL_TRY(run_list(engine, &engine->train.lists[i]));
-        if (finished != NULL && i < engine->layout.bucket_count)
-            KEEL_TRY(finished(context, i));
-    }
+    KEEL_ASSERT(engine->training && segment < engine->train.list_count);
+    return run_list(engine, &engine->train.lists[segment]);
+}
+
+enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch)
+{
+    KEEL_TRY(keel_engine_feed(engine, batch));
+    for (uint32_t i = 0; i <= engine->layout.bucket_count; i++)
+        KEEL_TRY(keel_engine_segment(engine, i));
     return keel_queue_flush(engine->queue);
 }
 
@@ -159,7 +159,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
 
 static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
-    KEEL_TRY(feed_batch(engine, batch));
+    KEEL_TRY(keel_engine_feed(engine, batch));
     KEEL_TRY(keel_queue_fill(engine->queue, engine->eval_loss, 0, sizeof(float), 0, NULL, NULL));
     return run_list(engine, &engine->eval.lists[0]);
 }

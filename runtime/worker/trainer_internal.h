@@ -1,10 +1,17 @@
-/* trainer_internal.h - the trainer's fields, shared by trainer*.c. */
+/* trainer_internal.h - the trainer's fields, shared by what runs a step.
+ *
+ * trainer.c          creation, warm-up, one attempt at a step
+ * tape_run.c         the executor: one loop over the actions of a tape
+ * tape_sum.c         sums over ranks: staging, collectives, the way back to the device
+ * partial_buffers.c  slots: the values of held nodes
+ * step_records.c     what every rank says with a step, and whether they agree
+ * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
 #ifndef KEEL_TRAINER_INTERNAL_H
 #define KEEL_TRAINER_INTERNAL_H
 
 #include "trainer.h"
 
-#include "partial_sums.h"
+#include "tape.h"
 #include <keel/node.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
@@ -12,15 +19,8 @@ enum { KEEL_LOSS_FLOATS = 64 };
 
 struct keel_partial_buffer {
     struct keel_buffer *buffer;   /* flat gradients, then the loss; NULL until first needed */
-    struct keel_buffer **slices;  /* bucket_count + 1: the last is the loss */
-    struct keel_launch_list *add; /* bucket_count + 1: gradients += slot */
-    bool used;
-};
-
-/* What every rank says with the last reduction of a step. */
-struct keel_commit_record {
-    uint64_t epoch, step, digest, wishes;
-    uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
+    struct keel_buffer **slices;  /* by piece: the last is the loss */
+    struct keel_launch_list *add; /* by piece: gradients += slot */
 };
 
 struct keel_trainer {
@@ -35,26 +35,24 @@ struct keel_trainer {
     atomic_uint_fast64_t *progress;
     uint64_t flat_count;
     uint32_t bucket_count;
-    struct keel_buffer **gradient_slices; /* per bucket */
+    struct keel_buffer **gradient_slices; /* by piece: the last is the engine's loss */
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
 
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
-    struct keel_partial_sums hold;
-    uint64_t hold_step; /* the step whose nodes are held */
-    uint64_t digest;    /* of the weights as they are */
-    uint64_t probe;     /* after the update of the warm-up */
+    struct keel_partial_sums hold; /* which slot holds what */
+    uint64_t hold_step;            /* the step whose nodes are held */
+    uint64_t digest;               /* of the weights as they are */
+    uint64_t probe;                /* after the update of the warm-up */
 
-    /* Of the shard being computed, for the bucket callback. */
-    int chain[KEEL_HOLD_LEVELS_MAX]; /* slots to add, in order */
-    uint32_t chain_count;
-    bool last_shard;
-    struct keel_event **bucket_events; /* per bucket, of the last shard; NULL when there was none */
+    struct keel_tape tape;             /* of the attempt under way; grows at view changes, never in a step */
+    struct keel_event **bucket_events; /* per bucket: its MARK; NULL when there was none */
+    float loss;                        /* of a rank that is alone: where the device writes it */
 
-    /* Staging for sums between ranks; grows at view changes, never in a step. */
+    /* Staging for sums between ranks; grows likewise. */
     float *parts[KEEL_HOLD_NODES_MAX];  /* transport memory; per held node: flat_count + KEEL_LOSS_FLOATS */
     float *result;                      /* the same of the sum */
-    struct keel_operation **operations; /* bucket_count + 2: loss, commit record */
+    struct keel_operation **operations; /* by piece: buckets, loss, records; NULL: not under way */
     struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
 };
 
@@ -68,6 +66,53 @@ static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)
 {
     return trainer->flat_count * sizeof(float);
 }
+
+/* Where a piece lies in the flat gradients with the loss behind them, in elements. */
+struct keel_engine_bucket keel_trainer_piece(const struct keel_trainer *trainer, uint32_t piece);
+/* Slices of a flat buffer by bucket; the loss is left to the caller. */
+enum keel_status keel_trainer_slice_buckets(const struct keel_trainer *trainer, struct keel_buffer *flat,
+                                            struct keel_buffer **slices);
+
+/* ---- a tape that runs ---------------------------------------------------------------------------------- */
+
+struct keel_tape_run {
+    struct keel_trainer *trainer;
+    const struct keel_trainer_step *step;
+    struct keel_trainer_result result;
+    int section;                     /* enum keel_hang_section that is open, or -1 */
+    uint64_t begun_ns, waiting_ns;   /* the attempt; the first AWAIT */
+    int chain[KEEL_HOLD_LEVELS_MAX]; /* slots whose loss was added since ZERO */
+    uint32_t chain_count;
+};
+
+/* tape_run.c: run trainer->tape. */
+enum keel_status keel_tape_run(struct keel_tape_run *run);
+/* Sections of the hang watch, around what waits for the device: one is open at a time. */
+void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section);
+void keel_tape_leave(struct keel_tape_run *run);
+/* Wait until a queue has done all that it was given. */
+enum keel_status keel_tape_finish_queue(const struct keel_tape_run *run, struct keel_queue *queue);
+
+/* Each performs the actions of that kind. */
+enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_restore(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_add(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_read(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_write(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
+
+/* Before the tape runs: the slots and the staging that it needs and the trainer has not. */
+enum keel_status keel_partial_buffers_prepare(struct keel_tape_run *run);
+enum keel_status keel_tape_stage(struct keel_trainer *trainer);
+/* Slots and staging, when no queue uses them any more. */
+void keel_partial_buffers_destroy(struct keel_trainer *trainer);
+void keel_tape_unstage(struct keel_trainer *trainer);
+
+/* ---- the state ----------------------------------------------------------------------------------------- */
 
 /* trainer_state.c: what snapshots put in front of the names of a part's tensors, and whether it is kept. */
 const char *keel_state_prefix(uint32_t part);

@@ -144,7 +144,7 @@ static enum keel_status step(struct keel_engine *engine, void *const *inputs, do
     struct keel_engine_batch batch = {.inputs = (const void *const *)inputs, .seed = 1};
     double since = processor_seconds();
     KEEL_TRY(keel_engine_zero(engine));
-    KEEL_TRY(keel_engine_microbatch(engine, &batch, NULL, NULL));
+    KEEL_TRY(keel_engine_microbatch(engine, &batch));
     KEEL_TRY(keel_queue_finish(keel_engine_queue(engine), keel_deadline_after_ns(300 * KEEL_NS_PER_S)));
     *seconds = processor_seconds() - since;
     return KEEL_OK;

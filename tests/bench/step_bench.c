@@ -132,7 +132,7 @@ static enum keel_status step(struct keel_engine *engine, const struct shape *sha
                                         .step = number};
     struct keel_engine_updated updated;
     KEEL_TRY(keel_engine_zero(engine));
-    KEEL_TRY(keel_engine_microbatch(engine, &batch, NULL, NULL));
+    KEEL_TRY(keel_engine_microbatch(engine, &batch));
     return keel_engine_update(engine, &update, soon(), &updated);
 }
 

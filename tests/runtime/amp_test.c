@@ -31,7 +31,7 @@ static float compute_gradients(struct engine_rig *rig, uint32_t step)
     for (uint32_t m = 0; m < 2; m++) {
         fill_tokens(rig, m, &tokens);
         struct keel_engine_batch batch = batch_of(&tokens, step, m);
-        ck_ok(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig->engine, &batch));
     }
     return read_loss(rig);
 }

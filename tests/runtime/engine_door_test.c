@@ -169,7 +169,7 @@ START_TEST(statistics_lie_last_are_in_no_norm_and_follow_their_mean)
     struct keel_queue *queue = keel_engine_queue(rig.engine);
     struct keel_buffer *gradients = keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS);
     ck_ok(keel_engine_zero(rig.engine));
-    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch));
     ck_ok(keel_queue_write(queue, gradients, keel_engine_tile(rig.engine, 0)->offset * 4, seen[0],
                            sizeof seen[0], NULL, NULL));
     ck_ok(keel_queue_write(queue, gradients, keel_engine_tile(rig.engine, 2)->offset * 4, seen[1],
@@ -209,7 +209,7 @@ START_TEST(gradients_and_losses_are_means_over_the_microbatches_of_the_step)
         struct rig *rig = i == 0 ? &one : &two;
         ck_ok(keel_engine_zero(rig->engine));
         for (int m = 0; m < (i == 0 ? 1 : 2); m++)
-            ck_ok(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+            ck_ok(keel_engine_microbatch(rig->engine, &batch));
         ck_ok(keel_queue_read(keel_engine_queue(rig->engine), keel_engine_loss(rig->engine), 0, &loss[i], 4,
                               NULL, NULL));
         read_flat(rig, KEEL_FLAT_GRADIENTS, 1, gradient[i]);

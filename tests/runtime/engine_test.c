@@ -34,7 +34,7 @@ static struct step_result run_step(struct engine_rig *rig, uint32_t step)
     for (uint32_t m = 0; m < 2; m++) {
         fill_tokens(rig, step * 2 + m, &tokens);
         struct keel_engine_batch batch = batch_of(&tokens, step, m);
-        ck_ok(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig->engine, &batch));
     }
     result.loss = read_loss(rig);
     struct keel_engine_update update = usual_update;
@@ -251,7 +251,7 @@ START_TEST(a_tiny_batch_is_learnt_by_heart)
         struct keel_engine_updated updated;
         update.step = step;
         ck_ok(keel_engine_zero(rig.engine));
-        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig.engine, &batch));
         loss = read_loss(&rig);
         first = step == 0 ? loss : first;
         ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
@@ -274,7 +274,7 @@ START_TEST(dropout_depends_on_step_and_microbatch_alone)
     float loss[4];
     for (int i = 0; i < 4; i++) {
         ck_ok(keel_engine_zero(rig.engine));
-        ck_ok(keel_engine_microbatch(rig.engine, &batches[i], NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig.engine, &batches[i]));
         loss[i] = read_loss(&rig);
     }
     ck_assert(loss[0] == loss[1]);
@@ -349,7 +349,7 @@ static enum keel_status quiet_step(struct engine_rig *rig, const struct tokens *
     KEEL_TRY(keel_engine_zero(rig->engine));
     for (uint32_t m = 0; m < 2; m++) {
         struct keel_engine_batch batch = batch_of(tokens, step, m);
-        KEEL_TRY(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+        KEEL_TRY(keel_engine_microbatch(rig->engine, &batch));
     }
     return keel_engine_update(rig->engine, &update, soon(), &updated);
 }
@@ -390,13 +390,13 @@ START_TEST(more_microbatches_than_slots_may_be_enqueued_at_once)
     fill_tokens(&rig, 0, &tokens);
     ck_ok(keel_engine_zero(rig.engine));
     struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
-    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch));
     float one = read_loss(&rig);
     ck_ok(keel_engine_zero(rig.engine));
     enum { MANY = 3 * KEEL_ENGINE_SLOTS };
     float sum = 0.0F;
     for (uint32_t i = 0; i < MANY; i++) {
-        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig.engine, &batch));
         sum += one; /* left to right, as the accumulator */
     }
     ck_assert(read_loss(&rig) == sum);
@@ -416,7 +416,7 @@ START_TEST(a_full_ring_times_out_and_the_microbatch_can_be_tried_again)
     fill_tokens(&rig, 0, &tokens);
     struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
     ck_ok(keel_engine_zero(rig.engine));
-    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch));
     float one = read_loss(&rig);
 
     /* Work that keeps the queue for a second or so: the slots behind it are not read meanwhile. */
@@ -428,13 +428,13 @@ START_TEST(a_full_ring_times_out_and_the_microbatch_can_be_tried_again)
     ck_ok(keel_engine_zero(rig.engine));
     float sum = 0.0F;
     for (uint32_t i = 0; i < KEEL_ENGINE_SLOTS; i++) {
-        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+        ck_ok(keel_engine_microbatch(rig.engine, &batch));
         sum += one;
     }
-    ck_status(keel_engine_microbatch(rig.engine, &batch, NULL, NULL), KEEL_TIMEOUT);
+    ck_status(keel_engine_microbatch(rig.engine, &batch), KEEL_TIMEOUT);
     ck_ok(keel_queue_finish(keel_engine_queue(rig.engine), soon()));
     ck_assert(read_loss(&rig) == sum); /* the refused one left nothing behind */
-    ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch));
     ck_assert(read_loss(&rig) == sum + one);
     keel_buffer_destroy(ballast);
     engine_rig_close(&rig);
@@ -442,22 +442,6 @@ START_TEST(a_full_ring_times_out_and_the_microbatch_can_be_tried_again)
 END_TEST
 
 /* ---- flat buffers and buckets -------------------------------------------------------------------------- */
-
-struct bucket_watch {
-    struct engine_rig *rig;
-    struct keel_buffer *copy; /* of the gradients, bucket by bucket as they become final */
-    uint32_t next;
-};
-
-static enum keel_status copy_bucket(void *context, uint32_t bucket)
-{
-    struct bucket_watch *watch = context;
-    ck_assert_uint_eq(bucket, watch->next++);
-    const struct keel_engine_bucket *range = keel_engine_bucket(watch->rig->engine, bucket);
-    return keel_queue_copy(keel_engine_queue(watch->rig->engine),
-                           keel_engine_flat(watch->rig->engine, KEEL_FLAT_GRADIENTS), range->offset * 4,
-                           watch->copy, range->offset * 4, range->count * 4, NULL, NULL);
-}
 
 START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
 {
@@ -478,16 +462,24 @@ START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
 
     static struct tokens tokens;
     fill_tokens(&rig, 0, &tokens);
-    struct bucket_watch watch = {.rig = &rig};
-    ck_ok(keel_buffer_create(rig.device, flat * sizeof(float), &watch.copy));
+    struct keel_buffer *copy; /* of the gradients, bucket by bucket as they become final */
+    ck_ok(keel_buffer_create(rig.device, flat * sizeof(float), &copy));
     ck_ok(keel_engine_zero(rig.engine));
     struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
-    ck_ok(keel_engine_microbatch(rig.engine, &batch, copy_bucket, &watch));
-    ck_assert_uint_eq(watch.next, buckets);
+    ck_ok(keel_engine_feed(rig.engine, &batch));
+    for (uint32_t b = 0; b <= buckets; b++) {
+        ck_ok(keel_engine_segment(rig.engine, b));
+        if (b == buckets)
+            break;
+        const struct keel_engine_bucket *range = keel_engine_bucket(rig.engine, b);
+        ck_ok(keel_queue_copy(keel_engine_queue(rig.engine),
+                              keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), range->offset * 4, copy,
+                              range->offset * 4, range->count * 4, NULL, NULL));
+    }
     float *said = calloc(flat, sizeof *said);
     float *final = calloc(flat, sizeof *final);
     ck_assert(said != NULL && final != NULL);
-    read_floats(&rig, watch.copy, 0, said, flat);
+    read_floats(&rig, copy, 0, said, flat);
     read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), 0, final, flat);
     ck_assert_int_eq(memcmp(said, final, flat * sizeof *final), 0);
     for (uint32_t i = 0; i < keel_engine_param_count(rig.engine); i++) {
@@ -499,7 +491,7 @@ START_TEST(buckets_cover_all_and_are_final_when_they_are_said_to_be)
     }
     free(said);
     free(final);
-    keel_buffer_destroy(watch.copy);
+    keel_buffer_destroy(copy);
     engine_rig_close(&rig);
 }
 END_TEST
@@ -589,7 +581,7 @@ START_TEST(eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits
     fill_tokens(&train, 4, &tokens);
     struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
     ck_ok(keel_engine_zero(train.engine));
-    ck_ok(keel_engine_microbatch(train.engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(train.engine, &batch));
     float loss;
     float own;
     ck_ok(keel_engine_eval(eval.engine, &batch, soon(), &loss));

@@ -22,7 +22,7 @@ static uint64_t train(struct engine_rig *rig, uint32_t steps)
         for (uint32_t m = 0; m < 3; m++) {
             fill_tokens(rig, m, &tokens);
             struct keel_engine_batch batch = batch_of(&tokens, step, m);
-            ck_ok(keel_engine_microbatch(rig->engine, &batch, NULL, NULL));
+            ck_ok(keel_engine_microbatch(rig->engine, &batch));
         }
         ck_ok(keel_engine_settle(rig->engine, soon()));
         struct keel_engine_update update = {
@@ -88,7 +88,7 @@ START_TEST(a_flipped_bit_of_any_product_is_noticed_before_the_gradients_are_beli
         fill_tokens(&rig, 0, &tokens);
         struct keel_engine_batch batch = batch_of(&tokens, 0, 0);
         ck_ok(keel_engine_zero(rig.engine));
-        ck_ok(keel_engine_microbatch(rig.engine, &batch, NULL, NULL)); /* feeds; nothing is wrong yet */
+        ck_ok(keel_engine_microbatch(rig.engine, &batch)); /* feeds; nothing is wrong yet */
         ck_ok(keel_engine_settle(rig.engine, soon()));
         products = run_with_flip(&rig, wanted);
         ck_assert_uint_eq(products, rig.engine->checks.count);

@@ -307,7 +307,7 @@ static float *net_gradients(struct net *net)
     float *out = op_calloc(count, sizeof *out);
     struct keel_queue *queue = keel_engine_queue(net->engine);
     ck_ok(keel_engine_zero(net->engine));
-    ck_ok(keel_engine_microbatch(net->engine, &net->batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(net->engine, &net->batch));
     ck_ok(keel_queue_read(queue, keel_engine_flat(net->engine, KEEL_FLAT_GRADIENTS), 0, out, count * 4, NULL,
                           NULL));
     ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));

@@ -173,7 +173,7 @@ static void op_backward(struct op_run *run)
     struct keel_queue *queue = keel_engine_queue(run->engine);
     float loss = 0.0F;
     ck_ok(keel_engine_zero(run->engine));
-    ck_ok(keel_engine_microbatch(run->engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(run->engine, &batch));
     ck_ok(keel_queue_read(queue, keel_engine_loss(run->engine), 0, &loss, sizeof loss, NULL, NULL));
     ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
     double truth = op_loss(run);

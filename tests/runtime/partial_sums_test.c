@@ -27,7 +27,6 @@ struct bench {
     struct keel_partial_sums hold;
     uint64_t slots[KEEL_HOLD_NODES_MAX], gradients;
     uint32_t first_of_slot[KEEL_HOLD_NODES_MAX];
-    bool used[KEEL_HOLD_NODES_MAX];
 };
 
 static uint32_t first_of(struct keel_tree_node node)
@@ -40,10 +39,7 @@ static void vacate(struct bench *b)
     struct keel_held_node *held = keel_hold_in_gradients(&b->hold);
     if (held == NULL)
         return;
-    int slot = 0;
-    while (b->used[slot])
-        slot++;
-    b->used[slot] = true;
+    int slot = keel_hold_free_slot(&b->hold);
     b->slots[slot] = b->gradients;
     b->first_of_slot[slot] = first_of(held->node);
     held->slot = slot;
@@ -61,7 +57,6 @@ static void compute(struct bench *b, uint32_t shard)
         bool left = b->first_of_slot[slot] < first;
         value = left ? join(b->slots[slot], value) : join(value, b->slots[slot]);
         first = left ? b->first_of_slot[slot] : first;
-        b->used[slot] = false;
     }
     b->gradients = value;
 }
@@ -93,19 +88,13 @@ START_TEST(any_history_of_losses_and_takeovers_holds_the_subtrees_that_the_group
         struct bench b = {.hold = {.shard_count = 1 + next_random(33)}};
         uint32_t shards = b.hold.shard_count;
         uint16_t owner[64];
-        bool owned[64];
         for (uint32_t view = 0; view < 4; view++) {
-            for (uint32_t s = 0; s < shards; s++) {
+            for (uint32_t s = 0; s < shards; s++)
                 owner[s] = (uint16_t)next_random(2);
-                owned[s] = owner[s] == 0;
-            }
-            int freed[KEEL_HOLD_NODES_MAX];
-            uint32_t freed_count = keel_hold_keep(&b.hold, owned, freed);
-            for (uint32_t i = 0; i < freed_count; i++)
-                b.used[freed[i]] = false;
+            keel_hold_keep(&b.hold, owner, 0);
             uint32_t stop = next_random(shards + 1); /* interrupted there, but for the last view */
             for (uint32_t s = 0; s < shards; s++)
-                if (owned[s] && !keel_hold_covers(&b.hold, s) && (view == 3 || s < stop))
+                if (owner[s] == 0 && !keel_hold_covers(&b.hold, s) && (view == 3 || s < stop))
                     compute(&b, s);
         }
         check(&b, shards, owner);

@@ -202,7 +202,7 @@ static void run_batch(struct side *side, struct dump *dump)
     }
     struct keel_engine_batch batch = {.inputs = (const void *const *)inputs, .seed = side->job.seed};
     ck_ok(keel_engine_zero(side->engine));
-    ck_ok(keel_engine_microbatch(side->engine, &batch, NULL, NULL));
+    ck_ok(keel_engine_microbatch(side->engine, &batch));
     dump_gradients(side, dump);
     for (uint32_t i = 0; i < count; i++)
         keel_free(inputs[i]);

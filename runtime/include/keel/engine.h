@@ -41,6 +41,8 @@ struct keel_engine_config {
     bool check_products;        /* training: notice when a result of a linear layer's products, gradients too,
                                    changes after it was computed; convolutions, attention and experts have
                                    no such check */
+    bool plan_only;             /* passes and layout alone: only parameters, tiles, buckets and facts may be
+                                   asked for; no kernels, and no memory of the device */
     const char *dump_directory; /* graph after each pass as text, or NULL */
     const char *passes_off;     /* NULL: what does not pay on the device; "": nothing; else what to leave out,
                                    with commas: "plan-memory", "fuse" or one of its
@@ -130,14 +132,17 @@ struct keel_engine_batch {
 /* Set gradients and the loss accumulator to zero. */
 enum keel_status keel_engine_zero(struct keel_engine *engine);
 
-/* Blocks only when the queue is KEEL_ENGINE_SLOTS microbatches behind; TIMEOUT after slot_wait_ns, nothing
- * enqueued then. Forward and backward of one microbatch, added to the gradients and to the loss accumulator.
- * `finished`, when not NULL, is called while enqueueing, right after the commands that make bucket b's
- * gradients final, ascending: what it enqueues on the engine's queue runs there, overlapped with what
- * follows on other queues. */
-enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch,
-                                        enum keel_status (*finished)(void *context, uint32_t bucket),
-                                        void *context);
+/* Forward and backward of one microbatch, added to the gradients and to the loss accumulator: feed, then all
+ * segments in order, then keel_queue_flush. Segment b < keel_engine_bucket_count ends where bucket b's
+ * gradients are final, and one more is the rest: what the caller enqueues between two segments runs there,
+ * overlapped with what follows on other queues.
+ *
+ * feed: copy the batch and have it written. Blocks only when the queue is KEEL_ENGINE_SLOTS microbatches
+ * behind; TIMEOUT after slot_wait_ns, nothing enqueued then. */
+enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch);
+enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment);
+/* All of that. */
+enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch);
 
 /* With check_products: compare the checksums of all products so far; DEVICE_LOST names a product whose result
  * changed in memory between being computed and being used. Call it before using a gradient. Blocks until the
@@ -187,7 +192,7 @@ enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadlin
 struct keel_engine_facts {
     uint64_t parameters;           /* elements that are trained: no statistics */
     uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
-    uint64_t activation_bytes;     /* of which the arena */
+    uint64_t activation_bytes;     /* of which the arena, which is planned also with plan_only */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
     uint64_t moved_per_microbatch; /* bytes, likewise, if each operation touches each operand once */
     uint32_t commands_train, commands_eval, commands_update;

@@ -1,4 +1,5 @@
-/* partial_sums.h - which nodes of the shard tree a rank holds. Pure bookkeeping; the values lie elsewhere.
+/* partial_sums.h - which nodes of the shard tree a rank holds. Pure bookkeeping; the values lie elsewhere
+ * (worker/partial_buffers.c).
  *
  * The tree is that of transport.h: node (level L, index i) covers shards [i << L, (i + 1) << L) below
  * shard_count. Each held node names the slot of its value; at most one lies in the gradient buffer. */
@@ -22,9 +23,11 @@ struct keel_partial_sums {
 
 bool keel_hold_covers(const struct keel_partial_sums *hold, uint32_t shard);
 
-/* Forget nodes that cover a shard which owned[] does not name. Freed slots are put into `freed`
- * (capacity KEEL_HOLD_NODES_MAX; KEEL_HOLD_GRADIENTS is not listed); returns their number. */
-uint32_t keel_hold_keep(struct keel_partial_sums *hold, const bool *owned, int *freed);
+/* Forget nodes that cover a shard which `position` does not carry: parts cannot be taken out of a sum. */
+void keel_hold_keep(struct keel_partial_sums *hold, const uint16_t *shard_position, uint32_t position);
+
+/* The lowest slot that no held node names. */
+int keel_hold_free_slot(const struct keel_partial_sums *hold);
 
 /* Shard `shard` is about to be computed into the gradient buffer (where no held node may lie): merges it
  * with held siblings as far up as they go. The slots to be added, in order, go to `merged`; their nodes

@@ -38,22 +38,30 @@ static void insert(struct keel_partial_sums *hold, struct keel_held_node held)
     hold->held[at] = held;
 }
 
-uint32_t keel_hold_keep(struct keel_partial_sums *hold, const bool *owned, int *freed)
+void keel_hold_keep(struct keel_partial_sums *hold, const uint16_t *shard_position, uint32_t position)
 {
-    uint32_t freed_count = 0;
     for (uint32_t i = 0; i < hold->count;) {
         bool keep = true;
         for (uint32_t s = first_shard(hold->held[i].node); s < end_shard(hold, hold->held[i].node); s++)
-            keep = keep && owned[s];
-        if (keep) {
+            keep = keep && shard_position[s] == position;
+        if (keep)
             i++;
-            continue;
-        }
-        if (hold->held[i].slot != KEEL_HOLD_GRADIENTS)
-            freed[freed_count++] = hold->held[i].slot;
-        remove_at(hold, i);
+        else
+            remove_at(hold, i);
     }
-    return freed_count;
+}
+
+int keel_hold_free_slot(const struct keel_partial_sums *hold)
+{
+    bool used[KEEL_HOLD_NODES_MAX] = {false};
+    for (uint32_t i = 0; i < hold->count; i++)
+        if (hold->held[i].slot != KEEL_HOLD_GRADIENTS)
+            used[hold->held[i].slot] = true;
+    int found = 0;
+    while (found < KEEL_HOLD_NODES_MAX && used[found])
+        found++;
+    KEEL_ASSERT(found < KEEL_HOLD_NODES_MAX);
+    return found;
 }
 
 static int take(struct keel_partial_sums *hold, struct keel_tree_node node, bool *found)

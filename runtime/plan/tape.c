@@ -1,0 +1,153 @@
+/* tape.c - makes tapes: which shards are missing, where their nodes go, and what is done with the sums. */
+#include "tape.h"
+#include <keel/memory.h>
+
+uint32_t keel_tape_bound(const struct keel_tape_config *config)
+{
+    enum { PER_SHARD = 4, PER_PIECE = 5, PER_STEP = 20 }; /* the largest of what the functions below put */
+    uint32_t carried = 0;
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        carried += config->shard_position[s] == config->position;
+    /* Of each shard every segment, and as many additions as it has nodes to be merged with: one on average.
+     */
+    return carried * (PER_SHARD + 2 * (config->bucket_count + 1)) + PER_PIECE * config->bucket_count +
+           PER_STEP;
+}
+
+enum keel_status keel_tape_reserve(struct keel_tape *tape, uint32_t actions)
+{
+    if (actions <= tape->capacity)
+        return KEEL_OK;
+    struct keel_action *more;
+    KEEL_TRY(keel_alloc(actions, sizeof *more, &more));
+    keel_free(tape->actions);
+    *tape = (struct keel_tape){.actions = more, .capacity = actions};
+    return KEEL_OK;
+}
+
+void keel_tape_fini(struct keel_tape *tape)
+{
+    keel_free(tape->actions);
+    *tape = (struct keel_tape){.actions = NULL};
+}
+
+static void put(struct keel_tape *tape, struct keel_action action)
+{
+    KEEL_ASSERT(tape->count < tape->capacity);
+    tape->actions[tape->count++] = action;
+}
+
+static void put_kind(struct keel_tape *tape, enum keel_action_kind kind)
+{
+    put(tape, (struct keel_action){.kind = (uint16_t)kind});
+}
+
+static void put_piece(struct keel_tape *tape, enum keel_action_kind kind, uint32_t piece)
+{
+    put(tape, (struct keel_action){.kind = (uint16_t)kind, .piece = piece});
+}
+
+static void put_slot(struct keel_tape *tape, enum keel_action_kind kind, int slot, uint32_t piece)
+{
+    put(tape, (struct keel_action){.kind = (uint16_t)kind, .slot = (int16_t)slot, .piece = piece});
+}
+
+/* Microbatches but the last run through; the last one stops behind each segment, where held siblings are
+ * added to what is final now. Of the last shard each bucket is marked, so that its sum overlaps the segments
+ * behind it. */
+static void put_shard(struct keel_tape *tape, const struct keel_tape_config *config,
+                      struct keel_partial_sums *hold, uint32_t shard, bool last)
+{
+    struct keel_held_node *before = keel_hold_in_gradients(hold);
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    const uint32_t m = config->microbatches - 1;
+    if (before != NULL) {
+        before->slot = keel_hold_free_slot(hold);
+        put_slot(tape, KEEL_ACTION_STORE, before->slot, KEEL_PIECE_ALL);
+    }
+    put_kind(tape, KEEL_ACTION_ZERO);
+    const uint32_t chain_count = keel_hold_add(hold, shard, chain);
+    if (m > 0)
+        put(tape,
+            (struct keel_action){
+                .kind = KEEL_ACTION_COMPUTE, .piece = KEEL_PIECE_ALL, .shard = shard, .microbatch_count = m});
+    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
+        put(tape, (struct keel_action){.kind = KEEL_ACTION_COMPUTE,
+                                       .piece = piece,
+                                       .shard = shard,
+                                       .microbatch = m,
+                                       .microbatch_count = 1});
+        for (uint32_t i = 0; i < chain_count; i++)
+            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
+        if (last && piece < config->bucket_count)
+            put_piece(tape, KEEL_ACTION_MARK, piece);
+    }
+    put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .shard = shard});
+}
+
+/* One sum a bucket, as they become final; then the loss, without which nobody finishes the step: so what is
+ * found wrong before it is in nobody's weights. */
+static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config)
+{
+    const uint32_t loss = config->bucket_count, records = loss + 1;
+    put_piece(tape, KEEL_ACTION_GATHER, records);
+    for (uint32_t piece = 0; piece < loss; piece++) {
+        put_piece(tape, KEEL_ACTION_READ, piece);
+        put_piece(tape, KEEL_ACTION_REDUCE, piece);
+        if (piece == 0)
+            put_kind(tape, KEEL_ACTION_DRILL);
+    }
+    put_kind(tape, KEEL_ACTION_SETTLE);
+    put_piece(tape, KEEL_ACTION_READ, loss);
+    put_kind(tape, KEEL_ACTION_SCREEN);
+    put_piece(tape, KEEL_ACTION_REDUCE, loss);
+    for (uint32_t piece = 0; piece <= records; piece++)
+        put_piece(tape, KEEL_ACTION_AWAIT, piece);
+}
+
+/* All shards are here: the sum is one node, which belongs into the gradient buffer. */
+static void put_alone(struct keel_tape *tape, const struct keel_partial_sums *hold)
+{
+    KEEL_ASSERT(hold->count == 1);
+    put_kind(tape, KEEL_ACTION_DRILL);
+    if (hold->held[0].slot != KEEL_HOLD_GRADIENTS)
+        put_slot(tape, KEEL_ACTION_RESTORE, hold->held[0].slot, KEEL_PIECE_ALL);
+    put_kind(tape, KEEL_ACTION_LOSS);
+    put_kind(tape, KEEL_ACTION_SETTLE);
+    put_kind(tape, KEEL_ACTION_SCREEN);
+}
+
+static bool is_missing(const struct keel_tape_config *config, const struct keel_partial_sums *hold,
+                       uint32_t shard)
+{
+    return config->shard_position[shard] == config->position && !keel_hold_covers(hold, shard);
+}
+
+void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *config)
+{
+    struct keel_partial_sums hold = *config->held;
+    uint32_t missing = 0;
+    KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
+    KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
+                hold.shard_count == config->shard_count);
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        missing += is_missing(config, &hold, s);
+    tape->count = 0;
+    tape->shards_computed = missing;
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        if (is_missing(config, &hold, s))
+            put_shard(tape, config, &hold, s, --missing == 0);
+    if (tape->shards_computed == 0) /* the attempt that computed it may have ended before the device did */
+        put_kind(tape, KEEL_ACTION_FINISH);
+    tape->part_count = hold.count;
+    put_kind(tape, KEEL_ACTION_RECORD);
+    if (config->grouped)
+        put_sums(tape, config);
+    else
+        put_alone(tape, &hold);
+    put_kind(tape, KEEL_ACTION_CHECK);
+    put_kind(tape, KEEL_ACTION_CAPTURE);
+    if (config->grouped)
+        put_kind(tape, KEEL_ACTION_WRITE);
+    put_kind(tape, KEEL_ACTION_UPDATE);
+}

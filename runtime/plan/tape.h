@@ -1,0 +1,117 @@
+/* tape.h - one attempt at a step, as the list of actions that one rank performs.
+ *
+ * A tape is data: a pure function makes it, another refuses one that is wrong, a third prints it; no device
+ * and no network is involved. worker/tape_run.c runs it, one action after the other. One rank alone has a
+ * tape without collectives.
+ *
+ * Pieces. Gradients are handled in pieces: their buckets, in the order in which the backward pass finishes
+ * them, and behind those the loss. Forward and backward of a microbatch is cut into as many segments: the end
+ * of segment p of a shard's last microbatch makes piece p of that shard final.
+ *
+ * Nodes. What a rank has summed lies in nodes of the shard tree (partial_sums.h): one in the gradient buffer,
+ * the others in slots. A held node is the retained input of another attempt at the same step, so nothing
+ * writes it before WRITE or UPDATE, which come when nothing can fail for want of a peer any more.
+ *
+ * Invariants, all checked by keel_tape_check:
+ * - microbatches of a shard are added in ascending order, in each piece;
+ * - a piece is read, and its sum begun, when it is final; the next shard does not begin before the node in
+ * the gradient buffer lies in a slot;
+ * - a slot is read only while it holds a node, and written only while it holds none;
+ * - every collective that is begun is waited for, once, and none is waited for before all are begun;
+ * - the last sum begins behind SETTLE and SCREEN: without it nobody commits the step;
+ * - one update, at the end. */
+#ifndef KEEL_TAPE_H
+#define KEEL_TAPE_H
+
+#include "partial_sums.h"
+#include <keel/json.h>
+#include <stdio.h>
+
+enum keel_action_kind {
+    /* launches, on the engine's queue */
+    KEEL_ACTION_ZERO,    /* gradients and loss */
+    KEEL_ACTION_COMPUTE, /* forward and backward of microbatches of a shard: segment `piece`, or all of them
+                          */
+    KEEL_ACTION_ADD,     /* a slot's piece to that in the gradient buffer */
+    KEEL_ACTION_UPDATE,  /* norm, optimizer, digest */
+    /* copies */
+    KEEL_ACTION_STORE,   /* the node in the gradient buffer to a slot */
+    KEEL_ACTION_RESTORE, /* a slot's node to the gradient buffer, where the update reads it */
+    KEEL_ACTION_LOSS,    /* from the gradient buffer to the host: of a rank that is alone */
+    KEEL_ACTION_READ,    /* a piece of every held node to the host */
+    KEEL_ACTION_WRITE,   /* the sum over ranks from the host to the gradient buffer */
+    /* collectives, begun */
+    KEEL_ACTION_GATHER, /* the ranks' records of the step */
+    KEEL_ACTION_REDUCE, /* a piece: one sum over all shards */
+    /* waits */
+    KEEL_ACTION_FINISH,  /* for all that the device was given by an earlier attempt */
+    KEEL_ACTION_SETTLE,  /* for the gradients; with the checksums of products */
+    KEEL_ACTION_AWAIT,   /* for the collective of a piece */
+    KEEL_ACTION_CAPTURE, /* for the snapshot that reads the weights */
+    KEEL_ACTION_MARK,    /* a piece is final where the queue is now */
+    /* bookkeeping and hooks */
+    KEEL_ACTION_HOLD,   /* the gradient buffer holds the node of a shard and what was added; slots added are
+                           free */
+    KEEL_ACTION_RECORD, /* this rank's record of the step is made */
+    KEEL_ACTION_DRILL,  /* faults that are to be injected while sums are under way */
+    KEEL_ACTION_SCREEN, /* a golden operation, when it is due */
+    KEEL_ACTION_CHECK,  /* the ranks' records agree */
+    KEEL_ACTION_COUNT
+};
+/* "compute", and "launch": static. */
+const char *keel_action_name(enum keel_action_kind kind);
+const char *keel_action_class(enum keel_action_kind kind);
+
+#define KEEL_PIECE_ALL UINT32_MAX
+
+struct keel_action {
+    uint16_t kind;                         /* enum keel_action_kind */
+    int16_t slot;                          /* ADD, STORE, RESTORE */
+    uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records */
+    uint32_t shard;                        /* COMPUTE, HOLD */
+    uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */
+};
+
+/* What every rank says with a step, in the collective of the last piece. */
+struct keel_commit_record {
+    uint64_t epoch, step, digest, wishes;
+    uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
+};
+
+/* What a tape follows from. */
+struct keel_tape_config {
+    uint32_t bucket_count; /* 1 at least */
+    uint32_t microbatches; /* of a shard, 1 at least */
+    uint32_t shard_count;
+    const uint16_t *shard_position;       /* shard_count: which position carries each */
+    uint32_t position;                    /* of this rank */
+    bool grouped;                         /* there is a group to sum over */
+    const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
+};
+
+struct keel_tape {
+    struct keel_action *actions; /* owned */
+    uint32_t count, capacity;
+    uint32_t shards_computed; /* of this rank's, those that no held node covers */
+    uint32_t part_count;      /* nodes held at the end: what this rank gives to each sum */
+};
+
+/* The most actions that a tape of this config has. */
+uint32_t keel_tape_bound(const struct keel_tape_config *config);
+/* Room for so many actions, for all tapes to come. NO_MEMORY. */
+enum keel_status keel_tape_reserve(struct keel_tape *tape, uint32_t actions);
+void keel_tape_fini(struct keel_tape *tape);
+
+/* The actions of one attempt. Allocates nothing: room for keel_tape_bound actions was reserved. */
+void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *config);
+
+/* INVALID names the first action that breaks an invariant, and which. */
+enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel_tape_config *config);
+
+/* A line for each action; piece_bytes: of each bucket, of the loss and of the records. */
+void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, FILE *out);
+/* The same as a list of objects in the object that is open. */
+void keel_tape_print_json(const struct keel_tape *tape, const uint64_t *piece_bytes, struct keel_json *json,
+                          const char *key);
+
+#endif

@@ -1,0 +1,344 @@
+/* tape_check.c - refuses a tape that breaks an invariant of tape.h, by playing it with counters in place of
+ * data.
+ *
+ * It shares no code with what makes tapes but the bookkeeping of nodes: what it knows of a right tape is what
+ * each action needs to have happened before. A NULL is no complaint. */
+#include "tape.h"
+#include <stdio.h>
+#include <string.h>
+
+struct play {
+    const struct keel_tape_config *config;
+    struct keel_partial_sums hold, next; /* next: when the shard under way is done */
+    uint32_t missing;                    /* shards of this rank that neither is held nor under way */
+    uint32_t computed;
+    /* the shard under way */
+    bool zeroed, begun;
+    uint32_t shard, microbatch, segments, chain_count, added;
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    uint32_t marked; /* buckets that have a mark */
+    /* the sums */
+    bool finished, recorded, gathered, drilled, settled, restored, loss_read, screened;
+    uint32_t read, reduced, awaited; /* pieces, ascending */
+    /* the end */
+    bool checked, captured, written, updated;
+};
+
+static bool carries(const struct play *play, uint32_t shard)
+{
+    return shard < play->config->shard_count && play->config->shard_position[shard] == play->config->position;
+}
+
+static bool in_slot(const struct keel_partial_sums *hold, int slot)
+{
+    for (uint32_t i = 0; i < hold->count; i++)
+        if (hold->held[i].slot == slot)
+            return true;
+    return false;
+}
+
+/* ---- a shard ------------------------------------------------------------------------------------------- */
+
+static const char *store(struct play *play, const struct keel_action *action)
+{
+    struct keel_held_node *node = keel_hold_in_gradients(&play->hold);
+    if (node == NULL || play->recorded)
+        return "the gradient buffer holds no node that has to make room";
+    if (action->slot < 0 || action->slot >= KEEL_HOLD_NODES_MAX || in_slot(&play->hold, action->slot))
+        return "the slot holds a node";
+    if (play->missing == 0)
+        return "no shard comes that needs the room";
+    node->slot = action->slot;
+    return NULL;
+}
+
+static const char *zero(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (keel_hold_in_gradients(&play->hold) != NULL)
+        return "a held node lies in the gradient buffer";
+    if (play->zeroed || play->recorded)
+        return "the gradient buffer is in use";
+    play->zeroed = true;
+    play->begun = false;
+    return NULL;
+}
+
+static const char *begin_shard(struct play *play, const struct keel_action *action)
+{
+    if (!carries(play, action->shard) || keel_hold_covers(&play->hold, action->shard))
+        return "the shard is not missing here";
+    play->begun = true;
+    play->shard = action->shard;
+    play->missing--;
+    play->computed++;
+    play->microbatch = play->segments = play->marked = 0;
+    play->next = play->hold;
+    play->chain_count = play->added = keel_hold_add(&play->next, action->shard, play->chain);
+    return NULL;
+}
+
+/* All that is owed to the segment that ran last: additions, and a mark where its sum may begin. */
+static bool segment_done(const struct play *play)
+{
+    if (play->segments == 0)
+        return true;
+    const bool marks = play->missing == 0 && play->segments <= play->config->bucket_count;
+    return play->added == play->chain_count && (!marks || play->marked == play->segments);
+}
+
+static const char *compute(struct play *play, const struct keel_action *action)
+{
+    const uint32_t last = play->config->microbatches - 1;
+    const char *why = NULL;
+    if (!play->zeroed)
+        return "the gradient buffer was not zeroed";
+    if (!play->begun && (why = begin_shard(play, action)) != NULL)
+        return why;
+    if (action->shard != play->shard || action->microbatch != play->microbatch ||
+        action->microbatch_count == 0)
+        return "the microbatches of a shard do not ascend";
+    if (action->piece == KEEL_PIECE_ALL) {
+        if (play->segments > 0 || action->microbatch_count > last - play->microbatch)
+            return "the last microbatch runs by segments";
+        play->microbatch += action->microbatch_count;
+        return NULL;
+    }
+    if (play->microbatch != last || action->microbatch_count != 1)
+        return "a microbatch before is left out";
+    if (action->piece != play->segments || action->piece > play->config->bucket_count)
+        return "segments do not ascend";
+    if (!segment_done(play))
+        return "the piece before is not final, or has no mark";
+    play->segments++;
+    play->added = 0;
+    return NULL;
+}
+
+static const char *add(struct play *play, const struct keel_action *action)
+{
+    if (!play->begun || play->segments == 0 || action->piece != play->segments - 1)
+        return "the piece is not that of the segment before";
+    if (play->added == play->chain_count || action->slot != play->chain[play->added])
+        return "the slot holds no node that is a sibling now";
+    play->added++;
+    return NULL;
+}
+
+static const char *mark(struct play *play, const struct keel_action *action)
+{
+    if (!play->begun || play->missing > 0 || play->segments == 0 || action->piece != play->segments - 1 ||
+        action->piece >= play->config->bucket_count || play->marked != action->piece)
+        return "the bucket does not become final here";
+    if (play->added != play->chain_count)
+        return "siblings are not added yet";
+    play->marked++;
+    return NULL;
+}
+
+static const char *hold(struct play *play, const struct keel_action *action)
+{
+    if (!play->begun || action->shard != play->shard)
+        return "the shard is not under way";
+    if (play->segments != play->config->bucket_count + 1 || !segment_done(play))
+        return "the shard is not done";
+    play->hold = play->next;
+    play->zeroed = play->begun = false;
+    return NULL;
+}
+
+/* ---- the sums ------------------------------------------------------------------------------------------ */
+
+static const char *finish(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->finished || play->computed > 0 || play->missing > 0 || play->recorded)
+        return "only what an earlier attempt computed is waited for, once";
+    play->finished = true;
+    return NULL;
+}
+
+static const char *record(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->recorded || play->missing > 0 || play->zeroed)
+        return "shards of this rank are not computed, or there is a record";
+    if (play->computed == 0 && !play->finished)
+        return "what an earlier attempt gave the device may still run";
+    if (!play->config->grouped && play->hold.count != 1)
+        return "a rank alone holds more than one node";
+    play->recorded = true;
+    return NULL;
+}
+
+static const char *gather(struct play *play, const struct keel_action *action)
+{
+    if (!play->config->grouped || !play->recorded || play->gathered ||
+        action->piece != play->config->bucket_count + 1)
+        return "there is no record, no group, or it is gathered already";
+    play->gathered = true;
+    return NULL;
+}
+
+static const char *read_piece(struct play *play, const struct keel_action *action)
+{
+    const bool loss = action->piece == play->config->bucket_count;
+    if (!play->gathered || action->piece != play->read || play->read != play->reduced ||
+        action->piece > play->config->bucket_count)
+        return "pieces are read one after the other, each before its sum";
+    if (play->drilled != (play->read > 0))
+        return "faults are injected when one sum is under way";
+    if (loss ? !play->settled : play->computed > 0 ? play->marked <= action->piece : !play->finished)
+        return "the piece is not final";
+    play->read++;
+    return NULL;
+}
+
+static const char *reduce(struct play *play, const struct keel_action *action)
+{
+    if (action->piece != play->reduced || play->read != play->reduced + 1)
+        return "the piece was not read, or its sum is begun";
+    if (action->piece == play->config->bucket_count && !play->screened)
+        return "the last sum begins before the board is found good";
+    play->reduced++;
+    return NULL;
+}
+
+static const char *drill(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    const bool here = play->config->grouped ? play->reduced == 1 && play->read == 1 : play->recorded;
+    if (play->drilled || !here || play->restored || play->loss_read)
+        return "faults are injected when one sum is under way";
+    play->drilled = true;
+    return NULL;
+}
+
+static const char *restore(struct play *play, const struct keel_action *action)
+{
+    if (play->config->grouped || !play->drilled || play->restored || play->loss_read ||
+        keel_hold_in_gradients(&play->hold) != NULL)
+        return "the gradient buffer has the sum, or is not to have it";
+    if (!in_slot(&play->hold, action->slot))
+        return "the slot holds no node";
+    play->restored = true;
+    return NULL;
+}
+
+static const char *loss(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->config->grouped || !play->drilled || play->loss_read)
+        return "the loss is read once, by a rank that is alone";
+    if (!play->restored && keel_hold_in_gradients(&play->hold) == NULL)
+        return "the gradient buffer has no sum";
+    play->loss_read = true;
+    return NULL;
+}
+
+static const char *settle(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->settled || !play->drilled ||
+        (play->config->grouped ? play->reduced != play->config->bucket_count : !play->loss_read) ||
+        play->read != play->reduced)
+        return "gradients are waited for once, when all sums but the last are begun";
+    play->settled = true;
+    return NULL;
+}
+
+static const char *screen(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->screened || !play->settled ||
+        (play->config->grouped && play->read != play->config->bucket_count + 1))
+        return "a board is screened once, when the gradients are read";
+    play->screened = true;
+    return NULL;
+}
+
+static const char *await(struct play *play, const struct keel_action *action)
+{
+    if (play->reduced != play->config->bucket_count + 1)
+        return "not all collectives are begun";
+    if (action->piece != play->awaited || action->piece > play->config->bucket_count + 1)
+        return "collectives are waited for in order, each once";
+    play->awaited++;
+    return NULL;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+static const char *check(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    const bool known =
+        play->config->grouped ? play->awaited == play->config->bucket_count + 2 : play->screened;
+    if (play->checked || !known)
+        return "the records are not here, or were compared";
+    play->checked = true;
+    return NULL;
+}
+
+static const char *capture(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->captured || !play->checked)
+        return "the snapshot is waited for once, when the step stands";
+    play->captured = true;
+    return NULL;
+}
+
+static const char *write_sum(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (!play->config->grouped || play->written || !play->captured || play->updated)
+        return "a held node is written before nothing can fail any more, or there is no sum to write";
+    play->written = true;
+    return NULL;
+}
+
+static const char *update(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->updated || !play->captured || play->written != play->config->grouped)
+        return "the gradient buffer has no sum that may be applied";
+    play->updated = true;
+    return NULL;
+}
+
+static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct keel_action *) = {
+    [KEEL_ACTION_ZERO] = zero,     [KEEL_ACTION_COMPUTE] = compute, [KEEL_ACTION_ADD] = add,
+    [KEEL_ACTION_UPDATE] = update, [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_RESTORE] = restore,
+    [KEEL_ACTION_LOSS] = loss,     [KEEL_ACTION_READ] = read_piece, [KEEL_ACTION_WRITE] = write_sum,
+    [KEEL_ACTION_GATHER] = gather, [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
+    [KEEL_ACTION_SETTLE] = settle, [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
+    [KEEL_ACTION_MARK] = mark,     [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
+    [KEEL_ACTION_DRILL] = drill,   [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,
+};
+
+enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel_tape_config *config)
+{
+    struct play play = {.config = config, .hold = *config->held};
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        play.missing += carries(&play, s) && !keel_hold_covers(&play.hold, s);
+    for (uint32_t i = 0; i < tape->count; i++) {
+        const struct keel_action *action = &tape->actions[i];
+        const char *why =
+            action->kind < KEEL_ACTION_COUNT ? plays[action->kind](&play, action) : "no such kind";
+        if (why == NULL && play.updated && i + 1 != tape->count)
+            why = "something follows the update";
+        if (why != NULL)
+            return keel_fail(KEEL_INVALID, "tape: action %u, %s: %s", i,
+                             action->kind < KEEL_ACTION_COUNT
+                                 ? keel_action_name((enum keel_action_kind)action->kind)
+                                 : "?",
+                             why);
+    }
+    if (!play.updated)
+        return keel_fail(KEEL_INVALID, "tape: ends without an update");
+    if (tape->part_count != play.hold.count || tape->shards_computed != play.computed)
+        return keel_fail(KEEL_INVALID, "tape: %u nodes of %u shards computed are announced, %u of %u come",
+                         tape->part_count, tape->shards_computed, play.hold.count, play.computed);
+    return KEEL_OK;
+}

@@ -1,0 +1,264 @@
+/* tape_run.c - the executor: performs the actions of a tape, one after the other.
+ *
+ * Allocates nothing: what a tape needs was made before it runs. Asserts before an action what the tape
+ * promised, since a tape that is wrong would add up other gradients and tell nobody.
+ *
+ * Everything that a step launches goes through here: drivers may run a kernel inside its launch, so each
+ * action that talks to the device stands in a section of the hang watch. Consecutive actions of one section
+ * are one section: a microbatch with what is added and marked behind its segments, a wait, the update. */
+#include "drill.h"
+#include "trainer_internal.h"
+#include <keel/clock.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NO_SECTION = -1 };
+
+void keel_tape_leave(struct keel_tape_run *run)
+{
+    if (run->section != NO_SECTION)
+        keel_hang_leave(run->trainer->hangs, (enum keel_hang_section)run->section, keel_now_ns());
+    run->section = NO_SECTION;
+}
+
+void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section)
+{
+    KEEL_ASSERT(run->section == NO_SECTION);
+    keel_hang_enter(run->trainer->hangs, section, keel_now_ns());
+    run->section = (int)section;
+}
+
+enum keel_status keel_tape_finish_queue(const struct keel_tape_run *run, struct keel_queue *queue)
+{
+    return keel_queue_finish(queue, keel_deadline_after_ns(run->trainer->stall_ns));
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------ */
+
+static enum keel_status zero(struct keel_tape_run *run, const struct keel_action *action)
+{
+    (void)action;
+    KEEL_ASSERT(keel_hold_in_gradients(&run->trainer->hold) == NULL);
+    run->chain_count = 0;
+    return keel_engine_zero(run->trainer->engine);
+}
+
+/* Its samples are made outside the section: the device has no part in that. */
+static enum keel_status feed(struct keel_tape_run *run, uint32_t shard, uint32_t microbatch)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_job *job = trainer->job;
+    const uint32_t number = shard * job->microbatches + microbatch;
+    struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer),
+                                      .seed = job->seed,
+                                      .step = (uint32_t)run->step->step,
+                                      .microbatch = number};
+    keel_tape_leave(run);
+    keel_data_train_batch(trainer->data, run->step->step, number, job->shards * job->microbatches,
+                          trainer->inputs);
+    keel_tape_enter(run, KEEL_HANG_COMPUTE);
+    return keel_engine_feed(trainer->engine, &batch);
+}
+
+static enum keel_status compute(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const bool all = action->piece == KEEL_PIECE_ALL;
+    const uint32_t first = all ? 0 : action->piece, last = all ? trainer->bucket_count : action->piece;
+    KEEL_ASSERT(run->step->shard_position[action->shard] == run->step->position);
+    KEEL_ASSERT(!keel_hold_covers(&trainer->hold, action->shard));
+    for (uint32_t m = 0; m < action->microbatch_count; m++) {
+        if (first == 0)
+            KEEL_TRY(feed(run, action->shard, action->microbatch + m));
+        for (uint32_t segment = first; segment <= last; segment++)
+            KEEL_TRY(keel_engine_segment(trainer->engine, segment));
+        if (last < trainer->bucket_count)
+            continue;
+        KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status mark(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    KEEL_ASSERT(trainer->bucket_events[action->piece] == NULL);
+    KEEL_TRY(keel_queue_mark(queue, &trainer->bucket_events[action->piece]));
+    return keel_queue_flush(queue);
+}
+
+/* The nodes are adopted only now that all is enqueued: an attempt that ends before has what it had. */
+static enum keel_status hold(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    int merged[KEEL_HOLD_LEVELS_MAX];
+    struct keel_partial_sums next = trainer->hold;
+    const uint32_t count = keel_hold_add(&next, action->shard, merged);
+    KEEL_ASSERT(count == run->chain_count);
+    for (uint32_t i = 0; i < count; i++)
+        KEEL_ASSERT(merged[i] == run->chain[i]);
+    KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
+    trainer->hold = next;
+    return KEEL_OK;
+}
+
+static enum keel_status update(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_job *job = trainer->job;
+    struct keel_trainer_result *result = &run->result;
+    (void)action;
+    result->learning_rate = keel_learning_rate(job, run->step->step);
+    struct keel_engine_update request = {.learning_rate = result->learning_rate,
+                                         .beta1 = job->beta1,
+                                         .beta2 = job->beta2,
+                                         .epsilon = job->epsilon,
+                                         .momentum = job->momentum,
+                                         .weight_decay = job->weight_decay,
+                                         .trust = job->trust,
+                                         .clip = job->clip,
+                                         .step = (uint32_t)run->step->step,
+                                         .never_skip = !isfinite(result->loss)};
+    struct keel_engine_updated updated;
+    KEEL_TRY(
+        keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
+    result->grad_norm = updated.grad_norm;
+    result->loss_scale = updated.loss_scale;
+    result->skipped = updated.skipped;
+    result->digest = updated.digest;
+    trainer->digest = updated.digest;
+    return KEEL_OK;
+}
+
+/* ---- waits, and what is looked at ---------------------------------------------------------------------- */
+
+static enum keel_status finish(struct keel_tape_run *run, const struct keel_action *action)
+{
+    (void)action;
+    return keel_tape_finish_queue(run, keel_engine_queue(run->trainer->engine));
+}
+
+static enum keel_status read_loss(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    (void)action;
+    return keel_queue_read(keel_engine_queue(trainer->engine), keel_engine_loss(trainer->engine), 0,
+                           &trainer->loss, sizeof trainer->loss, NULL, NULL);
+}
+
+static enum keel_status settle(struct keel_tape_run *run, const struct keel_action *action)
+{
+    const struct keel_trainer_screen *screen = &run->step->screen;
+    char evidence[KEEL_DETAIL_BYTES];
+    (void)action;
+    enum keel_status status =
+        keel_engine_settle(run->trainer->engine, keel_deadline_after_ns(run->trainer->stall_ns));
+    keel_tape_leave(run);
+    if (status == KEEL_OK)
+        run->result.loss = run->trainer->loss; /* of a rank alone; AWAIT brings that of several */
+    if (status != KEEL_CORRUPT || screen->wrong == NULL)
+        return status;
+    snprintf(evidence, sizeof evidence, "%s", keel_detail());
+    return screen->wrong(screen->context, evidence);
+}
+
+/* The device is idle now, and the network is not. */
+static enum keel_status screen(struct keel_tape_run *run, const struct keel_action *action)
+{
+    (void)action;
+    return run->step->screen.pass != NULL ? run->step->screen.pass(run->step->screen.context) : KEEL_OK;
+}
+
+static enum keel_status drill(struct keel_tape_run *run, const struct keel_action *action)
+{
+    (void)action;
+    if (run->step->phase.at != NULL)
+        run->step->phase.at(run->step->phase.context, KEEL_AT_REDUCE);
+    return KEEL_OK;
+}
+
+/* A snapshot still reads the weights. */
+static enum keel_status capture(struct keel_tape_run *run, const struct keel_action *action)
+{
+    const struct keel_trainer *trainer = run->trainer;
+    const uint64_t since = keel_now_ns();
+    (void)action;
+    run->result.compute_ns = since - run->begun_ns - run->result.exposed_comm_ns;
+    if (run->step->save == NULL)
+        return KEEL_OK;
+    enum keel_status captured =
+        keel_save_wait_captured(run->step->save, keel_deadline_after_ns(trainer->stall_ns));
+    run->result.snapshot_stall_ns = keel_now_ns() - since;
+    if (captured == KEEL_OK)
+        keel_hang_trust(trainer->hangs, KEEL_HANG_CAPTURE);
+    return captured == KEEL_TIMEOUT ? captured : KEEL_OK; /* a save that failed is its owner's to report */
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------ */
+
+static const struct {
+    enum keel_status (*run)(struct keel_tape_run *, const struct keel_action *);
+    int section; /* enum keel_hang_section, or NO_SECTION */
+} performers[KEEL_ACTION_COUNT] = {
+    [KEEL_ACTION_ZERO] = {zero, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_COMPUTE] = {compute, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_ADD] = {keel_tape_add, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_UPDATE] = {update, KEEL_HANG_UPDATE},
+    [KEEL_ACTION_STORE] = {keel_tape_store, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_RESTORE] = {keel_tape_restore, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_LOSS] = {read_loss, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_READ] = {keel_tape_read, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_WRITE] = {keel_tape_write, KEEL_HANG_UPDATE},
+    [KEEL_ACTION_GATHER] = {keel_tape_gather, NO_SECTION},
+    [KEEL_ACTION_REDUCE] = {keel_tape_reduce, NO_SECTION},
+    [KEEL_ACTION_FINISH] = {finish, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_SETTLE] = {settle, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_AWAIT] = {keel_tape_await, NO_SECTION},
+    [KEEL_ACTION_CAPTURE] = {capture, NO_SECTION},
+    [KEEL_ACTION_MARK] = {mark, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_HOLD] = {hold, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_RECORD] = {keel_tape_record, NO_SECTION},
+    [KEEL_ACTION_DRILL] = {drill, NO_SECTION},
+    [KEEL_ACTION_SCREEN] = {screen, NO_SECTION},
+    [KEEL_ACTION_CHECK] = {keel_tape_check_records, NO_SECTION},
+};
+
+static enum keel_status perform(struct keel_tape_run *run, const struct keel_action *action)
+{
+    const int section = performers[action->kind].section;
+    if (section != run->section) {
+        keel_tape_leave(run);
+        if (section != NO_SECTION)
+            keel_tape_enter(run, (enum keel_hang_section)section);
+    }
+    return performers[action->kind].run(run, action);
+}
+
+/* Held nodes and weights may be half overwritten. */
+static enum keel_status no_way_back(const struct keel_tape_run *run)
+{
+    return keel_fail(KEEL_DEVICE_LOST, "step %llu: the device did not end the update in time",
+                     (unsigned long long)run->step->step);
+}
+
+enum keel_status keel_tape_run(struct keel_tape_run *run)
+{
+    struct keel_trainer *trainer = run->trainer;
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < trainer->tape.count && status == KEEL_OK; i++) {
+        const struct keel_action *action = &trainer->tape.actions[i];
+        status = perform(run, action);
+        if (action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_AWAIT ||
+            action->kind == KEEL_ACTION_UPDATE)
+            atomic_fetch_add(trainer->progress, 1);
+        if (status == KEEL_TIMEOUT && performers[action->kind].section == KEEL_HANG_UPDATE)
+            status = no_way_back(run);
+    }
+    keel_tape_leave(run);
+    if (status != KEEL_OK) /* the group's close releases what is under way */
+        memset(trainer->operations, 0, (trainer->bucket_count + 2) * sizeof(struct keel_operation *));
+    return status;
+}

@@ -1,0 +1,60 @@
+#!/bin/sh
+# keel plan says what a run will do, without a device: what it prints adds up, follows the job, and bad input gets one
+# message that names the next move.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+job=$here/../demo/drill.conf
+plan() { "$KEEL" plan "$job" --set "data.path=$text" "$@" >"$root/log" 2>&1; code=$?; }
+has() { grep -qF -- "$1" "$root/log"; }
+value() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" "$root/log"; }
+
+plan --ranks 1
+check "a plan of one rank" '[ $code -eq 0 ]'
+check "it has no collectives" has "none: one rank carries all shards"
+plan --ranks 2 --dump
+check "a plan of two ranks" '[ $code -eq 0 ]'
+check "both gather their records" '[ "$(grep -c "collective gather" "$root/log")" -eq 2 ]'
+check "each begins as many sums as it waits for, but for the records" \
+    '[ $(($(grep -c "collective reduce" "$root/log") + 2)) -eq "$(grep -c "wait       await" "$root/log")" ]'
+check "each updates once" '[ "$(grep -c "launch     update" "$root/log")" -eq 2 ]'
+plan --ranks 2 --json
+check "--json" '[ $code -eq 0 ]'
+weights=$(value weights)
+check "the gradients are as large as the weights" '[ "$(value gradients)" -eq "$weights" ]'
+check "the buckets are the gradients" \
+    '[ "$(sed "s/.*\"bucket_bytes\":\[\([0-9,]*\)\].*/\1/; y/,/+/" "$root/log" | sed "s/.*/echo \$((&))/" | sh)" -eq "$weights" ]'
+plan --ranks 2 --json --set train.optimizer=sgd
+check "SGD keeps half as much" '[ "$(value optimizer)" -eq "$weights" ]'
+plan --json --set model.width=64
+check "a wider model is larger" '[ "$(value weights)" -gt "$weights" ]'
+
+# What a run says agrees with the plan.
+plan --ranks 2 --json --dump
+sums=$(grep -o '"action":"reduce"' "$root/log" | wc -l)
+check "a dump as JSON" '[ "$sums" -gt 2 ]'
+
+# Bad input.
+plan --set train.step=3
+check "an unknown key" '[ $code -eq 2 ] && has "the nearest known key is train.steps"'
+plan --ranks 0
+check "no ranks" '[ $code -eq 2 ] && has "cluster.ranks = 0"'
+plan --ranks many
+check "ranks that are no number" '[ $code -eq 2 ] && has "cluster.ranks"'
+plan --set "data.path=$root/none"
+check "data that is not there" '[ $code -ne 0 ] && has "$root/none"'
+plan --frobnicate
+check "an unknown option" '[ $code -eq 2 ] && has "unknown option --frobnicate"'
+"$KEEL" plan >"$root/log" 2>&1
+code=$?
+check "no job" '[ $code -eq 2 ] && has "one job file is wanted"'
+"$KEEL" plan "$root/none.conf" >"$root/log" 2>&1
+code=$?
+check "a job that is not there" '[ $code -ne 0 ] && has "none.conf"'
+"$KEEL" plan "$root/none.conf" --json >"$root/log" 2>/dev/null
+check "a failure as JSON" has '"exit":'
+"$KEEL" plan --help >"$root/log" 2>&1
+code=$?
+check "--help with examples" '[ $code -eq 0 ] && has "keel plan demo.conf --ranks 4"'
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

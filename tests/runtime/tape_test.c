@@ -1,0 +1,281 @@
+/* tape_test.c - tapes that are made pass the check, do each shard's work once and leave what the group
+ * expects; tapes with an action dropped, doubled, exchanged or misdirected are refused. */
+#include "harness.h"
+#include "tape.h"
+#include <jansson.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16 };
+
+static uint32_t random_state = 1;
+static uint32_t next_random(uint32_t below)
+{
+    random_state = random_state * 1664525 + 1013904223;
+    return (random_state >> 8) % below;
+}
+
+struct world {
+    uint16_t shard_position[SHARDS_MAX];
+    struct keel_partial_sums held;
+    struct keel_tape_config config;
+    struct keel_tape tape;
+};
+
+/* Nodes that a life before has left: some shards of this rank were computed, in whatever order, then the map
+ * changed. */
+static void hold_some(struct world *world)
+{
+    int merged[KEEL_HOLD_LEVELS_MAX];
+    const uint32_t shards = world->config.shard_count;
+    for (uint32_t n = next_random(shards + 1); n > 0; n--) {
+        const uint32_t shard = next_random(shards);
+        if (keel_hold_covers(&world->held, shard))
+            continue;
+        struct keel_held_node *node = keel_hold_in_gradients(&world->held);
+        if (node != NULL)
+            node->slot = keel_hold_free_slot(&world->held);
+        keel_hold_add(&world->held, shard, merged);
+    }
+    keel_hold_keep(&world->held, world->shard_position, world->config.position);
+}
+
+static void make_world(struct world *world)
+{
+    *world = (struct world){.held = {.shard_count = 0}};
+    const uint32_t shards = 1 + next_random(SHARDS_MAX), ranks = 1 + next_random(RANKS_MAX);
+    for (uint32_t s = 0; s < shards; s++)
+        world->shard_position[s] = (uint16_t)next_random(ranks);
+    world->held.shard_count = shards;
+    world->config = (struct keel_tape_config){.bucket_count = 1 + next_random(5),
+                                              .microbatches = 1 + next_random(4),
+                                              .shard_count = shards,
+                                              .shard_position = world->shard_position,
+                                              .position = next_random(ranks),
+                                              .grouped = ranks > 1 || next_random(2) == 0,
+                                              .held = &world->held};
+    hold_some(world);
+    ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
+    keel_tape_make(&world->tape, &world->config);
+}
+
+static uint32_t count_of(const struct keel_tape *tape, enum keel_action_kind kind)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < tape->count; i++)
+        count += tape->actions[i].kind == kind;
+    return count;
+}
+
+/* Microbatches of a shard that reach piece 0. */
+static uint32_t computed_of(const struct keel_tape *tape, uint32_t shard)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < tape->count; i++) {
+        const struct keel_action *action = &tape->actions[i];
+        if (action->kind == KEEL_ACTION_COMPUTE && action->shard == shard &&
+            (action->piece == 0 || action->piece == KEEL_PIECE_ALL))
+            count += action->microbatch_count;
+    }
+    return count;
+}
+
+START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
+{
+    struct keel_tree_node nodes[SHARDS_MAX];
+    uint32_t node_count;
+    for (uint32_t round = 0; round < ROUNDS * 10; round++) {
+        struct world world;
+        make_world(&world);
+        ck_ok(keel_tape_check(&world.tape, &world.config));
+        for (uint32_t s = 0; s < world.config.shard_count; s++) {
+            bool missing =
+                world.shard_position[s] == world.config.position && !keel_hold_covers(&world.held, s);
+            ck_assert_uint_eq(computed_of(&world.tape, s), missing ? world.config.microbatches : 0);
+        }
+        ck_ok(keel_tree_nodes(world.config.shard_count, world.shard_position, world.config.position, nodes,
+                              SHARDS_MAX, &node_count));
+        ck_assert_uint_eq(world.tape.part_count, node_count);
+        const uint32_t sums = world.config.grouped ? world.config.bucket_count + 1 : 0;
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_REDUCE), sums);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_GATHER), world.config.grouped);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT), sums + world.config.grouped);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_UPDATE), 1);
+        keel_tape_fini(&world.tape);
+    }
+}
+END_TEST
+
+/* ---- mutants ------------------------------------------------------------------------------------------- */
+
+static struct keel_tape copy_of(const struct keel_tape *tape)
+{
+    struct keel_tape copy = {.actions = NULL};
+    ck_ok(keel_tape_reserve(&copy, tape->count + 1));
+    memcpy(copy.actions, tape->actions, tape->count * sizeof *tape->actions);
+    copy.count = tape->count;
+    copy.shards_computed = tape->shards_computed;
+    copy.part_count = tape->part_count;
+    return copy;
+}
+
+static void refuse(struct keel_tape *mutant, const struct world *world, const char *what, uint32_t at)
+{
+    enum keel_status status = keel_tape_check(mutant, &world->config);
+    ck_assert_msg(status == KEEL_INVALID, "action %u of %u, %s, %s: not refused", at, world->tape.count,
+                  keel_action_name((enum keel_action_kind)world->tape.actions[at].kind), what);
+    keel_tape_fini(mutant);
+}
+
+static void drop_and_double(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->tape.count; i++) {
+        struct keel_tape mutant = copy_of(&world->tape);
+        memmove(&mutant.actions[i], &mutant.actions[i + 1], (mutant.count - i - 1) * sizeof *mutant.actions);
+        mutant.count--;
+        refuse(&mutant, world, "dropped", i);
+        mutant = copy_of(&world->tape);
+        memmove(&mutant.actions[i + 1], &mutant.actions[i], (mutant.count - i) * sizeof *mutant.actions);
+        mutant.count++;
+        refuse(&mutant, world, "doubled", i);
+    }
+}
+
+static bool are_stores(const struct keel_action *a, const struct keel_action *b)
+{
+    return a->kind == KEEL_ACTION_STORE && b->kind == KEEL_ACTION_STORE;
+}
+
+/* Two actions of a tape change places; two nodes may each lie in the other's slot. */
+static void exchange(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->tape.count; i++) {
+        const uint32_t other =
+            next_random(2) == 0 && i + 1 < world->tape.count ? i + 1 : next_random(world->tape.count);
+        if (memcmp(&world->tape.actions[i], &world->tape.actions[other], sizeof *world->tape.actions) == 0 ||
+            are_stores(&world->tape.actions[i], &world->tape.actions[other]))
+            continue;
+        struct keel_tape mutant = copy_of(&world->tape);
+        mutant.actions[i] = world->tape.actions[other];
+        mutant.actions[other] = world->tape.actions[i];
+        refuse(&mutant, world, "exchanged", i);
+    }
+}
+
+/* One number of one action is another. */
+static void misdirect(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->tape.count; i++) {
+        struct keel_tape mutant = copy_of(&world->tape);
+        struct keel_action *action = &mutant.actions[i];
+        switch (action->kind) {
+        case KEEL_ACTION_ADD:
+        case KEEL_ACTION_RESTORE:
+            action->slot = (int16_t)(action->slot + 1);
+            break;
+        case KEEL_ACTION_COMPUTE:
+            action->shard = (action->shard + 1) % (world->config.shard_count + 1);
+            break;
+        case KEEL_ACTION_HOLD:
+            action->shard++;
+            break;
+        case KEEL_ACTION_MARK:
+        case KEEL_ACTION_READ:
+        case KEEL_ACTION_REDUCE:
+        case KEEL_ACTION_GATHER:
+        case KEEL_ACTION_AWAIT:
+            action->piece++;
+            break;
+        default:
+            action->kind = KEEL_ACTION_COUNT;
+        }
+        refuse(&mutant, world, "misdirected", i);
+    }
+}
+
+START_TEST(a_tape_with_an_action_wrong_is_refused)
+{
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        make_world(&world);
+        drop_and_double(&world);
+        exchange(&world);
+        misdirect(&world);
+        keel_tape_fini(&world.tape);
+    }
+}
+END_TEST
+
+/* A slot that holds a node must not be written: another attempt needs it. */
+START_TEST(a_store_into_a_held_slot_is_refused)
+{
+    const uint16_t all_mine[4] = {0};
+    const struct keel_partial_sums none = {.shard_count = 4};
+    const struct keel_tape_config config = {
+        .bucket_count = 1, .microbatches = 1, .shard_count = 4, .shard_position = all_mine, .held = &none};
+    struct keel_tape tape = {.actions = NULL};
+    ck_ok(keel_tape_reserve(&tape, keel_tape_bound(&config)));
+    keel_tape_make(&tape, &config);
+    uint32_t stores = 0;
+    for (uint32_t i = 0; i < tape.count; i++)
+        if (tape.actions[i].kind == KEEL_ACTION_STORE && stores++ == 2) { /* shards 0 and 1 lie in slot 0 */
+            ck_assert_int_eq(tape.actions[i].slot, 1);
+            tape.actions[i].slot = 0;
+        }
+    ck_assert_uint_eq(stores, 3);
+    ck_status(keel_tape_check(&tape, &config), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "the slot holds a node"));
+    keel_tape_fini(&tape);
+}
+END_TEST
+
+START_TEST(tapes_are_printed_line_by_line_and_as_json)
+{
+    static const uint64_t bytes[] = {4096, 8192, 4, 40};
+    const uint16_t two[2] = {0, 1};
+    const struct keel_partial_sums none = {.shard_count = 2};
+    const struct keel_tape_config config = {.bucket_count = 2,
+                                            .microbatches = 3,
+                                            .shard_count = 2,
+                                            .shard_position = two,
+                                            .grouped = true,
+                                            .held = &none};
+    struct keel_tape tape = {.actions = NULL};
+    char *text = NULL;
+    size_t size = 0, lines = 0;
+    ck_ok(keel_tape_reserve(&tape, keel_tape_bound(&config)));
+    keel_tape_make(&tape, &config);
+    FILE *out = open_memstream(&text, &size);
+    keel_tape_print(&tape, bytes, out);
+    fclose(out);
+    for (size_t i = 0; i < size; i++)
+        lines += text[i] == '\n';
+    ck_assert_uint_eq(lines, tape.count);
+    ck_assert_ptr_nonnull(strstr(text, "shard 0 microbatches 0 to 1 all segments"));
+    ck_assert_ptr_nonnull(strstr(text, "piece 1, 8192 bytes"));
+    free(text);
+    out = open_memstream(&text, &size);
+    struct keel_json json = {.out = out};
+    keel_json_open(&json, NULL, '{');
+    keel_tape_print_json(&tape, bytes, &json, "tape");
+    keel_json_close(&json, '}');
+    fclose(out);
+    json_t *parsed = json_loads(text, 0, NULL);
+    ck_assert_ptr_nonnull(parsed);
+    ck_assert_uint_eq(json_array_size(json_object_get(parsed, "tape")), tape.count);
+    json_decref(parsed);
+    free(text);
+    keel_tape_fini(&tape);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_tape_does_what_is_missing_once_and_passes_the_check);
+    tcase_add_test(tc, a_tape_with_an_action_wrong_is_refused);
+    tcase_add_test(tc, a_store_into_a_held_slot_is_refused);
+    tcase_add_test(tc, tapes_are_printed_line_by_line_and_as_json);
+}
+
+KEEL_TEST_MAIN("tape", cases, 60)
