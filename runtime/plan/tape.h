@@ -58,9 +58,8 @@ enum keel_action_kind {
     KEEL_ACTION_CHECK,  /* the ranks' records agree */
     KEEL_ACTION_COUNT
 };
-/* "compute", and "launch": static. */
+/* "compute": static. */
 const char *keel_action_name(enum keel_action_kind kind);
-const char *keel_action_class(enum keel_action_kind kind);
 
 #define KEEL_PIECE_ALL UINT32_MAX
 

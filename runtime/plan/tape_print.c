@@ -1,6 +1,7 @@
 /* tape_print.c - the names of actions, and tapes for people and programs. */
 #include "tape.h"
 #include <inttypes.h>
+#include <string.h>
 
 /* Which fields say something. */
 enum { SLOT = 1, PIECE = 2, SHARD = 4, MICROBATCH = 8 };
@@ -38,12 +39,6 @@ const char *keel_action_name(enum keel_action_kind kind)
     return kinds[kind].name;
 }
 
-const char *keel_action_class(enum keel_action_kind kind)
-{
-    KEEL_ASSERT(kind < KEEL_ACTION_COUNT);
-    return kinds[kind].class;
-}
-
 static bool is_collective(const struct keel_action *action)
 {
     return action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_GATHER;
@@ -65,7 +60,8 @@ void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, 
     for (uint32_t i = 0; i < tape->count; i++) {
         const struct keel_action *action = &tape->actions[i];
         const unsigned fields = kinds[action->kind].fields;
-        fprintf(out, "  %5" PRIu32 "  %-10s %-8s", i, kinds[action->kind].class, kinds[action->kind].name);
+        fprintf(out, "  %5" PRIu32 "  %-10s %s%*s", i, kinds[action->kind].class, kinds[action->kind].name,
+                fields != 0 ? (int)(8 - strlen(kinds[action->kind].name)) : 0, "");
         if ((fields & SHARD) != 0)
             fprintf(out, " shard %" PRIu32, action->shard);
         if ((fields & MICROBATCH) != 0 && action->microbatch_count > 1)

@@ -1,0 +1,356 @@
+/* plan_cmd.c - `keel plan JOB`: what a step of the job will be, without a device: parameters and tiles,
+ * memory, buckets, who carries which shards, collectives, and each rank's tape.
+ *
+ * The graph passes and the layout are those of a run (keel/engine.h, plan_only), on the null device: an
+ * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held. */
+#include "plan_cmd.h"
+#include "data.h"
+#include "model.h"
+#include "tape.h"
+#include "view.h"
+#include <inttypes.h>
+#include <keel/command.h>
+#include <keel/engine.h>
+#include <keel/memory.h>
+#include <stddef.h>
+
+struct own {
+    const char *ranks;
+    struct keel_command_texts set;
+    bool dump;
+};
+
+struct plan {
+    struct keel_job job;
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_engine *engine;
+    struct keel_engine_facts facts;
+    uint16_t shard_rank[KEEL_SHARDS_MAX];
+    uint64_t *piece_bytes;         /* of each bucket, of the loss and of the records; owned */
+    struct keel_partial_sums held; /* none */
+    struct keel_tape tape;
+};
+
+/* ---- making it ----------------------------------------------------------------------------------------- */
+
+static enum keel_status load_job(const struct own *own, const char *path, struct keel_job *out)
+{
+    const char *overrides[KEEL_COMMAND_TEXTS_MAX + 1];
+    char ranks[64];
+    uint32_t count = 0;
+    for (; count < own->set.count; count++)
+        overrides[count] = own->set.at[count];
+    if (own->ranks != NULL) {
+        int length = snprintf(ranks, sizeof ranks, "cluster.ranks=%s", own->ranks);
+        if (length < 0 || (size_t)length >= sizeof ranks)
+            return keel_fail(KEEL_INVALID, "--ranks %.60s: a number is wanted", own->ranks);
+        overrides[count++] = ranks;
+    }
+    return keel_job_load(path, overrides, count, out);
+}
+
+static enum keel_status build_engine(struct plan *plan)
+{
+    const struct keel_job *job = &plan->job;
+    struct keel_graph *graph;
+    KEEL_TRY(keel_graph_create(&graph));
+    struct keel_engine_config config = {.device = plan->device,
+                                        .graph = graph,
+                                        .microbatches = job->microbatches * job->shards,
+                                        .storage = (enum keel_dtype)job->storage,
+                                        .loss_scale = job->loss_scale,
+                                        .optimizer = (enum keel_optimizer)job->optimizer,
+                                        .nesterov = job->nesterov,
+                                        .training = true,
+                                        .check_products = job->check_products,
+                                        .plan_only = true};
+    enum keel_status status = keel_model_build(graph, job, plan->data);
+    if (status == KEEL_OK)
+        status = keel_engine_create(&config, &plan->engine);
+    keel_graph_destroy(graph);
+    return status;
+}
+
+static enum keel_status make(struct plan *plan)
+{
+    KEEL_TRY(keel_data_open(&plan->job, &plan->data));
+    KEEL_TRY(keel_device_open("null", NULL, &plan->device));
+    KEEL_TRY(build_engine(plan));
+    keel_engine_facts(plan->engine, &plan->facts);
+    const uint32_t buckets = keel_engine_bucket_count(plan->engine);
+    KEEL_TRY(keel_alloc(buckets + 2, sizeof *plan->piece_bytes, &plan->piece_bytes));
+    for (uint32_t b = 0; b < buckets; b++)
+        plan->piece_bytes[b] = keel_engine_bucket(plan->engine, b)->count * sizeof(float);
+    plan->piece_bytes[buckets] = sizeof(float);
+    plan->piece_bytes[buckets + 1] = plan->job.ranks * sizeof(struct keel_commit_record);
+    plan->held.shard_count = plan->job.shards;
+    for (uint32_t s = 0; s < plan->job.shards; s++)
+        plan->shard_rank[s] = (uint16_t)keel_view_first_place(s, plan->job.shards, plan->job.ranks);
+    return KEEL_OK;
+}
+
+static void unmake(struct plan *plan)
+{
+    keel_tape_fini(&plan->tape);
+    keel_free(plan->piece_bytes);
+    keel_engine_destroy(plan->engine);
+    if (plan->device != NULL)
+        keel_device_close(plan->device);
+    keel_data_close(plan->data);
+}
+
+static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
+{
+    return (struct keel_tape_config){.bucket_count = keel_engine_bucket_count(plan->engine),
+                                     .microbatches = plan->job.microbatches,
+                                     .shard_count = plan->job.shards,
+                                     .shard_position = plan->shard_rank,
+                                     .position = rank,
+                                     .grouped = plan->job.ranks > 1,
+                                     .held = &plan->held};
+}
+
+/* The rank's tape into plan->tape; how many slots beside the gradient buffer it needs. */
+static enum keel_status make_tape(struct plan *plan, uint32_t rank, uint32_t *out_slots)
+{
+    const struct keel_tape_config config = config_of(plan, rank);
+    int slots = 0;
+    KEEL_TRY(keel_tape_reserve(&plan->tape, keel_tape_bound(&config)));
+    keel_tape_make(&plan->tape, &config);
+    for (uint32_t i = 0; i < plan->tape.count; i++)
+        if (plan->tape.actions[i].kind == KEEL_ACTION_STORE && plan->tape.actions[i].slot >= slots)
+            slots = plan->tape.actions[i].slot + 1;
+    *out_slots = (uint32_t)slots;
+    return keel_tape_check(&plan->tape, &config);
+}
+
+static uint64_t flat_bytes(const struct plan *plan)
+{
+    return keel_engine_flat_count(plan->engine) * sizeof(float);
+}
+
+static uint64_t optimizer_bytes(const struct plan *plan)
+{
+    return flat_bytes(plan) * (keel_optimizer_has_v((enum keel_optimizer)plan->job.optimizer) ? 2 : 1);
+}
+
+/* Of all ranks but those alone: what one of them gives to, or gets of, the sums of a step. */
+static uint64_t reduced_bytes(const struct plan *plan)
+{
+    return flat_bytes(plan) + sizeof(float);
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------- */
+
+static void print_bytes(const char *what, uint64_t bytes)
+{
+    printf("  %-12s %12" PRIu64 " bytes  %9.2f MiB\n", what, bytes, (double)bytes / 1048576.0);
+}
+
+static void print_tiles(const struct plan *plan)
+{
+    printf("\ntiles: parameter, elements, pages of %d from page\n", (int)KEEL_FLAT_ALIGN);
+    for (uint32_t i = 0; i < keel_engine_tile_count(plan->engine); i++) {
+        const struct keel_tile *tile = keel_engine_tile(plan->engine, i);
+        const struct keel_engine_param *param = keel_engine_param(plan->engine, tile->param);
+        printf("  %4" PRIu32 ".%" PRIu32 "  %-40s %10" PRIu64 " %8" PRIu64 " %8" PRIu64 "%s\n", tile->param,
+               tile->slice, param->name, tile->count, tile->page_count, tile->first_page,
+               param->statistic ? "  statistic" : "");
+    }
+}
+
+static void print_shards(const struct plan *plan, uint32_t rank)
+{
+    for (uint32_t s = 0; s < plan->job.shards; s++)
+        if (plan->shard_rank[s] == rank)
+            printf(" %" PRIu32, s);
+}
+
+static enum keel_status print_ranks(struct plan *plan, bool dump)
+{
+    uint32_t slots;
+    printf("\nranks\n");
+    for (uint32_t rank = 0; rank < plan->job.ranks; rank++) {
+        KEEL_TRY(make_tape(plan, rank, &slots));
+        printf("  %" PRIu32 ": shards", rank);
+        print_shards(plan, rank);
+        printf("; %" PRIu32 " actions, %" PRIu32 " parts of each sum, %.2f MiB for nodes that wait\n",
+               plan->tape.count, plan->tape.part_count, (double)(slots * flat_bytes(plan)) / 1048576.0);
+        if (dump)
+            keel_tape_print(&plan->tape, plan->piece_bytes, stdout);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status print_text(struct plan *plan, bool dump)
+{
+    char model[128];
+    const uint32_t buckets = keel_engine_bucket_count(plan->engine);
+    keel_job_describe(&plan->job, model, sizeof model);
+    printf("job %s: %s\n%" PRIu64 " trained parameters in %" PRIu32 " tiles; a step is %" PRIu32
+           " shards of %" PRIu32 " microbatches of %" PRIu32 " samples\n\nmemory of each rank's device\n",
+           plan->job.name, model, plan->facts.parameters, keel_engine_tile_count(plan->engine),
+           plan->job.shards, plan->job.microbatches, plan->job.batch);
+    print_bytes("weights", flat_bytes(plan));
+    print_bytes("gradients", flat_bytes(plan));
+    print_bytes("optimizer", optimizer_bytes(plan));
+    print_bytes("activations", plan->facts.activation_bytes);
+    print_tiles(plan);
+    printf("\nbuckets, as the backward pass finishes them\n");
+    for (uint32_t b = 0; b < buckets; b++)
+        printf("  %4" PRIu32 " %12" PRIu64 " bytes\n", b, plan->piece_bytes[b]);
+    printf("\ncollectives of a step\n");
+    if (plan->job.ranks > 1)
+        printf("  %" PRIu32 " all-reduces of %" PRIu64 " bytes together, 1 all-gather of %" PRIu64 " bytes\n",
+               buckets + 1, reduced_bytes(plan), plan->piece_bytes[buckets + 1]);
+    else
+        printf("  none: one rank carries all shards\n");
+    return print_ranks(plan, dump);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
+
+static void put_tiles(const struct plan *plan, struct keel_json *json)
+{
+    keel_json_open(json, "tiles", '[');
+    for (uint32_t i = 0; i < keel_engine_tile_count(plan->engine); i++) {
+        const struct keel_tile *tile = keel_engine_tile(plan->engine, i);
+        const struct keel_engine_param *param = keel_engine_param(plan->engine, tile->param);
+        keel_json_open(json, NULL, '{');
+        keel_json_text(json, "name", param->name);
+        keel_json_number(json, "parameter", tile->param);
+        keel_json_number(json, "slice", tile->slice);
+        keel_json_open(json, "shape", '[');
+        for (uint32_t d = 0; d < param->dims; d++)
+            keel_json_number(json, NULL, param->shape[d]);
+        keel_json_close(json, ']');
+        keel_json_number(json, "offset", tile->offset);
+        keel_json_number(json, "elements", tile->count);
+        keel_json_number(json, "first_page", tile->first_page);
+        keel_json_number(json, "pages", tile->page_count);
+        keel_json_bool(json, "statistic", param->statistic);
+        keel_json_close(json, '}');
+    }
+    keel_json_close(json, ']');
+}
+
+static void put_collective(struct keel_json *json, const char *kind, uint64_t count, uint64_t bytes)
+{
+    keel_json_open(json, NULL, '{');
+    keel_json_text(json, "kind", kind);
+    keel_json_number(json, "count", count);
+    keel_json_number(json, "bytes", bytes);
+    keel_json_close(json, '}');
+}
+
+static enum keel_status put_ranks(struct plan *plan, bool dump, struct keel_json *json)
+{
+    enum keel_status status = KEEL_OK;
+    uint32_t slots;
+    keel_json_open(json, "ranks", '[');
+    for (uint32_t rank = 0; rank < plan->job.ranks && status == KEEL_OK; rank++) {
+        status = make_tape(plan, rank, &slots);
+        if (status != KEEL_OK)
+            break;
+        keel_json_open(json, NULL, '{');
+        keel_json_number(json, "rank", rank);
+        keel_json_open(json, "shards", '[');
+        for (uint32_t s = 0; s < plan->job.shards; s++)
+            if (plan->shard_rank[s] == rank)
+                keel_json_number(json, NULL, s);
+        keel_json_close(json, ']');
+        keel_json_number(json, "actions", plan->tape.count);
+        keel_json_number(json, "parts", plan->tape.part_count);
+        keel_json_number(json, "node_bytes", slots * flat_bytes(plan));
+        if (dump)
+            keel_tape_print_json(&plan->tape, plan->piece_bytes, json, "tape");
+        keel_json_close(json, '}');
+    }
+    keel_json_close(json, ']');
+    return status;
+}
+
+static enum keel_status print_json(struct plan *plan, bool dump)
+{
+    const uint32_t buckets = keel_engine_bucket_count(plan->engine);
+    struct keel_json json = keel_command_json(stdout);
+    keel_json_text(&json, "job", plan->job.name);
+    keel_json_number(&json, "parameters", plan->facts.parameters);
+    keel_json_number(&json, "shards", plan->job.shards);
+    keel_json_number(&json, "microbatches", plan->job.microbatches);
+    keel_json_open(&json, "memory_bytes", '{');
+    keel_json_number(&json, "weights", flat_bytes(plan));
+    keel_json_number(&json, "gradients", flat_bytes(plan));
+    keel_json_number(&json, "optimizer", optimizer_bytes(plan));
+    keel_json_number(&json, "activations", plan->facts.activation_bytes);
+    keel_json_close(&json, '}');
+    put_tiles(plan, &json);
+    keel_json_open(&json, "bucket_bytes", '[');
+    for (uint32_t b = 0; b < buckets; b++)
+        keel_json_number(&json, NULL, plan->piece_bytes[b]);
+    keel_json_close(&json, ']');
+    keel_json_open(&json, "collectives", '[');
+    if (plan->job.ranks > 1) {
+        put_collective(&json, "all-reduce", buckets + 1, reduced_bytes(plan));
+        put_collective(&json, "all-gather", 1, plan->piece_bytes[buckets + 1]);
+    }
+    keel_json_close(&json, ']');
+    enum keel_status status = put_ranks(plan, dump, &json);
+    keel_command_note(status);
+    keel_command_json_end(&json);
+    return status;
+}
+
+/* ---- the command --------------------------------------------------------------------------------------- */
+
+static int run(const struct keel_command *command)
+{
+    const struct own *own = keel_command_own(command);
+    struct plan *plan;
+    if (command->operand_count != 1)
+        return keel_command_wrong_use(command->set, "one job file is wanted", "");
+    enum keel_status status = keel_alloc(1, sizeof *plan, &plan);
+    if (status != KEEL_OK)
+        return keel_command_report(command->set, status);
+    status = load_job(own, command->operands[0], &plan->job);
+    if (status == KEEL_OK)
+        status = make(plan);
+    if (status == KEEL_OK)
+        status = command->json ? print_json(plan, own->dump) : print_text(plan, own->dump);
+    int code = status == KEEL_OK ? 0 : keel_command_report(command->set, status);
+    unmake(plan);
+    keel_free(plan);
+    return code;
+}
+
+static const struct keel_command_option options[] = {
+    {"--ranks", "N", KEEL_COMMAND_TEXT, offsetof(struct own, ranks),
+     "workers that carry the job's shards (cluster.ranks)"},
+    {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct own, set),
+     "override any key of the job file; may be repeated"},
+    {"--dump", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, dump), "each rank's actions too, one a line"},
+    {.name = NULL}};
+
+static const struct keel_command_kind plan_kind = {
+    .name = "plan",
+    .operands = "JOB.conf",
+    .operands_max = 1,
+    .summary = "say what a step of a job will be: memory, tiles, sums, and each rank's actions",
+    .details =
+        "Reads the job and its data, and opens no device: the graph is compiled as for an accelerator.\n"
+        "CPUs leave out fusions that do not pay there, so their activations differ a little.\n"
+        "A piece is a bucket of gradients; behind the buckets come the loss and the ranks' records.\n",
+    .examples = "  keel plan demo.conf --ranks 4\n"
+                "  keel plan demo.conf --ranks 2 --dump\n"
+                "  keel plan my.conf --set model.width=1024 --json | jq .memory_bytes\n",
+    .options = options,
+    .run = run};
+static const struct keel_command_kind *const kinds[] = {&plan_kind};
+static const struct keel_command_set set = {.name = "keel", .kinds = kinds, .kind_count = 1};
+
+int keel_plan_main(int argc, char **argv)
+{
+    return keel_command_main(&set, argc + 1,
+                             argv - 1); /* main's own words, of which ours begins with "plan" */
+}
