@@ -15,13 +15,13 @@ enum {
     PAGES_MAX = 16
 };
 
-/* count, whether the gradient is clipped, whether the loss was scaled */
+/* tiles, whether the gradient is clipped, whether the loss was scaled */
 static enum keel_status norm(struct golden_run *run, const uint32_t *shape)
 {
     static const float scale = 0x1.8p+15F;
-    struct keel_norm op = {.count = shape[0]};
-    op.x = GOLDEN_FLOATS(run, "x", op.count);
-    op.scratch = golden_scratch(run, "scratch", keel_norm_scratch_bytes(op.count));
+    struct keel_norm op = {.tile_count = shape[0]};
+    op.tiles = golden_floats(run, "tiles", GOLDEN_INPUT, op.tile_count, 0.0F, 1.0F);
+    op.scratch = golden_scratch(run, "scratch", keel_norm_scratch_bytes(op.tile_count));
     op.norm = golden_written(run, "norm", GOLDEN_OUTPUT, (shape[2] ? 3 : 2) * sizeof(float));
     op.control = golden_control(run, shape[1] ? 0.25F : 0.0F);
     if (shape[2])
@@ -44,21 +44,41 @@ static uint32_t make_tensors(uint32_t count, uint32_t flags, struct keel_update_
 {
     const uint64_t next = keel_round_up(count, KEEL_UPDATE_PAGE);
     const struct keel_update_tensor all[TENSORS_MAX] = {
-        {.count = count, .kind = KEEL_TENSOR_DECAY},
+        {.count = count, .kind = KEEL_TENSOR_DECAY, .tile = (flags & MIXED) != 0 ? 3 : 0},
         {.offset = next, .count = 67, .first_element = UINT64_C(2) << 40, .kind = KEEL_TENSOR_PLAIN},
         {.offset = next + KEEL_UPDATE_PAGE,
          .count = 33,
          .first_element = UINT64_C(7) << 40,
          .kind = KEEL_TENSOR_STATISTIC,
-         .momentum = 0x1.99999ap-4F},
+         .momentum = 0x1.99999ap-4F,
+         .tile = 1},
         {.offset = next + 2 * KEEL_UPDATE_PAGE,
          .count = 1,
          .first_element = UINT64_C(9) << 40,
-         .kind = KEEL_TENSOR_KEPT},
+         .kind = KEEL_TENSOR_KEPT,
+         .tile = 2},
     };
     memcpy(tensors, all, sizeof all);
     *out_flat_count = (flags & MIXED) != 0 ? next + 2 * KEEL_UPDATE_PAGE + 1 : count;
     return (flags & MIXED) != 0 ? TENSORS_MAX : 1;
+}
+
+/* count, flags */
+static enum keel_status norm_tiles(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_update_tensor tensors[TENSORS_MAX];
+    uint32_t pages[PAGES_MAX];
+    struct keel_norm_tiles op = {.count = 0};
+    op.tensor_count = op.tile_count = make_tensors(shape[0], shape[1], tensors, &op.count);
+    const uint64_t page_count = keel_update_page_count(op.count);
+    KEEL_ASSERT(page_count <= PAGES_MAX);
+    KEEL_TRY(keel_update_find_pages(tensors, op.tensor_count, op.count, pages));
+    op.x = GOLDEN_FLOATS(run, "x", op.count);
+    op.tensors = golden_bytes(run, "tensors", GOLDEN_INPUT, tensors, op.tensor_count * sizeof *tensors);
+    op.pages = golden_bytes(run, "pages", GOLDEN_INPUT, pages, page_count * sizeof *pages);
+    op.scratch = golden_scratch(run, "scratch", keel_norm_tiles_scratch_bytes(op.count));
+    op.tiles = golden_output(run, "tiles", op.tile_count);
+    return golden_ready(run) ? keel_op_norm_tiles(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 static const uint8_t zeros[KEEL_PAGE_BYTES];
@@ -122,11 +142,14 @@ static enum keel_status lamb(struct golden_run *run, const uint32_t *shape)
 }
 
 static const struct golden_case cases[] = {
-    GOLDEN_CASE(norm, optimizer, "1", 0xe8e68841ebd3dd3f, 1, 0, 0),
-    GOLDEN_CASE(norm, optimizer, "67-clipped", 0x3dabb9f132af624f, 67, 1, 0),
-    GOLDEN_CASE(norm, optimizer, "4115-clipped", 0xf577ba509322dd7b, 4115, 1, 0),
-    GOLDEN_CASE(norm, optimizer, "4115-scaled", 0x9dd48f559dacb8cb, 4115, 0, 1),
-    GOLDEN_CASE(norm, optimizer, "67-scaled-clipped", 0x44f6d7d9f1571ebf, 67, 1, 1),
+    GOLDEN_CASE(norm_tiles, optimizer, "1", 0xda41b30e1ad8c770, 1, 0),
+    GOLDEN_CASE(norm_tiles, optimizer, "67-mixed", 0xd319af88e401a244, 67, MIXED),
+    GOLDEN_CASE(norm_tiles, optimizer, "5003-mixed", 0x67f5dae232dbc160, 5003, MIXED),
+    GOLDEN_CASE(norm, optimizer, "1", 0x8b318fdef71e2539, 1, 0, 0),
+    GOLDEN_CASE(norm, optimizer, "67-clipped", 0x65a696e3d2fce598, 67, 1, 0),
+    GOLDEN_CASE(norm, optimizer, "4115-clipped", 0x4d7396e298184ac6, 4115, 1, 0),
+    GOLDEN_CASE(norm, optimizer, "4115-scaled", 0x7c5386eee9520335, 4115, 0, 1),
+    GOLDEN_CASE(norm, optimizer, "67-scaled-clipped", 0xe0b7924f3b19a633, 67, 1, 1),
     GOLDEN_CASE(adamw, optimizer, "1", 0x418aedb5a351239a, 1, 0),
     GOLDEN_CASE(adamw, optimizer, "67-refused", 0xcab45eeeff23d6e0, 67, REFUSED),
     GOLDEN_CASE(adamw, optimizer, "4115", 0x43f3dbe0a8ec1012, 4115, 0),

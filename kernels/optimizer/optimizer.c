@@ -5,83 +5,90 @@
 #include <keel/optimizer_ops.h>
 #include <string.h>
 
-/* How many blocks a run of `count` is cut in. */
-static uint64_t blocks_of(uint64_t count)
+/* ---- the norm ---- */
+
+/* A sum for each page. */
+uint64_t keel_norm_tiles_scratch_bytes(uint64_t count)
 {
-    return (count + KEEL_BLOCK_ELEMENTS - 1) / KEEL_BLOCK_ELEMENTS;
+    return KEEL_BYTES(keel_update_page_count(count), sizeof(float));
 }
 
-/* All levels of the tree lie one after the other. */
-uint64_t keel_norm_scratch_bytes(uint64_t count)
+/* A sum for each block of tiles. */
+uint64_t keel_norm_scratch_bytes(uint32_t tile_count)
 {
-    uint64_t sums = 0;
-    do {
-        count = blocks_of(count);
-        sums += count;
-    } while (count > 1);
-    return KEEL_BYTES(sums, sizeof(float));
+    return KEEL_BYTES(tile_count / KEEL_BLOCK_ELEMENTS + 1, sizeof(float));
 }
 
-/* Levels above the leaves; *out_last is where the one sum of the top lies. */
-static enum keel_status launch_levels(struct keel_kernels *kernels, const struct keel_norm *op,
-                                      struct keel_launch_list *list, uint64_t *out_last)
+static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
 {
-    uint64_t from = 0, count = blocks_of(op->count);
-    while (count > 1) {
-        const uint64_t to = from + count;
-        const struct keel_arg args[] = {
-            keel_arg_buffer(op->scratch),
-            keel_arg_u64(from),
-            keel_arg_u64(to),
-            keel_arg_u64(count),
-        };
-        struct keel_range range = keel_kernels_range(kernels, blocks_of(count));
-        KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_block_sums", &range, args,
-                                     KEEL_ARG_COUNT(args)));
-        from = to;
-        count = blocks_of(count);
-    }
-    *out_last = from;
-    return KEEL_OK;
+    if (op->count == 0 || op->tensor_count == 0 || op->tile_count == 0)
+        return keel_fail(KEEL_INVALID, "norm_tiles: %u tensors and %u tiles in %llu elements",
+                         op->tensor_count, op->tile_count, (unsigned long long)op->count);
+    KEEL_TRY(KEEL_APART("norm_tiles", {"x", op->x, KEEL_READ}, {"tensors", op->tensors, KEEL_READ},
+                        {"pages", op->pages, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
+                        {"tiles", op->tiles, KEEL_WRITTEN}));
+    KEEL_TRY(keel_check_buffer("norm_tiles", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("norm_tiles", "tensors", op->tensors,
+                               KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor))));
+    KEEL_TRY(keel_check_buffer("norm_tiles", "pages", op->pages,
+                               KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t))));
+    KEEL_TRY(
+        keel_check_buffer("norm_tiles", "scratch", op->scratch, keel_norm_tiles_scratch_bytes(op->count)));
+    return keel_check_buffer("norm_tiles", "tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)));
+}
+
+enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct keel_norm_tiles *op,
+                                    struct keel_launch_list *list)
+{
+    KEEL_TRY(check_norm_tiles(op));
+    const uint64_t page_count = keel_update_page_count(op->count);
+    const struct keel_arg page_args[] = {
+        keel_arg_buffer(op->x),       keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages),
+        keel_arg_buffer(op->scratch), keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count),
+        keel_arg_u64(op->count),
+    };
+    struct keel_range range = keel_kernels_range(kernels, page_count);
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range, page_args,
+                                 KEEL_ARG_COUNT(page_args)));
+    const struct keel_arg tile_args[] = {
+        keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),   keel_arg_buffer(op->tiles),
+        keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count), keel_arg_u32(op->tile_count),
+    };
+    range = keel_kernels_range(kernels, op->tensor_count);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_tile_sums", &range, tile_args,
+                               KEEL_ARG_COUNT(tile_args));
 }
 
 enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_norm *op,
                               struct keel_launch_list *list)
 {
-    if (op->count == 0)
-        return keel_fail(KEEL_INVALID, "norm: no elements");
-    KEEL_TRY(KEEL_APART("norm", {"x", op->x, KEEL_READ}, {"control", op->control, KEEL_READ},
+    if (op->tile_count == 0)
+        return keel_fail(KEEL_INVALID, "norm: no tiles");
+    KEEL_TRY(KEEL_APART("norm", {"tiles", op->tiles, KEEL_READ}, {"control", op->control, KEEL_READ},
                         {"loss_scale", op->loss_scale, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
                         {"norm", op->norm, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("norm", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->count)));
+    KEEL_TRY(keel_check_buffer("norm", "tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float))));
+    KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->tile_count)));
     KEEL_TRY(keel_check_buffer("norm", "norm", op->norm,
                                KEEL_BYTES(op->loss_scale != NULL ? 3 : 2, sizeof(float))));
     KEEL_TRY(keel_check_buffer("norm", "control", op->control, sizeof(struct keel_control)));
     if (op->loss_scale != NULL)
         KEEL_TRY(keel_check_buffer("norm", "loss_scale", op->loss_scale, sizeof(float)));
-    const struct keel_arg leaf_args[] = {
-        keel_arg_buffer(op->x),
+    const struct keel_arg args[] = {
+        keel_arg_buffer(op->tiles),
         keel_arg_buffer(op->scratch),
-        keel_arg_u64(op->count),
-    };
-    struct keel_range range = keel_kernels_range(kernels, blocks_of(op->count));
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_block_squares", &range,
-                                 leaf_args, KEEL_ARG_COUNT(leaf_args)));
-    uint64_t last = 0;
-    KEEL_TRY(launch_levels(kernels, op, list, &last));
-    const struct keel_arg finish_args[] = {
-        keel_arg_buffer(op->scratch),
-        keel_arg_u64(last),
         keel_arg_buffer(op->control),
         keel_arg_buffer(op->norm),
         keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->norm),
+        keel_arg_u32(op->tile_count),
         keel_arg_u32(op->loss_scale != NULL),
     };
-    range = keel_kernels_range(kernels, 1);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range, finish_args,
-                               KEEL_ARG_COUNT(finish_args));
+    struct keel_range range = keel_kernels_range(kernels, 1);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range, args,
+                               KEEL_ARG_COUNT(args));
 }
+
+/* ---- the scale of the loss ---- */
 
 enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct keel_loss_scale *op,
                                     struct keel_launch_list *list)

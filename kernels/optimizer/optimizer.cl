@@ -1,9 +1,10 @@
 /* optimizer.cl - the norm of a gradient, the loss scale, and the update of all weights.
  *
- * norm:  block_squares  scratch[b] = sum of x^2 over block b of 4096 elements, by fma in 16 lanes
- *        block_sums     the same for a run of sums, without squares, until one is left
- *        norm_finish    norm[0] = sqrt(sum) / scale, norm[1] = 1 / scale, or less: max_norm / norm[0] / scale, or 0
- *                       when norm[0] is not finite; norm[2] = scale, a power of two (1: no division)
+ * norm:  page_squares   scratch[p] = sum of x^2 over page p of a trained tensor, by fma in 16 lanes
+ *        tile_sums      tiles[t.tile] = the tree over the pages of tensor t; 0 where it is not trained
+ *        norm_finish    norm[0] = sqrt(the tree over all tiles) / scale, norm[1] = 1 / scale, or less:
+ *                       max_norm / norm[0] / scale, or 0 when norm[0] is not finite; norm[2] = scale, a power of
+ *                       two (1: no division)
  *
  * update, one element: x the weight, d the decay (0 for a plain tensor), all in this order:
  *        g = grad * norm[1]
@@ -29,12 +30,31 @@
  * control: struct keel_control as floats, 4 learning_rate, 5 beta1, 6 beta2, 7 bias1, 8 bias2,
  * 9 epsilon, 10 max_norm, 11 momentum, 12 weight_decay, 13 trust. */
 
-__kernel void keel_block_squares(__global const float *x, __global float *scratch, ulong count)
+#define DECAY     1u
+#define STATISTIC 2u
+#define PAGE      1024
+
+/* What `pages` and `tensors` say is held against what there is, so that a bit that flipped there reads and
+ * writes nothing outside the buffers: the number of a page of nobody is as far off as a wrong one. */
+struct tensor {
+    ulong offset, count, first;
+    uint kind;
+    float momentum;
+    uint tile, reserved;
+};
+
+__kernel void keel_page_squares(__global const float *x, __global const struct tensor *tensors,
+                                __global const uint *pages, __global float *scratch, ulong page_count,
+                                uint tensor_count, ulong count)
 {
-    const ulong start = (ulong)get_global_id(0) * 4096;
-    if (start >= count)
+    const ulong page = get_global_id(0), start = page * PAGE;
+    if (page >= page_count || pages[page] >= tensor_count)
         return;
-    const uint n = (uint)min(count - start, (ulong)4096);
+    const struct tensor t = tensors[pages[page]];
+    const ulong end = min(t.offset + t.count, count);
+    if (t.kind > DECAY || start < t.offset || start >= end)
+        return;
+    const uint n = (uint)min(end - start, (ulong)PAGE);
     x += start;
     float16 s = (float16)(0.0f);
     uint i = 0;
@@ -46,23 +66,42 @@ __kernel void keel_block_squares(__global const float *x, __global float *scratc
         float16 v = canon_load(x + i, n - i);
         s = fma(v, v, s);
     }
-    scratch[get_global_id(0)] = canon_fold(s);
+    scratch[page] = canon_fold(s);
 }
 
-__kernel void keel_block_sums(__global float *scratch, ulong from, ulong to, ulong count)
+/* The tree whose leaves are the `count` sums at `from`; sums of blocks go to `to`, which may be `from`: block b lies
+ * behind what is read. */
+static inline float tree_sum(__global const float *from, __global float *to, ulong count)
 {
-    const ulong start = (ulong)get_global_id(0) * 4096;
-    if (start < count)
-        scratch[to + get_global_id(0)] =
-            canon_sum_run(scratch + from + start, (uint)min(count - start, (ulong)4096));
+    while (count > 1) {
+        ulong blocks = 0;
+        for (ulong at = 0; at < count; at += 4096)
+            to[blocks++] = canon_sum_run(from + at, (uint)min(count - at, (ulong)4096));
+        from = to;
+        count = blocks;
+    }
+    return from[0];
 }
 
-__kernel void keel_norm_finish(__global const float *scratch, ulong last, __global const float *control,
-                               __global float *norm, __global const float *loss_scale, uint has_scale)
+__kernel void keel_tile_sums(__global const struct tensor *tensors, __global float *scratch, __global float *tiles,
+                             ulong page_count, uint tensor_count, uint tile_count)
+{
+    const uint number = (uint)get_global_id(0);
+    if (number >= tensor_count || tensors[number].tile >= tile_count)
+        return;
+    const struct tensor t = tensors[number];
+    const ulong first = t.offset / PAGE, held = t.count / PAGE + (t.count % PAGE != 0);
+    const bool there = t.kind <= DECAY && held > 0 && first < page_count && held <= page_count - first;
+    tiles[t.tile] = there ? tree_sum(scratch + first, scratch + first, held) : 0.0f;
+}
+
+__kernel void keel_norm_finish(__global const float *tiles, __global float *scratch, __global const float *control,
+                               __global float *norm, __global const float *loss_scale, uint tile_count,
+                               uint has_scale)
 {
     if (get_global_id(0) != 0)
         return;
-    float value = canon_sqrt(scratch[last]), unscale = 1.0f;
+    float value = canon_sqrt(tree_sum(tiles, scratch, tile_count)), unscale = 1.0f;
     const float max_norm = control[10];
     if (has_scale) {
         const float scale = canon_power_of_two(loss_scale[0]);
@@ -93,20 +132,8 @@ __kernel void keel_loss_scale(__global uint *state, __global const float *norm)
 #define LARS  3u
 #define LAMB  4u
 
-#define DECAY     1u
-#define STATISTIC 2u
-#define PAGE      1024
-
-/* What `pages` and `tensors` say is held against what there is, so that a bit that flipped there reads and
- * writes nothing outside the buffers: the number of a page of nobody is as far off as a wrong one.
- * Scratch: slots of the digest, ratios by tensor, sums of squares of weights and of steps by page. */
+/* Scratch: slots of the digest, ratios by tensor, sums of squares of weights and of steps by page. */
 #define SLOT_WORDS 512
-
-struct tensor {
-    ulong offset, count, first;
-    uint kind;
-    float momentum;
-};
 
 struct rates {
     float factor, rate, beta1, beta2, rest1, rest2, scale1, scale2, epsilon, momentum, decay, ratio;
@@ -339,18 +366,6 @@ __kernel void keel_trust_blocks(__global const float *w, __global const float *g
     sums[page_count + at] = canon_fold(of_steps);
 }
 
-/* The square root of a tree whose leaves are the `count` sums at s, in place: block b lies behind what is read. */
-static inline float tree_root(__global float *s, ulong count)
-{
-    while (count > 1) {
-        ulong blocks = 0;
-        for (ulong from = 0; from < count; from += 4096)
-            s[blocks++] = canon_sum_run(s + from, (uint)min(count - from, (ulong)4096));
-        count = blocks;
-    }
-    return canon_sqrt(s[0]);
-}
-
 __kernel void keel_trust_ratios(__global const struct tensor *tensors, __global float *scratch,
                                 __global const float *norm, __global const float *control, ulong page_count,
                                 uint tensor_count, uint optimizer)
@@ -364,8 +379,9 @@ __kernel void keel_trust_ratios(__global const struct tensor *tensors, __global 
     const ulong blocks = t.count / 4096 + (t.count % 4096 != 0);
     if (t.kind != DECAY || norm[1] == 0.0f || blocks == 0 || t.offset / PAGE + blocks > page_count)
         return;
-    const float of_weights = tree_root(sums + t.offset / PAGE, blocks);
-    const float of_steps = tree_root(sums + page_count + t.offset / PAGE, blocks);
+    __global float *weights = sums + t.offset / PAGE, *steps = weights + page_count;
+    const float of_weights = canon_sqrt(tree_sum(weights, weights, blocks));
+    const float of_steps = canon_sqrt(tree_sum(steps, steps, blocks));
     if (of_weights > 0.0f && of_steps > 0.0f)
         ratios[number] = optimizer == LAMB ? canon_divide(of_weights, of_steps)
                                            : canon_divide(control[13] * of_weights,

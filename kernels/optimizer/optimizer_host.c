@@ -12,40 +12,69 @@ static uint32_t block_length(uint64_t start, uint64_t count)
     return count - start < KEEL_BLOCK_ELEMENTS ? (uint32_t)(count - start) : KEEL_BLOCK_ELEMENTS;
 }
 
-KEEL_HOST_KERNEL static void host_block_squares(void *const *arguments, const struct keel_range *range)
+/* ---- the norm ---- */
+
+KEEL_HOST_KERNEL static void host_page_squares(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
     const float *x = arguments[0];
-    float *scratch = arguments[1];
-    uint64_t count = u64_at(arguments, 2);
-    for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {
+    const struct keel_update_tensor *tensors = arguments[1];
+    const uint32_t *pages = arguments[2];
+    float *scratch = arguments[3];
+    const uint64_t page_count = u64_at(arguments, 4), count = u64_at(arguments, 6);
+    for (uint64_t p = 0; p < page_count; p++) {
+        if (pages[p] >= u32_at(arguments, 5))
+            continue;
+        const struct keel_update_tensor *t = &tensors[pages[p]];
+        const uint64_t start = p * KEEL_UPDATE_PAGE, all = t->offset + t->count;
+        const uint64_t end = all < count ? all : count;
+        if (t->kind > KEEL_TENSOR_DECAY || start < t->offset || start >= end)
+            continue;
+        const uint64_t n = end - start < KEEL_UPDATE_PAGE ? end - start : KEEL_UPDATE_PAGE;
         float lanes[KEEL_LANES] = {0};
-        uint32_t n = block_length(start, count);
-        for (uint32_t i = 0; i < n; i++)
+        for (uint64_t i = 0; i < n; i++)
             lanes[i % KEEL_LANES] = canon_fma(x[start + i], x[start + i], lanes[i % KEEL_LANES]);
-        scratch[start / KEEL_BLOCK_ELEMENTS] = canon_fold(lanes);
+        scratch[p] = canon_fold(lanes);
     }
 }
 
-static void host_block_sums(void *const *arguments, const struct keel_range *range)
+/* The tree whose leaves are the `count` sums at `from`; sums of blocks go to `to`, which may be `from`. */
+static float tree_sum(const float *from, float *to, uint64_t count)
+{
+    while (count > 1) {
+        uint64_t blocks = 0;
+        for (uint64_t at = 0; at < count; at += KEEL_BLOCK_ELEMENTS)
+            to[blocks++] = canon_sum_run(from + at, block_length(at, count));
+        from = to;
+        count = blocks;
+    }
+    return from[0];
+}
+
+static void host_tile_sums(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
-    float *from = (float *)arguments[0] + u64_at(arguments, 1);
-    float *to = (float *)arguments[0] + u64_at(arguments, 2);
-    uint64_t count = u64_at(arguments, 3);
-    for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS)
-        to[start / KEEL_BLOCK_ELEMENTS] = canon_sum_run(from + start, block_length(start, count));
+    const struct keel_update_tensor *tensors = arguments[0];
+    float *scratch = arguments[1], *tiles = arguments[2];
+    const uint64_t page_count = u64_at(arguments, 3);
+    for (uint32_t t = 0; t < u32_at(arguments, 4); t++) {
+        const uint64_t first = tensors[t].offset / KEEL_UPDATE_PAGE;
+        const uint64_t held = keel_update_page_count(tensors[t].count);
+        const bool there = tensors[t].kind <= KEEL_TENSOR_DECAY && held > 0 && first < page_count &&
+                           held <= page_count - first;
+        if (tensors[t].tile < u32_at(arguments, 5))
+            tiles[tensors[t].tile] = there ? tree_sum(scratch + first, scratch + first, held) : 0.0F;
+    }
 }
 
 static void host_norm_finish(void *const *arguments, const struct keel_range *range)
 {
     (void)range;
-    const float *scratch = arguments[0];
     const struct keel_control *control = arguments[2];
     float *norm = arguments[3], unscale = 1.0F;
-    float value = canon_sqrt(scratch[u64_at(arguments, 1)]);
+    float value = canon_sqrt(tree_sum(arguments[0], arguments[1], u32_at(arguments, 5)));
     const float max_norm = control->max_norm;
-    if (u32_at(arguments, 5) != 0) {
+    if (u32_at(arguments, 6) != 0) {
         const float scale = canon_power_of_two(*(const float *)arguments[4]);
         unscale = canon_as_real(0x7f000000U - canon_as_bits(scale));
         value = value * unscale;
@@ -261,13 +290,7 @@ KEEL_HOST_KERNEL static void host_trust_blocks(void *const *arguments, const str
 
 static float tree_root(float *sums, uint64_t count)
 {
-    while (count > 1) {
-        uint64_t blocks = 0;
-        for (uint64_t from = 0; from < count; from += KEEL_BLOCK_ELEMENTS)
-            sums[blocks++] = canon_sum_run(sums + from, block_length(from, count));
-        count = blocks;
-    }
-    return canon_sqrt(sums[0]);
+    return canon_sqrt(tree_sum(sums, sums, count));
 }
 
 static void host_trust_ratios(void *const *arguments, const struct keel_range *range)
@@ -298,8 +321,8 @@ static void host_trust_ratios(void *const *arguments, const struct keel_range *r
 }
 
 static const struct keel_module_kernel optimizer_kernels[] = {
-    {"keel_block_squares", host_block_squares},
-    {"keel_block_sums", host_block_sums},
+    {"keel_page_squares", host_page_squares},
+    {"keel_tile_sums", host_tile_sums},
     {"keel_norm_finish", host_norm_finish},
     {"keel_loss_scale", host_loss_scale},
     {"keel_update", host_update},

@@ -471,7 +471,8 @@ static enum keel_status damaged_identity(const struct run *run)
         run->directory);
 }
 
-static bool snapshots_are_of_this_job(const struct run *run)
+/* Whether the newest snapshot bears this identity. */
+static bool snapshots_are_of(const struct run *run, const char *identity)
 {
     struct keel_store *store;
     struct keel_snapshot_info newest;
@@ -479,14 +480,34 @@ static bool snapshots_are_of_this_job(const struct run *run)
     if (open_store(run, &store) != KEEL_OK || store == NULL)
         return false;
     bool same = keel_store_list(store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
-                strcmp(newest.identity, run->identity) == 0;
+                strcmp(newest.identity, identity) == 0;
     keel_store_close(store);
     return same;
 }
 
-/* By which keys the run in the directory is another. */
-static enum keel_status refuse_other(const struct run *run)
+/* Its bits end where the program's changed. */
+static enum keel_status refuse_arithmetic(const struct run *run, bool has_weights)
 {
+    if (!has_weights)
+        return keel_fail(
+            KEEL_MISMATCH,
+            "%.200s was begun by a Keel of another version of the arithmetic, and has no snapshot of it "
+            "(or DIR/identity is damaged); give another --out",
+            run->directory);
+    return keel_fail(
+        KEEL_MISMATCH,
+        "%.200s holds a run of another version of Keel's arithmetic, which cannot go on to the bit; "
+        "its weights can begin a new one: keel ckpt export DIR W.safetensors --only weights; keel run "
+        "JOB --out NEW --prepare; keel ckpt import W.safetensors NEW --for-training; keel run JOB "
+        "--out NEW",
+        run->directory);
+}
+
+/* By which keys the run in the directory, of identity `old`, is another. */
+static enum keel_status refuse_other(const struct run *run, const char *old)
+{
+    if (!keel_job_is_arithmetic(old) && snapshots_are_of(run, old))
+        return refuse_arithmetic(run, true);
     char path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES - 128], move[64] = "give the job as it was";
     struct keel_job there;
     uint32_t count = 0;
@@ -495,8 +516,10 @@ static enum keel_status refuse_other(const struct run *run)
         snprintf(why, sizeof why, "what differs cannot be said: %.200s", keel_detail());
     else if ((count = keel_job_difference(&there, &run->job, why, sizeof why)) > 0)
         ;
-    else if (snapshots_are_of_this_job(run))
+    else if (snapshots_are_of(run, run->identity))
         return damaged_identity(run);
+    else if (!keel_job_is_arithmetic(old))
+        return refuse_arithmetic(run, false);
     else
         snprintf(why, sizeof why,
                  "the contents of data.path differ, %.120s there and %.120s here (or DIR/identity is "
@@ -512,7 +535,7 @@ static enum keel_status refuse_other(const struct run *run)
 /* A directory belongs to one job for ever. */
 static enum keel_status check_identity(const struct run *run)
 {
-    char path[KEEL_PATH_BYTES], *old;
+    char path[KEEL_PATH_BYTES], *old = NULL;
     size_t bytes;
     KEEL_TRY(keel_path_join(path, run->directory, "identity"));
     if (!keel_path_exists(path))
@@ -522,12 +545,13 @@ static enum keel_status check_identity(const struct run *run)
         return status;
     bool whole =
         status == KEEL_OK && bytes == KEEL_IDENTITY_BYTES - 1 && strspn(old, "0123456789abcdef") == bytes;
-    bool same = whole && strcmp(old, run->identity) == 0;
-    if (status == KEEL_OK)
-        keel_free(old);
     if (!whole)
-        return damaged_identity(run);
-    return same ? KEEL_OK : refuse_other(run);
+        status = damaged_identity(run);
+    else if (strcmp(old, run->identity) != 0)
+        status = refuse_other(run, old);
+    if (old != NULL)
+        keel_free(old);
+    return status;
 }
 
 static enum keel_status write_job(struct run *run)

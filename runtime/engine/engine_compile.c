@@ -191,7 +191,12 @@ static enum keel_status slice_tiles(struct keel_engine *engine, struct keel_buff
 
 static uint64_t scratch_bytes(const struct keel_engine *engine)
 {
-    uint64_t bytes = engine->training ? keel_norm_scratch_bytes(engine->layout.trained_count) : 0;
+    uint64_t bytes = 0;
+    if (engine->training) {
+        const uint64_t tiles = keel_norm_tiles_scratch_bytes(engine->layout.flat_count);
+        const uint64_t norm = keel_norm_scratch_bytes(engine->layout.tile_count);
+        bytes = tiles > norm ? tiles : norm;
+    }
     for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
         uint64_t needed = keel_digest_scratch_bytes(engine->layout.tiles[i].count);
         bytes = needed > bytes ? needed : bytes;

@@ -33,7 +33,6 @@ struct keel_layout {
     uint32_t param_count, tile_count, bucket_count;
     uint32_t trained_tiles; /* of `order`: statistics lie behind them */
     uint64_t flat_count;    /* elements */
-    uint64_t trained_count; /* of which are trained, gaps included */
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
@@ -58,6 +57,7 @@ struct keel_engine_program {
 struct keel_update_lists {
     struct keel_launch_list zero, norm, update, digest;
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
+    struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
 };
 
 /* One input of the graph, by order of declaration. */

@@ -65,10 +65,8 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->fill = graph->params[number].fill;
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
         layout->tiles[number].page_count = offset / KEEL_FLAT_ALIGN - layout->tiles[number].first_page;
-        if (param->statistic)
-            continue;
-        layout->trained_tiles = i + 1;
-        layout->trained_count = offset;
+        if (!param->statistic)
+            layout->trained_tiles = i + 1;
     }
     layout->flat_count = offset;
 }

@@ -41,7 +41,8 @@ static void describe_tiles(const struct keel_engine *engine, struct keel_update_
                                              .count = tile->count,
                                              .first_element = digest_place(tile),
                                              .kind = kind,
-                                             .momentum = declared->momentum};
+                                             .momentum = declared->momentum,
+                                             .tile = i};
     }
 }
 
@@ -56,6 +57,7 @@ static enum keel_status upload_tables(struct keel_engine *engine, struct keel_up
     KEEL_TRY(keel_update_find_pages(tensors, count, engine->layout.flat_count, pages));
     KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof *tensors, &update->tensors));
     KEEL_TRY(keel_engine_make_buffer(engine, page_bytes, &update->pages));
+    KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof(float), &update->tiles));
     KEEL_TRY(
         keel_queue_write(engine->queue, update->tensors, 0, tensors, count * sizeof *tensors, NULL, NULL));
     KEEL_TRY(keel_queue_write(engine->queue, update->pages, 0, pages, page_bytes, NULL, NULL));
@@ -102,13 +104,23 @@ static enum keel_status emit_zero(struct keel_engine *engine)
 
 static enum keel_status emit_norm(struct keel_engine *engine)
 {
-    struct keel_norm norm = {.count = engine->layout.trained_count,
-                             .x = engine->flat[KEEL_FLAT_GRADIENTS],
+    struct keel_update_lists *update = &engine->update;
+    struct keel_norm_tiles tiles = {.count = engine->layout.flat_count,
+                                    .tensor_count = engine->layout.tile_count,
+                                    .tile_count = engine->layout.tile_count,
+                                    .x = engine->flat[KEEL_FLAT_GRADIENTS],
+                                    .tensors = update->tensors,
+                                    .pages = update->pages,
+                                    .scratch = engine->scratch,
+                                    .tiles = update->tiles};
+    struct keel_norm norm = {.tile_count = tiles.tile_count,
+                             .tiles = tiles.tiles,
                              .scratch = engine->scratch,
                              .norm = engine->norm,
                              .control = engine->control,
                              .loss_scale = engine->loss_scale};
-    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &engine->update.norm));
+    KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, &update->norm));
+    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &update->norm));
     return keel_launch_list_seal(&engine->update.norm, engine->kernels);
 }
 
@@ -119,8 +131,8 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     if (!engine->training)
         return KEEL_OK;
     KEEL_TRY(emit_zero(engine));
-    KEEL_TRY(emit_norm(engine));
     KEEL_TRY(make_tables(engine));
+    KEEL_TRY(emit_norm(engine));
     struct keel_update op = {.optimizer = engine->optimizer,
                              .nesterov = engine->nesterov,
                              .count = engine->layout.flat_count,
@@ -146,7 +158,7 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
 
 void keel_update_lists_fini(struct keel_update_lists *update)
 {
-    struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch};
+    struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch, update->tiles};
     keel_launch_list_fini(&update->zero);
     keel_launch_list_fini(&update->norm);
     keel_launch_list_fini(&update->update);

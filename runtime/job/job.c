@@ -32,9 +32,8 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 #define STEP_MAX     4294967295.0
 #define BYTES_MAX    1e15
 
-/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity; LATER,
- * of keys that came after the first release, only where it differs from its default. */
-enum { FREE, BITS, BITS_LATER };
+/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity. */
+enum { FREE, BITS };
 
 static const struct keel_ini_key keys[] = {
     {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, FREE,
@@ -46,7 +45,7 @@ static const struct keel_ini_key keys[] = {
      "boards, rounded otherwise"},
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
-    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS_LATER,
+    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS,
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
@@ -60,23 +59,23 @@ static const struct keel_ini_key keys[] = {
     {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS, "bias in products and norms"},
     {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS,
      "output uses the embedding table"},
-    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL, BITS_LATER,
+    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL, BITS,
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
-    {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS_LATER,
+    {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS,
      "resnet begins with: small: 3x3 convolution; large: 7x7 by stride 2 and a max pool"},
-    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS_LATER,
+    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS,
      "moe: experts of every second block"},
-    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL,
-     BITS_LATER, "moe: tokens that an expert takes, over its fair share"},
-    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS_LATER,
+    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL, BITS,
+     "moe: tokens that an expert takes, over its fair share"},
+    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS,
      "moe: weight of the loss that spreads tokens over experts"},
-    {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS_LATER,
+    {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS,
      "dlrm: features that are numbers"},
-    {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS_LATER,
+    {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS,
      "dlrm: features that are categories, each with an embedding table"},
-    {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS_LATER,
+    {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS,
      "dlrm: rows of a table"},
-    {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS_LATER,
+    {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS,
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
      "text file to train on; resnet: directory of IDX files; dlrm: not read"},
@@ -84,11 +83,11 @@ static const struct keel_ini_key keys[] = {
      "char: the bytes that occur in the text; byte: all 256"},
     {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS,
      "share at the end of the text kept for validation"},
-    {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS_LATER,
+    {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS,
      "dlrm: samples of the synthetic training set"},
-    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS_LATER,
+    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS,
      "mirror every second training image, drawn by sample and pass"},
-    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS_LATER,
+    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS,
      "move training images by up to so many pixels, likewise"},
     {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
      "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
@@ -102,16 +101,16 @@ static const struct keel_ini_key keys[] = {
      "linear warm-up"},
     {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, BITS,
      "cosine decay ends here; 0: at train.steps"},
-    {"train", "storage", KEEL_INI_CHOICE, FIELD(storage), "f32", 0, 0, "f32|bf16|f16", BITS_LATER,
+    {"train", "storage", KEEL_INI_CHOICE, FIELD(storage), "f32", 0, 0, "f32|bf16|f16", BITS,
      "of activations that wait for the backward pass; all arithmetic is of float32"},
-    {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS_LATER,
+    {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS,
      "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
-    {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb",
-     BITS_LATER, "sgd and lars: with momentum; lars and lamb: for very large batches"},
-    {"train", "momentum", KEEL_INI_FLOAT, FIELD(momentum), "0.9", 0, 0.9999, NULL, BITS_LATER, "SGD, LARS"},
-    {"train", "nesterov", KEEL_INI_BOOL, FIELD(nesterov), "false", 0, 0, NULL, BITS_LATER,
+    {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb", BITS,
+     "sgd and lars: with momentum; lars and lamb: for very large batches"},
+    {"train", "momentum", KEEL_INI_FLOAT, FIELD(momentum), "0.9", 0, 0.9999, NULL, BITS, "SGD, LARS"},
+    {"train", "nesterov", KEEL_INI_BOOL, FIELD(nesterov), "false", 0, 0, NULL, BITS,
      "SGD: look ahead along the momentum"},
-    {"train", "trust", KEEL_INI_FLOAT, FIELD(trust), "0.001", 1e-9, 1, NULL, BITS_LATER,
+    {"train", "trust", KEEL_INI_FLOAT, FIELD(trust), "0.001", 1e-9, 1, NULL, BITS,
      "LARS: share of a matrix's norm that a step moves at lr 1"},
     {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, BITS, "Adam, AdamW, LAMB"},
     {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, BITS, "Adam, AdamW, LAMB"},
@@ -469,8 +468,10 @@ void keel_job_print_keys(FILE *out)
 
 /* To be raised with any change of what the same settings compute: canonical arithmetic, data order, first
  * weights. Golden hashes change with it, and a run that is half old and half new would have no bits of
- * its own. */
-enum { ARITHMETIC_VERSION = 1 };
+ * its own. The identity ends with it. That of version 1 was all hash: it is told by its end, in all but one
+ * of 65,536 cases, where only the message to the user is a less exact one. 1: the norm in blocks of the flat
+ * buffer, one accumulator for all uses of a tied weight and for all losses. */
+enum { ARITHMETIC_VERSION = 2, VERSION_DIGITS = 4, HASH_DIGITS = KEEL_IDENTITY_BYTES - 1 - VERSION_DIGITS };
 
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
 {
@@ -479,17 +480,24 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; i < table.key_count; i++) {
-        if (keys[i].mark == FREE || (keys[i].mark == BITS_LATER && is_default(&keys[i], job)))
+        if (keys[i].mark == FREE)
             continue;
         keel_ini_format(&keys[i], job, value);
         int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);
         crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     }
-    int length =
-        snprintf(line, sizeof line, "data=%016" PRIx64 "\narithmetic=%d\n", data_digest, ARITHMETIC_VERSION);
+    int length = snprintf(line, sizeof line, "data=%016" PRIx64 "\n", data_digest);
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     crypto_generichash_final(&state, hash, sizeof hash);
     sodium_bin2hex(out, KEEL_IDENTITY_BYTES, hash, sizeof hash);
+    snprintf(out + HASH_DIGITS, VERSION_DIGITS + 1, "%0*x", VERSION_DIGITS, ARITHMETIC_VERSION);
+}
+
+bool keel_job_is_arithmetic(const char *identity)
+{
+    char version[VERSION_DIGITS + 1];
+    snprintf(version, sizeof version, "%0*x", VERSION_DIGITS, ARITHMETIC_VERSION);
+    return strlen(identity) == HASH_DIGITS + VERSION_DIGITS && strcmp(identity + HASH_DIGITS, version) == 0;
 }
 
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,

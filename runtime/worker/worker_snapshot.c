@@ -301,6 +301,13 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
 {
     char identity[KEEL_IDENTITY_BYTES];
     keel_job_identity(&worker->job, keel_data_digest(worker->data), identity);
+    if (!keel_job_is_arithmetic(info->identity))
+        return keel_fail(
+            KEEL_MISMATCH,
+            "snapshot of step %" PRIu64 " is of another version of Keel's arithmetic, which this run "
+            "cannot go on from to the bit; its weights can begin one: keel ckpt export %s/ckpt, then "
+            "keel ckpt import --for-training into a new --out",
+            info->step, worker->directory);
     if (strcmp(identity, info->identity) != 0)
         return keel_fail(KEEL_MISMATCH,
                          "snapshot of step %" PRIu64 " belongs to another job (model, data, seed or training "

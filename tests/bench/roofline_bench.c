@@ -226,25 +226,34 @@ static enum keel_status build_mse(const struct row *row, struct keel_launch_list
     return build_loss(row, KEEL_LOSS_MSE, list);
 }
 
+/* One tensor: all pages are number 0. */
+static enum keel_status write_tables(uint64_t count)
+{
+    static struct keel_update_tensor tensor = {.kind = KEEL_TENSOR_DECAY};
+    tensor.count = count;
+    KEEL_TRY(keel_queue_write(queue, integers[0], 0, &tensor, sizeof tensor, NULL, NULL));
+    return keel_queue_fill(queue, integers[1], 0, keel_update_page_count(count) * sizeof(uint32_t), 0, NULL,
+                           NULL);
+}
+
 static enum keel_status build_norm(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
-    struct keel_norm op = {.count = row->rows * row->n, .control = control};
-    op.x = pool[1], op.norm = small[2], op.scratch = pool[2];
+    struct keel_norm_tiles tiles = {.count = row->rows * row->n, .tensor_count = 1, .tile_count = 1};
+    struct keel_norm op = {.tile_count = 1, .control = control};
+    tiles.x = pool[1], tiles.tensors = integers[0], tiles.pages = integers[1], tiles.scratch = pool[2];
+    op.tiles = tiles.tiles = small[3], op.norm = small[2], op.scratch = pool[2];
+    KEEL_TRY(write_tables(tiles.count));
     *work = moves(STREAM_READ, row, 4, 1);
+    KEEL_TRY(keel_op_norm_tiles(kernels, &tiles, list));
     return keel_op_norm(kernels, &op, list);
 }
 
-/* One tensor: all pages are number 0. */
 static enum keel_status build_update(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
-    static struct keel_update_tensor tensor = {.kind = KEEL_TENSOR_DECAY};
     struct keel_update op = {.count = row->rows * row->n, .tensor_count = 1, .control = control};
-    tensor.count = op.count;
     op.w = pool[0], op.grad = pool[1], op.m = pool[2], op.v = pool[3], op.norm = small[2];
     op.tensors = integers[0], op.pages = integers[1], op.scratch = integers[2], op.digest = integers[3];
-    const uint64_t page_bytes = keel_update_page_count(op.count) * sizeof(uint32_t);
-    KEEL_TRY(keel_queue_write(queue, op.tensors, 0, &tensor, sizeof tensor, NULL, NULL));
-    KEEL_TRY(keel_queue_fill(queue, op.pages, 0, page_bytes, 0, NULL, NULL));
+    KEEL_TRY(write_tables(op.count));
     KEEL_TRY(keel_queue_fill(queue, op.scratch, 0, keel_update_scratch_bytes(&op), 0, NULL, NULL));
     *work = moves(STREAM_AXPY, row, 28, OPS_ADAM_STEP + 18 + 32);
     return keel_op_update(kernels, &op, list);

@@ -104,6 +104,7 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(cross_entropy_sum)                                                                                     \
     X(loss)                                                                                                  \
     X(digest)                                                                                                \
+    X(norm_tiles)                                                                                            \
     X(norm)                                                                                                  \
     X(loss_scale)                                                                                            \
     X(update)                                                                                                \
@@ -246,7 +247,10 @@ static const struct operation operations[] = {
        B(T(loss), targets), B(T(loss), scratch), B(T(loss), loss), B(T(loss), dx), B(T(loss), loss_scale)),
     OP(digest, "digest scratch", N(T(digest), count), N(T(digest), first_element), B(T(digest), x),
        B(T(digest), digest), B(T(digest), scratch)),
-    OP(norm, "scratch norm", N(T(norm), count), B(T(norm), x), B(T(norm), scratch), B(T(norm), norm),
+    OP(norm_tiles, "scratch tiles", N(T(norm_tiles), count), N(T(norm_tiles), tensor_count),
+       N(T(norm_tiles), tile_count), B(T(norm_tiles), x), B(T(norm_tiles), tensors), B(T(norm_tiles), pages),
+       B(T(norm_tiles), scratch), B(T(norm_tiles), tiles)),
+    OP(norm, "scratch norm", N(T(norm), tile_count), B(T(norm), tiles), B(T(norm), scratch), B(T(norm), norm),
        B(T(norm), control), B(T(norm), loss_scale)),
     OP(loss_scale, "state", B(T(loss_scale), state), B(T(loss_scale), norm)),
     OP(update, "w m v half digest scratch", F(T(update), optimizer), N(T(update), count),

@@ -24,43 +24,61 @@ static struct keel_control control_of(uint32_t step)
     return control;
 }
 
+enum { TILES_MAX = 8 };
 struct state {
+    struct keel_norm_tiles tiles;
     struct keel_norm norm;
     struct keel_update update;
 };
+
+/* Both stages of the norm of these tensors, appended: TILES_MAX tiles, all 0 before. */
+static void build_norm(struct rig *rig, uint64_t count, const struct keel_update_tensor *tensors,
+                       uint32_t tensor_count, const struct keel_control *control, struct keel_buffer *x,
+                       struct state *s)
+{
+    uint32_t *pages;
+    ck_ok(keel_alloc(keel_update_page_count(count), sizeof *pages, &pages));
+    ck_ok(keel_update_find_pages(tensors, tensor_count, count, pages));
+    s->tiles = (struct keel_norm_tiles){
+        .count = count,
+        .tensor_count = tensor_count,
+        .tile_count = TILES_MAX,
+        .x = x,
+        .tensors = rig_bytes(rig, tensors, tensor_count * sizeof *tensors),
+        .pages = rig_bytes(rig, pages, keel_update_page_count(count) * sizeof *pages),
+        .scratch = rig_bytes(rig, NULL, keel_norm_tiles_scratch_bytes(count)),
+        .tiles = rig_bytes(rig, NULL, TILES_MAX * sizeof(float))};
+    s->norm = (struct keel_norm){.tile_count = TILES_MAX,
+                                 .tiles = s->tiles.tiles,
+                                 .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(TILES_MAX)),
+                                 .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
+                                 .control = rig_bytes(rig, control, sizeof *control)};
+    keel_free(pages);
+    ck_ok(keel_op_norm_tiles(rig->kernels, &s->tiles, &rig->list));
+    ck_ok(keel_op_norm(rig->kernels, &s->norm, &rig->list));
+}
 
 /* Norm and update of these tensors in flat buffers of `count`. */
 static struct state build_tensors(struct rig *rig, uint64_t count, const struct keel_update_tensor *tensors,
                                   uint32_t tensor_count, const struct keel_control *control,
                                   struct keel_update update)
 {
-    uint32_t *pages;
-    ck_ok(keel_alloc(keel_update_page_count(count), sizeof *pages, &pages));
-    ck_ok(keel_update_find_pages(tensors, tensor_count, count, pages));
-    struct state s = {
-        .norm = {.count = count,
-                 .x = rig_random(rig, count, 1, -0.1f, 0.1f),
-                 .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(count)),
-                 .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
-                 .control = rig_bytes(rig, control, sizeof *control)},
-        .update = update,
-    };
+    struct state s = {.update = update};
+    build_norm(rig, count, tensors, tensor_count, control, rig_random(rig, count, 1, -0.1f, 0.1f), &s);
     s.update.count = count;
     s.update.tensor_count = tensor_count;
     s.update.w = rig_random(rig, count, 2, -1.0f, 1.0f);
-    s.update.grad = s.norm.x;
+    s.update.grad = s.tiles.x;
     s.update.m = rig_random(rig, count, 3, -0.1f, 0.1f);
     s.update.v = rig_random(rig, count, 4, 0.0f, 0.01f);
     s.update.norm = s.norm.norm;
     s.update.control = s.norm.control;
-    s.update.tensors = rig_bytes(rig, tensors, tensor_count * sizeof *tensors);
-    s.update.pages = rig_bytes(rig, pages, keel_update_page_count(count) * sizeof *pages);
+    s.update.tensors = s.tiles.tensors;
+    s.update.pages = s.tiles.pages;
     s.update.digest = rig_bytes(rig, NULL, sizeof(uint64_t));
     s.update.scratch = rig_bytes(rig, NULL, keel_update_scratch_bytes(&s.update));
     if (update.half_type != KEEL_F32)
         s.update.half = rig_bytes(rig, NULL, count * sizeof(uint16_t));
-    keel_free(pages);
-    ck_ok(keel_op_norm(rig->kernels, &s.norm, &rig->list));
     ck_ok(keel_op_update(rig->kernels, &s.update, &rig->list));
     return s;
 }
@@ -118,7 +136,7 @@ static void ends_body(struct rig *rig, const void *shape)
     }
     rewrite(rig, s.update.m, m, ENDS);
     rewrite(rig, s.update.v, v, ENDS);
-    rewrite(rig, s.norm.x, grad, ENDS);
+    rewrite(rig, s.tiles.x, grad, ENDS);
     rig_run(rig);
     rig_result(rig, s.update.w, sizeof m);
     rig_result(rig, s.update.m, sizeof m);
@@ -157,7 +175,7 @@ static void rare_body(struct rig *rig, const void *shape)
     rewrite(rig, s.update.w, w, RARE);
     rewrite(rig, s.update.m, m, RARE);
     rewrite(rig, s.update.v, v, RARE);
-    rewrite(rig, s.norm.x, grad, RARE);
+    rewrite(rig, s.tiles.x, grad, RARE);
     rig_run(rig);
     rig_result(rig, s.update.w, sizeof m);
     rig_result(rig, s.update.m, sizeof m);
@@ -171,7 +189,7 @@ START_TEST(one_faded_moment_among_sixteen_gives_the_same_bits)
 }
 END_TEST
 
-/* Three levels of the tree: more than 4096 * 4096 elements. */
+/* Three levels of the tree: pages, blocks of 4096 of them, and the sum of blocks. */
 static void big_norm_body(struct rig *rig, const void *shape)
 {
     const uint64_t count = *(const uint64_t *)shape;
@@ -180,21 +198,92 @@ static void big_norm_body(struct rig *rig, const void *shape)
     ck_ok(keel_alloc(count, sizeof *x, &x));
     for (uint64_t i = 0; i < count; i++)
         x[i] = (float)(i % 1021) * 0x1p-10f - 0.5f;
-    struct keel_norm op = {.count = count,
-                           .x = rig_bytes(rig, x, count * 4),
-                           .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(count)),
-                           .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
-                           .control = rig_bytes(rig, &control, sizeof control)};
+    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY};
+    struct state s;
+    build_norm(rig, count, &tensor, 1, &control, rig_bytes(rig, x, count * 4), &s);
     keel_free(x);
-    ck_ok(keel_op_norm(rig->kernels, &op, &rig->list));
     rig_run(rig);
-    rig_result(rig, op.norm, 8);
+    rig_result(rig, s.norm.norm, 8);
 }
 
 START_TEST(a_norm_of_three_levels_gives_the_same_bits)
 {
     const uint64_t count = UINT64_C(4096) * 4096 + 5;
     same_bits((enum rig_kind)_i, "norm 16777221", big_norm_body, &count);
+}
+END_TEST
+
+/* The gradients of four tensors, of which the third is a statistic, at `place` (in pages) of the flat
+ * buffers; tensors that `held` leaves out are not in the table. */
+enum { PLACED = 4, PLACED_FLAT = 24 * 1024, PLACED_ALL = 15 };
+static const uint64_t placed_counts[PLACED] = {9001, 67, 5003, 2048};
+static struct state build_placed(struct rig *rig, const uint64_t place[PLACED], unsigned held)
+{
+    struct keel_update_tensor tensors[PLACED];
+    const struct keel_control control = control_of(0);
+    float *x = random_floats(PLACED_FLAT, 7, 1.0f, 2.0f); /* a gap that were read would show */
+    struct state s;
+    uint32_t count = 0;
+    for (uint32_t t = 0; t < PLACED; t++) {
+        float *part = random_floats(placed_counts[t], t, -0.1f, 0.1f);
+        memcpy(x + place[t] * KEEL_UPDATE_PAGE, part, placed_counts[t] * sizeof *part);
+        free(part);
+        if ((held >> t & 1) != 0)
+            tensors[count++] = (struct keel_update_tensor){.offset = place[t] * KEEL_UPDATE_PAGE,
+                                                           .count = placed_counts[t],
+                                                           .kind = t == 2 ? KEEL_TENSOR_STATISTIC : t % 2,
+                                                           .tile = t};
+    }
+    build_norm(rig, PLACED_FLAT, tensors, count, &control, rig_bytes(rig, x, PLACED_FLAT * sizeof *x), &s);
+    free(x);
+    return s;
+}
+
+START_TEST(a_norm_does_not_depend_on_where_tensors_lie)
+{
+    const uint64_t places[][PLACED] = {{0, 9, 10, 15}, {8, 23, 3, 0}, {15, 2, 4, 9}};
+    float norm[2], tiles[TILES_MAX];
+    for (int i = 0; i < 3; i++) {
+        struct rig *rig = rig_shared((enum rig_kind)_i);
+        struct state s = build_placed(rig, places[i], PLACED_ALL);
+        rig_run(rig);
+        const float *got = rig_result(rig, s.norm.norm, sizeof norm);
+        if (i == 0)
+            memcpy(norm, got, sizeof norm);
+        ck_assert_mem_eq(got, norm, sizeof norm);
+        got = rig_result(rig, s.norm.tiles, sizeof tiles);
+        if (i == 0)
+            memcpy(tiles, got, sizeof tiles);
+        ck_assert_mem_eq(got, tiles, sizeof tiles);
+        ck_assert(tiles[0] > 0.0f && tiles[1] > 0.0f && tiles[2] == 0.0f && tiles[3] > 0.0f);
+    }
+}
+END_TEST
+
+/* What each of two ranks leaves of the tiles that it holds, added up, is what one rank has of all. */
+START_TEST(tiles_of_two_ranks_add_up_to_the_bits_of_one)
+{
+    const uint64_t place[PLACED] = {8, 23, 3, 0};
+    float whole[TILES_MAX], norm[2], sum[TILES_MAX] = {0};
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    struct state s = build_placed(rig, place, PLACED_ALL);
+    rig_run(rig);
+    memcpy(whole, rig_result(rig, s.norm.tiles, sizeof whole), sizeof whole);
+    memcpy(norm, rig_result(rig, s.norm.norm, sizeof norm), sizeof norm);
+    for (unsigned held = 5; held <= 10; held += 5) { /* 0 and 2; 1 and 3 */
+        rig_clear(rig);
+        s = build_placed(rig, place, held);
+        rig_run(rig);
+        const float *tiles = rig_result(rig, s.norm.tiles, sizeof sum);
+        for (int t = 0; t < TILES_MAX; t++)
+            sum[t] += tiles[t];
+    }
+    ck_assert_mem_eq(sum, whole, sizeof sum);
+    keel_launch_list_fini(&rig->list);
+    rewrite(rig, s.norm.tiles, sum, TILES_MAX);
+    ck_ok(keel_op_norm(rig->kernels, &s.norm, &rig->list));
+    rig_run(rig);
+    ck_assert_mem_eq(rig_result(rig, s.norm.norm, sizeof norm), norm, sizeof norm);
 }
 END_TEST
 
@@ -245,14 +334,11 @@ START_TEST(clipping_acts_only_above_the_limit)
         struct rig *rig = rig_shared(RIG_HOST);
         struct keel_control control = control_of(0);
         control.max_norm = rows[i].max_norm;
-        struct keel_norm op = {.count = 4,
-                               .x = rig_bytes(rig, values, sizeof values),
-                               .scratch = rig_bytes(rig, NULL, keel_norm_scratch_bytes(4)),
-                               .norm = rig_bytes(rig, NULL, 3 * sizeof(float)),
-                               .control = rig_bytes(rig, &control, sizeof control)};
-        ck_ok(keel_op_norm(rig->kernels, &op, &rig->list));
+        const struct keel_update_tensor tensor = {.count = 4, .kind = KEEL_TENSOR_DECAY};
+        struct state s;
+        build_norm(rig, 4, &tensor, 1, &control, rig_bytes(rig, values, sizeof values), &s);
         rig_run(rig);
-        const float *norm = rig_result(rig, op.norm, 8);
+        const float *norm = rig_result(rig, s.norm.norm, 8);
         ck_assert_float_eq_tol(norm[0], 1.0f, 1e-6f);
         ck_assert_float_eq_tol(norm[1], rows[i].factor, 1e-6f);
     }
@@ -266,7 +352,7 @@ START_TEST(a_gradient_that_is_not_finite_changes_no_weight)
         struct rig *rig = rig_shared((enum rig_kind)_i);
         const struct keel_control control = control_of(3);
         struct state s = build(rig, 100, &control);
-        ck_ok(keel_queue_write(rig->queue, s.norm.x, 40, &bad[i], 4, NULL, NULL));
+        ck_ok(keel_queue_write(rig->queue, s.tiles.x, 40, &bad[i], 4, NULL, NULL));
         rig_run(rig);
         const float *norm = rig_result(rig, s.norm.norm, 8), *w = rig_result(rig, s.update.w, 400);
         float *w0 = random_floats(100, 2, -1.0f, 1.0f);
@@ -282,15 +368,24 @@ END_TEST
 /* Two matrices, a bias, a statistic and a parameter that is kept, with gaps between them. */
 enum { FLAT = 16 * 1024 + 700, TENSORS = 5 };
 static const struct keel_update_tensor tensors_of_test[TENSORS] = {
-    {.offset = 0, .count = 9001, .first_element = UINT64_C(3) << 40, .kind = KEEL_TENSOR_DECAY},
-    {.offset = 9 * 1024, .count = 67, .first_element = UINT64_C(1) << 40, .kind = KEEL_TENSOR_PLAIN},
-    {.offset = 10 * 1024, .count = 5003, .first_element = 0, .kind = KEEL_TENSOR_DECAY},
-    {.offset = 15 * 1024, .count = 1, .first_element = UINT64_C(9) << 40, .kind = KEEL_TENSOR_KEPT},
+    {.offset = 0, .count = 9001, .first_element = UINT64_C(3) << 40, .kind = KEEL_TENSOR_DECAY, .tile = 4},
+    {.offset = 9 * 1024,
+     .count = 67,
+     .first_element = UINT64_C(1) << 40,
+     .kind = KEEL_TENSOR_PLAIN,
+     .tile = 1},
+    {.offset = 10 * 1024, .count = 5003, .first_element = 0, .kind = KEEL_TENSOR_DECAY, .tile = 0},
+    {.offset = 15 * 1024,
+     .count = 1,
+     .first_element = UINT64_C(9) << 40,
+     .kind = KEEL_TENSOR_KEPT,
+     .tile = 2},
     {.offset = 16 * 1024,
      .count = 700,
      .first_element = UINT64_C(5) << 40,
      .kind = KEEL_TENSOR_STATISTIC,
-     .momentum = 0.1f},
+     .momentum = 0.1f,
+     .tile = 3},
 };
 static const struct variant {
     const char *name;
@@ -402,7 +497,12 @@ START_TEST(every_optimizer_is_near_the_truth)
     rig_run(rig);
     double *w = doubles(2, -1.0f, 1.0f), *g = doubles(1, -0.1f, 0.1f), *m = doubles(3, -0.1f, 0.1f);
     double *v = doubles(4, 0.0f, 0.01f);
-    const double norm = square_root_of_squares(g, FLAT), clip = norm > 1.0 ? 1.0 / norm : 1.0;
+    double squares = 0.0; /* of what is trained: neither gaps nor statistics */
+    for (int t = 0; t < TENSORS; t++)
+        if (tensors_of_test[t].kind <= KEEL_TENSOR_DECAY)
+            squares +=
+                pow(square_root_of_squares(g + tensors_of_test[t].offset, tensors_of_test[t].count), 2);
+    const double clip = squares > 1.0 ? 1.0 / sqrt(squares) : 1.0;
     for (int t = 0; t < TENSORS; t++) {
         const struct keel_update_tensor *tensor = &tensors_of_test[t];
         const uint64_t at = tensor->offset;
@@ -454,7 +554,23 @@ START_TEST(one_pass_leaves_the_digest_and_the_copy_of_separate_ones)
 }
 END_TEST
 
-/* A bit that flips in what says where tensors lie costs those that it speaks of, and nothing else. */
+/* One launch list of a stage alone, run. */
+static void run_norm(struct rig *rig, const struct state *s)
+{
+    keel_launch_list_fini(&rig->list);
+    ck_ok(keel_op_norm_tiles(rig->kernels, &s->tiles, &rig->list));
+    ck_ok(keel_op_norm(rig->kernels, &s->norm, &rig->list));
+    rig_run(rig);
+}
+static void run_update(struct rig *rig, const struct state *s)
+{
+    keel_launch_list_fini(&rig->list);
+    ck_ok(keel_op_update(rig->kernels, &s->update, &rig->list));
+    rig_run(rig);
+}
+
+/* A bit that flips in what says where tensors lie costs the update those that it speaks of, and nothing else;
+ * the norm, of which all weights hang, reads and writes nothing outside either. */
 START_TEST(tables_in_which_bits_have_flipped_lead_nowhere_outside)
 {
     for (int v = 0; v < VARIANTS; v++) {
@@ -469,13 +585,20 @@ START_TEST(tables_in_which_bits_have_flipped_lead_nowhere_outside)
         const uint32_t far = 0x40000003u;
         const uint64_t beyond = UINT64_C(1) << 50, little = 1024;
         const size_t at = sizeof tensors_of_test[0], count = offsetof(struct keel_update_tensor, count);
+        const size_t tile = offsetof(struct keel_update_tensor, tile);
+        run_norm(rig, &s);
         ck_ok(keel_queue_write(rig->queue, s.update.pages, 15 * 4, &far, 4, NULL, NULL));
         ck_ok(keel_queue_write(rig->queue, s.update.tensors, at, &beyond, 8, NULL, NULL));
         ck_ok(keel_queue_write(rig->queue, s.update.tensors, 2 * at + count, &beyond, 8, NULL, NULL));
         ck_ok(keel_queue_write(rig->queue, s.update.tensors, 4 * at, &little, 8, NULL, NULL));
+        ck_ok(keel_queue_write(rig->queue, s.update.tensors, at + tile, &far, 4, NULL, NULL));
         ck_ok(keel_queue_finish(rig->queue, keel_deadline_after_ns(RIG_LIMIT_S * KEEL_NS_PER_S)));
-        rig_run(rig);
+        run_update(rig, &s);
         ck_assert_mem_eq(rig_result(rig, s.update.w, FLAT * 4), before, sizeof before);
+        run_norm(rig, &s);
+        const float *tiles = rig_result(rig, s.tiles.tiles, TILES_MAX * sizeof(float));
+        ck_assert(tiles[0] == 0.0f &&
+                  tiles[4] > 0.0f); /* the one reaches beyond the pages, the other is whole */
     }
 }
 END_TEST
@@ -518,9 +641,10 @@ START_TEST(a_scaled_gradient_gives_the_weights_of_the_gradient)
     struct state scaled = build(rig, 5003, &control);
     keel_launch_list_fini(&rig->list);
     scaled.norm.loss_scale = rig_bytes(rig, &scale, sizeof scale);
+    ck_ok(keel_op_norm_tiles(rig->kernels, &scaled.tiles, &rig->list));
     ck_ok(keel_op_norm(rig->kernels, &scaled.norm, &rig->list));
     ck_ok(keel_op_update(rig->kernels, &scaled.update, &rig->list));
-    ck_ok(keel_queue_write(rig->queue, scaled.norm.x, 0, grad, 5003 * 4, NULL, NULL));
+    ck_ok(keel_queue_write(rig->queue, scaled.tiles.x, 0, grad, 5003 * 4, NULL, NULL));
     rig_run(rig);
     const float *got = rig_result(rig, scaled.norm.norm, 3 * sizeof(float));
     ck_assert(got[0] == norm[0] && got[1] == norm[1] * 0x1p-15F && got[2] == 0x1p15F);
@@ -638,6 +762,8 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, moments_of_every_exponent_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, one_faded_moment_among_sixteen_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, a_norm_of_three_levels_gives_the_same_bits, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, a_norm_does_not_depend_on_where_tensors_lie, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, tiles_of_two_ranks_add_up_to_the_bits_of_one, 0, RIG_DEVICES + 1);
     tcase_add_test(tc, norm_and_adamw_are_near_the_truth);
     tcase_add_test(tc, clipping_acts_only_above_the_limit);
     tcase_add_loop_test(tc, a_gradient_that_is_not_finite_changes_no_weight, 0, RIG_DEVICES + 1);

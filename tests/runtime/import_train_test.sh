@@ -44,6 +44,30 @@ train other --set job.seed=7 --set train.lr=0 --set train.min_lr=0 --prepare
 check "weights do not go where a run is" [ -n "$(! ckpt import "$root/hub" "$root/other" --names gpt2 --for-training && grep "a new --out" "$root/log")" ]
 check "preparing again harms nothing" [ "$(digest other 1)" = "$(digest whole 12)" ]
 
+# ---- a run of an earlier arithmetic ends, and its weights begin another ----
+# What such a Keel left behind: its snapshots and its directory bear an identity without the version at its end.
+train old --prepare --set train.steps=12
+printf %s 0764284c8245bf02c1ae6b61b4fb35d4936f6a27834eb37dd34738c058028cdf >"$root/old/identity"
+check "weights as an earlier Keel kept them" ckpt import "$root/state" "$root/old" --for-training
+train old --set train.steps=12
+code=$?
+check "the run is not gone on with" [ "$code" -eq 4 ]
+check "for the reason" grep -q "holds a run of another version of Keel's arithmetic, which cannot go on to the bit" "$root/log"
+check "with the move" grep -q "keel ckpt import W.safetensors NEW --for-training" "$root/log"
+check "nothing was trained" [ ! -e "$root/old/metrics.jsonl" ]
+check "its weights go out" ckpt export "$root/old" "$root/w.safetensors" --only weights
+train new --prepare --set train.lr=0 --set train.min_lr=0
+check "and into a new run" ckpt import "$root/w.safetensors" "$root/new" --for-training
+train new --set train.lr=0 --set train.min_lr=0
+check "which begins from them, to the bit" [ "$(digest new 1)" = "$(digest whole 8)" ]
+rm "$root/old/identity"
+train old --set train.steps=12
+check "snapshots alone are told as well" grep -q "is of another version of Keel's arithmetic" "$root/log"
+rm -r "$root/old/ckpt"
+printf %s 0764284c8245bf02c1ae6b61b4fb35d4936f6a27834eb37dd34738c058028cdf >"$root/old/identity"
+train old --set train.steps=12
+check "and a directory without any" grep -q "another version of the arithmetic, and has no snapshot of it" "$root/log"
+
 # ---- and a job that waits in 16 bits, whose loss scale no model has ----
 train f16 --prepare --set train.storage=f16
 check "weights are imported for f16" ckpt import "$root/hub" "$root/f16" --names gpt2 --for-training

@@ -13,19 +13,6 @@
 
 KEEL_API_BEGIN
 
-/* norm[0] = sqrt(sum of squares of x[count]), in the fixed tree; scratch has
- * keel_norm_scratch_bytes(count). Then norm[1] = factor that clips to control.max_norm:
- * 1 when max_norm is 0 or norm <= max_norm, else max_norm / norm. A NaN or Inf norm gives factor 0
- * in norm[1], so that the caller can refuse the step. With `loss_scale` x is taken to be that many times too
- * large: norm[0] is that of x / scale, norm[1] clips and unscales in one, norm[2] = scale. */
-struct keel_norm {
-    uint64_t count;
-    struct keel_buffer *x, *scratch, *norm, *control; /* norm: 2 floats, 3 with loss_scale */
-    struct keel_buffer *loss_scale;                   /* as in keel_loss_scale, or NULL */
-};
-uint64_t keel_norm_scratch_bytes(uint64_t count);
-enum keel_status keel_op_norm(struct keel_kernels *, const struct keel_norm *, struct keel_launch_list *);
-
 /* The scale of a loss whose gradients are kept in 16 bits (Micikevicius et al. 2018, "Mixed Precision
  * Training"). `state` is one float: the scale is the power of two at or below it, the rest counts good steps.
  * After a norm: a step whose norm is not finite halves the scale, to 1 at least, and any other adds one
@@ -54,14 +41,47 @@ struct keel_update_tensor {
     uint64_t first_element; /* its place in the digest, as in keel_digest */
     uint32_t kind;          /* enum keel_tensor_kind */
     float momentum;         /* of a statistic */
+    uint32_t tile;          /* its place in the tree of the norm: parameters by number, then slices of each */
+    uint32_t reserved;
 };
-static_assert(sizeof(struct keel_update_tensor) == 32, "32 bytes for kernels too");
+static_assert(sizeof(struct keel_update_tensor) == 40, "40 bytes for kernels too");
 
 /* Which tensor each page of the flat buffers belongs to: `pages` has keel_update_page_count(count) words.
  * INVALID names a tensor that is empty, begins within a page, overlaps another or does not fit. */
 uint64_t keel_update_page_count(uint64_t count);
 enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors, uint32_t tensor_count,
                                         uint64_t count, uint32_t *pages);
+
+/* The norm of a gradient, in two stages, so that nothing but the model decides its bits: no layout, no order
+ * of buckets, no rank that holds a tensor.
+ *
+ * keel_op_norm_tiles: tiles[t.tile] = sum of the squares of tensor t: of each page by itself in the order of
+ * canon_tree.h, then of its pages, ascending, in the same tree. 0 for a statistic and for what is kept. Other
+ * tiles stay as they are. So a rank sums the tensors that it holds, and where each tile has one such rank and
+ * 0 on all others, the sum over ranks of `tiles` is exact in any order. */
+struct keel_norm_tiles {
+    uint64_t count; /* elements of the flat buffers, gaps included */
+    uint32_t tensor_count, tile_count;
+    struct keel_buffer *x, *tensors, *pages; /* as in keel_update */
+    struct keel_buffer *scratch, *tiles;     /* tiles: tile_count floats */
+};
+uint64_t keel_norm_tiles_scratch_bytes(uint64_t count);
+enum keel_status keel_op_norm_tiles(struct keel_kernels *, const struct keel_norm_tiles *,
+                                    struct keel_launch_list *);
+
+/* keel_op_norm: norm[0] = sqrt(sum of all tiles, ascending, in the same tree). Then norm[1] = factor that
+ * clips to control.max_norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm / norm. A NaN or Inf
+ * norm gives factor 0 in norm[1], so that the caller can refuse the step. With `loss_scale` the gradient is
+ * taken to be that many times too large: norm[0] is that of gradient / scale, norm[1] clips and unscales in
+ * one, norm[2] = scale. */
+struct keel_norm {
+    uint32_t tile_count;
+    struct keel_buffer *tiles;                    /* read alone */
+    struct keel_buffer *scratch, *norm, *control; /* norm: 2 floats, 3 with loss_scale */
+    struct keel_buffer *loss_scale;               /* as in keel_loss_scale, or NULL */
+};
+uint64_t keel_norm_scratch_bytes(uint32_t tile_count);
+enum keel_status keel_op_norm(struct keel_kernels *, const struct keel_norm *, struct keel_launch_list *);
 
 /* With g = grad * norm[1] (norm[1] 0: the step was refused, weights and moments stay), d =
  * control.weight_decay for KEEL_TENSOR_DECAY, else 0, and rate = control.learning_rate: ADAMW  m = b1 m +

@@ -111,9 +111,13 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
 
 /* What the bits of the run depend on (model, data contents, train, seed, shards; not ranks, not
- * snapshots), as 64 hex digits. A key that came to the table after the first release counts only where it
- * differs from its default, so that runs begun before it go on. data_digest: of keel_data_digest. */
+ * snapshots), as 64 hex digits: a hash, and the version of the arithmetic in the last four. data_digest: of
+ * keel_data_digest. */
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
+
+/* Whether an identity is of this program's arithmetic. A run of another cannot go on: what is left of it are
+ * its weights (keel ckpt export, keel ckpt import --for-training into a new directory). */
+bool keel_job_is_arithmetic(const char *identity);
 
 /* How many keys of the identity differ between the job of a run that is there and one that is given here; as
  * text "model.width is 64 there and 32 here, ...", the first four and how many more there are. None: if
