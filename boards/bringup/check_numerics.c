@@ -273,15 +273,15 @@ enum { ROWS = 3, WIDTH = 40, TOKENS = 5, HEADS = 2, HEAD_WIDTH = 8 };
 
 static bool gelu_forward(struct values *values, struct keel_buffer *x, struct keel_buffer *y)
 {
-    struct keel_gelu op = {.count = ROWS * WIDTH, .x = x, .y = y};
-    return go(values, keel_op_gelu(values->kernels, &op, &values->list), "gelu");
+    struct keel_activation op = {.count = ROWS * WIDTH, .kind = KEEL_GELU, .x = x, .y = y};
+    return go(values, keel_op_activation(values->kernels, &op, &values->list), "gelu");
 }
 
 static bool gelu_backward(struct values *values, struct keel_buffer *x, struct keel_buffer *dy,
                           struct keel_buffer *dx)
 {
-    struct keel_gelu_grad op = {.count = ROWS * WIDTH, .x = x, .dy = dy, .dx = dx};
-    return go(values, keel_op_gelu_grad(values->kernels, &op, &values->list), "gelu_grad");
+    struct keel_activation_grad op = {.count = ROWS * WIDTH, .kind = KEEL_GELU, .x = x, .dy = dy, .dx = dx};
+    return go(values, keel_op_activation_grad(values->kernels, &op, &values->list), "gelu_grad");
 }
 
 /* gamma is in the second half of x, so that it lies in one of few buffers. */

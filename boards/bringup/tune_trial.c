@@ -77,7 +77,8 @@ static enum keel_status list_attention(struct bench *bench, struct variant *vari
 
 static enum keel_status list_rows(struct bench *bench, struct variant *variant)
 {
-    const struct keel_gelu gelu = {.count = COUNT, .x = bench->buffers[0], .y = bench->buffers[1]};
+    const struct keel_activation gelu = {
+        .count = COUNT, .kind = KEEL_GELU, .x = bench->buffers[0], .y = bench->buffers[1]};
     const struct keel_add add = {
         .count = COUNT, .a = bench->buffers[0], .b = bench->buffers[1], .y = bench->buffers[2]};
     const struct keel_layernorm norm = {.rows = COUNT / SIDE,
@@ -88,7 +89,7 @@ static enum keel_status list_rows(struct bench *bench, struct variant *variant)
                                         .y = bench->buffers[2],
                                         .mean = bench->buffers[3],
                                         .rstd = bench->buffers[3]};
-    KEEL_TRY(keel_op_gelu(variant->kernels, &gelu, &variant->list));
+    KEEL_TRY(keel_op_activation(variant->kernels, &gelu, &variant->list));
     KEEL_TRY(keel_op_add(variant->kernels, &add, &variant->list));
     return keel_op_layernorm(variant->kernels, &norm, &variant->list);
 }

@@ -60,15 +60,13 @@ static bool packed(const struct keel_attention *op)
 static enum keel_status check_forward(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     KEEL_TRY(check_shape(kernels, op));
-    KEEL_TRY(keel_check_buffer("attention", "qkv", op->qkv, KEEL_BYTES(3, tokens_bytes(op))));
-    KEEL_TRY(keel_check_buffer("attention", "out", op->out, tokens_bytes(op)));
-    KEEL_TRY(KEEL_APART("attention", {"qkv", op->qkv, KEEL_READ}, {"out", op->out, KEEL_WRITTEN},
-                        {"stats", op->stats, KEEL_WRITTEN}, {"control", op->control, KEEL_READ},
-                        {"workspace", op->workspace, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("attention", "stats", op->stats, rows_bytes(op)));
-    if (op->dropout_rate > 0.0F)
-        KEEL_TRY(keel_check_buffer("attention", "control", op->control, sizeof(struct keel_control)));
-    return KEEL_OK;
+    const bool drops = op->dropout_rate > 0.0F;
+    return KEEL_CHECK_OPERANDS(
+        "attention", {"qkv", op->qkv, KEEL_BYTES(3, tokens_bytes(op)), KEEL_READ},
+        {"out", op->out, tokens_bytes(op), KEEL_WRITTEN}, {"stats", op->stats, rows_bytes(op), KEEL_WRITTEN},
+        {"control", op->control, drops ? sizeof(struct keel_control) : 0, drops ? KEEL_READ : KEEL_OPTIONAL},
+        {"workspace", op->workspace, keel_attention_workspace_bytes(kernels, op),
+         KEEL_WRITTEN | (packed(op) ? 0 : KEEL_OPTIONAL)});
 }
 
 /* Blocks of queries, or of keys. */
@@ -111,31 +109,21 @@ static enum keel_status launch_pack(struct keel_kernels *kernels, const struct k
                                     struct keel_buffer *from, const uint32_t parts_skip_count_first[4],
                                     struct keel_launch_list *list)
 {
-    const struct keel_arg args[] = {
-        keel_arg_buffer(from),
-        keel_arg_buffer(op->workspace),
-        keel_arg_u32(op->tokens),
-        keel_arg_u32(op->heads),
-        keel_arg_u32(op->head_width),
-        keel_arg_u32(parts_skip_count_first[0]),
-        keel_arg_u32(parts_skip_count_first[1]),
-        keel_arg_u32(parts_skip_count_first[2]),
-        keel_arg_u32(parts_skip_count_first[3]),
-    };
     const struct keel_range range = block_range(kernels, op);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range,
+        KEEL_ARGS(keel_arg_buffer(from), keel_arg_buffer(op->workspace), keel_arg_u32(op->tokens),
+                  keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
+                  keel_arg_u32(parts_skip_count_first[0]), keel_arg_u32(parts_skip_count_first[1]),
+                  keel_arg_u32(parts_skip_count_first[2]), keel_arg_u32(parts_skip_count_first[3])));
 }
 
 enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct keel_attention *op,
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_forward(kernels, op));
-    if (packed(op)) {
-        KEEL_TRY(keel_check_buffer("attention", "workspace", op->workspace,
-                                   KEEL_BYTES(PACKED_PARTS, tokens_bytes(op))));
+    if (packed(op))
         KEEL_TRY(launch_pack(kernels, op, op->qkv, (const uint32_t[]){3, 1, PACKED_PARTS, 0}, list));
-    }
     struct keel_arg args[5 + SCALAR_COUNT] = {
         keel_arg_buffer(op->qkv), keel_arg_buffer(packed(op) ? op->workspace : op->qkv),
         keel_arg_buffer(op->out), keel_arg_buffer(op->stats),
@@ -160,14 +148,12 @@ static enum keel_status launch_rows(struct keel_kernels *kernels, const struct k
                                     struct keel_launch_list *list)
 {
     const struct keel_attention *forward = &op->forward;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(forward->out),       keel_arg_buffer(forward->stats),   keel_arg_buffer(op->dout),
-        keel_arg_buffer(forward->workspace), keel_arg_u32(packed(forward)),     keel_arg_u32(forward->tokens),
-        keel_arg_u32(forward->heads),        keel_arg_u32(forward->head_width),
-    };
     const struct keel_range range = block_range(kernels, forward);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range,
+                               KEEL_ARGS(keel_arg_buffer(forward->out), keel_arg_buffer(forward->stats),
+                                         keel_arg_buffer(op->dout), keel_arg_buffer(forward->workspace),
+                                         keel_arg_u32(packed(forward)), keel_arg_u32(forward->tokens),
+                                         keel_arg_u32(forward->heads), keel_arg_u32(forward->head_width)));
 }
 
 /* Whether a group for each head keeps the device as busy, at 5 products a head, as a group for each block of
@@ -202,15 +188,12 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
 {
     const struct keel_attention *forward = &op->forward;
     KEEL_TRY(check_forward(kernels, forward));
-    KEEL_TRY(keel_check_buffer("attention_grad", "dout", op->dout, tokens_bytes(forward)));
-    KEEL_TRY(keel_check_buffer("attention_grad", "dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward))));
-    KEEL_TRY(KEEL_APART("attention_grad", {"qkv", op->forward.qkv, KEEL_READ},
-                        {"out", op->forward.out, KEEL_READ}, {"stats", op->forward.stats, KEEL_READ},
-                        {"control", op->forward.control, KEEL_READ}, {"dout", op->dout, KEEL_READ},
-                        {"dqkv", op->dqkv, KEEL_WRITTEN},
-                        {"workspace", op->forward.workspace, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("attention_grad", "workspace", forward->workspace,
-                               keel_attention_grad_workspace_bytes(kernels, op)));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "attention_grad", {"qkv", forward->qkv, 0, KEEL_READ}, {"out", forward->out, 0, KEEL_READ},
+        {"stats", forward->stats, 0, KEEL_READ}, {"control", forward->control, 0, KEEL_OPTIONAL},
+        {"dout", op->dout, tokens_bytes(forward), KEEL_READ},
+        {"dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward)), KEEL_WRITTEN},
+        {"workspace", forward->workspace, keel_attention_grad_workspace_bytes(kernels, op), KEEL_WRITTEN}));
     KEEL_TRY(launch_rows(kernels, op, list));
     if (packed(forward)) {
         KEEL_TRY(launch_pack(kernels, forward, forward->qkv, (const uint32_t[]){3, 0, 3, 0}, list));

@@ -89,10 +89,10 @@ static int16 drop_kept(const struct drop *drop, ulong16 element)
 {
     uint16 c[4] = {convert_uint16(element >> 2), (uint16)(drop->stream), (uint16)(drop->microbatch),
                    (uint16)(drop->step)};
-    canon_philox_x16(c, drop->seed_lo, drop->seed_hi);
+    canon_philox(c, drop->seed_lo, drop->seed_hi);
     const uint16 word = convert_uint16(element) & 3u;
     const uint16 pair0 = word == 0u ? c[0] : c[1], pair1 = word == 2u ? c[2] : c[3];
-    return canon_uniform_x16(word < 2u ? pair0 : pair1) >= drop->rate;
+    return canon_uniform(word < 2u ? pair0 : pair1) >= drop->rate;
 }
 
 static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
@@ -324,7 +324,7 @@ CANON_INLINE void store_rows(SPACE const float *sums, uint count, uint width, fl
 {
     for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
         for (uint d = 0; d < width; d += 16)
-            canon_store(canon_plus_zero_x16(vload16(0, sums + d) * factor), y + d, width - d);
+            canon_store(canon_plus_zero(vload16(0, sums + d) * factor), y + d, width - d);
 }
 
 /* y = x * factor + 0, row by row. */
@@ -333,7 +333,7 @@ static void scale_rows(__global const float *x, ulong x_step, uint count, uint w
 {
     for (uint i = 0; i < count; i++, x += x_step, y += y_step)
         for (uint d = 0; d < width; d += 16)
-            canon_store(canon_plus_zero_x16(canon_load(x + d, width - d) * factor), y + d, width - d);
+            canon_store(canon_plus_zero(canon_load(x + d, width - d) * factor), y + d, width - d);
 }
 
 /* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
@@ -386,7 +386,7 @@ CANON_INLINE void weigh_scores(SPACE float *scores, uint count, const struct dro
 {
     float16 total = *sum;
     for (uint j = 0; j < count; j++) {
-        float16 e = canon_exp_x16(vload16(j * VECTORS + v, scores) - largest);
+        float16 e = canon_exp(vload16(j * VECTORS + v, scores) - largest);
         if (masked)
             e = query >= first_key + (int)j ? e : (float16)(0.0f);
         total = total + e;
@@ -421,7 +421,7 @@ CANON_INLINE bool divide_ordinary(SPACE const float *sums, SPACE const float *fa
 {
     uint16 most = (uint16)(0u), least = (uint16)(~0u);
     for (uint v = 0; v < VECTORS; v++) {
-        const float16 b = vload16(VECTORS + v, facts), r = canon_reciprocal_x16(b);
+        const float16 b = vload16(VECTORS + v, facts), r = canon_reciprocal(b);
         vstore16(fma(fma(-b, r, (float16)(1.0f)), r, r), v, inverse);
         most = max(most, as_uint16(b));
         least = min(least, as_uint16(b) - 1u);
@@ -432,7 +432,7 @@ CANON_INLINE bool divide_ordinary(SPACE const float *sums, SPACE const float *fa
                           r = (float16)(inverse[i]);
             const uint16 bits = as_uint16(a) & 0x7fffffffu;
             const float16 q = a * r;
-            canon_store(canon_plus_zero_x16(fma(fma(-b, q, a), r, q)), y + d, width - d);
+            canon_store(canon_plus_zero(fma(fma(-b, q, a), r, q)), y + d, width - d);
             most = max(most, bits);
             least = min(least, bits - 1u);
         }
@@ -447,7 +447,7 @@ CANON_INLINE void divide_rows(SPACE const float *sums, SPACE const float *facts,
     for (uint i = 0; i < count; i++, sums += pitch_of(width), y += step)
         for (uint d = 0; d < width; d += 16)
             canon_store(
-                canon_plus_zero_x16(canon_divide_x16(vload16(0, sums + d), (float16)(facts[LANES + i]))),
+                canon_plus_zero(canon_divide(vload16(0, sums + d), (float16)(facts[LANES + i]))),
                 y + d, width - d);
 }
 
@@ -493,7 +493,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
                          query[v], v, &largest[v]);
     }
     for (uint v = 0; v < VECTORS; v++)
-        largest[v] = canon_plus_zero_x16(largest[v]);
+        largest[v] = canon_plus_zero(largest[v]);
     for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
         const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
         GROUP_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
@@ -540,7 +540,7 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
         float16 delta = (float16)(0.0f);
         for (uint d = 0; d < width; d++)
             delta = fma(vload16(d * VECTORS + v, g), vload16(d * VECTORS + v, o), delta);
-        vstore16(canon_divide_x16((float16)(1.0f), vload16(VECTORS + v, facts)), v, facts);
+        vstore16(canon_divide((float16)(1.0f), vload16(VECTORS + v, facts)), v, facts);
         vstore16(delta, VECTORS + v, facts);
     }
     __global float *rows = work + (packed ? PARTS * part_floats(tokens, heads, width) : 0);
@@ -557,7 +557,7 @@ CANON_INLINE void weigh_block(SPACE float *scores, SPACE float *gains, uint begi
     const float16 zero = (float16)(0.0f);
     for (uint r = begin; r < count; r++) {
         const uint at = r * VECTORS + v;
-        float16 p = canon_exp_x16(vload16(at, scores) * scale - stats[r * 2]) * rows[r * 2];
+        float16 p = canon_exp(vload16(at, scores) * scale - stats[r * 2]) * rows[r * 2];
         float16 dp = vload16(at, gains), kept = p;
         if (drop->rate > 0.0f) {
             const int16 keeps = drop_kept(drop, element + r * tokens + convert_ulong16(key));

@@ -49,10 +49,8 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
     if (!(op->base > 1.0F && op->base <= 1e9F))
         return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
     const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, 3, op->heads, op->head_width, sizeof(float));
-    KEEL_TRY(KEEL_APART("rotary", {"qkv", op->qkv, KEEL_IN_PLACE},
-                        {"out", op->out, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    KEEL_TRY(keel_check_buffer("rotary", "qkv", op->qkv, bytes));
-    return keel_check_buffer("rotary", "out", op->out, bytes);
+    return KEEL_CHECK_OPERANDS("rotary", {"qkv", op->qkv, bytes, KEEL_IN_PLACE},
+                               {"out", op->out, bytes, KEEL_WRITTEN | KEEL_IN_PLACE});
 }
 
 enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_rotary *op,
@@ -60,17 +58,10 @@ enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_
 {
     KEEL_TRY(check_rotary(op));
     const double ratio = exponential(logarithm((double)op->base) * 2 / op->head_width);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->qkv),
-        keel_arg_buffer(op->out),
-        keel_arg_u32(op->batch),
-        keel_arg_u32(op->tokens),
-        keel_arg_u32(op->heads),
-        keel_arg_u32(op->head_width),
-        keel_arg_u64((uint64_t)(ratio * 0x1p64)),
-        keel_arg_f32(op->inverse ? -1.0F : 1.0F),
-    };
     const struct keel_range range = {.global = {op->tokens, 1, 1}, .local = {1, 1, 1}};
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range,
+        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->out), keel_arg_u32(op->batch),
+                  keel_arg_u32(op->tokens), keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
+                  keel_arg_u64((uint64_t)(ratio * 0x1p64)), keel_arg_f32(op->inverse ? -1.0F : 1.0F)));
 }

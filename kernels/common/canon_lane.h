@@ -1,50 +1,44 @@
 /* canon_lane.h - the functions for sixteen floats by those for one, lane after lane (OpenCL C only, where
  * KEEL_BY_LANE is 2): the same bits from a sixteenth of the code, for devices whose compilers take vectors
- * apart and put a function of their own in the place of each fma. */
+ * apart and put a function of their own in the place of each fma. Those that only CANON_ELEMENTS calls need
+ * none: there it goes element by element. */
 #if KEEL_BY_LANE >= 2
 #define CANON_LANES_1(name, from, to)                                                                        \
-    static inline to##16 canon_##name##_x16(from##16 v)                                                      \
+    canon_inline to##16 name(from##16 v)                                                                     \
     {                                                                                                        \
         from x[16];                                                                                          \
         to y[16];                                                                                            \
         vstore16(v, 0, x);                                                                                   \
         for (int l = 0; l < 16; l++)                                                                         \
-            y[l] = canon_##name(x[l]);                                                                       \
+            y[l] = name(x[l]);                                                                               \
         return vload16(0, y);                                                                                \
     }
 #define CANON_LANES_2(name, from, to)                                                                        \
-    static inline to##16 canon_##name##_x16(from##16 v, from##16 w)                                          \
+    canon_inline to##16 name(from##16 v, from##16 w)                                                         \
     {                                                                                                        \
         from x[16], z[16];                                                                                   \
         to y[16];                                                                                            \
         vstore16(v, 0, x);                                                                                   \
         vstore16(w, 0, z);                                                                                   \
         for (int l = 0; l < 16; l++)                                                                         \
-            y[l] = canon_##name(x[l], z[l]);                                                                 \
+            y[l] = name(x[l], z[l]);                                                                         \
         return vload16(0, y);                                                                                \
     }
-CANON_LANES_1(flush, float, float)
-CANON_LANES_1(plus_zero, float, float)
-CANON_LANES_1(sqrt, float, float)
-CANON_LANES_1(rsqrt, float, float)
-CANON_LANES_1(reciprocal, float, float)
-CANON_LANES_1(exp, float, float)
-CANON_LANES_1(exp_below, float, float)
-CANON_LANES_1(log, float, float)
-CANON_LANES_1(cos, float, float)
-CANON_LANES_1(tanh, float, float)
-CANON_LANES_1(tanh_slope, float, float)
-CANON_LANES_1(sigmoid, float, float)
-CANON_LANES_1(sigmoid_slope, float, float)
-CANON_LANES_1(silu, float, float)
-CANON_LANES_1(silu_slope, float, float)
-CANON_LANES_1(gelu, float, float)
-CANON_LANES_1(gelu_slope, float, float)
-CANON_LANES_1(uniform, uint, float)
-CANON_LANES_2(divide, float, float)
-CANON_LANES_2(normal, uint, float)
+CANON_LANES_1(canon_flush, float, float)
+CANON_LANES_1(canon_plus_zero, float, float)
+CANON_LANES_1(canon_sqrt, float, float)
+CANON_LANES_1(canon_rsqrt, float, float)
+CANON_LANES_1(canon_reciprocal, float, float)
+CANON_LANES_1(canon_exp, float, float)
+CANON_LANES_1(canon_exp_below, float, float)
+CANON_LANES_1(canon_log, float, float)
+CANON_LANES_1(canon_sigmoid, float, float)
+CANON_LANES_1(canon_gelu, float, float)
+CANON_LANES_1(canon_uniform, uint, float)
+CANON_LANES_2(canon_divide, float, float)
+CANON_LANES_2(canon_normal, uint, float)
 
-static inline void canon_philox_x16(uint16 c[4], uint key0, uint key1)
+canon_inline void canon_philox(uint16 c[4], uint key0, uint key1)
 {
     uint words[4 * 16];
     for (int w = 0; w < 4; w++)

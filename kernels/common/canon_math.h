@@ -14,7 +14,7 @@
 #ifndef CANON_PASS_OVER
 
 /* Zero of the same sign for a denormal. */
-static inline canon_real canon_flush(canon_real x)
+canon_inline canon_real canon_flush(canon_real x)
 {
     canon_bits b = canon_as_bits(x);
     return canon_as_real((b & 0x7f800000u) == 0u ? b & 0x80000000u : b);
@@ -22,7 +22,7 @@ static inline canon_real canon_flush(canon_real x)
 
 /* x + 0: a zero loses its sign. Compilers that do not care for signs of zero drop the sum, so it is done by
  * bits. */
-static inline canon_real canon_plus_zero(canon_real x)
+canon_inline canon_real canon_plus_zero(canon_real x)
 {
     canon_bits b = canon_as_bits(x);
     return canon_as_real(b == 0x80000000u ? (canon_bits)(0u) : b);
@@ -30,7 +30,7 @@ static inline canon_real canon_plus_zero(canon_real x)
 
 /* 1 / d for |d| in [2^-125, 2^125]: within 1 ulp. NaN stays NaN. The seed is within 12.2%; each line
  * of three cubes the error (1 / (1 - e) = 1 + e + e^2 + ...). */
-static inline canon_real canon_reciprocal(canon_real d)
+canon_inline canon_real canon_reciprocal(canon_real d)
 {
     canon_real r = canon_as_real((canon_bits)(0x7ef311c7u) - canon_as_bits(d));
     canon_real e = canon_fma(-d, r, 1.0f);
@@ -42,7 +42,7 @@ static inline canon_real canon_reciprocal(canon_real d)
 
 /* a / b, correctly rounded: the mantissas are divided in [1, 2) with a final correction by the exact
  * remainder (Markstein 1990), then the exponent is added by integers. */
-static inline canon_real canon_divide(canon_real a, canon_real b)
+canon_inline canon_real canon_divide(canon_real a, canon_real b)
 {
     canon_bits ua = canon_as_bits(a), ub = canon_as_bits(b);
     canon_bits sign = (ua ^ ub) & 0x80000000u;
@@ -67,7 +67,7 @@ static inline canon_real canon_divide(canon_real a, canon_real b)
 }
 
 /* 1 / sqrt(m) for normal m > 0, within a few units in 2^-24; the seed is within 3.5%. */
-static inline canon_real canon_rsqrt_seeded(canon_real m)
+canon_inline canon_real canon_rsqrt_seeded(canon_real m)
 {
     canon_real y = canon_as_real((canon_bits)(0x5f3759dfu) - (canon_as_bits(m) >> 1));
     canon_real e = canon_fma(-(m * y), y, 1.0f);
@@ -77,7 +77,7 @@ static inline canon_real canon_rsqrt_seeded(canon_real m)
 }
 
 /* sqrt(x), correctly rounded: one correction by the exact remainder, on a mantissa in [1, 4). */
-static inline canon_real canon_sqrt(canon_real x)
+canon_inline canon_real canon_sqrt(canon_real x)
 {
     canon_bits u = canon_as_bits(x);
     canon_bits e = u >> 23;         /* 1..254 for what is finite, normal and positive */
@@ -95,7 +95,7 @@ static inline canon_real canon_sqrt(canon_real x)
 }
 
 /* 1 / sqrt(x): the same mantissa, corrected with the rounding error of m * y taken along. */
-static inline canon_real canon_rsqrt(canon_real x)
+canon_inline canon_real canon_rsqrt(canon_real x)
 {
     canon_bits u = canon_as_bits(x);
     canon_bits e = u >> 23;
@@ -115,7 +115,7 @@ static inline canon_real canon_rsqrt(canon_real x)
 
 /* e^x = 2^k e^r, |r| <= ln(2) / 2; k is rounded by adding 1.5 * 2^23, whose low bits then are k. For x in
  * [-87, 88]; anything for others and for NaN. */
-static inline canon_real canon_exp_within(canon_real x)
+canon_inline canon_real canon_exp_within(canon_real x)
 {
     canon_real t = canon_fma(x, 0x1.715476p+0f, 0x1.8p+23f);
     canon_real k = t - 0x1.8p+23f;
@@ -130,7 +130,7 @@ static inline canon_real canon_exp_within(canon_real x)
 }
 
 /* e^x where x is at most 88 or NaN, as of what the largest was taken from. */
-static inline canon_real canon_exp_below(canon_real x)
+canon_inline canon_real canon_exp_below(canon_real x)
 {
     canon_bits u = canon_as_bits(canon_exp_within(x));
     u = x < -0x1.5d589ep+6f ? (canon_bits)(0u) : u; /* below FLT_MIN */
@@ -138,14 +138,14 @@ static inline canon_real canon_exp_below(canon_real x)
     return canon_as_real(u);
 }
 
-static inline canon_real canon_exp(canon_real x)
+canon_inline canon_real canon_exp(canon_real x)
 {
     canon_bits u = canon_as_bits(canon_exp_below(x));
     return canon_as_real(x > 0x1.62e42ep+6f ? (canon_bits)(0x7f800000u) : u);
 }
 
 /* ln(x) = e ln(2) + ln(1 + f), 1 + f in [0.7071, 1.4142). */
-static inline canon_real canon_log(canon_real x)
+canon_inline canon_real canon_log(canon_real x)
 {
     canon_bits u = canon_as_bits(x);
     canon_bits shifted = u - 0x3f3504f3u;  /* so that the exponent steps at sqrt(1/2) */
@@ -171,7 +171,7 @@ static inline canon_real canon_log(canon_real x)
 }
 
 /* tanh(x): x + x^3 P(x^2) below 0.6, else 1 - 2 / (e^2|x| + 1), 1 above 9.1. */
-static inline canon_real canon_tanh(canon_real x)
+canon_inline canon_real canon_tanh(canon_real x)
 {
     canon_bits sign = canon_as_bits(x) & 0x80000000u;
     canon_real a = canon_as_real(canon_as_bits(x) & 0x7fffffffu);
@@ -190,7 +190,7 @@ static inline canon_real canon_tanh(canon_real x)
 }
 
 /* cos(x) for x in [0, pi]: by the cosine within pi/4 of either end, as sin(pi/2 - x) between. */
-static inline canon_real canon_cos(canon_real x)
+canon_inline canon_real canon_cos(canon_real x)
 {
     canon_real y = (0x1.921fb6p+0f - x) - 0x1.777a5cp-25f;
     canon_real s = y * y;
@@ -211,33 +211,45 @@ static inline canon_real canon_cos(canon_real x)
 }
 
 /* e^-w where 1 + e^-w is wanted, which is 1 beyond 80. Anything for w below -80 and for NaN. */
-static inline canon_real canon_exp_down(canon_real w)
+canon_inline canon_real canon_exp_down(canon_real w)
 {
     return canon_exp_within(-(w > 87.0f ? (canon_real)(87.0f) : w));
 }
 
 /* 1 / (1 + e^-w): 0 below -80 and 1 far above; anything for NaN, which who multiplies by w needs not have. */
-static inline canon_real canon_sigmoid_finite(canon_real w)
+canon_inline canon_real canon_sigmoid_finite(canon_real w)
 {
     canon_real r = canon_reciprocal(canon_exp_down(w) + 1.0f);
     return w < -80.0f ? (canon_real)(0.0f) : r;
 }
 
 /* The same, and NaN stays NaN. */
-static inline canon_real canon_sigmoid(canon_real w)
+canon_inline canon_real canon_sigmoid(canon_real w)
 {
     return w != w ? w : canon_sigmoid_finite(w);
 }
 
+/* ---- activations and their gradients, by the rows of keel/activation_table.h: g(x, dy) = dy f'(x) ---- */
+
+/* ReLU; NaN stays NaN, and at 0 the slope is 0. */
+canon_inline canon_real canon_relu(canon_real x)
+{
+    return x <= 0.0f ? (canon_real)(0.0f) : x;
+}
+canon_inline canon_real canon_relu_grad(canon_real x, canon_real dy)
+{
+    return x > 0.0f ? dy : (canon_real)(0.0f);
+}
+
 /* GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
-static inline canon_real canon_gelu(canon_real x)
+canon_inline canon_real canon_gelu(canon_real x)
 {
     canon_real w = x * canon_fma(x * x, 0x1.2444f2p-4f, 0x1.988454p+0f);
     return x * canon_sigmoid_finite(w);
 }
 
-/* Its derivative: s + x s (1 - s) w', w' = 2 u'. Outside |w| <= 80 it is 0 or 1. */
-static inline canon_real canon_gelu_slope(canon_real x)
+/* Its slope: s + x s (1 - s) w', w' = 2 u'. Outside |w| <= 80 it is 0 or 1. */
+canon_inline canon_real canon_gelu_grad(canon_real x, canon_real dy)
 {
     canon_real square = x * x;
     canon_real w = x * canon_fma(square, 0x1.2444f2p-4f, 0x1.988454p+0f);
@@ -246,35 +258,37 @@ static inline canon_real canon_gelu_slope(canon_real x)
     canon_real slope = canon_fma(square, 0x1.b6676cp-3f, 0x1.988454p+0f);
     canon_real r = canon_fma(x * ((e * s) * s), slope, s); /* 1 - s = e s, without cancellation */
     r = w > 80.0f ? (canon_real)(1.0f) : r;
-    return w < -80.0f ? (canon_real)(0.0f) : r;
+    r = w < -80.0f ? (canon_real)(0.0f) : r;
+    return dy * r;
 }
 
-/* Derivatives: of tanh, 1 - t^2; of the sigmoid, s (1 - s) with 1 - s = e s, without cancellation. */
-static inline canon_real canon_tanh_slope(canon_real x)
+/* Slopes: of tanh, 1 - t^2; of the sigmoid, s (1 - s) with 1 - s = e s, without cancellation. */
+canon_inline canon_real canon_tanh_grad(canon_real x, canon_real dy)
 {
     canon_real t = canon_tanh(x);
-    return canon_fma(-t, t, 1.0f);
+    return dy * canon_fma(-t, t, 1.0f);
 }
 
-static inline canon_real canon_sigmoid_slope(canon_real w)
+canon_inline canon_real canon_sigmoid_grad(canon_real w, canon_real dy)
 {
     canon_real e = canon_exp(-w);
     canon_real s = canon_reciprocal(e + 1.0f);
-    return w < -80.0f ? (canon_real)(0.0f) : (e * s) * s;
+    return dy * (w < -80.0f ? (canon_real)(0.0f) : (e * s) * s);
 }
 
-/* SiLU, x s(x), and its derivative s + x s (1 - s); outside |x| <= 80 that is 0 or 1. */
-static inline canon_real canon_silu(canon_real x)
+/* SiLU (Elfwing et al. 2018), x s(x); its slope, s + x s (1 - s), is 0 or 1 outside |x| <= 80. */
+canon_inline canon_real canon_silu(canon_real x)
 {
     return x * canon_sigmoid_finite(x);
 }
 
-static inline canon_real canon_silu_slope(canon_real x)
+canon_inline canon_real canon_silu_grad(canon_real x, canon_real dy)
 {
     canon_real e = canon_exp_down(x);
     canon_real s = canon_reciprocal(e + 1.0f);
     canon_real r = canon_fma(x, (e * s) * s, s);
     r = x > 80.0f ? (canon_real)(1.0f) : r;
-    return x < -80.0f ? (canon_real)(0.0f) : r;
+    r = x < -80.0f ? (canon_real)(0.0f) : r;
+    return dy * r;
 }
 #endif

@@ -3,7 +3,7 @@
 #ifndef CANON_PASS_OVER
 
 /* Ten rounds over the counter c, in place. The wide form does sixteen counters with one key. */
-static inline void canon_philox(canon_bits c[4], canon_word key0, canon_word key1)
+canon_inline void canon_philox(canon_bits c[4], canon_word key0, canon_word key1)
 {
     for (int round = 0; round < 10; round++) {
         canon_bits high0 = canon_mul_hi(0xd2511f53u, c[0]), low0 = c[0] * 0xd2511f53u;
@@ -18,14 +18,14 @@ static inline void canon_philox(canon_bits c[4], canon_word key0, canon_word key
 }
 
 /* [0, 1) from the upper 24 bits; exact. */
-static inline canon_real canon_uniform(canon_bits word)
+canon_inline canon_real canon_uniform(canon_bits word)
 {
     return canon_to_real(word >> 8) * 0x1p-24f;
 }
 
 /* Standard normal from two words: Box and Muller (1958), sqrt(-2 ln(u)) cos(2 pi v), u in (0, 1];
  * cos(2 pi v) = -cos(2 pi |v - 1/2|). */
-static inline canon_real canon_normal(canon_bits first, canon_bits second)
+canon_inline canon_real canon_normal(canon_bits first, canon_bits second)
 {
     canon_real u = canon_uniform(first) + 0x1p-24f;
     canon_real turn = canon_as_real(canon_as_bits(canon_uniform(second) - 0.5f) & 0x7fffffffu);

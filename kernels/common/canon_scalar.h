@@ -2,12 +2,13 @@
  * OpenCL C.
  *
  * canon_math.h is one text read at two widths. In a .cl file the Makefile puts before the kernels:
- *     canon_wide.h    canon_math.h  canon_random.h    the text for float16: canon_exp_x16, ...; behind the
- *                                                     first canon_vector.h: how they are loaded and stored
- *     canon_scalar.h  canon_math.h  canon_random.h    the text for float:   canon_exp, ...
+ *     canon_wide.h    canon_math.h  canon_random.h    the text for float16; behind the first canon_vector.h:
+ *                                                     how they are loaded and stored
+ *     canon_scalar.h  canon_math.h  canon_random.h    the text for float
  *     canon_lane.h                                    or the first by the second, where vectors are costly
  *     canon_tree.h                                    the shape of sums
- * A C file includes canon.h, which is the last two lines. */
+ * The compiler takes the width that the arguments have: the functions are overloaded. A C file includes
+ * canon.h, which reads the text for float alone. */
 #undef canon_real
 #undef canon_bits
 #undef canon_as_real
@@ -18,31 +19,6 @@
 #define canon_real float
 #ifdef __OPENCL_C_VERSION__
 #undef CANON_PASS_OVER
-#undef canon_flush
-#undef canon_plus_zero
-#undef canon_divide
-#undef canon_sqrt
-#undef canon_rsqrt
-#undef canon_rsqrt_seeded
-#undef canon_reciprocal
-#undef canon_exp
-#undef canon_exp_within
-#undef canon_exp_below
-#undef canon_exp_down
-#undef canon_sigmoid_finite
-#undef canon_log
-#undef canon_tanh
-#undef canon_cos
-#undef canon_sigmoid
-#undef canon_gelu
-#undef canon_tanh_slope
-#undef canon_sigmoid_slope
-#undef canon_silu
-#undef canon_silu_slope
-#undef canon_gelu_slope
-#undef canon_philox
-#undef canon_uniform
-#undef canon_normal
 #define canon_bits         uint
 #define canon_to_real(x)   convert_float(x)
 #define canon_as_real(x)   as_float(x)
@@ -53,6 +29,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#define canon_inline       static inline
 #define canon_word         uint32_t
 #define canon_bits         uint32_t
 #define canon_to_real(x)   ((float)(x))

@@ -61,7 +61,13 @@ static inline bool canon_all(int16 v)
 
 /* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
  * i, i + 16 ... while sixteen are left, then `one`. Sixty-four to a turn where there are: of a long chain of
- * arithmetic a processor sees more at once. Needs count and block; nothing that overlaps but i with i. */
+ * arithmetic a processor sees more at once. Where vectors are costly, `one` alone. Needs count and block;
+ * nothing that overlaps but i with i. */
+#if KEEL_BY_LANE >= 2
+#define CANON_ELEMENTS(wide, one)                                                                            \
+    for (ulong i = (ulong)get_global_id(0) * block, end = min(i + block, count); i < end; i++)               \
+        one;
+#else
 #define CANON_ELEMENTS(wide, one)                                                                            \
     ulong i = (ulong)get_global_id(0) * block;                                                               \
     const ulong end = min(i + block, count);                                                                 \
@@ -72,4 +78,5 @@ static inline bool canon_all(int16 v)
         wide;                                                                                                \
     for (; i < end; i++)                                                                                     \
         one;
+#endif
 #define CANON_TURN (KEEL_BY_LANE == 0 ? 64 : 16)

@@ -151,6 +151,25 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
     return KEEL_OK;
 }
 
+enum keel_status keel_check_operands(const char *op, const struct keel_op_operand *operands, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (operands[i].buffer != NULL || !(operands[i].use & KEEL_OPTIONAL))
+            KEEL_TRY(keel_check_buffer(op, operands[i].name, operands[i].buffer, operands[i].bytes));
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct keel_op_operand *a = &operands[i], *b = &operands[j];
+            const bool in_place = (a->use & b->use & ~KEEL_OPTIONAL) == KEEL_IN_PLACE;
+            if (a->buffer == NULL || b->buffer == NULL || !((a->use | b->use) & KEEL_WRITTEN) ||
+                !keel_buffer_overlaps(a->buffer, b->buffer))
+                continue;
+            if (!in_place || !keel_buffer_begins_at(a->buffer, b->buffer))
+                return keel_fail(KEEL_INVALID, "%s: %s overlaps %s; it needs memory of its own", op, a->name,
+                                 b->name);
+        }
+    return KEEL_OK;
+}
+
 enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)

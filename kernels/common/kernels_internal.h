@@ -13,7 +13,6 @@
 /* One module per line: the name of its .cl file, and of its keel_module, keel_module_<name>. */
 #define KEEL_MODULE_TABLE(X)                                                                                 \
     X(elementwise)                                                                                           \
-    X(activation)                                                                                            \
     X(gemm)                                                                                                  \
     X(attention)                                                                                             \
     X(rotary)                                                                                                \
@@ -152,20 +151,32 @@ static inline uint64_t keel_plus(uint64_t a, uint64_t b)
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* INVALID, naming the operation, unless `buffer` is there and holds at least `bytes`. */
+/* An operand of an operation, by the name that its descriptor gives it. IN_PLACE: one that is written may be
+ * one that is read, element for element. OPTIONAL: it may be absent, that is NULL. */
+enum { KEEL_READ = 0, KEEL_WRITTEN = 1, KEEL_IN_PLACE = 2, KEEL_OPTIONAL = 4 };
+struct keel_op_operand {
+    const char *name;
+    struct keel_buffer *buffer;
+    uint64_t bytes; /* that it holds, at least */
+    int use;
+};
+/* INVALID, naming the operation and the operand, unless each is there and large enough; and, naming both,
+ * when one that is written overlaps another, but not when both are IN_PLACE, begin at one place, and one is
+ * only read. Every operation lists its operands once, in one such table. */
+enum keel_status keel_check_operands(const char *op, const struct keel_op_operand *operands, uint32_t count);
+#define KEEL_CHECK_OPERANDS(op, ...)                                                                         \
+    keel_check_operands(op, (const struct keel_op_operand[]){__VA_ARGS__},                                   \
+                        sizeof((const struct keel_op_operand[]){__VA_ARGS__}) /                              \
+                            sizeof(struct keel_op_operand))
+/* The same of one buffer's size alone. */
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes);
 
-/* What an operation has, by the name that its descriptor gives it. IN_PLACE: one that is written may be one
- * that is read, element for element. */
-enum { KEEL_READ = 0, KEEL_WRITTEN = 1, KEEL_IN_PLACE = 2 };
 struct keel_op_buffer {
     const char *name;
     const struct keel_buffer *buffer; /* NULL: none */
     int use;
 };
-/* INVALID, naming both, when one that is written overlaps another; but not when both are IN_PLACE, begin at
- * one place, and one is only read. */
 enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count);
 #define KEEL_APART(op, ...)                                                                                  \
     keel_check_apart(op, (const struct keel_op_buffer[]){__VA_ARGS__},                                       \
@@ -216,7 +227,15 @@ static inline struct keel_arg keel_arg_f32(float value)
 {
     return (struct keel_arg){.kind = KEEL_ARG_F32, .as.f32 = value};
 }
+/* A buffer that may be absent; then `other`, which the kernel is told not to look at. */
+static inline struct keel_arg keel_arg_either(struct keel_buffer *buffer, struct keel_buffer *other)
+{
+    return keel_arg_buffer(buffer != NULL ? buffer : other);
+}
 /* Length of a local array of arguments, as arg_count. */
 #define KEEL_ARG_COUNT(args) ((uint32_t)(sizeof(args) / sizeof((args)[0])))
+/* The last two parameters of what launches: the arguments in the order of the .cl file, and how many. */
+#define KEEL_ARGS(...)                                                                                       \
+    (const struct keel_arg[]){__VA_ARGS__}, KEEL_ARG_COUNT(((const struct keel_arg[]){__VA_ARGS__}))
 
 #endif

@@ -105,7 +105,7 @@ static void fill_args(struct keel_arg args[CONV_ARGS + 1], const struct keel_con
         keel_conv_out(s, 1)};
     args[0] = keel_arg_buffer(a);
     args[1] = keel_arg_buffer(b);
-    args[2] = keel_arg_buffer(bias != NULL ? bias : a);
+    args[2] = keel_arg_either(bias, a);
     args[3] = keel_arg_buffer(c);
     for (int i = 0; i < 16; i++)
         args[4 + i] = keel_arg_u32(geometry[i]);
@@ -184,13 +184,10 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
 {
     const struct keel_conv_shape *s = &op->shape;
     KEEL_TRY(check("conv2d", s));
-    KEEL_TRY(keel_check_buffer("conv2d", "x", op->x, in_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d", "weight", op->weight, weight_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d", "y", op->y, out_bytes(s)));
-    KEEL_TRY(KEEL_APART("conv2d", {"x", op->x, KEEL_READ}, {"weight", op->weight, KEEL_READ},
-                        {"bias", op->bias, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    if (op->bias != NULL)
-        KEEL_TRY(keel_check_buffer("conv2d", "bias", op->bias, KEEL_BYTES(s->out_channels, sizeof(float))));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "conv2d", {"x", op->x, in_bytes(s), KEEL_READ}, {"weight", op->weight, weight_bytes(s), KEEL_READ},
+        {"bias", op->bias, KEEL_BYTES(s->out_channels, sizeof(float)), KEEL_OPTIONAL},
+        {"y", op->y, out_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = out_pixels(s),
@@ -224,11 +221,9 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
 {
     const struct keel_conv_shape *s = &op->shape;
     KEEL_TRY(check("conv2d_grad_data", s));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dy", op->dy, out_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "weight", op->weight, weight_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_data", "dx", op->dx, in_bytes(s)));
-    KEEL_TRY(KEEL_APART("conv2d_grad_data", {"dy", op->dy, KEEL_READ}, {"weight", op->weight, KEEL_READ},
-                        {"dx", op->dx, KEEL_WRITTEN}));
+    KEEL_TRY(KEEL_CHECK_OPERANDS("conv2d_grad_data", {"dy", op->dy, out_bytes(s), KEEL_READ},
+                                 {"weight", op->weight, weight_bytes(s), KEEL_READ},
+                                 {"dx", op->dx, in_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = out_pixels(s),
@@ -264,11 +259,9 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
 {
     const struct keel_conv_shape *s = &op->shape;
     KEEL_TRY(check("conv2d_grad_weight", s));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "x", op->x, in_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dy", op->dy, out_bytes(s)));
-    KEEL_TRY(keel_check_buffer("conv2d_grad_weight", "dweight", op->dweight, weight_bytes(s)));
-    KEEL_TRY(KEEL_APART("conv2d_grad_weight", {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_READ},
-                        {"dweight", op->dweight, KEEL_WRITTEN}));
+    KEEL_TRY(KEEL_CHECK_OPERANDS("conv2d_grad_weight", {"x", op->x, in_bytes(s), KEEL_READ},
+                                 {"dy", op->dy, out_bytes(s), KEEL_READ},
+                                 {"dweight", op->dweight, weight_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
         return keel_op_gemm(kernels,
                             &(struct keel_gemm){.m = s->channels,

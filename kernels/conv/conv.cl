@@ -55,7 +55,7 @@ __kernel void keel_conv2d_plain(__global const float *x, __global const float *w
                     from += out_channels;
                 }
             }
-        s = canon_plus_zero_x16(s);
+        s = canon_plus_zero(s);
         if (has_bias)
             s = s + canon_load(bias + o, n);
         canon_store(s, y + ((ulong)row * out_w + q) * out_channels + o, n);
@@ -105,7 +105,7 @@ __kernel void keel_conv2d_grad_data_plain(__global const float *dy, __global con
                             s);
                 }
             }
-        canon_store(canon_plus_zero_x16(s), dx + ((ulong)row * width + v) * channels + c, n);
+        canon_store(canon_plus_zero(s), dx + ((ulong)row * width + v) * channels + c, n);
     }
 }
 
@@ -133,5 +133,5 @@ __kernel void keel_conv2d_grad_weight_plain(__global const float *x, __global co
                 dy += out_channels;
             }
     dw += (ulong)row * out_channels + o;
-    canon_store(canon_load(dw, n) + canon_plus_zero_x16(s), dw, n);
+    canon_store(canon_load(dw, n) + canon_plus_zero(s), dw, n);
 }

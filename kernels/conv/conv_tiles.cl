@@ -361,7 +361,7 @@ CANON_INLINE void finish(__local const float *sums, uint columns, __global const
                          __global float *to, bool old)
 {
     for (uint j = 0; j < columns; j += 16) {
-        float16 s = canon_plus_zero_x16(vload16(0, sums + j));
+        float16 s = canon_plus_zero(vload16(0, sums + j));
         if (has_bias)
             s = s + canon_load(bias + j, columns - j);
         if (old)

@@ -61,35 +61,20 @@ static enum keel_status launch(struct keel_kernels *kernels, struct keel_launch_
     const uint32_t out_h = keel_pool_out(s, 0), out_w = keel_pool_out(s, 1);
     const uint64_t in_bytes = KEEL_BYTES(s->batch, s->height, s->width, s->channels, sizeof(float));
     const uint64_t out_bytes = KEEL_BYTES(s->batch, out_h, out_w, s->channels, sizeof(float));
-    KEEL_TRY(keel_check_buffer(pool->op, pool->in_name, pool->in, in_bytes));
-    KEEL_TRY(keel_check_buffer(pool->op, pool->out_name, pool->out, out_bytes));
     const int image = pool->grad ? KEEL_WRITTEN : KEEL_READ, windows = pool->grad ? KEEL_READ : KEEL_WRITTEN;
-    KEEL_TRY(KEEL_APART(pool->op, {pool->in_name, pool->in, image}, {pool->out_name, pool->out, windows},
-                        {"taps", pool->taps, windows}));
-    if (pool->max)
-        KEEL_TRY(keel_check_buffer(pool->op, "taps", pool->taps, out_bytes));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        pool->op, {pool->in_name, pool->in, in_bytes, image}, {pool->out_name, pool->out, out_bytes, windows},
+        {"taps", pool->taps, pool->max ? out_bytes : 0, pool->max ? windows : KEEL_OPTIONAL}));
     struct keel_buffer *from = pool->grad ? pool->out : pool->in, *to = pool->grad ? pool->in : pool->out;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(from),
-        keel_arg_buffer(to),
-        keel_arg_buffer(pool->max ? pool->taps : from),
-        keel_arg_u32(s->batch),
-        keel_arg_u32(s->height),
-        keel_arg_u32(s->width),
-        keel_arg_u32(s->channels),
-        keel_arg_u32(s->kernel[0]),
-        keel_arg_u32(s->kernel[1]),
-        keel_arg_u32(s->stride[0]),
-        keel_arg_u32(s->stride[1]),
-        keel_arg_u32(s->pad[0]),
-        keel_arg_u32(s->pad[1]),
-        keel_arg_u32(out_h),
-        keel_arg_u32(out_w),
-    };
     const struct keel_range range =
         keel_kernels_range(kernels, (uint64_t)s->batch * (pool->grad ? s->height : out_h));
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_pool, pool->kernel, &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_pool, pool->kernel, &range,
+        KEEL_ARGS(keel_arg_buffer(from), keel_arg_buffer(to), keel_arg_buffer(pool->max ? pool->taps : from),
+                  keel_arg_u32(s->batch), keel_arg_u32(s->height), keel_arg_u32(s->width),
+                  keel_arg_u32(s->channels), keel_arg_u32(s->kernel[0]), keel_arg_u32(s->kernel[1]),
+                  keel_arg_u32(s->stride[0]), keel_arg_u32(s->stride[1]), keel_arg_u32(s->pad[0]),
+                  keel_arg_u32(s->pad[1]), keel_arg_u32(out_h), keel_arg_u32(out_w)));
 }
 
 enum keel_status keel_op_max_pool(struct keel_kernels *kernels, const struct keel_max_pool *op,
@@ -127,22 +112,15 @@ static enum keel_status launch_global(struct keel_kernels *kernels, struct keel_
         return keel_fail(KEEL_INVALID, "%s: %u images of %u pixels, %u channels", name, op->batch, op->pixels,
                          op->channels);
     const uint64_t out_bytes = KEEL_BYTES(op->batch, op->channels, sizeof(float));
-    KEEL_TRY(KEEL_APART(name, {grad ? "dx" : "x", op->x, grad ? KEEL_WRITTEN : KEEL_READ},
-                        {grad ? "dy" : "y", op->y, grad ? KEEL_READ : KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer(name, grad ? "dx" : "x", op->x, KEEL_BYTES(op->pixels, out_bytes)));
-    KEEL_TRY(keel_check_buffer(name, grad ? "dy" : "y", op->y, out_bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(grad ? op->y : op->x),
-        keel_arg_buffer(grad ? op->x : op->y),
-        keel_arg_u32(op->batch),
-        keel_arg_u32(op->pixels),
-        keel_arg_u32(op->channels),
-    };
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        name, {grad ? "dx" : "x", op->x, KEEL_BYTES(op->pixels, out_bytes), grad ? KEEL_WRITTEN : KEEL_READ},
+        {grad ? "dy" : "y", op->y, out_bytes, grad ? KEEL_READ : KEEL_WRITTEN}));
     struct keel_range range = keel_kernels_range(kernels, op->batch);
     range.global[1] = keel_size(((uint64_t)op->channels + KEEL_LANES - 1) / KEEL_LANES);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_pool,
-                               grad ? "keel_global_avg_pool_grad" : "keel_global_avg_pool", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_pool, grad ? "keel_global_avg_pool_grad" : "keel_global_avg_pool", &range,
+        KEEL_ARGS(keel_arg_buffer(grad ? op->y : op->x), keel_arg_buffer(grad ? op->x : op->y),
+                  keel_arg_u32(op->batch), keel_arg_u32(op->pixels), keel_arg_u32(op->channels)));
 }
 
 enum keel_status keel_op_global_avg_pool(struct keel_kernels *kernels, const struct keel_global_avg_pool *op,

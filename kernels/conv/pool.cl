@@ -97,7 +97,7 @@ static inline void grad_row(__global const float *dy, __global const int *taps, 
                     const uint tap = (u + pad_h - p * stride_h) * kernel_w + v + pad_w - q * stride_w;
                     s = select(s, s + g, load_taps(taps + at, n) == (int16)((int)tap));
                 }
-            canon_store(largest ? s : canon_divide_x16(s, count), dx + ((ulong)row * width + v) * channels + c,
+            canon_store(largest ? s : canon_divide(s, count), dx + ((ulong)row * width + v) * channels + c,
                         n);
         }
     }
@@ -139,7 +139,7 @@ __kernel void keel_avg_pool(__global const float *x, __global float *y, __global
                     if (u < height && v < width)
                         s += canon_load(x + ((ulong)u * width + v) * channels + c, n);
                 }
-            canon_store(canon_divide_x16(s, count), y + ((ulong)row * out_w + q) * channels + c, n);
+            canon_store(canon_divide(s, count), y + ((ulong)row * out_w + q) * channels + c, n);
         }
 }
 
@@ -153,7 +153,7 @@ __kernel void keel_global_avg_pool(__global const float *x, __global float *y, u
     x += (ulong)b * pixels * channels + c;
     for (uint i = 0; i < pixels; i++)
         s += canon_load(x + (ulong)i * channels, channels - c);
-    canon_store(canon_divide_x16(s, (float16)(convert_float(pixels))), y + (ulong)b * channels + c,
+    canon_store(canon_divide(s, (float16)(convert_float(pixels))), y + (ulong)b * channels + c,
                 channels - c);
 }
 
@@ -163,7 +163,7 @@ __kernel void keel_global_avg_pool_grad(__global const float *dy, __global float
     const uint b = get_global_id(0), c = get_global_id(1) * 16;
     if (b >= batch)
         return;
-    const float16 d = canon_divide_x16(canon_load(dy + (ulong)b * channels + c, channels - c),
+    const float16 d = canon_divide(canon_load(dy + (ulong)b * channels + c, channels - c),
                                        (float16)(convert_float(pixels)));
     dx += (ulong)b * pixels * channels + c;
     for (uint i = 0; i < pixels; i++)

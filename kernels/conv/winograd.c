@@ -61,11 +61,11 @@ static enum keel_status append_weights(struct keel_kernels *kernels, const struc
                                        bool back, struct keel_buffer *weight, struct keel_buffer *u,
                                        struct keel_launch_list *list)
 {
-    const struct keel_arg args[] = {keel_arg_buffer(weight), keel_arg_buffer(u), keel_arg_u32(s->channels),
-                                    keel_arg_u32(s->out_channels), keel_arg_u32(back)};
     const struct keel_range range = keel_kernels_range(kernels, back ? s->out_channels : s->channels);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_winograd, "keel_winograd_weights", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_winograd, "keel_winograd_weights", &range,
+                               KEEL_ARGS(keel_arg_buffer(weight), keel_arg_buffer(u),
+                                         keel_arg_u32(s->channels), keel_arg_u32(s->out_channels),
+                                         keel_arg_u32(back)));
 }
 
 /* 36 products: what tiles see by the weights of each position. */
@@ -108,37 +108,21 @@ enum keel_status keel_winograd_append(struct keel_kernels *kernels, const struct
     for (uint32_t first = 0; first < grid.tiles; first += grid.chunk) {
         const uint32_t count = grid.tiles - first < grid.chunk ? grid.tiles - first : grid.chunk;
         const struct keel_range range = keel_kernels_range(kernels, divide_up(count, WINOGRAD_TILES_TO_ITEM));
-        const struct keel_arg input[] = {
-            keel_arg_buffer(x),
-            keel_arg_buffer(workspace->tiles),
-            keel_arg_u32(first),
-            keel_arg_u32(count),
-            keel_arg_u32(from[0]),
-            keel_arg_u32(from[1]),
-            keel_arg_u32(back ? s->out_channels : s->channels),
-            keel_arg_u32(back ? 2 - s->pad[0] : s->pad[0]),
-            keel_arg_u32(back ? 2 - s->pad[1] : s->pad[1]),
-            keel_arg_u32(grid.down),
-            keel_arg_u32(grid.across),
-        };
         KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_winograd, "keel_winograd_input", &range,
-                                     input, KEEL_ARG_COUNT(input)));
+                                     KEEL_ARGS(keel_arg_buffer(x), keel_arg_buffer(workspace->tiles),
+                                               keel_arg_u32(first), keel_arg_u32(count),
+                                               keel_arg_u32(from[0]), keel_arg_u32(from[1]),
+                                               keel_arg_u32(back ? s->out_channels : s->channels),
+                                               keel_arg_u32(back ? 2 - s->pad[0] : s->pad[0]),
+                                               keel_arg_u32(back ? 2 - s->pad[1] : s->pad[1]),
+                                               keel_arg_u32(grid.down), keel_arg_u32(grid.across))));
         KEEL_TRY(append_products(kernels, s, back, count, workspace, list));
-        const struct keel_arg output[] = {
-            keel_arg_buffer(workspace->products),
-            keel_arg_buffer(bias != NULL ? bias : x),
-            keel_arg_buffer(y),
-            keel_arg_u32(first),
-            keel_arg_u32(count),
-            keel_arg_u32(to[0]),
-            keel_arg_u32(to[1]),
-            keel_arg_u32(back ? s->channels : s->out_channels),
-            keel_arg_u32(grid.down),
-            keel_arg_u32(grid.across),
-            keel_arg_u32(bias != NULL),
-        };
-        KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_winograd, "keel_winograd_output", &range,
-                                     output, KEEL_ARG_COUNT(output)));
+        KEEL_TRY(keel_kernels_launch(
+            kernels, list, KEEL_MODULE_winograd, "keel_winograd_output", &range,
+            KEEL_ARGS(keel_arg_buffer(workspace->products), keel_arg_either(bias, x), keel_arg_buffer(y),
+                      keel_arg_u32(first), keel_arg_u32(count), keel_arg_u32(to[0]), keel_arg_u32(to[1]),
+                      keel_arg_u32(back ? s->channels : s->out_channels), keel_arg_u32(grid.down),
+                      keel_arg_u32(grid.across), keel_arg_u32(bias != NULL))));
     }
     return KEEL_OK;
 }

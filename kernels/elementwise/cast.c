@@ -26,16 +26,12 @@ enum keel_status keel_op_cast(struct keel_kernels *kernels, const struct keel_ca
     if (name == NULL)
         return keel_fail(KEEL_INVALID, "cast: no conversion from element type %d to %d", (int)op->from,
                          (int)op->to);
-    KEEL_TRY(KEEL_APART("cast", {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("cast", "x", op->x, KEEL_BYTES(op->count, dtype_bytes(op->from))));
-    KEEL_TRY(keel_check_buffer("cast", "y", op->y, KEEL_BYTES(op->count, dtype_bytes(op->to))));
+    KEEL_TRY(KEEL_CHECK_OPERANDS("cast",
+                                 {"x", op->x, KEEL_BYTES(op->count, dtype_bytes(op->from)), KEEL_READ},
+                                 {"y", op->y, KEEL_BYTES(op->count, dtype_bytes(op->to)), KEEL_WRITTEN}));
     uint32_t block = keel_kernels_item_elements(kernels);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->y),
-        keel_arg_u64(op->count),
-        keel_arg_u32(block),
-    };
     struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_cast, name, &range, args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_cast, name, &range,
+                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y),
+                                         keel_arg_u64(op->count), keel_arg_u32(block)));
 }

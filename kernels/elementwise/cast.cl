@@ -9,13 +9,13 @@
 __kernel void keel_to_bf16(__global const uint *x, __global ushort *y, ulong count, uint block)
 {
     CANON_ELEMENTS(vstore16(convert_ushort16(canon_to_bf16_x16(vload16(0, x + i))), 0, y + i),
-                   y[i] = (ushort)canon_to_bf16_x16((uint16)(x[i])).s0)
+                   y[i] = (ushort)canon_to_bf16(x[i]))
 }
 
 __kernel void keel_to_f16(__global const uint *x, __global ushort *y, ulong count, uint block)
 {
     CANON_ELEMENTS(vstore16(convert_ushort16(canon_to_f16_x16(vload16(0, x + i))), 0, y + i),
-                   y[i] = (ushort)canon_to_f16_x16((uint16)(x[i])).s0)
+                   y[i] = (ushort)canon_to_f16(x[i]))
 }
 
 __kernel void keel_from_bf16(__global const ushort *x, __global uint *y, ulong count, uint block)
@@ -26,5 +26,5 @@ __kernel void keel_from_bf16(__global const ushort *x, __global uint *y, ulong c
 __kernel void keel_from_f16(__global const ushort *x, __global uint *y, ulong count, uint block)
 {
     CANON_ELEMENTS(vstore16(canon_from_f16_x16(convert_uint16(vload16(0, x + i))), 0, y + i),
-                   y[i] = canon_from_f16_x16((uint16)(x[i])).s0)
+                   y[i] = canon_from_f16(x[i]))
 }

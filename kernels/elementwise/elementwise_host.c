@@ -1,4 +1,5 @@
-/* elementwise_host.c - elementwise.cl in C: the reference, and what the host device runs. */
+/* elementwise_host.c - elementwise.cl in C: the reference, and what the host device runs. Activations are the
+ * functions of canon_math.h, by the same table. */
 #include "canon.h"
 #include "kernels_internal.h"
 
@@ -6,12 +7,47 @@
 
 extern const char keel_cl_elementwise[];
 
+#define ACTIVATION(kind, name, kernel, f, grad_kernel, g, of)                                                \
+    KEEL_HOST_KERNEL static void host_##kernel(KEEL_HOST_ARGUMENTS)                                          \
+    {                                                                                                        \
+        const float *x = arguments[0];                                                                       \
+        float *y = arguments[1];                                                                             \
+        for (uint64_t i = 0, count = u64_at(arguments, 2); i < count; i++)                                   \
+            y[i] = f(x[i]);                                                                                  \
+    }                                                                                                        \
+    KEEL_HOST_KERNEL static void host_##grad_kernel(KEEL_HOST_ARGUMENTS)                                     \
+    {                                                                                                        \
+        const float *x = arguments[0], *dy = arguments[1];                                                   \
+        float *dx = arguments[2];                                                                            \
+        for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)                                   \
+            dx[i] = g(x[i], dy[i]);                                                                          \
+    }
+KEEL_ACTIVATION_TABLE(ACTIVATION)
+
+KEEL_HOST_KERNEL static void host_swiglu(KEEL_HOST_ARGUMENTS)
+{
+    const float *a = arguments[0], *b = arguments[1];
+    float *y = arguments[2];
+    for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)
+        y[i] = canon_silu(a[i]) * b[i];
+}
+
+KEEL_HOST_KERNEL static void host_swiglu_grad(KEEL_HOST_ARGUMENTS)
+{
+    const float *a = arguments[0], *b = arguments[1], *dy = arguments[2];
+    float *da = arguments[3], *db = arguments[4];
+    for (uint64_t i = 0, count = u64_at(arguments, 5); i < count; i++) {
+        const float x = a[i], g = dy[i], z = b[i];
+        da[i] = canon_silu_grad(x, g * z);
+        db[i] = g * canon_silu(x);
+    }
+}
+
 static void host_add(KEEL_HOST_ARGUMENTS)
 {
     const float *a = arguments[0], *b = arguments[1];
     float *y = arguments[2];
-    uint64_t count = u64_at(arguments, 3);
-    for (uint64_t i = 0; i < count; i++)
+    for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)
         y[i] = a[i] + b[i];
 }
 
@@ -19,8 +55,7 @@ static void host_multiply(KEEL_HOST_ARGUMENTS)
 {
     const float *a = arguments[0], *b = arguments[1];
     float *y = arguments[2];
-    uint64_t count = u64_at(arguments, 3);
-    for (uint64_t i = 0; i < count; i++)
+    for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)
         y[i] = a[i] * b[i];
 }
 
@@ -28,48 +63,34 @@ static void host_bias(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *bias = arguments[1];
     float *y = arguments[2];
-    uint64_t count = u64_at(arguments, 3);
-    uint32_t n = u32_at(arguments, 4);
-    for (uint64_t i = 0; i < count; i++)
+    const uint32_t n = u32_at(arguments, 4);
+    for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)
         y[i] = x[i] + bias[i % n];
-}
-
-KEEL_HOST_KERNEL static void host_gelu(KEEL_HOST_ARGUMENTS)
-{
-    const float *x = arguments[0];
-    float *y = arguments[1];
-    uint64_t count = u64_at(arguments, 2);
-    for (uint64_t i = 0; i < count; i++)
-        y[i] = canon_gelu(x[i]);
-}
-
-KEEL_HOST_KERNEL static void host_gelu_grad(KEEL_HOST_ARGUMENTS)
-{
-    const float *x = arguments[0], *dy = arguments[1];
-    float *dx = arguments[2];
-    uint64_t count = u64_at(arguments, 3);
-    for (uint64_t i = 0; i < count; i++)
-        dx[i] = dy[i] * canon_gelu_slope(x[i]);
 }
 
 static void host_fill(KEEL_HOST_ARGUMENTS)
 {
     float *y = arguments[0];
-    uint64_t count = u64_at(arguments, 1);
-    float value = f32_at(arguments, 2);
-    for (uint64_t i = 0; i < count; i++)
-        y[i] = value;
+    for (uint64_t i = 0, count = u64_at(arguments, 1); i < count; i++)
+        y[i] = f32_at(arguments, 2);
 }
 
 static void host_copy(KEEL_HOST_ARGUMENTS)
 {
-    uint64_t count = u64_at(arguments, 2);
-    memmove(arguments[1], arguments[0], keel_size(count * sizeof(float)));
+    memmove(arguments[1], arguments[0], keel_size(u64_at(arguments, 2) * sizeof(float)));
 }
 
 static const struct keel_module_kernel elementwise_kernels[] = {
-    {"keel_add", host_add},   {"keel_multiply", host_multiply},   {"keel_bias", host_bias},
-    {"keel_gelu", host_gelu}, {"keel_gelu_grad", host_gelu_grad}, {"keel_fill", host_fill},
+#define KERNELS(kind, name, kernel, f, grad_kernel, g, of)                                                   \
+    {#kernel, host_##kernel}, {#grad_kernel, host_##grad_kernel},
+    KEEL_ACTIVATION_TABLE(KERNELS)
+#undef KERNELS
+        {"keel_swiglu", host_swiglu},
+    {"keel_swiglu_grad", host_swiglu_grad},
+    {"keel_add", host_add},
+    {"keel_multiply", host_multiply},
+    {"keel_bias", host_bias},
+    {"keel_fill", host_fill},
     {"keel_copy", host_copy},
 };
 

@@ -151,7 +151,9 @@ enum keel_status keel_clblast_append(const struct keel_clblast *clblast, struct 
             kernels, &(struct keel_bias){.rows = rows, .n = op->n, .x = sum, .bias = op->bias, .y = sum},
             list));
     if (op->pre != NULL)
-        KEEL_TRY(keel_op_gelu(kernels, &(struct keel_gelu){.count = count, .x = sum, .y = op->c}, list));
+        KEEL_TRY(keel_op_activation(
+            kernels, &(struct keel_activation){.count = count, .kind = KEEL_GELU, .x = sum, .y = op->c},
+            list));
     return KEEL_OK;
 }
 

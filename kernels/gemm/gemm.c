@@ -93,32 +93,33 @@ static enum keel_status check_places(const struct keel_gemm *op, uint64_t count)
                      op->m, op->n, op->ldc, (unsigned long long)count, (unsigned long long)op->stride_c);
 }
 
-/* So many of A, of B with its bias, of C. */
-static enum keel_status check_buffers(const struct keel_gemm *op, uint64_t a_count, uint64_t b_count,
-                                      uint64_t c_count)
-{
-    uint64_t a = span_bytes(a_count, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
-                            op->lda, op->stride_a, op->a_type);
-    uint64_t b = span_bytes(b_count, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
-                            op->ldb, op->stride_b, op->b_type);
-    uint64_t c = span_bytes(c_count, op->m, op->n, op->ldc, op->stride_c, op->c_type);
-    KEEL_TRY(keel_check_buffer("gemm", "A", op->a, a));
-    KEEL_TRY(keel_check_buffer("gemm", "B", op->b, b));
-    KEEL_TRY(keel_check_buffer("gemm", "C", op->c, c));
-    if (op->pre != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "pre", op->pre, c));
-    if (op->residual != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "residual", op->residual, c));
-    KEEL_TRY(check_places(op, c_count));
-    return KEEL_APART("gemm", {"A", op->a, KEEL_READ}, {"B", op->b, KEEL_READ}, {"bias", op->bias, KEEL_READ},
-                      {"residual", op->residual, KEEL_IN_PLACE}, {"C", op->c, KEEL_WRITTEN | KEEL_IN_PLACE},
-                      {"pre", op->pre, KEEL_WRITTEN}, {"checksums", op->checksums, KEEL_WRITTEN});
-}
-
 uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
 {
     return KEEL_BYTES(divide_up(op->m, GEMM_TILE_ROWS), divide_up(op->n, GEMM_TILE_COLUMNS), op->batch,
                       sizeof(uint32_t));
+}
+
+/* Of a plain product, or of one of groups: then there are as many of B, with a bias each, or of C. */
+static enum keel_status check_operands(const char *name, const struct keel_gemm *op, uint32_t groups,
+                                       bool over_k, struct keel_buffer *offsets)
+{
+    const uint64_t a_count = groups == 0 ? op->batch : 1, b_count = groups == 0 || over_k ? a_count : groups;
+    const uint64_t c_count = groups == 0 || !over_k ? a_count : groups;
+    const uint64_t a = span_bytes(a_count, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
+                                  op->lda, op->stride_a, op->a_type);
+    const uint64_t b = span_bytes(b_count, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
+                                  op->ldb, op->stride_b, op->b_type);
+    const uint64_t c = span_bytes(c_count, op->m, op->n, op->ldc, op->stride_c, op->c_type);
+    KEEL_TRY(check_places(op, c_count));
+    return KEEL_CHECK_OPERANDS(
+        name, {"A", op->a, a, KEEL_READ}, {"B", op->b, b, KEEL_READ},
+        {"C", op->c, c, KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"bias", op->bias, KEEL_BYTES(groups == 0 ? 1 : groups, op->n, sizeof(float)), KEEL_OPTIONAL},
+        {"residual", op->residual, c, KEEL_IN_PLACE | KEEL_OPTIONAL},
+        {"pre", op->pre, c, KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"checksums", op->checksums, keel_gemm_checksum_bytes(op), KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"offsets", offsets, KEEL_BYTES(groups + UINT64_C(1), sizeof(int32_t)),
+         groups == 0 ? KEEL_OPTIONAL : KEEL_READ});
 }
 
 static uint32_t flags_of(const struct keel_gemm *op)
@@ -138,46 +139,27 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
                                struct keel_launch_list *list)
 {
     struct keel_buffer *pre = op->residual != NULL ? op->residual : op->pre; /* never both */
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->a),
-        keel_arg_buffer(op->b),
-        keel_arg_buffer(op->c),
-        keel_arg_buffer(op->bias != NULL ? op->bias : op->c),
-        keel_arg_buffer(pre != NULL ? pre : op->c),
-        keel_arg_u32(op->m),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->k),
-        keel_arg_u32(op->lda),
-        keel_arg_u32(op->ldb),
-        keel_arg_u32(op->ldc),
-        keel_arg_u32(flags_of(op) | more_flags),
-        keel_arg_u32(cut->rows),
-        keel_arg_u64(op->stride_a),
-        keel_arg_u64(op->stride_b),
-        keel_arg_u64(op->stride_c),
-        keel_arg_buffer(op->checksums != NULL ? op->checksums : op->c),
-        keel_arg_u32(cut->strips),
-        keel_arg_buffer(offsets != NULL ? offsets : op->c),
-        keel_arg_u32(groups),
-    };
     const struct keel_range range = {
         .global = {divide_up(op->n, GEMM_TILE_COLUMNS * cut->strips), keel_size(groups_down_batch[0]),
                    keel_size(groups_down_batch[1])},
         .local = {1, 1, 1},
     };
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range,
+        KEEL_ARGS(keel_arg_buffer(op->a), keel_arg_buffer(op->b), keel_arg_buffer(op->c),
+                  keel_arg_either(op->bias, op->c), keel_arg_either(pre, op->c), keel_arg_u32(op->m),
+                  keel_arg_u32(op->n), keel_arg_u32(op->k), keel_arg_u32(op->lda), keel_arg_u32(op->ldb),
+                  keel_arg_u32(op->ldc), keel_arg_u32(flags_of(op) | more_flags), keel_arg_u32(cut->rows),
+                  keel_arg_u64(op->stride_a), keel_arg_u64(op->stride_b), keel_arg_u64(op->stride_c),
+                  keel_arg_either(op->checksums, op->c), keel_arg_u32(cut->strips),
+                  keel_arg_either(offsets, op->c), keel_arg_u32(groups)));
 }
 
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list)
 {
     KEEL_TRY(check_shape(op));
-    KEEL_TRY(check_buffers(op, op->batch, op->batch, op->batch));
-    if (op->bias != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "bias", op->bias, KEEL_BYTES(op->n, sizeof(float))));
-    if (op->checksums != NULL)
-        KEEL_TRY(keel_check_buffer("gemm", "checksums", op->checksums, keel_gemm_checksum_bytes(op)));
+    KEEL_TRY(check_operands("gemm", op, 0, false, NULL));
     const struct keel_clblast *clblast = keel_kernels_clblast(kernels);
     if (keel_clblast_takes(clblast, op))
         return keel_clblast_append(clblast, kernels, op, list);
@@ -197,14 +179,7 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
             "gemm_grouped: %u groups of %u x %u x %u, batch %u: wants groups, batch 1, no checksums, "
             "and rows of A and B as stored where k is cut",
             op->groups, one.m, one.n, one.k, one.batch);
-    KEEL_TRY(check_buffers(&op->product, 1, op->over_k ? 1 : op->groups, op->over_k ? op->groups : 1));
-    if (one.bias != NULL)
-        KEEL_TRY(keel_check_buffer("gemm_grouped", "bias", one.bias,
-                                   KEEL_BYTES(op->groups, one.n, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("gemm_grouped", "offsets", op->offsets,
-                               KEEL_BYTES(op->groups + UINT64_C(1), sizeof(int32_t))));
-    KEEL_TRY(KEEL_APART("gemm_grouped", {"offsets", op->offsets, KEEL_READ}, {"C", one.c, KEEL_WRITTEN},
-                        {"pre", one.pre, KEEL_WRITTEN}));
+    KEEL_TRY(check_operands("gemm_grouped", &op->product, op->groups, op->over_k, op->offsets));
     one.batch = op->groups;
     if (!op->over_k)
         one.m = divide_up(one.m, op->groups);
@@ -222,29 +197,23 @@ enum keel_status keel_op_gemm_check(struct keel_kernels *kernels, const struct k
     const struct keel_gemm *product = op->product;
     KEEL_TRY(check_shape(product));
     KEEL_TRY(check_places(product, product->batch));
-    KEEL_TRY(keel_check_buffer("gemm_check", "C", product->c,
-                               span_bytes(product->batch, product->m, product->n, product->ldc,
-                                          product->stride_c, product->c_type)));
-    KEEL_TRY(
-        keel_check_buffer("gemm_check", "checksums", product->checksums, keel_gemm_checksum_bytes(product)));
-    KEEL_TRY(keel_check_buffer("gemm_check", "report", op->report,
-                               (op->report_index + UINT64_C(1)) * KEEL_GEMM_REPORT_BYTES));
-    KEEL_TRY(KEEL_APART("gemm_check", {"A", product->a, KEEL_READ}, {"B", product->b, KEEL_READ},
-                        {"bias", product->bias, KEEL_READ}, {"pre", product->pre, KEEL_READ},
-                        {"residual", product->residual, KEEL_READ}, {"C", product->c, KEEL_READ},
-                        {"checksums", product->checksums, KEEL_READ}, {"report", op->report, KEEL_WRITTEN}));
+    const uint64_t c_bytes =
+        span_bytes(product->batch, product->m, product->n, product->ldc, product->stride_c, product->c_type);
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "gemm_check", {"A", product->a, 0, KEEL_OPTIONAL}, {"B", product->b, 0, KEEL_OPTIONAL},
+        {"bias", product->bias, 0, KEEL_OPTIONAL}, {"pre", product->pre, 0, KEEL_OPTIONAL},
+        {"residual", product->residual, 0, KEEL_OPTIONAL}, {"C", product->c, c_bytes, KEEL_READ},
+        {"checksums", product->checksums, keel_gemm_checksum_bytes(product), KEEL_READ},
+        {"report", op->report, (op->report_index + UINT64_C(1)) * KEEL_GEMM_REPORT_BYTES, KEEL_WRITTEN}));
     uint32_t across = divide_up(product->n, GEMM_TILE_COLUMNS);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(product->c),    keel_arg_buffer(product->checksums),
-        keel_arg_buffer(op->report),    keel_arg_u32(product->m),
-        keel_arg_u32(product->n),       keel_arg_u32(product->ldc),
-        keel_arg_u32(CHECK_TILES),      keel_arg_u64(product->stride_c),
-        keel_arg_u32(op->report_index), keel_arg_u32((uint32_t)product->c_type),
-    };
     const struct keel_range range = {
         .global = {divide_up(across, CHECK_TILES), divide_up(product->m, GEMM_TILE_ROWS), product->batch},
         .local = {1, 1, 1},
     };
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_gemm, "keel_gemm_check", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_gemm, "keel_gemm_check", &range,
+        KEEL_ARGS(keel_arg_buffer(product->c), keel_arg_buffer(product->checksums),
+                  keel_arg_buffer(op->report), keel_arg_u32(product->m), keel_arg_u32(product->n),
+                  keel_arg_u32(product->ldc), keel_arg_u32(CHECK_TILES), keel_arg_u64(product->stride_c),
+                  keel_arg_u32(op->report_index), keel_arg_u32((uint32_t)product->c_type)));
 }

@@ -354,7 +354,7 @@ CANON_INLINE uint16 finish_16(__local const float *sums, const struct tile_end *
         s = canon_get_x16(to->pre, at, to->type) + s;
     if (to->flags & PRE) {
         canon_put_x16(s, to->pre, at, to->type);
-        s = canon_gelu_x16(to->type == CANON_F32 ? s : canon_get_x16(to->pre, at, to->type));
+        s = canon_gelu(to->type == CANON_F32 ? s : canon_get_x16(to->pre, at, to->type));
     }
     return canon_put_x16(s, to->c, at, to->type);
 }

@@ -62,9 +62,11 @@ GOLDEN_FAMILIES(GOLDEN_EXTERN)
 
 /* A row: the function that builds it, which is also its operation's name, its module, the rest of its name,
  * its hash, its shape. */
-#define GOLDEN_CASE(op, module, name, hash, ...)                                                             \
+#define GOLDEN_CASE(op, module, name, hash, ...) GOLDEN_CASE_OF(op, #op, module, name, hash, __VA_ARGS__)
+/* The same with another family of names, which inputs come from. */
+#define GOLDEN_CASE_OF(op, family, module, name, hash, ...)                                                  \
     {                                                                                                        \
-#op "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__ }, UINT64_C(hash)                          \
+        family "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__}, UINT64_C(hash)                        \
     }
 
 /* One more operand; NULL while measuring, and after an error. `count` floats in [low, high), */

@@ -29,51 +29,27 @@ static struct keel_range columns_range(const struct keel_kernels *kernels, uint3
     return keel_kernels_range(kernels, ((uint64_t)n + KEEL_LANES - 1) / KEEL_LANES);
 }
 
-/* A buffer that an operation has: `bytes` of it. */
-struct operand {
-    const char *name;
-    const struct keel_buffer *buffer;
-    uint64_t bytes;
-    bool optional;
-};
-static enum keel_status check(const char *op, uint32_t rows, uint32_t n, const struct operand *operands,
-                              uint32_t count)
+static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)
 {
-    if (rows == 0 || n == 0)
-        return keel_fail(KEEL_INVALID, "%s: %u rows of %u channels", op, rows, n);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct operand *operand = &operands[i];
-        if (operand->buffer != NULL || !operand->optional)
-            KEEL_TRY(keel_check_buffer(op, operand->name, operand->buffer, operand->bytes));
-    }
-    return KEEL_OK;
+    return rows != 0 && n != 0 ? KEEL_OK : keel_fail(KEEL_INVALID, "%s: %u rows of %u channels", op, rows, n);
 }
-#define OPERANDS(array) array, (uint32_t)(sizeof(array) / sizeof(array)[0])
 
 static enum keel_status launch_statistics(struct keel_kernels *kernels, const struct keel_batch_norm *op,
                                           struct keel_launch_list *list)
 {
-    const struct keel_arg block_args[] = {keel_arg_buffer(op->x), keel_arg_buffer(op->scratch),
-                                          keel_arg_u32(op->rows), keel_arg_u32(op->n)};
     struct keel_range range = blocks_range(kernels, op->rows, op->n);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_blocks", &range,
-                                 block_args, KEEL_ARG_COUNT(block_args)));
+                                 KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->scratch),
+                                           keel_arg_u32(op->rows), keel_arg_u32(op->n))));
     const bool running = op->running_mean != NULL;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->mean),
-        keel_arg_buffer(op->rstd),
-        keel_arg_buffer(running ? op->running_mean : op->mean),
-        keel_arg_buffer(running ? op->running_variance : op->mean),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_f32(op->epsilon),
-        keel_arg_f32(op->scale),
-        keel_arg_u32(running),
-    };
     range = columns_range(kernels, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_statistics", &range,
-                               args, KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_statistics", &range,
+        KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
+                  keel_arg_buffer(running ? op->running_mean : op->mean),
+                  keel_arg_buffer(running ? op->running_variance : op->mean), keel_arg_u32(op->rows),
+                  keel_arg_u32(op->n), keel_arg_f32(op->epsilon), keel_arg_f32(op->scale),
+                  keel_arg_u32(running)));
 }
 
 /* op->variance is rstd already unless VARIANCE is in the flags. */
@@ -82,42 +58,29 @@ static enum keel_status launch_apply(struct keel_kernels *kernels, const struct 
 {
     flags |= (op->residual != NULL ? (uint32_t)BATCH_NORM_RESIDUAL : 0U) |
              (op->relu ? (uint32_t)BATCH_NORM_RELU : 0U);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),        keel_arg_buffer(op->mean),
-        keel_arg_buffer(op->variance), keel_arg_buffer(op->gamma),
-        keel_arg_buffer(op->beta),     keel_arg_buffer(op->residual != NULL ? op->residual : op->x),
-        keel_arg_buffer(op->y),        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),           keel_arg_f32(op->epsilon),
-        keel_arg_u32(flags),
-    };
     const struct keel_range range = blocks_range(kernels, op->rows, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_apply", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_apply", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->mean),
+                                         keel_arg_buffer(op->variance), keel_arg_buffer(op->gamma),
+                                         keel_arg_buffer(op->beta), keel_arg_either(op->residual, op->x),
+                                         keel_arg_buffer(op->y), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                                         keel_arg_f32(op->epsilon), keel_arg_u32(flags)));
 }
 
 enum keel_status keel_op_batch_norm(struct keel_kernels *kernels, const struct keel_batch_norm *op,
                                     struct keel_launch_list *list)
 {
     const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
-    const struct operand operands[] = {
-        {"x", op->x, all, false},
-        {"y", op->y, all, false},
-        {"gamma", op->gamma, column, false},
-        {"beta", op->beta, column, false},
-        {"residual", op->residual, all, true},
-        {"mean", op->mean, column, false},
-        {"rstd", op->rstd, column, false},
-        {"running_mean", op->running_mean, column, op->running_variance == NULL},
-        {"running_variance", op->running_variance, column, op->running_mean == NULL},
-        {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
-    };
-    KEEL_TRY(KEEL_APART("batch_norm", {"x", op->x, KEEL_IN_PLACE}, {"gamma", op->gamma, KEEL_READ},
-                        {"beta", op->beta, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
-                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"mean", op->mean, KEEL_WRITTEN},
-                        {"rstd", op->rstd, KEEL_WRITTEN}, {"running_mean", op->running_mean, KEEL_WRITTEN},
-                        {"running_variance", op->running_variance, KEEL_WRITTEN},
-                        {"scratch", op->scratch, KEEL_WRITTEN}));
-    KEEL_TRY(check("batch_norm", op->rows, op->n, OPERANDS(operands)));
+    const int both = op->running_mean == NULL && op->running_variance == NULL ? KEEL_OPTIONAL : 0;
+    KEEL_TRY(check_shape("batch_norm", op->rows, op->n));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "batch_norm", {"x", op->x, all, KEEL_IN_PLACE}, {"y", op->y, all, KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"gamma", op->gamma, column, KEEL_READ}, {"beta", op->beta, column, KEEL_READ},
+        {"residual", op->residual, all, KEEL_IN_PLACE | KEEL_OPTIONAL},
+        {"mean", op->mean, column, KEEL_WRITTEN}, {"rstd", op->rstd, column, KEEL_WRITTEN},
+        {"running_mean", op->running_mean, column, KEEL_WRITTEN | both},
+        {"running_variance", op->running_variance, column, KEEL_WRITTEN | both},
+        {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), KEEL_WRITTEN}));
     KEEL_TRY(keel_check_finite("batch_norm", "epsilon", op->epsilon));
     KEEL_TRY(keel_check_finite("batch_norm", "scale", op->scale));
     KEEL_TRY(launch_statistics(kernels, op, list));
@@ -139,20 +102,12 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const str
                                          struct keel_launch_list *list)
 {
     const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
-    const struct operand operands[] = {
-        {"x", op->x, all, false},
-        {"y", op->y, all, false},
-        {"gamma", op->gamma, column, false},
-        {"beta", op->beta, column, false},
-        {"residual", op->residual, all, true},
-        {"mean", op->mean, column, false},
-        {"variance", op->variance, column, false},
-    };
-    KEEL_TRY(KEEL_APART("batch_norm_eval", {"x", op->x, KEEL_IN_PLACE}, {"gamma", op->gamma, KEEL_READ},
-                        {"beta", op->beta, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
-                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"mean", op->mean, KEEL_READ},
-                        {"variance", op->variance, KEEL_READ}));
-    KEEL_TRY(check("batch_norm_eval", op->rows, op->n, OPERANDS(operands)));
+    KEEL_TRY(check_shape("batch_norm_eval", op->rows, op->n));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "batch_norm_eval", {"x", op->x, all, KEEL_IN_PLACE}, {"y", op->y, all, KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"gamma", op->gamma, column, KEEL_READ}, {"beta", op->beta, column, KEEL_READ},
+        {"residual", op->residual, all, KEEL_IN_PLACE | KEEL_OPTIONAL}, {"mean", op->mean, column, KEEL_READ},
+        {"variance", op->variance, column, KEEL_READ}));
     KEEL_TRY(keel_check_finite("batch_norm_eval", "epsilon", op->epsilon));
     return launch_apply(kernels, op, BATCH_NORM_VARIANCE, list);
 }
@@ -160,43 +115,31 @@ enum keel_status keel_op_batch_norm_eval(struct keel_kernels *kernels, const str
 static enum keel_status check_grad(const struct keel_batch_norm_grad *op)
 {
     const uint64_t column = KEEL_BYTES(op->n, sizeof(float)), all = KEEL_BYTES(op->rows, column);
-    const struct operand operands[] = {
-        {"x", op->x, all, false},
-        {"gamma", op->gamma, column, false},
-        {"mean", op->mean, column, false},
-        {"rstd", op->rstd, column, false},
-        {"dy", op->dy, all, false},
-        {"relu_y", op->relu_y, all, true},
-        {"dx", op->dx, all, false},
-        {"dgamma", op->dgamma, column, false},
-        {"dbeta", op->dbeta, column, false},
-        {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), false},
-    };
-    KEEL_TRY(KEEL_APART("batch_norm_grad", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
-                        {"mean", op->mean, KEEL_READ}, {"rstd", op->rstd, KEEL_READ},
-                        {"dy", op->dy, KEEL_IN_PLACE}, {"relu_y", op->relu_y, KEEL_READ},
-                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}, {"dgamma", op->dgamma, KEEL_WRITTEN},
-                        {"dbeta", op->dbeta, KEEL_WRITTEN}, {"scratch", op->scratch, KEEL_WRITTEN}));
-    return check("batch_norm_grad", op->rows, op->n, OPERANDS(operands));
+    KEEL_TRY(check_shape("batch_norm_grad", op->rows, op->n));
+    return KEEL_CHECK_OPERANDS(
+        "batch_norm_grad", {"x", op->x, all, KEEL_READ}, {"gamma", op->gamma, column, KEEL_READ},
+        {"mean", op->mean, column, KEEL_READ}, {"rstd", op->rstd, column, KEEL_READ},
+        {"dy", op->dy, all, KEEL_IN_PLACE}, {"relu_y", op->relu_y, all, KEEL_OPTIONAL},
+        {"dx", op->dx, all, KEEL_WRITTEN | KEEL_IN_PLACE}, {"dgamma", op->dgamma, column, KEEL_WRITTEN},
+        {"dbeta", op->dbeta, column, KEEL_WRITTEN},
+        {"scratch", op->scratch, keel_batch_norm_scratch_bytes(op->rows, op->n), KEEL_WRITTEN});
 }
 
 /* dgamma and dbeta, and in scratch what dx needs of all rows. */
 static enum keel_status launch_grad_sums(struct keel_kernels *kernels, const struct keel_batch_norm_grad *op,
                                          struct keel_buffer *y, uint32_t flags, struct keel_launch_list *list)
 {
-    const struct keel_arg block_args[] = {
-        keel_arg_buffer(op->x),  keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->dy), keel_arg_buffer(y),        keel_arg_buffer(op->scratch),
-        keel_arg_u32(op->rows),  keel_arg_u32(op->n),       keel_arg_u32(flags),
-    };
     struct keel_range range = blocks_range(kernels, op->rows, op->n);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_blocks", &range,
-                                 block_args, KEEL_ARG_COUNT(block_args)));
-    const struct keel_arg args[] = {keel_arg_buffer(op->scratch), keel_arg_buffer(op->dgamma),
-                                    keel_arg_buffer(op->dbeta), keel_arg_u32(op->rows), keel_arg_u32(op->n)};
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_blocks", &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
+                  keel_arg_buffer(op->dy), keel_arg_buffer(y), keel_arg_buffer(op->scratch),
+                  keel_arg_u32(op->rows), keel_arg_u32(op->n), keel_arg_u32(flags))));
     range = columns_range(kernels, op->n);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_sums", &range,
-                               args, KEEL_ARG_COUNT(args));
+                               KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->dgamma),
+                                         keel_arg_buffer(op->dbeta), keel_arg_u32(op->rows),
+                                         keel_arg_u32(op->n)));
 }
 
 enum keel_status keel_op_batch_norm_grad(struct keel_kernels *kernels, const struct keel_batch_norm_grad *op,
@@ -206,13 +149,11 @@ enum keel_status keel_op_batch_norm_grad(struct keel_kernels *kernels, const str
     struct keel_buffer *y = op->relu_y != NULL ? op->relu_y : op->dy; /* not read without its flag */
     const uint32_t flags = op->relu_y != NULL ? (uint32_t)BATCH_NORM_RELU : 0U;
     KEEL_TRY(launch_grad_sums(kernels, op, y, flags, list));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),       keel_arg_buffer(op->mean), keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->gamma),   keel_arg_buffer(op->dy),   keel_arg_buffer(y),
-        keel_arg_buffer(op->scratch), keel_arg_buffer(op->dx),   keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),          keel_arg_u32(flags),
-    };
     const struct keel_range range = blocks_range(kernels, op->rows, op->n);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_batch_norm, "keel_batch_norm_grad_apply", &range,
-                               args, KEEL_ARG_COUNT(args));
+                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->mean),
+                                         keel_arg_buffer(op->rstd), keel_arg_buffer(op->gamma),
+                                         keel_arg_buffer(op->dy), keel_arg_buffer(y),
+                                         keel_arg_buffer(op->scratch), keel_arg_buffer(op->dx),
+                                         keel_arg_u32(op->rows), keel_arg_u32(op->n), keel_arg_u32(flags)));
 }

@@ -25,7 +25,7 @@ __kernel void keel_batch_norm_blocks(__global const float *x, __global float *bl
         float16 s = (float16)(0.0f), q = s;
         for (uint r = 0; r < high; r++)
             s += canon_load(x + (ulong)r * n + c, n - c);
-        const float16 mean = canon_divide_x16(s, (float16)(convert_float(high)));
+        const float16 mean = canon_divide(s, (float16)(convert_float(high)));
         for (uint r = 0; r < high; r++) {
             const float16 d = canon_load(x + (ulong)r * n + c, n - c) - mean;
             q = fma(d, d, q);
@@ -47,18 +47,18 @@ __kernel void keel_batch_norm_statistics(__global const float *blocks, __global 
     float16 s = (float16)(0.0f), q = s;
     for (uint i = 0; i < count; i++)
         s += canon_load(blocks + (ulong)i * 2 * n + c, width);
-    const float16 mean = canon_divide_x16(s, (float16)(convert_float(rows)));
+    const float16 mean = canon_divide(s, (float16)(convert_float(rows)));
     for (uint i = 0; i < count; i++) {
         const float16 high = (float16)(convert_float(min(rows - i * ROWS, (uint)ROWS)));
         __global const float *block = blocks + (ulong)i * 2 * n + c;
-        const float16 d = canon_divide_x16(canon_load(block, width), high) - mean;
+        const float16 d = canon_divide(canon_load(block, width), high) - mean;
         q += fma(high * d, d, canon_load(block + n, width));
     }
-    const float16 variance = canon_divide_x16(q, (float16)(convert_float(rows)));
+    const float16 variance = canon_divide(q, (float16)(convert_float(rows)));
     canon_store(mean, mean_out + c, width);
-    canon_store(canon_rsqrt_x16(variance + epsilon), rstd_out + c, width);
+    canon_store(canon_rsqrt(variance + epsilon), rstd_out + c, width);
     if (running) {
-        const float16 unbiased = canon_divide_x16(q, (float16)(convert_float(max(rows, 2u) - 1)));
+        const float16 unbiased = canon_divide(q, (float16)(convert_float(max(rows, 2u) - 1)));
         canon_store(canon_load(running_mean + c, width) + mean * scale, running_mean + c, width);
         canon_store(canon_load(running_variance + c, width) + unbiased * scale, running_variance + c, width);
     }
@@ -77,7 +77,7 @@ __kernel void keel_batch_norm_apply(__global const float *x, __global const floa
         const uint width = n - c;
         const float16 mean = canon_load(mean_in + c, width), scale = canon_load(gamma + c, width);
         const float16 shift = canon_load(beta + c, width), given = canon_load(rstd_in + c, width);
-        const float16 rstd = flags & VARIANCE ? canon_rsqrt_x16(given + epsilon) : given;
+        const float16 rstd = flags & VARIANCE ? canon_rsqrt(given + epsilon) : given;
         for (uint r = row; r < row + high; r++) {
             const ulong at = (ulong)r * n + c;
             const float16 t = (canon_load(x + at, width) - mean) * rstd;
@@ -139,8 +139,8 @@ __kernel void keel_batch_norm_grad_sums(__global float *blocks, __global float *
     canon_store(canon_load(dbeta + c, width) + sum_g, dbeta + c, width);
     canon_store(canon_load(dgamma + c, width) + sum_gt, dgamma + c, width);
     const float16 all = (float16)(convert_float(rows));
-    canon_store(canon_divide_x16(sum_g, all), blocks + c, width);
-    canon_store(canon_divide_x16(sum_gt, all), blocks + n + c, width);
+    canon_store(canon_divide(sum_g, all), blocks + c, width);
+    canon_store(canon_divide(sum_gt, all), blocks + n + c, width);
 }
 
 __kernel void keel_batch_norm_grad_apply(__global const float *x, __global const float *mean_in,

@@ -35,18 +35,13 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
-    KEEL_TRY(KEEL_APART("bias_grad", {"x", op->x, KEEL_READ}, {"out", op->out, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("bias_grad", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("bias_grad", "out", op->out, KEEL_BYTES(op->n, sizeof(float))));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->out),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-    };
+    KEEL_TRY(KEEL_CHECK_OPERANDS("bias_grad",
+                                 {"x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_READ},
+                                 {"out", op->out, KEEL_BYTES(op->n, sizeof(float)), KEEL_WRITTEN}));
     struct keel_range range = columns_range(kernels, op->n);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_bias_grad", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_bias_grad", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->out),
+                                         keel_arg_u32(op->rows), keel_arg_u32(op->n)));
 }
 
 enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct keel_layernorm *op,
@@ -56,34 +51,20 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
                    column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm", op->rows, op->n));
     KEEL_TRY(keel_check_finite("layernorm", "epsilon", op->epsilon));
-    KEEL_TRY(KEEL_APART("layernorm", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
-                        {"beta", op->beta, KEEL_READ}, {"y", op->y, KEEL_WRITTEN},
-                        {"mean", op->mean, KEEL_WRITTEN}, {"rstd", op->rstd, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("layernorm", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
-    KEEL_TRY(keel_check_buffer("layernorm", "y", op->y, KEEL_BYTES(op->rows, column_bytes)));
-    KEEL_TRY(keel_check_buffer("layernorm", "gamma", op->gamma, column_bytes));
-    if (op->beta != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm", "beta", op->beta, column_bytes));
-    if (op->mean != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm", "mean", op->mean, row_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm", "rstd", op->rstd, row_bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->gamma),
-        keel_arg_buffer(op->beta != NULL ? op->beta : op->gamma),
-        keel_arg_buffer(op->y),
-        keel_arg_buffer(op->mean != NULL ? op->mean : op->rstd),
-        keel_arg_buffer(op->rstd),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_f32(op->epsilon),
-        keel_arg_u32(op->beta != NULL),
-        keel_arg_u32(op->mean != NULL),
-        keel_arg_u32(rows_per_item(kernels, op->rows)),
-    };
+    KEEL_TRY(KEEL_CHECK_OPERANDS("layernorm", {"x", op->x, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
+                                 {"gamma", op->gamma, column_bytes, KEEL_READ},
+                                 {"beta", op->beta, column_bytes, KEEL_OPTIONAL},
+                                 {"y", op->y, KEEL_BYTES(op->rows, column_bytes), KEEL_WRITTEN},
+                                 {"mean", op->mean, row_bytes, KEEL_WRITTEN | KEEL_OPTIONAL},
+                                 {"rstd", op->rstd, row_bytes, KEEL_WRITTEN}));
     struct keel_range range = rows_range(kernels, op->rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma), keel_arg_either(op->beta, op->gamma),
+                  keel_arg_buffer(op->y), keel_arg_either(op->mean, op->rstd), keel_arg_buffer(op->rstd),
+                  keel_arg_u32(op->rows), keel_arg_u32(op->n), keel_arg_f32(op->epsilon),
+                  keel_arg_u32(op->beta != NULL), keel_arg_u32(op->mean != NULL),
+                  keel_arg_u32(rows_per_item(kernels, op->rows))));
 }
 
 static enum keel_status check_grad(const struct keel_layernorm_grad *op)
@@ -91,24 +72,15 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
     const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float)),
                    column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
-    KEEL_TRY(KEEL_APART("layernorm_grad", {"x", op->x, KEEL_READ}, {"gamma", op->gamma, KEEL_READ},
-                        {"mean", op->mean, KEEL_READ}, {"rstd", op->rstd, KEEL_READ},
-                        {"dy", op->dy, KEEL_READ}, {"residual", op->residual, KEEL_IN_PLACE},
-                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}, {"dgamma", op->dgamma, KEEL_WRITTEN},
-                        {"dbeta", op->dbeta, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "x", op->x, KEEL_BYTES(op->rows, column_bytes)));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "dy", op->dy, KEEL_BYTES(op->rows, column_bytes)));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "dx", op->dx, KEEL_BYTES(op->rows, column_bytes)));
-    if (op->residual != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm_grad", "residual", op->residual,
-                                   KEEL_BYTES(op->rows, column_bytes)));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "gamma", op->gamma, column_bytes));
-    KEEL_TRY(keel_check_buffer("layernorm_grad", "dgamma", op->dgamma, column_bytes));
-    if (op->dbeta != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm_grad", "dbeta", op->dbeta, column_bytes));
-    if (op->mean != NULL)
-        KEEL_TRY(keel_check_buffer("layernorm_grad", "mean", op->mean, row_bytes));
-    return keel_check_buffer("layernorm_grad", "rstd", op->rstd, row_bytes);
+    return KEEL_CHECK_OPERANDS(
+        "layernorm_grad", {"x", op->x, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
+        {"gamma", op->gamma, column_bytes, KEEL_READ}, {"mean", op->mean, row_bytes, KEEL_OPTIONAL},
+        {"rstd", op->rstd, row_bytes, KEEL_READ},
+        {"dy", op->dy, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
+        {"residual", op->residual, KEEL_BYTES(op->rows, column_bytes), KEEL_IN_PLACE | KEEL_OPTIONAL},
+        {"dx", op->dx, KEEL_BYTES(op->rows, column_bytes), KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"dgamma", op->dgamma, column_bytes, KEEL_WRITTEN},
+        {"dbeta", op->dbeta, column_bytes, KEEL_WRITTEN | KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const struct keel_layernorm_grad *op,
@@ -116,31 +88,19 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
 {
     KEEL_TRY(check_grad(op));
     struct keel_buffer *mean = op->mean != NULL ? op->mean : op->rstd; /* not read unless centered */
-    const struct keel_arg column_args[] = {
-        keel_arg_buffer(op->x),          keel_arg_buffer(mean),
-        keel_arg_buffer(op->rstd),       keel_arg_buffer(op->dy),
-        keel_arg_buffer(op->dgamma),     keel_arg_buffer(op->dbeta != NULL ? op->dbeta : op->dgamma),
-        keel_arg_u32(op->rows),          keel_arg_u32(op->n),
-        keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
-    };
     struct keel_range range = columns_range(kernels, op->n);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
-                                 column_args, KEEL_ARG_COUNT(column_args)));
-    const struct keel_arg row_args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->gamma),
-        keel_arg_buffer(mean),
-        keel_arg_buffer(op->rstd),
-        keel_arg_buffer(op->dy),
-        keel_arg_buffer(op->residual != NULL ? op->residual : op->dy),
-        keel_arg_buffer(op->dx),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->residual != NULL),
-        keel_arg_u32(op->mean != NULL),
-        keel_arg_u32(rows_per_item(kernels, op->rows)),
-    };
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(mean), keel_arg_buffer(op->rstd),
+                  keel_arg_buffer(op->dy), keel_arg_buffer(op->dgamma),
+                  keel_arg_either(op->dbeta, op->dgamma), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                  keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL))));
     range = rows_range(kernels, op->rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range, row_args,
-                               KEEL_ARG_COUNT(row_args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma),
+                                         keel_arg_buffer(mean), keel_arg_buffer(op->rstd),
+                                         keel_arg_buffer(op->dy), keel_arg_either(op->residual, op->dy),
+                                         keel_arg_buffer(op->dx), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                                         keel_arg_u32(op->residual != NULL), keel_arg_u32(op->mean != NULL),
+                                         keel_arg_u32(rows_per_item(kernels, op->rows))));
 }

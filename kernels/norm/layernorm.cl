@@ -37,7 +37,7 @@ CANON_INLINE void row_means(const float16 *sums, float *means, uint n, const uin
 {
     float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     EACH(r, count) of[r] = canon_fold(sums[r]);
-    vstore4(canon_divide_x16(FOUR_TIMES(of), (float16)(convert_float(n))).lo.lo, 0, means);
+    vstore4(canon_divide(FOUR_TIMES(of), (float16)(convert_float(n))).lo.lo, 0, means);
 }
 
 /* The rows that come after these lie `ahead` floats away. */
@@ -60,7 +60,7 @@ CANON_INLINE void layernorm_rows(__global const float *x, __global const float *
         sums[r] = fma(d, d, sums[r]);
     })
     row_means(sums, rstd, n, count);
-    vstore4(canon_rsqrt_x16(FOUR_TIMES(rstd) + epsilon).lo.lo, 0, rstd);
+    vstore4(canon_rsqrt(FOUR_TIMES(rstd) + epsilon).lo.lo, 0, rstd);
     ALONG(n, {
         const float16 g = canon_load(gamma + i, left);
         const float16 b = has_beta ? canon_load(beta + i, left) : g;

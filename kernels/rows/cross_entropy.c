@@ -18,20 +18,14 @@ static enum keel_status check(const struct keel_cross_entropy *op)
     if (op->rows == 0 || op->vocab == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
-    KEEL_TRY(KEEL_APART(
-        "cross_entropy", {"logits", op->logits, KEEL_IN_PLACE}, {"targets", op->targets, KEEL_READ},
-        {"row_loss", op->row_loss, KEEL_WRITTEN}, {"loss", op->loss, KEEL_WRITTEN},
-        {"dlogits", op->dlogits, KEEL_WRITTEN | KEEL_IN_PLACE}, {"loss_scale", op->loss_scale, KEEL_READ}));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "logits", op->logits, KEEL_BYTES(op->vocab, row_bytes)));
-    KEEL_TRY(
-        keel_check_buffer("cross_entropy", "targets", op->targets, KEEL_BYTES(op->rows, sizeof(int32_t))));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "row_loss", op->row_loss, row_bytes));
-    if (op->loss_scale != NULL)
-        KEEL_TRY(keel_check_buffer("cross_entropy", "loss_scale", op->loss_scale, sizeof(float)));
-    if (op->dlogits != NULL)
-        KEEL_TRY(
-            keel_check_buffer("cross_entropy", "dlogits", op->dlogits, KEEL_BYTES(op->vocab, row_bytes)));
-    return KEEL_OK;
+    return KEEL_CHECK_OPERANDS("cross_entropy",
+                               {"logits", op->logits, KEEL_BYTES(op->vocab, row_bytes), KEEL_IN_PLACE},
+                               {"targets", op->targets, KEEL_BYTES(op->rows, sizeof(int32_t)), KEEL_READ},
+                               {"row_loss", op->row_loss, row_bytes, KEEL_WRITTEN},
+                               {"loss", op->loss, sizeof(float), KEEL_WRITTEN | KEEL_OPTIONAL},
+                               {"dlogits", op->dlogits, KEEL_BYTES(op->vocab, row_bytes),
+                                KEEL_WRITTEN | KEEL_IN_PLACE | KEEL_OPTIONAL},
+                               {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struct keel_cross_entropy *op,
@@ -39,22 +33,14 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
 {
     KEEL_TRY(check(op));
     const uint32_t per_item = rows_per_item(kernels, op->rows);
-    const struct keel_arg row_args[] = {
-        keel_arg_buffer(op->logits),
-        keel_arg_buffer(op->targets),
-        keel_arg_buffer(op->row_loss),
-        keel_arg_buffer(op->dlogits != NULL ? op->dlogits : op->logits),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->vocab),
-        keel_arg_f32(op->scale),
-        keel_arg_u32(op->dlogits != NULL),
-        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->row_loss),
-        keel_arg_u32(op->loss_scale != NULL),
-        keel_arg_u32(per_item),
-    };
     struct keel_range range = keel_kernels_range(kernels, ((uint64_t)op->rows + per_item - 1) / per_item);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
-                                 row_args, KEEL_ARG_COUNT(row_args)));
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
+        KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->targets), keel_arg_buffer(op->row_loss),
+                  keel_arg_either(op->dlogits, op->logits), keel_arg_u32(op->rows), keel_arg_u32(op->vocab),
+                  keel_arg_f32(op->scale), keel_arg_u32(op->dlogits != NULL),
+                  keel_arg_either(op->loss_scale, op->row_loss), keel_arg_u32(op->loss_scale != NULL),
+                  keel_arg_u32(per_item))));
     if (op->loss == NULL)
         return KEEL_OK;
     const struct keel_cross_entropy_sum sum = {
@@ -69,18 +55,11 @@ enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *kernels,
     if (op->rows == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: 0 rows");
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
-    KEEL_TRY(KEEL_APART("cross_entropy_sum", {"row_loss", op->row_loss, KEEL_READ},
-                        {"loss", op->loss, KEEL_WRITTEN}));
-    KEEL_TRY(
-        keel_check_buffer("cross_entropy", "row_loss", op->row_loss, KEEL_BYTES(op->rows, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("cross_entropy", "loss", op->loss, sizeof(float)));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->row_loss),
-        keel_arg_buffer(op->loss),
-        keel_arg_u32(op->rows),
-        keel_arg_f32(op->scale),
-    };
+    KEEL_TRY(KEEL_CHECK_OPERANDS("cross_entropy_sum",
+                                 {"row_loss", op->row_loss, KEEL_BYTES(op->rows, sizeof(float)), KEEL_READ},
+                                 {"loss", op->loss, sizeof(float), KEEL_WRITTEN}));
     const struct keel_range range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_loss", &range,
-                               args, KEEL_ARG_COUNT(args));
+                               KEEL_ARGS(keel_arg_buffer(op->row_loss), keel_arg_buffer(op->loss),
+                                         keel_arg_u32(op->rows), keel_arg_f32(op->scale)));
 }

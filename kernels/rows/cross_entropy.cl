@@ -33,7 +33,7 @@ CANON_INLINE void advance(const struct stages *s, uint i, const uint left, bool 
         *largest = there > *largest ? there : *largest;
     }
     if (raise) {
-        float16 e = canon_exp_below_x16(canon_load(s->x + i, left) - s->m);
+        float16 e = canon_exp_below(canon_load(s->x + i, left) - s->m);
         e = left < 16 ? canon_mask(e, left) : e;
         *lanes += e;
         if (keep)

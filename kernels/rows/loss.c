@@ -20,17 +20,13 @@ static enum keel_status check(const char *name, const struct keel_loss *op)
     if (op->count == 0 || blocks_of(op->count) > UINT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: %llu values", name, (unsigned long long)op->count);
     KEEL_TRY(keel_check_finite(name, "scale", op->scale));
-    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_IN_PLACE}, {"targets", op->targets, KEEL_READ},
-                        {"loss_scale", op->loss_scale, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
-                        {"loss", op->loss, KEEL_WRITTEN}, {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer(name, "targets", op->targets, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, keel_loss_scratch_bytes(op->count)));
-    KEEL_TRY(keel_check_buffer(name, "loss", op->loss, sizeof(float)));
-    if (op->loss_scale != NULL)
-        KEEL_TRY(keel_check_buffer(name, "loss_scale", op->loss_scale, sizeof(float)));
-    return op->dx != NULL ? keel_check_buffer(name, "dx", op->dx, KEEL_BYTES(op->count, sizeof(float)))
-                          : KEEL_OK;
+    const uint64_t bytes = KEEL_BYTES(op->count, sizeof(float));
+    return KEEL_CHECK_OPERANDS(name, {"x", op->x, bytes, KEEL_IN_PLACE},
+                               {"targets", op->targets, bytes, KEEL_READ},
+                               {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL},
+                               {"scratch", op->scratch, keel_loss_scratch_bytes(op->count), KEEL_WRITTEN},
+                               {"loss", op->loss, sizeof(float), KEEL_WRITTEN},
+                               {"dx", op->dx, bytes, KEEL_WRITTEN | KEEL_IN_PLACE | KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_loss(struct keel_kernels *kernels, const struct keel_loss *op,
@@ -40,27 +36,16 @@ enum keel_status keel_op_loss(struct keel_kernels *kernels, const struct keel_lo
         return keel_fail(KEEL_INVALID, "loss: none has number %u", (unsigned)op->kind);
     const struct loss *of = &losses[op->kind];
     KEEL_TRY(check(of->op, op));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->targets),
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->dx != NULL ? op->dx : op->scratch),
-        keel_arg_u64(op->count),
-        keel_arg_f32(op->scale),
-        keel_arg_u32(op->dx != NULL),
-        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->scratch),
-        keel_arg_u32(op->loss_scale != NULL),
-    };
     struct keel_range range = keel_kernels_range(kernels, blocks_of(op->count));
-    KEEL_TRY(
-        keel_kernels_launch(kernels, list, KEEL_MODULE_loss, of->kernel, &range, args, KEEL_ARG_COUNT(args)));
-    const struct keel_arg sum_args[] = {
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->loss),
-        keel_arg_u32((uint32_t)blocks_of(op->count)),
-        keel_arg_f32(op->scale),
-    };
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_loss, of->kernel, &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->targets), keel_arg_buffer(op->scratch),
+                  keel_arg_either(op->dx, op->scratch), keel_arg_u64(op->count), keel_arg_f32(op->scale),
+                  keel_arg_u32(op->dx != NULL), keel_arg_either(op->loss_scale, op->scratch),
+                  keel_arg_u32(op->loss_scale != NULL))));
     range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_loss", &range,
-                               sum_args, KEEL_ARG_COUNT(sum_args));
+                               KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->loss),
+                                         keel_arg_u32((uint32_t)blocks_of(op->count)),
+                                         keel_arg_f32(op->scale)));
 }

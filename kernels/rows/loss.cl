@@ -12,11 +12,11 @@ static inline float16 bce_x16(float16 x, float16 t)
 {
     const float16 zero = (float16)(0.0f), above = select(x, zero, x < zero);
     const float16 size = as_float16(as_uint16(x) & 0x7fffffffu);
-    return fma(-x, t, above) + canon_log_x16(canon_exp_x16(-size) + 1.0f);
+    return fma(-x, t, above) + canon_log(canon_exp(-size) + 1.0f);
 }
 static inline float16 bce_slope_x16(float16 x, float16 t)
 {
-    return canon_sigmoid_x16(x) - t;
+    return canon_sigmoid(x) - t;
 }
 static inline float16 mse_x16(float16 x, float16 t)
 {

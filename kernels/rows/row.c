@@ -23,17 +23,12 @@ enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax", op->rows, op->n));
-    KEEL_TRY(KEEL_APART("softmax", {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    KEEL_TRY(keel_check_buffer("softmax", "x", op->x, bytes));
-    KEEL_TRY(keel_check_buffer("softmax", "y", op->y, bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->y),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch(kernels, "keel_softmax", op->rows, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("softmax", {"x", op->x, bytes, KEEL_IN_PLACE},
+                                 {"y", op->y, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
+    return launch(kernels, "keel_softmax", op->rows,
+                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->rows),
+                            keel_arg_u32(op->n), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                  list);
 }
 
 enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct keel_softmax_grad *op,
@@ -41,16 +36,14 @@ enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("softmax_grad", op->rows, op->n));
-    KEEL_TRY(KEEL_APART("softmax_grad", {"y", op->y, KEEL_READ}, {"dy", op->dy, KEEL_IN_PLACE},
-                        {"dx", op->dx, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    KEEL_TRY(keel_check_buffer("softmax_grad", "y", op->y, bytes));
-    KEEL_TRY(keel_check_buffer("softmax_grad", "dy", op->dy, bytes));
-    KEEL_TRY(keel_check_buffer("softmax_grad", "dx", op->dx, bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->y), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
-        keel_arg_u32(op->rows), keel_arg_u32(op->n),     keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch(kernels, "keel_softmax_grad", op->rows, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("softmax_grad", {"y", op->y, bytes, KEEL_READ},
+                                 {"dy", op->dy, bytes, KEEL_IN_PLACE},
+                                 {"dx", op->dx, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
+    return launch(kernels, "keel_softmax_grad", op->rows,
+                  KEEL_ARGS(keel_arg_buffer(op->y), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
+                            keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                  list);
 }
 
 static enum keel_status check_top_k(const char *name, uint32_t rows, uint32_t n, uint32_t k)
@@ -64,23 +57,15 @@ enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_t
 {
     const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k", op->rows, op->n, op->k));
-    KEEL_TRY(KEEL_APART("top_k", {"x", op->x, KEEL_READ}, {"values", op->values, KEEL_WRITTEN},
-                        {"indices", op->indices, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("top_k", "x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("top_k", "indices", op->indices, taken_bytes));
-    if (op->values != NULL)
-        KEEL_TRY(keel_check_buffer("top_k", "values", op->values, taken_bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->values != NULL ? op->values : op->indices),
-        keel_arg_buffer(op->indices),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->k),
-        keel_arg_u32(op->values != NULL),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch(kernels, "keel_top_k", op->rows, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("top_k", {"x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_READ},
+                                 {"values", op->values, taken_bytes, KEEL_WRITTEN | KEEL_OPTIONAL},
+                                 {"indices", op->indices, taken_bytes, KEEL_WRITTEN}));
+    return launch(kernels, "keel_top_k", op->rows,
+                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->values, op->indices),
+                            keel_arg_buffer(op->indices), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                            keel_arg_u32(op->k), keel_arg_u32(op->values != NULL),
+                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                  list);
 }
 
 enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct keel_top_k_grad *op,
@@ -88,21 +73,14 @@ enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct k
 {
     const uint64_t taken_bytes = KEEL_BYTES(op->rows, op->k, sizeof(float));
     KEEL_TRY(check_top_k("top_k_grad", op->rows, op->n, op->k));
-    KEEL_TRY(KEEL_APART("top_k_grad", {"indices", op->indices, KEEL_READ},
-                        {"dvalues", op->dvalues, KEEL_READ}, {"dx", op->dx, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("top_k_grad", "indices", op->indices, taken_bytes));
-    KEEL_TRY(keel_check_buffer("top_k_grad", "dvalues", op->dvalues, taken_bytes));
-    KEEL_TRY(keel_check_buffer("top_k_grad", "dx", op->dx, KEEL_BYTES(op->rows, op->n, sizeof(float))));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->indices),
-        keel_arg_buffer(op->dvalues),
-        keel_arg_buffer(op->dx),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->k),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch(kernels, "keel_top_k_grad", op->rows, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("top_k_grad", {"indices", op->indices, taken_bytes, KEEL_READ},
+                                 {"dvalues", op->dvalues, taken_bytes, KEEL_READ},
+                                 {"dx", op->dx, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_WRITTEN}));
+    return launch(kernels, "keel_top_k_grad", op->rows,
+                  KEEL_ARGS(keel_arg_buffer(op->indices), keel_arg_buffer(op->dvalues),
+                            keel_arg_buffer(op->dx), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                            keel_arg_u32(op->k), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                  list);
 }
 
 enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_cumsum *op,
@@ -110,13 +88,11 @@ enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_
 {
     const uint64_t bytes = KEEL_BYTES(op->rows, op->n, sizeof(float));
     KEEL_TRY(check_rows("cumsum", op->rows, op->n));
-    KEEL_TRY(KEEL_APART("cumsum", {"x", op->x, KEEL_IN_PLACE}, {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    KEEL_TRY(keel_check_buffer("cumsum", "x", op->x, bytes));
-    KEEL_TRY(keel_check_buffer("cumsum", "y", op->y, bytes));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),    keel_arg_buffer(op->y),
-        keel_arg_u32(op->rows),    keel_arg_u32(op->n),
-        keel_arg_u32(op->reverse), keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch(kernels, "keel_cumsum", op->rows, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("cumsum", {"x", op->x, bytes, KEEL_IN_PLACE},
+                                 {"y", op->y, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
+    return launch(kernels, "keel_cumsum", op->rows,
+                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->rows),
+                            keel_arg_u32(op->n), keel_arg_u32(op->reverse),
+                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                  list);
 }

@@ -89,8 +89,8 @@ static void softmax_short(__global const float *x, __global float *y, uint n)
     load_rows(x, n, v);
     float16 m = v[0];
     EACH_OF(n) m = v[j] > m ? v[j] : m;
-    EACH_OF(n) v[j] = canon_exp_below_x16(v[j] - m);
-    const float16 share = canon_divide_x16((float16)(1.0f), sum_rows(v));
+    EACH_OF(n) v[j] = canon_exp_below(v[j] - m);
+    const float16 share = canon_divide((float16)(1.0f), sum_rows(v));
     EACH_OF(n) v[j] = v[j] * share;
     store_rows(v, y, n);
 }
@@ -155,12 +155,12 @@ static inline float exponentials(__global const float *x, __global float *y, uin
     uint i = 0;
     for (; i + 16 <= n; i += 16) {
         CANON_FETCH(x + ahead + i);
-        const float16 e = canon_exp_below_x16(vload16(0, x + i) - m);
+        const float16 e = canon_exp_below(vload16(0, x + i) - m);
         lanes += e;
         vstore16(e, 0, y + i);
     }
     if (i < n) {
-        const float16 e = canon_mask(canon_exp_below_x16(canon_load(x + i, n - i) - m), n - i);
+        const float16 e = canon_mask(canon_exp_below(canon_load(x + i, n - i) - m), n - i);
         lanes += e;
         canon_store(e, y + i, n - i);
     }

@@ -18,26 +18,14 @@ static enum keel_status launch_box(struct keel_kernels *kernels, const struct bo
     const uint64_t count = box->n[0] * box->n[1] * box->n[2] * box->n[3];
     if (count == 0)
         return KEEL_OK;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(x != NULL ? x : y),
-        keel_arg_buffer(y),
-        keel_arg_u64(box->x_from),
-        keel_arg_u64(box->y_from),
-        keel_arg_u64(count),
-        keel_arg_u64(box->n[1]),
-        keel_arg_u64(box->n[2]),
-        keel_arg_u64(box->n[3]),
-        keel_arg_u64(box->x[0]),
-        keel_arg_u64(box->x[1]),
-        keel_arg_u64(box->x[2]),
-        keel_arg_u64(box->y[0]),
-        keel_arg_u64(box->y[1]),
-        keel_arg_u64(box->y[2]),
-        keel_arg_u32(x == NULL),
-        keel_arg_u32(keel_kernels_item_elements(kernels)),
-    };
-    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_shape, "keel_box", count, args,
-                                    KEEL_ARG_COUNT(args));
+    return keel_kernels_launch_flat(
+        kernels, list, KEEL_MODULE_shape, "keel_box", count,
+        KEEL_ARGS(keel_arg_either(x, y), keel_arg_buffer(y), keel_arg_u64(box->x_from),
+                  keel_arg_u64(box->y_from), keel_arg_u64(count), keel_arg_u64(box->n[1]),
+                  keel_arg_u64(box->n[2]), keel_arg_u64(box->n[3]), keel_arg_u64(box->x[0]),
+                  keel_arg_u64(box->x[1]), keel_arg_u64(box->x[2]), keel_arg_u64(box->y[0]),
+                  keel_arg_u64(box->y[1]), keel_arg_u64(box->y[2]), keel_arg_u32(x == NULL),
+                  keel_arg_u32(keel_kernels_item_elements(kernels))));
 }
 
 /* `outer` runs of `run` words, from rows of x_row words to rows of y_row; x NULL: zeros. */
@@ -70,16 +58,17 @@ enum keel_status keel_op_concat(struct keel_kernels *kernels, const struct keel_
         return keel_fail(KEEL_INVALID, "concat: %u parts; 1 to %u can be joined", op->parts, KEEL_CONCAT_MAX);
     uint64_t size = 0;
     for (uint32_t i = 0; i < op->parts; i++) {
-        const uint64_t words = volume(op->outer, op->sizes[i], op->inner);
-        if (words == 0)
+        if (volume(op->outer, op->sizes[i], op->inner) == 0)
             return keel_fail(KEEL_INVALID, "concat: part %u is [%llu, %llu, %llu]", i,
                              (unsigned long long)op->outer, (unsigned long long)op->sizes[i],
                              (unsigned long long)op->inner);
-        KEEL_TRY(keel_check_buffer("concat", "a part", op->input[i], words * 4));
-        KEEL_TRY(KEEL_APART("concat", {"a part", op->input[i], KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
         size += op->sizes[i];
     }
-    KEEL_TRY(keel_check_buffer("concat", "y", op->y, volume(op->outer, size, op->inner) * 4));
+    const uint64_t y_bytes = volume(op->outer, size, op->inner) * 4;
+    for (uint32_t i = 0; i < op->parts; i++)
+        KEEL_TRY(KEEL_CHECK_OPERANDS(
+            "concat", {"a part", op->input[i], volume(op->outer, op->sizes[i], op->inner) * 4, KEEL_READ},
+            {"y", op->y, y_bytes, KEEL_WRITTEN}));
     uint64_t from = 0;
     for (uint32_t i = 0; i < op->parts; i++) {
         const uint64_t run = op->sizes[i] * op->inner;
@@ -98,9 +87,8 @@ static enum keel_status check_slice(const char *name, const struct keel_slice *o
                          (unsigned long long)op->count, (unsigned long long)op->from,
                          (unsigned long long)op->outer, (unsigned long long)op->size,
                          (unsigned long long)op->inner);
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, words * 4));
-    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    return keel_check_buffer(name, "y", op->y, op->outer * op->count * op->inner * 4);
+    return KEEL_CHECK_OPERANDS(name, {"x", op->x, words * 4, KEEL_READ},
+                               {"y", op->y, op->outer * op->count * op->inner * 4, KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_slice(struct keel_kernels *kernels, const struct keel_slice *op,
@@ -141,9 +129,8 @@ static enum keel_status check_permute(const struct keel_permute *op)
     if (seen != (1U << op->dims) - 1)
         return keel_fail(KEEL_INVALID, "permute: {%u, %u, %u, %u} is no order of %u dimensions", op->order[0],
                          op->order[1], op->order[2], op->order[3], op->dims);
-    KEEL_TRY(keel_check_buffer("permute", "x", op->x, words * 4));
-    KEEL_TRY(KEEL_APART("permute", {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    return keel_check_buffer("permute", "y", op->y, words * 4);
+    return KEEL_CHECK_OPERANDS("permute", {"x", op->x, words * 4, KEEL_READ},
+                               {"y", op->y, words * 4, KEEL_WRITTEN});
 }
 
 /* The dimensions of y with their strides in x and y: without those of size 1, neighbours joined that are
@@ -190,14 +177,13 @@ static enum keel_status launch_tiles(struct keel_kernels *kernels, const struct 
 {
     const uint64_t items =
         box->n[0] * box->n[1] * ((box->n[2] + SPAN - 1) / SPAN) * ((box->n[3] + SPAN - 1) / SPAN);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),  keel_arg_buffer(op->y),  keel_arg_u64(items),     keel_arg_u64(box->n[1]),
-        keel_arg_u64(box->n[2]), keel_arg_u64(box->n[3]), keel_arg_u64(box->x[0]), keel_arg_u64(box->x[1]),
-        keel_arg_u64(box->x[3]), keel_arg_u64(box->y[0]), keel_arg_u64(box->y[1]), keel_arg_u64(box->y[2]),
-    };
     const struct keel_range range = keel_kernels_range(kernels, items);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_shape, "keel_tiles", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_shape, "keel_tiles", &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u64(items),
+                  keel_arg_u64(box->n[1]), keel_arg_u64(box->n[2]), keel_arg_u64(box->n[3]),
+                  keel_arg_u64(box->x[0]), keel_arg_u64(box->x[1]), keel_arg_u64(box->x[3]),
+                  keel_arg_u64(box->y[0]), keel_arg_u64(box->y[1]), keel_arg_u64(box->y[2])));
 }
 
 enum keel_status keel_op_permute(struct keel_kernels *kernels, const struct keel_permute *op,

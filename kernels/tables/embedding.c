@@ -4,54 +4,45 @@
 
 enum { GRAD_COLUMNS = 128 }; /* that a work-item takes at a time: 16 * VECTORS of embedding.cl */
 
-static enum keel_status check_shape(const char *name, const struct keel_embedding *op)
+/* Of the forward form; of a gradient table, positions and y stand for what is added to, and for dy. */
+static enum keel_status check(const char *name, const struct keel_embedding *op, bool grad)
 {
-    uint64_t rows = (uint64_t)op->batch * op->tokens;
+    const uint64_t rows = (uint64_t)op->batch * op->tokens;
+    const int sums = grad ? KEEL_WRITTEN : KEEL_READ;
     if (rows == 0 || op->width == 0 || op->vocab == 0 || rows > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, width %u, vocabulary %u", name, op->batch,
                          op->tokens, op->width, op->vocab);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t))));
-    KEEL_TRY(keel_check_buffer(name, "table", op->table, KEEL_BYTES(op->vocab, op->width, sizeof(float))));
-    KEEL_TRY(keel_check_buffer(name, "activations", op->y, KEEL_BYTES(rows, op->width, sizeof(float))));
-    if (op->positions != NULL)
-        KEEL_TRY(keel_check_buffer(name, "positions", op->positions,
-                                   KEEL_BYTES(op->tokens, op->width, sizeof(float))));
-    return KEEL_OK;
+    return KEEL_CHECK_OPERANDS(
+        name, {"ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t)), KEEL_READ},
+        {grad ? "dtable" : "table", op->table, KEEL_BYTES(op->vocab, op->width, sizeof(float)), sums},
+        {grad ? "dpositions" : "positions", op->positions, KEEL_BYTES(op->tokens, op->width, sizeof(float)),
+         sums | KEEL_OPTIONAL},
+        {grad ? "dy" : "y", op->y, KEEL_BYTES(rows, op->width, sizeof(float)),
+         grad ? KEEL_READ : KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct keel_embedding *op,
                                    struct keel_launch_list *list)
 {
-    KEEL_TRY(KEEL_APART("embedding", {"ids", op->ids, KEEL_READ}, {"table", op->table, KEEL_READ},
-                        {"positions", op->positions, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    KEEL_TRY(check_shape("embedding", op));
+    KEEL_TRY(check("embedding", op, false));
     const uint32_t rows = op->batch * op->tokens;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->ids),
-        keel_arg_buffer(op->table),
-        keel_arg_buffer(op->positions != NULL ? op->positions : op->table),
-        keel_arg_buffer(op->y),
-        keel_arg_u32(rows),
-        keel_arg_u32(op->tokens),
-        keel_arg_u32(op->width),
-        keel_arg_u32(op->positions != NULL),
-        keel_arg_u32(op->vocab),
-    };
     struct keel_range range = keel_kernels_range(kernels, rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->table),
+                                         keel_arg_either(op->positions, op->table), keel_arg_buffer(op->y),
+                                         keel_arg_u32(rows), keel_arg_u32(op->tokens),
+                                         keel_arg_u32(op->width), keel_arg_u32(op->positions != NULL),
+                                         keel_arg_u32(op->vocab)));
 }
 
 static enum keel_status launch_positions(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
                                          struct keel_launch_list *list)
 {
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->dy),  keel_arg_buffer(op->dpositions), keel_arg_u32(op->batch),
-        keel_arg_u32(op->tokens), keel_arg_u32(op->width),
-    };
     struct keel_range range = keel_kernels_range(kernels, op->tokens);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_positions", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_positions", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->dy), keel_arg_buffer(op->dpositions),
+                                         keel_arg_u32(op->batch), keel_arg_u32(op->tokens),
+                                         keel_arg_u32(op->width)));
 }
 
 enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
@@ -67,19 +58,15 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
         .positions = op->dpositions,
         .y = op->dy,
     };
-    KEEL_TRY(KEEL_APART("embedding_grad", {"ids", op->ids, KEEL_READ}, {"dy", op->dy, KEEL_READ},
-                        {"dtable", op->dtable, KEEL_WRITTEN}, {"dpositions", op->dpositions, KEEL_WRITTEN}));
-    KEEL_TRY(check_shape("embedding_grad", &forward));
+    KEEL_TRY(check("embedding_grad", &forward, true));
     const uint32_t rows = op->batch * op->tokens;
     const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */
     const uint32_t items_per_row = cores ? 1 : (op->width + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->ids), keel_arg_buffer(op->dy), keel_arg_buffer(op->dtable),
-        keel_arg_u32(rows),       keel_arg_u32(op->width), keel_arg_u32(items_per_row),
-        keel_arg_u32(op->vocab),
-    };
     struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range, args,
-                                 KEEL_ARG_COUNT(args)));
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range,
+                                 KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->dy),
+                                           keel_arg_buffer(op->dtable), keel_arg_u32(rows),
+                                           keel_arg_u32(op->width), keel_arg_u32(items_per_row),
+                                           keel_arg_u32(op->vocab))));
     return op->dpositions != NULL ? launch_positions(kernels, op, list) : KEEL_OK;
 }

@@ -44,15 +44,12 @@ static enum keel_status check_dispatch(const struct keel_dispatch *op)
         return keel_fail(KEEL_INVALID, "dispatch: rows [%u, %u], %u choices of %u experts with room for %u",
                          op->rows, op->n, op->k, op->experts, op->capacity);
     const uint32_t places = keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity);
-    KEEL_TRY(keel_check_buffer("dispatch", "x", op->x, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer("dispatch", "choice", op->choice, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer("dispatch", "sorted", op->sorted, row_bytes(places, op->n)));
-    KEEL_TRY(keel_check_buffer("dispatch", "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
-    KEEL_TRY(keel_check_buffer("dispatch", "place", op->place, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer("dispatch", "workspace", op->workspace, keel_dispatch_workspace_bytes(op)));
-    return KEEL_APART("dispatch", {"x", op->x, KEEL_READ}, {"choice", op->choice, KEEL_READ},
-                      {"sorted", op->sorted, KEEL_WRITTEN}, {"offsets", op->offsets, KEEL_WRITTEN},
-                      {"place", op->place, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN});
+    return KEEL_CHECK_OPERANDS("dispatch", {"x", op->x, row_bytes(op->rows, op->n), KEEL_READ},
+                               {"choice", op->choice, row_bytes(op->rows, op->k), KEEL_READ},
+                               {"sorted", op->sorted, row_bytes(places, op->n), KEEL_WRITTEN},
+                               {"offsets", op->offsets, row_bytes(op->experts + 1, 1), KEEL_WRITTEN},
+                               {"place", op->place, row_bytes(op->rows, op->k), KEEL_WRITTEN},
+                               {"workspace", op->workspace, keel_dispatch_workspace_bytes(op), KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_dispatch(struct keel_kernels *kernels, const struct keel_dispatch *op,
@@ -63,20 +60,16 @@ enum keel_status keel_op_dispatch(struct keel_kernels *kernels, const struct kee
     const uint32_t places = keel_dispatch_rows(op->rows, op->k, op->experts, op->capacity);
     const uint64_t source_from = keel_sort_workspace_bytes(count) / sizeof(int32_t);
     KEEL_TRY(keel_sort(kernels, op->choice, count, op->experts, op->workspace, list));
-    const struct keel_arg offset_args[] = {
-        keel_arg_buffer(op->workspace), keel_arg_buffer(op->offsets), keel_arg_u32(count),
-        keel_arg_u32(op->experts),      keel_arg_u32(op->capacity),
-    };
-    KEEL_TRY(launch(kernels, "keel_expert_offsets", 1, offset_args, KEEL_ARG_COUNT(offset_args), list));
-    const struct keel_arg place_args[] = {
-        keel_arg_buffer(op->workspace), keel_arg_buffer(op->offsets),
-        keel_arg_buffer(op->place),     keel_arg_u32(count),
-        keel_arg_u32(op->experts),      keel_arg_u32(op->capacity),
-        keel_arg_u64(source_from),      keel_arg_u32(places),
-        keel_arg_u32(item_rows),
-    };
-    KEEL_TRY(launch(kernels, "keel_expert_place", items_of(count, item_rows), place_args,
-                    KEEL_ARG_COUNT(place_args), list));
+    KEEL_TRY(launch(kernels, "keel_expert_offsets", 1,
+                    KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->offsets),
+                              keel_arg_u32(count), keel_arg_u32(op->experts), keel_arg_u32(op->capacity)),
+                    list));
+    KEEL_TRY(launch(kernels, "keel_expert_place", items_of(count, item_rows),
+                    KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->offsets),
+                              keel_arg_buffer(op->place), keel_arg_u32(count), keel_arg_u32(op->experts),
+                              keel_arg_u32(op->capacity), keel_arg_u64(source_from), keel_arg_u32(places),
+                              keel_arg_u32(item_rows)),
+                    list));
     const struct keel_row_gather rows = {.count = places,
                                          .n = op->n,
                                          .limit = count,
@@ -96,19 +89,15 @@ enum keel_status keel_op_expert_bias_grad(struct keel_kernels *kernels,
     if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->experts == 0 ||
         op->experts > KEEL_EXPERTS_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u] of %u experts", name, op->rows, op->n, op->experts);
-    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"offsets", op->offsets, KEEL_READ},
-                        {"out", op->out, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "offsets", op->offsets, row_bytes(op->experts + 1, 1)));
-    KEEL_TRY(keel_check_buffer(name, "out", op->out, row_bytes(op->experts, op->n)));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"x", op->x, row_bytes(op->rows, op->n), KEEL_READ},
+                                 {"offsets", op->offsets, row_bytes(op->experts + 1, 1), KEEL_READ},
+                                 {"out", op->out, row_bytes(op->experts, op->n), KEEL_WRITTEN}));
     const uint32_t column_blocks = (op->n + BIAS_COLUMNS - 1) / BIAS_COLUMNS;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),      keel_arg_buffer(op->offsets), keel_arg_buffer(op->out),
-        keel_arg_u32(op->rows),      keel_arg_u32(op->n),          keel_arg_u32(op->experts),
-        keel_arg_u32(column_blocks),
-    };
-    return launch(kernels, "keel_expert_bias", (uint64_t)op->experts * column_blocks, args,
-                  KEEL_ARG_COUNT(args), list);
+    return launch(kernels, "keel_expert_bias", (uint64_t)op->experts * column_blocks,
+                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->offsets), keel_arg_buffer(op->out),
+                            keel_arg_u32(op->rows), keel_arg_u32(op->n), keel_arg_u32(op->experts),
+                            keel_arg_u32(column_blocks)),
+                  list);
 }
 
 /* ---- combine ---- */
@@ -120,30 +109,23 @@ static enum keel_status check_combine(const struct keel_combine_grad *op)
     if (count == 0 || count > INT32_MAX || op->n == 0 || op->places == 0 || op->places > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: rows [%u, %u], %u choices of %u places", name, op->rows, op->n,
                          op->k, op->places);
-    KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->places, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "place", op->place, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer(name, "weights", op->weights, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer(name, "dout", op->dout, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "dy", op->dy, row_bytes(op->places, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "dweights", op->dweights, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, row_bytes(op->places, 1)));
-    return KEEL_APART(name, {"y", op->y, KEEL_READ}, {"place", op->place, KEEL_READ},
-                      {"weights", op->weights, KEEL_READ}, {"dout", op->dout, KEEL_READ},
-                      {"dy", op->dy, KEEL_WRITTEN}, {"dweights", op->dweights, KEEL_WRITTEN},
-                      {"workspace", op->workspace, KEEL_WRITTEN});
+    return KEEL_CHECK_OPERANDS(name, {"y", op->y, row_bytes(op->places, op->n), KEEL_READ},
+                               {"place", op->place, row_bytes(op->rows, op->k), KEEL_READ},
+                               {"weights", op->weights, row_bytes(op->rows, op->k), KEEL_READ},
+                               {"dout", op->dout, row_bytes(op->rows, op->n), KEEL_READ},
+                               {"dy", op->dy, row_bytes(op->places, op->n), KEEL_WRITTEN},
+                               {"dweights", op->dweights, row_bytes(op->rows, op->k), KEEL_WRITTEN},
+                               {"workspace", op->workspace, row_bytes(op->places, 1), KEEL_WRITTEN});
 }
 
 static enum keel_status launch_invert(struct keel_kernels *kernels, const struct keel_combine_grad *op,
                                       bool clear, struct keel_launch_list *list)
 {
     const uint32_t count = op->rows * op->k, item_rows = keel_kernels_item_elements(kernels);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->place), keel_arg_buffer(op->workspace),
-        keel_arg_u32(count),        keel_arg_u32(op->places),
-        keel_arg_u32(clear),        keel_arg_u32(item_rows),
-    };
-    return launch(kernels, "keel_expert_invert", items_of(clear ? op->places : count, item_rows), args,
-                  KEEL_ARG_COUNT(args), list);
+    return launch(kernels, "keel_expert_invert", items_of(clear ? op->places : count, item_rows),
+                  KEEL_ARGS(keel_arg_buffer(op->place), keel_arg_buffer(op->workspace), keel_arg_u32(count),
+                            keel_arg_u32(op->places), keel_arg_u32(clear), keel_arg_u32(item_rows)),
+                  list);
 }
 
 enum keel_status keel_op_combine_grad(struct keel_kernels *kernels, const struct keel_combine_grad *op,
@@ -151,13 +133,11 @@ enum keel_status keel_op_combine_grad(struct keel_kernels *kernels, const struct
 {
     KEEL_TRY(check_combine(op));
     const uint32_t item_rows = keel_kernels_item_rows(kernels, op->n);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->y),        keel_arg_buffer(op->place), keel_arg_buffer(op->dout),
-        keel_arg_buffer(op->dweights), keel_arg_u32(op->rows),     keel_arg_u32(op->n),
-        keel_arg_u32(op->k),           keel_arg_u32(op->places),   keel_arg_u32(item_rows),
-    };
-    KEEL_TRY(
-        launch(kernels, "keel_expert_dots", items_of(op->rows, item_rows), args, KEEL_ARG_COUNT(args), list));
+    KEEL_TRY(launch(kernels, "keel_expert_dots", items_of(op->rows, item_rows),
+                    KEEL_ARGS(keel_arg_buffer(op->y), keel_arg_buffer(op->place), keel_arg_buffer(op->dout),
+                              keel_arg_buffer(op->dweights), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                              keel_arg_u32(op->k), keel_arg_u32(op->places), keel_arg_u32(item_rows)),
+                    list));
     KEEL_TRY(launch_invert(kernels, op, true, list));
     KEEL_TRY(launch_invert(kernels, op, false, list));
     const struct keel_row_gather rows = {.count = op->places,
@@ -181,19 +161,14 @@ static enum keel_status check_balance(const struct keel_balance_loss *op)
         return keel_fail(KEEL_INVALID, "%s: probabilities [%u, %u], %u choices a row", name, op->rows,
                          op->experts, op->k);
     KEEL_TRY(keel_check_finite(name, "scale", op->scale));
-    KEEL_TRY(KEEL_APART(name, {"probabilities", op->probabilities, KEEL_READ},
-                        {"choice", op->choice, KEEL_READ}, {"loss_scale", op->loss_scale, KEEL_READ},
-                        {"scratch", op->scratch, KEEL_WRITTEN}, {"loss", op->loss, KEEL_WRITTEN},
-                        {"dprobabilities", op->dprobabilities, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer(name, "probabilities", op->probabilities, row_bytes(op->rows, op->experts)));
-    KEEL_TRY(keel_check_buffer(name, "choice", op->choice, row_bytes(op->rows, op->k)));
-    KEEL_TRY(keel_check_buffer(name, "scratch", op->scratch, row_bytes(2, op->experts)));
-    KEEL_TRY(keel_check_buffer(name, "loss", op->loss, sizeof(float)));
-    if (op->loss_scale != NULL)
-        KEEL_TRY(keel_check_buffer(name, "loss_scale", op->loss_scale, sizeof(float)));
-    if (op->dprobabilities == NULL)
-        return KEEL_OK;
-    return keel_check_buffer(name, "dprobabilities", op->dprobabilities, row_bytes(op->rows, op->experts));
+    return KEEL_CHECK_OPERANDS(
+        name, {"probabilities", op->probabilities, row_bytes(op->rows, op->experts), KEEL_READ},
+        {"choice", op->choice, row_bytes(op->rows, op->k), KEEL_READ},
+        {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL},
+        {"scratch", op->scratch, row_bytes(2, op->experts), KEEL_WRITTEN},
+        {"loss", op->loss, sizeof(float), KEEL_WRITTEN},
+        {"dprobabilities", op->dprobabilities, row_bytes(op->rows, op->experts),
+         KEEL_WRITTEN | KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_balance_loss(struct keel_kernels *kernels, const struct keel_balance_loss *op,
@@ -202,29 +177,22 @@ enum keel_status keel_op_balance_loss(struct keel_kernels *kernels, const struct
     KEEL_TRY(check_balance(op));
     const double rows = op->rows;
     const float a = (float)((double)op->scale * op->experts / (rows * rows * op->k));
-    const struct keel_arg sum_args[] = {
-        keel_arg_buffer(op->probabilities), keel_arg_buffer(op->choice),
-        keel_arg_buffer(op->scratch),       keel_arg_u32(op->rows),
-        keel_arg_u32(op->experts),          keel_arg_u32(op->k),
-    };
-    KEEL_TRY(launch(kernels, "keel_balance_sums", items_of(op->experts, KEEL_LANES), sum_args,
-                    KEEL_ARG_COUNT(sum_args), list));
-    const struct keel_arg loss_args[] = {keel_arg_buffer(op->scratch), keel_arg_buffer(op->loss),
-                                         keel_arg_u32(op->experts), keel_arg_f32(a)};
-    KEEL_TRY(launch(kernels, "keel_balance_loss", 1, loss_args, KEEL_ARG_COUNT(loss_args), list));
+    KEEL_TRY(launch(kernels, "keel_balance_sums", items_of(op->experts, KEEL_LANES),
+                    KEEL_ARGS(keel_arg_buffer(op->probabilities), keel_arg_buffer(op->choice),
+                              keel_arg_buffer(op->scratch), keel_arg_u32(op->rows), keel_arg_u32(op->experts),
+                              keel_arg_u32(op->k)),
+                    list));
+    KEEL_TRY(launch(kernels, "keel_balance_loss", 1,
+                    KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->loss),
+                              keel_arg_u32(op->experts), keel_arg_f32(a)),
+                    list));
     if (op->dprobabilities == NULL)
         return KEEL_OK;
     const uint32_t item_rows = keel_kernels_item_rows(kernels, op->experts);
-    const struct keel_arg grad_args[] = {
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->dprobabilities),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->experts),
-        keel_arg_f32(a),
-        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->scratch),
-        keel_arg_u32(op->loss_scale != NULL),
-        keel_arg_u32(item_rows),
-    };
-    return launch(kernels, "keel_balance_grad", items_of(op->rows, item_rows), grad_args,
-                  KEEL_ARG_COUNT(grad_args), list);
+    return launch(kernels, "keel_balance_grad", items_of(op->rows, item_rows),
+                  KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->dprobabilities),
+                            keel_arg_u32(op->rows), keel_arg_u32(op->experts), keel_arg_f32(a),
+                            keel_arg_either(op->loss_scale, op->scratch),
+                            keel_arg_u32(op->loss_scale != NULL), keel_arg_u32(item_rows)),
+                  list);
 }

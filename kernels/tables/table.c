@@ -29,20 +29,13 @@ static uint64_t row_bytes(uint32_t rows, uint32_t n)
 enum keel_status keel_gather_rows(struct keel_kernels *kernels, const struct keel_row_gather *op,
                                   struct keel_launch_list *list)
 {
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->ids),
-        keel_arg_buffer(op->weights != NULL ? op->weights : op->x),
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->y),
-        keel_arg_u64(op->ids_from),
-        keel_arg_u32(op->count),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->limit),
-        keel_arg_u32(op->per),
-        keel_arg_u32(op->weights != NULL),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch_rows(kernels, "keel_gather", op->count, args, KEEL_ARG_COUNT(args), list);
+    return launch_rows(kernels, "keel_gather", op->count,
+                       KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->x),
+                                 keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u64(op->ids_from),
+                                 keel_arg_u32(op->count), keel_arg_u32(op->n), keel_arg_u32(op->limit),
+                                 keel_arg_u32(op->per), keel_arg_u32(op->weights != NULL),
+                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                       list);
 }
 
 enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_gather *op,
@@ -50,11 +43,10 @@ enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_
 {
     if (op->rows == 0 || op->rows > INT32_MAX || op->n == 0 || op->count == 0)
         return keel_fail(KEEL_INVALID, "gather: %u of the rows of [%u, %u]", op->count, op->rows, op->n);
-    KEEL_TRY(keel_check_buffer("gather", "ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t))));
-    KEEL_TRY(keel_check_buffer("gather", "x", op->x, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer("gather", "y", op->y, row_bytes(op->count, op->n)));
-    KEEL_TRY(KEEL_APART("gather", {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
-                        {"y", op->y, KEEL_WRITTEN}));
+    KEEL_TRY(KEEL_CHECK_OPERANDS("gather",
+                                 {"ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t)), KEEL_READ},
+                                 {"x", op->x, row_bytes(op->rows, op->n), KEEL_READ},
+                                 {"y", op->y, row_bytes(op->count, op->n), KEEL_WRITTEN}));
     const struct keel_row_gather rows = {
         .count = op->count, .n = op->n, .limit = op->rows, .per = 1, .ids = op->ids, .x = op->x, .y = op->y};
     return keel_gather_rows(kernels, &rows, list);
@@ -68,26 +60,17 @@ enum keel_status keel_op_embedding_bag(struct keel_kernels *kernels, const struc
     if (ids == 0 || op->rows == 0 || op->rows > INT32_MAX || op->n == 0)
         return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, table [%u, %u]", name, op->bags, op->size, op->rows,
                          op->n);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(ids, sizeof(int32_t))));
-    KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->bags, op->n)));
-    KEEL_TRY(KEEL_APART(name, {"ids", op->ids, KEEL_READ}, {"table", op->table, KEEL_READ},
-                        {"weights", op->weights, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    if (op->weights != NULL)
-        KEEL_TRY(keel_check_buffer(name, "weights", op->weights, KEEL_BYTES(ids, sizeof(float))));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->ids),
-        keel_arg_buffer(op->weights != NULL ? op->weights : op->table),
-        keel_arg_buffer(op->table),
-        keel_arg_buffer(op->y),
-        keel_arg_u32(op->bags),
-        keel_arg_u32(op->size),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->n),
-        keel_arg_u32(op->weights != NULL),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->n)),
-    };
-    return launch_rows(kernels, "keel_bag", op->bags, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"ids", op->ids, KEEL_BYTES(ids, sizeof(int32_t)), KEEL_READ},
+                                 {"table", op->table, row_bytes(op->rows, op->n), KEEL_READ},
+                                 {"weights", op->weights, KEEL_BYTES(ids, sizeof(float)), KEEL_OPTIONAL},
+                                 {"y", op->y, row_bytes(op->bags, op->n), KEEL_WRITTEN}));
+    return launch_rows(kernels, "keel_bag", op->bags,
+                       KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->table),
+                                 keel_arg_buffer(op->table), keel_arg_buffer(op->y), keel_arg_u32(op->bags),
+                                 keel_arg_u32(op->size), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                                 keel_arg_u32(op->weights != NULL),
+                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
+                       list);
 }
 
 /* ---- sorting and scatter-add ---- */
@@ -105,13 +88,12 @@ uint64_t keel_sort_workspace_bytes(uint32_t count)
 static enum keel_status sort_pass(struct keel_kernels *kernels, const struct keel_arg *args,
                                   uint32_t arg_count, struct keel_launch_list *list)
 {
-    const struct keel_arg scan_args[] = {args[1], args[2], args[5]};
     const struct keel_range range = keel_kernels_range(kernels, args[5].as.u32);
     const struct keel_range one = keel_kernels_range(kernels, 1);
     KEEL_TRY(
         keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_sort_count", &range, args, arg_count));
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_sort_scan", &one, scan_args,
-                                 KEEL_ARG_COUNT(scan_args)));
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_sort_scan", &one,
+                                 KEEL_ARGS(args[1], args[2], args[5])));
     return keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_sort_place", &range, args, arg_count);
 }
 
@@ -124,12 +106,12 @@ enum keel_status keel_sort(struct keel_kernels *kernels, struct keel_buffer *ids
     for (uint32_t pass = 0; pass < passes; pass++) {
         /* The last pass writes the pair at 0. */
         const uint64_t from = (passes - pass) % 2 == 0 ? 0 : 2 * (uint64_t)count;
-        const struct keel_arg args[] = {
-            keel_arg_buffer(ids), keel_arg_buffer(workspace), keel_arg_u32(count),
-            keel_arg_u32(limit),  keel_arg_u32(8 * pass),     keel_arg_u32(sort_blocks(count)),
-            keel_arg_u64(from),   keel_arg_u32(pass == 0),
-        };
-        KEEL_TRY(sort_pass(kernels, args, KEEL_ARG_COUNT(args), list));
+        KEEL_TRY(
+            sort_pass(kernels,
+                      KEEL_ARGS(keel_arg_buffer(ids), keel_arg_buffer(workspace), keel_arg_u32(count),
+                                keel_arg_u32(limit), keel_arg_u32(8 * pass), keel_arg_u32(sort_blocks(count)),
+                                keel_arg_u64(from), keel_arg_u32(pass == 0)),
+                      list));
     }
     return KEEL_OK;
 }
@@ -142,28 +124,20 @@ enum keel_status keel_op_scatter_add(struct keel_kernels *kernels, const struct 
         op->per == 0 || op->count % op->per != 0)
         return keel_fail(KEEL_INVALID, "%s: %u ids, %u of them to a row of x, table [%u, %u]", name,
                          op->count, op->per, op->rows, op->n);
-    KEEL_TRY(keel_check_buffer(name, "ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t))));
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->count / op->per, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "table", op->table, row_bytes(op->rows, op->n)));
-    KEEL_TRY(keel_check_buffer(name, "workspace", op->workspace, keel_sort_workspace_bytes(op->count)));
-    KEEL_TRY(KEEL_APART(name, {"ids", op->ids, KEEL_READ}, {"x", op->x, KEEL_READ},
-                        {"table", op->table, KEEL_WRITTEN}, {"workspace", op->workspace, KEEL_WRITTEN}));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        name, {"ids", op->ids, KEEL_BYTES(op->count, sizeof(int32_t)), KEEL_READ},
+        {"x", op->x, row_bytes(op->count / op->per, op->n), KEEL_READ},
+        {"table", op->table, row_bytes(op->rows, op->n), KEEL_WRITTEN},
+        {"workspace", op->workspace, keel_sort_workspace_bytes(op->count), KEEL_WRITTEN}));
     KEEL_TRY(keel_sort(kernels, op->ids, op->count, op->rows, op->workspace, list));
     const uint32_t column_blocks = (op->n + SCATTER_COLUMNS - 1) / SCATTER_COLUMNS;
     const uint64_t runs = ((uint64_t)op->count + SCATTER_RUN - 1) / SCATTER_RUN;
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->workspace),
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->table),
-        keel_arg_u32(op->count),
-        keel_arg_u32(op->rows),
-        keel_arg_u32(op->per),
-        keel_arg_u32(op->n),
-        keel_arg_u32(column_blocks),
-    };
     const struct keel_range range = keel_kernels_range(kernels, runs * column_blocks);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_scatter_add", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_table, "keel_scatter_add", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->x),
+                                         keel_arg_buffer(op->table), keel_arg_u32(op->count),
+                                         keel_arg_u32(op->rows), keel_arg_u32(op->per), keel_arg_u32(op->n),
+                                         keel_arg_u32(column_blocks)));
 }
 
 /* ---- pairs ---- */
@@ -180,15 +154,13 @@ enum keel_status keel_op_pairwise_dot(struct keel_kernels *kernels, const struct
 {
     const char *name = "pairwise_dot";
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->batch, op->f * op->n)));
-    KEEL_TRY(keel_check_buffer(name, "y", op->y, row_bytes(op->batch, op->f * (op->f - 1) / 2)));
-    KEEL_TRY(KEEL_APART(name, {"x", op->x, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),  keel_arg_buffer(op->y),
-        keel_arg_u32(op->batch), keel_arg_u32(op->f),
-        keel_arg_u32(op->n),     keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n)),
-    };
-    return launch_rows(kernels, "keel_pairwise", op->batch, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"x", op->x, row_bytes(op->batch, op->f * op->n), KEEL_READ},
+                                 {"y", op->y, row_bytes(op->batch, op->f * (op->f - 1) / 2), KEEL_WRITTEN}));
+    return launch_rows(kernels, "keel_pairwise", op->batch,
+                       KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->batch),
+                                 keel_arg_u32(op->f), keel_arg_u32(op->n),
+                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))),
+                       list);
 }
 
 enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *kernels,
@@ -197,19 +169,12 @@ enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *kernels,
 {
     const char *name = "pairwise_dot_grad";
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
-    KEEL_TRY(keel_check_buffer(name, "x", op->x, row_bytes(op->batch, op->f * op->n)));
-    KEEL_TRY(
-        KEEL_APART(name, {"x", op->x, KEEL_READ}, {"dy", op->dy, KEEL_READ}, {"dx", op->dx, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer(name, "dy", op->dy, row_bytes(op->batch, op->f * (op->f - 1) / 2)));
-    KEEL_TRY(keel_check_buffer(name, "dx", op->dx, row_bytes(op->batch, op->f * op->n)));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->dy),
-        keel_arg_buffer(op->dx),
-        keel_arg_u32(op->batch),
-        keel_arg_u32(op->f),
-        keel_arg_u32(op->n),
-        keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n)),
-    };
-    return launch_rows(kernels, "keel_pairwise_grad", op->batch, args, KEEL_ARG_COUNT(args), list);
+    KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"x", op->x, row_bytes(op->batch, op->f * op->n), KEEL_READ},
+                                 {"dy", op->dy, row_bytes(op->batch, op->f * (op->f - 1) / 2), KEEL_READ},
+                                 {"dx", op->dx, row_bytes(op->batch, op->f * op->n), KEEL_WRITTEN}));
+    return launch_rows(kernels, "keel_pairwise_grad", op->batch,
+                       KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
+                                 keel_arg_u32(op->batch), keel_arg_u32(op->f), keel_arg_u32(op->n),
+                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))),
+                       list);
 }

@@ -38,6 +38,9 @@ static inline bool wanted(const struct keel_autodiff *autodiff, keel_value value
 
 /* Another summand of the gradient of `value`; into its accumulator when it is a parameter. */
 void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand);
+/* The same, of what a new node makes. */
+#define KEEL_GRADIENT(autodiff, value, ...)                                                                  \
+    keel_gradient_add(autodiff, value, KEEL_NODE((autodiff)->graph, __VA_ARGS__))
 
 /* Ask the forward node itself for its optional result `out`, of the shape of its operand 0: a gradient that
  * it has at hand. */

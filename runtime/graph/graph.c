@@ -286,6 +286,11 @@ keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_requ
     return node.out[0];
 }
 
+keel_value keel_graph_last_result(const struct keel_graph *graph, uint32_t out)
+{
+    return graph->status == KEEL_OK ? graph->nodes[graph->node_count - 1].out[out] : 0;
+}
+
 enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_ir_node *node)
 {
     enum keel_status status = grow((void *)&graph->nodes, graph->node_count, &graph->node_capacity,

@@ -15,43 +15,35 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
     struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
     attributes.attention.bidirectional = spec->bidirectional;
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes});
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes);
 }
 
 /* A head must be a whole number of columns, as many as kernels have room for (a small device has less). */
-bool keel_infer_attention(const struct keel_graph *graph, const struct keel_ir_node *node,
-                          uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_attention(struct keel_infer *infer)
 {
-    (void)graph;
-    uint32_t heads = node->attributes.attention.heads;
+    uint64_t *size = infer->size;
+    uint32_t heads = infer->node->attributes.attention.heads;
     size['H'] = heads;
-    if (heads == 0 || size['w'] % heads != 0) {
-        snprintf(why, why_bytes, "the width %llu is no multiple of the heads, which are %u",
-                 (unsigned long long)size['w'], heads);
-        return false;
-    }
+    if (heads == 0 || size['w'] % heads != 0)
+        return keel_infer_refuse(infer, "the width %llu is no multiple of the heads, which are %u",
+                                 (unsigned long long)size['w'], heads);
     if (size['w'] / heads <= HEAD_WIDTH_MAX)
-        return keel_check_rate(node->attributes.rate, why, why_bytes);
-    snprintf(why, why_bytes, "heads of %llu columns, at most %d: use more heads than %u",
-             (unsigned long long)(size['w'] / heads), HEAD_WIDTH_MAX, heads);
-    return false;
+        return keel_check_rate(infer);
+    return keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
+                             (unsigned long long)(size['w'] / heads), HEAD_WIDTH_MAX, heads);
 }
 
-void keel_describe_attention(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_attention(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, " heads=%u%s", node->attributes.attention.heads,
              node->attributes.attention.bidirectional ? " bidirectional" : "");
 }
 
-void keel_grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_gradient_add(autodiff, node->in[0],
-                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
-                                                           .op = KEEL_OP_ATTENTION_GRAD,
-                                                           .in = {node->in[0], node->out[0], node->out[1],
-                                                                  arrived(autodiff, node->out[0])},
-                                                           .attributes = node->attributes}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_ATTENTION_GRAD,
+                  .in = {node->in[0], node->out[0], node->out[1], arrived(autodiff, node->out[0])},
+                  .attributes = node->attributes);
 }
 
 /* The descriptor that both directions share. */
@@ -73,7 +65,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
                                    .workspace = emit->workspace};
 }
 
-enum keel_status keel_emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_attention op = attention(emit, node, node->in[0], node->out[0], node->out[1]);
     if (!emit->measure)
@@ -82,7 +74,7 @@ enum keel_status keel_emit_attention(struct keel_emit *emit, const struct keel_i
     return KEEL_OK;
 }
 
-enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_attention_grad op = {.forward = attention(emit, node, node->in[0], node->in[1], node->in[2]),
                                      .dout = buffer_of(emit, node->in[3]),
@@ -97,48 +89,41 @@ enum keel_status keel_emit_attention_grad(struct keel_emit *emit, const struct k
 
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_ROTARY,
-                                           .in = {qkv},
-                                           .attributes = {.rotary = {.heads = heads, .base = base}}});
+    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
+                     .attributes = {.rotary = {.heads = heads, .base = base}});
 }
 
 /* A head must be a whole number of pairs, and the base one that angles can fall by. */
-bool keel_infer_rotary(const struct keel_graph *graph, const struct keel_ir_node *node,
-                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_rotary(struct keel_infer *infer)
 {
-    (void)graph;
+    const struct keel_ir_node *node = infer->node;
+    uint64_t *size = infer->size;
     const uint32_t heads = node->attributes.rotary.heads;
     const float base = node->attributes.rotary.base;
-    if (!(base > 1.0F && base <= 1e9F)) {
-        snprintf(why, why_bytes, "the base %g is not in (1, 1e9]", (double)base);
-        return false;
-    }
+    if (!(base > 1.0F && base <= 1e9F))
+        return keel_infer_refuse(infer, "the base %g is not in (1, 1e9]", (double)base);
     if (heads != 0 && size['w'] % (2 * (uint64_t)heads) == 0 && size['w'] / heads <= HEAD_WIDTH_MAX)
         return true;
-    snprintf(why, why_bytes, "the width %llu in %u heads does not give each an even width of at most %d",
-             (unsigned long long)size['w'], heads, HEAD_WIDTH_MAX);
-    return false;
+    return keel_infer_refuse(infer,
+                             "the width %llu in %u heads does not give each an even width of at most %d",
+                             (unsigned long long)size['w'], heads, HEAD_WIDTH_MAX);
 }
 
-void keel_describe_rotary(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_rotary(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, " heads=%u base=%g%s", node->attributes.rotary.heads,
              (double)node->attributes.rotary.base, node->attributes.rotary.inverse ? " inverse" : "");
 }
 
-void keel_grad_rotary(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_rotary(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes attributes = node->attributes;
     attributes.rotary.inverse = !attributes.rotary.inverse;
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_ROTARY,
-                                                                     .in = {arrived(autodiff, node->out[0])},
-                                                                     .attributes = attributes}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_ROTARY, .in = {arrived(autodiff, node->out[0])},
+                  .attributes = attributes);
 }
 
-enum keel_status keel_emit_rotary(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *shape = shape_of(emit, node->in[0]);
     const uint32_t heads = node->attributes.rotary.heads;
@@ -152,3 +137,33 @@ enum keel_status keel_emit_rotary(struct keel_emit *emit, const struct keel_ir_n
                                    .out = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_rotary(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ROTARY };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
+    [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
+                                   .rule = "bt3w->btw,bHt2",
+                                   .flops = "4bttw",
+                                   .infer_dims = infer_attention,
+                                   .describe = describe_attention,
+                                   .grad = grad_attention,
+                                   .emit = emit_attention},
+    /* Operands: qkv, out, row maximum and sum, dout. Four products; the recomputed one is not counted. */
+    [KEEL_OP_ATTENTION_GRAD - FIRST] = {.name = "attention_grad",
+                                        .rule = "bt3w,btw,bHt2,btw->bt3w",
+                                        .flops = "8bttw",
+                                        .infer_dims = infer_attention,
+                                        .describe = describe_attention,
+                                        .emit = emit_attention_grad},
+    [KEEL_OP_ROTARY - FIRST] = {.name = "rotary",
+                                .rule = "bt3w->bt3w",
+                                .in_place = "00",
+                                .infer_dims = infer_rotary,
+                                .describe = describe_rotary,
+                                .grad = grad_rotary,
+                                .emit = emit_rotary},
+};
+
+const struct keel_op_family keel_ops_attention = {FIRST, LAST, rows};

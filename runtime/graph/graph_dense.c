@@ -10,76 +10,58 @@ static const float norm_epsilon = 1e-5F; /* as in the published GPT-2 */
 
 keel_value keel_graph_linear(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_LINEAR, .in = {x, weight, bias}});
+    return KEEL_NODE(graph, .op = KEEL_OP_LINEAR, .in = {x, weight, bias});
 }
 
 keel_value keel_graph_linear_transposed(struct keel_graph *graph, keel_value x, keel_value table)
 {
-    return keel_graph_node(graph,
-                           &(struct keel_node_request){.op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table}});
+    return KEEL_NODE(graph, .op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table});
 }
 
 keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta)
 {
-    return keel_graph_node(graph,
-                           &(struct keel_node_request){.op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta}});
+    return KEEL_NODE(graph, .op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta});
 }
 
 keel_value keel_graph_rms_norm(struct keel_graph *graph, keel_value x, keel_value gamma)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_RMS_NORM, .in = {x, gamma}});
+    return KEEL_NODE(graph, .op = KEEL_OP_RMS_NORM, .in = {x, gamma});
 }
 
 keel_value keel_graph_activation(struct keel_graph *graph, keel_value x, enum keel_activation_kind kind)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){
-                                      .op = KEEL_OP_ACTIVATION, .in = {x}, .attributes.activation = kind});
+    return KEEL_NODE(graph, .op = KEEL_OP_ACTIVATION, .in = {x}, .attributes.activation = kind);
 }
 
-bool keel_infer_activation(const struct keel_graph *graph, const struct keel_ir_node *node,
-                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_activation(struct keel_infer *infer)
 {
-    (void)graph, (void)size;
-    unsigned kind = node->attributes.activation;
-    snprintf(why, why_bytes, "there is no kind %u", kind);
-    return kind < KEEL_ACTIVATION_COUNT;
+    const enum keel_activation_kind kind = infer->node->attributes.activation;
+    return keel_activation_name(kind) != NULL ||
+           keel_infer_refuse(infer, "there is no kind %u", (unsigned)kind);
 }
 
 keel_value keel_graph_swiglu(struct keel_graph *graph, keel_value a, keel_value b)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_SWIGLU, .in = {a, b}});
-}
-
-keel_value keel_graph_gelu(struct keel_graph *graph, keel_value x)
-{
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_GELU, .in = {x}});
+    return KEEL_NODE(graph, .op = KEEL_OP_SWIGLU, .in = {a, b});
 }
 
 keel_value keel_graph_dropout(struct keel_graph *graph, keel_value x, float rate)
 {
     if (rate >= 0.0F && rate <= 0.0F)
         return graph->status == KEEL_OK ? x : 0;
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT,
-                                                              .in = {x},
-                                                              .attributes = keel_graph_random(graph, rate)});
+    return KEEL_NODE(graph, .op = KEEL_OP_DROPOUT, .in = {x}, .attributes = keel_graph_random(graph, rate));
 }
 
-bool keel_check_rate(float rate, char *why, size_t why_bytes)
+bool keel_check_rate(struct keel_infer *infer)
 {
-    snprintf(why, why_bytes, "a dropout of %g is not in [0, 1)", (double)rate);
-    return rate >= 0.0F && rate < 1.0F;
-}
-
-bool keel_infer_dropout(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
-{
-    (void)graph, (void)size;
-    return keel_check_rate(node->attributes.rate, why, why_bytes);
+    const float rate = infer->node->attributes.rate;
+    return (rate >= 0.0F && rate < 1.0F) ||
+           keel_infer_refuse(infer, "a dropout of %g is not in [0, 1)", (double)rate);
 }
 
 keel_value keel_graph_add(struct keel_graph *graph, keel_value a, keel_value b)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_ADD, .in = {a, b}});
+    return KEEL_NODE(graph, .op = KEEL_OP_ADD, .in = {a, b});
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
@@ -91,108 +73,83 @@ static void product_gradient(struct keel_autodiff *autodiff, const struct keel_i
     keel_value x = node->in[0];
     keel_value weight = node->in[1];
     keel_value dy = arrived(autodiff, node->out[0]);
-    keel_graph_node(autodiff->graph, &(struct keel_node_request){
-                                         .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)}});
+    KEEL_NODE(autodiff->graph, .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)});
     if (node->in[2] != 0)
-        keel_graph_node(autodiff->graph,
-                        &(struct keel_node_request){.op = KEEL_OP_BIAS_GRAD,
-                                                    .in = {dy},
-                                                    .into = {accumulator(autodiff, node->in[2])}});
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_BIAS_GRAD, .in = {dy},
+                  .into = {accumulator(autodiff, node->in[2])});
     if (wanted(autodiff, x))
-        keel_gradient_add(
-            autodiff, x,
-            keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = dx, .in = {dy, weight}}));
+        KEEL_GRADIENT(autodiff, x, .op = dx, .in = {dy, weight});
 }
 
-void keel_grad_linear(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_linear(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     product_gradient(autodiff, node, KEEL_OP_LINEAR_DW, KEEL_OP_LINEAR_DX);
 }
 
-void keel_grad_linear_transposed(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_linear_transposed(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     product_gradient(autodiff, node, KEEL_OP_TRANSPOSED_DW, KEEL_OP_TRANSPOSED_DX);
 }
 
-void keel_grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void norm_gradient(struct keel_autodiff *autodiff, const struct keel_node_request *request)
 {
-    keel_value gamma = node->in[1];
-    keel_value beta = node->in[2];
-    keel_value dx = keel_graph_node(
-        autodiff->graph,
-        &(struct keel_node_request){
-            .op = KEEL_OP_LAYERNORM_GRAD,
-            .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
-            .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)}});
-    if (wanted(autodiff, node->in[0]))
-        keel_gradient_add(autodiff, node->in[0], dx);
+    const keel_value dx = keel_graph_node(autodiff->graph, request);
+    if (wanted(autodiff, request->in[0]))
+        keel_gradient_add(autodiff, request->in[0], dx);
 }
 
-void keel_grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_value gamma = node->in[1];
-    keel_value dx = keel_graph_node(
-        autodiff->graph,
-        &(struct keel_node_request){.op = KEEL_OP_RMS_NORM_GRAD,
-                                    .in = {node->in[0], gamma, node->out[1], arrived(autodiff, node->out[0])},
-                                    .into = {0, accumulator(autodiff, gamma)}});
-    if (wanted(autodiff, node->in[0]))
-        keel_gradient_add(autodiff, node->in[0], dx);
+    const keel_value x = node->in[0], gamma = node->in[1], dy = arrived(autodiff, node->out[0]);
+    norm_gradient(autodiff, &(struct keel_node_request){.op = KEEL_OP_LAYERNORM_GRAD,
+                                                        .in = {x, gamma, node->out[1], node->out[2], dy},
+                                                        .into = {0, accumulator(autodiff, gamma),
+                                                                 accumulator(autodiff, node->in[2])}});
 }
 
-void keel_describe_activation(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    static const char *const kinds[KEEL_ACTIVATION_COUNT] = {
-        [KEEL_RELU] = "relu", [KEEL_TANH] = "tanh", [KEEL_SIGMOID] = "sigmoid", [KEEL_SILU] = "silu"};
-    snprintf(text, text_bytes, " kind=%s", kinds[node->attributes.activation]);
+    const keel_value x = node->in[0], gamma = node->in[1], dy = arrived(autodiff, node->out[0]);
+    norm_gradient(autodiff, &(struct keel_node_request){.op = KEEL_OP_RMS_NORM_GRAD,
+                                                        .in = {x, gamma, node->out[1], dy},
+                                                        .into = {0, accumulator(autodiff, gamma)}});
 }
 
-/* ReLU's result is positive where its operand is: the operand need not be kept. */
-void keel_grad_activation(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void describe_activation(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
-    keel_value seen = node->attributes.activation == KEEL_RELU ? node->out[0] : node->in[0];
-    keel_gradient_add(autodiff, node->in[0],
-                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
-                                                           .op = KEEL_OP_ACTIVATION_GRAD,
-                                                           .in = {seen, arrived(autodiff, node->out[0])},
-                                                           .attributes = node->attributes}));
+    snprintf(text, text_bytes, " kind=%s", keel_activation_name(node->attributes.activation));
 }
 
-void keel_grad_swiglu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+/* Where the result says as much as the operand, the operand need not be kept. */
+static void grad_activation(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_value da = keel_graph_node(
-        autodiff->graph,
-        &(struct keel_node_request){.op = KEEL_OP_SWIGLU_GRAD,
-                                    .in = {node->in[0], node->in[1], arrived(autodiff, node->out[0])}});
+    const bool of_y = keel_activation_gradient_of_y(node->attributes.activation);
+    const keel_value seen = of_y ? node->out[0] : node->in[0];
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_ACTIVATION_GRAD,
+                  .in = {seen, arrived(autodiff, node->out[0])}, .attributes = node->attributes);
+}
+
+static void grad_swiglu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    keel_value da = KEEL_NODE(autodiff->graph, .op = KEEL_OP_SWIGLU_GRAD,
+                              .in = {node->in[0], node->in[1], arrived(autodiff, node->out[0])});
     if (da == 0)
         return;
-    keel_value db = autodiff->graph->nodes[autodiff->graph->node_count - 1].out[1];
+    keel_value db = keel_graph_last_result(autodiff->graph, 1);
     if (wanted(autodiff, node->in[0]))
         keel_gradient_add(autodiff, node->in[0], da);
     if (wanted(autodiff, node->in[1]))
         keel_gradient_add(autodiff, node->in[1], db);
 }
 
-void keel_grad_gelu(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
-{
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph,
-                        &(struct keel_node_request){.op = KEEL_OP_GELU_GRAD,
-                                                    .in = {node->in[0], arrived(autodiff, node->out[0])}}));
-}
-
 /* The same mask on the gradient. */
-void keel_grad_dropout(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_dropout(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_DROPOUT,
-                                                                     .in = {arrived(autodiff, node->out[0])},
-                                                                     .attributes = node->attributes}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_DROPOUT, .in = {arrived(autodiff, node->out[0])},
+                  .attributes = node->attributes);
 }
 
-void keel_grad_add(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_add(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     for (uint32_t i = 0; i < 2; i++)
         if (wanted(autodiff, node->in[i]))
@@ -214,105 +171,58 @@ enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gem
                                 : KEEL_OK;
 }
 
-enum keel_status keel_emit_linear(struct keel_emit *emit, const struct keel_ir_node *node)
+/* c = op(a) op(b), of which `gemm` says how: matrices as they are stored, with all leading dimensions as
+ * rows. */
+static enum keel_status emit_product(struct keel_emit *emit, keel_value a, keel_value b, keel_value c,
+                                     struct keel_gemm gemm)
 {
-    uint32_t k = width_of(emit, node->in[0]);
-    uint32_t n = width_of(emit, node->in[1]);
-    struct keel_gemm gemm = {.m = rows_of(emit, node->in[0]),
-                             .n = n,
-                             .k = k,
-                             .lda = k,
-                             .ldb = n,
-                             .a = buffer_of(emit, node->in[0]),
-                             .b = buffer_of(emit, node->in[1]),
-                             .c = buffer_of(emit, node->out[0]),
-                             .bias = buffer_of(emit, node->in[2]),
-                             .residual = buffer_of(emit, node->in[3]),
-                             .pre = buffer_of(emit, node->out[1])};
+    gemm.lda = width_of(emit, a);
+    gemm.ldb = width_of(emit, b);
+    gemm.m = gemm.transpose_a ? gemm.lda : rows_of(emit, a);
+    gemm.k = gemm.transpose_a ? rows_of(emit, a) : gemm.lda;
+    gemm.n = gemm.transpose_b ? rows_of(emit, b) : gemm.ldb;
+    gemm.a_type = type_of(emit, a);
+    gemm.b_type = type_of(emit, b);
+    gemm.a = buffer_of(emit, a);
+    gemm.b = buffer_of(emit, b);
+    gemm.c = buffer_of(emit, c);
     return keel_emit_product(emit, &gemm);
 }
 
-enum keel_status keel_emit_linear_transposed(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_linear(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    uint32_t k = width_of(emit, node->in[0]);
-    struct keel_gemm gemm = {.m = rows_of(emit, node->in[0]),
-                             .n = rows_of(emit, node->in[1]),
-                             .k = k,
-                             .lda = k,
-                             .ldb = k,
-                             .transpose_b = true,
-                             .a = buffer_of(emit, node->in[0]),
-                             .b = buffer_of(emit, node->in[1]),
-                             .c = buffer_of(emit, node->out[0])};
-    return keel_emit_product(emit, &gemm);
+    return emit_product(emit, node->in[0], node->in[1], node->out[0],
+                        (struct keel_gemm){.bias = buffer_of(emit, node->in[2]),
+                                           .residual = buffer_of(emit, node->in[3]),
+                                           .pre = buffer_of(emit, node->out[1])});
 }
 
-/* dx = dy weight^T */
-enum keel_status keel_emit_linear_dx(struct keel_emit *emit, const struct keel_ir_node *node)
+/* y = x table^T, and dx = dy weight^T */
+static enum keel_status emit_by_transposed(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    uint32_t n = width_of(emit, node->in[0]);
-    struct keel_gemm gemm = {.m = rows_of(emit, node->in[0]),
-                             .n = rows_of(emit, node->in[1]),
-                             .k = n,
-                             .lda = n,
-                             .ldb = n,
-                             .transpose_b = true,
-                             .a_type = type_of(emit, node->in[0]),
-                             .a = buffer_of(emit, node->in[0]),
-                             .b = buffer_of(emit, node->in[1]),
-                             .c = buffer_of(emit, node->out[0])};
-    return keel_emit_product(emit, &gemm);
+    return emit_product(emit, node->in[0], node->in[1], node->out[0],
+                        (struct keel_gemm){.transpose_b = true});
 }
 
 /* dx = dy table */
-enum keel_status keel_emit_transposed_dx(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_transposed_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    uint32_t n = width_of(emit, node->in[0]);
-    uint32_t k = width_of(emit, node->in[1]);
-    struct keel_gemm gemm = {.m = rows_of(emit, node->in[0]),
-                             .n = k,
-                             .k = n,
-                             .lda = n,
-                             .ldb = k,
-                             .a_type = type_of(emit, node->in[0]),
-                             .a = buffer_of(emit, node->in[0]),
-                             .b = buffer_of(emit, node->in[1]),
-                             .c = buffer_of(emit, node->out[0])};
-    return keel_emit_product(emit, &gemm);
+    return emit_product(emit, node->in[0], node->in[1], node->out[0], (struct keel_gemm){.batch = 1});
 }
 
-/* out += left^T right, both with one row per token. */
-static enum keel_status weight_gradient(struct keel_emit *emit, keel_value left, keel_value right,
-                                        keel_value out)
+/* dweight += x^T dy, and dtable += dy^T x */
+static enum keel_status emit_linear_dw(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    uint32_t m = width_of(emit, left);
-    uint32_t n = width_of(emit, right);
-    struct keel_gemm gemm = {.m = m,
-                             .n = n,
-                             .k = rows_of(emit, left),
-                             .lda = m,
-                             .ldb = n,
-                             .transpose_a = true,
-                             .accumulate = true,
-                             .a_type = type_of(emit, left),
-                             .b_type = type_of(emit, right),
-                             .a = buffer_of(emit, left),
-                             .b = buffer_of(emit, right),
-                             .c = buffer_of(emit, out)};
-    return keel_emit_product(emit, &gemm);
+    return emit_product(emit, node->in[0], node->in[1], node->out[0],
+                        (struct keel_gemm){.transpose_a = true, .accumulate = true});
+}
+static enum keel_status emit_transposed_dw(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    return emit_product(emit, node->in[1], node->in[0], node->out[0],
+                        (struct keel_gemm){.transpose_a = true, .accumulate = true});
 }
 
-enum keel_status keel_emit_linear_dw(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    return weight_gradient(emit, node->in[0], node->in[1], node->out[0]);
-}
-
-enum keel_status keel_emit_transposed_dw(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    return weight_gradient(emit, node->in[1], node->in[0], node->out[0]);
-}
-
-enum keel_status keel_emit_bias_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_bias_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_bias_grad op = {.rows = rows_of(emit, node->in[0]),
                                 .n = width_of(emit, node->in[0]),
@@ -323,63 +233,42 @@ enum keel_status keel_emit_bias_grad(struct keel_emit *emit, const struct keel_i
 
 /* ---- launches: rows and elements ----------------------------------------------------------------------- */
 
-enum keel_status keel_emit_layernorm(struct keel_emit *emit, const struct keel_ir_node *node)
+/* RMS norm is layer norm without a mean and beta; its other operands and results follow those that are left.
+ */
+static enum keel_status emit_norm(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
-                                .n = width_of(emit, node->in[0]),
-                                .epsilon = norm_epsilon,
-                                .x = buffer_of(emit, node->in[0]),
-                                .gamma = buffer_of(emit, node->in[1]),
-                                .beta = buffer_of(emit, node->in[2]),
-                                .y = buffer_of(emit, node->out[0]),
-                                .mean = buffer_of(emit, node->out[1]),
-                                .rstd = buffer_of(emit, node->out[2])};
+    const bool rms = node->op == KEEL_OP_RMS_NORM;
+    const struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
+                                      .n = width_of(emit, node->in[0]),
+                                      .epsilon = norm_epsilon,
+                                      .x = buffer_of(emit, node->in[0]),
+                                      .gamma = buffer_of(emit, node->in[1]),
+                                      .beta = buffer_of(emit, node->in[2]),
+                                      .y = buffer_of(emit, node->out[0]),
+                                      .mean = rms ? NULL : buffer_of(emit, node->out[1]),
+                                      .rstd = buffer_of(emit, node->out[rms ? 1 : 2])};
     return emit->measure ? KEEL_OK : keel_op_layernorm(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_layernorm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_layernorm_grad op = {.rows = rows_of(emit, node->in[0]),
-                                     .n = width_of(emit, node->in[0]),
-                                     .x = buffer_of(emit, node->in[0]),
-                                     .gamma = buffer_of(emit, node->in[1]),
-                                     .mean = buffer_of(emit, node->in[2]),
-                                     .rstd = buffer_of(emit, node->in[3]),
-                                     .dy = buffer_of(emit, node->in[4]),
-                                     .residual = buffer_of(emit, node->in[5]),
-                                     .dx = buffer_of(emit, node->out[0]),
-                                     .dgamma = buffer_of(emit, node->out[1]),
-                                     .dbeta = buffer_of(emit, node->out[2])};
+    const bool rms = node->op == KEEL_OP_RMS_NORM_GRAD;
+    const keel_value *rest = node->in + (rms ? 2 : 3); /* 1 / deviation, dy, what by-passes the norm */
+    const struct keel_layernorm_grad op = {.rows = rows_of(emit, node->in[0]),
+                                           .n = width_of(emit, node->in[0]),
+                                           .x = buffer_of(emit, node->in[0]),
+                                           .gamma = buffer_of(emit, node->in[1]),
+                                           .mean = rms ? NULL : buffer_of(emit, node->in[2]),
+                                           .rstd = buffer_of(emit, rest[0]),
+                                           .dy = buffer_of(emit, rest[1]),
+                                           .residual = buffer_of(emit, rest[2]),
+                                           .dx = buffer_of(emit, node->out[0]),
+                                           .dgamma = buffer_of(emit, node->out[1]),
+                                           .dbeta = buffer_of(emit, node->out[2])};
     return emit->measure ? KEEL_OK : keel_op_layernorm_grad(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_rms_norm(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
-                                .n = width_of(emit, node->in[0]),
-                                .epsilon = norm_epsilon,
-                                .x = buffer_of(emit, node->in[0]),
-                                .gamma = buffer_of(emit, node->in[1]),
-                                .y = buffer_of(emit, node->out[0]),
-                                .rstd = buffer_of(emit, node->out[1])};
-    return emit->measure ? KEEL_OK : keel_op_layernorm(emit->kernels, &op, emit->list);
-}
-
-enum keel_status keel_emit_rms_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_layernorm_grad op = {.rows = rows_of(emit, node->in[0]),
-                                     .n = width_of(emit, node->in[0]),
-                                     .x = buffer_of(emit, node->in[0]),
-                                     .gamma = buffer_of(emit, node->in[1]),
-                                     .rstd = buffer_of(emit, node->in[2]),
-                                     .dy = buffer_of(emit, node->in[3]),
-                                     .residual = buffer_of(emit, node->in[4]),
-                                     .dx = buffer_of(emit, node->out[0]),
-                                     .dgamma = buffer_of(emit, node->out[1])};
-    return emit->measure ? KEEL_OK : keel_op_layernorm_grad(emit->kernels, &op, emit->list);
-}
-
-enum keel_status keel_emit_activation(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_activation(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_activation op = {.count = count_of(emit, node->in[0]),
                                  .kind = node->attributes.activation,
@@ -388,7 +277,7 @@ enum keel_status keel_emit_activation(struct keel_emit *emit, const struct keel_
     return emit->measure ? KEEL_OK : keel_op_activation(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_activation_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_activation_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_activation_grad op = {.count = count_of(emit, node->in[0]),
                                       .kind = node->attributes.activation,
@@ -398,7 +287,7 @@ enum keel_status keel_emit_activation_grad(struct keel_emit *emit, const struct 
     return emit->measure ? KEEL_OK : keel_op_activation_grad(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_swiglu(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_swiglu(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_swiglu op = {.count = count_of(emit, node->in[0]),
                              .a = buffer_of(emit, node->in[0]),
@@ -407,7 +296,7 @@ enum keel_status keel_emit_swiglu(struct keel_emit *emit, const struct keel_ir_n
     return emit->measure ? KEEL_OK : keel_op_swiglu(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_swiglu_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_swiglu_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_swiglu_grad op = {.count = count_of(emit, node->in[0]),
                                   .a = buffer_of(emit, node->in[0]),
@@ -418,24 +307,7 @@ enum keel_status keel_emit_swiglu_grad(struct keel_emit *emit, const struct keel
     return emit->measure ? KEEL_OK : keel_op_swiglu_grad(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_gelu(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_gelu op = {.count = count_of(emit, node->in[0]),
-                           .x = buffer_of(emit, node->in[0]),
-                           .y = buffer_of(emit, node->out[0])};
-    return emit->measure ? KEEL_OK : keel_op_gelu(emit->kernels, &op, emit->list);
-}
-
-enum keel_status keel_emit_gelu_grad(struct keel_emit *emit, const struct keel_ir_node *node)
-{
-    struct keel_gelu_grad op = {.count = count_of(emit, node->in[0]),
-                                .x = buffer_of(emit, node->in[0]),
-                                .dy = buffer_of(emit, node->in[1]),
-                                .dx = buffer_of(emit, node->out[0])};
-    return emit->measure ? KEEL_OK : keel_op_gelu_grad(emit->kernels, &op, emit->list);
-}
-
-enum keel_status keel_emit_dropout(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_dropout(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_dropout op = {.count = count_of(emit, node->in[0]),
                               .rate = node->attributes.rate,
@@ -447,7 +319,7 @@ enum keel_status keel_emit_dropout(struct keel_emit *emit, const struct keel_ir_
     return emit->measure ? KEEL_OK : keel_op_dropout(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_add(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_add(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_add op = {.count = count_of(emit, node->in[0]),
                           .a = buffer_of(emit, node->in[0]),
@@ -456,10 +328,90 @@ enum keel_status keel_emit_add(struct keel_emit *emit, const struct keel_ir_node
     return emit->measure ? KEEL_OK : keel_op_add(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_accumulate(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_accumulate(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_buffer *sum = buffer_of(emit, node->out[0]);
     struct keel_add op = {
         .count = count_of(emit, node->in[0]), .a = sum, .b = buffer_of(emit, node->in[0]), .y = sum};
     return emit->measure ? KEEL_OK : keel_op_add(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_LINEAR, LAST = KEEL_OP_ACCUMULATE };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    /* Operands: x, weight, bias, what the result is added to. The second result is the input of GELU, kept
+     * for backward. Only keel_pass_fuse asks for these two. */
+    [KEEL_OP_LINEAR - FIRST] = {.name = "linear",
+                                .rule = "*k,kn,n?,*n?->*n,*n?",
+                                .in_place = "03",
+                                .params = "12",
+                                .grad = grad_linear,
+                                .emit = emit_linear},
+    [KEEL_OP_LINEAR_DX -
+        FIRST] = {.name = "linear_dx", .rule = "*n,kn->*k", .half = "0", .emit = emit_by_transposed},
+    [KEEL_OP_LINEAR_DW -
+        FIRST] = {.name = "linear_dw", .rule = "*k,*n->+kn", .half = "01", .emit = emit_linear_dw},
+    [KEEL_OP_LINEAR_TRANSPOSED - FIRST] = {.name = "linear_transposed",
+                                           .rule = "*k,nk->*n",
+                                           .params = "1",
+                                           .grad = grad_linear_transposed,
+                                           .emit = emit_by_transposed},
+    [KEEL_OP_TRANSPOSED_DX -
+        FIRST] = {.name = "transposed_dx", .rule = "*n,nk->*k", .half = "0", .emit = emit_transposed_dx},
+    [KEEL_OP_TRANSPOSED_DW -
+        FIRST] = {.name = "transposed_dw", .rule = "*k,*n->+nk", .half = "01", .emit = emit_transposed_dw},
+    [KEEL_OP_BIAS_GRAD - FIRST] = {.name = "bias_grad", .rule = "*n->+n", .emit = emit_bias_grad},
+    /* Results: y, mean, 1 / deviation. */
+    [KEEL_OP_LAYERNORM - FIRST] = {.name = "layernorm",
+                                   .rule = "*n,n,n?->*n,*,*",
+                                   .params = "12",
+                                   .grad = grad_layernorm,
+                                   .emit = emit_norm},
+    /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
+    [KEEL_OP_LAYERNORM_GRAD - FIRST] = {.name = "layernorm_grad",
+                                        .rule = "*n,n,*,*,*n,*n?->*n,+n,+n?",
+                                        .in_place = "05",
+                                        .emit = emit_norm_grad},
+    /* Results: y, 1 / root of the mean square. */
+    [KEEL_OP_RMS_NORM - FIRST] =
+        {.name = "rms_norm", .rule = "*n,n->*n,*", .params = "1", .grad = grad_rms_norm, .emit = emit_norm},
+    /* Operands: x, gamma, 1 / root of the mean square, dy, the gradient that by-passes the norm. */
+    [KEEL_OP_RMS_NORM_GRAD - FIRST] = {.name = "rms_norm_grad",
+                                       .rule = "*n,n,*,*n,*n?->*n,+n",
+                                       .in_place = "04",
+                                       .emit = emit_norm_grad},
+    [KEEL_OP_ACTIVATION - FIRST] = {.name = "activation",
+                                    .rule = "*->*",
+                                    .in_place = "00",
+                                    .infer_dims = infer_activation,
+                                    .describe = describe_activation,
+                                    .grad = grad_activation,
+                                    .emit = emit_activation},
+    /* Operands: x (of ReLU: y, which says as much), dy. */
+    [KEEL_OP_ACTIVATION_GRAD - FIRST] = {.name = "activation_grad",
+                                         .rule = "*,*->*",
+                                         .in_place = "01",
+                                         .describe = describe_activation,
+                                         .emit = emit_activation_grad},
+    [KEEL_OP_SWIGLU - FIRST] =
+        {.name = "swiglu", .rule = "*,*->*", .in_place = "0001", .grad = grad_swiglu, .emit = emit_swiglu},
+    /* Operands: a, b, dy; results: da, db. */
+    [KEEL_OP_SWIGLU_GRAD - FIRST] = {.name = "swiglu_grad",
+                                     .rule = "*,*,*->*,*",
+                                     .in_place = "00021112",
+                                     .emit = emit_swiglu_grad},
+    /* Operands: x, and what the result is added to. */
+    [KEEL_OP_DROPOUT - FIRST] = {.name = "dropout",
+                                 .rule = "*,*?->*",
+                                 .in_place = "0001",
+                                 .infer_dims = keel_check_rate,
+                                 .grad = grad_dropout,
+                                 .emit = emit_dropout},
+    [KEEL_OP_ADD -
+        FIRST] = {.name = "add", .rule = "*,*->*", .in_place = "0001", .grad = grad_add, .emit = emit_add},
+    /* Into the gradient of a parameter. */
+    [KEEL_OP_ACCUMULATE - FIRST] = {.name = "accumulate", .rule = "*->+*", .emit = emit_accumulate},
+};
+
+const struct keel_op_family keel_ops_dense = {FIRST, LAST, rows};

@@ -29,9 +29,7 @@ keel_value keel_graph_conv2d(struct keel_graph *graph, keel_value x, keel_value 
         attributes.image.dilation[axis] = or_one(spec->dilation[axis]);
         attributes.image.pad[axis] = spec->pad[axis];
     }
-    return keel_graph_node(
-        graph,
-        &(struct keel_node_request){.op = KEEL_OP_CONV2D, .in = {x, weight, bias}, .attributes = attributes});
+    return KEEL_NODE(graph, .op = KEEL_OP_CONV2D, .in = {x, weight, bias}, .attributes = attributes);
 }
 
 /* Sizes beyond 32 bits are beyond all limits of the kernels, and stay so. */
@@ -58,25 +56,20 @@ static struct keel_conv_shape conv_shape(const struct keel_attributes *attribute
 }
 
 /* Letters: b images of H x W, C channels; i x j taps of d channels each to o outputs; P x Q. */
-bool keel_infer_conv2d(const struct keel_graph *graph, const struct keel_ir_node *node,
-                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_conv2d(struct keel_infer *infer)
 {
-    const struct keel_attributes *a = &node->attributes;
+    uint64_t *size = infer->size;
+    const struct keel_attributes *a = &infer->node->attributes;
     const uint64_t weight[4] = {size['i'], size['j'], size['d'], size['o']};
     const struct keel_conv_shape shape = conv_shape(a, size['b'], weight);
-    (void)graph;
-    if (size['c'] != 0 && size['c'] != shape.channels) {
-        snprintf(why, why_bytes, "the weights are for %u channels in %u groups, the image has %llu",
-                 shape.channels, a->image.groups, (unsigned long long)size['c']);
-        return false;
-    }
+    if (size['c'] != 0 && size['c'] != shape.channels)
+        return keel_infer_refuse(infer, "the weights are for %u channels in %u groups, the image has %llu",
+                                 shape.channels, a->image.groups, (unsigned long long)size['c']);
     const char *fault = keel_conv_fault(&shape);
-    if (fault != NULL) {
-        snprintf(why, why_bytes, "stride %u x %u, padding %u x %u, dilation %u x %u, %u groups: %s",
-                 shape.stride[0], shape.stride[1], shape.pad[0], shape.pad[1], shape.dilation[0],
-                 shape.dilation[1], shape.groups, fault);
-        return false;
-    }
+    if (fault != NULL)
+        return keel_infer_refuse(infer, "stride %u x %u, padding %u x %u, dilation %u x %u, %u groups: %s",
+                                 shape.stride[0], shape.stride[1], shape.pad[0], shape.pad[1],
+                                 shape.dilation[0], shape.dilation[1], shape.groups, fault);
     size['H'] = shape.height;
     size['W'] = shape.width;
     size['C'] = shape.channels;
@@ -85,7 +78,7 @@ bool keel_infer_conv2d(const struct keel_graph *graph, const struct keel_ir_node
     return true;
 }
 
-void keel_describe_conv2d(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_conv2d(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     const struct keel_attributes *a = &node->attributes;
     snprintf(text, text_bytes, " stride=%ux%u pad=%ux%u dilation=%ux%u groups=%u", a->image.stride[0],
@@ -109,9 +102,8 @@ keel_value keel_graph_batch_norm(struct keel_graph *graph, keel_value x, keel_va
                                  keel_value running_mean, keel_value running_variance)
 {
     const keel_value statistics[2] = {running_mean, running_variance};
-    keel_value y = keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_BATCH_NORM,
-                                           .in = {x, gamma, beta, running_mean, running_variance}});
+    keel_value y =
+        KEEL_NODE(graph, .op = KEEL_OP_BATCH_NORM, .in = {x, gamma, beta, running_mean, running_variance});
     for (int i = 0; y != 0 && i < 2; i++) {
         if (!is_followed(graph, statistics[i]))
             continue;
@@ -125,21 +117,18 @@ keel_value keel_graph_batch_norm(struct keel_graph *graph, keel_value x, keel_va
 }
 
 /* What it runs by after training must be statistics, for nothing else is kept up. */
-bool keel_infer_batch_norm(const struct keel_graph *graph, const struct keel_ir_node *node,
-                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_batch_norm(struct keel_infer *infer)
 {
-    (void)size;
     for (int i = 3; i < 5; i++) {
-        const struct keel_ir_value *value = &graph->values[node->in[i]];
-        if (value->kind == KEEL_VALUE_PARAM && graph->params[value->param].statistic)
+        const struct keel_ir_value *value = &infer->graph->values[infer->node->in[i]];
+        if (value->kind == KEEL_VALUE_PARAM && infer->graph->params[value->param].statistic)
             continue;
-        snprintf(why, why_bytes, "%s is no statistic", value->name);
-        return false;
+        return keel_infer_refuse(infer, "%s is no statistic", value->name);
     }
     return true;
 }
 
-void keel_describe_batch_norm(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_batch_norm(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s", node->attributes.relu ? " relu" : "");
 }
@@ -161,25 +150,19 @@ static struct keel_attributes pool_attributes(struct keel_graph *graph, keel_val
 
 keel_value keel_graph_max_pool(struct keel_graph *graph, keel_value x, const struct keel_pool_spec *spec)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_MAX_POOL,
-                                                              .in = {x},
-                                                              .attributes = pool_attributes(graph, x, spec)});
+    return KEEL_NODE(graph, .op = KEEL_OP_MAX_POOL, .in = {x}, .attributes = pool_attributes(graph, x, spec));
 }
 
 keel_value keel_graph_avg_pool(struct keel_graph *graph, keel_value x, const struct keel_pool_spec *spec)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_AVG_POOL,
-                                                              .in = {x},
-                                                              .attributes = pool_attributes(graph, x, spec)});
+    return KEEL_NODE(graph, .op = KEEL_OP_AVG_POOL, .in = {x}, .attributes = pool_attributes(graph, x, spec));
 }
 
 keel_value keel_graph_global_avg_pool(struct keel_graph *graph, keel_value x)
 {
     const struct keel_shape image = keel_graph_shape(graph, x);
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_GLOBAL_AVG_POOL,
-                                           .in = {x},
-                                           .attributes.image.size = {image.size[1], image.size[2]}});
+    return KEEL_NODE(graph, .op = KEEL_OP_GLOBAL_AVG_POOL, .in = {x},
+                     .attributes.image.size = {image.size[1], image.size[2]});
 }
 
 static struct keel_pool_shape pool_shape(const struct keel_attributes *attributes, uint64_t batch,
@@ -196,17 +179,15 @@ static struct keel_pool_shape pool_shape(const struct keel_attributes *attribute
     };
 }
 
-bool keel_infer_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
-                     uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_pool(struct keel_infer *infer)
 {
-    const struct keel_pool_shape shape = pool_shape(&node->attributes, size['b'], size['c']);
+    uint64_t *size = infer->size;
+    const struct keel_pool_shape shape = pool_shape(&infer->node->attributes, size['b'], size['c']);
     const char *fault = keel_pool_fault(&shape);
-    (void)graph;
-    if (fault != NULL) {
-        snprintf(why, why_bytes, "windows of %u x %u, stride %u x %u, padding %u x %u: %s", shape.kernel[0],
-                 shape.kernel[1], shape.stride[0], shape.stride[1], shape.pad[0], shape.pad[1], fault);
-        return false;
-    }
+    if (fault != NULL)
+        return keel_infer_refuse(infer, "windows of %u x %u, stride %u x %u, padding %u x %u: %s",
+                                 shape.kernel[0], shape.kernel[1], shape.stride[0], shape.stride[1],
+                                 shape.pad[0], shape.pad[1], fault);
     size['H'] = shape.height;
     size['W'] = shape.width;
     size['P'] = keel_pool_out(&shape, 0);
@@ -214,60 +195,51 @@ bool keel_infer_pool(const struct keel_graph *graph, const struct keel_ir_node *
     return true;
 }
 
-void keel_describe_pool(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_pool(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     const struct keel_attributes *a = &node->attributes;
     snprintf(text, text_bytes, " kernel=%ux%u stride=%ux%u pad=%ux%u", a->image.kernel[0], a->image.kernel[1],
              a->image.stride[0], a->image.stride[1], a->image.pad[0], a->image.pad[1]);
 }
 
-bool keel_infer_global_pool(const struct keel_graph *graph, const struct keel_ir_node *node,
-                            uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_global_pool(struct keel_infer *infer)
 {
-    (void)graph;
+    const struct keel_ir_node *node = infer->node;
+    uint64_t *size = infer->size;
     size['H'] = node->attributes.image.size[0];
     size['W'] = node->attributes.image.size[1];
     if (size['H'] * size['W'] <= UINT32_MAX)
         return true;
-    snprintf(why, why_bytes, "more than 2^32 - 1 pixels");
-    return false;
+    return keel_infer_refuse(infer, "more than 2^32 - 1 pixels");
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
-void keel_grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value x = node->in[0], weight = node->in[1], bias = node->in[2];
     const keel_value dy = arrived(autodiff, node->out[0]);
-    keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CONV2D_DW,
-                                                                 .in = {x, dy},
-                                                                 .into = {accumulator(autodiff, weight)},
-                                                                 .attributes = node->attributes});
+    KEEL_NODE(autodiff->graph, .op = KEEL_OP_CONV2D_DW, .in = {x, dy},
+              .into = {accumulator(autodiff, weight)}, .attributes = node->attributes);
     if (bias != 0)
-        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_BIAS_GRAD,
-                                                                     .in = {dy},
-                                                                     .into = {accumulator(autodiff, bias)}});
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_BIAS_GRAD, .in = {dy},
+                  .into = {accumulator(autodiff, bias)});
     if (wanted(autodiff, x))
-        keel_gradient_add(
-            autodiff, x,
-            keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CONV2D_DX,
-                                                                         .in = {dy, weight},
-                                                                         .attributes = node->attributes}));
+        KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_CONV2D_DX, .in = {dy, weight},
+                      .attributes = node->attributes);
 }
 
 /* The forward node adds to the statistics, now that they have accumulators. */
-void keel_grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value gamma = node->in[1], beta = node->in[2];
     struct keel_ir_node *forward = &autodiff->graph->nodes[autodiff->node];
     forward->out[3] = accumulator(autodiff, node->in[3]);
     forward->out[4] = accumulator(autodiff, node->in[4]);
-    keel_value dx = keel_graph_node(
-        autodiff->graph,
-        &(struct keel_node_request){
-            .op = KEEL_OP_BATCH_NORM_GRAD,
-            .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
-            .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)}});
+    keel_value dx =
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_BATCH_NORM_GRAD,
+                  .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
+                  .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)});
     if (wanted(autodiff, node->in[0]))
         keel_gradient_add(autodiff, node->in[0], dx);
 }
@@ -275,21 +247,18 @@ void keel_grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir_n
 static void pool_gradient(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,
                           keel_value taps)
 {
-    keel_gradient_add(autodiff, node->in[0],
-                      keel_graph_node(autodiff->graph, &(struct keel_node_request){
-                                                           .op = op,
-                                                           .in = {arrived(autodiff, node->out[0]), taps},
-                                                           .attributes = node->attributes}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = op, .in = {arrived(autodiff, node->out[0]), taps},
+                  .attributes = node->attributes);
 }
-void keel_grad_max_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_max_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     pool_gradient(autodiff, node, KEEL_OP_MAX_POOL_GRAD, node->out[1]);
 }
-void keel_grad_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     pool_gradient(autodiff, node, KEEL_OP_AVG_POOL_GRAD, 0);
 }
-void keel_grad_global_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_global_avg_pool(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     pool_gradient(autodiff, node, KEEL_OP_GLOBAL_AVG_POOL_GRAD, 0);
 }
@@ -311,7 +280,7 @@ static enum keel_status conv_workspace(struct keel_emit *emit, const struct keel
     return keel_emit_workspace_part(emit, products_at, bytes.products, &out->products);
 }
 
-enum keel_status keel_emit_conv2d(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_conv2d(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_conv2d op = {.shape = conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
                                                  shape_of(emit, node->in[1])->size),
@@ -323,7 +292,7 @@ enum keel_status keel_emit_conv2d(struct keel_emit *emit, const struct keel_ir_n
     return emit->measure ? KEEL_OK : keel_op_conv2d(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_conv2d_dx(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_conv2d_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_conv2d_grad_data op = {.shape =
                                            conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
@@ -335,7 +304,7 @@ enum keel_status keel_emit_conv2d_dx(struct keel_emit *emit, const struct keel_i
     return emit->measure ? KEEL_OK : keel_op_conv2d_grad_data(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_conv2d_dw(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_conv2d_dw(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_conv2d_grad_weight op = {.shape = conv_shape(&node->attributes,
                                                                    shape_of(emit, node->in[0])->size[0],
@@ -346,7 +315,7 @@ enum keel_status keel_emit_conv2d_dw(struct keel_emit *emit, const struct keel_i
     return emit->measure ? KEEL_OK : keel_op_conv2d_grad_weight(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_batch_norm(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_batch_norm(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_batch_norm op = {.rows = rows_of(emit, node->in[0]),
                                        .n = width_of(emit, node->in[0]),
@@ -367,7 +336,7 @@ enum keel_status keel_emit_batch_norm(struct keel_emit *emit, const struct keel_
     return emit->measure ? KEEL_OK : keel_op_batch_norm(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_batch_norm_eval(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_batch_norm_eval(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_batch_norm_eval op = {.rows = rows_of(emit, node->in[0]),
                                             .n = width_of(emit, node->in[0]),
@@ -383,7 +352,7 @@ enum keel_status keel_emit_batch_norm_eval(struct keel_emit *emit, const struct 
     return emit->measure ? KEEL_OK : keel_op_batch_norm_eval(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_batch_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_batch_norm_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_batch_norm_grad op = {.rows = rows_of(emit, node->in[0]),
                                             .n = width_of(emit, node->in[0]),
@@ -409,32 +378,32 @@ static struct keel_pool_shape pool_of(const struct keel_emit *emit, const struct
     return pool_shape(&node->attributes, shape->size[0], shape->size[shape->dims - 1]);
 }
 
-enum keel_status keel_emit_max_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_max_pool(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_max_pool op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
                                      buffer_of(emit, node->out[0]), buffer_of(emit, node->out[1])};
     return emit->measure ? KEEL_OK : keel_op_max_pool(emit->kernels, &op, emit->list);
 }
-enum keel_status keel_emit_max_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_max_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_max_pool_grad op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
                                           buffer_of(emit, node->in[1]), buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_max_pool_grad(emit->kernels, &op, emit->list);
 }
-enum keel_status keel_emit_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_avg_pool op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
                                      buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_avg_pool(emit->kernels, &op, emit->list);
 }
-enum keel_status keel_emit_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_avg_pool_grad op = {pool_of(emit, node, node->in[0]), buffer_of(emit, node->in[0]),
                                           buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_avg_pool_grad(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_global_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_global_avg_pool(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *x = shape_of(emit, node->in[0]);
     const struct keel_global_avg_pool op = {(uint32_t)x->size[0], (uint32_t)(x->size[1] * x->size[2]),
@@ -442,7 +411,7 @@ enum keel_status keel_emit_global_avg_pool(struct keel_emit *emit, const struct 
                                             buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_global_avg_pool(emit->kernels, &op, emit->list);
 }
-enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_global_avg_pool_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *dx = shape_of(emit, node->out[0]);
     const struct keel_global_avg_pool_grad op = {(uint32_t)dx->size[0], (uint32_t)(dx->size[1] * dx->size[2]),
@@ -450,3 +419,84 @@ enum keel_status keel_emit_global_avg_pool_grad(struct keel_emit *emit, const st
                                                  buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_global_avg_pool_grad(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table: images of b, h x w pixels, c channels; i x j taps of d channels to o outputs ---- */
+
+enum { FIRST = KEEL_OP_CONV2D, LAST = KEEL_OP_GLOBAL_AVG_POOL_GRAD };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_CONV2D - FIRST] = {.name = "conv2d",
+                                .rule = "bhwc,ijdo,o?->bPQo",
+                                .params = "12",
+                                .flops = "2bPQijdo",
+                                .infer_dims = infer_conv2d,
+                                .describe = describe_conv2d,
+                                .grad = grad_conv2d,
+                                .emit = emit_conv2d},
+    [KEEL_OP_CONV2D_DX - FIRST] = {.name = "conv2d_dx",
+                                   .rule = "bPQo,ijdo->bHWC",
+                                   .flops = "2bPQijdo",
+                                   .infer_dims = infer_conv2d,
+                                   .describe = describe_conv2d,
+                                   .emit = emit_conv2d_dx},
+    [KEEL_OP_CONV2D_DW - FIRST] = {.name = "conv2d_dw",
+                                   .rule = "bhwc,bPQo->+ijdo",
+                                   .flops = "2bPQijdo",
+                                   .infer_dims = infer_conv2d,
+                                   .describe = describe_conv2d,
+                                   .emit = emit_conv2d_dw},
+    /* Operands: x, gamma, beta, running mean and variance, what is added to the result; results: y, mean, 1 /
+       deviation, and what the statistics get. */
+    [KEEL_OP_BATCH_NORM - FIRST] = {.name = "batch_norm",
+                                    .rule = "*n,n,n,n,n,*n?->*n,n,n,+n?,+n?",
+                                    .params = "12",
+                                    .in_place = "0005",
+                                    .infer_dims = infer_batch_norm,
+                                    .describe = describe_batch_norm,
+                                    .grad = grad_batch_norm,
+                                    .emit = emit_batch_norm},
+    [KEEL_OP_BATCH_NORM_EVAL - FIRST] = {.name = "batch_norm_eval",
+                                         .rule = "*n,n,n,n,n,*n?->*n",
+                                         .in_place = "0005",
+                                         .infer_dims = infer_batch_norm,
+                                         .describe = describe_batch_norm,
+                                         .emit = emit_batch_norm_eval},
+    /* Operands: x, gamma, mean, 1 / deviation, dy, the y of ReLU. */
+    [KEEL_OP_BATCH_NORM_GRAD - FIRST] = {.name = "batch_norm_grad",
+                                         .rule = "*n,n,n,n,*n,*n?->*n,+n,+n",
+                                         .in_place = "04",
+                                         .emit = emit_batch_norm_grad},
+    /* Results: the largest, and the number of its tap. */
+    [KEEL_OP_MAX_POOL - FIRST] = {.name = "max_pool",
+                                  .rule = "bhwc->bPQc,#bPQc",
+                                  .infer_dims = infer_pool,
+                                  .describe = describe_pool,
+                                  .grad = grad_max_pool,
+                                  .emit = emit_max_pool},
+    [KEEL_OP_MAX_POOL_GRAD - FIRST] = {.name = "max_pool_grad",
+                                       .rule = "bPQc,#bPQc->bHWc",
+                                       .infer_dims = infer_pool,
+                                       .describe = describe_pool,
+                                       .emit = emit_max_pool_grad},
+    [KEEL_OP_AVG_POOL - FIRST] = {.name = "avg_pool",
+                                  .rule = "bhwc->bPQc",
+                                  .infer_dims = infer_pool,
+                                  .describe = describe_pool,
+                                  .grad = grad_avg_pool,
+                                  .emit = emit_avg_pool},
+    [KEEL_OP_AVG_POOL_GRAD - FIRST] = {.name = "avg_pool_grad",
+                                       .rule = "bPQc->bHWc",
+                                       .infer_dims = infer_pool,
+                                       .describe = describe_pool,
+                                       .emit = emit_avg_pool_grad},
+    [KEEL_OP_GLOBAL_AVG_POOL - FIRST] = {.name = "global_avg_pool",
+                                         .rule = "bhwc->bc",
+                                         .infer_dims = infer_global_pool,
+                                         .grad = grad_global_avg_pool,
+                                         .emit = emit_global_avg_pool},
+    [KEEL_OP_GLOBAL_AVG_POOL_GRAD - FIRST] = {.name = "global_avg_pool_grad",
+                                              .rule = "bc->bHWc",
+                                              .infer_dims = infer_global_pool,
+                                              .emit = emit_global_avg_pool_grad},
+};
+
+const struct keel_op_family keel_ops_image = {FIRST, LAST, rows};

@@ -20,31 +20,28 @@ keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_reques
     return graph->status == KEEL_OK ? graph->loss : 0;
 }
 
-keel_value keel_graph_cross_entropy(struct keel_graph *graph, keel_value logits, keel_value targets)
-{
-    if (graph->output == 0)
-        graph->output = logits;
-    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_CROSS_ENTROPY,
-                                                                  .in = {logits, targets},
-                                                                  .attributes.loss.weight = 1.0F});
-}
-
-keel_value keel_graph_bce(struct keel_graph *graph, keel_value logits, keel_value targets)
-{
-    if (graph->output == 0)
-        graph->output = logits;
-    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_BCE,
-                                                                  .in = {logits, targets},
-                                                                  .attributes.loss.weight = 1.0F});
-}
-
-keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value targets)
+/* A loss of weight 1 by which the output goes. */
+static keel_value output_loss(struct keel_graph *graph, uint32_t op, keel_value x, keel_value targets)
 {
     if (graph->output == 0)
         graph->output = x;
     return keel_graph_add_loss(
-        graph,
-        &(struct keel_node_request){.op = KEEL_OP_MSE, .in = {x, targets}, .attributes.loss.weight = 1.0F});
+        graph, &(struct keel_node_request){.op = op, .in = {x, targets}, .attributes.loss.weight = 1.0F});
+}
+
+keel_value keel_graph_cross_entropy(struct keel_graph *graph, keel_value logits, keel_value targets)
+{
+    return output_loss(graph, KEEL_OP_CROSS_ENTROPY, logits, targets);
+}
+
+keel_value keel_graph_bce(struct keel_graph *graph, keel_value logits, keel_value targets)
+{
+    return output_loss(graph, KEEL_OP_BCE, logits, targets);
+}
+
+keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value targets)
+{
+    return output_loss(graph, KEEL_OP_MSE, x, targets);
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
@@ -73,7 +70,7 @@ void keel_describe_loss(const struct keel_ir_node *node, char *text, size_t text
     snprintf(text, text_bytes, " weight=%g", (double)node->attributes.loss.weight);
 }
 
-enum keel_status keel_emit_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     uint32_t rows = rows_of(emit, node->in[0]);
     struct keel_cross_entropy op = {.rows = rows,
@@ -107,15 +104,14 @@ static struct regions find_regions(uint64_t rows, uint64_t n, uint64_t k)
     return regions;
 }
 
-bool keel_infer_linear_cross_entropy(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                     uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_linear_cross_entropy(struct keel_infer *infer)
 {
-    uint64_t rows = keel_shape_count(&graph->values[node->in[0]].shape) / size['k'];
+    uint64_t *size = infer->size;
+    uint64_t rows = keel_shape_count(&infer->graph->values[infer->node->in[0]].shape) / size['k'];
     size['S'] = find_regions(rows, size['n'], size['k']).end;
     if (size['S'] <= UINT32_MAX)
         return true;
-    snprintf(why, why_bytes, "more than 2^32 - 1 elements of scratch");
-    return false;
+    return keel_infer_refuse(infer, "more than 2^32 - 1 elements of scratch");
 }
 
 /* One chunk of rows: logits, their losses and gradient, and what the gradient gives to table and x. */
@@ -180,7 +176,7 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
     return node->out[3] != 0 ? keel_emit_product(emit, &back) : KEEL_OK;
 }
 
-enum keel_status keel_emit_linear_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_linear_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     uint32_t rows = rows_of(emit, node->in[0]);
     uint32_t n = rows_of(emit, node->in[1]);
@@ -203,7 +199,7 @@ enum keel_status keel_emit_linear_cross_entropy(struct keel_emit *emit, const st
     return keel_op_add(emit->kernels, &add, emit->list);
 }
 
-enum keel_status keel_emit_loss(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_loss(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     uint64_t count = count_of(emit, node->in[0]);
     struct keel_loss op = {.count = count,
@@ -218,3 +214,42 @@ enum keel_status keel_emit_loss(struct keel_emit *emit, const struct keel_ir_nod
     need_workspace(emit, keel_loss_scratch_bytes(count));
     return emit->measure ? KEEL_OK : keel_op_loss(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table: results are the loss, and the gradient of operand 0 if asked for ---- */
+
+enum { FIRST = KEEL_OP_CROSS_ENTROPY, LAST = KEEL_OP_MSE };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_CROSS_ENTROPY - FIRST] = {.name = "cross_entropy",
+                                       .rule = "*v,#*->+1,*v?",
+                                       .in_place = "10",
+                                       .describe = keel_describe_loss,
+                                       .grad = keel_grad_loss,
+                                       .scaled = true,
+                                       .emit = emit_cross_entropy},
+    /* linear_transposed, cross_entropy and both gradients, some rows at a time, so that never all logits are
+     * there; made by keel_pass_fuse. Operands: x, table, targets. Results: loss, gradient of the table,
+     * scratch, gradient of x. */
+    [KEEL_OP_LINEAR_CROSS_ENTROPY - FIRST] = {.name = "linear_cross_entropy",
+                                              .rule = "*k,nk,#*->+1,+nk,S,*k?",
+                                              .flops = "6*nk",
+                                              .infer_dims = infer_linear_cross_entropy,
+                                              .describe = keel_describe_loss,
+                                              .scaled = true,
+                                              .emit = emit_linear_cross_entropy},
+    [KEEL_OP_BCE - FIRST] = {.name = "bce",
+                             .rule = "*,*->+1,*?",
+                             .in_place = "10",
+                             .describe = keel_describe_loss,
+                             .grad = keel_grad_loss,
+                             .scaled = true,
+                             .emit = emit_loss},
+    [KEEL_OP_MSE - FIRST] = {.name = "mse",
+                             .rule = "*,*->+1,*?",
+                             .in_place = "10",
+                             .describe = keel_describe_loss,
+                             .grad = keel_grad_loss,
+                             .scaled = true,
+                             .emit = emit_loss},
+};
+
+const struct keel_op_family keel_ops_loss = {FIRST, LAST, rows};

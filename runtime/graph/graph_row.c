@@ -1,4 +1,4 @@
-/* graph_row.c - softmax, top-k, argmax, cumulative sum along the last dimension: builder functions,
+/* graph_row.c - softmax, top-k, cumulative sum along the last dimension: builder functions,
  * gradients, launches. */
 #include "autodiff.h"
 #include "emit.h"
@@ -10,19 +10,16 @@
 
 keel_value keel_graph_softmax(struct keel_graph *graph, keel_value x)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_SOFTMAX, .in = {x}});
+    return KEEL_NODE(graph, .op = KEEL_OP_SOFTMAX, .in = {x});
 }
 
-void keel_grad_softmax(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_softmax(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph,
-                        &(struct keel_node_request){.op = KEEL_OP_SOFTMAX_GRAD,
-                                                    .in = {node->out[0], arrived(autodiff, node->out[0])}}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_SOFTMAX_GRAD,
+                  .in = {node->out[0], arrived(autodiff, node->out[0])});
 }
 
-enum keel_status keel_emit_softmax(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_softmax(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_softmax op = {.rows = rows_of(emit, node->in[0]),
                                     .n = width_of(emit, node->in[0]),
@@ -31,7 +28,7 @@ enum keel_status keel_emit_softmax(struct keel_emit *emit, const struct keel_ir_
     return emit->measure ? KEEL_OK : keel_op_softmax(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_softmax_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_softmax_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_softmax_grad op = {.rows = rows_of(emit, node->in[0]),
                                          .n = width_of(emit, node->in[0]),
@@ -41,69 +38,59 @@ enum keel_status keel_emit_softmax_grad(struct keel_emit *emit, const struct kee
     return emit->measure ? KEEL_OK : keel_op_softmax_grad(emit->kernels, &op, emit->list);
 }
 
-/* ---- top-k and argmax ---------------------------------------------------------------------------------- */
+/* ---- top-k ---------------------------------------------------------------------------------- */
 
 void keel_graph_top_k(struct keel_graph *graph, keel_value x, uint32_t k, keel_value *values,
                       keel_value *indices)
 {
     KEEL_ASSERT(values != NULL && indices != NULL);
-    *values = keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_TOP_K, .in = {x}, .attributes.top_k.k = k});
-    *indices = *values == 0 ? 0 : graph->nodes[graph->node_count - 1].out[1];
+    *values = KEEL_NODE(graph, .op = KEEL_OP_TOP_K, .in = {x}, .attributes.top_k.k = k);
+    *indices = keel_graph_last_result(graph, 1);
 }
 
-bool keel_infer_top_k(const struct keel_graph *graph, const struct keel_ir_node *node,
-                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_top_k(struct keel_infer *infer)
 {
-    (void)graph;
-    const uint32_t k = node->attributes.top_k.k;
+    uint64_t *size = infer->size;
+    const uint32_t k = infer->node->attributes.top_k.k;
     size['K'] = k;
     if (k != 0 && k <= size['n'])
         return true;
-    snprintf(why, why_bytes, "the largest %u of a row of %llu", k, (unsigned long long)size['n']);
-    return false;
+    return keel_infer_refuse(infer, "the largest %u of a row of %llu", k, (unsigned long long)size['n']);
 }
 
-bool keel_infer_top_k_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
-                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_top_k_grad(struct keel_infer *infer)
 {
-    (void)graph, (void)why, (void)why_bytes;
-    size['N'] = node->attributes.top_k.n;
+    infer->size['N'] = infer->node->attributes.top_k.n;
     return true;
 }
 
-void keel_describe_top_k(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_top_k(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, " k=%u", node->attributes.top_k.k);
 }
 
 /* The values go back to where they were; the choice itself has no slope. */
-void keel_grad_top_k(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_top_k(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes back = node->attributes;
     const struct keel_shape *x = &autodiff->graph->values[node->in[0]].shape;
     back.top_k.n = (uint32_t)x->size[x->dims - 1];
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph,
-                        &(struct keel_node_request){.op = KEEL_OP_TOP_K_GRAD,
-                                                    .in = {node->out[1], arrived(autodiff, node->out[0])},
-                                                    .attributes = back}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_TOP_K_GRAD,
+                  .in = {node->out[1], arrived(autodiff, node->out[0])}, .attributes = back);
 }
 
-enum keel_status keel_emit_top_k(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_top_k(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    const bool argmax = node->op == KEEL_OP_ARGMAX;
     const struct keel_top_k op = {.rows = rows_of(emit, node->in[0]),
                                   .n = width_of(emit, node->in[0]),
-                                  .k = argmax ? 1 : node->attributes.top_k.k,
+                                  .k = node->attributes.top_k.k,
                                   .x = buffer_of(emit, node->in[0]),
-                                  .values = argmax ? NULL : buffer_of(emit, node->out[0]),
-                                  .indices = buffer_of(emit, node->out[argmax ? 0 : 1])};
+                                  .values = buffer_of(emit, node->out[0]),
+                                  .indices = buffer_of(emit, node->out[1])};
     return emit->measure ? KEEL_OK : keel_op_top_k(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_top_k_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_top_k_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_top_k_grad op = {.rows = rows_of(emit, node->in[0]),
                                        .n = width_of(emit, node->out[0]),
@@ -114,33 +101,25 @@ enum keel_status keel_emit_top_k_grad(struct keel_emit *emit, const struct keel_
     return emit->measure ? KEEL_OK : keel_op_top_k_grad(emit->kernels, &op, emit->list);
 }
 
-keel_value keel_graph_argmax(struct keel_graph *graph, keel_value x)
-{
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_ARGMAX, .in = {x}});
-}
-
 /* ---- cumulative sum ------------------------------------------------------------------------------------ */
 
 keel_value keel_graph_cumsum(struct keel_graph *graph, keel_value x)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_CUMSUM, .in = {x}});
+    return KEEL_NODE(graph, .op = KEEL_OP_CUMSUM, .in = {x});
 }
 
-void keel_describe_cumsum(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_cumsum(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s", node->attributes.reverse ? " reverse" : "");
 }
 
-void keel_grad_cumsum(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_cumsum(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = KEEL_OP_CUMSUM,
-                                                                     .in = {arrived(autodiff, node->out[0])},
-                                                                     .attributes.reverse = true}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_CUMSUM, .in = {arrived(autodiff, node->out[0])},
+                  .attributes.reverse = true);
 }
 
-enum keel_status keel_emit_cumsum(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_cumsum(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_cumsum op = {.rows = rows_of(emit, node->in[0]),
                                    .n = width_of(emit, node->in[0]),
@@ -149,3 +128,33 @@ enum keel_status keel_emit_cumsum(struct keel_emit *emit, const struct keel_ir_n
                                    .y = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_cumsum(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_SOFTMAX, LAST = KEEL_OP_CUMSUM };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_SOFTMAX - FIRST] =
+        {.name = "softmax", .rule = "*n->*n", .in_place = "00", .grad = grad_softmax, .emit = emit_softmax},
+    /* Operands: y, dy. */
+    [KEEL_OP_SOFTMAX_GRAD -
+        FIRST] = {.name = "softmax_grad", .rule = "*n,*n->*n", .in_place = "01", .emit = emit_softmax_grad},
+    /* Results: values, indices. */
+    [KEEL_OP_TOP_K - FIRST] = {.name = "top_k",
+                               .rule = "*n->*K,#*K",
+                               .infer_dims = infer_top_k,
+                               .describe = describe_top_k,
+                               .grad = grad_top_k,
+                               .emit = emit_top_k},
+    [KEEL_OP_TOP_K_GRAD - FIRST] = {.name = "top_k_grad",
+                                    .rule = "#*k,*k->*N",
+                                    .infer_dims = infer_top_k_grad,
+                                    .emit = emit_top_k_grad},
+    [KEEL_OP_CUMSUM - FIRST] = {.name = "cumsum",
+                                .rule = "*n->*n",
+                                .in_place = "00",
+                                .describe = describe_cumsum,
+                                .grad = grad_cumsum,
+                                .emit = emit_cumsum},
+};
+
+const struct keel_op_family keel_ops_row = {FIRST, LAST, rows};

@@ -1,5 +1,4 @@
-/* graph_shape.c - reshape, concatenate, slice, permute, multiply, and what works along the last dimension:
- * builder functions, gradients, launches. */
+/* graph_shape.c - reshape, concatenate, slice, permute, multiply: builder functions, gradients, launches. */
 #include "autodiff.h"
 #include "emit.h"
 
@@ -9,10 +8,11 @@
 #include <string.h>
 
 /* The sizes of a result whose rule is ABCD: those that there are not are 0. */
-static void set_result(uint64_t size[KEEL_INFER], const struct keel_shape *shape)
+static bool set_result(struct keel_infer *infer, const struct keel_shape *shape)
 {
     for (uint32_t i = 0; i < shape->dims; i++)
-        size['A' + i] = shape->size[i];
+        infer->size['A' + i] = shape->size[i];
+    return true;
 }
 
 static const struct keel_shape *operand_shape(const struct keel_graph *graph, keel_value value)
@@ -30,53 +30,46 @@ static uint64_t volume(const struct keel_shape *shape, uint32_t from, uint32_t t
 }
 
 /* A gradient that is one node of dy, with attributes. */
-static void hand_on(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,
-                    const struct keel_attributes *attributes)
+static void gradient_node(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,
+                          const struct keel_attributes *attributes)
 {
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph, &(struct keel_node_request){.op = op,
-                                                                     .in = {arrived(autodiff, node->out[0])},
-                                                                     .attributes = *attributes}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = op, .in = {arrived(autodiff, node->out[0])},
+                  .attributes = *attributes);
 }
 
 /* ---- reshape ------------------------------------------------------------------------------------------- */
 
 keel_value keel_graph_reshape(struct keel_graph *graph, keel_value x, struct keel_shape shape)
 {
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_RESHAPE, .in = {x}, .attributes.shape = shape});
+    return KEEL_NODE(graph, .op = KEEL_OP_RESHAPE, .in = {x}, .attributes.shape = shape);
 }
 
-bool keel_infer_reshape(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_reshape(struct keel_infer *infer)
 {
-    const struct keel_shape *x = operand_shape(graph, node->in[0]), *y = &node->attributes.shape;
+    const struct keel_ir_node *node = infer->node;
+    const struct keel_shape *x = operand_shape(infer->graph, node->in[0]), *y = &node->attributes.shape;
     bool fits = y->dims <= KEEL_DIMS_MAX;
     uint64_t left = keel_shape_count(x); /* of the elements, once each size has divided them */
     for (uint32_t i = 0; fits && i < y->dims; i++) {
         fits = y->size[i] != 0 && left % y->size[i] == 0;
         left = fits ? left / y->size[i] : left;
     }
-    if (fits && left == 1) {
-        set_result(size, y);
-        return true;
-    }
-    snprintf(why, why_bytes,
-             "%" PRIu64 " elements do not fit [%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
-             "] of %u dimensions",
-             keel_shape_count(x), y->size[0], y->size[1], y->size[2], y->size[3], y->dims);
-    return false;
+    if (fits && left == 1)
+        return set_result(infer, y);
+    return keel_infer_refuse(infer,
+                             "%" PRIu64 " elements do not fit [%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
+                             "] of %u dimensions",
+                             keel_shape_count(x), y->size[0], y->size[1], y->size[2], y->size[3], y->dims);
 }
 
-void keel_grad_reshape(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_reshape(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const struct keel_attributes back = {.shape = autodiff->graph->values[node->in[0]].shape};
-    hand_on(autodiff, node, KEEL_OP_RESHAPE, &back);
+    gradient_node(autodiff, node, KEEL_OP_RESHAPE, &back);
 }
 
 /* Nothing to do where the result took the operand's place. */
-enum keel_status keel_emit_reshape(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_reshape(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     if (emit->measure)
         return KEEL_OK;
@@ -114,49 +107,43 @@ keel_value keel_graph_concat(struct keel_graph *graph, const keel_value *parts, 
     return groups == 1 ? joined[0] : keel_graph_concat(graph, joined, groups, axis);
 }
 
-bool keel_infer_concat(const struct keel_graph *graph, const struct keel_ir_node *node,
-                       uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_concat(struct keel_infer *infer)
 {
-    struct keel_shape whole = *operand_shape(graph, node->in[0]);
+    const struct keel_ir_node *node = infer->node;
+    struct keel_shape whole = *operand_shape(infer->graph, node->in[0]);
     const uint32_t axis = node->attributes.slice.axis;
     bool fits = axis < whole.dims;
     for (uint32_t i = 1; fits && i < KEEL_NODE_IN_MAX && node->in[i] != 0; i++) {
-        const struct keel_shape *part = operand_shape(graph, node->in[i]);
+        const struct keel_shape *part = operand_shape(infer->graph, node->in[i]);
         fits = part->dims == whole.dims;
         for (uint32_t d = 0; fits && d < whole.dims; d++)
             fits = d == axis || part->size[d] == whole.size[d];
         whole.size[axis] += fits ? part->size[axis] : 0;
     }
-    if (!fits) {
-        snprintf(why, why_bytes, "the parts must be alike but for dimension %u", axis);
-        return false;
-    }
-    set_result(size, &whole);
-    return true;
+    if (!fits)
+        return keel_infer_refuse(infer, "the parts must be alike but for dimension %u", axis);
+    return set_result(infer, &whole);
 }
 
-void keel_describe_concat(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_concat(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, " axis=%u", node->attributes.slice.axis);
 }
 
 /* To each part its slice. */
-void keel_grad_concat(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_concat(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes part = node->attributes;
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX && node->in[i] != 0; i++) {
         part.slice.count = autodiff->graph->values[node->in[i]].shape.size[part.slice.axis];
         if (wanted(autodiff, node->in[i]))
-            keel_gradient_add(autodiff, node->in[i],
-                              keel_graph_node(autodiff->graph, &(struct keel_node_request){
-                                                                   .op = KEEL_OP_SLICE,
-                                                                   .in = {arrived(autodiff, node->out[0])},
-                                                                   .attributes = part}));
+            KEEL_GRADIENT(autodiff, node->in[i], .op = KEEL_OP_SLICE, .in = {arrived(autodiff, node->out[0])},
+                          .attributes = part);
         part.slice.from += part.slice.count;
     }
 }
 
-enum keel_status keel_emit_concat(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_concat(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const uint32_t axis = node->attributes.slice.axis;
     const struct keel_shape *y = shape_of(emit, node->out[0]);
@@ -177,53 +164,46 @@ enum keel_status keel_emit_concat(struct keel_emit *emit, const struct keel_ir_n
 keel_value keel_graph_slice(struct keel_graph *graph, keel_value x, uint32_t axis, uint64_t from,
                             uint64_t count)
 {
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_SLICE,
-                                           .in = {x},
-                                           .attributes.slice = {.axis = axis, .from = from, .count = count}});
+    return KEEL_NODE(graph, .op = KEEL_OP_SLICE, .in = {x},
+                     .attributes.slice = {.axis = axis, .from = from, .count = count});
 }
 
-bool keel_infer_slice(const struct keel_graph *graph, const struct keel_ir_node *node,
-                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_slice(struct keel_infer *infer)
 {
-    struct keel_shape part = *operand_shape(graph, node->in[0]);
+    const struct keel_ir_node *node = infer->node;
+    struct keel_shape part = *operand_shape(infer->graph, node->in[0]);
     const uint32_t axis = node->attributes.slice.axis;
     const uint64_t from = node->attributes.slice.from, count = node->attributes.slice.count;
-    if (axis >= part.dims || count == 0 || from > part.size[axis] || count > part.size[axis] - from) {
-        snprintf(why, why_bytes, "there are no %" PRIu64 " from %" PRIu64 " on in dimension %u", count, from,
-                 axis);
-        return false;
-    }
+    if (axis >= part.dims || count == 0 || from > part.size[axis] || count > part.size[axis] - from)
+        return keel_infer_refuse(infer, "there are no %" PRIu64 " from %" PRIu64 " on in dimension %u", count,
+                                 from, axis);
     part.size[axis] = count;
-    set_result(size, &part);
-    return true;
+    return set_result(infer, &part);
 }
 
 /* Here `count` is the size of the whole. */
-bool keel_infer_slice_grad(const struct keel_graph *graph, const struct keel_ir_node *node,
-                           uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_slice_grad(struct keel_infer *infer)
 {
-    (void)why, (void)why_bytes;
-    struct keel_shape whole = *operand_shape(graph, node->in[0]);
+    const struct keel_ir_node *node = infer->node;
+    struct keel_shape whole = *operand_shape(infer->graph, node->in[0]);
     whole.size[node->attributes.slice.axis] = node->attributes.slice.count;
-    set_result(size, &whole);
-    return true;
+    return set_result(infer, &whole);
 }
 
-void keel_describe_slice(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_slice(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, " axis=%u from=%" PRIu64, node->attributes.slice.axis,
              node->attributes.slice.from);
 }
 
-void keel_grad_slice(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_slice(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes back = node->attributes;
     back.slice.count = autodiff->graph->values[node->in[0]].shape.size[back.slice.axis];
-    hand_on(autodiff, node, KEEL_OP_SLICE_GRAD, &back);
+    gradient_node(autodiff, node, KEEL_OP_SLICE_GRAD, &back);
 }
 
-enum keel_status keel_emit_slice(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_slice(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const bool back = node->op == KEEL_OP_SLICE_GRAD;
     const uint32_t axis = node->attributes.slice.axis;
@@ -251,10 +231,10 @@ keel_value keel_graph_permute(struct keel_graph *graph, keel_value x, const uint
     return keel_graph_node(graph, &request);
 }
 
-bool keel_infer_permute(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_permute(struct keel_infer *infer)
 {
-    const struct keel_shape *x = operand_shape(graph, node->in[0]);
+    const struct keel_ir_node *node = infer->node;
+    const struct keel_shape *x = operand_shape(infer->graph, node->in[0]);
     const uint32_t *order = node->attributes.order;
     struct keel_shape y = {.dims = x->dims};
     uint32_t seen = 0;
@@ -262,30 +242,27 @@ bool keel_infer_permute(const struct keel_graph *graph, const struct keel_ir_nod
         seen |= order[i] < x->dims ? 1U << order[i] : 0;
         y.size[i] = order[i] < x->dims ? x->size[order[i]] : 0;
     }
-    if (x->dims == 0 || seen != (1U << x->dims) - 1) {
-        snprintf(why, why_bytes, "{%u,%u,%u,%u} is no order of %u dimensions", order[0], order[1], order[2],
-                 order[3], x->dims);
-        return false;
-    }
-    set_result(size, &y);
-    return true;
+    if (x->dims == 0 || seen != (1U << x->dims) - 1)
+        return keel_infer_refuse(infer, "{%u,%u,%u,%u} is no order of %u dimensions", order[0], order[1],
+                                 order[2], order[3], x->dims);
+    return set_result(infer, &y);
 }
 
-void keel_describe_permute(const struct keel_ir_node *node, char *text, size_t text_bytes)
+static void describe_permute(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
     const uint32_t *order = node->attributes.order;
     snprintf(text, text_bytes, " order=%u,%u,%u,%u", order[0], order[1], order[2], order[3]);
 }
 
-void keel_grad_permute(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_permute(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes back = {.rate = 0.0F};
     for (uint32_t i = 0; i < autodiff->graph->values[node->in[0]].shape.dims; i++)
         back.order[node->attributes.order[i]] = i;
-    hand_on(autodiff, node, KEEL_OP_PERMUTE, &back);
+    gradient_node(autodiff, node, KEEL_OP_PERMUTE, &back);
 }
 
-enum keel_status keel_emit_permute(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_permute(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *x = shape_of(emit, node->in[0]);
     struct keel_permute op = {
@@ -301,10 +278,10 @@ enum keel_status keel_emit_permute(struct keel_emit *emit, const struct keel_ir_
 
 keel_value keel_graph_multiply(struct keel_graph *graph, keel_value a, keel_value b)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_MULTIPLY, .in = {a, b}});
+    return KEEL_NODE(graph, .op = KEEL_OP_MULTIPLY, .in = {a, b});
 }
 
-void keel_grad_multiply(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_multiply(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     for (uint32_t i = 0; i < 2; i++) {
         if (wanted(autodiff, node->in[i]))
@@ -314,7 +291,7 @@ void keel_grad_multiply(struct keel_autodiff *autodiff, const struct keel_ir_nod
     }
 }
 
-enum keel_status keel_emit_multiply(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_multiply(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_multiply op = {.count = count_of(emit, node->in[0]),
                                      .a = buffer_of(emit, node->in[0]),
@@ -322,3 +299,45 @@ enum keel_status keel_emit_multiply(struct keel_emit *emit, const struct keel_ir
                                      .y = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_multiply(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_RESHAPE, LAST = KEEL_OP_MULTIPLY };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_RESHAPE - FIRST] = {.name = "reshape",
+                                 .rule = "~->ABCD",
+                                 .in_place = "00",
+                                 .infer_dims = infer_reshape,
+                                 .grad = grad_reshape,
+                                 .emit = emit_reshape},
+    [KEEL_OP_CONCAT - FIRST] = {.name = "concat",
+                                .rule = "~,~?,~?,~?,~?,~?,~?,~?->ABCD",
+                                .infer_dims = infer_concat,
+                                .describe = describe_concat,
+                                .grad = grad_concat,
+                                .emit = emit_concat},
+    [KEEL_OP_SLICE - FIRST] = {.name = "slice",
+                               .rule = "~->ABCD",
+                               .infer_dims = infer_slice,
+                               .describe = describe_slice,
+                               .grad = grad_slice,
+                               .emit = emit_slice},
+    [KEEL_OP_SLICE_GRAD - FIRST] = {.name = "slice_grad",
+                                    .rule = "~->ABCD",
+                                    .infer_dims = infer_slice_grad,
+                                    .describe = describe_slice,
+                                    .emit = emit_slice},
+    [KEEL_OP_PERMUTE - FIRST] = {.name = "permute",
+                                 .rule = "~->ABCD",
+                                 .infer_dims = infer_permute,
+                                 .describe = describe_permute,
+                                 .grad = grad_permute,
+                                 .emit = emit_permute},
+    [KEEL_OP_MULTIPLY - FIRST] = {.name = "multiply",
+                                  .rule = "*,*->*",
+                                  .in_place = "0001",
+                                  .grad = grad_multiply,
+                                  .emit = emit_multiply},
+};
+
+const struct keel_op_family keel_ops_shape = {FIRST, LAST, rows};

@@ -9,20 +9,17 @@
 keel_value keel_graph_embedding(struct keel_graph *graph, keel_value ids, keel_value table,
                                 keel_value positions)
 {
-    return keel_graph_node(
-        graph, &(struct keel_node_request){.op = KEEL_OP_EMBEDDING, .in = {ids, table, positions}});
+    return KEEL_NODE(graph, .op = KEEL_OP_EMBEDDING, .in = {ids, table, positions});
 }
 
-void keel_grad_embedding(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_embedding(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_graph_node(autodiff->graph,
-                    &(struct keel_node_request){
-                        .op = KEEL_OP_EMBEDDING_GRAD,
-                        .in = {node->in[0], arrived(autodiff, node->out[0])},
-                        .into = {accumulator(autodiff, node->in[1]), accumulator(autodiff, node->in[2])}});
+    KEEL_NODE(autodiff->graph, .op = KEEL_OP_EMBEDDING_GRAD,
+              .in = {node->in[0], arrived(autodiff, node->out[0])},
+              .into = {accumulator(autodiff, node->in[1]), accumulator(autodiff, node->in[2])});
 }
 
-enum keel_status keel_emit_embedding(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_embedding(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *y = shape_of(emit, node->out[0]);
     struct keel_embedding op = {.batch = (uint32_t)y->size[0],
@@ -36,7 +33,7 @@ enum keel_status keel_emit_embedding(struct keel_emit *emit, const struct keel_i
     return emit->measure ? KEEL_OK : keel_op_embedding(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_embedding_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_embedding_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *dy = shape_of(emit, node->in[1]);
     struct keel_embedding_grad op = {.batch = (uint32_t)dy->size[0],
@@ -54,28 +51,26 @@ enum keel_status keel_emit_embedding_grad(struct keel_emit *emit, const struct k
 
 keel_value keel_graph_embedding_bag(struct keel_graph *graph, keel_value ids, keel_value table)
 {
-    return keel_graph_node(graph,
-                           &(struct keel_node_request){.op = KEEL_OP_EMBEDDING_BAG, .in = {ids, table}});
+    return KEEL_NODE(graph, .op = KEEL_OP_EMBEDDING_BAG, .in = {ids, table});
 }
 
 keel_value keel_graph_gather(struct keel_graph *graph, keel_value x, keel_value ids)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_GATHER, .in = {ids, x}});
+    return KEEL_NODE(graph, .op = KEEL_OP_GATHER, .in = {ids, x});
 }
 
 /* As many numbers as the kernels count; R: rows of a gradient that is a value of its own. */
-bool keel_infer_numbers(const struct keel_graph *graph, const struct keel_ir_node *node,
-                        uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_numbers(struct keel_infer *infer)
 {
-    size['R'] = node->attributes.rows;
-    if (keel_shape_count(&graph->values[node->in[0]].shape) <= INT32_MAX)
+    const struct keel_ir_node *node = infer->node;
+    infer->size['R'] = node->attributes.rows;
+    if (keel_shape_count(&infer->graph->values[node->in[0]].shape) <= INT32_MAX)
         return true;
-    snprintf(why, why_bytes, "more than 2^31 - 1 numbers of rows");
-    return false;
+    return keel_infer_refuse(infer, "more than 2^31 - 1 numbers of rows");
 }
 
 /* Into the accumulator of a table; a gradient of its own where rows were gathered from another value. */
-void keel_grad_rows(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_rows(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_graph *graph = autodiff->graph;
     const keel_value table = node->in[1], sum = accumulator(autodiff, table);
@@ -94,7 +89,7 @@ void keel_grad_rows(struct keel_autodiff *autodiff, const struct keel_ir_node *n
     keel_gradient_add(autodiff, table, keel_graph_node(graph, &request));
 }
 
-enum keel_status keel_emit_embedding_bag(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_embedding_bag(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_embedding_bag op = {.bags = rows_of(emit, node->in[0]),
                                           .size = width_of(emit, node->in[0]),
@@ -106,7 +101,7 @@ enum keel_status keel_emit_embedding_bag(struct keel_emit *emit, const struct ke
     return emit->measure ? KEEL_OK : keel_op_embedding_bag(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_gather(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_gather(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_gather op = {.rows = rows_of(emit, node->in[1]),
                                    .n = width_of(emit, node->in[1]),
@@ -118,7 +113,7 @@ enum keel_status keel_emit_gather(struct keel_emit *emit, const struct keel_ir_n
 }
 
 /* bag_grad, scatter_add; gather_grad, whose result is zeros before. */
-enum keel_status keel_emit_scatter_add(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_scatter_add(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const uint32_t count = (uint32_t)count_of(emit, node->in[0]);
     const struct keel_scatter_add op = {.rows = rows_of(emit, node->out[0]),
@@ -142,31 +137,26 @@ enum keel_status keel_emit_scatter_add(struct keel_emit *emit, const struct keel
 
 keel_value keel_graph_pairwise_dot(struct keel_graph *graph, keel_value x)
 {
-    return keel_graph_node(graph, &(struct keel_node_request){.op = KEEL_OP_PAIRWISE_DOT, .in = {x}});
+    return KEEL_NODE(graph, .op = KEEL_OP_PAIRWISE_DOT, .in = {x});
 }
 
-bool keel_infer_pairs(const struct keel_graph *graph, const struct keel_ir_node *node,
-                      uint64_t size[KEEL_INFER], char *why, size_t why_bytes)
+static bool infer_pairs(struct keel_infer *infer)
 {
-    (void)graph, (void)node;
+    uint64_t *size = infer->size;
     const uint64_t f = size['f'], n = size['n'];
     size['P'] = f * (f - 1) / 2;
     if (f >= 2 && f * f <= INT32_MAX && f * n <= INT32_MAX)
         return true;
-    snprintf(why, why_bytes, "there are no pairs of %llu rows, or too many", (unsigned long long)f);
-    return false;
+    return keel_infer_refuse(infer, "there are no pairs of %llu rows, or too many", (unsigned long long)f);
 }
 
-void keel_grad_pairwise_dot(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+static void grad_pairwise_dot(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    keel_gradient_add(
-        autodiff, node->in[0],
-        keel_graph_node(autodiff->graph,
-                        &(struct keel_node_request){.op = KEEL_OP_PAIRWISE_DOT_GRAD,
-                                                    .in = {node->in[0], arrived(autodiff, node->out[0])}}));
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_PAIRWISE_DOT_GRAD,
+                  .in = {node->in[0], arrived(autodiff, node->out[0])});
 }
 
-enum keel_status keel_emit_pairwise_dot(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_pairwise_dot(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *x = shape_of(emit, node->in[0]);
     const struct keel_pairwise_dot op = {.batch = (uint32_t)x->size[0],
@@ -177,7 +167,7 @@ enum keel_status keel_emit_pairwise_dot(struct keel_emit *emit, const struct kee
     return emit->measure ? KEEL_OK : keel_op_pairwise_dot(emit->kernels, &op, emit->list);
 }
 
-enum keel_status keel_emit_pairwise_dot_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_pairwise_dot_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *x = shape_of(emit, node->in[0]);
     const struct keel_pairwise_dot_grad op = {.batch = (uint32_t)x->size[0],
@@ -188,3 +178,54 @@ enum keel_status keel_emit_pairwise_dot_grad(struct keel_emit *emit, const struc
                                               .dx = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_pairwise_dot_grad(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_EMBEDDING, LAST = KEEL_OP_PAIRWISE_DOT_GRAD };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_EMBEDDING - FIRST] = {.name = "embedding",
+                                   .rule = "#bt,vn,tn?->btn",
+                                   .params = "12",
+                                   .grad = grad_embedding,
+                                   .emit = emit_embedding},
+    [KEEL_OP_EMBEDDING_GRAD -
+        FIRST] = {.name = "embedding_grad", .rule = "#bt,btn->+vn,+tn?", .emit = emit_embedding_grad},
+    /* An id that is no row of the table, as -1, is absent. */
+    [KEEL_OP_EMBEDDING_BAG - FIRST] = {.name = "embedding_bag",
+                                       .rule = "#*l,vn->*n",
+                                       .params = "1",
+                                       .infer_dims = infer_numbers,
+                                       .grad = grad_rows,
+                                       .emit = emit_embedding_bag},
+    [KEEL_OP_BAG_GRAD - FIRST] = {.name = "bag_grad",
+                                  .rule = "#*l,*n->+vn",
+                                  .infer_dims = infer_numbers,
+                                  .emit = emit_scatter_add},
+    [KEEL_OP_GATHER - FIRST] = {.name = "gather",
+                                .rule = "#*,rn->*n",
+                                .infer_dims = infer_numbers,
+                                .grad = grad_rows,
+                                .emit = emit_gather},
+    [KEEL_OP_SCATTER_ADD - FIRST] = {.name = "scatter_add",
+                                     .rule = "#*,*n->+rn",
+                                     .infer_dims = infer_numbers,
+                                     .emit = emit_scatter_add},
+    /* scatter_add to zeros, of R rows. */
+    [KEEL_OP_GATHER_GRAD - FIRST] = {.name = "gather_grad",
+                                     .rule = "#*,*n->Rn",
+                                     .infer_dims = infer_numbers,
+                                     .emit = emit_scatter_add},
+    [KEEL_OP_PAIRWISE_DOT - FIRST] = {.name = "pairwise_dot",
+                                      .rule = "bfn->bP",
+                                      .flops = "2bPn",
+                                      .infer_dims = infer_pairs,
+                                      .grad = grad_pairwise_dot,
+                                      .emit = emit_pairwise_dot},
+    [KEEL_OP_PAIRWISE_DOT_GRAD - FIRST] = {.name = "pairwise_dot_grad",
+                                           .rule = "bfn,bP->bfn",
+                                           .flops = "4bPn",
+                                           .infer_dims = infer_pairs,
+                                           .emit = emit_pairwise_dot_grad},
+};
+
+const struct keel_op_family keel_ops_table = {FIRST, LAST, rows};

@@ -38,8 +38,8 @@ struct keel_ir_value {
     enum keel_value_kind kind;
     struct keel_shape shape;
     struct keel_spec spec;
-    uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
-    bool waits;     /* amp: in 16 bits, for some of its readers */
+    uint32_t param;    /* number of the parameter, of PARAM and GRADIENT */
+    bool stashed_half; /* amp: in 16 bits, for some of its readers */
 };
 
 /* What an operation needs besides its operands; unused fields are 0. The union has one member a family. */
@@ -83,9 +83,9 @@ struct keel_attributes {
 };
 
 struct keel_ir_node {
-    uint32_t op;    /* enum keel_op_id */
-    bool backward;  /* autodiff made it */
-    uint8_t waited; /* amp: bit i: operand i is read from where it waited in 16 bits */
+    uint32_t op;        /* enum keel_op_id */
+    bool backward;      /* autodiff made it */
+    uint8_t from_stash; /* amp: bit i: operand i is read from its 16-bit copy in 16 bits */
     keel_value in[KEEL_NODE_IN_MAX];
     keel_value out[KEEL_NODE_OUT_MAX];
     struct keel_attributes attributes;
@@ -133,6 +133,10 @@ struct keel_node_request {
     uint32_t outputs;
 };
 keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_request *request);
+/* Another result of the node that was appended last; 0 after a failure. */
+keel_value keel_graph_last_result(const struct keel_graph *graph, uint32_t out);
+/* keel_graph_node, with the fields of the request in the place of the request. */
+#define KEEL_NODE(graph, ...) keel_graph_node(graph, &(struct keel_node_request){__VA_ARGS__})
 
 /* Append a node as it is: its results are there, and nothing is checked. NO_MEMORY, LIMIT. */
 enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_ir_node *node);
@@ -144,7 +148,7 @@ void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
 keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request);
 
 /* The attributes of dropout: the rate, and a random stream of its own. Whether the rate makes sense, the
- * row's `letters` say (keel_check_rate). */
+ * row's infer_dims says (keel_check_rate). */
 struct keel_attributes keel_graph_random(struct keel_graph *graph, float rate);
 
 /* Drop nodes whose op is KEEL_OP_NONE, keeping the order of the rest. */

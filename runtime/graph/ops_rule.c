@@ -1,9 +1,10 @@
 /* ops_rule.c - what follows from the index rules of the table: shapes, specs, FLOPs, bytes.
  *
  * Promises that a node which passes keel_op_infer has operands whose shapes and types fit each other, so
- * that later passes need not look again. Leaves the rows to ops.c. */
+ * that later passes need not look again. Leaves the rows to the families. */
 #include "ops.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -195,24 +196,32 @@ static const char *bind(struct binding *binding, const struct operand *operand,
     return NULL;
 }
 
-/* The upper-case letters, which must agree with what operands said. */
-static enum keel_status set_letters(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                    struct binding *binding)
+bool keel_infer_refuse(struct keel_infer *infer, const char *format, ...)
 {
-    char text[160] = "";
-    uint64_t size[KEEL_INFER];
-    memcpy(size, binding->size, sizeof size);
-    memset(size + 'A', 0, ('Z' - 'A' + 1) * sizeof *size);
-    if (!keel_op_row(node->op)->letters(graph, node, size, text, sizeof text))
-        return misfit(graph, node, text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(infer->why, sizeof infer->why, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* The upper-case letters, which must agree with what operands said. */
+static enum keel_status infer_dims(const struct keel_graph *graph, const struct keel_ir_node *node,
+                                   struct binding *binding)
+{
+    struct keel_infer infer = {.graph = graph, .node = node};
+    memcpy(infer.size, binding->size, sizeof infer.size);
+    memset(infer.size + 'A', 0, ('Z' - 'A' + 1) * sizeof *infer.size);
+    if (!keel_op_row(node->op)->infer_dims(&infer))
+        return misfit(graph, node, infer.why);
     for (int letter = 'A'; letter <= 'Z'; letter++) {
-        uint64_t said = binding->size[letter];
-        if (said != 0 && said != size[letter]) {
-            snprintf(text, sizeof text, "%c is %llu and must be %llu", letter, (unsigned long long)said,
-                     (unsigned long long)size[letter]);
-            return misfit(graph, node, text);
+        const uint64_t found = binding->size[letter];
+        if (found != 0 && found != infer.size[letter]) {
+            (void)keel_infer_refuse(&infer, "%c is %llu and must be %llu", letter, (unsigned long long)found,
+                                    (unsigned long long)infer.size[letter]);
+            return misfit(graph, node, infer.why);
         }
-        binding->size[letter] = size[letter];
+        binding->size[letter] = infer.size[letter];
     }
     return KEEL_OK;
 }
@@ -235,7 +244,7 @@ static enum keel_status bind_operands(const struct keel_graph *graph, const stru
         if (wrong != NULL)
             return misfit(graph, node, wrong);
     }
-    return keel_op_row(node->op)->letters != NULL ? set_letters(graph, node, binding) : KEEL_OK;
+    return keel_op_row(node->op)->infer_dims != NULL ? infer_dims(graph, node, binding) : KEEL_OK;
 }
 
 static void infer_result(const struct binding *binding, const struct operand *operand,
@@ -359,19 +368,19 @@ uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node
     read_rule(node->op, &rule);
     if (bind_operands(graph, node, &rule, &binding) != KEEL_OK)
         return 0;
-    const char *work = keel_op_row(node->op)->work;
-    if (work == NULL && !contracts(&rule, present))
+    const char *factor = keel_op_row(node->op)->flops;
+    if (factor == NULL && !contracts(&rule, present))
         return 0;
     binding.size[STAR] = keel_shape_count(&binding.star);
     uint64_t flops = 1;
-    if (work == NULL) {
+    if (factor == NULL) {
         flops = 2;
         for (uint32_t letter = 1; letter < KEEL_INFER; letter++)
             flops *= present[letter] ? binding.size[letter] : 1;
         return flops;
     }
-    for (; *work != '\0'; work++)
-        flops *= *work >= '0' && *work <= '9' ? (uint64_t)(*work - '0') : binding.size[(size_t)*work];
+    for (; *factor != '\0'; factor++)
+        flops *= *factor >= '0' && *factor <= '9' ? (uint64_t)(*factor - '0') : binding.size[(size_t)*factor];
     return flops;
 }
 

@@ -70,7 +70,7 @@ static bool wants_half(const struct keel_ir_node *node, uint32_t index)
     return half != NULL && strchr(half, '0' + (int)index) != NULL;
 }
 
-/* Operand `index` of a node of the backward pass is read from where it waited. */
+/* Operand `index` of a node of the backward pass is read from its 16-bit copy. */
 static bool waits(const struct keel_graph *graph, const uint32_t *maker, const struct keel_ir_node *node,
                   uint32_t index)
 {
@@ -112,8 +112,8 @@ enum keel_status keel_pass_amp_choose(struct keel_graph *graph, enum keel_dtype 
         for (uint32_t i = 0; node->backward && !reads_loss(graph, maker, node) && i < KEEL_NODE_IN_MAX; i++) {
             if (!waits(graph, maker, node, i))
                 continue;
-            node->waited |= 1U << i;
-            graph->values[node->in[i]].waits = true;
+            node->from_stash |= 1U << i;
+            graph->values[node->in[i]].stashed_half = true;
         }
     }
     keel_free(maker);
@@ -181,7 +181,7 @@ static enum keel_status read_back(struct keel_graph *graph, struct copies *copie
     struct keel_ir_node *node = &copies->old[number];
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
         keel_value value = node->in[i];
-        if ((node->waited >> i & 1U) == 0)
+        if ((node->from_stash >> i & 1U) == 0)
             continue;
         if (wants_half(node, i)) {
             node->in[i] = copies->half[value];
@@ -209,7 +209,7 @@ enum keel_status keel_pass_amp(struct keel_graph *graph, enum keel_dtype dtype)
             status = keel_graph_append(graph, &copies.old[n]);
         for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX && status == KEEL_OK; i++) {
             keel_value value = copies.old[n].out[i];
-            if (value == 0 || !graph->values[value].waits)
+            if (value == 0 || !graph->values[value].stashed_half)
                 continue;
             copies.half[value] = twin(graph, value, dtype, ".half");
             status = add_cast(graph, value, copies.half[value]);
@@ -219,7 +219,7 @@ enum keel_status keel_pass_amp(struct keel_graph *graph, enum keel_dtype dtype)
     return status;
 }
 
-enum keel_status keel_emit_cast(struct keel_emit *emit, const struct keel_ir_node *node)
+static enum keel_status emit_cast(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     struct keel_cast op = {.count = count_of(emit, node->in[0]),
                            .from = emit->graph->values[node->in[0]].dtype,
@@ -228,3 +228,12 @@ enum keel_status keel_emit_cast(struct keel_emit *emit, const struct keel_ir_nod
                            .y = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_cast(emit->kernels, &op, emit->list);
 }
+
+/* ---- the table ---- */
+
+enum { FIRST = KEEL_OP_CAST, LAST = KEEL_OP_CAST };
+static const struct keel_op rows[LAST - FIRST + 1] = {
+    [KEEL_OP_CAST - FIRST] = {.name = "cast", .rule = "*->*", .emit = emit_cast},
+};
+
+const struct keel_op_family keel_ops_amp = {FIRST, LAST, rows};

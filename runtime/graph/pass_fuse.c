@@ -254,7 +254,7 @@ static bool fuse_batch_norm(struct keel_graph *graph, struct links *links, uint3
 static void fuse_relu(struct keel_graph *graph, struct links *links, struct keel_ir_node *relu)
 {
     keel_value y = relu->in[0];
-    if (relu->attributes.activation != KEEL_RELU || !is_batch_norm(graph, links, y))
+    if (!is_batch_norm(graph, links, y))
         return;
     struct keel_ir_node *norm = &graph->nodes[links->maker[y]];
     if (norm->attributes.relu)
@@ -277,17 +277,23 @@ static void fuse_relu_grad(struct keel_graph *graph, const struct links *links, 
         return;
     norm->in[4] = relu->in[1];
     norm->in[5] = relu->in[0];
-    norm->waited |= (uint8_t)((relu->waited & 1U) << 5); /* z is read from where it waited, here too */
+    norm->from_stash |=
+        (uint8_t)((relu->from_stash & 1U) << 5); /* z is read from its 16-bit copy, here too */
     relu->op = KEEL_OP_NONE;
+}
+
+static bool is_activation(const struct keel_ir_node *node, enum keel_activation_kind kind)
+{
+    return node->op == KEEL_OP_ACTIVATION && node->attributes.activation == kind;
 }
 
 static void fuse_node(struct keel_graph *graph, struct links *links, uint32_t at, uint32_t fusions)
 {
     struct keel_ir_node *node = &graph->nodes[at];
     const bool image = (fusions & KEEL_FUSE_IMAGE) != 0;
-    if (node->op == KEEL_OP_GELU && (fusions & KEEL_FUSE_GELU) != 0)
+    if (is_activation(node, KEEL_GELU) && (fusions & KEEL_FUSE_GELU) != 0)
         fuse_gelu(graph, links, node);
-    if (node->op == KEEL_OP_ACTIVATION && image)
+    if (is_activation(node, KEEL_RELU) && image)
         fuse_relu(graph, links, node);
     if (node->op == KEEL_OP_BATCH_NORM_GRAD && image)
         fuse_relu_grad(graph, links, node);

@@ -45,7 +45,7 @@ static keel_value layer(const struct model *model, uint32_t number, keel_value x
     y = linear(model, keel_part_name("%s.attention.output.dense", prefix).text, y, width, width);
     x = join(model, keel_part_name("%s.attention.output.LayerNorm", prefix).text, x, y);
     y = linear(model, keel_part_name("%s.intermediate.dense", prefix).text, x, width, 4 * width);
-    y = keel_graph_gelu(model->graph, y);
+    y = keel_graph_activation(model->graph, y, KEEL_GELU);
     y = linear(model, keel_part_name("%s.output.dense", prefix).text, y, 4 * width, width);
     return join(model, keel_part_name("%s.output.LayerNorm", prefix).text, x, y);
 }
@@ -72,7 +72,8 @@ static keel_value head(const struct model *model, keel_value x, keel_value posit
     x = keel_graph_reshape(graph, x,
                            (struct keel_shape){2, {(uint64_t)config->batch * config->block, width}});
     x = keel_graph_gather(graph, x, positions);
-    x = keel_graph_gelu(graph, linear(model, "cls.predictions.transform.dense", x, width, width));
+    x = keel_graph_activation(graph, linear(model, "cls.predictions.transform.dense", x, width, width),
+                              KEEL_GELU);
     x = norm(model, "cls.predictions.transform.LayerNorm", x);
     if (config->tied)
         return keel_graph_linear_transposed(graph, x, table);

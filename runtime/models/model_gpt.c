@@ -35,7 +35,7 @@ static keel_value perceptron(const struct model *model, uint32_t number, keel_va
     if (y != 0)
         return y;
     y = linear(model, keel_part_name("h.%u.mlp.c_fc", number).text, x, width, 4 * width, KEEL_PART_DEVIATION);
-    y = keel_graph_gelu(model->graph, y);
+    y = keel_graph_activation(model->graph, y, KEEL_GELU);
     return linear(model, keel_part_name("h.%u.mlp.c_proj", number).text, y, 4 * width, width,
                   model->residual_deviation);
 }

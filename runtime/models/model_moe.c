@@ -59,7 +59,7 @@ static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, 
     keel_value y = product(graph, keel_part_name("h.%u.moe.c_fc", number).text, config->experts, sorted,
                            offsets, width, 4 * width);
     y = product(graph, keel_part_name("h.%u.moe.c_proj", number).text, config->experts,
-                keel_graph_gelu(graph, y), offsets, 4 * width, width);
+                keel_graph_activation(graph, y, KEEL_GELU), offsets, 4 * width, width);
     return keel_graph_reshape(graph, keel_graph_combine(graph, y, place, weight), whole);
 }
 

@@ -88,17 +88,20 @@ static enum keel_status build_add(const struct row *row, struct keel_launch_list
 static enum keel_status build_gelu(const struct row *row, struct keel_launch_list *list, struct work *work)
 {
     *work = moves(STREAM_COPY, row, 8, OPS_SIGMOID + 4);
-    return keel_op_gelu(kernels, &(struct keel_gelu){.count = row->rows * row->n, .x = pool[1], .y = pool[0]},
-                        list);
+    return keel_op_activation(
+        kernels,
+        &(struct keel_activation){.count = row->rows * row->n, .kind = KEEL_GELU, .x = pool[1], .y = pool[0]},
+        list);
 }
 
 static enum keel_status build_gelu_grad(const struct row *row, struct keel_launch_list *list,
                                         struct work *work)
 {
     *work = moves(STREAM_AXPY, row, 12, OPS_EXP_DOWN + OPS_RECIPROCAL + 14);
-    return keel_op_gelu_grad(
+    return keel_op_activation_grad(
         kernels,
-        &(struct keel_gelu_grad){.count = row->rows * row->n, .x = pool[1], .dy = pool[0], .dx = pool[0]},
+        &(struct keel_activation_grad){
+            .count = row->rows * row->n, .kind = KEEL_GELU, .x = pool[1], .dy = pool[0], .dx = pool[0]},
         list);
 }
 

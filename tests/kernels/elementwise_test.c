@@ -43,11 +43,13 @@ static void gelu_body(struct rig *rig, const void *shape)
 {
     uint64_t count = *(const uint64_t *)shape;
     struct keel_buffer *x = rig_random(rig, count, 3, -12.0f, 12.0f);
-    struct keel_gelu op = {.count = count, .x = x, .y = rig_bytes(rig, NULL, count * 4)};
-    struct keel_gelu_grad grad = {.count = count, .x = x, .dy = rig_random(rig, count, 4, -1.0f, 1.0f)};
+    struct keel_activation op = {
+        .count = count, .kind = KEEL_GELU, .x = x, .y = rig_bytes(rig, NULL, count * 4)};
+    struct keel_activation_grad grad = {
+        .count = count, .kind = KEEL_GELU, .x = x, .dy = rig_random(rig, count, 4, -1.0f, 1.0f)};
     grad.dx = grad.dy; /* in place */
-    ck_ok(keel_op_gelu(rig->kernels, &op, &rig->list));
-    ck_ok(keel_op_gelu_grad(rig->kernels, &grad, &rig->list));
+    ck_ok(keel_op_activation(rig->kernels, &op, &rig->list));
+    ck_ok(keel_op_activation_grad(rig->kernels, &grad, &rig->list));
     rig_run(rig);
     rig_result(rig, op.y, count * 4);
     rig_result(rig, grad.dx, count * 4);
@@ -124,14 +126,17 @@ START_TEST(gelu_and_its_gradient_are_near_the_truth)
     struct rig rig;
     rig_open(&rig, RIG_HOST);
     float *x = random_floats(COUNT, 6, -8.0f, 8.0f), *dy = random_floats(COUNT, 7, -1.0f, 1.0f);
-    struct keel_gelu op = {
-        .count = COUNT, .x = rig_bytes(&rig, x, COUNT * 4), .y = rig_bytes(&rig, NULL, COUNT * 4)};
-    struct keel_gelu_grad grad = {.count = COUNT,
-                                  .x = op.x,
-                                  .dy = rig_bytes(&rig, dy, COUNT * 4),
-                                  .dx = rig_bytes(&rig, NULL, COUNT * 4)};
-    ck_ok(keel_op_gelu(rig.kernels, &op, &rig.list));
-    ck_ok(keel_op_gelu_grad(rig.kernels, &grad, &rig.list));
+    struct keel_activation op = {.count = COUNT,
+                                 .kind = KEEL_GELU,
+                                 .x = rig_bytes(&rig, x, COUNT * 4),
+                                 .y = rig_bytes(&rig, NULL, COUNT * 4)};
+    struct keel_activation_grad grad = {.count = COUNT,
+                                        .kind = KEEL_GELU,
+                                        .x = op.x,
+                                        .dy = rig_bytes(&rig, dy, COUNT * 4),
+                                        .dx = rig_bytes(&rig, NULL, COUNT * 4)};
+    ck_ok(keel_op_activation(rig.kernels, &op, &rig.list));
+    ck_ok(keel_op_activation_grad(rig.kernels, &grad, &rig.list));
     rig_run(&rig);
     const float *y = rig_result(&rig, op.y, COUNT * 4), *dx = rig_result(&rig, grad.dx, COUNT * 4);
     for (int i = 0; i < COUNT; i++) {

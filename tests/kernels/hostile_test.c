@@ -86,8 +86,6 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(bias_grad)                                                                                             \
     X(layernorm)                                                                                             \
     X(layernorm_grad)                                                                                        \
-    X(gelu)                                                                                                  \
-    X(gelu_grad)                                                                                             \
     X(activation)                                                                                            \
     X(activation_grad)                                                                                       \
     X(swiglu)                                                                                                \
@@ -214,9 +212,6 @@ static const struct operation operations[] = {
        B(T(layernorm_grad), x), B(T(layernorm_grad), gamma), B(T(layernorm_grad), mean),
        B(T(layernorm_grad), rstd), B(T(layernorm_grad), dy), B(T(layernorm_grad), residual),
        B(T(layernorm_grad), dx), B(T(layernorm_grad), dgamma), B(T(layernorm_grad), dbeta)),
-    OP(gelu, "y:x", N(T(gelu), count), B(T(gelu), x), B(T(gelu), y)),
-    OP(gelu_grad, "dx:dy", N(T(gelu_grad), count), B(T(gelu_grad), x), B(T(gelu_grad), dy),
-       B(T(gelu_grad), dx)),
     OP(activation, "y:x", N(T(activation), count), F(T(activation), kind), B(T(activation), x),
        B(T(activation), y)),
     OP(activation_grad, "dx:dy", N(T(activation_grad), count), F(T(activation_grad), kind),

@@ -46,14 +46,13 @@ static const struct refusal table[] = {
     {KEEL_OP_LAYERNORM, "f4,16 p15 p16", "n is 16 and 15", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p16 p15", "n is 16 and 15", {0}, 0},
     {KEEL_OP_RMS_NORM, "f4,16 p4,16", "has 2 dimensions", {0}, 0},
-    {KEEL_OP_GELU, "l1", "a loss is no operand", {0}, 0},
-    {KEEL_OP_GELU, "i4,16", "must be float32", {0}, 0},
-    {KEEL_OP_GELU, "h4,16", "must be float32", {0}, 0},
-    {KEEL_OP_GELU, "b4,16", "must be float32", {0}, 0},
+    {KEEL_OP_ACTIVATION, "l1", "a loss is no operand", {0}, 0},
+    {KEEL_OP_ACTIVATION, "i4,16", "must be float32", {0}, 0},
+    {KEEL_OP_ACTIVATION, "h4,16", "must be float32", {0}, 0},
+    {KEEL_OP_ACTIVATION, "b4,16", "must be float32", {0}, 0},
     {KEEL_OP_ADD, "f4,16 h4,16", "v1 must be float32", {0}, 0},
     {KEEL_OP_EMBEDDING, "h2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_ACTIVATION, "f4,16", "there is no kind 9", {9}, 0},
-    {KEEL_OP_ACTIVATION, "i4,16", "must be float32", {0}, 0},
     {KEEL_OP_SWIGLU, "f4,16 f4,15", "leading dimensions differ", {0}, 0},
     {KEEL_OP_DROPOUT, "f4,16", "not in [0, 1)", {0}, 1.0F},
     {KEEL_OP_DROPOUT, "f4,16", "not in [0, 1)", {0}, -0.5F},
@@ -92,7 +91,6 @@ static const struct refusal table[] = {
     {KEEL_OP_SOFTMAX, "i4,6", "must be float32", {0}, 0},
     {KEEL_OP_TOP_K, "f4,6", "the largest 7 of a row of 6", {7}, 0},
     {KEEL_OP_TOP_K, "f4,6", "the largest 0 of a row of 6", {0}, 0},
-    {KEEL_OP_ARGMAX, "i4,6", "must be float32", {0}, 0},
     {KEEL_OP_CUMSUM, "i4,6", "must be float32", {0}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i5,2", "leading dimensions differ", {4, 4}, 0},
     {KEEL_OP_DISPATCH, "f4,6 i4,2", "choices of 0 experts", {0, 4}, 0},
@@ -175,8 +173,6 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_layernorm(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_RMS_NORM)
         keel_graph_rms_norm(graph, v[0], v[1]);
-    else if (row->op == KEEL_OP_GELU)
-        keel_graph_gelu(graph, v[0]);
     else if (row->op == KEEL_OP_ACTIVATION)
         keel_graph_activation(graph, v[0], (enum keel_activation_kind)row->numbers[0]);
     else if (row->op == KEEL_OP_SWIGLU)
@@ -224,8 +220,6 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_softmax(graph, v[0]);
     else if (row->op == KEEL_OP_TOP_K)
         keel_graph_top_k(graph, v[0], n[0], &out[0], &out[1]);
-    else if (row->op == KEEL_OP_ARGMAX)
-        keel_graph_argmax(graph, v[0]);
     else if (row->op == KEEL_OP_CUMSUM)
         keel_graph_cumsum(graph, v[0]);
     else if (row->op == KEEL_OP_DISPATCH)

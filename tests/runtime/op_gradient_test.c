@@ -27,7 +27,8 @@ static void linear(const struct op_operands *o, double *y)
 static keel_value build_linear_more(struct keel_graph *graph, const keel_value *p, keel_value ids,
                                     keel_value input)
 {
-    return keel_graph_gelu(graph, keel_graph_add(graph, build_linear(graph, p, ids, input), p[3]));
+    return keel_graph_activation(graph, keel_graph_add(graph, build_linear(graph, p, ids, input), p[3]),
+                                 KEEL_GELU);
 }
 
 static void linear_more(const struct op_operands *o, double *y)
@@ -132,7 +133,7 @@ static double mask(const struct op_operands *o, uint32_t stream, int i, float ra
     return kept ? 1.0 / (1.0 - (double)rate) : 0.0;
 }
 
-ELEMENTWISE(gelu, keel_graph_gelu(graph, p[0]),
+ELEMENTWISE(gelu, keel_graph_activation(graph, p[0], KEEL_GELU),
             0.5 * a * (1.0 + tanh(sqrt(2.0 / M_PI) * (a + 0.044715 * a * a * a))))
 ELEMENTWISE(relu, keel_graph_activation(graph, p[0], KEEL_RELU), fmax(a, 0.0))
 ELEMENTWISE(relu_of_relu,

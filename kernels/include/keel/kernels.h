@@ -22,6 +22,7 @@
 #define KEEL_KERNELS_H
 
 #include <assert.h>
+#include <keel/activation_table.h>
 #include <keel/api.h>
 #include <keel/device.h>
 
@@ -265,24 +266,20 @@ struct keel_layernorm_grad {
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *, const struct keel_layernorm_grad *,
                                         struct keel_launch_list *);
 
-/* GELU, tanh form (Hendrycks and Gimpel 2016): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
- * y may alias x. */
-struct keel_gelu {
-    uint64_t count;
-    struct keel_buffer *x, *y;
+/* y = f(x), and dx = dy * f'(x), of the functions of keel/activation_table.h; dx may alias dy, y may alias x.
+ * At 0 the slope of ReLU is 0. SiLU: x times sigmoid(x) (Elfwing et al. 2018). GELU, tanh form (Hendrycks and
+ * Gimpel 2016): 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))). */
+enum keel_activation_kind {
+#define KEEL_ACTIVATION_KIND(kind, name, kernel, f, grad_kernel, g, of) kind,
+    KEEL_ACTIVATION_TABLE(KEEL_ACTIVATION_KIND)
+#undef KEEL_ACTIVATION_KIND
+        KEEL_ACTIVATION_COUNT
 };
-enum keel_status keel_op_gelu(struct keel_kernels *, const struct keel_gelu *, struct keel_launch_list *);
-/* dx = dy * gelu'(x); dx may alias dy. */
-struct keel_gelu_grad {
-    uint64_t count;
-    struct keel_buffer *x, *dy, *dx;
-};
-enum keel_status keel_op_gelu_grad(struct keel_kernels *, const struct keel_gelu_grad *,
-                                   struct keel_launch_list *);
-
-/* y = f(x), and dx = dy * f'(x); dx may alias dy, y may alias x. At 0 the slope of ReLU is 0. SiLU: x times
- * sigmoid(x) (Elfwing et al. 2018). */
-enum keel_activation_kind { KEEL_RELU, KEEL_TANH, KEEL_SIGMOID, KEEL_SILU, KEEL_ACTIVATION_COUNT };
+/* Its name, as "relu"; NULL: there is none of this number. Any thread. */
+const char *keel_activation_name(enum keel_activation_kind kind);
+/* Whether the gradient may be given y in the place of x, with the same bits: then x need not be kept. */
+enum { KEEL_GRADIENT_OF_X, KEEL_GRADIENT_OF_Y };
+bool keel_activation_gradient_of_y(enum keel_activation_kind kind);
 struct keel_activation {
     uint64_t count;
     enum keel_activation_kind kind;

@@ -55,7 +55,6 @@ keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weigh
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
 keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gamma);
-keel_value keel_graph_gelu(struct keel_graph *, keel_value x);
 keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
 keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
 /* Self-attention over qkv [batch, tokens, 3 width]. */
@@ -100,11 +99,10 @@ keel_value keel_graph_slice(struct keel_graph *, keel_value x, uint32_t axis, ui
 keel_value keel_graph_permute(struct keel_graph *, keel_value x, const uint32_t *order);
 keel_value keel_graph_multiply(struct keel_graph *, keel_value a, keel_value b); /* of one shape */
 
-/* Along the last dimension. The k largest, largest first, of equal ones the lower index; argmax [...] int32
- * is the first of them. Indices have no gradient. */
+/* Along the last dimension. The k largest, largest first, of equal ones the lower index: indices [..., k] are
+ * int32 and have no gradient. */
 keel_value keel_graph_softmax(struct keel_graph *, keel_value x);
 void keel_graph_top_k(struct keel_graph *, keel_value x, uint32_t k, keel_value *values, keel_value *indices);
-keel_value keel_graph_argmax(struct keel_graph *, keel_value x);
 keel_value keel_graph_cumsum(struct keel_graph *, keel_value x);
 
 /* Rows by number: ids [..., l] of table [v, n] (a parameter) summed to [..., n]; ids [...] of x [r, n] to
