@@ -61,6 +61,7 @@ enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_modul
                                    struct keel_kernel **out)
 {
     const struct keel_built_module *built = &kernels->modules[module];
+    KEEL_ASSERT((uint32_t)module < keel_kernels_part_count(kernels) && built->kernels != NULL);
     for (uint32_t i = 0; i < built->module->kernel_count; i++) {
         if (strcmp(built->module->kernels[i].name, name) == 0) {
             *out = built->kernels[i];
@@ -74,7 +75,11 @@ enum keel_status keel_launch_list_append(struct keel_launch_list *list, struct k
                                          const struct keel_range *range, const struct keel_arg *args,
                                          uint32_t arg_count)
 {
-    KEEL_ASSERT(arg_count <= KEEL_ARG_MAX && list->commands == NULL);
+    KEEL_ASSERT(kernel != NULL && arg_count <= KEEL_ARG_MAX && list->commands == NULL);
+    for (uint32_t i = 0; i < arg_count; i++)
+        KEEL_ASSERT(args[i].kind != KEEL_ARG_BUFFER || args[i].as.buffer != NULL);
+    for (int axis = 0; axis < 3; axis++)
+        KEEL_ASSERT(range->local[axis] > 0 && range->global[axis] % range->local[axis] == 0);
     if (list->count == list->capacity) {
         uint32_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
         KEEL_TRY(keel_realloc(&list->items, list->capacity, capacity, sizeof *list->items));
@@ -153,9 +158,14 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
 
 enum keel_status keel_check_operands(const char *op, const struct keel_op_operand *operands, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
+    bool writes = false;
+    for (uint32_t i = 0; i < count; i++) {
+        KEEL_ASSERT(operands[i].name != NULL);
+        writes = writes || (operands[i].use & KEEL_WRITTEN);
         if (operands[i].buffer != NULL || !(operands[i].use & KEEL_OPTIONAL))
             KEEL_TRY(keel_check_buffer(op, operands[i].name, operands[i].buffer, operands[i].bytes));
+    }
+    KEEL_ASSERT(writes); /* or the table lacks a result */
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++) {
             const struct keel_op_operand *a = &operands[i], *b = &operands[j];

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <keel/log.h>
 #include <stdio.h>
+#include <string.h>
 
 static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #define KEEL_MODULE_ADDRESS(name) &keel_module_##name,
@@ -32,12 +33,14 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
                                      struct keel_built_module *out)
 {
     const struct keel_module *module = module_table[id];
+    KEEL_ASSERT(module->kernel_count > 0 && module->source != NULL && out->program == NULL);
     out->module = module;
     keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
     KEEL_TRY(keel_program_create(kernels->device, module, out->options, &out->program));
     for (uint32_t i = 0; i < module->kernel_count; i++) {
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
+        KEEL_ASSERT(strcmp(keel_kernel_name(out->kernels[i]), module->kernels[i].name) == 0);
         note_local(kernels, out->kernels[i]);
     }
     return KEEL_OK;

@@ -295,6 +295,9 @@ enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_i
 {
     enum keel_status status = grow((void *)&graph->nodes, graph->node_count, &graph->node_capacity,
                                    sizeof *graph->nodes, KEEL_GRAPH_ITEMS_MAX, "nodes");
+    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX + KEEL_NODE_OUT_MAX; i++)
+        KEEL_ASSERT((i < KEEL_NODE_IN_MAX ? node->in[i] : node->out[i - KEEL_NODE_IN_MAX]) <
+                    graph->value_count);
     if (status == KEEL_OK)
         graph->nodes[graph->node_count++] = *node;
     return status;

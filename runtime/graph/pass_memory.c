@@ -33,8 +33,13 @@ static void find_lifetimes(const struct keel_graph *graph, const struct keel_mem
                                .last = n,
                                .value = value};
         }
-        for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
-            places[node->in[i]].last = n;
+        for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
+            const keel_value value = node->in[i];
+            KEEL_ASSERT(value < graph->value_count); /* and made by a node that stands before this one: */
+            KEEL_ASSERT(graph->values[value].kind != KEEL_VALUE_TEMP ||
+                        (places[value].value == value && places[value].first < n));
+            places[value].last = n;
+        }
     }
     if (options->keep != 0)
         places[options->keep].last = graph->node_count;
@@ -120,6 +125,23 @@ static uint64_t find_floor(const struct keel_graph *graph, const struct place *p
     return floor_bytes;
 }
 
+/* What was promised of `count` places, read back: each aligned and within the arena, and no two that live at
+ * one node (or, without reuse, no two at all) share a byte. */
+static void check_places(const struct place *places, uint32_t count,
+                         const struct keel_memory_options *options, uint64_t arena_bytes)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct place *a = &places[i];
+        KEEL_ASSERT(a->first <= a->last && a->offset % options->align_bytes == 0);
+        KEEL_ASSERT(a->bytes <= arena_bytes && a->offset <= arena_bytes - a->bytes);
+        for (uint32_t j = 0; j < i; j++) {
+            const struct place *b = &places[j];
+            const bool together = !options->reuse || (a->first <= b->last && b->first <= a->last);
+            KEEL_ASSERT(!together || a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset);
+        }
+    }
+}
+
 /* With `places` by value and room for as many in `placed`. */
 static void make_plan(const struct keel_graph *graph, const struct keel_memory_options *options,
                       struct place *places, struct place *placed, struct keel_memory_plan *out)
@@ -136,10 +158,14 @@ static void make_plan(const struct keel_graph *graph, const struct keel_memory_o
     qsort(places, count, sizeof *places, compare_places);
     out->arena_bytes = place_all(places, count, placed, options->reuse);
     out->floor_bytes = find_floor(graph, places, count);
+    check_places(places, count, options, out->arena_bytes);
+    KEEL_ASSERT(out->floor_bytes <= out->arena_bytes);
     for (uint32_t i = 0; i < count; i++)
         out->offset[places[i].value] = places[i].offset;
-    for (uint32_t i = 0; i < graph->value_count; i++)
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        KEEL_ASSERT(out->storage[out->storage[i]] == out->storage[i]);
         out->offset[i] = out->offset[out->storage[i]];
+    }
 }
 
 enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct keel_memory_options *options,
