@@ -326,7 +326,7 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
     return status;
 }
 
-/* ---- the door ---- */
+/* ---- keel/golden.h ---- */
 
 uint32_t keel_golden_count(void)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The sizes of a result whose rule is ABCD: those that there are not are 0. */
+/* The sizes of a result whose rule is ABCD; missing dimensions are 0. */
 static bool set_result(struct keel_infer *infer, const struct keel_shape *shape)
 {
     for (uint32_t i = 0; i < shape->dims; i++)
@@ -84,7 +84,7 @@ static enum keel_status emit_reshape(struct keel_emit *emit, const struct keel_i
 
 /* ---- concatenate and slice ----------------------------------------------------------------------------- */
 
-/* In groups, and those again, where there are more parts than a node has operands. */
+/* More parts than a node has operands are joined in groups, and the groups joined again. */
 keel_value keel_graph_concat(struct keel_graph *graph, const keel_value *parts, uint32_t count, uint32_t axis)
 {
     keel_value joined[KEEL_CONCAT_MAX];

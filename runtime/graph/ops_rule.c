@@ -336,7 +336,8 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
 
 /* ---- cost ---------------------------------------------------------------------------------------------- */
 
-/* In how many float operands each letter stands ('*' included), and whether a result has it. */
+/* Which indices ('*' included) occur in an operand or a result; true if one is contracted, that is, occurs in
+ * two float operands and in no result. */
 static bool contracts(const struct rule *rule, bool present[KEEL_INFER])
 {
     uint32_t uses[KEEL_INFER] = {0};

@@ -87,7 +87,7 @@ static bool trains(const struct keel_autodiff *autodiff, const struct keel_ir_no
     return any;
 }
 
-/* A gradient has arrived at a result of the node, or it is a loss that somebody stands behind. */
+/* True if an output has a gradient, or the node is a loss that depends on a trained parameter. */
 static bool reached(const struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     bool found = false;

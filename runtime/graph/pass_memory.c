@@ -56,7 +56,8 @@ static void share_in_place(const struct keel_graph *graph, struct place *places,
             keel_value result = node->out[pair[0] - '0'];
             keel_value operand = node->in[pair[1] - '0'];
             if (result == 0 || operand == 0 || storage[result] != result || places[result].last == n)
-                continue; /* one that nobody reads would leave its place free for the next pair */
+                continue; /* a result that nothing reads would free the place for the next pair at the same
+                             node */
             struct place *place = &places[storage[operand]];
             if (place->value == 0 || place->last != n || place->bytes != places[result].bytes)
                 continue;

@@ -17,7 +17,7 @@ KEEL_API_BEGIN
  * that it attends to, by ascending fma over the head, scaled by 1/sqrt(head_width); max; e_j = exp(s_j -
  * max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum. (Exact rules: attention.cl.)
  * head_width is at most 128, and at most 256 on devices with 256 KiB of local memory and on the host (LIMIT).
- * Memory is linear in the tokens: scores are never stored but a block at a time in the device's caches. */
+ * Memory is linear in the tokens: scores exist one block at a time, in local memory. */
 struct keel_attention {
     uint32_t batch, tokens, heads, head_width;
     bool bidirectional;

@@ -3,12 +3,12 @@
  *
  * A golden case is one operation in one shape. Its inputs come from its name, its launches from the same
  * keel_op_ call that training uses, and the hash over all that it writes is a number in the source
- * (golden_cases.c), proved against the host's C reference by the tests. So one case tells whether compiler,
- * driver and board together give canonical bits, without another device to compare with: for bring-up,
- * for screening a board while it trains, for admitting a spare.
+ * (kernels/golden), proved against the host's C reference by the tests. One case therefore tests compiler,
+ * driver and board together, without a second device to compare with: at bring-up, between the steps of a
+ * training run, and before a spare is admitted.
  *
  * Around every buffer of a case lie guard words, which are read back afterwards; inputs are read back too. A
- * kernel or a driver that writes where it must not is told by the name of the buffer and the offset.
+ * stray write of a kernel or a driver is reported with the buffer's name and the offset.
  *
  * Threads: as keel_kernels and keel_queue, one at a time. Memory: allocated and freed within each call; no
  * case needs more than KEEL_GOLDEN_BYTES_MAX of the device. */
@@ -42,15 +42,14 @@ struct keel_golden_result {
     const char *hit_buffer; /* where not intact: the first buffer that was hit (static string), */
     int64_t
         hit_offset_bytes; /* and the first byte: negative or beyond its end in the guards, else in an input */
-    bool
-        transfer; /* not right as above, and all is when it is read again: the read was wrong, not the rest */
+    bool transfer; /* wrong above, but right when read again: the transfer from the device was at fault */
 };
 
 /* Run one case and look at what it left. Blocks until deadline_ns (keel/clock.h), for the build of the
- * kernels has been done before. OK says only that it ran: look at matches and intact. Errors: TIMEOUT (the
- * device still runs); NO_MEMORY; what the device says. What a device that runs, hangs or is gone may still
- * write to is kept, lost to this process. A device that gave an error is to be left to its own process, which
- * ends. */
+ * kernels has been done before. OK means that it ran; whether it is right is in matches and intact. Errors:
+ * TIMEOUT (the device is still running), NO_MEMORY, those of the device. Memory that a running, hung or lost
+ * device may still write to is leaked on purpose. After an error this process must not use the device again,
+ * and should end. */
 enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                  uint64_t deadline_ns, struct keel_golden_result *out);
 

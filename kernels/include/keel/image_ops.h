@@ -24,16 +24,16 @@ struct keel_conv_shape {
 /* Height (axis 0) or width (axis 1) of the output: (size + 2 pad - dilation (kernel - 1) - 1) / stride + 1,
  * of a shape without fault. */
 uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
-/* What makes no sense in a shape, in words, or NULL: nothing to compute, a stride, dilation or number of
- * groups of 0, groups that do not divide the channels, a kernel larger than the padded image, more than 2^31
- * pixels. Any thread. */
+/* Why a shape is invalid, in words, or NULL if it is valid: nothing to compute, a stride, dilation or number
+ * of groups of 0, groups that do not divide the channels, a kernel larger than the padded image, more than
+ * 2^31 pixels. Any thread. */
 const char *keel_conv_fault(const struct keel_conv_shape *shape);
 
 /* What native kernels (keel_kernels_options.native) need for a convolution of 3 x 3 and stride 1, where
  * Winograd's F(4 x 4, 3 x 3) is faster (Lavin and Gray 2016: 36 multiplications for 16 outputs instead of
- * 144): forward, or with `back` for the gradient to data. All 0: none, and the canonical order is taken. It
- * is bounded: larger batches do not need more. Buffers of at least so many bytes, shared in order by all
- * operations of a queue.
+ * 144): forward, or with `back` for the gradient to data. All 0: none, and the canonical order is taken. The
+ * sizes do not grow with the batch. The caller provides buffers of at least these sizes; all operations of
+ * one queue may share them, since it runs them in order.
  *
  * Tolerance: of values of like size, no element differs from the canonical one by more than 2^-19 sqrt(n) of
  * the largest, n the channels that are summed (out_channels with `back`): a chain of n roundings, which

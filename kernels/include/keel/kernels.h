@@ -8,16 +8,16 @@
  * over k strictly ascending, fixed-shape trees, own exp/log/tanh/rsqrt (canon_math.h), no float
  * atomics: so that the bits are the same on every device, at every tiling. The exact order of each
  * operation is stated at its descriptor, and each .cl file has a host reference in C beside it, with
- * the same arguments, that the `host` device runs. This is said of results that are numbers or infinities.
- * Where a result is NaN it is NaN on every device, but its sign and payload are the processor's own (IEEE
- * 754-2019, 6.2 leaves them open) and are not made equal: a select in each kernel would cost time for values
- * that end the step anyway. Compare with isnan, not by bits; a digest over a NaN differs between devices.
+ * the same arguments, that the `host` device runs. The guarantee covers finite results and infinities. A
+ * result that is NaN is NaN on every device, but its sign and payload depend on the processor (IEEE
+ * 754-2019, 6.2 leaves them open): making them equal would cost a select in each kernel, for values that end
+ * the step anyway. Compare NaNs with isnan, not by bits; a digest over a NaN differs between devices.
  *
  * All tensors are dense row-major float32 unless said otherwise; token ids are int32. Buffers are
  * borrowed: they must outlive the list. Building lists is not thread-safe per keel_kernels object.
- * Errors: INVALID names the operation and the shapes (sizes that 64 bits do not hold, an output that overlaps
- * what it is made of where the descriptor does not allow it, an epsilon or scale that is not finite): mend
- * the descriptor; NO_MEMORY; what the device says. */
+ * Errors: INVALID names the operation and the shapes: a size overflows 64 bits, an output overlaps an operand
+ * that the descriptor does not let it alias, or epsilon or scale is not finite; correct the descriptor.
+ * NO_MEMORY. Errors of the device are passed on. */
 #ifndef KEEL_KERNELS_H
 #define KEEL_KERNELS_H
 
@@ -34,15 +34,15 @@ struct keel_kernels; /* the built programs of one device, and which variant it u
  * from the driver's cache. The device outlives the kernels. */
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out);
 
-/* Tunables: how kernels are built or cut for a device, never what they compute: no setting changes a bit
- * (but `native` ones of native kernels, within the tolerance).
- * Each device has its defaults; `keel board tune` looks for better ones. index < keel_tunable_count(). */
+/* Tunables choose how a kernel is compiled and how its work is divided. They never change a result (except
+ * `native` ones of native kernels, within the tolerance stated there). Each device has defaults; `keel board
+ * tune` searches for better ones. index < keel_tunable_count(). */
 struct keel_tunable {
     const char *name;       /* "gemm.depth" */
-    const char *changes;    /* what it is, in one line, for people */
-    const uint32_t *values; /* all that it may be, ascending */
+    const char *changes;    /* one line of help */
+    const uint32_t *values; /* the allowed values, ascending */
     uint32_t value_count;
-    bool native; /* of native kernels alone: there it may change bits, within the tolerance */
+    bool native; /* only for native kernels, where it may change bits within the tolerance */
 };
 uint32_t keel_tunable_count(void);
 struct keel_tunable keel_tunable_get(uint32_t index);
@@ -68,23 +68,22 @@ struct keel_kernels_options {
         *settings; /* instead of the defaults; borrowed for the call. INVALID names what
                       is no tunable, or none of its values; LIMIT what the device has not. */
     uint32_t setting_count;
-    const struct keel_device_info
-        *target; /* the device that the code is for, where this one only compiles for
-                    it: build options and groups are those of the target. Copied. */
+    const struct keel_device_info *target; /* NULL, or cross-compilation: build options and group sizes are
+                                              those of this device, and the open one only compiles. Copied. */
     const struct keel_provider_parameters
         *provider_parameters; /* CLBlast's, for fp32, where it computes products (gemm.provider); borrowed for
                                  the call. They hold for the device and the process, until they are given
                                  anew. INVALID names what it refuses. */
     uint32_t provider_parameter_count;
-    const char *provider_file; /* where they stand, for who must mend them; NULL: it is not said */
-    bool only_artifacts;       /* nothing may be compiled on the device: its products are our own */
+    const char *provider_file; /* the file they were read from, for error messages, or NULL */
+    bool only_artifacts;       /* compile nothing on the device: CLBlast is then not used */
 };
 enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           const struct keel_kernels_options *options,
                                           struct keel_kernels **out);
-/* Whether a device of these facts has room for the settings, and without any for the defaults, which follow
- * its local memory: 16 KiB suffice. Pure; any thread. LIMIT says what to lower, INVALID what is no setting.
- */
+/* Whether the kernels fit a device with these properties: its local memory must hold the tiles of the given
+ * settings; the defaults adapt to it, and 16 KiB are enough. Pure; any thread. LIMIT names the setting to
+ * lower, INVALID an unknown one. */
 enum keel_status keel_kernels_check(const struct keel_device_info *info, const struct keel_setting *settings,
                                     uint32_t setting_count);
 void keel_kernels_destroy(struct keel_kernels *kernels);
@@ -96,8 +95,8 @@ void keel_kernels_provider(const struct keel_kernels *kernels, char out[KEEL_PRO
 /* The value of a tunable that these kernels were built with. */
 uint32_t keel_kernels_setting(const struct keel_kernels *kernels, uint32_t tunable_index);
 
-/* The programs that there are, for who keeps their code (keel board build); index < keel_kernels_part_count.
- * Owned by the kernels. */
+/* The built programs, for `keel board build`, which stores their code; index < keel_kernels_part_count. Owned
+ * by the kernels. */
 struct keel_kernels_part {
     const struct keel_module *module;
     const char *options; /* build options */
@@ -120,10 +119,11 @@ struct keel_launch_list {
     uint32_t capacity;
     struct keel_commands *commands; /* owned; NULL until it is sealed */
 };
-/* Before the buffers that its launches use. */
+/* Call it before destroying the buffers that its launches use. */
 void keel_launch_list_fini(struct keel_launch_list *list);
-/* Nothing is appended any more, and running it is a replay of keel/device.h: no argument is set, none is
- * checked, nothing is allocated. For lists that run often; an empty one is fine. What the device says. */
+/* Close the list: appending to it asserts from now on, and running it replays recorded commands
+ * (keel/device.h), which sets and checks no arguments and allocates nothing. For lists that run often; an
+ * empty list is allowed. Errors: those of the device. */
 enum keel_status keel_launch_list_seal(struct keel_launch_list *list, const struct keel_kernels *kernels);
 /* Enqueue all launches in order; sealed or not. */
 enum keel_status keel_launch_list_run(const struct keel_launch_list *list, struct keel_queue *queue);
@@ -212,9 +212,9 @@ struct keel_gemm_grouped {
 enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct keel_gemm_grouped *op,
                                       struct keel_launch_list *list);
 
-/* Is C still what the product wrote? Reads C once and compares the checksums that keel_op_gemm left. Whatever
- * has changed in one column of a tile of 8 x 48 since is found for certain, what has changed in several with
- * probability 1 - 2^-32; what the arithmetic itself got wrong is not (golden operations are for that). `pre`
+/* Is C still what the product wrote? Reads C once and compares the checksums that keel_op_gemm left. Any
+ * change within one column of a tile of 8 x 48 is detected with certainty, changes in several columns with
+ * probability 1 - 2^-32. Errors of the arithmetic itself are not detected (golden cases are for that). `pre`
  * is not covered. report[0] += tiles that differ; report[1] = the lowest of their numbers, batch after batch,
  * row after row of tiles; put {0, UINT32_MAX} there before. `report` holds one of these for each
  * report_index. */

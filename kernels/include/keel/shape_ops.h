@@ -2,8 +2,8 @@
  * permute, multiply; softmax, top-k, argmax, cumulative sum.
  *
  * Conventions as in keel/kernels.h: descriptors, borrowed buffers, launches appended to a list, canonical
- * bits. What is moved is moved bit by bit, so float32 and int32 alike. Every size is 1 or more; INVALID names
- * the operation and the shapes, and then nothing has been appended that may run: mend the descriptor. */
+ * bits. What is moved is moved bit by bit, so float32 and int32 alike. Every size is 1 or more. INVALID names
+ * the operation and the shapes, and leaves the list as it was: correct the descriptor. */
 #ifndef KEEL_SHAPE_OPS_H
 #define KEEL_SHAPE_OPS_H
 

@@ -2,10 +2,10 @@
  * dot; and mixtures of experts: dispatch, combine, balance loss.
  *
  * Conventions as in keel/kernels.h: descriptors, borrowed buffers, launches appended to a list, canonical
- * bits. Numbers (ids, choices, places) are int32 data that no descriptor can check. One that is outside its
- * range reads nothing and writes nothing: it is an absent row, and -1 is the usual way to say so. What is
- * meant to be valid is checked by who loads the data. Every size is 1 or more; INVALID names the operation
- * and the shapes: mend the descriptor. */
+ * bits. Indices (ids, choices, places) are int32 data, which a descriptor cannot check. An index outside its
+ * range is an absent row: it reads and writes nothing; -1 is the usual value. Whoever loads the data
+ * validates it. Every size is 1 or more; INVALID names the operation and the shapes: correct the descriptor.
+ */
 #ifndef KEEL_TABLE_OPS_H
 #define KEEL_TABLE_OPS_H
 

@@ -2,9 +2,9 @@
  *
  * Values are numbered tensors of known shape; nodes are rows of the operation table (ops.c): name, index
  * rule (an einsum-like string from which shapes, FLOPs and bytes are derived), gradient, kernels. Shape
- * errors are found when a node is added, and name the operation and the shapes. The builder keeps the
- * first error: check keel_graph_status once, at the end. A NULL where a name, a spec, an order, parts or a
- * place for results is wanted is an error of the program, and asserts. */
+ * errors are found when a node is added, and name the operation and the shapes. The builder keeps the first
+ * error and ignores later calls: check keel_graph_status once, at the end. A NULL pointer for a name, spec,
+ * order, parts or result is a programming error and asserts. */
 #ifndef KEEL_GRAPH_H
 #define KEEL_GRAPH_H
 
@@ -78,8 +78,8 @@ struct keel_conv2d_spec {
 keel_value keel_graph_conv2d(struct keel_graph *, keel_value x, keel_value weight, keel_value bias,
                              const struct keel_conv2d_spec *);
 /* Over all but the last dimension (Ioffe and Szegedy 2015). running_mean and running_variance are statistics
- * of this batch norm alone, by which the program for evaluation goes; they stay as they are where no gradient
- * reaches it. */
+ * that belong to this batch norm alone; evaluation normalises with them. Where no gradient reaches the node
+ * they are not updated. */
 keel_value keel_graph_batch_norm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
                                  keel_value running_mean, keel_value running_variance);
 struct keel_pool_spec {
@@ -90,8 +90,9 @@ keel_value keel_graph_avg_pool(struct keel_graph *, keel_value x,
                                const struct keel_pool_spec *);            /* padding counts */
 keel_value keel_graph_global_avg_pool(struct keel_graph *, keel_value x); /* [batch, channels] */
 
-/* Elements moved; shapes without the dimensions that are not said. A reshape costs nothing where x is not
- * used again. At most 64 parts along `axis`; order: which dimension of x each of the result is, one for each.
+/* Moving elements. A reshape is free where x is not used again. concat joins at most 64 parts along `axis`,
+ * alike in all other dimensions. permute: dimension i of the result is dimension order[i] of x; one entry for
+ * each dimension.
  */
 keel_value keel_graph_reshape(struct keel_graph *, keel_value x, struct keel_shape shape);
 keel_value keel_graph_concat(struct keel_graph *, const keel_value *parts, uint32_t count, uint32_t axis);
@@ -106,7 +107,8 @@ void keel_graph_top_k(struct keel_graph *, keel_value x, uint32_t k, keel_value 
 keel_value keel_graph_cumsum(struct keel_graph *, keel_value x);
 
 /* Rows by number: ids [..., l] of table [v, n] (a parameter) summed to [..., n]; ids [...] of x [r, n] to
- * [..., n]. A number that is no row, as -1, adds nothing. Gradients touch only the rows that occur. */
+ * [..., n]. An index outside the table, such as -1, adds nothing. Gradients touch only the rows that occur.
+ */
 keel_value keel_graph_embedding_bag(struct keel_graph *, keel_value ids, keel_value table);
 keel_value keel_graph_gather(struct keel_graph *, keel_value x, keel_value ids);
 /* [b, f, n] to [b, f (f - 1) / 2]: dot products of pairs (Naumov et al. 2019), (1,0), (2,0), (2,1) ... */
@@ -127,9 +129,9 @@ keel_value keel_graph_combine(struct keel_graph *, keel_value y, keel_value plac
 keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities, keel_value choice,
                                    float weight);
 
-/* Losses: targets are not trained: training refuses those with a parameter behind them. Each is a mean, and
- * all add to one sum, which they return. The first of these also makes its first operand the output, unless
- * there is one. */
+/* Losses. Each is a mean over its rows; all of them add to one scalar, which they return. Targets must not
+ * depend on a trained parameter: autodiff refuses them (UNSUPPORTED). The first loss also makes its first
+ * operand the graph's output, if none is set. */
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
 keel_value keel_graph_bce(struct keel_graph *, keel_value logits, keel_value targets); /* targets: floats */
 keel_value keel_graph_mse(struct keel_graph *, keel_value x, keel_value targets);      /* of x's shape */
