@@ -8,21 +8,6 @@ float keel_canon_exp(float x)
     return canon_exp(x);
 }
 
-float keel_canon_log(float x)
-{
-    return canon_log(x);
-}
-
-float keel_canon_tanh(float x)
-{
-    return canon_tanh(x);
-}
-
-float keel_canon_rsqrt(float x)
-{
-    return canon_rsqrt(x);
-}
-
 float keel_canon_sqrt(float x)
 {
     return canon_sqrt(x);

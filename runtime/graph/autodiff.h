@@ -36,7 +36,8 @@ static inline bool wanted(const struct keel_autodiff *autodiff, keel_value value
     return value != 0 && autodiff->wanted[value];
 }
 
-/* Another summand of the gradient of `value`; into its accumulator when it is a parameter. */
+/* Another summand of the gradient of `value`, unless that is not wanted; into its accumulator when it is a
+ * parameter. */
 void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand);
 /* The same, of what a new node makes. */
 #define KEEL_GRADIENT(autodiff, value, ...)                                                                  \

@@ -91,28 +91,18 @@ static void grad_linear_transposed(struct keel_autodiff *autodiff, const struct 
     product_gradient(autodiff, node, KEEL_OP_TRANSPOSED_DW, KEEL_OP_TRANSPOSED_DX);
 }
 
-static void norm_gradient(struct keel_autodiff *autodiff, const struct keel_node_request *request)
-{
-    const keel_value dx = keel_graph_node(autodiff->graph, request);
-    if (wanted(autodiff, request->in[0]))
-        keel_gradient_add(autodiff, request->in[0], dx);
-}
-
 static void grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value x = node->in[0], gamma = node->in[1], dy = arrived(autodiff, node->out[0]);
-    norm_gradient(autodiff, &(struct keel_node_request){.op = KEEL_OP_LAYERNORM_GRAD,
-                                                        .in = {x, gamma, node->out[1], node->out[2], dy},
-                                                        .into = {0, accumulator(autodiff, gamma),
-                                                                 accumulator(autodiff, node->in[2])}});
+    KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_LAYERNORM_GRAD, .in = {x, gamma, node->out[1], node->out[2], dy},
+                  .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, node->in[2])});
 }
 
 static void grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value x = node->in[0], gamma = node->in[1], dy = arrived(autodiff, node->out[0]);
-    norm_gradient(autodiff, &(struct keel_node_request){.op = KEEL_OP_RMS_NORM_GRAD,
-                                                        .in = {x, gamma, node->out[1], dy},
-                                                        .into = {0, accumulator(autodiff, gamma)}});
+    KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_RMS_NORM_GRAD, .in = {x, gamma, node->out[1], dy},
+                  .into = {0, accumulator(autodiff, gamma)});
 }
 
 static void describe_activation(const struct keel_ir_node *node, char *text, size_t text_bytes)
@@ -133,13 +123,9 @@ static void grad_swiglu(struct keel_autodiff *autodiff, const struct keel_ir_nod
 {
     keel_value da = KEEL_NODE(autodiff->graph, .op = KEEL_OP_SWIGLU_GRAD,
                               .in = {node->in[0], node->in[1], arrived(autodiff, node->out[0])});
-    if (da == 0)
-        return;
     keel_value db = keel_graph_last_result(autodiff->graph, 1);
-    if (wanted(autodiff, node->in[0]))
-        keel_gradient_add(autodiff, node->in[0], da);
-    if (wanted(autodiff, node->in[1]))
-        keel_gradient_add(autodiff, node->in[1], db);
+    keel_gradient_add(autodiff, node->in[0], da);
+    keel_gradient_add(autodiff, node->in[1], db);
 }
 
 /* The same mask on the gradient. */
@@ -152,8 +138,7 @@ static void grad_dropout(struct keel_autodiff *autodiff, const struct keel_ir_no
 static void grad_add(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     for (uint32_t i = 0; i < 2; i++)
-        if (wanted(autodiff, node->in[i]))
-            keel_gradient_add(autodiff, node->in[i], arrived(autodiff, node->out[0]));
+        keel_gradient_add(autodiff, node->in[i], arrived(autodiff, node->out[0]));
 }
 
 /* ---- launches: products -------------------------------------------------------------------------------- */

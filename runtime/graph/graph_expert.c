@@ -154,16 +154,12 @@ keel_value keel_graph_combine(struct keel_graph *graph, keel_value y, keel_value
 
 static void grad_combine(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    struct keel_graph *graph = autodiff->graph;
-    keel_value dy = KEEL_NODE(graph, .op = KEEL_OP_COMBINE_GRAD,
-                              .in = {node->in[0], node->in[1], node->in[2], arrived(autodiff, node->out[0])});
-    if (dy == 0)
-        return;
-    keel_value dweights = keel_graph_last_result(graph, 1);
-    if (wanted(autodiff, node->in[2]))
-        keel_gradient_add(autodiff, node->in[2], dweights);
-    if (wanted(autodiff, node->in[0]))
-        keel_gradient_add(autodiff, node->in[0], dy);
+    const keel_value dy =
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_COMBINE_GRAD,
+                  .in = {node->in[0], node->in[1], node->in[2], arrived(autodiff, node->out[0])});
+    const keel_value dweights = keel_graph_last_result(autodiff->graph, 1);
+    keel_gradient_add(autodiff, node->in[2], dweights);
+    keel_gradient_add(autodiff, node->in[0], dy);
 }
 
 static enum keel_status emit_combine(struct keel_emit *emit, const struct keel_ir_node *node)

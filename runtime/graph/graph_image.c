@@ -236,12 +236,9 @@ static void grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir
     struct keel_ir_node *forward = &autodiff->graph->nodes[autodiff->node];
     forward->out[3] = accumulator(autodiff, node->in[3]);
     forward->out[4] = accumulator(autodiff, node->in[4]);
-    keel_value dx =
-        KEEL_NODE(autodiff->graph, .op = KEEL_OP_BATCH_NORM_GRAD,
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_BATCH_NORM_GRAD,
                   .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
                   .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)});
-    if (wanted(autodiff, node->in[0]))
-        keel_gradient_add(autodiff, node->in[0], dx);
 }
 
 static void pool_gradient(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,
@@ -280,10 +277,15 @@ static enum keel_status conv_workspace(struct keel_emit *emit, const struct keel
     return keel_emit_workspace_part(emit, products_at, bytes.products, &out->products);
 }
 
+static struct keel_conv_shape conv_of(const struct keel_emit *emit, const struct keel_ir_node *node,
+                                      keel_value weight)
+{
+    return conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0], shape_of(emit, weight)->size);
+}
+
 static enum keel_status emit_conv2d(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_conv2d op = {.shape = conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
-                                                 shape_of(emit, node->in[1])->size),
+    struct keel_conv2d op = {.shape = conv_of(emit, node, node->in[1]),
                              .x = buffer_of(emit, node->in[0]),
                              .weight = buffer_of(emit, node->in[1]),
                              .bias = buffer_of(emit, node->in[2]),
@@ -294,9 +296,7 @@ static enum keel_status emit_conv2d(struct keel_emit *emit, const struct keel_ir
 
 static enum keel_status emit_conv2d_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_conv2d_grad_data op = {.shape =
-                                           conv_shape(&node->attributes, shape_of(emit, node->in[0])->size[0],
-                                                      shape_of(emit, node->in[1])->size),
+    struct keel_conv2d_grad_data op = {.shape = conv_of(emit, node, node->in[1]),
                                        .dy = buffer_of(emit, node->in[0]),
                                        .weight = buffer_of(emit, node->in[1]),
                                        .dx = buffer_of(emit, node->out[0])};
@@ -306,9 +306,7 @@ static enum keel_status emit_conv2d_dx(struct keel_emit *emit, const struct keel
 
 static enum keel_status emit_conv2d_dw(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    const struct keel_conv2d_grad_weight op = {.shape = conv_shape(&node->attributes,
-                                                                   shape_of(emit, node->in[0])->size[0],
-                                                                   shape_of(emit, node->out[0])->size),
+    const struct keel_conv2d_grad_weight op = {.shape = conv_of(emit, node, node->out[0]),
                                                .x = buffer_of(emit, node->in[0]),
                                                .dy = buffer_of(emit, node->in[1]),
                                                .dweight = buffer_of(emit, node->out[0])};

@@ -82,15 +82,15 @@ static float call_reciprocal(float x)
 START_TEST(exp_log_tanh_cos_stay_within_their_ulp)
 {
     assert_within("exp", sweep(keel_canon_exp, exp, 0x1p-126f, 88.72283f, 1), EXP_ULP);
-    assert_within("log", sweep(keel_canon_log, log, 0x1p-126f, 3.4028234e38f, 0), LOG_ULP);
-    assert_within("tanh", sweep(keel_canon_tanh, tanh, 0x1p-126f, 3.4028234e38f, 1), TANH_ULP);
+    assert_within("log", sweep(canon_log, log, 0x1p-126f, 3.4028234e38f, 0), LOG_ULP);
+    assert_within("tanh", sweep(canon_tanh, tanh, 0x1p-126f, 3.4028234e38f, 1), TANH_ULP);
     assert_within("cos", sweep(keel_canon_cos, cos, 0x1p-126f, 3.1415925f, 0), COS_ULP);
 }
 END_TEST
 
 START_TEST(rsqrt_and_reciprocal_stay_within_their_ulp)
 {
-    assert_within("rsqrt", sweep(keel_canon_rsqrt, true_rsqrt, 0x1p-126f, 3.4028234e38f, 0), RSQRT_ULP);
+    assert_within("rsqrt", sweep(canon_rsqrt, true_rsqrt, 0x1p-126f, 3.4028234e38f, 0), RSQRT_ULP);
     assert_within("reciprocal", sweep(call_reciprocal, true_reciprocal, 0x1p-125f, 0x1p125f, 1),
                   RECIPROCAL_ULP);
 }
@@ -143,16 +143,14 @@ START_TEST(special_values_are_those_of_ieee_with_denormals_as_zero)
     }
     ck_assert(keel_canon_exp(inf) == inf && keel_canon_exp(-inf) == 0.0f && keel_canon_exp(0.0f) == 1.0f);
     ck_assert(keel_canon_exp(tiny) == 1.0f && keel_canon_exp(88.8f) == inf && keel_canon_exp(-87.4f) == 0.0f);
-    ck_assert(keel_canon_log(0.0f) == -inf && keel_canon_log(tiny) == -inf && keel_canon_log(inf) == inf);
-    ck_assert(keel_canon_log(1.0f) == 0.0f && keel_canon_log(-1.0f) != keel_canon_log(-1.0f));
-    ck_assert(keel_canon_rsqrt(0.0f) == inf && keel_canon_rsqrt(inf) == 0.0f &&
-              keel_canon_rsqrt(4.0f) == 0.5f);
-    ck_assert(keel_canon_rsqrt(-1.0f) != keel_canon_rsqrt(-1.0f));
-    ck_assert(keel_canon_tanh(inf) == 1.0f && keel_canon_tanh(-inf) == -1.0f &&
-              keel_canon_tanh(tiny) == 0.0f);
-    ck_assert(signbit(keel_canon_tanh(-0.0f)) && keel_canon_cos(0.0f) == 1.0f);
-    ck_assert(keel_canon_exp(nan) != keel_canon_exp(nan) && keel_canon_log(nan) != keel_canon_log(nan));
-    ck_assert(keel_canon_tanh(nan) != keel_canon_tanh(nan) && keel_canon_rsqrt(nan) != keel_canon_rsqrt(nan));
+    ck_assert(canon_log(0.0f) == -inf && canon_log(tiny) == -inf && canon_log(inf) == inf);
+    ck_assert(canon_log(1.0f) == 0.0f && canon_log(-1.0f) != canon_log(-1.0f));
+    ck_assert(canon_rsqrt(0.0f) == inf && canon_rsqrt(inf) == 0.0f && canon_rsqrt(4.0f) == 0.5f);
+    ck_assert(canon_rsqrt(-1.0f) != canon_rsqrt(-1.0f));
+    ck_assert(canon_tanh(inf) == 1.0f && canon_tanh(-inf) == -1.0f && canon_tanh(tiny) == 0.0f);
+    ck_assert(signbit(canon_tanh(-0.0f)) && keel_canon_cos(0.0f) == 1.0f);
+    ck_assert(keel_canon_exp(nan) != keel_canon_exp(nan) && canon_log(nan) != canon_log(nan));
+    ck_assert(canon_tanh(nan) != canon_tanh(nan) && canon_rsqrt(nan) != canon_rsqrt(nan));
 }
 END_TEST
 

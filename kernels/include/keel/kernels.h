@@ -430,9 +430,6 @@ uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_elem
 
 /* ---- canonical scalar functions on the host (same bits as in kernels) ------------------------- */
 float keel_canon_exp(float x);
-float keel_canon_log(float x);
-float keel_canon_tanh(float x);
-float keel_canon_rsqrt(float x);
 float keel_canon_sqrt(float x);
 float keel_canon_divide(float a, float b);
 /* cos on [0, pi], for schedules; 1 - beta^t by repeated squaring in double. */
