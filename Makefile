@@ -10,6 +10,7 @@
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make install DESTDIR= PREFIX=/usr/local
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
+#   make keel-board keel-ckpt [STATIC=yes]                programs for boards of 64 MB: install-board, install-ckpt
 
 # What may be left out, each with its library: `make FABRIC=no`, in any mix. STATIC=yes links programs that need nothing
 # of the machine, and leaves out what cannot be linked so, or what Debian has no archive of (ISA-L).
@@ -76,7 +77,7 @@ excluded := $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(without_$(t)),$(i
 $(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
 # libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, and of ckpt all but the commands.
-hal_HOST_SRC := $(filter host/%,$(hal_SRC))
+hal_HOST_SRC := $(filter-out host/program_main.c,$(filter host/%,$(hal_SRC)))
 # The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC := $(wildcard tests/emulated/*.c)
 include kernels/sources.mk tests/sources.mk
@@ -116,16 +117,23 @@ LDFLAGS_SO = $(LDFLAGS_ALL) -shared -Wl,-z,defs -Wl,-soname,$(@F).0
 include_of = $(foreach r,$(1) $($(1)_MAY),-I$(r)/include)
 objects_of = $(patsubst %.c,$(BUILD)/obj/$(1)/%.o,$($(1)_SRC)) $(patsubst %.cl,$(BUILD)/obj/gen/$(1)/%.cl.o,$($(1)_CL))
 
-MAIN_OBJ := $(BUILD)/obj/runtime/commands/keel_main.o
-LIB_OBJ := $(filter-out $(MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
+# A program is hal's main() and its own main file; neither is in a library.
+MAIN_OBJ := $(addprefix $(BUILD)/obj/,hal/host/program_main.o runtime/commands/keel_main.o)
+SMALL_MAIN_OBJ := $(addprefix $(BUILD)/obj/,boards/bringup/keel_board_main.o ckpt/commands/keel_ckpt_main.o)
+LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(call objects_of,$(room))))
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
-CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS),$(call objects_of,ckpt))
+CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(BUILD)/keel $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so $(BUILD)/libkeel-ckpt.a $(BUILD)/libkeel-emulated.so
+PROGRAMS := keel keel-board keel-ckpt
+all: $(addprefix $(BUILD)/,$(PROGRAMS) libkeel-ckpt.a)
+ifeq ($(STATIC),no)
+all: $(addprefix $(BUILD)/,libkeel.so libkeel-ckpt.so libkeel-emulated.so)
+endif
+keel-board keel-ckpt: %: $(BUILD)/%
 
 # Objects of one mix, should a folder be used for another: what it was built without, and how it is linked.
 $(shell mkdir -p $(BUILD) && echo '$(left_out) STATIC=$(STATIC)' | cmp -s - $(BUILD)/toggles || echo '$(left_out) STATIC=$(STATIC)' > $(BUILD)/toggles)
@@ -181,8 +189,14 @@ $(BUILD)/libkeel-emulated.so: $(emulated_SRC) tests/emulated/layer.h
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
+$(BUILD)/keel-board: $(firstword $(MAIN_OBJ)) $(firstword $(SMALL_MAIN_OBJ)) $(BUILD)/libkeel.a
+$(BUILD)/keel-ckpt: $(firstword $(MAIN_OBJ)) $(lastword $(SMALL_MAIN_OBJ)) $(CKPT_COMMANDS) $(BUILD)/libkeel-ckpt.a
+$(BUILD)/keel $(BUILD)/keel-board: program_LIBS = $(ALL_LIBS)
+$(BUILD)/keel-ckpt: program_LIBS = $(ckpt_LIBS)
+$(addprefix $(BUILD)/,$(PROGRAMS)):
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(ALL_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(if $(filter yes,$(STATIC)),-static) -o $@ $^ $(program_LIBS)
+$(firstword $(MAIN_OBJ)): CFLAGS_ALL += -DKEEL_LEFT_OUT='"$(if $(left_out), (built with $(left_out)))"'
 
 # ---- tests -------------------------------------------------------------------------------------------
 # tests/ROOM/NAME_test.c is one program; it sees the doors of its room's allowed rooms and the room's own headers.
@@ -274,7 +288,7 @@ fuzz: deps
 	  OPT="-O1 -g" fuzz-programs
 	@BUILD=build/fuzz sh tests/fuzz/fuzz.sh
 
--include $(LIB_OBJ:.o=.d) $(wildcard $(BUILD)/examples/*.d) $(fuzz_programs:=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(wildcard $(BUILD)/examples/*.d) $(fuzz_programs:=.d) $(test_programs:=.d) $(MAIN_OBJ:.o=.d) $(SMALL_MAIN_OBJ:.o=.d)
 
 # ---- set-up, data, demo, drills, benches ---------------------------------------------------------------
 deps:
@@ -385,7 +399,7 @@ define lint_rules
 $(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
+	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" -DKEEL_LEFT_OUT=\"\" $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
 	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
 $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
@@ -424,19 +438,37 @@ pc_NAME_OpenCL := OpenCL
 define write_pc
 printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: $(1)' 'Description: $(2)' 'Version: $(VERSION)' 'Requires.private: $(call pc_of,$(3))' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -l$(1)' 'Libs.private: $(call pc_rest,$(3)) -pthread' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(1).pc
 endef
+# install_pages PAGES
+define install_pages
+for page in $(1); do \
+  section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
+  install -d "$$section" && sed 's|PREFIX/|$(PREFIX)/|g' "$$page" > "$$section/$${page##*/}" && chmod 644 "$$section/$${page##*/}" || exit 1; \
+done
+endef
+# A small program alone, with its pages; keel-board with the boards' folders.
+install-board: $(BUILD)/keel-board
+	install -D -m 755 $< $(DESTDIR)$(PREFIX)/bin/keel-board
+	$(call install_pages,$(wildcard boards/man/*))
+	$(install_boards)
+install-ckpt: $(BUILD)/keel-ckpt
+	install -D -m 755 $< $(DESTDIR)$(PREFIX)/bin/keel-ckpt
+	$(call install_pages,$(wildcard ckpt/man/*))
+define install_boards
+for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
+sed 's|runtime/jobs/|$(PREFIX)/share/keel/jobs/|' boards/README.md > $(DESTDIR)$(PREFIX)/share/keel/boards/README.md
+endef
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libkeel.a $(BUILD)/libkeel-ckpt.a $(DESTDIR)$(PREFIX)/lib/
+ifeq ($(STATIC),no)
 	install -m 755 $(BUILD)/libkeel.so $(DESTDIR)$(PREFIX)/lib/libkeel.so.0
 	install -m 755 $(BUILD)/libkeel-ckpt.so $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so.0
 	ln -sf libkeel.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel.so
 	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
+endif
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
-	for page in $(man_pages); do \
-	  section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
-	  install -d "$$section" && sed 's|PREFIX/|$(PREFIX)/|g' "$$page" > "$$section/$${page##*/}" && chmod 644 "$$section/$${page##*/}" || exit 1; \
-	done
+	$(call install_pages,$(man_pages))
 	for job in runtime/jobs/*.conf; do \
 	  sed 's|build/data/|$(PREFIX)/share/keel/data/|' "$$job" > "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" && \
 	  chmod 644 "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" || exit 1; \
@@ -444,8 +476,7 @@ install: all
 	install -m 755 tests/setup/data.sh $(DESTDIR)$(PREFIX)/share/keel/
 	@sh tests/setup/data.sh $(DESTDIR)$(PREFIX)/share/keel/data text || \
 	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
-	for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
-	sed 's|runtime/jobs/|$(PREFIX)/share/keel/jobs/|' boards/README.md > $(DESTDIR)$(PREFIX)/share/keel/boards/README.md
+	$(install_boards)
 	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
 	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))
@@ -453,4 +484,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,13s/^# //p' Makefile
+	@sed -n '4,14s/^# //p' Makefile

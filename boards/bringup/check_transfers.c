@@ -205,7 +205,8 @@ static uint64_t large_bytes(const struct keel_bench *bench)
 {
     const struct keel_device_info *info = keel_device_info(bench->device);
     uint64_t bytes = keel_check_options(bench->run)->quick ? LARGE_BYTES_QUICK : LARGE_BYTES;
-    uint64_t share = info->memory_bytes / 8 * 3; /* there are two of them */
+    /* There are two of them, and as much of the host's, which may be the same memory. */
+    uint64_t share = info->memory_bytes / 8 * (info->unified_memory ? 1 : 3);
     bytes = bytes < share ? bytes : share;
     bytes = bytes < info->max_buffer_bytes ? bytes : info->max_buffer_bytes;
     return bytes & ~UINT64_C(4095);

@@ -25,8 +25,7 @@ static void host_discover(struct keel_candidate *out, uint32_t capacity, uint32_
 {
     if (*count == capacity)
         return;
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    uint64_t memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : UINT32_MAX;
+    const uint64_t memory_bytes = keel_memory_limit_bytes();
     out[(*count)++].info = (struct keel_device_info){
         .selector = "host",
         .name = "plain C, one thread",

@@ -42,6 +42,10 @@ struct keel_memory_stats {
 };
 struct keel_memory_stats keel_memory_stats(void);
 
+/* What this process may have at most: the machine's memory, or less by its limit of address space (ulimit -v)
+ * or that of its control group (version 2). Not what is free. */
+uint64_t keel_memory_limit_bytes(void);
+
 /* The size of something that lies in this process's memory, as the C library takes it. Asserts that it fits:
  * on a 32-bit machine a larger one was refused when the memory was asked for. */
 static inline size_t keel_size(uint64_t bytes)
