@@ -6,6 +6,7 @@
 #include <keel/ini.h>
 #include <keel/job.h>
 #include <keel/models.h>
+#include <keel/node.h>
 #include <keel/optimizer_ops.h>
 #include <math.h>
 #include <sodium.h>
@@ -13,11 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SHARDS_MAX = 256,
-    RANKS_MAX = 64,
-    BANDWIDTH_MIN = 65536 /* bytes a second */
-};
+enum { BANDWIDTH_MIN = 65536 /* bytes a second */ };
 
 _Static_assert((int)KEEL_F32 == 0 && (int)KEEL_BF16 == 1 && (int)KEEL_F16 == 2,
                "the choices of train.storage");
@@ -43,7 +40,7 @@ static const struct keel_ini_key keys[] = {
     {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0, "canonical|native", BITS,
      "canonical: the same bits on every board; native: the variants of kernels/README.md, faster on some "
      "boards, rounded otherwise"},
-    {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, SHARDS_MAX, NULL, BITS,
+    {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, KEEL_SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS,
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
@@ -161,9 +158,9 @@ static const struct keel_ini_key keys[] = {
      "file of the key that seals snapshots, which only its owner may read; empty: not sealed"},
     {"snapshot", "allow_nonfinite", KEEL_INI_BOOL, FIELD(snapshot_allow_nonfinite), "false", 0, 0, NULL, FREE,
      "commit a snapshot although it holds NaN or infinity"},
-    {"cluster", "ranks", KEEL_INI_U32, FIELD(ranks), "1", 1, RANKS_MAX, NULL, FREE,
-     "workers that carry shards"},
-    {"cluster", "nodes", KEEL_INI_U32, FIELD(nodes), "0", 0, RANKS_MAX - 1, NULL, FREE,
+    {"cluster", "ranks", KEEL_INI_U32, FIELD(ranks), "1", 1, KEEL_MEMBERS_MAX, NULL, FREE,
+     "workers; those beyond job.shards carry none"},
+    {"cluster", "nodes", KEEL_INI_U32, FIELD(nodes), "0", 0, KEEL_NODES_MAX - 1, NULL, FREE,
      "nodes that the ranks are spread over; 0: one per rank"},
     {"cluster", "spares", KEEL_INI_U32, FIELD(spares), "0", 0, 16, NULL, FREE,
      "warm spare nodes of one worker each"},
@@ -303,7 +300,7 @@ static const char *read_device(const char *at, struct device_entry *out)
     out->count = 1;
     if (digits > 0 && at[digits] == '*') {
         uint64_t count = strtoull(at, NULL, 10);
-        out->count = count <= RANKS_MAX ? (uint32_t)count : 0;
+        out->count = count <= KEEL_MEMBERS_MAX ? (uint32_t)count : 0;
         at += digits + 1;
         at += strspn(at, " ");
     }
@@ -335,7 +332,7 @@ static enum keel_status check_devices(const struct keel_job *job)
         if (entry.count == 0)
             return keel_fail(KEEL_INVALID,
                              "cluster.device = %.200s: entry %u: a count is 1 to %d, as in 4*host",
-                             job->device, number, RANKS_MAX);
+                             job->device, number, KEEL_MEMBERS_MAX);
         if (entry.length == 0 || entry.length >= KEEL_SELECTOR_BYTES)
             return keel_fail(KEEL_INVALID,
                              "cluster.device = %.200s: device %u has no name, or one of more than %d bytes",
@@ -377,12 +374,6 @@ static enum keel_status check_job(const struct keel_job *job)
                          "model.layers = %u: model.kind = moe has experts in every second block; give 2 or "
                          "more",
                          job->layers);
-    if (job->ranks > job->shards)
-        return keel_fail(
-            KEEL_INVALID,
-            "cluster.ranks = %u is more than job.shards = %u: some ranks would have nothing to do; "
-            "use fewer ranks, or a job of more shards",
-            job->ranks, job->shards);
     if (job->nodes > 0 && job->ranks % job->nodes != 0)
         return keel_fail(KEEL_INVALID, "cluster.ranks = %u does not divide over cluster.nodes = %u",
                          job->ranks, job->nodes);

@@ -6,9 +6,13 @@
 #ifndef KEEL_PARTIAL_SUMS_H
 #define KEEL_PARTIAL_SUMS_H
 
+#include <keel/node.h>
 #include <keel/transport.h>
 
-enum { KEEL_HOLD_NODES_MAX = 256, KEEL_HOLD_LEVELS_MAX = 12, KEEL_HOLD_GRADIENTS = -1 };
+enum { KEEL_HOLD_NODES_MAX = KEEL_SHARDS_MAX, KEEL_HOLD_LEVELS_MAX = 12, KEEL_HOLD_GRADIENTS = -1 };
+_Static_assert((int)KEEL_SHARDS_MAX <= 1 << KEEL_HOLD_LEVELS_MAX &&
+                   (int)KEEL_SHARDS_MAX <= (int)KEEL_GROUP_SHARDS_MAX,
+               "a shard has so many nodes above it, and a group takes them all");
 
 struct keel_held_node {
     struct keel_tree_node node;

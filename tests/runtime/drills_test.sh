@@ -38,6 +38,14 @@ drilled() {
         [ "$kills" -gt 0 ] || ! grep -q '"lost_ranks":[1-9]' "$out/events.jsonl" && break
     done
 }
+# More ranks than shards: those that carry none have the same bits, and are lost like others.
+drilled "$root/many" --ranks 6 --drill kill:rank=2,step=4 --drill kill:rank=0,step=7,at=reduce
+if same_bits "$root/auto/1/reference" "$root/many"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL: other bits with more ranks than shards"
+fi
 # --resume says how a run begins: one that loses all its workers at once goes on from its own snapshots.
 drilled "$root/all" --ranks 2 --resume none --drill kill:rank=0,step=12 --drill kill:rank=1,step=12
 if same_bits "$root/auto/1/reference" "$root/all" && grep -q '"event":"resumed"' "$root/all/events.jsonl"; then

@@ -105,7 +105,7 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
 {
     uint64_t state = 7;
     for (uint32_t history = 0; history < 300; history++) {
-        uint16_t ranks = (uint16_t)(1 + history % 16), shards = (uint16_t)(ranks + history % 50);
+        uint16_t ranks = (uint16_t)(1 + history % 16), shards = (uint16_t)(1 + history % 50);
         struct keel_view view = first_view((uint16_t)(ranks + history % 3), ranks, shards);
         for (uint32_t i = 1; i < 30; i++) {
             state = state * UINT64_C(6364136223846793005) + 1;

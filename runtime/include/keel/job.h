@@ -101,8 +101,8 @@ struct keel_job {
 };
 
 /* Defaults, then the file, then each override "section.key=value". INVALID names file and line (or the
- * override), NOT_FOUND the file. Checks what depends on one another (width divides into heads, ranks
- * not above shards, ranks divide into nodes). */
+ * override), NOT_FOUND the file. Checks what depends on one another (width divides into heads,
+ * ranks divide into nodes). */
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
                                struct keel_job *out);
 

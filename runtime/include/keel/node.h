@@ -24,6 +24,7 @@
 
 KEEL_API_BEGIN
 
+/* The limits of a run, for all rooms above transport. */
 enum {
     KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
     KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included */
