@@ -25,13 +25,3 @@ static inline uint16 canon_mul_hi_x16(uint a, uint16 b)
     const ulong8 lower = (pairs & 0xffffffffUL) * factor, upper = (pairs >> 32) * factor;
     return as_uint16((lower >> 32) | (upper & 0xffffffff00000000UL));
 }
-
-/* LATER: these go when nobody calls the functions by these names any more. */
-#define canon_divide_x16       canon_divide
-#define canon_flush_x16        canon_flush
-#define canon_normal_x16       canon_normal
-#define canon_philox_x16       canon_philox
-#define canon_reciprocal_x16   canon_reciprocal
-#define canon_rsqrt_seeded_x16 canon_rsqrt_seeded
-#define canon_sqrt_x16         canon_sqrt
-#define canon_uniform_x16      canon_uniform

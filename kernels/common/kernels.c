@@ -180,22 +180,6 @@ enum keel_status keel_check_operands(const char *op, const struct keel_op_operan
     return KEEL_OK;
 }
 
-enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t j = 0; j < i; j++) {
-            const struct keel_op_buffer *a = &operands[i], *b = &operands[j];
-            const int both = a->use & b->use, either = a->use | b->use;
-            if (a->buffer == NULL || b->buffer == NULL || !(either & KEEL_WRITTEN) ||
-                !keel_buffer_overlaps(a->buffer, b->buffer))
-                continue;
-            if (both != KEEL_IN_PLACE || !keel_buffer_begins_at(a->buffer, b->buffer))
-                return keel_fail(KEEL_INVALID, "%s: %s overlaps %s; it needs memory of its own", op, a->name,
-                                 b->name);
-        }
-    return KEEL_OK;
-}
-
 enum keel_status keel_check_finite(const char *op, const char *what, float value)
 {
     if (isfinite(value))

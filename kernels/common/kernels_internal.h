@@ -172,15 +172,6 @@ enum keel_status keel_check_operands(const char *op, const struct keel_op_operan
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes);
 
-struct keel_op_buffer {
-    const char *name;
-    const struct keel_buffer *buffer; /* NULL: none */
-    int use;
-};
-enum keel_status keel_check_apart(const char *op, const struct keel_op_buffer *operands, uint32_t count);
-#define KEEL_APART(op, ...)                                                                                  \
-    keel_check_apart(op, (const struct keel_op_buffer[]){__VA_ARGS__},                                       \
-                     sizeof((const struct keel_op_buffer[]){__VA_ARGS__}) / sizeof(struct keel_op_buffer))
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);
 

@@ -29,9 +29,8 @@ enum keel_status keel_op_cast(struct keel_kernels *kernels, const struct keel_ca
     KEEL_TRY(KEEL_CHECK_OPERANDS("cast",
                                  {"x", op->x, KEEL_BYTES(op->count, dtype_bytes(op->from)), KEEL_READ},
                                  {"y", op->y, KEEL_BYTES(op->count, dtype_bytes(op->to)), KEEL_WRITTEN}));
-    uint32_t block = keel_kernels_item_elements(kernels);
-    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_cast, name, &range,
-                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y),
-                                         keel_arg_u64(op->count), keel_arg_u32(block)));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_cast, name, op->count,
+                                    KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y),
+                                              keel_arg_u64(op->count),
+                                              keel_arg_u32(keel_kernels_item_elements(kernels))));
 }

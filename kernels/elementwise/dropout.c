@@ -9,27 +9,16 @@ enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel
     if (op->count > KEEL_RANDOM_ELEMENTS_MAX)
         return keel_fail(KEEL_LIMIT, "dropout: %llu elements, at most 2^34 have a counter of their own",
                          (unsigned long long)op->count);
-    KEEL_TRY(KEEL_APART("dropout", {"x", op->x, KEEL_IN_PLACE}, {"base", op->base, KEEL_IN_PLACE},
-                        {"y", op->y, KEEL_WRITTEN | KEEL_IN_PLACE}, {"control", op->control, KEEL_READ}));
-    KEEL_TRY(keel_check_buffer("dropout", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("dropout", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("dropout", "control", op->control, sizeof(struct keel_control)));
-    if (op->base != NULL)
-        KEEL_TRY(keel_check_buffer("dropout", "base", op->base, KEEL_BYTES(op->count, sizeof(float))));
-    uint32_t block = keel_kernels_item_elements(kernels);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->base != NULL ? op->base : op->x),
-        keel_arg_buffer(op->y),
-        keel_arg_buffer(op->control),
-        keel_arg_u64(op->count),
-        keel_arg_u32(block),
-        keel_arg_u32(op->stream),
-        keel_arg_f32(op->rate),
-        keel_arg_f32(keel_canon_divide(1.0f, 1.0f - op->rate)),
-        keel_arg_u32(op->base != NULL),
-    };
-    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_dropout, "keel_dropout", &range, args,
-                               KEEL_ARG_COUNT(args));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "dropout", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_IN_PLACE},
+        {"base", op->base, KEEL_BYTES(op->count, sizeof(float)), KEEL_IN_PLACE | KEEL_OPTIONAL},
+        {"y", op->y, KEEL_BYTES(op->count, sizeof(float)), KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"control", op->control, sizeof(struct keel_control), KEEL_READ}));
+    return keel_kernels_launch_flat(
+        kernels, list, KEEL_MODULE_dropout, "keel_dropout", op->count,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->base, op->x), keel_arg_buffer(op->y),
+                  keel_arg_buffer(op->control), keel_arg_u64(op->count),
+                  keel_arg_u32(keel_kernels_item_elements(kernels)), keel_arg_u32(op->stream),
+                  keel_arg_f32(op->rate), keel_arg_f32(keel_canon_divide(1.0f, 1.0f - op->rate)),
+                  keel_arg_u32(op->base != NULL)));
 }

@@ -22,7 +22,7 @@ static inline uint16 zip_upper(uint16 a, uint16 b)
 static inline void drop_16(__global const float *x, __global const float *base, __global float *y,
                            uint16 words, float rate, float scale, uint has_base)
 {
-    float16 v = canon_uniform_x16(words) >= (float16)(rate) ? vload16(0, x) * scale : (float16)(0.0f);
+    float16 v = canon_uniform(words) >= (float16)(rate) ? vload16(0, x) * scale : (float16)(0.0f);
     vstore16(has_base ? vload16(0, base) + v : v, 0, y);
 }
 
@@ -37,7 +37,7 @@ __kernel void keel_dropout(__global const float *x, __global const float *base, 
     for (; i + 64 <= end; i += 64) {
         uint16 c[4] = {(uint16)((uint)(i / 4)) + lane, (uint16)(stream), (uint16)(microbatch),
                        (uint16)(step)};
-        canon_philox_x16(c, key0, key1);
+        canon_philox(c, key0, key1);
         uint16 even = zip_lower(c[0], c[2]), odd = zip_lower(c[1], c[3]);
         drop_16(x + i, base + i, y + i, zip_lower(even, odd), rate, scale, has_base);
         drop_16(x + i + 16, base + i + 16, y + i + 16, zip_upper(even, odd), rate, scale, has_base);

@@ -4,16 +4,15 @@
 
 extern const char keel_cl_dropout[];
 
-static void host_dropout(void *const *arguments, const struct keel_range *range)
+static void host_dropout(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *base = arguments[1];
     float *y = arguments[2];
     const struct keel_control *control = arguments[3];
-    uint64_t count = *(const uint64_t *)arguments[4];
-    uint32_t stream = *(const uint32_t *)arguments[6];
-    float rate = *(const float *)arguments[7], scale = *(const float *)arguments[8];
-    uint32_t has_base = *(const uint32_t *)arguments[9];
+    uint64_t count = u64_at(arguments, 4);
+    uint32_t stream = u32_at(arguments, 6);
+    float rate = f32_at(arguments, 7), scale = f32_at(arguments, 8);
+    uint32_t has_base = u32_at(arguments, 9);
     for (uint64_t i = 0; i < count; i += 4) {
         uint32_t c[4] = {(uint32_t)(i / 4), stream, control->microbatch, control->step};
         canon_philox(c, control->seed_lo, control->seed_hi);

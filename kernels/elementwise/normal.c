@@ -8,15 +8,11 @@ enum keel_status keel_op_normal(struct keel_kernels *kernels, const struct keel_
         return keel_fail(KEEL_LIMIT, "normal: %llu elements, at most 2^33 have a counter of their own",
                          (unsigned long long)op->count);
     KEEL_TRY(keel_check_finite("normal", "deviation", op->deviation));
-    KEEL_TRY(KEEL_APART("normal", {"control", op->control, KEEL_READ}, {"y", op->y, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("normal", "y", op->y, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("normal", "control", op->control, sizeof(struct keel_control)));
-    uint32_t block = keel_kernels_item_elements(kernels);
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->y), keel_arg_buffer(op->control), keel_arg_u64(op->count),
-        keel_arg_u32(block),    keel_arg_u32(op->stream),     keel_arg_f32(op->deviation),
-    };
-    struct keel_range range = keel_kernels_range(kernels, (op->count + block - 1) / block);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_normal, "keel_normal", &range, args,
-                               KEEL_ARG_COUNT(args));
+    KEEL_TRY(KEEL_CHECK_OPERANDS("normal", {"control", op->control, sizeof(struct keel_control), KEEL_READ},
+                                 {"y", op->y, KEEL_BYTES(op->count, sizeof(float)), KEEL_WRITTEN}));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_normal, "keel_normal", op->count,
+                                    KEEL_ARGS(keel_arg_buffer(op->y), keel_arg_buffer(op->control),
+                                              keel_arg_u64(op->count),
+                                              keel_arg_u32(keel_kernels_item_elements(kernels)),
+                                              keel_arg_u32(op->stream), keel_arg_f32(op->deviation)));
 }

@@ -15,9 +15,9 @@ __kernel void keel_normal(__global float *y, __global const uint *control, ulong
     const ulong end = min(i + block, count);
     for (; i + 32 <= end; i += 32) {
         uint16 c[4] = {(uint16)((uint)(i / 2)) + lane, (uint16)(stream), (uint16)(microbatch), (uint16)(step)};
-        canon_philox_x16(c, key0, key1);
-        float16 even = canon_normal_x16(c[0], c[1]) * deviation;
-        float16 odd = canon_normal_x16(c[2], c[3]) * deviation;
+        canon_philox(c, key0, key1);
+        float16 even = canon_normal(c[0], c[1]) * deviation;
+        float16 odd = canon_normal(c[2], c[3]) * deviation;
         vstore16((float16)(even.s0, odd.s0, even.s1, odd.s1, even.s2, odd.s2, even.s3, odd.s3, even.s4, odd.s4,
                            even.s5, odd.s5, even.s6, odd.s6, even.s7, odd.s7),
                  0, y + i);

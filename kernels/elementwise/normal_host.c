@@ -3,14 +3,13 @@
 
 extern const char keel_cl_normal[];
 
-static void host_normal(void *const *arguments, const struct keel_range *range)
+static void host_normal(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     float *y = arguments[0];
     const struct keel_control *control = arguments[1];
-    uint64_t count = *(const uint64_t *)arguments[2];
-    uint32_t stream = *(const uint32_t *)arguments[4];
-    float deviation = *(const float *)arguments[5];
+    uint64_t count = u64_at(arguments, 2);
+    uint32_t stream = u32_at(arguments, 4);
+    float deviation = f32_at(arguments, 5);
     for (uint64_t i = 0; i < count; i++)
         y[i] = keel_random_normal(control, stream, i) * deviation;
 }

@@ -11,27 +11,17 @@ enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_
 {
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "digest: no elements");
-    KEEL_TRY(KEEL_APART("digest", {"x", op->x, KEEL_READ}, {"digest", op->digest, KEEL_WRITTEN},
-                        {"scratch", op->scratch, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("digest", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("digest", "digest", op->digest, sizeof(uint64_t)));
-    KEEL_TRY(keel_check_buffer("digest", "scratch", op->scratch, keel_digest_scratch_bytes(op->count)));
+    KEEL_TRY(
+        KEEL_CHECK_OPERANDS("digest", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ},
+                            {"digest", op->digest, sizeof(uint64_t), KEEL_WRITTEN},
+                            {"scratch", op->scratch, keel_digest_scratch_bytes(op->count), KEEL_WRITTEN}));
     uint64_t blocks = keel_digest_scratch_bytes(op->count) / sizeof(uint64_t);
-    const struct keel_arg block_args[] = {
-        keel_arg_buffer(op->x),
-        keel_arg_buffer(op->scratch),
-        keel_arg_u64(op->count),
-        keel_arg_u64(op->first_element),
-    };
     struct keel_range range = keel_kernels_range(kernels, blocks);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_blocks", &range, block_args,
-                                 KEEL_ARG_COUNT(block_args)));
-    const struct keel_arg sum_args[] = {
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->digest),
-        keel_arg_u64(blocks),
-    };
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_blocks", &range,
+                                 KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->scratch),
+                                           keel_arg_u64(op->count), keel_arg_u64(op->first_element))));
     range = keel_kernels_range(kernels, 1);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_sum", &range, sum_args,
-                               KEEL_ARG_COUNT(sum_args));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_digest, "keel_digest_sum", &range,
+        KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest), keel_arg_u64(blocks)));
 }

@@ -20,24 +20,22 @@ uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_elem
     return sum;
 }
 
-static void host_digest_blocks(void *const *arguments, const struct keel_range *range)
+static void host_digest_blocks(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const uint32_t *x = arguments[0];
     uint64_t *scratch = arguments[1];
-    uint64_t count = *(const uint64_t *)arguments[2], first = *(const uint64_t *)arguments[3];
+    uint64_t count = u64_at(arguments, 2), first = u64_at(arguments, 3);
     for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {
         uint64_t length = count - start < KEEL_BLOCK_ELEMENTS ? count - start : KEEL_BLOCK_ELEMENTS;
         scratch[start / KEEL_BLOCK_ELEMENTS] = keel_digest_host(x + start, length, first + start);
     }
 }
 
-static void host_digest_sum(void *const *arguments, const struct keel_range *range)
+static void host_digest_sum(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const uint64_t *scratch = arguments[0];
     uint64_t *digest = arguments[1];
-    uint64_t blocks = *(const uint64_t *)arguments[2];
+    uint64_t blocks = u64_at(arguments, 2);
     for (uint64_t b = 0; b < blocks; b++)
         digest[0] += scratch[b];
 }

@@ -24,17 +24,12 @@ static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
     if (op->count == 0 || op->tensor_count == 0 || op->tile_count == 0)
         return keel_fail(KEEL_INVALID, "norm_tiles: %u tensors and %u tiles in %llu elements",
                          op->tensor_count, op->tile_count, (unsigned long long)op->count);
-    KEEL_TRY(KEEL_APART("norm_tiles", {"x", op->x, KEEL_READ}, {"tensors", op->tensors, KEEL_READ},
-                        {"pages", op->pages, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
-                        {"tiles", op->tiles, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("norm_tiles", "x", op->x, KEEL_BYTES(op->count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("norm_tiles", "tensors", op->tensors,
-                               KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor))));
-    KEEL_TRY(keel_check_buffer("norm_tiles", "pages", op->pages,
-                               KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t))));
-    KEEL_TRY(
-        keel_check_buffer("norm_tiles", "scratch", op->scratch, keel_norm_tiles_scratch_bytes(op->count)));
-    return keel_check_buffer("norm_tiles", "tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)));
+    return KEEL_CHECK_OPERANDS(
+        "norm_tiles", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ},
+        {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
+        {"pages", op->pages, KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t)), KEEL_READ},
+        {"scratch", op->scratch, keel_norm_tiles_scratch_bytes(op->count), KEEL_WRITTEN},
+        {"tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)), KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct keel_norm_tiles *op,
@@ -42,21 +37,17 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
 {
     KEEL_TRY(check_norm_tiles(op));
     const uint64_t page_count = keel_update_page_count(op->count);
-    const struct keel_arg page_args[] = {
-        keel_arg_buffer(op->x),       keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages),
-        keel_arg_buffer(op->scratch), keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count),
-        keel_arg_u64(op->count),
-    };
     struct keel_range range = keel_kernels_range(kernels, page_count);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range, page_args,
-                                 KEEL_ARG_COUNT(page_args)));
-    const struct keel_arg tile_args[] = {
-        keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),   keel_arg_buffer(op->tiles),
-        keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count), keel_arg_u32(op->tile_count),
-    };
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range,
+                                 KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),
+                                           keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
+                                           keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
+                                           keel_arg_u64(op->count))));
     range = keel_kernels_range(kernels, op->tensor_count);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_tile_sums", &range, tile_args,
-                               KEEL_ARG_COUNT(tile_args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_tile_sums", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),
+                                         keel_arg_buffer(op->tiles), keel_arg_u64(page_count),
+                                         keel_arg_u32(op->tensor_count), keel_arg_u32(op->tile_count)));
 }
 
 enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_norm *op,
@@ -64,28 +55,18 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
 {
     if (op->tile_count == 0)
         return keel_fail(KEEL_INVALID, "norm: no tiles");
-    KEEL_TRY(KEEL_APART("norm", {"tiles", op->tiles, KEEL_READ}, {"control", op->control, KEEL_READ},
-                        {"loss_scale", op->loss_scale, KEEL_READ}, {"scratch", op->scratch, KEEL_WRITTEN},
-                        {"norm", op->norm, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("norm", "tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("norm", "scratch", op->scratch, keel_norm_scratch_bytes(op->tile_count)));
-    KEEL_TRY(keel_check_buffer("norm", "norm", op->norm,
-                               KEEL_BYTES(op->loss_scale != NULL ? 3 : 2, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("norm", "control", op->control, sizeof(struct keel_control)));
-    if (op->loss_scale != NULL)
-        KEEL_TRY(keel_check_buffer("norm", "loss_scale", op->loss_scale, sizeof(float)));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->tiles),
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->control),
-        keel_arg_buffer(op->norm),
-        keel_arg_buffer(op->loss_scale != NULL ? op->loss_scale : op->norm),
-        keel_arg_u32(op->tile_count),
-        keel_arg_u32(op->loss_scale != NULL),
-    };
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "norm", {"tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)), KEEL_READ},
+        {"control", op->control, sizeof(struct keel_control), KEEL_READ},
+        {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL},
+        {"scratch", op->scratch, keel_norm_scratch_bytes(op->tile_count), KEEL_WRITTEN},
+        {"norm", op->norm, KEEL_BYTES(op->loss_scale != NULL ? 3 : 2, sizeof(float)), KEEL_WRITTEN}));
     struct keel_range range = keel_kernels_range(kernels, 1);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->tiles), keel_arg_buffer(op->scratch),
+                                         keel_arg_buffer(op->control), keel_arg_buffer(op->norm),
+                                         keel_arg_either(op->loss_scale, op->norm),
+                                         keel_arg_u32(op->tile_count), keel_arg_u32(op->loss_scale != NULL)));
 }
 
 /* ---- the scale of the loss ---- */
@@ -93,13 +74,11 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
 enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct keel_loss_scale *op,
                                     struct keel_launch_list *list)
 {
-    KEEL_TRY(KEEL_APART("loss_scale", {"norm", op->norm, KEEL_READ}, {"state", op->state, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("loss_scale", "state", op->state, sizeof(float)));
-    KEEL_TRY(keel_check_buffer("loss_scale", "norm", op->norm, KEEL_BYTES(2, sizeof(float))));
-    const struct keel_arg args[] = {keel_arg_buffer(op->state), keel_arg_buffer(op->norm)};
+    KEEL_TRY(KEEL_CHECK_OPERANDS("loss_scale", {"norm", op->norm, KEEL_BYTES(2, sizeof(float)), KEEL_READ},
+                                 {"state", op->state, sizeof(float), KEEL_WRITTEN}));
     struct keel_range range = keel_kernels_range(kernels, 1);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_loss_scale", &range, args,
-                               KEEL_ARG_COUNT(args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_loss_scale", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->state), keel_arg_buffer(op->norm)));
 }
 
 /* ---- the update ---- */
@@ -164,52 +143,38 @@ static enum keel_status check_update(const struct keel_update *op)
                          (unsigned long long)op->count);
     if (op->half != NULL && op->half_type != KEEL_BF16 && op->half_type != KEEL_F16)
         return keel_fail(KEEL_INVALID, "update: element type %d is none of 16 bits", (int)op->half_type);
-    KEEL_TRY(KEEL_APART("update", {"w", op->w, KEEL_WRITTEN}, {"grad", op->grad, KEEL_READ},
-                        {"m", op->m, KEEL_WRITTEN}, {"v", op->v, KEEL_WRITTEN}, {"norm", op->norm, KEEL_READ},
-                        {"control", op->control, KEEL_READ}, {"tensors", op->tensors, KEEL_READ},
-                        {"pages", op->pages, KEEL_READ}, {"half", op->half, KEEL_WRITTEN},
-                        {"digest", op->digest, KEEL_WRITTEN}, {"scratch", op->scratch, KEEL_WRITTEN}));
-    KEEL_TRY(keel_check_buffer("update", "w", op->w, bytes));
-    KEEL_TRY(keel_check_buffer("update", "grad", op->grad, bytes));
-    KEEL_TRY(keel_check_buffer("update", "m", op->m, bytes));
-    if (keel_optimizer_has_v(op->optimizer))
-        KEEL_TRY(keel_check_buffer("update", "v", op->v, bytes));
-    KEEL_TRY(keel_check_buffer("update", "norm", op->norm, KEEL_BYTES(2, sizeof(float))));
-    KEEL_TRY(keel_check_buffer("update", "control", op->control, sizeof(struct keel_control)));
-    KEEL_TRY(keel_check_buffer("update", "tensors", op->tensors,
-                               KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor))));
-    KEEL_TRY(keel_check_buffer("update", "pages", op->pages,
-                               KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t))));
-    if (op->half != NULL)
-        KEEL_TRY(keel_check_buffer("update", "half", op->half, KEEL_BYTES(op->count, sizeof(uint16_t))));
-    KEEL_TRY(keel_check_buffer("update", "digest", op->digest, sizeof(uint64_t)));
-    return keel_check_buffer("update", "scratch", op->scratch, keel_update_scratch_bytes(op));
+    const bool has_v = keel_optimizer_has_v(op->optimizer);
+    return KEEL_CHECK_OPERANDS(
+        "update", {"w", op->w, bytes, KEEL_WRITTEN}, {"grad", op->grad, bytes, KEEL_READ},
+        {"m", op->m, bytes, KEEL_WRITTEN},
+        {"v", op->v, has_v ? bytes : 0, has_v ? KEEL_WRITTEN : KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"norm", op->norm, KEEL_BYTES(2, sizeof(float)), KEEL_READ},
+        {"control", op->control, sizeof(struct keel_control), KEEL_READ},
+        {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
+        {"pages", op->pages, KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t)), KEEL_READ},
+        {"half", op->half, KEEL_BYTES(op->count, sizeof(uint16_t)), KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"digest", op->digest, sizeof(uint64_t), KEEL_WRITTEN},
+        {"scratch", op->scratch, keel_update_scratch_bytes(op), KEEL_WRITTEN});
 }
 
 static enum keel_status launch_trust(struct keel_kernels *kernels, const struct keel_update *op,
                                      struct keel_launch_list *list)
 {
     const uint64_t page_count = keel_update_page_count(op->count);
-    const struct keel_arg block_args[] = {
-        keel_arg_buffer(op->w),         keel_arg_buffer(op->grad),
-        keel_arg_buffer(op->m),         keel_arg_buffer(op->v != NULL ? op->v : op->m),
-        keel_arg_buffer(op->norm),      keel_arg_buffer(op->control),
-        keel_arg_buffer(op->tensors),   keel_arg_buffer(op->pages),
-        keel_arg_buffer(op->scratch),   keel_arg_u64(page_count),
-        keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
-        keel_arg_u64(op->count),
-    };
     struct keel_range range = keel_kernels_range(kernels, page_count);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_blocks", &range,
-                                 block_args, KEEL_ARG_COUNT(block_args)));
-    const struct keel_arg ratio_args[] = {
-        keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch), keel_arg_buffer(op->norm),
-        keel_arg_buffer(op->control), keel_arg_u64(page_count),     keel_arg_u32(op->tensor_count),
-        keel_arg_u32(op->optimizer),
-    };
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_optimizer, "keel_trust_blocks", &range,
+        KEEL_ARGS(keel_arg_buffer(op->w), keel_arg_buffer(op->grad), keel_arg_buffer(op->m),
+                  keel_arg_either(op->v, op->m), keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
+                  keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
+                  keel_arg_u64(page_count), keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
+                  keel_arg_u64(op->count))));
     range = keel_kernels_range(kernels, op->tensor_count);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_ratios", &range, ratio_args,
-                               KEEL_ARG_COUNT(ratio_args));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_ratios", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),
+                                         keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
+                                         keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
+                                         keel_arg_u32(op->optimizer)));
 }
 
 enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_update *op,
@@ -218,29 +183,17 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(check_update(op));
     if (has_trust(op->optimizer))
         KEEL_TRY(launch_trust(kernels, op, list));
-    const struct keel_arg args[] = {
-        keel_arg_buffer(op->w),
-        keel_arg_buffer(op->grad),
-        keel_arg_buffer(op->m),
-        keel_arg_buffer(op->v != NULL ? op->v : op->m),
-        keel_arg_buffer(op->norm),
-        keel_arg_buffer(op->control),
-        keel_arg_buffer(op->tensors),
-        keel_arg_buffer(op->pages),
-        keel_arg_buffer(op->scratch), /* as ratios, and as slots */
-        keel_arg_buffer(op->scratch),
-        keel_arg_buffer(op->half != NULL ? op->half : op->w),
-        keel_arg_u64(op->count),
-        keel_arg_u32(op->optimizer),
-        keel_arg_u32(op->nesterov),
-        keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
-        keel_arg_u32(keel_kernels_item_elements(kernels)),
-        keel_arg_u32(op->tensor_count),
-    };
-    KEEL_TRY(keel_kernels_launch_flat(kernels, list, KEEL_MODULE_optimizer, "keel_update", op->count, args,
-                                      KEEL_ARG_COUNT(args)));
-    const struct keel_arg digest_args[] = {keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)};
+    KEEL_TRY(keel_kernels_launch_flat(
+        kernels, list, KEEL_MODULE_optimizer, "keel_update", op->count,
+        KEEL_ARGS(keel_arg_buffer(op->w), keel_arg_buffer(op->grad), keel_arg_buffer(op->m),
+                  keel_arg_either(op->v, op->m), keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
+                  keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
+                  /* as ratios, and as slots */ keel_arg_buffer(op->scratch),
+                  keel_arg_either(op->half, op->w), keel_arg_u64(op->count), keel_arg_u32(op->optimizer),
+                  keel_arg_u32(op->nesterov),
+                  keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
+                  keel_arg_u32(keel_kernels_item_elements(kernels)), keel_arg_u32(op->tensor_count))));
     struct keel_range range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_update_digest", &range,
-                               digest_args, KEEL_ARG_COUNT(digest_args));
+                               KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)));
 }

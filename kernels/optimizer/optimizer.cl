@@ -160,8 +160,8 @@ static inline struct rates read_rates(__global const float *norm, __global const
 
 CANON_INLINE void take_moments(const struct rates *r, float16 g, float16 *m, float16 *v)
 {
-    *m = canon_flush_x16(fma((float16)(r->beta1), *m, r->rest1 * g));
-    *v = canon_flush_x16(fma((float16)(r->beta2), *v, (r->rest2 * g) * g));
+    *m = canon_flush(fma((float16)(r->beta1), *m, r->rest1 * g));
+    *v = canon_flush(fma((float16)(r->beta2), *v, (r->rest2 * g) * g));
 }
 
 /* Whether floats of these bits are in [2^low, 2^high). */
@@ -176,16 +176,16 @@ CANON_INLINE float16 quotient(float16 m, float16 v, float epsilon)
     const int16 usual = (WITHIN(as_uint16(v), -70, 60) | (v == 0.0f)) &
                         (WITHIN(as_uint16(m) & 0x7fffffffu, -60, 60) | (m == 0.0f));
     if (epsilon >= 0x1p-40f && epsilon < 0x1p59f && canon_all(usual)) {
-        const float16 y = canon_rsqrt_seeded_x16(v), s = v * y;
+        const float16 y = canon_rsqrt_seeded(v), s = v * y;
         const float16 d = fma(fma(-s, s, v), 0.5f * y, s) + epsilon;
-        float16 r = canon_reciprocal_x16(d);
+        float16 r = canon_reciprocal(d);
         r = fma(fma(-d, r, (float16)(1.0f)), r, r);
         const float16 q = m * r;
         const float16 rounded = fma(fma(-d, q, m), r, q);
         return as_float16(as_uint16(rounded) | (as_uint16(m) & 0x80000000u)); /* -0 / d is -0 */
     }
 #endif
-    return canon_divide_x16(m, canon_sqrt_x16(v) + epsilon);
+    return canon_divide(m, canon_sqrt(v) + epsilon);
 }
 CANON_INLINE float16 direction(const struct rates *r, float16 m, float16 v)
 {
@@ -213,7 +213,7 @@ CANON_INLINE float16 momentum_step(const struct rates *r, float16 x, float16 g, 
     const float16 old = canon_load(m + i, n);
     g = fma((float16)(r->decay), x, g);
     const float16 pushed = r->optimizer == LARS ? (r->rate * r->ratio) * g : g;
-    const float16 now = canon_flush_x16(fma((float16)(r->momentum), old, pushed));
+    const float16 now = canon_flush(fma((float16)(r->momentum), old, pushed));
     canon_store(now, m + i, n);
     if (r->optimizer == LARS)
         return x - now;

@@ -14,9 +14,8 @@ static uint32_t block_length(uint64_t start, uint64_t count)
 
 /* ---- the norm ---- */
 
-KEEL_HOST_KERNEL static void host_page_squares(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_page_squares(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     const struct keel_update_tensor *tensors = arguments[1];
     const uint32_t *pages = arguments[2];
@@ -51,9 +50,8 @@ static float tree_sum(const float *from, float *to, uint64_t count)
     return from[0];
 }
 
-static void host_tile_sums(void *const *arguments, const struct keel_range *range)
+static void host_tile_sums(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct keel_update_tensor *tensors = arguments[0];
     float *scratch = arguments[1], *tiles = arguments[2];
     const uint64_t page_count = u64_at(arguments, 3);
@@ -67,15 +65,14 @@ static void host_tile_sums(void *const *arguments, const struct keel_range *rang
     }
 }
 
-static void host_norm_finish(void *const *arguments, const struct keel_range *range)
+static void host_norm_finish(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct keel_control *control = arguments[2];
     float *norm = arguments[3], unscale = 1.0F;
     float value = canon_sqrt(tree_sum(arguments[0], arguments[1], u32_at(arguments, 5)));
     const float max_norm = control->max_norm;
     if (u32_at(arguments, 6) != 0) {
-        const float scale = canon_power_of_two(*(const float *)arguments[4]);
+        const float scale = canon_power_of_two(f32_at(arguments, 4));
         unscale = canon_as_real(0x7f000000U - canon_as_bits(scale));
         value = value * unscale;
         norm[2] = scale;
@@ -85,9 +82,8 @@ static void host_norm_finish(void *const *arguments, const struct keel_range *ra
     norm[1] = (canon_as_bits(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor * unscale;
 }
 
-static void host_loss_scale(void *const *arguments, const struct keel_range *range)
+static void host_loss_scale(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     uint32_t *state = arguments[0];
     const float *norm = arguments[1];
     const uint32_t least = 127U << 23, most = 151U << 23;
@@ -202,9 +198,8 @@ static const struct keel_update_tensor *tensor_at(const struct map *map, uint64_
 }
 
 /* All tensors, one after the other: a tensor is met at its first page. */
-KEEL_HOST_KERNEL static void host_update(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_update(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct flats flats = {.w = arguments[0],
                                 .grad = arguments[1],
                                 .m = arguments[2],
@@ -232,9 +227,8 @@ KEEL_HOST_KERNEL static void host_update(void *const *arguments, const struct ke
     slots[1] = (uint32_t)(sum >> 32);
 }
 
-static void host_update_digest(void *const *arguments, const struct keel_range *range)
+static void host_update_digest(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     uint32_t *slots = arguments[0];
     uint64_t sum = 0;
     for (uint32_t s = 0; s < SLOT_WORDS; s += 2) {
@@ -267,9 +261,8 @@ static inline void trust_block(void *const *arguments, const struct rates *r, ui
     *of_steps = canon_fold(steps);
 }
 
-KEEL_HOST_KERNEL static void host_trust_blocks(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_trust_blocks(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct keel_control *control = arguments[5];
     const struct map map = {arguments[6], arguments[7], u32_at(arguments, 10), u64_at(arguments, 12)};
     const uint64_t page_count = u64_at(arguments, 9);
@@ -293,9 +286,8 @@ static float tree_root(float *sums, uint64_t count)
     return canon_sqrt(tree_sum(sums, sums, count));
 }
 
-static void host_trust_ratios(void *const *arguments, const struct keel_range *range)
+static void host_trust_ratios(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct keel_update_tensor *tensors = arguments[0];
     const float *norm = arguments[2];
     const struct keel_control *control = arguments[3];

@@ -3,9 +3,8 @@
 
 extern const char keel_cl_embedding[];
 
-static void host_embedding(void *const *arguments, const struct keel_range *range)
+static void host_embedding(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const int32_t *ids = arguments[0];
     const float *table = arguments[1], *positions = arguments[2];
     float *y = arguments[3];
@@ -46,9 +45,8 @@ static void add_rows(const int32_t *ids, const float *dy, float *target, uint32_
         target[i] += s[i];
 }
 
-static void host_embedding_grad(void *const *arguments, const struct keel_range *range)
+static void host_embedding_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const int32_t *ids = arguments[0];
     const float *dy = arguments[1];
     float *dtable = arguments[2];
@@ -65,9 +63,8 @@ static void host_embedding_grad(void *const *arguments, const struct keel_range 
     }
 }
 
-static void host_embedding_positions(void *const *arguments, const struct keel_range *range)
+static void host_embedding_positions(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *dy = arguments[0];
     float *dpositions = arguments[1];
     uint32_t batch = u32_at(arguments, 2);

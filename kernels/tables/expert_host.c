@@ -12,9 +12,8 @@ static uint32_t choices_of(const uint32_t *keys, uint32_t count, uint32_t expert
     return found;
 }
 
-static void host_offsets(void *const *arguments, const struct keel_range *range)
+static void host_offsets(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const uint32_t *keys = arguments[0];
     int32_t *offsets = arguments[1];
     const uint32_t count = u32_at(arguments, 2), experts = u32_at(arguments, 3);
@@ -26,16 +25,15 @@ static void host_offsets(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_place(void *const *arguments, const struct keel_range *range)
+static void host_place(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     uint32_t *work = arguments[0];
     const int32_t *offsets = arguments[1];
     int32_t *place = arguments[2];
     const uint32_t count = u32_at(arguments, 3), experts = u32_at(arguments, 4);
     const uint32_t capacity = u32_at(arguments, 5), places = u32_at(arguments, 7);
     const uint32_t *keys = work, *positions = work + count;
-    int32_t *source = (int32_t *)work + *(const uint64_t *)arguments[6];
+    int32_t *source = (int32_t *)work + u64_at(arguments, 6);
     for (uint32_t i = 0; i < places; i++)
         source[i] = -1;
     for (uint32_t i = 0, rank = 0; i < count; i++) {
@@ -49,9 +47,8 @@ static void host_place(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_invert(void *const *arguments, const struct keel_range *range)
+static void host_invert(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const int32_t *place = arguments[0];
     int32_t *source = arguments[1];
     const uint32_t count = u32_at(arguments, 2), places = u32_at(arguments, 3);
@@ -64,9 +61,8 @@ static void host_invert(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_bias(void *const *arguments, const struct keel_range *range)
+static void host_bias(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     const int32_t *offsets = arguments[1];
     float *out = arguments[2];
@@ -82,9 +78,8 @@ static void host_bias(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_dots(void *const *arguments, const struct keel_range *range)
+static void host_dots(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *y = arguments[0], *dout = arguments[2];
     const int32_t *place = arguments[1];
     float *dweights = arguments[3];
@@ -98,9 +93,8 @@ static void host_dots(void *const *arguments, const struct keel_range *range)
     }
 }
 
-static void host_sums(void *const *arguments, const struct keel_range *range)
+static void host_sums(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *probabilities = arguments[0];
     const int32_t *choice = arguments[1];
     float *sums = arguments[2];
@@ -114,10 +108,9 @@ static void host_sums(void *const *arguments, const struct keel_range *range)
     }
 }
 
-KEEL_HOST_KERNEL static void host_loss(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_loss(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
-    const float *sums = arguments[0], a = *(const float *)arguments[3];
+    const float *sums = arguments[0], a = f32_at(arguments, 3);
     float *loss = arguments[1], t = 0.0F;
     const uint32_t experts = u32_at(arguments, 2);
     for (uint32_t e = 0; e < experts; e++)
@@ -125,13 +118,12 @@ KEEL_HOST_KERNEL static void host_loss(void *const *arguments, const struct keel
     loss[0] = loss[0] + a * t;
 }
 
-static void host_grad(void *const *arguments, const struct keel_range *range)
+static void host_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *sums = arguments[0];
-    float *dprobabilities = arguments[1], a = *(const float *)arguments[4];
+    float *dprobabilities = arguments[1], a = f32_at(arguments, 4);
     if (u32_at(arguments, 6) != 0)
-        a = a * canon_power_of_two(*(const float *)arguments[5]);
+        a = a * canon_power_of_two(f32_at(arguments, 5));
     const uint32_t rows = u32_at(arguments, 2), experts = u32_at(arguments, 3);
     for (uint32_t row = 0; row < rows; row++) {
         for (uint32_t e = 0; e < experts; e++)

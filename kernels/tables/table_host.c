@@ -6,10 +6,9 @@ extern const char keel_cl_table[];
 
 enum { SORT_BLOCK = 2048 };
 
-static void host_gather(void *const *arguments, const struct keel_range *range)
+static void host_gather(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
-    const int32_t *ids = (const int32_t *)arguments[0] + *(const uint64_t *)arguments[4];
+    const int32_t *ids = (const int32_t *)arguments[0] + u64_at(arguments, 4);
     const float *w = arguments[1], *x = arguments[2];
     float *y = arguments[3];
     const uint32_t count = u32_at(arguments, 5), n = u32_at(arguments, 6);
@@ -28,9 +27,8 @@ static void host_gather(void *const *arguments, const struct keel_range *range)
     }
 }
 
-KEEL_HOST_KERNEL static void host_bag(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_bag(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const int32_t *ids = arguments[0];
     const float *w = arguments[1], *table = arguments[2];
     float *y = arguments[3];
@@ -66,7 +64,7 @@ static struct sort sort_of(void *const *arguments)
     sort.limit = u32_at(arguments, 3);
     sort.shift = u32_at(arguments, 4);
     sort.blocks = u32_at(arguments, 5);
-    sort.from = *(const uint64_t *)arguments[6];
+    sort.from = u64_at(arguments, 6);
     sort.first_pass = u32_at(arguments, 7) != 0;
     return sort;
 }
@@ -78,9 +76,8 @@ static uint32_t sort_key(const struct sort *sort, uint32_t i)
     return (uint32_t)sort->ids[i] < sort->limit ? (uint32_t)sort->ids[i] : sort->limit;
 }
 
-static void host_sort_count(void *const *arguments, const struct keel_range *range)
+static void host_sort_count(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct sort sort = sort_of(arguments);
     for (uint32_t i = 0; i < 256 * sort.blocks; i++)
         sort.counts[i] = 0;
@@ -88,9 +85,8 @@ static void host_sort_count(void *const *arguments, const struct keel_range *ran
         sort.counts[(sort_key(&sort, i) >> sort.shift & 255U) * sort.blocks + i / SORT_BLOCK]++;
 }
 
-static void host_sort_scan(void *const *arguments, const struct keel_range *range)
+static void host_sort_scan(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     uint32_t *counts = (uint32_t *)arguments[0] + 4 * (size_t)u32_at(arguments, 1), before = 0;
     const uint32_t blocks = u32_at(arguments, 2);
     for (uint32_t i = 0; i < 256 * blocks; i++) {
@@ -100,9 +96,8 @@ static void host_sort_scan(void *const *arguments, const struct keel_range *rang
     }
 }
 
-static void host_sort_place(void *const *arguments, const struct keel_range *range)
+static void host_sort_place(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const struct sort sort = sort_of(arguments);
     const size_t to = sort.from == 0 ? 2 * (size_t)sort.count : 0;
     uint32_t next[256] = {0};
@@ -119,9 +114,8 @@ static void host_sort_place(void *const *arguments, const struct keel_range *ran
     }
 }
 
-static void host_scatter_add(void *const *arguments, const struct keel_range *range)
+static void host_scatter_add(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[1];
     float *table = arguments[2];
     const uint32_t count = u32_at(arguments, 3), limit = u32_at(arguments, 4);
@@ -141,9 +135,8 @@ static void host_scatter_add(void *const *arguments, const struct keel_range *ra
 
 /* ---- pairs ---- */
 
-static void host_pairwise(void *const *arguments, const struct keel_range *range)
+static void host_pairwise(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0];
     float *y = arguments[1];
     const uint32_t batch = u32_at(arguments, 2), f = u32_at(arguments, 3), n = u32_at(arguments, 4);
@@ -164,9 +157,8 @@ static size_t pair_of(size_t a, size_t b)
     return a > b ? a * (a - 1) / 2 + b : b * (b - 1) / 2 + a;
 }
 
-KEEL_HOST_KERNEL static void host_pairwise_grad(void *const *arguments, const struct keel_range *range)
+KEEL_HOST_KERNEL static void host_pairwise_grad(KEEL_HOST_ARGUMENTS)
 {
-    (void)range;
     const float *x = arguments[0], *dy = arguments[1];
     float *dx = arguments[2];
     const uint32_t batch = u32_at(arguments, 3), f = u32_at(arguments, 4), n = u32_at(arguments, 5);
