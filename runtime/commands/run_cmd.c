@@ -222,12 +222,20 @@ static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
     return NO_STEP;
 }
 
+static bool has_text(const json_t *line, const char *key, const char *text)
+{
+    const char *its = json_string_value(json_object_get(line, key));
+    return its != NULL && strcmp(its, text) == 0;
+}
+
+/* The step of the newest snapshot since the run was last begun at step 1. */
 static enum keel_status see_snapshot(void *context, const json_t *line, uint64_t number)
 {
     uint64_t *step = context;
-    const char *event = json_string_value(json_object_get(line, "event"));
     (void)number;
-    if (event != NULL && strcmp(event, "snapshot") == 0)
+    if (has_text(line, "event", "start") && has_text(line, "resume", "none"))
+        *step = NO_STEP;
+    if (has_text(line, "event", "snapshot"))
         *step = (uint64_t)json_integer_value(json_object_get(line, "step"));
     return KEEL_OK;
 }
@@ -689,7 +697,7 @@ static enum keel_status run_lives(struct run *run, struct keel_output *output)
 static enum keel_status run_job(struct run *run)
 {
     struct keel_output *output;
-    KEEL_TRY(keel_output_open(run->directory, &run->job, &output));
+    KEEL_TRY(keel_output_open(run->directory, &run->job, run->resume, &output));
     enum keel_status status = run_lives(run, output);
     char detail[KEEL_DETAIL_BYTES];
     snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());

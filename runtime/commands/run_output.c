@@ -737,7 +737,8 @@ static enum keel_status open_files(struct keel_output *output)
     return keel_jsonl_open(path, NULL, NULL, &output->events);
 }
 
-enum keel_status keel_output_open(const char *directory, const struct keel_job *job, struct keel_output **out)
+enum keel_status keel_output_open(const char *directory, const struct keel_job *job, const char *resume,
+                                  struct keel_output **out)
 {
     struct keel_output *output;
     KEEL_TRY(keel_alloc(1, sizeof *output, &output));
@@ -756,8 +757,9 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
     char model[160];
     keel_job_describe(job, model, sizeof model);
     write_event(output, "start",
-                json_pack("{s:I, s:s, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output),
-                          "model", model, "ranks", (int)job->ranks, "spares", (int)job->spares));
+                json_pack("{s:I, s:s, s:s, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output),
+                          "resume", resume != NULL ? resume : "auto", "model", model, "ranks",
+                          (int)job->ranks, "spares", (int)job->spares));
     *out = output;
     return KEEL_OK;
 }

@@ -26,8 +26,9 @@ enum keel_status keel_output_read_end(const char *directory, struct keel_seen_st
 /* A line for people about a run that was over before this command. */
 void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes);
 
-/* Open or create the files of `directory`. Blocks. CORRUPT when metrics.jsonl holds what is no metric. */
-enum keel_status keel_output_open(const char *directory, const struct keel_job *job,
+/* Open or create the files of `directory`. `resume`: what --resume said, for the event `start`; NULL:
+ * nothing. Blocks. CORRUPT when metrics.jsonl holds what is no metric. */
+enum keel_status keel_output_open(const char *directory, const struct keel_job *job, const char *resume,
                                   struct keel_output **out);
 void keel_output_close(struct keel_output *output);
 

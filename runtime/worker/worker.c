@@ -480,13 +480,13 @@ static void tear_down(struct keel_worker *worker)
     keel_data_close(worker->data);
 }
 
-static void say_end(struct keel_worker *worker, enum keel_status status, const char *detail)
+static struct keel_link_message end_message(enum keel_status status, const char *detail)
 {
     struct keel_link_message message = {.kind = status == KEEL_OK ? KEEL_LINK_DONE : KEEL_LINK_FAILED,
                                         .value = (uint64_t)status};
     if (status != KEEL_OK)
         snprintf(message.as.text, sizeof message.as.text, "%s", detail);
-    keel_inbox_say(&worker->inbox, &message);
+    return message;
 }
 
 /* On the inbox's thread. The thread that uses the device may be inside the driver for good, so nothing is
@@ -507,7 +507,8 @@ static void end_if_hung(void *context)
              (double)hang.longest_ns / 1e9, last[0] != '\0' ? "; last: " : "", last);
     keel_log(KEEL_LOG_ERROR, "%s", detail);
     keel_worker_note(worker, "worker-failed", worker->next_step, KEEL_DEVICE_LOST, detail);
-    say_end(worker, KEEL_DEVICE_LOST, detail);
+    const struct keel_link_message end = end_message(KEEL_DEVICE_LOST, detail);
+    keel_inbox_say_briefly(&worker->inbox, &end); /* peers wait for this process to end */
     _exit(keel_status_exit_code(KEEL_DEVICE_LOST));
 }
 
@@ -526,12 +527,11 @@ int keel_worker_main(int argc, char **argv)
     char name[32];
     snprintf(name, sizeof name, "worker %u.%u", worker->node, worker->local);
     keel_log_set_name(name);
-    uint64_t timeout_ns = (uint64_t)(worker->job.timeout_s * 1e9);
-    worker->silence_ns = timeout_ns;
-    worker->stall_ns = timeout_ns * KEEL_STALL_TIMEOUTS;
-    const uint64_t beat_ns = timeout_ns / KEEL_BEATS_PER_TIMEOUT;
-    keel_hang_watch_init(&worker->hangs, timeout_ns, worker->stall_ns, beat_ns, keel_now_ns());
-    status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, beat_ns, end_if_hung, worker);
+    struct keel_times times;
+    keel_times_derive((uint64_t)(worker->job.timeout_s * 1e9), &times);
+    worker->stall_ns = times.silence_ns * KEEL_STALL_TIMEOUTS;
+    keel_hang_watch_init(&worker->hangs, times.silence_ns, worker->stall_ns, times.beat_ns, keel_now_ns());
+    status = keel_inbox_start(&worker->inbox, KEEL_LINK_FD, &times, end_if_hung, worker);
     if (status == KEEL_OK) {
         status = work(worker);
         char detail[KEEL_DETAIL_BYTES];
@@ -540,7 +540,8 @@ int keel_worker_main(int argc, char **argv)
             keel_worker_note(worker, "worker-failed", worker->next_step, status, detail);
         note_screens(worker);
         tear_down(worker);
-        say_end(worker, status, detail);
+        const struct keel_link_message end = end_message(status, detail);
+        keel_inbox_say(&worker->inbox, &end);
         keel_inbox_end(&worker->inbox);
     }
     keel_free(worker);

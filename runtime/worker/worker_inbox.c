@@ -4,9 +4,6 @@
 #include <keel/log.h>
 #include <unistd.h>
 
-/* A timeout is ten beats; the launcher waits sixty of them for an agent. */
-enum { BRIEF_BEATS = 10, LONG_BEATS = 600 };
-
 static void take_view(struct keel_inbox *inbox, const struct keel_view *view)
 {
     keel_mutex_lock(&inbox->mutex);
@@ -25,7 +22,7 @@ static void take_stop(struct keel_inbox *inbox)
     /* Ranks stop before the same step, but some have begun it and wait for those that have not: the
      * commit before still gets two beats to arrive everywhere. */
     inbox->stop = true;
-    inbox->stop_revoke_ns = keel_deadline_after_ns(2 * inbox->beat_ns);
+    inbox->stop_revoke_ns = keel_deadline_after_ns(2 * inbox->times.beat_ns);
     keel_cond_broadcast(&inbox->changed);
     keel_mutex_unlock(&inbox->mutex);
 }
@@ -52,7 +49,7 @@ static void *listen_to_agent(void *argument)
     struct keel_link_message message;
     while (!is_closing(inbox)) {
         enum keel_status status =
-            keel_link_receive(inbox->fd, &message, keel_deadline_after_ns(inbox->beat_ns));
+            keel_link_receive(inbox->fd, &message, keel_deadline_after_ns(inbox->times.beat_ns));
         if (status == KEEL_TIMEOUT) {
             message =
                 (struct keel_link_message){.kind = KEEL_LINK_BEAT, .value = atomic_load(&inbox->progress)};
@@ -73,10 +70,10 @@ static void *listen_to_agent(void *argument)
     return NULL;
 }
 
-enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns,
+enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, const struct keel_times *times,
                                   void (*beat)(void *context), void *context)
 {
-    *inbox = (struct keel_inbox){.fd = fd, .beat_ns = beat_ns, .beat = beat, .context = context};
+    *inbox = (struct keel_inbox){.fd = fd, .times = *times, .beat = beat, .context = context};
     keel_mutex_init(&inbox->mutex);
     keel_cond_init(&inbox->changed);
     return keel_thread_create(&inbox->thread, "keel-inbox", listen_to_agent, inbox);
@@ -135,19 +132,23 @@ void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64
     keel_mutex_unlock(&inbox->mutex);
 }
 
-/* Nobody says again what the main thread says of steps, snapshots and its state, so it waits for an agent
- * that is stopped as long as the launcher does. The others must not be held up: the inbox's thread, which
- * hears new views, and the transport's, which peers watch. */
-static uint64_t patience_ns(const struct keel_inbox *inbox, uint32_t kind)
+static void say(struct keel_inbox *inbox, const struct keel_link_message *message, uint64_t patience_ns)
 {
-    bool brief = kind == KEEL_LINK_BEAT || kind == KEEL_LINK_ACCUSE || kind == KEEL_LINK_NOTE;
-    return (brief ? BRIEF_BEATS : LONG_BEATS) * inbox->beat_ns;
+    if (keel_link_send(inbox->fd, message, keel_deadline_after_ns(patience_ns)) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "the agent did not take a message: %s", keel_detail());
 }
 
+/* The main thread waits for an agent that is stopped as long as the launcher does, since nobody repeats what
+ * it says of steps, snapshots and its state. Other threads must not be held up: the inbox's, which hears new
+ * views, and the transport's, which peers watch. */
 void keel_inbox_say(struct keel_inbox *inbox, const struct keel_link_message *message)
 {
-    enum keel_status status =
-        keel_link_send(inbox->fd, message, keel_deadline_after_ns(patience_ns(inbox, message->kind)));
-    if (status != KEEL_OK)
-        keel_log(KEEL_LOG_WARN, "the agent did not take a message: %s", keel_detail());
+    const uint32_t kind = message->kind;
+    bool brief = kind == KEEL_LINK_BEAT || kind == KEEL_LINK_ACCUSE || kind == KEEL_LINK_NOTE;
+    say(inbox, message, brief ? inbox->times.silence_ns : inbox->times.join_wait_ns);
+}
+
+void keel_inbox_say_briefly(struct keel_inbox *inbox, const struct keel_link_message *message)
+{
+    say(inbox, message, inbox->times.silence_ns);
 }

@@ -6,13 +6,14 @@
 #ifndef KEEL_WORKER_INBOX_H
 #define KEEL_WORKER_INBOX_H
 
+#include "membership.h"
 #include "worker_link.h"
 #include <keel/thread.h>
 #include <stdatomic.h>
 
 struct keel_inbox {
     int fd;
-    uint64_t beat_ns;
+    struct keel_times times;     /* of the run */
     void (*beat)(void *context); /* called with each beat, by the inbox's thread */
     void *context;
     atomic_uint_fast64_t progress; /* counts what moves in this worker */
@@ -27,7 +28,8 @@ struct keel_inbox {
     bool closing;            /* the main thread ends the inbox */
 };
 
-enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, uint64_t beat_ns,
+/* `times` is copied. */
+enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, const struct keel_times *times,
                                   void (*beat)(void *context), void *context);
 void keel_inbox_end(struct keel_inbox *inbox);
 
@@ -43,8 +45,12 @@ bool keel_inbox_newer(struct keel_inbox *inbox, uint64_t epoch);
 void keel_inbox_guard(struct keel_inbox *inbox, struct keel_group *group, uint64_t epoch);
 
 /* Send to the agent; a lost agent ends the process elsewhere, so nothing is returned. Any thread. Blocks
- * while an agent that is stopped leaves no room in the link: for one timeout at most (beats, accusations,
- * notes), for sixty with what nobody would say again (READY, STEP, SHARD, DONE, FAILED). */
+ * while an agent that is stopped leaves no room in the link: `silence` at most with beats, accusations and
+ * notes, `join_wait`, as long as the launcher waits for an agent, with what nobody would say again (READY,
+ * STEP, SHARD, DONE, FAILED). */
 void keel_inbox_say(struct keel_inbox *inbox, const struct keel_link_message *message);
+/* The same of any message for `silence` at most: for the thread of the inbox, which must hear new views, and
+ * for a process that is about to end. */
+void keel_inbox_say_briefly(struct keel_inbox *inbox, const struct keel_link_message *message);
 
 #endif

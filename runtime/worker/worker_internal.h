@@ -13,8 +13,7 @@ enum {
     /* A device or peer that makes no progress for so many timeouts is an error: far above any step, since
      * silence, exits and broken connections are noticed by others long before, and a device that hangs by
      * hang_watch.h. */
-    KEEL_STALL_TIMEOUTS = 120,
-    KEEL_BEATS_PER_TIMEOUT = 10
+    KEEL_STALL_TIMEOUTS = 120
 };
 
 /* `--resume`: the newest snapshot, none, or that of a step. */
@@ -73,7 +72,6 @@ struct keel_worker {
     struct keel_inbox inbox;        /* shared with its thread */
     struct keel_hang_watch hangs;   /* shared with the inbox's thread, which ticks */
     uint64_t stall_ns;
-    uint64_t silence_ns; /* timeout: a connected rank without a sign of life for so long is accused */
 
     bool has_state;
     uint64_t next_step; /* steps committed so far = number of the next one */
@@ -94,8 +92,7 @@ struct keel_worker {
     struct keel_group *group; /* NULL when alone */
     /* Lent to the group's operations: after one that failed the transport may use them until it is closed. */
     struct keel_sync_record sync_mine, sync_all[KEEL_MEMBERS_MAX];
-    bool has_share;                       /* of the snapshot that all begin from */
-    void *heal_chunk;                     /* owned; NULL when nobody is healed */
+    void *heal_chunk;                     /* owned: one to give, one to take; NULL when no state is moved */
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
 

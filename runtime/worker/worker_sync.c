@@ -72,7 +72,7 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .addresses = addresses,
                                        .shard_count = worker->job.shards,
                                        .shard_rank = worker->shard_position,
-                                       .silence_ns = worker->silence_ns,
+                                       .silence_ns = worker->inbox.times.silence_ns,
                                        .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
     KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
     keel_group_on_lost(worker->group, peer_lost, worker);
@@ -103,14 +103,14 @@ void keel_worker_leave_view(struct keel_worker *worker)
 
 /* ---- agreeing ------------------------------------------------------------------------------------------ */
 
-/* Fill worker->sync_all. */
-static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence)
+/* Fill worker->sync_all. has_share: this rank has read its share of the snapshot that all begin from. */
+static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, bool has_share)
 {
     struct keel_sync_record *mine = &worker->sync_mine;
     *mine = (struct keel_sync_record){.has_state = worker->has_state,
                                       .next_step = worker->next_step,
                                       .digest = worker->digest,
-                                      .has_share = worker->has_share,
+                                      .has_share = has_share,
                                       .probe = keel_trainer_probe(worker->trainer)};
     snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
@@ -281,12 +281,10 @@ static enum keel_status read_shares(struct keel_worker *worker)
     struct keel_collective how = {.kind = KEEL_BROADCAST, .sequence = SEQUENCE_SHARE};
     uint64_t read_bytes = 0;
     char detail[96];
-    worker->has_share = keel_worker_restore_share(worker, step, &read_bytes);
-    KEEL_TRY(exchange(worker, SEQUENCE_SHARES));
-    bool all = true;
+    bool all = keel_worker_restore_share(worker, step, &read_bytes);
+    KEEL_TRY(exchange(worker, SEQUENCE_SHARES, all));
     for (uint32_t p = 0; p < worker->rank_count; p++)
         all = all && worker->sync_all[p].has_share;
-    worker->has_share = false;
     if (!all)
         return KEEL_OK;
     KEEL_TRY(take_chunk(worker));
@@ -371,14 +369,14 @@ static enum keel_status check_same(const struct keel_worker *worker)
 /* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
 static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
-    KEEL_TRY(exchange(worker, SEQUENCE_FIRST));
+    KEEL_TRY(exchange(worker, SEQUENCE_FIRST, false));
     KEEL_TRY(check_probe(worker));
     if (furthest(worker) == worker->rank_count) {
         if (worker->sync_all[0].snapshot_count == 0)
             KEEL_TRY(initialize(worker));
         else
             KEEL_TRY(restore(worker));
-        KEEL_TRY(exchange(worker, SEQUENCE_SECOND));
+        KEEL_TRY(exchange(worker, SEQUENCE_SECOND, false));
         KEEL_TRY(check_same(worker));
     }
     worker->sync_ns = keel_now_ns() - since;

@@ -20,7 +20,7 @@ static void resume(const char *directory, const char *metrics)
     struct keel_output *output;
     uint64_t mended = 0, again = 0;
     struct keel_jsonl *file;
-    if (keel_output_open(directory, &job, &output) != KEEL_OK)
+    if (keel_output_open(directory, &job, NULL, &output) != KEEL_OK)
         return;
     KEEL_ASSERT(keel_output_next_step(output) >= 1);
     keel_output_close(output);

@@ -123,7 +123,8 @@ try run "$job" --out "$root/copy" --drill kill:rank=0,step=9; expect "a run that
 [ -f "$(find "$root/copy/ckpt" -name rank-0.keel | head -n 1)" ]; code=$?; : >"$root/log"; expect "nor takes what can be mended" 0 ""
 copy_run; rm -r "$root/copy/ckpt"
 try run "$job" --out "$root/copy";                         expect "nor one whose store is gone" 4 "--resume none"
-try run "$job" --out "$root/copy" --resume none;           expect "but when it is told to" 0 "done: 12 steps"
+try run "$job" --out "$root/copy" --resume none --drill kill:all,step=2; expect "but when it is told to" 137 ""
+try run "$job" --out "$root/copy";                         expect "and the snapshots of before count no longer" 0 "done: 12 steps"
 copy_run; for file in "$root"/copy/ckpt/*/*/manifest.json; do printf '\377' | dd of="$file" bs=1 seek=50 conv=notrunc 2>/dev/null; done
 try run "$job" --out "$root/copy";                         expect "nor one whose manifests are damaged" 4 "manifests of all"
 copy_run; rm "$root/copy/report.html"

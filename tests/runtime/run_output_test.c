@@ -30,7 +30,7 @@ START_TEST(memory_follows_the_lines_on_file_not_the_steps_they_claim)
     struct keel_output *output;
     begin("{\"step\":4294967295,\"loss_bits\":\"1\",\"digest\":\"1\"}\n");
     uint64_t before = keel_memory_stats().live_bytes;
-    ck_ok(keel_output_open(directory, &job, &output));
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
     ck_assert_uint_lt(keel_memory_stats().live_bytes - before, 1 << 20);
     ck_assert_uint_eq(keel_output_next_step(output), UINT64_C(4294967296));
     keel_output_close(output);
@@ -43,7 +43,7 @@ START_TEST(steps_out_of_order_are_refused_with_their_line)
     struct keel_output *output;
     begin("{\"step\":2,\"loss_bits\":\"1\",\"digest\":\"1\"}\n{\"step\":2,\"loss_bits\":\"1\",\"digest\":"
           "\"1\"}\n");
-    ck_status(keel_output_open(directory, &job, &output), KEEL_CORRUPT);
+    ck_status(keel_output_open(directory, &job, NULL, &output), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "metrics.jsonl:2"));
     ck_ok(keel_remove_tree(directory));
 }
@@ -54,7 +54,7 @@ START_TEST(a_step_run_again_is_compared_with_its_line_and_with_none_where_there_
     struct keel_output *output;
     begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n{\"step\":3,\"loss_bits\":\"1\",\"digest\":"
           "\"c\"}\n");
-    ck_ok(keel_output_open(directory, &job, &output));
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
     give(output, 1, 0xa);
     give(output, 2, 0xb); /* nobody had its record when the run was lost */
     ck_assert_uint_eq(keel_output_mismatches(output), 0);
@@ -73,7 +73,7 @@ START_TEST(what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends)
     char *text;
     size_t bytes;
     begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n");
-    ck_ok(keel_output_open(directory, &job, &output));
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
     give(output, 2, 0xb);
     give(output, 3, 0xc);
     give(output, 4, 0xd);
@@ -89,7 +89,7 @@ START_TEST(what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends)
     ck_assert_ptr_null(strstr(text, "\"step\":3,"));
     ck_assert_int_eq(text[bytes - 1], '\n');
     keel_free(text);
-    ck_ok(keel_output_open(directory, &job, &output)); /* and a next life goes on behind them */
+    ck_ok(keel_output_open(directory, &job, NULL, &output)); /* and a next life goes on behind them */
     ck_assert_uint_eq(keel_output_next_step(output), 3);
     keel_output_close(output);
     ck_ok(keel_remove_tree(directory));
@@ -112,7 +112,7 @@ START_TEST(a_spike_that_does_not_come_again_was_a_fault)
     char *text, events[KEEL_PATH_BYTES];
     size_t bytes;
     begin("");
-    ck_ok(keel_output_open(directory, &goes_back, &output));
+    ck_ok(keel_output_open(directory, &goes_back, NULL, &output));
     const struct keel_launch_report report = keel_output_report(output);
     for (uint64_t step = 1; step <= 20; step++)
         give_loss(output, step, 2.0F);
@@ -162,7 +162,7 @@ START_TEST(a_spike_that_a_killed_launcher_left_is_judged_again)
     struct keel_output *output;
     bool back;
     begin_with_spike();
-    ck_ok(keel_output_open(directory, &goes_back, &output));
+    ck_ok(keel_output_open(directory, &goes_back, NULL, &output));
     ck_ok(keel_output_resume(output, 22)); /* a snapshot from behind it was taken: it is history */
     ck_assert_uint_eq(keel_output_next_step(output), 23);
     ck_ok(keel_output_resume(output, 17));
@@ -179,7 +179,7 @@ START_TEST(a_spike_on_file_stays_where_the_job_goes_on_through_it)
 {
     struct keel_output *output;
     begin_with_spike();
-    ck_ok(keel_output_open(directory, &job, &output));
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
     ck_ok(keel_output_resume(output, 17));
     ck_assert_uint_eq(keel_output_next_step(output), 23);
     keel_output_close(output);

@@ -195,7 +195,9 @@ START_TEST(steps_told_to_an_agent_that_is_stopped_wait_for_it)
     struct keel_inbox inbox;
     struct keel_thread reader;
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
-    ck_ok(keel_inbox_start(&inbox, pair[0], 50 * KEEL_NS_PER_MS, no_beat, NULL));
+    struct keel_times times;
+    keel_times_derive(500 * KEEL_NS_PER_MS, &times);
+    ck_ok(keel_inbox_start(&inbox, pair[0], &times, no_beat, NULL));
     ck_ok(keel_thread_create(&reader, "late-agent", read_late, &pair[1]));
     for (message.value = 1; message.value <= STEPS; message.value++)
         keel_inbox_say(&inbox, &message);
@@ -206,8 +208,33 @@ START_TEST(steps_told_to_an_agent_that_is_stopped_wait_for_it)
 }
 END_TEST
 
+/* Its process waits no longer than a timeout of the run, however long the launcher would. */
+START_TEST(a_worker_whose_board_hangs_ends_though_its_agent_is_stopped)
+{
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    struct keel_inbox inbox;
+    struct keel_link_message message;
+    const struct keel_times times = {.beat_ns = 10 * KEEL_NS_PER_MS,
+                                     .silence_ns = 100 * KEEL_NS_PER_MS,
+                                     .join_wait_ns = 3600 * KEEL_NS_PER_S};
+    memset(&message, 0, sizeof message);
+    message.kind = KEEL_LINK_FAILED;
+    while (keel_link_send(pair[0], &message, 0) == KEEL_OK)
+        ;
+    ck_ok(keel_inbox_start(&inbox, pair[0], &times, no_beat, NULL));
+    uint64_t since = keel_now_ns();
+    keel_inbox_say_briefly(&inbox, &message);
+    ck_assert_uint_ge(keel_now_ns() - since, times.silence_ns);
+    keel_inbox_end(&inbox);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_worker_whose_board_hangs_ends_though_its_agent_is_stopped);
     tcase_add_test(tc, steps_told_to_an_agent_that_is_stopped_wait_for_it);
     tcase_add_test(tc, every_kind_arrives_as_it_was_sent);
     tcase_add_test(tc, a_text_without_an_end_is_cut_to_its_room);
